@@ -1,0 +1,70 @@
+// Matrix products with packed weights: out = epilogue(x * W^T + bias).
+//
+// One packed layout and one arithmetic per format for every number of rows: the bits of an output
+// row depend on that row of x and on W alone, never on m, on the thread count or on the neighbours.
+// K is therefore always walked from 0 upwards in the same steps by the one thread that owns an
+// output element.
+//
+// Called by the step executor from inside its parallel region (every worker calls `linear`, SPMD);
+// knows nothing of models, requests or caches.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/worker.h"
+
+namespace quire {
+
+enum class DType : int32_t { kF32 = 0, kBF16 = 1, kF16 = 2 };
+
+// How a matrix is held and multiplied.
+enum class Format : int32_t { kF32 = 0, kBF16 = 1 };
+
+enum class Activation : int32_t { kNone = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4 };
+
+// A weight [n, k] in the layout of its format. `data` is owned by whoever allocated
+// `packed_bytes(...)` for it, 64-byte aligned.
+struct PackedMatrix {
+  Format format;
+  int64_t n;
+  int64_t k;
+  bool glu;  // rows 0..n/2-1 are the gate, n/2..n-1 the up projection, interleaved by half strips
+  void* data;
+};
+
+// Bytes that `data` needs, padding of n and k included.
+size_t packed_bytes(Format format, int64_t n, int64_t k, bool glu);
+
+// Packs rows row0 .. row0+rows-1 of the matrix from `src`. Row r of the source is at
+// src + r * k elements, or, when `transposed`, element (r, c) is at src + c * src_rows + r.
+// Disjoint row ranges may be packed by several threads at once, provided that they start at
+// multiples of `pack_row_multiple()`. Padding rows are zeroed by the call that packs the last row.
+void pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, bool transposed,
+               int64_t src_rows, int64_t src_row0, int64_t row0, int64_t rows);
+int64_t pack_row_multiple();
+
+struct LinearArgs {
+  const PackedMatrix* weight;
+  const void* x;  // [m, k], row stride x_stride elements
+  DType x_dtype;  // kF32 or kBF16
+  int64_t m;
+  int64_t x_stride;
+  const float* bias;      // [n] or null; for a glu matrix gate's then up's
+  const float* residual;  // [m, n] float32 added last, or null; may be `out` itself
+  int64_t residual_stride;
+  Activation activation;  // on the result, or on the gate of a glu matrix, whose out is [m, n/2]
+  float scale;            // multiplies x * W^T before the bias; 1 normally
+  void* out;
+  DType out_dtype;  // kF32 or kBF16
+  int64_t out_stride;
+  void* scratch;  // shared by all workers; linear_scratch_bytes(...) of them, 64-byte aligned
+};
+
+size_t linear_scratch_bytes(Format format, int64_t k, int64_t max_m);
+
+// Computes the product with all workers of the region. Ends with every output written and visible
+// to every worker (a barrier).
+void linear(const LinearArgs& args, Worker& worker);
+
+}  // namespace quire

@@ -1,0 +1,1 @@
+"""Quire: an LLM inference and serving engine."""

@@ -1,0 +1,1 @@
+"""Ways to compute: `base` is the contract, one package per implementation."""

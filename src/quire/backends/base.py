@@ -1,0 +1,189 @@
+"""The contract between the engine and whatever computes: `Backend` and `CompiledModel`.
+
+A backend compiles a Program with its weights and a KV-cache spec; the result runs
+one step at a time on flat arrays. Called by `worker/`; knows nothing of requests,
+schedulers or tokenizers.
+
+Legend: T tokens in the step, R requests (rows), B blocks per table row, L rows that
+need logits, V vocabulary, S block size. Arrays are C-contiguous NumPy.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from quire.program import Program
+    from quire.weights import WeightStore
+
+Dtype = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do, decided once when it is created."""
+
+    name: str
+    description: str
+    """One line for people: tier, threads, features."""
+    dtypes: tuple[Dtype, ...]
+    kv_cache_dtypes: tuple[str, ...]
+    weight_formats: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheSpec:
+    """Size and type of the paged KV cache. `num_blocks` blocks of `block_size` tokens a layer."""
+
+    num_blocks: int
+    block_size: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """What compile() must know beside the program: arithmetic and the largest step."""
+
+    dtype: Dtype
+    max_num_tokens: int
+    """The largest T of a step."""
+    max_num_seqs: int
+    max_model_len: int
+    quantization: str | None = None
+
+
+@dataclass(slots=True)
+class SamplingColumns:
+    """How to choose a token from each of the L logits rows; `None` columns mean the neutral value.
+
+    The semantics (order, ties, random numbers) are those of `quire.sampling.reference`.
+    """
+
+    temperature: NDArray[np.float32]
+    """[L]; 0 is greedy (the lowest id among equals)."""
+    top_k: NDArray[np.int32] | None
+    """[L]; 0 is off."""
+    top_p: NDArray[np.float32] | None
+    """[L]; 1 is off."""
+    min_p: NDArray[np.float32] | None
+    """[L]; 0 is off."""
+    seeds: NDArray[np.uint64]
+    """[L]; the random number is a function of (seed, counter) alone."""
+    counters: NDArray[np.uint64]
+    """[L]; the absolute position of the token being chosen."""
+    bias_starts: NDArray[np.int32] | None = None
+    """[L + 1]; row l adds bias_values[s:e] to its logits at bias_ids[s:e], s, e = bias_starts[l:l+2]
+    before anything else but the raw logprobs; -inf forbids a token."""
+    bias_ids: NDArray[np.int32] | None = None
+    bias_values: NDArray[np.float32] | None = None
+    num_logprobs: NDArray[np.int32] | None = None
+    """[L]; how many of the best tokens to report for the row; -1: not even the chosen one's."""
+
+
+@dataclass(slots=True)
+class StepBatch:
+    """One step's input. Tokens of a request are adjacent, in order of position."""
+
+    token_ids: NDArray[np.int32]
+    """[T]"""
+    positions: NDArray[np.int32]
+    """[T]; absolute position of each token in its request."""
+    seq_starts: NDArray[np.int32]
+    """[R + 1]; request r owns tokens seq_starts[r] .. seq_starts[r + 1] - 1."""
+    context_lens: NDArray[np.int32]
+    """[R]; tokens of the request in the KV cache once this step's are written."""
+    block_tables: NDArray[np.int32]
+    """[R, B]; position p of request r lies in block block_tables[r, p // S], place p % S."""
+    logits_rows: NDArray[np.int32]
+    """[L]; the tokens, as indices into T, whose logits are wanted; ascending."""
+    sampling: SamplingColumns | None
+    """None: choose nothing (StepOutput.sampled is empty)."""
+    want_logits: bool = False
+    """True: also copy the raw float32 logits [L, V] out."""
+
+
+@dataclass(slots=True)
+class Logprobs:
+    """Log-probabilities of the raw logits, best first. Rows shorter than K are padded with id -1."""
+
+    token_ids: NDArray[np.int32]
+    """[L, K]"""
+    logprobs: NDArray[np.float32]
+    """[L, K]"""
+    sampled: NDArray[np.float32]
+    """[L]; of the chosen token."""
+    sampled_ranks: NDArray[np.int32]
+    """[L]; 1 + how many tokens are strictly more likely."""
+
+
+@dataclass(slots=True)
+class StepOutput:
+    """One step's result. `sampled` is [L]; the arrays are the caller's to keep."""
+
+    sampled: NDArray[np.int32]
+    logprobs: Logprobs | None = None
+    logits: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """Bytes held by a compiled model. KV memory is reserved at once and committed as it is used."""
+
+    weight_bytes: int
+    workspace_bytes: int
+    kv_reserved_bytes: int
+
+
+class CompiledModel(ABC):
+    """A program with its weights and KV cache, ready to run. Not thread-safe: one caller at a time."""
+
+    @abstractmethod
+    def step(self, batch: StepBatch) -> StepOutput:
+        """Runs the program over the batch and writes its K/V into the cache.
+
+        Raises BackendError on a failure inside the backend; the cache then holds no
+        guarantee for this step's slots only.
+        """
+
+    @abstractmethod
+    def read_blocks(self, block_ids: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """Copies whole KV blocks out: [len(block_ids), block_bytes], all layers, opaque layout."""
+
+    @abstractmethod
+    def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        """Puts back what `read_blocks` gave, into these blocks. Raises ValueError on a wrong shape."""
+
+    @abstractmethod
+    def memory(self) -> MemoryReport:
+        """What is held now."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees everything; calling it twice is harmless."""
+
+
+class Backend(ABC):
+    """A way to compute. Cheap to create; the work is in `compile`."""
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What this backend can do here."""
+
+    @abstractmethod
+    def kv_block_bytes(self, program: Program, block_size: int, kv_cache_dtype: str) -> int:
+        """Bytes of one KV block over all layers, padding included. No side effect."""
+
+    @abstractmethod
+    def compile(
+        self, program: Program, weights: WeightStore, kv: KVCacheSpec, options: CompileOptions
+    ) -> CompiledModel:
+        """Packs the weights, reserves the KV cache and returns the runnable model.
+
+        Raises BackendError for a dtype, format or op that `capabilities` does not list.
+        """

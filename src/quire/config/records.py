@@ -1,0 +1,98 @@
+"""The engine's configuration: frozen records, one per concern, with nothing left to decide.
+
+`resolve.py` makes them, once, from what the user chose, what the checkpoint says and
+what the machine has; everything below the engine only reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+SchedulingPolicy = Literal["fcfs", "priority"]
+BackendName = Literal["cpu", "reference"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Which model, and what its checkpoint says of it."""
+
+    model: str
+    """As the user wrote it: a directory, a hub id, or the bundled model's name."""
+    path: Path
+    """The local directory that holds the checkpoint."""
+    tokenizer_path: Path | None
+    """None: no tokenizer (`skip_tokenizer_init`)."""
+    hf_config: Mapping[str, Any]
+    """config.json as read (with `hf_overrides` applied)."""
+    architecture: str
+    dtype: Literal["float32", "bfloat16"]
+    max_model_len: int
+    """Most tokens of a request, prompt and output together."""
+    vocab_size: int
+    """Width of the logits; every token id is below it."""
+    served_model_name: tuple[str, ...]
+    seed: int = 0
+    max_logprobs: int = 20
+    quantization: str | None = None
+    default_sampling_params: Mapping[str, Any] = field(default_factory=dict)
+    """From generation_config.json, for requests that leave them open."""
+    eos_token_ids: tuple[int, ...] = ()
+    chat_template: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The paged KV cache. `num_blocks` is final: the memory was looked at."""
+
+    block_size: int
+    num_blocks: int
+    kv_cache_dtype: str
+    enable_prefix_caching: bool
+    block_bytes: int
+    """Bytes of one block over all layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Bounds on a step and on what may be in flight."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    """Longest chunk of one prompt while others run; 0: no bound but the budget."""
+    policy: SchedulingPolicy = "fcfs"
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """What computes."""
+
+    backend: BackendName
+    isa: str | None
+    """Forced instruction-set tier, or None for the best."""
+    num_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class ObservabilityConfig:
+    """What is told, and how often."""
+
+    log_stats: bool
+    stats_interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """All of it: what every part of the engine is built from."""
+
+    model: ModelConfig
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    device: DeviceConfig
+    observability: ObservabilityConfig

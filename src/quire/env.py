@@ -1,0 +1,40 @@
+"""The few environment variables that Quire reads, all in one place.
+
+Each is a way to force a choice that is otherwise made from the machine; none is
+needed for a good result. Read at call time, so that tests can set them.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def forced_isa() -> str | None:
+    """`QUIRE_ISA`: the instruction-set tier of the CPU backend, e.g. `avx2`; `None`: the best."""
+    return os.environ.get("QUIRE_ISA") or None
+
+
+def forced_threads() -> int | None:
+    """`QUIRE_THREADS`: compute threads; `None`: from affinity and the cgroup's quota."""
+    value = os.environ.get("QUIRE_THREADS")
+    return int(value) if value else None
+
+
+def forced_backend() -> str | None:
+    """`QUIRE_BACKEND`: `cpu` or `reference`; `None`: the best that loads."""
+    return os.environ.get("QUIRE_BACKEND") or None
+
+
+def log_level() -> str:
+    """`QUIRE_LOG_LEVEL`: `DEBUG`, `INFO` (default), `WARNING`, `ERROR`."""
+    return os.environ.get("QUIRE_LOG_LEVEL", "INFO").upper()
+
+
+def stats_interval_s() -> float:
+    """`QUIRE_LOG_STATS_INTERVAL`: seconds between two statistics lines; 10 by default."""
+    return float(os.environ.get("QUIRE_LOG_STATS_INTERVAL", "10"))
+
+
+def hub_is_offline() -> bool:
+    """`HF_HUB_OFFLINE`, as huggingface_hub understands it."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}

@@ -1,0 +1,64 @@
+"""`Program`: a model as data, plus the checks that every pass must leave true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quire.errors import IntegrityError
+from quire.program.ops import Attention, Logits, Op
+from quire.program.values import Param
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A flat list of ops in the order of execution; the last one is `Logits`.
+
+    Invariant (`check`): every value is written exactly once, before it is read.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+
+    def params(self) -> Iterator[Param]:
+        """Every weight slot once, in order of first use."""
+        seen: set[str] = set()
+        for op in self.ops:
+            for param in op.params():
+                if param.name not in seen:
+                    seen.add(param.name)
+                    yield param
+
+    def attention_layers(self) -> tuple[Attention, ...]:
+        """The attention ops in order of their `layer`, which is 0, 1, ... without gaps."""
+        found = [op for op in self.ops if isinstance(op, Attention)]
+        return tuple(sorted(found, key=lambda op: op.layer))
+
+    @property
+    def logits(self) -> Logits:
+        """The last op."""
+        last = self.ops[-1] if self.ops else None
+        if not isinstance(last, Logits):
+            raise IntegrityError(f"program {self.name}: the last op is {last}, not Logits")
+        return last
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the head: the width of the logits."""
+        return self.logits.weight.shape[0]
+
+    def check(self) -> None:
+        """Raises IntegrityError where a value is read before, or written more than, once."""
+        written: set[str] = set()
+        for op in self.ops:
+            for value in op.inputs():
+                if value.name not in written:
+                    raise IntegrityError(f"{type(op).__name__} reads {value} before it is written")
+            for value in op.outputs():
+                if value.name in written:
+                    raise IntegrityError(f"{type(op).__name__} writes {value} a second time")
+                written.add(value.name)
+        layers = [op.layer for op in self.attention_layers()]
+        if layers != list(range(len(layers))):
+            raise IntegrityError(f"attention layers are numbered {layers}")
+        _ = self.logits

@@ -1,0 +1,67 @@
+"""The nouns of a program: activations (`Value`) and weights (`Param`).
+
+Both are plain records without storage. Who owns the numbers is the backend's
+business; what they are called in a checkpoint is told by `Param.parts`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Shard = Literal["none", "column", "row"]
+"""How tensor parallelism may cut a linear's weight [N, K]: not, along N, or along K."""
+
+WeightFormat = Literal["dense", "int8", "int8_w8a8", "int4", "int4_w4a8"]
+"""How a matrix is held and multiplied. `dense` is the model's own dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An activation [T, dim], written once by one op. `name` is unique in its program."""
+
+    name: str
+    dim: int
+
+    def __str__(self) -> str:
+        return f"%{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor as a checkpoint names and shapes it.
+
+    `transposed` marks a matrix that the checkpoint holds as [K, N] where the slot
+    wants [N, K] (GPT-2's Conv1D); `shape` is always the checkpoint's own.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A weight slot: [N, K] for a matrix, [D] for a vector.
+
+    `parts` are the checkpoint tensors stacked along the first axis, in order
+    (q|k|v, gate|up); together they give exactly `shape`. Two ops may hold the same
+    Param (a tied head): a backend loads it once.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    parts: tuple[Tensor, ...]
+    shard: Shard = "none"
+    format: WeightFormat = "dense"
+
+    @property
+    def num_elements(self) -> int:
+        """Product of the shape."""
+        total = 1
+        for size in self.shape:
+            total *= size
+        return total
+
+    def __str__(self) -> str:
+        return f"{self.name}[{'x'.join(map(str, self.shape))}]"

@@ -1,0 +1,18 @@
+"""The messages between engine parts."""
+
+from quire.protocol.messages import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    FinishReason,
+    ScheduledRequest,
+    SchedulePlan,
+    SchedulerStats,
+    StepResult,
+    TokenLogprobs,
+)
+
+__all__ = [
+    "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason",
+    "ScheduledRequest", "SchedulePlan", "SchedulerStats", "StepResult", "TokenLogprobs",
+]  # fmt: skip

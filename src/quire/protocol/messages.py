@@ -1,0 +1,133 @@
+"""The messages between the engine's parts, in the order of a request's life.
+
+    EngineCoreRequest   InputProcessor -> EngineCore -> Scheduler
+    SchedulePlan        Scheduler -> Executor -> ModelRunner
+    StepResult          ModelRunner -> Executor -> Scheduler
+    EngineCoreOutputs   EngineCore -> OutputProcessor
+
+msgspec structs, so that each crosses a process border unchanged (msgpack, no pickle).
+They carry plain lists and numbers; nothing here computes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from quire.params import SamplingParams
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A validated request: token ids in, everything defaulted, nothing left to resolve."""
+
+    request_id: str
+    """Internal and unique; what the user sees is the front end's business."""
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams
+    """`max_tokens` is a number here and `seed` is set."""
+    arrival_time: float
+    """Seconds since the epoch."""
+    stop_token_ids: list[int] = []
+    """Ends the request when sampled: EOS ids (unless ignored) and the user's own."""
+    eos_token_ids: list[int] = []
+    """The subset of `stop_token_ids` whose `stop_reason` is reported as None."""
+    cache_salt: str | None = None
+    priority: int = 0
+    """Lower runs earlier under the `priority` policy."""
+    client_index: int = 0
+    """Which front end waits for the outputs."""
+
+
+class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a worker must learn of a request it does not hold: a new one, or one that was preempted."""
+
+    request_id: str
+    token_ids: list[int]
+    """All tokens so far: the prompt, then what was generated before a preemption."""
+    num_prompt_tokens: int
+    sampling_params: SamplingParams
+    block_ids: list[int]
+    """The whole block table."""
+    num_computed_tokens: int
+    """Tokens whose K/V is in these blocks already (prefix hits)."""
+    banned_token_ids: list[int] = []
+    """Forbidden until `min_tokens` are generated: the EOS and stop ids."""
+
+
+class SchedulePlan(msgspec.Struct, kw_only=True):
+    """One step's work, decided by the scheduler. `request_ids` and `num_scheduled_tokens` run in parallel."""
+
+    request_ids: list[str]
+    num_scheduled_tokens: list[int]
+    started: dict[str, ScheduledRequest]
+    """The members of `request_ids` that the worker does not hold."""
+    new_block_ids: dict[str, list[int]]
+    """Blocks appended to the tables of requests that the worker holds already."""
+    released_request_ids: list[str]
+    """Finished, aborted or preempted since the last plan: forget their rows, before all else."""
+
+    @property
+    def total_num_scheduled_tokens(self) -> int:
+        """T of the step."""
+        return sum(self.num_scheduled_tokens)
+
+
+class TokenLogprobs(msgspec.Struct, array_like=True):
+    """Log-probabilities at one position: the chosen token first, then the best ones in order."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    ranks: list[int]
+    """1 is the most likely token of the vocabulary."""
+
+
+class StepResult(msgspec.Struct, kw_only=True):
+    """What a step produced, parallel to the plan's `request_ids`."""
+
+    sampled_token_ids: list[list[int]]
+    """Empty for a request whose prompt is not finished yet."""
+    logprobs: dict[str, list[TokenLogprobs]] = {}
+    """For the requests that asked, one entry per sampled token."""
+
+
+class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one request gained in one step."""
+
+    request_id: str
+    new_token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    """The stop token that ended it; None for EOS and all other ends."""
+    num_cached_tokens: int = 0
+    """Prompt tokens that a prefix hit saved."""
+    num_preemptions: int = 0
+    scheduled_time: float | None = None
+    """Seconds since the epoch when it first ran."""
+    error: str | None = None
+    """Why, when `finish_reason` is `error`."""
+
+
+class SchedulerStats(msgspec.Struct, kw_only=True):
+    """A snapshot taken after a step, for the log line and the metrics."""
+
+    num_running: int
+    num_waiting: int
+    kv_cache_usage: float
+    """Share of the blocks that hold a running request's tokens, 0 to 1."""
+    num_prefix_queried_tokens: int = 0
+    num_prefix_hit_tokens: int = 0
+    num_preemptions: int = 0
+    """These three count since the last snapshot."""
+
+
+class EngineCoreOutputs(msgspec.Struct, kw_only=True):
+    """Everything one step tells the front ends."""
+
+    outputs: list[EngineCoreOutput]
+    stats: SchedulerStats | None = None
+    timestamp: float = 0.0
+    """Seconds since the epoch at the end of the step."""

@@ -1,0 +1,61 @@
+"""Where a backend gets its numbers: `WeightStore` hands out `HostTensor`s by checkpoint name.
+
+Readers (safetensors, PyTorch .bin, ...) implement it; backends and `binding` consume it.
+Names here are those that a model family's `Param.parts` use.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+TensorDtype = Literal["F32", "BF16", "F16"]
+
+ITEM_BYTES: dict[str, int] = {"F32": 4, "BF16": 2, "F16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class HostTensor:
+    """A tensor in host memory, usually a slice of a memory-mapped file: read it, never write it.
+
+    `data` is the flat C-order bytes, `prod(shape) * ITEM_BYTES[dtype]` of them; the address
+    may have any alignment that the file format allows.
+    """
+
+    name: str
+    dtype: TensorDtype
+    shape: tuple[int, ...]
+    data: NDArray[np.uint8]
+    file: str
+    """The file it came from, for messages."""
+
+    def to_float32(self) -> NDArray[np.float32]:
+        """A float32 copy (a view where it is float32 already) in its shape."""
+        if self.dtype == "F32":
+            flat = self.data.view(np.float32)
+        elif self.dtype == "F16":
+            flat = self.data.view(np.float16).astype(np.float32)
+        else:
+            flat = (self.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return flat.reshape(self.shape)
+
+
+class WeightStore(ABC):
+    """The tensors of one checkpoint. Safe to read from several threads."""
+
+    @abstractmethod
+    def names(self) -> Iterable[str]:
+        """Every tensor name in the checkpoint."""
+
+    @abstractmethod
+    def get(self, name: str) -> HostTensor:
+        """The tensor of that name. Raises CheckpointError if it is missing or damaged."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Releases the files. HostTensors handed out before become invalid."""
