@@ -1,1 +1,51 @@
-"""Quire: an LLM inference and serving engine."""
+"""Quire: an LLM inference and serving engine that just runs on a CPU.
+
+The public names are vLLM's. Each is imported when it is first used, so that
+`import quire` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AsyncEngineArgs": "quire.config.engine_args",
+    "AsyncLLMEngine": "quire.engine.async_llm",
+    "CompletionOutput": "quire.outputs",
+    "EngineArgs": "quire.config.engine_args",
+    "LLM": "quire.llm",
+    "LLMEngine": "quire.engine.llm_engine",
+    "ModelRegistry": "quire.models.registry",
+    "RequestOutput": "quire.outputs",
+    "SamplingParams": "quire.params",
+    "TextPrompt": "quire.inputs",
+    "TokensPrompt": "quire.inputs",
+}
+
+__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from quire.config.engine_args import AsyncEngineArgs, EngineArgs
+    from quire.engine.async_llm import AsyncLLMEngine
+    from quire.engine.llm_engine import LLMEngine
+    from quire.inputs import TextPrompt, TokensPrompt
+    from quire.llm import LLM
+    from quire.models.registry import ModelRegistry
+    from quire.outputs import CompletionOutput, RequestOutput
+    from quire.params import SamplingParams
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'quire' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

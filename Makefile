@@ -1,0 +1,30 @@
+# make demo   installs Quire into .venv and generates text with the bundled demo model
+# make test   installs Quire with its test tools into .venv and runs the tests
+# make native builds the native library into the source tree, for work on it
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint native clean
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+demo: $(BIN)/python
+	$(BIN)/python -m pip install --quiet .
+	cd $(VENV) && bin/python ../examples/first_script.py
+
+test: $(BIN)/python
+	$(BIN)/python -m pip install --quiet ".[test,dev]"
+	$(MAKE) lint
+	$(BIN)/python -m pytest -m "not long"
+
+lint:
+	$(BIN)/ruff check src tests tools bench examples
+	$(BIN)/ruff format --check src tests tools bench examples
+	$(BIN)/mypy
+
+clean:
+	rm -rf build dist $(VENV)
