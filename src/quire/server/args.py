@@ -1,0 +1,161 @@
+"""What a server can be told: `ServerArgs`, a frozen record with vLLM's flag names.
+
+The command line makes its flags from these fields and their docstrings; `serve` reads them.
+Everything about the model and the engine is in `EngineArgs`, not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from quire.errors import ConfigError
+from quire.units import KiB, MiB
+
+EngineHome = Literal["auto", "thread", "process"]
+
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerArgs:
+    """Where to listen, who may call, and every bound on what a caller can do."""
+
+    # --- where
+    host: str = "127.0.0.1"
+    """Address to listen on. Anything but loopback needs an API key or --allow-no-api-key."""
+    port: int = 8000
+    """TCP port; 0 lets the system choose one, which the log names."""
+    uds: str | None = None
+    """Path of a unix socket to listen on instead of host and port."""
+    root_path: str = ""
+    """Path prefix that a reverse proxy strips before it forwards."""
+
+    # --- who
+    api_key: tuple[str, ...] = ()
+    """Keys that callers may present as `Authorization: Bearer KEY`. Also read from the
+    environment variable QUIRE_API_KEY (or VLLM_API_KEY)."""
+    api_key_file: str | None = None
+    """File with one key per line; blank lines and lines starting with # are skipped."""
+    allow_no_api_key: bool = False
+    """Accept listening beyond loopback without any API key."""
+    ssl_keyfile: str | None = None
+    """Private key of the TLS certificate (PEM)."""
+    ssl_certfile: str | None = None
+    """TLS certificate chain (PEM); switches HTTPS on."""
+    ssl_ca_certs: str | None = None
+    """Certificates (PEM) that client certificates must descend from; switches their check on."""
+    allowed_origins: tuple[str, ...] = ()
+    """Browser origins that may call across sites (CORS); none by default, `*` for all."""
+    allowed_methods: tuple[str, ...] = ("*",)
+    """Methods allowed across sites, once --allowed-origins is set."""
+    allowed_headers: tuple[str, ...] = ("*",)
+    """Request headers allowed across sites, once --allowed-origins is set."""
+    allow_credentials: bool = False
+    """Let browsers send cookies across sites, once --allowed-origins is set."""
+
+    # --- what
+    engine_home: EngineHome = "auto"
+    """Where the engine loop runs: a thread of this process, or a process of its own.
+    `auto` is a thread up to 8 cores."""
+    ui: bool = True
+    """Serve the chat page and live view at `/` (--no-ui removes it)."""
+    disable_fastapi_docs: bool = False
+    """Remove /docs and /openapi.json."""
+    enable_per_request_metrics: bool = False
+    """Put timings into every reply (otherwise only where the request says
+    `include_metrics: true`)."""
+    response_role: str = "assistant"
+    """Role of the replies of /v1/chat/completions."""
+    disable_access_log: bool = False
+    """Do not log a line per HTTP request."""
+    enable_log_requests: bool = False
+    """Log each request's id, sizes and sampling parameters. Prompts are never logged."""
+
+    # --- life
+    shutdown_timeout: float = 30.0
+    """Seconds that requests in flight get after SIGTERM or Ctrl+C; 0 ends them at once."""
+    step_timeout: float = 120.0
+    """Seconds after which a step that has not returned counts as stuck for good: everyone
+    waiting is told and the server exits."""
+    request_timeout: float = 3600.0
+    """Longest life of one request in seconds; callers may ask for less with the header
+    `X-Request-Timeout`."""
+
+    # --- bounds on HTTP itself
+    max_connections: int = 2048
+    """Open connections; more are answered 503."""
+    max_body_bytes: int = 16 * MiB
+    """Largest request body (413)."""
+    max_header_bytes: int = 32 * KiB
+    """All request headers together with the request line (431)."""
+    max_url_bytes: int = 8 * KiB
+    """Path and query (414)."""
+    header_timeout: float = 10.0
+    """Seconds for a request's headers to arrive (408)."""
+    body_timeout: float = 30.0
+    """Seconds for a request's body to arrive (408)."""
+    keep_alive_timeout: float = 5.0
+    """Seconds that an idle connection is kept."""
+    slow_reader_timeout: float = 30.0
+    """Seconds that a client may leave a full send buffer unread before it is cut off."""
+
+    # --- bounds on one request
+    max_prompts: int = 1024
+    """Prompts in one completion request."""
+    max_n: int = 128
+    """Largest `n`; also bounds prompts x n at max_prompts."""
+    max_stop_strings: int = 16
+    """Stop strings in one request."""
+    max_stop_string_chars: int = 1024
+    """Length of one stop string."""
+    max_stop_token_ids: int = 1024
+    """Stop token ids in one request."""
+    max_messages: int = 4096
+    """Messages in one chat request."""
+    max_request_id_chars: int = 128
+    """Length of an `X-Request-Id`; a longer one is refused."""
+
+    # --- bounds on what waits (defaults where the engine's own are not set)
+    max_num_queued_reqs: int | None = None
+    """Requests that may wait (503 + Retry-After beyond); None: eight times max_num_seqs."""
+    max_num_queued_tokens: int | None = None
+    """Prompt tokens that may wait; None: 64 prompts of the longest kind, at least 1,048,576."""
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port must be between 0 and 65535, got {self.port}; try 8000")
+        if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
+            raise ConfigError("ssl_keyfile and ssl_certfile belong together: give both or neither")
+        if self.ssl_ca_certs is not None and self.ssl_certfile is None:
+            raise ConfigError("ssl_ca_certs needs ssl_certfile and ssl_keyfile as well")
+        if self.allow_credentials and "*" in self.allowed_origins:
+            raise ConfigError(
+                "allow_credentials with allowed_origins * would let any site act as the user; "
+                "name the origins"
+            )
+        if self.root_path and not self.root_path.startswith("/"):
+            raise ConfigError(f"root_path must start with /, got {self.root_path!r}; try /llm")
+
+    def _check_numbers(self) -> None:
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be positive, got {value}")
+        if not self.shutdown_timeout >= 0:
+            raise ConfigError(f"shutdown_timeout must be at least 0, got {self.shutdown_timeout}")
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine's own users can reach the server."""
+        return self.uds is not None or self.host in _LOOPBACK or self.host.startswith("127.")
+
+
+_POSITIVE = (
+    "step_timeout", "request_timeout", "max_connections", "max_body_bytes", "max_header_bytes",
+    "max_url_bytes", "header_timeout", "body_timeout", "keep_alive_timeout",
+    "slow_reader_timeout", "max_prompts", "max_n", "max_stop_strings", "max_stop_string_chars",
+    "max_stop_token_ids", "max_messages", "max_request_id_chars", "max_num_queued_reqs",
+    "max_num_queued_tokens",
+)  # fmt: skip
