@@ -1,0 +1,114 @@
+"""`quire`: picks the command, imports only that one, and turns errors into one line.
+
+A command is a module with `configure(parser)`, which declares its options, and
+`execute(args)`, which does the work and returns the exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from quire import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command, known by name before anything of it is imported."""
+
+    name: str
+    module: str
+    summary: str
+
+
+COMMANDS = (
+    Command("serve", "quire.cli.serve", "Serve a model over HTTP to OpenAI clients, with a page"),
+    Command("run", "quire.cli.run", "Generate text or chat right here, without a server"),
+    Command("chat", "quire.cli.chat", "Chat with a running server"),
+    Command("complete", "quire.cli.complete", "Complete text with a running server"),
+    Command("bench", "quire.cli.bench", "Measure: latency | throughput | serve | startup"),
+    Command("explain", "quire.cli.explain", "Show a model's program, memory plan and bounds"),
+    Command("doctor", "quire.cli.doctor", "Show what this machine has, and what is missing"),
+    Command("run-batch", "quire.cli.run_batch", "Answer a file of OpenAI batch requests"),
+)  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The entry point. Returns the exit code; usage errors leave through SystemExit(2)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = dispatch("quire", _ABOUT, COMMANDS, words)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader of our pipe left; say nothing, and keep the interpreter from trying again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def dispatch(prog: str, about: str, commands: Sequence[Command], words: Sequence[str]) -> int:
+    """Runs the command that the first word names; also used for commands of commands."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        if len(words) > 1 and words[0] == "help":
+            return dispatch(prog, about, commands, [words[1], "--help"])
+        print(_overview(prog, about, commands))
+        return 0
+    if words[0] in ("-V", "--version"):
+        print(f"quire {__version__}")
+        return 0
+    for command in commands:
+        if command.name == words[0]:
+            return _run(prog, command, words[1:])
+    return _unknown(prog, commands, words[0])
+
+
+def _run(prog: str, command: Command, words: Sequence[str]) -> int:
+    from quire.cli.parser import Parser
+    from quire.errors import QuireError
+
+    module = import_module(command.module)
+    if hasattr(module, "COMMANDS"):
+        return dispatch(f"{prog} {command.name}", module.ABOUT, module.COMMANDS, words)
+    parser = Parser(f"{prog} {command.name}", (module.__doc__ or "").partition("\n\n")[0])
+    module.configure(parser)
+    args = parser.parse(words)
+    try:
+        code: int = module.execute(args)
+        return code
+    except QuireError as error:
+        print(f"{prog} {command.name}: {error}", file=sys.stderr)
+        return 1
+
+
+def _unknown(prog: str, commands: Sequence[Command], word: str) -> int:
+    from quire.cli.parser import nearest
+
+    names = [command.name for command in commands]
+    kind = "option" if word.startswith("-") else "command"
+    print(
+        f"{prog}: unknown {kind} {word!r}{nearest(word, names)}\n"
+        f"Commands: {', '.join(names)}. See `{prog} --help`.",
+        file=sys.stderr,
+    )
+    return 2
+
+
+def _overview(prog: str, about: str, commands: Sequence[Command]) -> str:
+    width = max(len(command.name) for command in commands)
+    lines = [f"usage: {prog} COMMAND [options]", "", about, "", "commands:"]
+    lines += [f"  {command.name:<{width}}  {command.summary}" for command in commands]
+    lines += ["", f"`{prog} COMMAND --help` shows a command's options."]
+    return "\n".join(lines)
+
+
+_ABOUT = f"""\
+Quire {__version__}, an LLM inference and serving engine that just runs on a CPU.
+
+  quire run "What is 17 + 25?"      ask the bundled demo model
+  quire run path/to/model           chat with a model of your own
+  quire serve path/to/model         serve it; the page is at http://127.0.0.1:8000/"""

@@ -1,0 +1,150 @@
+"""A small client for OpenAI-compatible servers: what `quire chat` and `quire complete` speak with.
+
+The standard library only. Knows HTTP, JSON and server-sent events, and nothing of terminals.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from quire.errors import ConfigError, QuireError
+
+_TIMEOUT_S = 600.0
+"""Between two reads: a long prompt may keep a loaded CPU busy for minutes."""
+_MAX_REPLY_BYTES = 64 * 1024 * 1024
+_MAX_EVENT_BYTES = 8 * 1024 * 1024
+
+
+class ServerError(QuireError):
+    """The server cannot be reached, or refused the request."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one event of a stream adds: text, and the token counts when the server sent them."""
+
+    text: str = ""
+    reasoning: str = ""
+    usage: Mapping[str, Any] | None = None
+    finish_reason: str | None = None
+
+
+@dataclass(slots=True)
+class Server:
+    """One server, by the URL its API lives under (`http://host:port/v1`).
+
+    A connection is opened per request and closed with it, so that leaving a stream early
+    tells the server to stop.
+    """
+
+    url: str
+    api_key: str | None = None
+    _headers: dict[str, str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url if "//" in self.url else f"http://{self.url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"--url {self.url!r}: write it like http://localhost:8000/v1")
+        self.url = parts.geturl().rstrip("/")
+        key = self.api_key or os.environ.get("OPENAI_API_KEY")
+        self._headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
+
+    def first_model(self) -> str:
+        """The id of the first model the server lists. Raises ServerError when there is none."""
+        connection, response = self._send("GET", "/models", None)
+        try:
+            reply = json.loads(response.read(_MAX_REPLY_BYTES))
+            return str(reply["data"][0]["id"])
+        except (ValueError, LookupError, TypeError):
+            raise ServerError(f"{self.url}/models lists no model") from None
+        finally:
+            connection.close()
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Piece]:
+        """Posts a streaming request and yields its pieces as they arrive."""
+        payload = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        connection, response = self._send("POST", path, payload)
+        try:
+            for event in _events(response):
+                yield _piece(event)
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerError(f"the connection to {self.url} broke: {error}") from None
+        finally:
+            connection.close()
+
+    def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = self._connect()
+        target = urlsplit(self.url).path.rstrip("/") + path
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            connection.request(method, target, data, self._headers)
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise ServerError(
+                f"no server answers at {self.url} ({error}); start one with `quire serve`"
+            ) from None
+        if response.status != 200:
+            text = response.read(_MAX_REPLY_BYTES).decode(errors="replace")
+            connection.close()
+            raise ServerError(_refusal(response.status, text))
+        return connection, response
+
+    def _connect(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self.url)
+        host = parts.hostname or ""
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(host, parts.port, timeout=_TIMEOUT_S)
+        return http.client.HTTPConnection(host, parts.port, timeout=_TIMEOUT_S)
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[Any]:
+    """The JSON of each `data:` line until `[DONE]`; comments and other fields are passed over."""
+    while line := response.readline(_MAX_EVENT_BYTES):
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            return
+        try:
+            yield json.loads(data)
+        except ValueError:
+            raise ServerError(f"the server sent an event that is not JSON: {data[:80]!r}") from None
+    raise ServerError("the server closed the stream before its end")
+
+
+def _piece(event: Any) -> Piece:
+    if not isinstance(event, dict):
+        raise ServerError(f"the server sent an event that is no object: {event!r:.80}")
+    if "error" in event:
+        raise ServerError(_message_of(event["error"]))
+    piece = Piece(usage=event.get("usage"))
+    for choice in event.get("choices") or []:
+        delta = choice.get("delta") or {}
+        piece.text += choice.get("text") or delta.get("content") or ""
+        piece.reasoning += delta.get("reasoning") or delta.get("reasoning_content") or ""
+        piece.finish_reason = choice.get("finish_reason") or piece.finish_reason
+    return piece
+
+
+def _refusal(status: int, text: str) -> str:
+    try:
+        message = _message_of(json.loads(text)["error"])
+    except (ValueError, LookupError, TypeError):
+        message = text.strip()[:200]
+    hint = "; give the key with --api-key or OPENAI_API_KEY" if status == 401 else ""
+    return f"the server answered {status}: {message}{hint}"
+
+
+def _message_of(error: Any) -> str:
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)

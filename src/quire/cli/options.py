@@ -1,0 +1,231 @@
+"""Command-line options made from dataclasses: one source of truth for Python and the shell.
+
+A field `max_model_len: int | None = None` with the text below it becomes
+`--max-model-len` with that text as help. Called by the commands; knows nothing of
+engines or servers, only of dataclass fields.
+
+argparse underneath, because vLLM's flags need it: `--x/--no-x` also for `bool | None`,
+a model that may be positional or `--model`, short forms such as `-tp`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import itertools
+import json
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from quire.units import parse_bytes
+
+T = TypeVar("T")
+
+SHORT_FLAGS = {
+    "tensor_parallel_size": "-tp",
+    "pipeline_parallel_size": "-pp",
+    "data_parallel_size": "-dp",
+    "quantization": "-q",
+    "speculative_config": "-sc",
+    "compilation_config": "-cc",
+}
+"""vLLM's one-dash forms, for those of these fields that exist."""
+
+_DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def parse_count(text: str) -> int:
+    """`8192`, `8k` (8,000), `8K` (8,192), `1.5m`: a count as people write it.
+
+    Raises argparse.ArgumentTypeError for anything else.
+    """
+    match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kmgtKMGT]?)", text.strip().replace("_", ""))
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number; write 2048, 2k or 2K")
+    number, suffix = match.groups()
+    value = float(number) * ({**_DECIMAL, **_BINARY}.get(suffix, 1))
+    if value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(value) if suffix else int(number) if "." not in number else int(value)
+
+
+def parse_size(text: str) -> int:
+    """Bytes: a count, or `4GiB`, `500MB`."""
+    try:
+        return parse_count(text)
+    except argparse.ArgumentTypeError:
+        try:
+            return parse_bytes(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def parse_json(text: str) -> Any:
+    """An option whose value is JSON, e.g. `--hf-overrides '{"rope_theta": 1e6}'`."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from None
+
+
+def flag(field_name: str) -> str:
+    """`max_model_len` -> `--max-model-len`."""
+    return "--" + field_name.replace("_", "-")
+
+
+def add_options(
+    parser: argparse.ArgumentParser,
+    record: type,
+    *,
+    title: str,
+    skip: Collection[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> None:
+    """One option for every field of the dataclass `record` that is not in `skip`.
+
+    `defaults` replaces what the help says (and `read` later gives) for single fields.
+    Raises TypeError for a field whose type no option can hold.
+    """
+    group = parser.add_argument_group(title)
+    documents = field_documents(record)
+    hints = typing.get_type_hints(record)
+    for field in dataclasses.fields(record):
+        if field.name in skip or not field.init:
+            continue
+        default = _default(field)
+        if defaults is not None and field.name in defaults:
+            default = defaults[field.name]
+        names = [flag(field.name)]
+        if field.name in SHORT_FLAGS:
+            names.append(SHORT_FLAGS[field.name])
+        group.add_argument(
+            *names,
+            dest=field.name,
+            default=argparse.SUPPRESS,
+            help=_help(documents.get(field.name, ""), default),
+            **_shape(hints[field.name], field.name),
+        )
+
+
+def read(
+    record: type[T], args: argparse.Namespace, *, defaults: Mapping[str, Any] | None = None
+) -> T:
+    """The dataclass, from the options that were given; the rest keep their defaults."""
+    given = {
+        field.name: getattr(args, field.name)
+        for field in dataclasses.fields(record)  # type: ignore[arg-type]
+        if hasattr(args, field.name)
+    }
+    return record(**{**(defaults or {}), **given})
+
+
+def field_documents(record: type) -> dict[str, str]:
+    """The text below each field of a dataclass and its bases; empty where no source is at hand."""
+    found: dict[str, str] = {}
+    for base in reversed(record.__mro__):
+        if dataclasses.is_dataclass(base):
+            found.update(_documents_of(base))
+    return found
+
+
+def _documents_of(record: type) -> dict[str, str]:
+    try:
+        source = textwrap.dedent(inspect.getsource(record))
+    except (OSError, TypeError):
+        return {}
+    body = typing.cast(ast.ClassDef, ast.parse(source).body[0]).body
+    found = {}
+    for statement, following in itertools.pairwise(body):
+        if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
+            continue
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            found[statement.target.id] = inspect.cleandoc(str(following.value.value))
+    return found
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _help(document: str, default: Any) -> str:
+    text = " ".join(document.split()).replace("%", "%%")
+    if default is dataclasses.MISSING or default is None or default in ("", [], {}, ()):
+        return text
+    shown = str(default).lower() if isinstance(default, bool) else str(default)
+    return f"{text} (default: {shown})".strip().replace("%%", "%").replace("%", "%%")
+
+
+def _shape(hint: Any, name: str) -> dict[str, Any]:
+    """argparse's keyword arguments for a field of this type."""
+    hint = _without_none(hint)  # leaving the option out is how None is said
+    if hint is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        values = [str(value) for value in inner]
+        return {"choices": values, "metavar": "{" + ",".join(values) + "}"}
+    if origin in (list, tuple, Sequence, set, frozenset) or hint in (list, tuple):
+        element = inner[0] if inner else str
+        return {"nargs": "+", "type": _reader(element, name), "metavar": _metavar(element)}
+    if origin in (dict, Mapping) or hint is dict:
+        return {"type": parse_json, "metavar": "JSON"}
+    if origin in (Union, types.UnionType):
+        return _union_shape(inner, name)
+    return {"type": _reader(hint, name), "metavar": _metavar(hint)}
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint
+    inner = tuple(arg for arg in get_args(hint) if arg is not type(None))
+    return inner[0] if len(inner) == 1 else Union[inner]  # noqa: UP007
+
+
+def _union_shape(inner: tuple[Any, ...], name: str) -> dict[str, Any]:
+    """`str | list[str]` takes one or more words; `int | str` the first reader that fits."""
+    lists = [arg for arg in inner if get_origin(arg) in (list, tuple, Sequence)]
+    if lists:
+        return _shape(lists[0], name)
+    if any(get_origin(arg) in (dict, Mapping) for arg in inner):
+        return {"type": parse_json, "metavar": "JSON"}
+    readers = [_reader(arg, name) for arg in inner if arg is not str]
+
+    def first_that_fits(text: str) -> Any:
+        for reader in readers:
+            try:
+                return reader(text)
+            except (argparse.ArgumentTypeError, ValueError):
+                continue
+        if str in inner:
+            return text
+        raise argparse.ArgumentTypeError(f"{text!r} is not a value of this option")
+
+    return {"type": first_that_fits, "metavar": "VALUE"}
+
+
+def _reader(hint: Any, name: str) -> Callable[[str], Any]:
+    if hint is int:
+        return parse_size if name.endswith("_bytes") else parse_count
+    if hint is float:
+        return float
+    if hint is Path:
+        return Path
+    if hint in (str, Any, object):
+        return str
+    if get_origin(hint) is Literal:
+        return str
+    raise TypeError(f"field {name}: no option can hold a {hint}")
+
+
+def _metavar(hint: Any) -> str:
+    return {int: "N", float: "X", Path: "PATH"}.get(hint, "TEXT")

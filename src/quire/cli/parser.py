@@ -1,0 +1,162 @@
+"""The argument parser of every command: suggestions for typos, and `--config FILE`.
+
+Knows argparse and configuration files, and nothing of what the options mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from quire.errors import ConfigError, UnknownArgumentError
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """`; did you mean X?`, or nothing where no known word is near."""
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.55)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """One command's options.
+
+    Differs from its base in three ways: `--max_model_len` is `--max-model-len`; an
+    unknown flag names the nearest one; `--config FILE` stands for the options in a file,
+    and those on the command line win over it.
+    """
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            allow_abbrev=False,
+            formatter_class=_Formatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Exits with code 2, as shells expect of a usage error."""
+        self.exit(2, f"{self.prog}: error: {message}\nSee `{self.prog} --help`.\n")
+
+    def add_config_option(self) -> None:
+        """Declares `--config`, for `parse` to expand."""
+        self.add_argument(
+            "--config",
+            metavar="FILE",
+            help="Options from a YAML or JSON file, by their long names. "
+            "The command line wins over the file.",
+        )
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Reads the arguments of this command. Exits on a mistake, as argparse does."""
+        words = [_kebab(word) for word in argv]
+        try:
+            from_file = self.parse_known_args(self._config_words(words))[0]
+        except ConfigError as error:
+            self.error(str(error))
+        # What is set already stays unless the command line sets it again: it wins over the file.
+        args, extra = self.parse_known_args(words, from_file)
+        if extra:
+            self._reject(extra[0])
+        return args
+
+    def flags(self) -> set[str]:
+        """Every long flag of this command."""
+        return {flag for flag in self._option_string_actions if flag.startswith("--")}
+
+    def _reject(self, word: str) -> NoReturn:
+        if word.startswith("-"):
+            name = word.split("=", 1)[0]
+            self.error(f"unknown option {name}{nearest(name, self.flags())}")
+        self.error(f"unexpected argument {word!r}")
+
+    def _config_words(self, words: Sequence[str]) -> list[str]:
+        """What the file named by `--config` says, as arguments; empty without one."""
+        if "--config" not in self.flags():
+            return []
+        finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        finder.add_argument("--config", type=Path)
+        path = finder.parse_known_args(list(words))[0].config
+        if path is None:
+            return []
+        found: list[str] = []
+        for key, value in _load(path).items():
+            name = "--" + str(key).replace("_", "-")
+            if name not in self.flags():
+                raise UnknownArgumentError(
+                    f"{path}: unknown option {key!r}{nearest(name, self.flags())}"
+                )
+            found += self._words_for(name, value)
+        return found
+
+    def _words_for(self, name: str, value: Any) -> list[str]:
+        is_switch = self._option_string_actions[name].nargs == 0
+        if value is None:
+            return []
+        if isinstance(value, bool) and is_switch:
+            return [name] if value else ["--no-" + name[2:]] if self._negates(name) else []
+        if isinstance(value, list):
+            return [name, *(str(element) for element in value)]
+        if isinstance(value, dict):
+            return [name, json.dumps(value)]
+        return [f"{name}={value}"]
+
+    def _negates(self, name: str) -> bool:
+        return "--no-" + name[2:] in self.flags()
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Keeps `--x, --no-x` short and the text readable on a wide terminal."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34)
+
+    def _format_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any) -> str:
+        """Only what must be known: the command and its positional words."""
+        del usage, groups, prefix
+        words = [action.metavar or action.dest for action in actions if not action.option_strings]
+        shown = " ".join(f"[{word}]" for word in words)
+        return f"usage: {self._prog} {shown + ' ' if shown else ''}[options]\n\n"
+
+
+def _kebab(word: str) -> str:
+    if not word.startswith("--"):
+        return word
+    name, sign, value = word.partition("=")
+    return name.replace("_", "-") + sign + value
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: {error}") from None
+    values = _parse_json(path, text) if path.suffix == ".json" else _parse_yaml(path, text)
+    if not isinstance(values, dict):
+        raise ConfigError(f"--config {path}: expected `option: value` lines")
+    return values
+
+
+def _parse_json(path: Path, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"--config {path}: {error}") from None
+
+
+def _parse_yaml(path: Path, text: str) -> Any:
+    try:
+        import yaml  # type: ignore[import-untyped]
+    except ImportError:
+        raise ConfigError(
+            f"--config {path}: reading YAML needs PyYAML: `{sys.executable} -m pip install "
+            "pyyaml`; or write the file as JSON with the ending .json"
+        ) from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--config {path}: {error}") from None

@@ -1,0 +1,174 @@
+"""The conversation loop of `quire run` and `quire chat`: prompts, slash commands, streaming.
+
+Talks to a `Conversation`; whether that is an engine in this process or a server far
+away is not known here.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from quire.cli.parser import nearest
+from quire.cli.terminal import History, StopOnInterrupt, dim, printable, read_line
+
+SETTINGS: dict[str, Callable[[str], object]] = {
+    "temperature": float,
+    "top_p": float,
+    "top_k": int,
+    "min_p": float,
+    "max_tokens": int,
+    "seed": int,
+    "stop": str,
+}
+"""What `/set` accepts, and how each value is read."""
+
+_HELP = """\
+  /help                show this
+  /reset               forget the conversation
+  /system [TEXT]       set the system prompt (empty: none) and start over
+  /set [NAME VALUE]    change a sampling setting; `/set NAME default` undoes it
+  /stats               show speed after each answer, or stop showing it
+  /quit                leave (Ctrl+D too)
+Ctrl+C stops an answer. A line that ends with \\ goes on in the next one."""
+
+
+@dataclass(slots=True)
+class TokenCounts:
+    """Tokens of one answer, as far as the other side told them."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+
+
+class Conversation(ABC):
+    """Someone to talk to. Owned by the main thread.
+
+    Invariant: `history` holds whole exchanges only; an answer that was stopped is kept as
+    far as it got, one that failed is not kept at all.
+    """
+
+    def __init__(self, system_prompt: str | None = None) -> None:
+        self.system_prompt = system_prompt
+        self.settings: dict[str, object] = {}
+        self.history: list[dict[str, str]] = []
+        self.counts = TokenCounts()
+
+    @abstractmethod
+    def stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
+        """Yields the answer's text as it comes; fills `counts`. Closing it stops the work."""
+
+    def messages_with(self, text: str) -> list[dict[str, str]]:
+        """The whole conversation, the new message last."""
+        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        return [*system, *self.history, {"role": "user", "content": text}]
+
+    def remember(self, text: str, answer: str) -> None:
+        """Adds one exchange."""
+        self.history += [
+            {"role": "user", "content": text},
+            {"role": "assistant", "content": answer},
+        ]
+
+
+@dataclass(slots=True)
+class Repl:
+    """Reads messages until the user leaves."""
+
+    conversation: Conversation
+    name: str
+    """Of the history file."""
+    show_stats: bool = False
+    _stop: StopOnInterrupt = field(default_factory=StopOnInterrupt)
+
+    def loop(self, greeting: str) -> int:
+        """Runs until /quit or the end of input. Returns the exit code."""
+        print(greeting)
+        with History(self.name):
+            while True:
+                try:
+                    line = read_line("> ")
+                except KeyboardInterrupt:
+                    print()
+                    continue  # at the prompt, Ctrl+C drops the line, as in a shell
+                if line is None or line.strip() in ("/quit", "/exit", "/q"):
+                    return 0
+                if line.startswith("/"):
+                    print(self.command(line.strip()))
+                elif line.strip():
+                    self.say(line)
+
+    def say(self, text: str) -> str:
+        """Sends one message, prints the answer as it comes, and returns it."""
+        begin = time.perf_counter()
+        first: float | None = None
+        pieces: list[str] = []
+        with self._stop as stop:
+            stream = self.conversation.stream(self.conversation.messages_with(text))
+            for piece in stream:
+                if piece and first is None:
+                    first = time.perf_counter()
+                pieces.append(piece)
+                print(printable(piece), end="", flush=True)
+                if stop.requested:
+                    print(dim(" [stopped]"), end="")
+                    break
+            close = getattr(stream, "close", None)
+            if close is not None:
+                close()
+        print()
+        answer = "".join(pieces)
+        self.conversation.remember(text, answer)
+        if self.show_stats and first is not None:
+            print(dim(speed_line(self.conversation.counts, begin, first, time.perf_counter())))
+        return answer
+
+    def command(self, line: str) -> str:
+        """Carries out a slash command and returns what to print."""
+        word, _, rest = line.partition(" ")
+        conversation = self.conversation
+        if word == "/help":
+            return _HELP
+        if word == "/reset":
+            conversation.history.clear()
+            return dim("the conversation starts anew")
+        if word == "/system":
+            conversation.system_prompt = rest.strip() or None
+            conversation.history.clear()
+            return dim(f"system prompt: {conversation.system_prompt or 'none'}")
+        if word == "/stats":
+            self.show_stats = not self.show_stats
+            return dim(f"speed is {'shown' if self.show_stats else 'hidden'}")
+        if word == "/set":
+            return self._set(rest.split())
+        known = ["/help", "/reset", "/system", "/set", "/stats", "/quit"]
+        return f"unknown command {word}{nearest(word, known)}"
+
+    def _set(self, words: list[str]) -> str:
+        settings = self.conversation.settings
+        if not words:
+            shown = [f"  {name} = {settings.get(name, 'default')}" for name in SETTINGS]
+            return "\n".join(shown)
+        name, value = words[0], " ".join(words[1:])
+        if name not in SETTINGS:
+            return f"unknown setting {name}{nearest(name, SETTINGS)}"
+        if value in ("", "default"):
+            settings.pop(name, None)
+            return dim(f"{name} is the default again")
+        try:
+            settings[name] = SETTINGS[name](value)
+        except ValueError:
+            return f"{name}: {value!r} is not a number"
+        return dim(f"{name} = {settings[name]}")
+
+
+def speed_line(counts: TokenCounts, begin: float, first: float, end: float) -> str:
+    """One line for people: time to first token, then the pace of the rest."""
+    parts = [f"first token {1000 * (first - begin):.0f} ms"]
+    if counts.completion > 1 and end > first:
+        parts.append(f"{(counts.completion - 1) / (end - first):.1f} tokens/s")
+    parts.append(f"{counts.prompt} in ({counts.cached} cached), {counts.completion} out")
+    return "[" + ", ".join(parts) + "]"

@@ -1,0 +1,116 @@
+"""What the interactive commands share: line editing, Ctrl+C, and when to decorate.
+
+Owns the process's SIGINT handler while a generation runs. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+_HISTORY_LINES = 2000
+
+
+class StopOnInterrupt:
+    """Ctrl+C asks a generation to stop instead of tearing through it.
+
+    The handler only sets `requested`, because an exception inside an engine step would leave
+    the engine between two states. A second Ctrl+C raises KeyboardInterrupt after all.
+    Use it in the main thread.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: Callable[[int, FrameType | None], Any] | int | None = None
+
+    def __enter__(self) -> StopOnInterrupt:
+        self.requested = False
+        self._previous = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        signal.signal(signal.SIGINT, self._previous)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+
+def is_interactive() -> bool:
+    """True when a person sits at both ends; a pipe gets plain text without prompts."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def dim(text: str) -> str:
+    """Grey on a terminal that shows colour; unchanged anywhere else."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\x1b[2m{text}\x1b[0m"
+
+
+def printable(text: str) -> str:
+    """The text without control characters, so that no model can command the terminal."""
+    return "".join(char for char in text if char.isprintable() or char in "\n\t")
+
+
+def read_line(prompt: str) -> str | None:
+    """One message from the user, or None at the end of input (Ctrl+D).
+
+    A trailing backslash continues on the next line.
+    """
+    lines: list[str] = []
+    try:
+        line = input(prompt)
+        while line.endswith("\\"):
+            lines.append(line[:-1])
+            line = input("… ")
+    except EOFError:
+        return "\n".join(lines) if lines else None
+    return "\n".join([*lines, line])
+
+
+class History:
+    """Line editing with the arrow keys, and a history that outlives the process."""
+
+    def __init__(self, name: str) -> None:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        self._path = Path(state) / "quire" / f"{name}_history"
+
+    def __enter__(self) -> History:
+        try:
+            import readline
+        except ImportError:  # a Python built without it: plain input still works
+            return self
+        readline.set_history_length(_HISTORY_LINES)
+        try:
+            readline.read_history_file(self._path)
+        except OSError:
+            return self  # the first session, or a home that cannot be read
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            import readline
+
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            readline.write_history_file(self._path)
+            self._path.chmod(0o600)
+        except (ImportError, OSError):
+            return  # a read-only home costs the history, not the session
