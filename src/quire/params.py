@@ -1,0 +1,368 @@
+"""`SamplingParams`: what a user may ask of one request, and the rules it must obey.
+
+Held by users and carried inside `EngineCoreRequest`. Checks everything that can be
+checked without a model; what depends on one (vocabulary, `max_logprobs`, context) is
+the InputProcessor's. Names, defaults, order and messages are vLLM's.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import math
+import numbers
+from collections.abc import Mapping
+from enum import Enum, IntEnum
+from typing import Any
+
+import msgspec
+
+from quire.errors import RequestError
+from quire.log import get_logger
+
+logger = get_logger(__name__)
+
+GREEDY_BELOW = 1e-5
+"""Temperatures below this choose the most likely token."""
+MIN_TEMPERATURE = 1e-2
+"""Positive temperatures below this are raised to it: dividing by less overflows float32."""
+MAX_N = 16384
+_MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1
+
+_NOT_YET: dict[str, tuple[object, ...]] = {
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "repetition_penalty": (1.0,),
+    "watermarking": (None, False),
+    "prompt_logprobs": (None, False),
+    "prompt_logprob_token_ids": (None,),
+    "prompt_logprob_start": (None,),
+    "logprob_token_ids": (None,),
+    "flat_logprobs": (False,),
+    "structured_outputs": (None,),
+    "logit_bias": (None, {}),
+    "allowed_token_ids": (None,),
+    "extra_args": (None, {}),
+    "bad_words": (None, []),
+    "thinking_token_budget": (None, -1),
+    "repetition_detection": (None,),
+    "routed_experts_prompt_start": (0,),
+    "trace_decode_token_ids": (None, []),
+}
+"""vLLM's fields that nothing here implements, with the values that ask for nothing."""
+
+
+class RequestOutputKind(Enum):
+    """How much of the output each `RequestOutput` carries."""
+
+    CUMULATIVE = 0
+    """All of it so far, every time."""
+    DELTA = 1
+    """Only what is new since the last one."""
+    FINAL_ONLY = 2
+    """Nothing until the request is finished, then all of it."""
+
+
+class SamplingType(IntEnum):
+    """How tokens are chosen."""
+
+    GREEDY = 0
+    RANDOM = 1
+    RANDOM_SEED = 2
+
+
+class _CheckedNames(msgspec.StructMeta):
+    """Refuses unknown keywords with the nearest name; msgspec alone does not suggest one."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for name in kwargs:
+            if name not in self.__struct_fields__:
+                raise TypeError(_unknown_message(name, self.__struct_fields__))
+        return super().__call__(*args, **kwargs)
+
+
+class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True):
+    """Sampling parameters for text generation; validated and normalised when made.
+
+    Assigning to a field afterwards is not validated until the request is added.
+    """
+
+    n: int = 1
+    """Number of outputs to return for the prompt."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    """Randomness, in [0, 2]; 0 chooses the most likely token every time."""
+    watermarking: bool | None = None
+    top_p: float = 1.0
+    """Keep the most likely tokens whose probabilities add up to this; in (0, 1]."""
+    top_k: int = 0
+    """Keep this many of the most likely tokens; 0 or -1 keeps all."""
+    min_p: float = 0.0
+    """Drop tokens less likely than this share of the most likely one; in [0, 1]."""
+    seed: int | None = None
+    """Same seed, same tokens, whatever else runs; None: another seed for each request."""
+    stop: str | list[str] | None = None
+    """Strings that end the output; not part of it unless `include_stop_str_in_output`."""
+    stop_token_ids: list[int] | None = None
+    """Tokens that end the output."""
+    ignore_eos: bool = False
+    """Go on after the model's end-of-sequence token."""
+    max_tokens: int | None = 16
+    """Most tokens to generate; None: until the context is full."""
+    min_tokens: int = 0
+    """Neither end-of-sequence nor stop tokens or strings before this many tokens."""
+    logprobs: int | None = None
+    """How many of the best tokens' log-probabilities to return; -1: the whole vocabulary."""
+    prompt_logprobs: int | None = None
+    prompt_logprob_token_ids: Any = None
+    prompt_logprob_start: int | None = None
+    logprob_token_ids: list[int] | None = None
+    flat_logprobs: bool = False
+    detokenize: bool = True
+    """False: token ids only, `text` stays empty."""
+    skip_special_tokens: bool = True
+    """Leave special tokens out of the text."""
+    spaces_between_special_tokens: bool = True
+    """Put spaces between special tokens in the text."""
+    include_stop_str_in_output: bool = False
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    stream_interval: int | None = None
+    """Tokens between two outputs while streaming; the first and the last come at once."""
+    skip_clone: bool = False
+    """Promises that this object belongs to one request alone, so that it need not be copied."""
+    structured_outputs: Any = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    extra_args: dict[str, Any] | None = None
+    bad_words: list[str] | None = None
+    skip_reading_prefix_cache: bool | None = None
+    """True: compute the whole prompt even if its beginning is cached."""
+    thinking_token_budget: int | None = None
+    repetition_detection: Any = None
+    routed_experts_prompt_start: int = 0
+    trace_decode_token_ids: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        _refuse_not_yet(self)
+        self._normalise_numbers()
+        self._normalise_stops()
+        self._check_ranges()
+        if self.temperature < GREEDY_BELOW:
+            self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
+            if self.n > 1:
+                raise _error("n", self.n, f"n must be 1 when using greedy sampling, got {self.n}.")
+
+    @classmethod
+    def from_optional(cls, **values: Any) -> SamplingParams:
+        """Like the constructor, but `None` means the default (except where None has a meaning)."""
+        defaults = {
+            name: value
+            for name, value in values.items()
+            if value is not None or name == "max_tokens"
+        }
+        return cls(**defaults)
+
+    @property
+    def sampling_type(self) -> SamplingType:
+        """Greedy, random, or random with the user's seed."""
+        if self.temperature < GREEDY_BELOW:
+            return SamplingType.GREEDY
+        return SamplingType.RANDOM if self.seed is None else SamplingType.RANDOM_SEED
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Log-probabilities asked for at each position; None: none, not even the chosen one's."""
+        return self.logprobs
+
+    @property
+    def output_text_buffer_length(self) -> int:
+        """Characters to hold back while streaming, so that no part of a stop string gets out."""
+        if not self.stop or self.include_stop_str_in_output:
+            return 0
+        return max(len(text) for text in self.stop) - 1
+
+    def clone(self) -> SamplingParams:
+        """A copy for one request; shallow if `skip_clone` promises that nobody else holds it."""
+        return copy.copy(self) if self.skip_clone else copy.deepcopy(self)
+
+    def verify(self) -> None:
+        """Checks again, for fields assigned after construction. Raises RequestError."""
+        self.__post_init__()
+
+    def update_from_generation_config(
+        self, generation_config: Mapping[str, Any], eos_token_id: int | None = None
+    ) -> None:
+        """Adds the model's further end-of-sequence ids to `stop_token_ids`, unless `ignore_eos`.
+
+        `eos_token_id`, the tokenizer's own, is kept apart: it ends a request with
+        `stop_reason` None, the others are reported like a user's stop token.
+        """
+        found = generation_config.get("eos_token_id")
+        if self.ignore_eos or found is None:
+            return
+        ids = [found] if isinstance(found, int) else list(found)
+        extra = [token_id for token_id in ids if token_id != eos_token_id]
+        self.stop_token_ids = list(dict.fromkeys([*(self.stop_token_ids or []), *extra]))
+
+    def _normalise_numbers(self) -> None:
+        self.n = _as_int("n", self.n)
+        self.temperature = _as_float("temperature", self.temperature)
+        self.top_p = _as_float("top_p", self.top_p)
+        self.top_k = _as_int("top_k", self.top_k)
+        self.min_p = _as_float("min_p", self.min_p)
+        self.min_tokens = _as_int("min_tokens", self.min_tokens)
+        if self.max_tokens is not None:
+            self.max_tokens = _as_int("max_tokens", self.max_tokens)
+        if self.stream_interval is not None:
+            self.stream_interval = _as_int("stream_interval", self.stream_interval)
+        if self.seed is not None:
+            self.seed = _as_int("seed", self.seed)
+            self.seed = None if self.seed == -1 else self.seed
+        if isinstance(self.logprobs, bool):
+            self.logprobs = 1 if self.logprobs else None
+        if self.logprobs is not None:
+            self.logprobs = _as_int("logprobs", self.logprobs)
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                value = getattr(self, name)
+                raise _error(name, value, f"{name} must be True or False, got {value!r}.")
+        if not isinstance(self.output_kind, RequestOutputKind):
+            raise _error(
+                "output_kind",
+                self.output_kind,
+                f"output_kind must be a RequestOutputKind, got {self.output_kind!r}.",
+            )
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            logger.warning(
+                "temperature %s is less than %s, which may cause numerical errors. "
+                "We have maxed it out to %s.",
+                self.temperature,
+                MIN_TEMPERATURE,
+                MIN_TEMPERATURE,
+            )
+            self.temperature = MIN_TEMPERATURE
+
+    def _normalise_stops(self) -> None:
+        stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
+        if not all(isinstance(text, str) for text in stop):
+            raise _error("stop", stop, f"stop must be a string or a list of strings, got {stop}.")
+        if not all(stop):
+            raise _error("stop", stop, "stop cannot contain an empty string.")
+        if stop and not self.detokenize:
+            raise _error(
+                "stop",
+                stop,
+                "stop strings are only supported when detokenize is True. "
+                "Set detokenize=True to use stop.",
+            )
+        self.stop = stop
+        ids = self.stop_token_ids
+        if ids is not None and not isinstance(ids, (list, tuple, set, frozenset)):
+            raise _error("stop_token_ids", ids, f"stop_token_ids must be a list, got {ids!r}.")
+        if not all(_is_int(token_id) for token_id in ids or []):
+            message = f"stop_token_ids must contain only integers, got {ids}."
+            raise _error("stop_token_ids", ids, message)
+        self.stop_token_ids = list(dict.fromkeys(int(token_id) for token_id in ids or []))
+
+    def _check_ranges(self) -> None:
+        limit = self.max_tokens
+        rules: tuple[tuple[str, bool, str], ...] = (
+            ("n", self.n >= 1, "must be at least 1"),
+            ("n", self.n <= MAX_N, f"must be at most {MAX_N}"),
+            ("temperature", math.isfinite(self.temperature), "must be a finite number"),
+            ("temperature", self.temperature >= 0, "must be non-negative"),
+            ("temperature", self.temperature <= 2, "must be in [0, 2]"),
+            ("top_p", 0 < self.top_p <= 1, "must be in (0, 1]"),
+            ("top_k", self.top_k >= -1, "must be 0 (disable), or at least 1"),
+            ("min_p", 0 <= self.min_p <= 1, "must be in [0, 1]"),
+            ("max_tokens", limit is None or limit >= 1, "must be at least 1"),
+            ("min_tokens", self.min_tokens >= 0, "must be greater than or equal to 0"),
+            (
+                "min_tokens",
+                limit is None or self.min_tokens <= limit,
+                f"must be less than or equal to max_tokens={limit}",
+            ),
+            (
+                "stream_interval",
+                self.stream_interval is None or self.stream_interval >= 1,
+                "must be at least 1",
+            ),
+            ("logprobs", (self.logprobs or 0) >= -1, "must be non-negative or -1"),
+            (
+                "seed",
+                self.seed is None or _MIN_SEED <= self.seed <= _MAX_SEED,
+                "must fit in 64 bits",
+            ),
+        )
+        for name, holds, rule in rules:
+            if not holds:
+                value = getattr(self, name)
+                raise _error(name, value, f"{name} {rule}, got {value}.")
+
+
+_FLAGS = (
+    "ignore_eos",
+    "detokenize",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+    "skip_clone",
+)
+
+
+def _refuse_not_yet(params: SamplingParams) -> None:
+    for name, neutral in _NOT_YET.items():
+        value = getattr(params, name)
+        if value is neutral[0]:
+            continue
+        if not any(_is_same(value, allowed) for allowed in neutral):
+            raise _error(
+                name,
+                value,
+                f"{name} is not supported yet, got {value!r}; leave it at {neutral[0]}.",
+            )
+        setattr(params, name, neutral[0])
+
+
+def _is_same(value: object, allowed: object) -> bool:
+    if isinstance(allowed, float):
+        return (_is_int(value) or isinstance(value, float)) and value == allowed
+    return type(value) is type(allowed) and value == allowed
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _as_int(name: str, value: Any) -> int:
+    if type(value) is int:
+        return value
+    if not _is_int(value):
+        if name == "n":
+            raise _error(name, value, f"n must be an int, but is of type {type(value)}")
+        kind = type(value).__name__
+        raise _error(name, value, f"{name} must be an integer, got {kind} ({value!r})")
+    return int(value)
+
+
+def _as_float(name: str, value: Any) -> float:
+    if type(value) is float:
+        return value
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise _error(name, value, f"{name} must be a number, got {value!r}.")
+    try:
+        return float(value)
+    except OverflowError:
+        raise _error(name, value, f"{name} must be a finite number, got {value}.") from None
+
+
+def _error(name: str, value: object, message: str) -> RequestError:
+    return RequestError(message, parameter=name, value=value)
+
+
+def _unknown_message(name: str, known: tuple[str, ...]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return f"SamplingParams has no field {name!r}{hint}"
