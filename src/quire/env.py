@@ -7,6 +7,7 @@ needed for a good result. Read at call time, so that tests can set them.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 
 def forced_isa() -> str | None:
@@ -38,3 +39,12 @@ def stats_interval_s() -> float:
 def hub_is_offline() -> bool:
     """`HF_HUB_OFFLINE`, as huggingface_hub understands it."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
+def hub_cache_dir() -> Path:
+    """Where huggingface_hub keeps models: `HF_HUB_CACHE`, or `hub` in `HF_HOME`."""
+    if cache := os.environ.get("HF_HUB_CACHE"):
+        return Path(cache).expanduser()
+    user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or os.path.join(user_cache, "huggingface")
+    return Path(home).expanduser() / "hub"

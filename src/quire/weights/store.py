@@ -9,14 +9,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.errors import CheckpointError
+
 TensorDtype = Literal["F32", "BF16", "F16"]
 
 ITEM_BYTES: dict[str, int] = {"F32": 4, "BF16": 2, "F16": 2}
+
+
+def as_tensor_dtype(dtype: str, what: str) -> TensorDtype:
+    """`dtype` if a backend can read it. Raises CheckpointError, naming `what`, if not."""
+    if dtype in ITEM_BYTES:
+        return cast(TensorDtype, dtype)
+    raise CheckpointError(f"{what} is of type {dtype}; only F32, BF16 and F16 can be used")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,15 @@ class WeightStore(ABC):
     @abstractmethod
     def get(self, name: str) -> HostTensor:
         """The tensor of that name. Raises CheckpointError if it is missing or damaged."""
+
+    def release(self, name: str) -> None:  # noqa: B027 (a hint: doing nothing is right too)
+        """Tells the kernel that this tensor's pages are not needed soon.
+
+        They leave the resident set at once; reading the tensor again brings them back.
+        """
+
+    def prefetch(self) -> None:  # noqa: B027
+        """Tells the kernel that every tensor will be read soon. Returns at once."""
 
     @abstractmethod
     def close(self) -> None:

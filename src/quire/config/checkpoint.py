@@ -1,0 +1,149 @@
+"""Reads the JSON files of a checkpoint directory: config.json, generation_config.json and so on.
+
+Called where an engine is configured and where a tokenizer is loaded. Nothing from a
+checkpoint is ever executed: `auto_map` and all other hints at code are left alone. Knows no
+model family; what the keys mean is the families' business.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from quire.errors import CheckpointError, ModelNotFoundError
+from quire.units import MiB, format_bytes
+
+MAX_CONFIG_BYTES = 16 * MiB
+"""Far above any config.json there is; a larger one is an attack or a mistake."""
+
+_SAMPLING_KEYS = (
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+)
+
+
+def parse_json_object(text: str | bytes, source: str) -> dict[str, Any]:
+    """A JSON object from text of bounded size; `source` names it in messages.
+
+    Raises CheckpointError for anything but valid JSON, for another kind of value at the top,
+    and for a key that is given twice (readers disagree on which one counts).
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_unique_pairs)
+    except RecursionError:
+        raise CheckpointError(f"{source}: JSON nested too deeply") from None
+    except ValueError as error:
+        raise CheckpointError(f"{source}: not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{source}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def read_text(path: Path, *, max_bytes: int = MAX_CONFIG_BYTES) -> str:
+    """A UTF-8 file of at most `max_bytes`. Raises CheckpointError."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(max_bytes + 1)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(raw) > max_bytes:
+        raise CheckpointError(f"{path}: larger than the {format_bytes(max_bytes)} allowed")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: not UTF-8 text: {error.reason}") from None
+
+
+def read_json_object(path: Path, *, max_bytes: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
+    """The JSON object in a file of at most `max_bytes`. Raises CheckpointError."""
+    return parse_json_object(read_text(path, max_bytes=max_bytes), str(path))
+
+
+def read_optional_json_object(path: Path) -> dict[str, Any]:
+    """As `read_json_object`; a file that is not there reads as empty."""
+    return read_json_object(path) if path.is_file() else {}
+
+
+def read_config(directory: Path, hf_overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """config.json with `hf_overrides` laid over it; nested objects are merged key by key.
+
+    Raises ModelNotFoundError where there is no config.json, CheckpointError for a bad one.
+    """
+    path = directory / "config.json"
+    if not path.is_file():
+        raise ModelNotFoundError(
+            f"{directory} holds no config.json: it is not a Hugging Face model directory"
+        )
+    return _merge(read_json_object(path), hf_overrides or {})
+
+
+def read_generation_config(directory: Path, hf_config: Mapping[str, Any]) -> dict[str, Any]:
+    """generation_config.json; from the same keys of config.json where that file is missing."""
+    path = directory / "generation_config.json"
+    if path.is_file():
+        return read_json_object(path)
+    keys = (*_SAMPLING_KEYS, "max_new_tokens", "eos_token_id")
+    return {key: hf_config[key] for key in keys if hf_config.get(key) is not None}
+
+
+def default_sampling_params(generation_config: Mapping[str, Any]) -> dict[str, float | int]:
+    """The sampling defaults that a checkpoint recommends, under `SamplingParams`' names.
+
+    `max_new_tokens` becomes `max_tokens`, as vLLM reads it. Raises CheckpointError for a value
+    that is not a number: the ranges are checked by `SamplingParams`.
+    """
+    found: dict[str, float | int] = {}
+    for key in (*_SAMPLING_KEYS, "max_new_tokens"):
+        value = generation_config.get(key)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise CheckpointError(f"generation_config.json: {key} is {value!r}, not a number")
+        found["max_tokens" if key == "max_new_tokens" else key] = value
+    return found
+
+
+def eos_token_ids(*configs: Mapping[str, Any]) -> tuple[int, ...]:
+    """Every id under `eos_token_id` in these configs, in order, once each.
+
+    The key holds one id or a list of them. Raises CheckpointError for anything else.
+    """
+    found: dict[int, None] = {}
+    for config in configs:
+        held = config.get("eos_token_id")
+        for value in held if isinstance(held, list) else [held]:
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise CheckpointError(f"eos_token_id holds {value!r}, which is not a token id")
+            found[value] = None
+    return tuple(found)
+
+
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"key {key!r} is given twice")
+            seen.add(key)
+    return found
+
+
+def _merge(base: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in overrides.items():
+        held = merged.get(key)
+        if isinstance(held, dict) and isinstance(value, Mapping):
+            merged[key] = _merge(held, value)
+        else:
+            merged[key] = value
+    return merged

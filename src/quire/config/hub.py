@@ -1,0 +1,149 @@
+"""Turns the model a user names into a local directory.
+
+A directory is used as it stands and never touches the network. A hub id (`org/name`) is
+looked up in the hub's local cache first; only what is missing there is downloaded, with
+huggingface_hub, which is imported for that alone. Called where an engine is configured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from quire import env
+from quire.config.checkpoint import read_json_object
+from quire.errors import CheckpointError, ModelNotFoundError
+from quire.log import get_logger
+from quire.units import MiB
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_TEXT_PATTERNS = ["*.json", "*.txt", "*.jinja", "*.model"]
+_IGNORED_PATTERNS = ["*/*", "consolidated*", "training_args*", "optimizer*"]
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
+_WEIGHT_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+
+_logger = get_logger(__name__)
+
+
+def resolve_model(
+    model: str,
+    *,
+    revision: str | None = None,
+    download_dir: str | Path | None = None,
+    hf_token: str | bool | None = None,
+    needs_weights: bool = True,
+) -> Path:
+    """The directory that holds `model`, a path or a hub id.
+
+    `download_dir` replaces the hub's cache directory. `needs_weights` false: a tokenizer
+    alone is wanted. Raises ModelNotFoundError that says what is missing and how to get it.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise ModelNotFoundError(f"{model!r} is a file; give the directory that holds config.json")
+    if not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
+        raise ModelNotFoundError(
+            f"there is no directory {model!r}, and it is no hub id of the form org/name"
+        )
+    cache = Path(download_dir).expanduser() if download_dir else env.hub_cache_dir()
+    snapshot = _cached_snapshot(cache, model, revision or "main")
+    missing = _missing_files(snapshot, needs_weights) if snapshot else ["everything"]
+    if snapshot and not missing:
+        return snapshot
+    if env.hub_is_offline():
+        raise ModelNotFoundError(_offline_message(model, revision, cache, missing))
+    return _download(model, revision, cache, hf_token, needs_weights)
+
+
+def _cached_snapshot(cache: Path, model: str, revision: str) -> Path | None:
+    """The snapshot in the hub's cache layout: refs/<revision> names a folder of snapshots/."""
+    repo = cache / f"models--{model.replace('/', '--')}"
+    commit = revision
+    if not _COMMIT.fullmatch(revision):
+        ref = repo / "refs" / revision
+        if not ref.is_file():
+            return None
+        commit = ref.read_text(encoding="ascii", errors="replace").strip()
+        if not _COMMIT.fullmatch(commit):
+            return None
+    snapshot = repo / "snapshots" / commit
+    return snapshot if snapshot.is_dir() else None
+
+
+def _missing_files(directory: Path, needs_weights: bool) -> list[str]:
+    """What keeps a snapshot from being usable, in words; a dangling link counts as missing."""
+    missing = []
+    if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
+        missing.append("the tokenizer")
+    if needs_weights:
+        if not (directory / "config.json").is_file():
+            missing.append("config.json")
+        missing += _missing_weights(directory)
+    return missing
+
+
+def _missing_weights(directory: Path) -> list[str]:
+    for name in _WEIGHT_INDEXES:
+        if (directory / name).is_file():
+            index = read_json_object(directory / name, max_bytes=64 * MiB)
+            weight_map = index.get("weight_map")
+            if not isinstance(weight_map, dict):
+                raise CheckpointError(f"{directory / name}: there is no weight_map")
+            files = sorted({str(file) for file in weight_map.values()})
+            return [file for file in files if not (directory / file).is_file()]
+    for pattern in ("*.safetensors", "*.bin"):
+        if any(file.is_file() for file in directory.glob(pattern)):
+            return []
+    return ["the weights"]
+
+
+def _offline_message(model: str, revision: str | None, cache: Path, missing: Iterable[str]) -> str:
+    option = f" --revision {revision}" if revision else ""
+    return (
+        f"there is no directory {model!r}, and the hub's cache {cache} lacks {', '.join(missing)} "
+        "of the model of that name; HF_HUB_OFFLINE forbids fetching it. With a network, run: "
+        f"hf download {model}{option} --cache-dir {cache}"
+    )
+
+
+def _download(
+    model: str, revision: str | None, cache: Path, hf_token: str | bool | None, needs_weights: bool
+) -> Path:
+    """Downloads the files that are needed and not in the cache yet."""
+    from huggingface_hub import HfApi, snapshot_download
+
+    _logger.info("%s: fetching what the cache lacks from the hub", model)
+    patterns = list(_TEXT_PATTERNS)
+    try:
+        if needs_weights:
+            siblings = HfApi(token=hf_token).model_info(model, revision=revision).siblings or ()
+            patterns.append(_weight_pattern(model, [file.rfilename for file in siblings]))
+        return Path(
+            snapshot_download(
+                model,
+                revision=revision,
+                cache_dir=cache,
+                token=hf_token,
+                allow_patterns=patterns,
+                ignore_patterns=_IGNORED_PATTERNS,
+            )
+        )
+    except ModelNotFoundError:
+        raise
+    except Exception as error:  # its errors come from whichever HTTP library it is built on
+        raise ModelNotFoundError(
+            f"there is no directory {model!r}, and the hub did not give the model of that name: "
+            f"{error}"
+        ) from error
+
+
+def _weight_pattern(model: str, files: Iterable[str]) -> str:
+    top_level = [file for file in files if "/" not in file]
+    for suffix in (".safetensors", ".bin"):
+        if any(file.endswith(suffix) for file in top_level):
+            return f"*{suffix}"
+    raise ModelNotFoundError(f"{model}: the hub has neither .safetensors nor .bin weights of it")

@@ -1,0 +1,95 @@
+"""Binds a checkpoint to a program: the store that a backend compiles from.
+
+Called where an engine is built. Checks, before any number is read, that the checkpoint
+holds every tensor of the program in the right shape, and none that nobody asked for: a
+model that is loaded by halves talks nonsense without saying why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from quire.errors import CheckpointError
+from quire.program import Program, Tensor
+from quire.weights.store import HostTensor, WeightStore
+
+_MAX_NAMED = 8
+"""Problems named in one message; the rest are counted."""
+
+
+class BoundStore(WeightStore):
+    """A checkpoint under the program's names. Invariant: every tensor of the program is there."""
+
+    def __init__(self, store: WeightStore, stored_names: dict[str, str]) -> None:
+        """`stored_names` gives the checkpoint's name for each of the program's."""
+        self._store = store
+        self._stored_names = stored_names
+
+    def names(self) -> Iterable[str]:
+        return self._stored_names.keys()
+
+    def get(self, name: str) -> HostTensor:
+        stored = self._stored_names.get(name)
+        if stored is None:
+            raise CheckpointError(f"the program has no tensor {name!r}")
+        return replace(self._store.get(stored), name=name)
+
+    def release(self, name: str) -> None:
+        stored = self._stored_names.get(name)
+        if stored is not None:
+            self._store.release(stored)
+
+    def prefetch(self) -> None:
+        self._store.prefetch()
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def bind(
+    program: Program, store: WeightStore, canonical_name: Callable[[str], str | None]
+) -> BoundStore:
+    """The store keyed by the names in the program's `Param.parts`.
+
+    `canonical_name` is the model family's: a checkpoint's tensor name to the program's, `None`
+    for a tensor that the family knows and does not need (a rotary table, a tied head).
+    Raises CheckpointError that names every missing, unexpected and misshapen tensor, with its file.
+    """
+    wanted = {part.name: part for param in program.params() for part in param.parts}
+    stored_names: dict[str, str] = {}
+    problems: list[str] = []
+    for stored in store.names():
+        name = canonical_name(stored)
+        if name is None:
+            continue
+        if name not in wanted:
+            problems.append(f"unexpected tensor {stored!r}: {program.name} has no place for it")
+        elif name in stored_names:
+            problems.append(f"tensor {name!r} is there twice: {stored!r}, {stored_names[name]!r}")
+        else:
+            stored_names[name] = stored
+    for name, part in wanted.items():
+        if name not in stored_names:
+            problems.append(f"missing tensor {name!r} of shape {list(part.shape)}")
+        else:
+            problems.extend(_shape_problem(store.get(stored_names[name]), part))
+    if problems:
+        raise CheckpointError(_summary(problems))
+    return BoundStore(store, stored_names)
+
+
+def _shape_problem(tensor: HostTensor, part: Tensor) -> list[str]:
+    if tensor.shape == part.shape:
+        return []
+    return [
+        f"{tensor.file}: tensor {tensor.name!r} has shape {list(tensor.shape)}, "
+        f"config.json asks for {list(part.shape)}"
+    ]
+
+
+def _summary(problems: list[str]) -> str:
+    named = "; ".join(problems[:_MAX_NAMED])
+    rest = len(problems) - _MAX_NAMED
+    more = f"; and {rest} more" if rest > 0 else ""
+    return f"the checkpoint does not fit its config.json: {named}{more}"

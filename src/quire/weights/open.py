@@ -1,0 +1,120 @@
+"""`open_checkpoint`: finds the weight files in a directory and opens them.
+
+Called where an engine is built. Prefers safetensors over PyTorch's own files, and an index
+over guessing. Knows no tensor names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.errors import CheckpointError
+from quire.weights.safetensors import SafetensorsFile
+from quire.weights.sharded import indexed_store, joined_store, read_index
+from quire.weights.store import WeightStore
+from quire.weights.torch_bin import TorchFile
+
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """How a file format's files are named in a model directory."""
+
+    main: str
+    pattern: str
+    ignored: tuple[str, ...]
+    """Beginnings of file names that match the pattern but hold no weights of the model."""
+    read: Callable[[Path], WeightStore]
+
+    @property
+    def index(self) -> str:
+        return f"{self.main}.index.json"
+
+
+_FORMATS = (
+    _Format("model.safetensors", "*.safetensors", ("consolidated", "adapter_"), SafetensorsFile),
+    _Format(
+        "pytorch_model.bin", "*.bin", ("training_args", "optimizer", "adapter_"), TorchFile
+    ),
+    _Format(
+        "model.pt", "*.pt", ("training_args", "optimizer", "scheduler", "scaler", "consolidated"),
+        TorchFile,
+    ),
+)  # fmt: skip
+
+
+def open_checkpoint(path: Path) -> WeightStore:
+    """The weights in a model directory; only their headers are read.
+
+    Raises CheckpointError where there are none, where a file is damaged, and where an
+    index names a file or tensor that is not there.
+    """
+    for format in _FORMATS:
+        index = path / format.index
+        if index.is_file():
+            owners = read_index(index)
+            return indexed_store(index, owners, _open_all(path, set(owners.values()), format))
+        names = _weight_files(path, format)
+        if len(names) == 1:
+            return format.read(_checked(path, names[0]))
+        if names:
+            return joined_store(_open_all(path, names, format))
+    raise CheckpointError(
+        f"{path} holds no weights: neither {_FORMATS[0].main} (or {_FORMATS[0].index}) nor "
+        f"{_FORMATS[1].main}"
+    )
+
+
+def _weight_files(path: Path, format: _Format) -> list[str]:
+    if (path / format.main).is_file():
+        return [format.main]
+    names = sorted(
+        file.name
+        for file in path.glob(format.pattern)
+        if file.is_file() and not file.name.startswith(format.ignored)
+    )
+    _check_complete(path, names)
+    return names
+
+
+def _check_complete(path: Path, names: Iterable[str]) -> None:
+    """Numbered shards tell how many there are: all must be there."""
+    parts: dict[tuple[str, int], set[int]] = {}
+    for name in names:
+        if match := _SHARD.fullmatch(name):
+            parts.setdefault((match["stem"], int(match["count"])), set()).add(int(match["part"]))
+    for (stem, count), found in parts.items():
+        if len(found) != count:
+            raise CheckpointError(
+                f"{path}: {stem} is cut into {count} files, of which {len(found)} are there"
+            )
+
+
+def _open_all(path: Path, names: Iterable[str], format: _Format) -> dict[str, WeightStore]:
+    return {name: format.read(_checked(path, name)) for name in sorted(names)}
+
+
+def _checked(path: Path, name: str) -> Path:
+    """The file, if it lies in the directory, or where the hub's cache keeps what it links to."""
+    file = path / name
+    if not file.is_file():
+        raise CheckpointError(f"{file}: the file is missing; the download may be incomplete")
+    home = path.resolve()
+    if file.resolve().is_relative_to(home) or _is_hub_blob(home, file):
+        return file
+    raise CheckpointError(
+        f"{file}: links to {file.resolve()}, outside of the checkpoint; put the file itself there"
+    )
+
+
+def _is_hub_blob(home: Path, file: Path) -> bool:
+    """The hub's cache: snapshots/<revision>/<file> links to blobs/<hash>, two folders up."""
+    if home.parent.name != "snapshots" or not file.is_symlink():
+        return False
+    target = Path(os.path.normpath(home / os.readlink(file)))
+    return target.parent == home.parent.parent / "blobs"

@@ -1,0 +1,106 @@
+"""A checkpoint cut into several files, with or without an index that says what lies where.
+
+Called by `open`. Knows no file format: each file is a WeightStore of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+from quire.config.checkpoint import read_json_object
+from quire.errors import CheckpointError
+from quire.log import get_logger
+from quire.units import MiB
+from quire.weights.store import HostTensor, WeightStore
+
+MAX_INDEX_BYTES = 64 * MiB
+_logger = get_logger(__name__)
+
+
+class ShardedStore(WeightStore):
+    """One namespace over several files. Invariant: every name lies in exactly one of them."""
+
+    def __init__(self, files: Mapping[str, WeightStore], owners: Mapping[str, str]) -> None:
+        """`files` by file name; `owners` says for every tensor which file holds it."""
+        self._files = dict(files)
+        self._owners = dict(owners)
+
+    def names(self) -> Iterable[str]:
+        return self._owners.keys()
+
+    def get(self, name: str) -> HostTensor:
+        owner = self._owners.get(name)
+        if owner is None:
+            raise CheckpointError(f"there is no tensor {name!r} in {', '.join(self._files)}")
+        return self._files[owner].get(name)
+
+    def release(self, name: str) -> None:
+        owner = self._owners.get(name)
+        if owner is not None:
+            self._files[owner].release(name)
+
+    def prefetch(self) -> None:
+        for file in self._files.values():
+            file.prefetch()
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._owners = {}
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """`weight_map` of an index file: tensor name to file name, each a plain name beside it.
+
+    Raises CheckpointError for another shape of file, and for a file name that leaves the
+    directory.
+    """
+    weight_map = read_json_object(path, max_bytes=MAX_INDEX_BYTES).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{path}: there is no weight_map with tensors in it")
+    for name, file_name in weight_map.items():
+        if not isinstance(file_name, str) or not _is_plain(file_name):
+            raise CheckpointError(
+                f"{path}: tensor {name!r} is said to lie in {str(file_name)[:200]!r}, which is "
+                "no plain file name"
+            )
+    return weight_map
+
+
+def indexed_store(
+    index: Path, owners: dict[str, str], files: dict[str, WeightStore]
+) -> WeightStore:
+    """The store that an index describes. Raises CheckpointError where the index lies."""
+    held = {file_name: set(file.names()) for file_name, file in files.items()}
+    for name, file_name in owners.items():
+        if name not in held[file_name]:
+            raise CheckpointError(
+                f"{index}: tensor {name!r} is said to lie in {file_name}, which does not hold it"
+            )
+    extra = sum(len(names) for names in held.values()) - len(owners)
+    if extra:
+        _logger.warning("%s: the files hold %d tensors that the index leaves out", index, extra)
+    return ShardedStore(files, owners)
+
+
+def joined_store(files: dict[str, WeightStore]) -> WeightStore:
+    """The store of several files without an index. Raises CheckpointError if two share a name."""
+    owners: dict[str, str] = {}
+    for file_name, file in files.items():
+        for name in file.names():
+            if name in owners:
+                raise CheckpointError(
+                    f"tensor {name!r} lies in both {owners[name]} and {file_name}"
+                )
+            owners[name] = file_name
+    return ShardedStore(files, owners)
+
+
+def _is_plain(file_name: str) -> bool:
+    return (
+        "\\" not in file_name
+        and "\0" not in file_name
+        and PurePosixPath(file_name).name == file_name
+        and file_name not in ("", ".", "..")
+    )
