@@ -77,8 +77,8 @@ class SamplingColumns:
     counters: NDArray[np.uint64]
     """[L]; the absolute position of the token being chosen."""
     bias_starts: NDArray[np.int32] | None = None
-    """[L + 1]; row l adds bias_values[s:e] to its logits at bias_ids[s:e], s, e = bias_starts[l:l+2]
-    before anything else but the raw logprobs; -inf forbids a token."""
+    """[L + 1]; with s, e = bias_starts[l:l+2], row l adds bias_values[s:e] to its logits at
+    bias_ids[s:e] before anything else but the raw logprobs; -inf forbids a token."""
     bias_ids: NDArray[np.int32] | None = None
     bias_values: NDArray[np.float32] | None = None
     num_logprobs: NDArray[np.int32] | None = None
@@ -109,7 +109,7 @@ class StepBatch:
 
 @dataclass(slots=True)
 class Logprobs:
-    """Log-probabilities of the raw logits, best first. Rows shorter than K are padded with id -1."""
+    """Log-probabilities of the raw logits, best first. Rows shorter than K are padded: id -1."""
 
     token_ids: NDArray[np.int32]
     """[L, K]"""
@@ -140,7 +140,7 @@ class MemoryReport:
 
 
 class CompiledModel(ABC):
-    """A program with its weights and KV cache, ready to run. Not thread-safe: one caller at a time."""
+    """A program with its weights and KV cache, ready to run. Not thread-safe: one caller."""
 
     @abstractmethod
     def step(self, batch: StepBatch) -> StepOutput:
@@ -156,7 +156,7 @@ class CompiledModel(ABC):
 
     @abstractmethod
     def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Puts back what `read_blocks` gave, into these blocks. Raises ValueError on a wrong shape."""
+        """Puts back what `read_blocks` gave, in these blocks. Raises ValueError on a bad shape."""
 
     @abstractmethod
     def memory(self) -> MemoryReport:

@@ -1,5 +1,7 @@
 """The program IR: a model as a flat list of ops over named values."""
 
+from quire.program.builder import Builder, HeadLayout, Out, Rotary
+from quire.program.liveness import last_reads
 from quire.program.ops import (
     Act,
     Activation,
@@ -18,11 +20,13 @@ from quire.program.ops import (
     Scale,
     TakeRows,
 )
+from quire.program.printer import format_program
 from quire.program.program import Program
 from quire.program.values import Param, Shard, Tensor, Value, WeightFormat
 
 __all__ = [
-    "Act", "Activation", "Add", "Attention", "Embed", "Glu", "HeadNorm", "LayerNorm",
-    "LearnedPositions", "Linear", "Logits", "Op", "Param", "Program", "RmsNorm", "Rope",
-    "Scale", "Shard", "TakeRows", "Tensor", "Value", "WeightFormat",
+    "Act", "Activation", "Add", "Attention", "Builder", "Embed", "Glu", "HeadLayout", "HeadNorm",
+    "LayerNorm", "LearnedPositions", "Linear", "Logits", "Op", "Out", "Param", "Program", "RmsNorm",
+    "Rope", "Rotary", "Scale", "Shard", "TakeRows", "Tensor", "Value", "WeightFormat",
+    "format_program", "last_reads",
 ]  # fmt: skip

@@ -10,9 +10,10 @@ Fields named `out`/`outs` are written, every other Value field is read.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, fields
-from functools import lru_cache
-from typing import Literal
+from functools import cache
+from typing import Literal, cast
 
 from quire.program.values import Param, Value
 
@@ -208,9 +209,9 @@ class Logits(Op):
     softcap: float | None = None
 
 
-@lru_cache(maxsize=None)
-def _field_names(op_class: type[Op]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(op_class))
+@cache
+def _field_names(op_class: Hashable) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cast("type[Op]", op_class)))
 
 
 def _collect(op: Op, kind: type, written: bool | None) -> tuple:  # type: ignore[type-arg]

@@ -1,0 +1,58 @@
+"""Causal attention over the paged KV cache, one token at a time: the specification.
+
+A token's result is computed from its own query and the keys up to its position in arrays whose
+sizes its position alone decides, so no chunking and no neighbour can change a bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import StepBatch
+from quire.backends.reference.kv_cache import PagedKVCache
+from quire.program import Attention
+
+Floats = NDArray[np.float32]
+
+
+def attend(
+    op: Attention, q: Floats, k: Floats, v: Floats, batch: StepBatch, cache: PagedKVCache
+) -> Floats:
+    """Writes k and v [T, K * H] into the cache, then gives every q its answer: [T, N * H]."""
+    block_size = cache.spec.block_size
+    out = np.empty_like(q)
+    for request, length in enumerate(batch.context_lens):
+        begin, end = batch.seq_starts[request : request + 2]
+        if begin == end:
+            continue
+        table = batch.block_tables[request]
+        positions = batch.positions[begin:end]
+        blocks, places = table[positions // block_size], positions % block_size
+        cache.write(op.layer, blocks, places, k[begin:end], v[begin:end])
+        num_blocks = -(-int(length) // block_size)
+        keys, values = cache.gather(op.layer, table[:num_blocks], int(length))
+        by_head = (-1, op.num_kv_heads, op.head_dim)
+        keys, values = keys.reshape(by_head), values.reshape(by_head)
+        for token, position in enumerate(positions, start=begin):
+            first = 0 if op.window is None else max(0, int(position) - op.window + 1)
+            visible = slice(first, int(position) + 1)
+            out[token] = _attend_one(op, q[token], keys[visible], values[visible])
+    return out
+
+
+def _attend_one(op: Attention, q: Floats, keys: Floats, values: Floats) -> Floats:
+    """One query [N * H] over C keys and values [C, K, H]: [N * H]."""
+    # Heads that share a kv head are neighbours: [K, N / K, H].
+    grouped = q.reshape(op.num_kv_heads, -1, op.head_dim).copy()
+    scores = grouped @ keys.transpose(1, 2, 0) * np.float32(op.scale)
+    if op.softcap is not None:
+        cap = np.float32(op.softcap)
+        scores = cap * np.tanh(scores / cap)
+    if op.alibi_slopes is not None:
+        slopes = np.array(op.alibi_slopes, np.float32).reshape(op.num_kv_heads, -1, 1)
+        scores = scores + slopes * np.arange(1 - len(keys), 1, dtype=np.float32)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    result: Floats = (weights @ values.transpose(1, 0, 2)).reshape(-1)
+    return result

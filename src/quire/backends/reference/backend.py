@@ -1,0 +1,123 @@
+"""`ReferenceBackend`: runs a program in NumPy, op by op.
+
+It is the specification that other backends are tested against, and the fallback where nothing
+was compiled. It computes in float32; a bfloat16 model has its weights widened, which takes
+twice their memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import (
+    Backend,
+    Capabilities,
+    CompiledModel,
+    CompileOptions,
+    KVCacheSpec,
+    MemoryReport,
+    StepBatch,
+    StepOutput,
+)
+from quire.backends.reference.batch_check import check_batch
+from quire.backends.reference.kv_cache import PagedKVCache, block_bytes
+from quire.backends.reference.linear import RowIndependentMatrix
+from quire.backends.reference.ops import Frame, Weights, run
+from quire.backends.reference.weights import load_param
+from quire.errors import BackendError
+from quire.program import Linear, Logits, Program, last_reads
+from quire.sampling.reference import logprobs, sample
+from quire.weights import WeightStore
+
+
+class ReferenceBackend(Backend):
+    """NumPy. Stateless."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything dense; arithmetic in float32 whatever the model's dtype."""
+        return Capabilities(
+            name="reference",
+            description=f"NumPy {np.__version__}, float32, for correctness and not for speed",
+            dtypes=("float32", "bfloat16"),
+            kv_cache_dtypes=("float32", "bfloat16"),
+            weight_formats=("dense",),
+        )
+
+    def kv_block_bytes(self, program: Program, block_size: int, kv_cache_dtype: str) -> int:
+        """Bytes of one KV block over all layers."""
+        return block_bytes(program.attention_layers(), block_size, kv_cache_dtype)
+
+    def compile(
+        self, program: Program, weights: WeightStore, kv: KVCacheSpec, options: CompileOptions
+    ) -> CompiledModel:
+        """Reads every weight once and widens it to float32."""
+        program.check()
+        if options.dtype not in self.capabilities.dtypes:
+            raise BackendError(f"the reference backend has no dtype {options.dtype}")
+        if options.quantization is not None:
+            raise BackendError(f"the reference backend has no quantization {options.quantization}")
+        return ReferenceModel(program, _load(program, weights), kv, options)
+
+
+def _load(program: Program, store: WeightStore) -> Weights:
+    arrays = {param.name: load_param(param, store) for param in program.params()}
+    multiplied = {op.weight.name for op in program.ops if isinstance(op, Linear | Logits)}
+    return Weights(
+        arrays, {name: RowIndependentMatrix(arrays[name]) for name in sorted(multiplied)}
+    )
+
+
+class ReferenceModel(CompiledModel):
+    """A program interpreted op by op; a value is dropped after its last reader."""
+
+    def __init__(
+        self, program: Program, weights: Weights, kv: KVCacheSpec, options: CompileOptions
+    ) -> None:
+        self._program = program
+        self._weights = weights
+        self._options = options
+        self._dying = last_reads(program)
+        self._cache: PagedKVCache | None = PagedKVCache(program.attention_layers(), kv)
+
+    def step(self, batch: StepBatch) -> StepOutput:
+        """Interprets the program. Raises BackendError for an index out of range."""
+        cache = self._open_cache()
+        check_batch(batch, self._program.vocab_size, cache.spec, self._options)
+        frame = Frame(batch, self._weights, cache)
+        for op, dying in zip(self._program.ops, self._dying, strict=True):
+            run(op, frame)
+            for value in dying:
+                del frame.values[value]
+        logits = frame.values[self._program.logits.out]
+        output = StepOutput(np.empty(0, np.int32), logits=logits if batch.want_logits else None)
+        if batch.sampling is not None:
+            output.sampled = sample(logits, batch.sampling)
+            output.logprobs = logprobs(logits, output.sampled, batch.sampling)
+        return output
+
+    def read_blocks(self, block_ids: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """[len(block_ids), block_bytes]."""
+        return self._open_cache().read_blocks(block_ids)
+
+    def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        """Puts back what `read_blocks` gave."""
+        self._open_cache().write_blocks(block_ids, data)
+
+    def memory(self) -> MemoryReport:
+        """Weights as float32; NumPy allocates the values of a step as they come."""
+        cache = self._cache
+        reserved = cache.block_bytes * cache.spec.num_blocks if cache else 0
+        weight_bytes = sum(array.nbytes for array in self._weights.arrays.values())
+        return MemoryReport(weight_bytes, 0, reserved)
+
+    def close(self) -> None:
+        """Drops weights and cache."""
+        self._cache = None
+        self._weights = Weights({}, {})
+
+    def _open_cache(self) -> PagedKVCache:
+        if self._cache is None:
+            raise BackendError("the model is closed")
+        return self._cache

@@ -1,0 +1,62 @@
+"""Refuses a malformed step before it can read or write the wrong place.
+
+NumPy takes a negative index for one from the end, so that a wrong table would silently
+harm another request.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import CompileOptions, KVCacheSpec, StepBatch
+from quire.errors import BackendError
+
+
+def check_batch(
+    batch: StepBatch, vocab_size: int, kv: KVCacheSpec, options: CompileOptions
+) -> None:
+    """Raises BackendError unless every index of the batch lies within what was compiled."""
+    tokens, requests = len(batch.token_ids), len(batch.context_lens)
+    if tokens > options.max_num_tokens or requests > options.max_num_seqs:
+        raise BackendError(
+            f"a step of {tokens} tokens for {requests} requests is larger than "
+            f"{options.max_num_tokens} for {options.max_num_seqs}"
+        )
+    if len(batch.positions) != tokens or len(batch.block_tables) != requests:
+        raise BackendError(
+            "token_ids and positions, or context_lens and block_tables, differ in length"
+        )
+    starts = batch.seq_starts
+    if (
+        len(starts) != requests + 1
+        or starts[0] != 0
+        or starts[-1] != tokens
+        or np.any(np.diff(starts) < 0)
+    ):
+        raise BackendError(f"seq_starts {starts.tolist()} do not divide {tokens} tokens")
+    _check_range("token id", batch.token_ids, vocab_size)
+    _check_range("logits row", batch.logits_rows, tokens)
+    for request in range(requests):
+        _check_request(batch, request, kv)
+
+
+def _check_request(batch: StepBatch, request: int, kv: KVCacheSpec) -> None:
+    begin, end = batch.seq_starts[request : request + 2]
+    length = int(batch.context_lens[request])
+    positions = batch.positions[begin:end]
+    if not np.array_equal(positions, np.arange(length - len(positions), length)):
+        raise BackendError(
+            f"request {request}: positions {positions.tolist()} do not end at {length} tokens"
+        )
+    num_blocks = -(-length // kv.block_size)
+    table = batch.block_tables[request]
+    if num_blocks > len(table):
+        raise BackendError(f"request {request}: {length} tokens do not fit {len(table)} blocks")
+    _check_range("block id", table[:num_blocks], kv.num_blocks)
+
+
+def _check_range(what: str, values: NDArray[np.int32], limit: int) -> None:
+    if values.size and (values.min() < 0 or values.max() >= limit):
+        wrong = values[(values < 0) | (values >= limit)][0]
+        raise BackendError(f"{what} {wrong} is not from 0 to {limit - 1}")

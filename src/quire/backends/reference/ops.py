@@ -1,0 +1,226 @@
+"""What every op computes, in NumPy float32: the specification that other backends are held to.
+
+Sums along a row are taken in float64. One function per op, found by its type; `Frame` is all
+that they see of a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import singledispatch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import StepBatch
+from quire.backends.reference.attention import attend
+from quire.backends.reference.kv_cache import PagedKVCache
+from quire.backends.reference.linear import RowIndependentMatrix
+from quire.errors import BackendError
+from quire.program import (
+    Act,
+    Activation,
+    Add,
+    Attention,
+    Embed,
+    Glu,
+    HeadNorm,
+    LayerNorm,
+    LearnedPositions,
+    Linear,
+    Logits,
+    Op,
+    Param,
+    RmsNorm,
+    Rope,
+    Scale,
+    TakeRows,
+    Value,
+)
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class Weights:
+    """The model's numbers by slot name. A matrix that is multiplied is also in `matrices`."""
+
+    arrays: Mapping[str, Floats]
+    matrices: Mapping[str, RowIndependentMatrix]
+
+
+@dataclass(slots=True)
+class Frame:
+    """One step in progress: its input, the weights, the cache and the values computed so far."""
+
+    batch: StepBatch
+    weights: Weights
+    cache: PagedKVCache
+    values: dict[Value, Floats] = field(default_factory=dict)
+
+    def array(self, param: Param) -> Floats:
+        """A slot's numbers."""
+        return self.weights.arrays[param.name]
+
+    def multiply(self, x: Value, param: Param) -> Floats:
+        """x @ weight.T, rows independent."""
+        return self.weights.matrices[param.name].multiply(self.values[x])
+
+
+@singledispatch
+def run(op: Op, frame: Frame) -> None:  # noqa: ARG001 (what the real ones take)
+    """Computes the op's outputs into `frame.values`."""
+    raise BackendError(f"the reference backend has no op {type(op).__name__}")
+
+
+@run.register
+def _(op: Embed, frame: Frame) -> None:
+    rows = frame.array(op.table)[frame.batch.token_ids]
+    frame.values[op.out] = rows * np.float32(op.scale) if op.scale != 1.0 else rows
+
+
+@run.register
+def _(op: LearnedPositions, frame: Frame) -> None:
+    rows = frame.array(op.table)[frame.batch.positions + op.offset]
+    frame.values[op.out] = frame.values[op.x] + rows
+
+
+@run.register
+def _(op: RmsNorm, frame: Frame) -> None:
+    weight = frame.array(op.weight) + np.float32(op.weight_offset)
+    frame.values[op.out] = _rms_norm(frame.values[op.x], op.eps) * weight
+
+
+@run.register
+def _(op: HeadNorm, frame: Frame) -> None:
+    x = frame.values[op.x]
+    heads = x.reshape(len(x), op.num_heads, op.head_dim)
+    frame.values[op.out] = (_rms_norm(heads, op.eps) * frame.array(op.weight)).reshape(x.shape)
+
+
+def _rms_norm(x: Floats, eps: float) -> Floats:
+    wide = x.astype(np.float64)
+    mean_square = np.square(wide).mean(axis=-1, keepdims=True)
+    result: Floats = (wide / np.sqrt(mean_square + eps)).astype(np.float32)
+    return result
+
+
+@run.register
+def _(op: LayerNorm, frame: Frame) -> None:
+    wide = frame.values[op.x].astype(np.float64)
+    centred = wide - wide.mean(axis=-1, keepdims=True)
+    variance = np.square(centred).mean(axis=-1, keepdims=True)
+    result = (centred / np.sqrt(variance + op.eps)).astype(np.float32)
+    if op.weight is not None:
+        result *= frame.array(op.weight)
+    if op.bias is not None:
+        result += frame.array(op.bias)
+    frame.values[op.out] = result
+
+
+@run.register
+def _(op: Linear, frame: Frame) -> None:
+    product = frame.multiply(op.x, op.weight)
+    if op.bias is not None:
+        product += frame.array(op.bias)
+    begin = 0
+    for out in op.outs:
+        frame.values[out] = product[:, begin : begin + out.dim]
+        begin += out.dim
+
+
+@run.register
+def _(op: Rope, frame: Frame) -> None:
+    """The angle is a float32 product, as in the models' own code; cos and sin are exact."""
+    x = frame.values[op.x]
+    heads = x.reshape(len(x), op.num_heads, op.head_dim).copy()
+    half = len(op.inv_freq)
+    positions = frame.batch.positions.astype(np.float32)
+    angles = np.outer(positions, np.array(op.inv_freq, np.float32)).astype(np.float64)
+    cos = (np.cos(angles) * op.scale).astype(np.float32)[:, None, :]
+    sin = (np.sin(angles) * op.scale).astype(np.float32)[:, None, :]
+    if op.interleaved:
+        first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+    else:
+        first, second = slice(0, half), slice(half, 2 * half)
+    a, b = heads[..., first].copy(), heads[..., second].copy()
+    heads[..., first] = a * cos - b * sin
+    heads[..., second] = b * cos + a * sin
+    frame.values[op.out] = heads.reshape(x.shape)
+
+
+@run.register
+def _(op: Attention, frame: Frame) -> None:
+    q, k, v = (frame.values[value] for value in (op.q, op.k, op.v))
+    frame.values[op.out] = attend(op, q, k, v, frame.batch, frame.cache)
+
+
+@run.register
+def _(op: Glu, frame: Frame) -> None:
+    frame.values[op.out] = _activate(frame.values[op.gate], op.act) * frame.values[op.up]
+
+
+@run.register
+def _(op: Act, frame: Frame) -> None:
+    frame.values[op.out] = _activate(frame.values[op.x], op.act)
+
+
+def _activate(x: Floats, act: Activation) -> Floats:
+    """In float64, rounded once."""
+    return _ACTIVATIONS[act](x.astype(np.float64)).astype(np.float32)
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _silu(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    # exp(-|x|) cannot overflow.
+    small = np.exp(-np.abs(x))
+    return x * np.where(x >= 0, 1.0, small) / (1.0 + small)
+
+
+def _gelu(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units"; exact form."""
+    result: NDArray[np.float64] = 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0)))
+    return result
+
+
+def _gelu_tanh(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The same paper's approximation by tanh."""
+    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+
+_ACTIVATIONS: Mapping[Activation, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "silu": _silu,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "relu": lambda x: np.maximum(x, 0.0),
+}
+
+
+@run.register
+def _(op: Add, frame: Frame) -> None:
+    frame.values[op.out] = frame.values[op.a] + frame.values[op.b]
+
+
+@run.register
+def _(op: Scale, frame: Frame) -> None:
+    frame.values[op.out] = frame.values[op.x] * np.float32(op.factor)
+
+
+@run.register
+def _(op: TakeRows, frame: Frame) -> None:
+    frame.values[op.out] = frame.values[op.x][frame.batch.logits_rows]
+
+
+@run.register
+def _(op: Logits, frame: Frame) -> None:
+    logits = frame.multiply(op.x, op.weight) * np.float32(op.scale)
+    if op.bias is not None:
+        logits += frame.array(op.bias)
+    if op.softcap is not None:
+        cap = np.float32(op.softcap)
+        logits = cap * np.tanh(logits / cap)
+    frame.values[op.out] = logits

@@ -1,0 +1,45 @@
+"""From checkpoint tensors to the float32 arrays that the reference computes with."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.errors import BackendError, CheckpointError
+from quire.program import Param, Tensor
+from quire.weights import WeightStore
+
+Floats = NDArray[np.float32]
+
+
+def load_param(param: Param, store: WeightStore) -> Floats:
+    """The slot's parts, transposed where the checkpoint holds them so, stacked. float32."""
+    if param.format != "dense":
+        raise BackendError(f"the reference backend has no weight format {param.format}: {param}")
+    parts = [_load_part(part, store) for part in param.parts]
+    array = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if array.shape != param.shape:
+        raise CheckpointError(f"the parts of {param} give {list(array.shape)}")
+    return np.ascontiguousarray(array)
+
+
+def _load_part(part: Tensor, store: WeightStore) -> Floats:
+    tensor = store.get(part.name)
+    if tensor.shape != part.shape:
+        raise CheckpointError(
+            f"{tensor.file}: tensor {part.name} is {list(tensor.shape)}, not {list(part.shape)}"
+        )
+    array = tensor.to_float32()
+    return array.T if part.transposed else array
+
+
+def narrow_to_bfloat16(x: Floats) -> NDArray[np.uint16]:
+    """The nearest bfloat16s, ties to even, as their bits. NaN stays NaN."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(x), 0x7FC0, rounded).astype(np.uint16)
+
+
+def widen_bfloat16(bits: NDArray[np.uint16]) -> Floats:
+    """The float32s with these bfloat16 bits."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)

@@ -1,0 +1,178 @@
+"""Rotary embedding frequencies with every scaling that the families use.
+
+    default   base^(-2i/d)
+    linear    positions divided by a factor
+    dynamic   NTK-aware base, adjusted once for the whole extended context
+    yarn      interpolation below, extrapolation above a frequency ramp, and a scale on cos/sin
+    llama3    low frequencies divided, a smooth band between
+
+Three spellings are read: `rope_scaling` with `rope_type` or the older `type`, beside a
+`rope_theta`; and `rope_parameters`, which holds all of it (transformers 5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quire.errors import UnsupportedModelError
+from quire.models.config_reader import MAX_POSITIONS, ConfigReader
+from quire.program import Rotary
+
+_MAX_FACTOR = 1e4
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """The rope settings of one checkpoint, whatever their spelling."""
+
+    kind: str
+    theta: float
+    dim: int
+    """H: numbers rotated per head."""
+    max_positions: int
+    """max_position_embeddings, before any scaling."""
+    original_positions: int
+    """The length trained on before scaling (yarn and llama3)."""
+    scaling: ConfigReader
+    """The object that holds the scaling's own keys."""
+
+    def factor(self) -> float:
+        """The context extension. yarn may leave it out: then max / original positions."""
+        implied = self.max_positions / self.original_positions if self.kind == "yarn" else None
+        return self.scaling.number("factor", 1e-3, _MAX_FACTOR, example=2.0, default=implied)
+
+
+def rotary(reader: ConfigReader, head_dim: int, default_theta: float = 10000.0) -> Rotary:
+    """Frequencies and cos/sin scale. Raises UnsupportedModelError for another scaling."""
+    config = _read(reader, head_dim, default_theta)
+    return _KINDS[config.kind](config)
+
+
+def scaled_positions(reader: ConfigReader, head_dim: int) -> int:
+    """The longest context: linear and dynamic extend it; yarn and llama3 state it extended.
+
+    Source: vLLM, `_get_and_verify_max_len`.
+    """
+    config = _read(reader, head_dim, 10000.0)
+    extends = config.kind in ("linear", "dynamic")
+    return int(config.max_positions * config.factor()) if extends else config.max_positions
+
+
+def _read(reader: ConfigReader, head_dim: int, default_theta: float) -> RopeConfig:
+    if head_dim % 2:
+        raise reader.error("head_dim", head_dim, "even, for rotary embeddings", 128)
+    scaling = reader.section("rope_scaling") or reader.section("rope_parameters")
+    scaling = scaling or ConfigReader({}, reader.where)
+    _refuse_unsupported(scaling)
+    theta = reader.number("rope_theta", 1.0001, 1e12, example=10000.0, default=default_theta)
+    max_positions = reader.size("max_position_embeddings", MAX_POSITIONS, example=4096)
+    top = reader if reader.has("original_max_position_embeddings") else scaling
+    return RopeConfig(
+        kind=scaling.choice(
+            "rope_type" if scaling.has("rope_type") else "type", _NAMES, default="default"
+        ),
+        theta=scaling.number("rope_theta", 1.0001, 1e12, example=10000.0, default=theta),
+        dim=head_dim,
+        max_positions=max_positions,
+        original_positions=top.size(
+            "original_max_position_embeddings", MAX_POSITIONS, example=8192, default=max_positions
+        ),
+        scaling=scaling,
+    )
+
+
+def _refuse_unsupported(scaling: ConfigReader) -> None:
+    for key in ("mrope_section", "alpha", "full_attention", "sliding_attention"):
+        if scaling.has(key):
+            raise UnsupportedModelError(f"{scaling.where}: {key} is not supported")
+    if scaling.number("partial_rotary_factor", 0.0, 1.0, example=1.0, default=1.0) != 1.0:
+        raise UnsupportedModelError(f"{scaling.where}: partial_rotary_factor is not supported")
+
+
+def _frequencies(theta: float, dim: int) -> list[float]:
+    return [theta ** (-index / dim) for index in range(0, dim, 2)]
+
+
+def _default(config: RopeConfig) -> Rotary:
+    return Rotary(tuple(_frequencies(config.theta, config.dim)))
+
+
+def _linear(config: RopeConfig) -> Rotary:
+    factor = config.factor()
+    return Rotary(tuple(freq / factor for freq in _frequencies(config.theta, config.dim)))
+
+
+def _dynamic(config: RopeConfig) -> Rotary:
+    """NTK-aware scaling for the full extended length from the first token on.
+
+    transformers recomputes the base as a sequence grows, which would make a cached key depend
+    on how long its request once became; fixing it, as vLLM does, keeps every row a function
+    of its own tokens. Both agree for a sequence of max_position_embeddings * factor tokens.
+    """
+    factor, dim = config.factor(), config.dim
+    if dim < 4:
+        raise config.scaling.error("rope_type", "dynamic", "another one for head_dim 2", "linear")
+    stretch = factor * factor - (factor - 1.0)
+    base = config.theta * stretch ** (dim / (dim - 2))
+    return Rotary(tuple(_frequencies(base, dim)))
+
+
+def _yarn(config: RopeConfig) -> Rotary:
+    """Source: Peng et al. 2023, "YaRN", section 3.2 and equation 22."""
+    scaling, dim, factor = config.scaling, config.dim, config.factor()
+    beta_fast = scaling.number("beta_fast", 1e-3, 1e4, example=32.0, default=32.0)
+    beta_slow = scaling.number("beta_slow", 1e-3, 1e4, example=1.0, default=1.0)
+
+    def dim_of(rotations: float) -> float:
+        turns = config.original_positions / (rotations * 2 * math.pi)
+        return dim * math.log(turns) / (2 * math.log(config.theta))
+
+    low, high = dim_of(beta_fast), dim_of(beta_slow)
+    if scaling.flag("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    if low == high:
+        high += 0.001
+    mixed = []
+    for index, freq in enumerate(_frequencies(config.theta, dim)):
+        interpolated = min(max((index - low) / (high - low), 0.0), 1.0)
+        mixed.append(freq / factor * interpolated + freq * (1.0 - interpolated))
+    return Rotary(tuple(mixed), _yarn_scale(scaling, factor))
+
+
+def _yarn_scale(scaling: ConfigReader, factor: float) -> float:
+    def magnitude(mscale: float) -> float:
+        return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if scaling.has("attention_factor"):
+        return scaling.number("attention_factor", 1e-6, 1e4, example=1.0)
+    mscale = scaling.number("mscale", 0.0, 1e4, example=1.0, default=0.0)
+    over = scaling.number("mscale_all_dim", 0.0, 1e4, example=1.0, default=0.0)
+    return magnitude(mscale) / magnitude(over) if mscale and over else magnitude(1.0)
+
+
+def _llama3(config: RopeConfig) -> Rotary:
+    """Source: Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Meta's `apply_scaling`."""
+    scaling, factor = config.scaling, config.factor()
+    low = scaling.number("low_freq_factor", 1e-3, 1e4, example=1.0)
+    high = scaling.number("high_freq_factor", 1e-3, 1e4, example=4.0)
+    if high <= low:
+        raise scaling.error("high_freq_factor", high, f"above low_freq_factor ({low:g})", low * 4)
+    scaled = []
+    for freq in _frequencies(config.theta, config.dim):
+        turns = config.original_positions * freq / (2 * math.pi)
+        smooth = min(max((turns - low) / (high - low), 0.0), 1.0)
+        scaled.append((1.0 - smooth) * freq / factor + smooth * freq)
+    return Rotary(tuple(scaled))
+
+
+_KINDS: dict[str, Callable[[RopeConfig], Rotary]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "yarn": _yarn,
+    "llama3": _llama3,
+}
+_NAMES = {name: name for name in _KINDS}

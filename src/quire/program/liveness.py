@@ -1,0 +1,23 @@
+"""When values die: the analysis that lets an interpreter or an allocator reuse memory."""
+
+from __future__ import annotations
+
+from quire.program.program import Program
+from quire.program.values import Value
+
+
+def last_reads(program: Program) -> tuple[tuple[Value, ...], ...]:
+    """For each op, the values that no later op reads and that are not the program's result.
+
+    A value that nothing reads dies at the op that writes it.
+    """
+    result = program.logits.out
+    dies_at: dict[Value, int] = {}
+    for index, op in enumerate(program.ops):
+        for value in (*op.inputs(), *op.outputs()):
+            dies_at[value] = index
+    dies_at.pop(result, None)
+    dying: list[list[Value]] = [[] for _ in program.ops]
+    for value, index in dies_at.items():
+        dying[index].append(value)
+    return tuple(map(tuple, dying))

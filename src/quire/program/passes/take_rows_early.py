@@ -1,0 +1,57 @@
+"""Moves `TakeRows` up to the last attention, so that the rest computes only the wanted rows.
+
+Everything after the last attention treats each row alone, so dropping rows before it or after
+it gives the same numbers. A prefill chunk wants one row or none of its T: it then skips the
+last layer's output projection and feed-forward for all others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from quire.program.ops import Attention, Embed, LearnedPositions, Op, Rope, TakeRows
+from quire.program.program import Program
+from quire.program.values import Value
+
+
+def take_rows_early(program: Program) -> Program:
+    """The program with one TakeRows after its last attention for each value read beyond it.
+
+    Returns it unchanged where that changes nothing, or where an op beyond the last attention
+    needs the step's tokens or positions. Every op that is kept keeps its parameters.
+    """
+    ops = list(program.ops)
+    cut = 1 + max((i for i, op in enumerate(ops) if isinstance(op, Attention)), default=-1)
+    tail = ops[cut:]
+    takes = [op for op in tail if isinstance(op, TakeRows)]
+    if (
+        cut == 0
+        or len(takes) != 1
+        or any(isinstance(op, Embed | LearnedPositions | Rope) for op in tail)
+    ):
+        return program
+    written = {value for op in ops[:cut] for value in op.outputs()}
+    entering = dict.fromkeys(v for op in tail for v in op.inputs() if v in written)
+    scope = ops[cut - 1].outputs()[0].name.rpartition(".")[0]
+    renamed = {
+        value: Value(f"{scope}.taken{number}", value.dim)
+        for number, value in enumerate(entering, start=1)
+    }
+    heads: list[Op] = [TakeRows(value, taken) for value, taken in renamed.items()]
+    [old_take] = takes
+    renamed[old_take.out] = renamed.get(old_take.x, old_take.x)
+    body = [_read(op, renamed) for op in tail if op is not old_take]
+    moved = Program(program.name, (*ops[:cut], *heads, *body))
+    moved.check()
+    return moved
+
+
+def _read(op: Op, renamed: dict[Value, Value]) -> Op:
+    changes = {
+        field.name: renamed[held]
+        for field in fields(op)
+        if isinstance(held := getattr(op, field.name), Value)
+        and held in renamed
+        and field.name != "out"
+    }
+    return replace(op, **changes) if changes else op

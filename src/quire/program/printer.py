@@ -1,0 +1,86 @@
+"""A program as text, for `quire explain`: one line per op, repeated layers folded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+
+from quire.program.ops import Op
+from quire.program.program import Program
+from quire.program.values import Param, Value
+
+_LAYER = re.compile(r"\blayers\.(\d+)\.")
+
+
+def format_program(program: Program, *, fold: bool = True) -> str:
+    """The whole program. With `fold`, adjacent layers alike but for names become one "x28"."""
+    lines = [f"program {program.name}"]
+    groups = _group_by_layer(program.ops) if fold else [(None, list(program.ops))]
+    index = 0
+    while index < len(groups):
+        layer, ops = groups[index]
+        text = _format_ops(ops, layer)
+        repeats = 1
+        if layer is not None:
+            while index + repeats < len(groups) and text == _format_ops(
+                *groups[index + repeats][::-1]
+            ):
+                repeats += 1
+            last = layer + repeats - 1
+            lines.append(
+                f"  layers {layer}..{last} x{repeats}" if repeats > 1 else f"  layer {layer}"
+            )
+        lines.extend(f"  {line}" if layer is None else f"    {line}" for line in text)
+        index += repeats
+    return "\n".join(lines)
+
+
+def _group_by_layer(ops: Sequence[Op]) -> list[tuple[int | None, list[Op]]]:
+    groups: list[tuple[int | None, list[Op]]] = []
+    for op in ops:
+        match = _LAYER.match(op.outputs()[0].name)
+        layer = int(match[1]) if match else None
+        if groups and groups[-1][0] == layer:
+            groups[-1][1].append(op)
+        else:
+            groups.append((layer, [op]))
+    return groups
+
+
+def _format_ops(ops: Sequence[Op], layer: int | None) -> list[str]:
+    """The ops' lines; in a layer, names are relative to it and its inputs are `%in`, `%in2`..."""
+    if layer is None:
+        return [_format_op(op) for op in ops]
+    own = f"layers.{layer}."
+    outside = dict.fromkeys(v for op in ops for v in op.inputs() if not v.name.startswith(own))
+    lines = [_format_op(op, skip="layer") for op in ops]
+    for number, value in enumerate(outside, start=1):
+        short = "%in" if number == 1 else f"%in{number}"
+        lines = [re.sub(rf"{re.escape(str(value))}(?![\w.])", short, line) for line in lines]
+    return [line.replace(own, "") for line in lines]
+
+
+def _format_op(op: Op, skip: str = "") -> str:
+    """`%q[2048] %k[1024] = linear(%norm, qkv.weight[3072x1024])`; the field `skip` is left out."""
+    outs = " ".join(f"{value}[{value.dim}]" for value in op.outputs())
+    arguments = []
+    for field in fields(op):
+        held = getattr(op, field.name)
+        if field.name in ("out", "outs", skip) or held == field.default:
+            continue
+        is_name = isinstance(held, Value | Param)
+        arguments.append(str(held) if is_name else f"{field.name}={_format_number(held)}")
+    return f"{outs} = {_snake_case(type(op).__name__)}({', '.join(arguments)})"
+
+
+def _format_number(held: object) -> str:
+    if isinstance(held, float):
+        return f"{held:.6g}"
+    if isinstance(held, tuple):
+        return f"<{len(held)} numbers>"
+    return str(held)
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
