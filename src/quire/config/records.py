@@ -53,6 +53,8 @@ class CacheConfig:
     enable_prefix_caching: bool
     block_bytes: int
     """Bytes of one block over all layers."""
+    fingerprint: str = ""
+    """Tells models apart whose K/V differ; the root of every block's key."""
 
 
 @dataclass(frozen=True, slots=True)

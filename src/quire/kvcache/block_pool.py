@@ -1,0 +1,155 @@
+"""`BlockPool`: who holds each KV block, which blocks are cached, and which to reuse next.
+
+Called by `KVCacheManager` only. Knows block ids and block hashes; nothing of requests,
+tokens or memory.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from quire.errors import IntegrityError
+
+
+class BlockPool:
+    """The blocks 0 .. num_blocks - 1, each with a count of holders and perhaps a key.
+
+    A block is in exactly one state: fresh (never used; needs no bookkeeping, so that a
+    large pool costs nothing at start), empty (free, contents worthless), cached (free, a hit
+    can revive it) or held. Taking a block prefers empty, then fresh, then the least recently
+    freed cached one, whose key is dropped only then. Owned by the engine's thread.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._ref_counts: list[int] = []
+        """Holders of each block that was ever used; fresh blocks lie beyond the end."""
+        self._keys: list[bytes | None] = []
+        """The key under which each used block is registered."""
+        self._empty: list[int] = []
+        """A stack, so that memory that was touched lately is touched again."""
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        """Least recently freed first. Ordered and linked: a hit leaves from the middle in O(1)."""
+        self._by_key: dict[bytes, int] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that `allocate` can give: all that nobody holds."""
+        return self.num_blocks - len(self._ref_counts) + len(self._empty) + len(self._cached)
+
+    @property
+    def num_held(self) -> int:
+        """Blocks that somebody holds."""
+        return len(self._ref_counts) - len(self._empty) - len(self._cached)
+
+    def allocate(self, count: int) -> list[int]:
+        """Takes `count` blocks, one holder each. The caller has made sure of `num_free`."""
+        if count > self.num_free:
+            raise IntegrityError(f"{count} blocks asked for, {self.num_free} free")
+        return [self._take() for _ in range(count)]
+
+    def lookup(self, key: bytes) -> int | None:
+        """The block registered under `key`, held or free. No side effect."""
+        return self._by_key.get(key)
+
+    def num_revived_by(self, block_ids: Iterable[int]) -> int:
+        """How many of these blocks are free now, so that `hold` would shrink `num_free`."""
+        return sum(1 for block_id in block_ids if self._ref_counts[block_id] == 0)
+
+    def hold(self, block_ids: Iterable[int]) -> None:
+        """Adds a holder to each of these registered blocks."""
+        for block_id in block_ids:
+            if self._ref_counts[block_id] == 0:
+                del self._cached[block_id]
+            self._ref_counts[block_id] += 1
+
+    def release(self, block_ids: Iterable[int]) -> None:
+        """Drops a holder from each; those left with none are reused in the order given here."""
+        counts = self._ref_counts
+        for block_id in block_ids:
+            if counts[block_id] <= 0:
+                raise IntegrityError(f"block {block_id} is released more often than held")
+            counts[block_id] -= 1
+            if counts[block_id] == 0:
+                self._put_back(block_id)
+
+    def register(self, block_id: int, key: bytes) -> None:
+        """Makes a held, full block findable. The first block under a key keeps it."""
+        if self._keys[block_id] is None and key not in self._by_key:
+            self._keys[block_id] = key
+            self._by_key[key] = block_id
+
+    def unregister(self, block_id: int) -> None:
+        """Undoes `register`: the block's contents are not what its key says."""
+        key = self._keys[block_id]
+        if key is not None:
+            del self._by_key[key]
+            self._keys[block_id] = None
+
+    def forget_cached(self) -> bool:
+        """Drops every key, so that nothing can be hit. False, and no change, while any is held."""
+        if self.num_held:
+            return False
+        self._empty.extend(self._cached)
+        self._cached.clear()
+        self._by_key.clear()
+        self._keys = [None] * len(self._keys)
+        return True
+
+    def states(self) -> str:
+        """A letter for each block: s shared, u held once, c cached, f free and empty."""
+        held = "".join(
+            "s" if count > 1 else "u" if count else "f" if key is None else "c"
+            for count, key in zip(self._ref_counts, self._keys, strict=True)
+        )
+        return held + "f" * (self.num_blocks - len(held))
+
+    def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
+        """Raises IntegrityError unless counts equal holders and every block is in one state.
+
+        `tables` are the block tables of everyone who holds blocks.
+        """
+        holders = [0] * len(self._ref_counts)
+        for table in tables:
+            for block_id in table:
+                holders[block_id] += 1
+        if holders != self._ref_counts:
+            wrong = [i for i, n in enumerate(holders) if n != self._ref_counts[i]]
+            raise IntegrityError(
+                f"blocks {wrong[:8]} are counted {self._ref_counts}, held {holders}"
+            )
+        empty = set(self._empty)
+        for block_id, count in enumerate(self._ref_counts):
+            in_cached, in_empty = block_id in self._cached, block_id in empty
+            has_key = self._keys[block_id] is not None
+            if (in_cached, in_empty) != (count == 0 and has_key, count == 0 and not has_key):
+                raise IntegrityError(
+                    f"block {block_id}: {count=} {has_key=} {in_cached=} {in_empty=}"
+                )
+        if len(empty) != len(self._empty) or self.num_free + self.num_held != self.num_blocks:
+            raise IntegrityError("free + held blocks do not add up to the pool")
+        if len(self._ref_counts) > self.num_blocks:
+            raise IntegrityError("more blocks in use than there are")
+        registered = {key: i for i, key in enumerate(self._keys) if key is not None}
+        if registered != self._by_key:
+            raise IntegrityError("the prefix map and the blocks' keys disagree")
+
+    def _take(self) -> int:
+        if self._empty:
+            block_id = self._empty.pop()
+        elif len(self._ref_counts) < self.num_blocks:
+            block_id = len(self._ref_counts)
+            self._ref_counts.append(0)
+            self._keys.append(None)
+        else:
+            block_id, _ = self._cached.popitem(last=False)
+            self.unregister(block_id)
+        self._ref_counts[block_id] = 1
+        return block_id
+
+    def _put_back(self, block_id: int) -> None:
+        if self._keys[block_id] is None:
+            self._empty.append(block_id)
+        else:
+            self._cached[block_id] = None

@@ -1,0 +1,50 @@
+"""Block hashes: a SHA-256 chain from a root that fingerprints the model.
+
+    model_root -> request_root (adapter, salt) -> block 0 -> block 1 -> ...
+
+Equal keys mean equal K/V, in every process and on every machine: no Python `hash`, no
+seed, no environment. Every part is length-prefixed, so that no two inputs read alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+
+_VERSION = b"quire.kv.1"
+
+
+def model_root(fingerprint: str, block_size: int, kv_cache_dtype: str) -> bytes:
+    """The start of every chain: what the model is, and how its K/V is stored."""
+    return _digest(_VERSION, fingerprint.encode(), b"%d" % block_size, kv_cache_dtype.encode())
+
+
+def request_root(
+    root: bytes, *, adapter_digest: bytes = b"", cache_salt: str | None = None
+) -> bytes:
+    """The parent of a request's first block; `root` itself where nothing sets the request apart.
+
+    An empty salt differs from none.
+    """
+    if not adapter_digest and cache_salt is None:
+        return root
+    salt = b"" if cache_salt is None else b"=" + cache_salt.encode("utf-8", "surrogatepass")
+    return _digest(root, adapter_digest, salt)
+
+
+def hash_block(parent: bytes, token_ids: Sequence[int], extra: bytes = b"") -> bytes:
+    """The key of a full block: its parent's key, its token ids (uint32, little-endian), and
+    `extra`, the digest of anything else its K/V depends on, such as an image."""
+    tokens = struct.pack(f"<{len(token_ids)}I", *token_ids)
+    if extra:
+        return _digest(parent, tokens, extra)
+    return hashlib.sha256(parent + tokens).digest()
+
+
+def _digest(*parts: bytes) -> bytes:
+    state = hashlib.sha256()
+    for part in parts:
+        state.update(struct.pack("<Q", len(part)))
+        state.update(part)
+    return state.digest()

@@ -1,0 +1,107 @@
+"""`Request`: one request's state inside the scheduler.
+
+    WAITING -> RUNNING -> FINISHED_{STOPPED,LENGTH,ABORTED,ERROR}
+       ^          |
+       +- PREEMPTED
+
+There is no prefill and no decode state: a running request has `num_computed_tokens`, and
+each step lets it catch up with `num_tokens`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from quire.kvcache import SequenceBlocks
+from quire.protocol import EngineCoreRequest, FinishReason
+
+
+class RequestStatus(IntEnum):
+    """Where a request stands; everything from FINISHED_STOPPED on is final."""
+
+    WAITING = 0
+    PREEMPTED = 1
+    """Waiting again: its blocks were taken back, its tokens are kept."""
+    RUNNING = 2
+    FINISHED_STOPPED = 3
+    FINISHED_LENGTH = 4
+    FINISHED_ABORTED = 5
+    FINISHED_ERROR = 6
+
+
+FINISH_REASONS: dict[RequestStatus, FinishReason] = {
+    RequestStatus.FINISHED_STOPPED: "stop",
+    RequestStatus.FINISHED_LENGTH: "length",
+    RequestStatus.FINISHED_ABORTED: "abort",
+    RequestStatus.FINISHED_ERROR: "error",
+}
+
+
+class Request:
+    """Tokens, progress and limits of one request. Owned by the scheduler.
+
+    Invariant: `num_tokens == len(token_ids)`, and `num_computed_tokens < num_tokens` between
+    steps: the last token's K/V is never there yet.
+    """
+
+    __slots__ = (
+        "banned_token_ids", "blocks", "eos_token_ids", "max_total_tokens", "min_total_tokens",
+        "num_cached_tokens", "num_computed_tokens", "num_preemptions", "num_prompt_tokens",
+        "num_tokens", "request_id", "sampling_params", "scheduled_time", "skip_reading_cache",
+        "sort_key", "status", "stop_reason", "stop_token_ids", "token_ids",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        message: EngineCoreRequest,
+        blocks: SequenceBlocks,
+        sort_key: tuple[float, ...],
+        max_model_len: int,
+    ) -> None:
+        params = message.sampling_params
+        num_prompt = len(message.prompt_token_ids)
+        room = max_model_len - num_prompt
+        self.request_id = message.request_id
+        self.sampling_params = params
+        self.blocks = blocks
+        self.sort_key = sort_key
+        """Smaller runs earlier."""
+        self.status = RequestStatus.WAITING
+        self.token_ids = list(message.prompt_token_ids)
+        """The prompt, then what was generated."""
+        self.num_tokens = num_prompt
+        self.num_prompt_tokens = num_prompt
+        self.num_computed_tokens = 0
+        """Leading tokens whose K/V is in the cache."""
+        self.num_cached_tokens = 0
+        self.num_preemptions = 0
+        self.max_total_tokens = num_prompt + min(room, params.max_tokens or room)
+        self.min_total_tokens = num_prompt + params.min_tokens
+        self.stop_token_ids = frozenset(message.stop_token_ids)
+        self.eos_token_ids = frozenset(message.eos_token_ids)
+        self.banned_token_ids = message.stop_token_ids if params.min_tokens else []
+        self.skip_reading_cache = bool(params.skip_reading_prefix_cache)
+        self.scheduled_time: float | None = None
+        self.stop_reason: int | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more will come."""
+        return self.status >= RequestStatus.FINISHED_STOPPED
+
+    def append_tokens(self, token_ids: list[int]) -> list[int]:
+        """Takes generated tokens up to the first that ends the request, and sets `status`.
+
+        Returns those taken.
+        """
+        for taken, token_id in enumerate(token_ids, start=1):
+            self.token_ids.append(token_id)
+            self.num_tokens += 1
+            if token_id in self.stop_token_ids and self.num_tokens >= self.min_total_tokens:
+                self.status = RequestStatus.FINISHED_STOPPED
+                self.stop_reason = None if token_id in self.eos_token_ids else token_id
+                return token_ids[:taken]
+            if self.num_tokens >= self.max_total_tokens:
+                self.status = RequestStatus.FINISHED_LENGTH
+                return token_ids[:taken]
+        return token_ids
