@@ -1,0 +1,149 @@
+"""Turns a request's tokens into text as they come, never showing half a character.
+
+The output processor owns one `IncrementalDetokenizer` per request. The text is that which
+follows the prompt's: a character that the prompt began is finished by the output.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from quire.tokenizer.pieces import PieceTable
+from quire.tokenizer.tokenizer import Tokenizer
+
+_REPLACEMENT = "\ufffd"
+_WINDOW_TOKENS = 6
+"""Tokens of context for decoders that look beyond one token; a character has at most 4 bytes."""
+
+
+class IncrementalDetokenizer(ABC):
+    """The text of a growing list of tokens.
+
+    Invariant: everything given out, joined, is the decoded text so far without an
+    unfinished character at its end; with `finish`, it is all of it.
+    """
+
+    @staticmethod
+    def create(
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> IncrementalDetokenizer:
+        """The right kind for this tokenizer. Only the prompt's last tokens are looked at.
+
+        `spaces_between_special_tokens` matters to decoders alone that put spaces between tokens.
+        """
+        if tokenizer.pieces is not None:
+            return _ByteDetokenizer(tokenizer.pieces, prompt_token_ids, skip_special_tokens)
+        return _WindowDetokenizer(
+            tokenizer,
+            prompt_token_ids,
+            skip_special_tokens=skip_special_tokens,
+            spaces_between_special_tokens=spaces_between_special_tokens,
+        )
+
+    @abstractmethod
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that these tokens settle; may be empty, may be more than their own."""
+
+    @abstractmethod
+    def finish(self) -> str:
+        """The text still held back, an unfinished character as U+FFFD. No `push` comes after."""
+
+
+class _ByteDetokenizer(IncrementalDetokenizer):
+    """Joins bytes: constant time per token, whatever the tokens are."""
+
+    def __init__(
+        self, table: PieceTable, prompt_token_ids: Sequence[int], skip_special_tokens: bool
+    ) -> None:
+        self._piece = table.piece
+        self._skipped = table.special_ids if skip_special_tokens else frozenset()
+        self._decoder = table.new_decoder()
+        tail = self._last_bytes(prompt_token_ids)
+        self._strips_next = table.strips_first_space and not tail
+        self._decoder.decode(tail)
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        piece, skipped = self._piece, self._skipped
+        data = b"".join([piece(token_id) for token_id in token_ids if token_id not in skipped])
+        if self._strips_next and data:
+            self._strips_next = False
+            data = data.removeprefix(b" ")
+        return self._decoder.decode(data)
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", True)
+
+    def _last_bytes(self, token_ids: Sequence[int]) -> bytes:
+        """The prompt's last four bytes or more: an unfinished character has at most three."""
+        tail = b""
+        for token_id in reversed(token_ids):
+            if token_id not in self._skipped:
+                tail = self._piece(token_id) + tail
+            if len(tail) >= 4:
+                break
+        return tail
+
+
+class _WindowDetokenizer(IncrementalDetokenizer):
+    """Decodes a short window twice, with and without the new tokens, and takes the difference.
+
+    Invariant: the window holds the tokens of `_settled` text, then those held back, which are
+    fewer than `_WINDOW_TOKENS`.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool,
+        spaces_between_special_tokens: bool,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        joined = skip_special_tokens or spaces_between_special_tokens
+        self._unspaced = {} if joined else tokenizer.added_tokens
+        self._window: list[int] = []
+        self._num_settled = 0
+        self._last_was_added = False
+        for token_id in reversed(prompt_token_ids):
+            if token_id not in self._skipped:
+                self._window.insert(0, token_id)
+            if len(self._window) == _WINDOW_TOKENS:
+                break
+        self._num_settled = len(self._window)
+        self._settled = self._decode(self._window).rstrip(_REPLACEMENT)
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        return "".join([self._push_one(token_id) for token_id in token_ids])
+
+    def finish(self) -> str:
+        return self._settle(self._decode(self._window))
+
+    def _push_one(self, token_id: int) -> str:
+        if token_id in self._skipped:
+            return ""
+        self._window.append(token_id)
+        added = self._unspaced.get(token_id)
+        follows_added, self._last_was_added = self._last_was_added, added is not None
+        text = self._decode(self._window)
+        num_held = len(self._window) - self._num_settled
+        if text.endswith(_REPLACEMENT) and num_held < _WINDOW_TOKENS:
+            return ""
+        new_text = self._settle(text)
+        return added if added is not None and follows_added else new_text
+
+    def _settle(self, text: str) -> str:
+        new_text = text[len(self._settled) :]
+        del self._window[: self._num_settled]
+        self._num_settled = len(self._window)
+        self._settled = self._decode(self._window)
+        return new_text
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)

@@ -1,0 +1,133 @@
+"""What bytes each token stands for: `PieceTable`, for the decoders that work token by token.
+
+A byte-level vocabulary spells every token in bytes; a SentencePiece-like one in text with
+`▁` for a space and `<0xE4>` for single bytes. For these two kinds, which are nearly all,
+decoding is joining bytes, and incremental decoding needs no window. Called by `Tokenizer`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """How a decoder spells: from a token's text to bytes, and what happens at the very start."""
+
+    to_bytes: Callable[[str], bytes]
+    strips_first_space: bool
+    errors: str
+    """The error handler for bytes that are no UTF-8."""
+
+
+class PieceTable:
+    """Token ids to bytes, filled as ids are seen.
+
+    Invariant: for ids that give valid UTF-8, `text` equals the Rust library's decode. The
+    byte-level kind agrees for all ids. Threads may share it: filling twice is harmless.
+    """
+
+    def __init__(
+        self, backend: tokenizers.Tokenizer, style: _Style, special_ids: frozenset[int]
+    ) -> None:
+        self.strips_first_space = style.strips_first_space
+        self.special_ids = special_ids
+        self._id_to_token = backend.id_to_token
+        self._to_bytes = style.to_bytes
+        self._errors = style.errors
+        self._pieces: dict[int, bytes] = {}
+
+    def piece(self, token_id: int) -> bytes:
+        """The bytes of one token, before `strips_first_space`; nothing for an unknown id."""
+        piece = self._pieces.get(token_id)
+        if piece is None:
+            token = self._id_to_token(token_id)
+            piece = self._to_bytes(token) if token is not None else b""
+            self._pieces[token_id] = piece
+        return piece
+
+    def new_decoder(self) -> codecs.IncrementalDecoder:
+        """Turns bytes into text and holds an unfinished character back."""
+        return _Utf8Decoder(self._errors)
+
+    def text(self, ids: Iterable[int], skip_special_tokens: bool) -> str:
+        """The text of these ids from the start of a sequence."""
+        skipped = self.special_ids if skip_special_tokens else ()
+        piece = self.piece
+        joined = b"".join([piece(token_id) for token_id in ids if token_id not in skipped])
+        if self.strips_first_space and joined.startswith(b" "):
+            joined = joined[1:]
+        return joined.decode("utf-8", self._errors)
+
+
+def piece_table(backend: tokenizers.Tokenizer) -> PieceTable | None:
+    """The table for this tokenizer; None where its decoder looks beyond single tokens."""
+    added = backend.get_added_tokens_decoder()
+    special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+    style = _style_of(json.loads(backend.decoder.__getstate__())) if backend.decoder else None
+    return PieceTable(backend, style, special_ids) if style else None
+
+
+_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
+
+
+def _each_byte(error: UnicodeError) -> tuple[str, int]:
+    """One U+FFFD for every byte at fault, as the Rust byte fallback has it."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return "\ufffd" * (error.end - error.start), error.end
+
+
+codecs.register_error("quire.each_byte", _each_byte)
+
+
+def _style_of(decoder: dict[str, Any]) -> _Style | None:
+    steps = decoder["decoders"] if decoder.get("type") == "Sequence" else [decoder]
+    kinds = [step.get("type") for step in steps]
+    if kinds == ["ByteLevel"]:
+        return _Style(_spelled_in_letters, strips_first_space=False, errors="replace")
+    strips = kinds == ["Replace", "ByteFallback", "Fuse", "Strip"]
+    if not strips and kinds != ["Replace", "ByteFallback", "Fuse"]:
+        return None
+    if strips and (steps[3]["content"], steps[3]["start"], steps[3]["stop"]) != (" ", 1, 0):
+        return None
+    if steps[0].get("pattern") != {"String": "▁"} or steps[0].get("content") != " ":
+        return None
+    return _Style(_spelled_in_text, strips_first_space=strips, errors="quire.each_byte")
+
+
+def _letters_to_bytes() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 characters stand for themselves, the others follow 255.
+
+    Source: openai/gpt-2, src/encoder.py, `bytes_to_unicode`.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    letters = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in printable)
+    return letters | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_LETTERS = _letters_to_bytes()
+_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
+
+
+def _spelled_in_letters(token: str) -> bytes:
+    """An added token may hold other characters; then it is text as a whole."""
+    try:
+        return bytes([_LETTERS[letter] for letter in token])
+    except KeyError:
+        return token.encode()
+
+
+def _spelled_in_text(token: str) -> bytes:
+    if match := _BYTE_TOKEN.fullmatch(token):
+        return bytes.fromhex(match[1])
+    return token.replace("▁", " ").encode()

@@ -1,0 +1,130 @@
+"""`Tokenizer`: text to token ids and back, over the Rust `tokenizers` library.
+
+Built once per engine from a checkpoint directory; used by the input processor, the
+detokenizer and the server. Knows no model and no request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quire.config.checkpoint import read_optional_json_object
+from quire.errors import CheckpointError
+from quire.tokenizer.loading import load_backend
+from quire.tokenizer.pieces import PieceTable, piece_table
+from quire.tokenizer.special_tokens import read_special_tokens
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+class Tokenizer:
+    """A checkpoint's tokenizer. Immutable; any thread may call it, and encoding frees the GIL."""
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        roles: Mapping[str, str],
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`roles` gives special tokens by name (`eos_token`, ...); `config` is
+        tokenizer_config.json."""
+        self.backend = backend
+        self.roles = dict(roles)
+        self.config = dict(config or {})
+
+    @classmethod
+    def from_directory(cls, directory: Path) -> Tokenizer:
+        """Reads tokenizer.json, or vocab.json and merges.txt, and the files about special tokens.
+
+        Raises CheckpointError for missing or damaged files.
+        """
+        config = read_optional_json_object(directory / "tokenizer_config.json")
+        special = read_special_tokens(directory, config)
+        return cls(load_backend(directory, config, special), special.roles, config)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The token ids of a text; `add_special_tokens`: with a start token, if the model has one."""
+        return self.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+
+    def encode_batch(
+        self, texts: Sequence[str], *, add_special_tokens: bool = True
+    ) -> list[list[int]]:
+        """`encode` of several texts, which may run on several threads."""
+        encodings = self.backend.encode_batch_fast(
+            list(texts), add_special_tokens=add_special_tokens
+        )
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of these ids: bytes that are no UTF-8 as U+FFFD, nothing for unknown ids."""
+        if self.pieces is not None:
+            return self.pieces.text(ids, skip_special_tokens)
+        return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def id_to_token(self, token_id: int) -> str | None:
+        """The vocabulary's entry, as it is spelled there; None for an unknown id."""
+        return self.backend.id_to_token(token_id)
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a vocabulary entry, or None."""
+        return self.backend.token_to_id(token)
+
+    def check_fits(self, embedding_rows: int, source: str) -> None:
+        """Raises CheckpointError if this tokenizer can give an id that the embedding lacks."""
+        if self.max_token_id >= embedding_rows:
+            raise CheckpointError(
+                f"{source}: the tokenizer has ids up to {self.max_token_id} "
+                f"({self.id_to_token(self.max_token_id)!r}), the model's embedding has only "
+                f"{embedding_rows} rows; tokenizer and model do not belong together"
+            )
+
+    @cached_property
+    def pieces(self) -> PieceTable | None:
+        """The bytes of each token, where the decoder works token by token."""
+        return piece_table(self.backend)
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """Tokens in the vocabulary, added ones included."""
+        return self.backend.get_vocab_size(with_added_tokens=True)
+
+    @cached_property
+    def added_tokens(self) -> dict[int, str]:
+        """Added tokens by id, special or not."""
+        added = self.backend.get_added_tokens_decoder()
+        return {token_id: token.content for token_id, token in added.items()}
+
+    @cached_property
+    def special_token_ids(self) -> frozenset[int]:
+        """The ids that `skip_special_tokens` leaves out."""
+        added = self.backend.get_added_tokens_decoder()
+        return frozenset(token_id for token_id, token in added.items() if token.special)
+
+    @cached_property
+    def max_token_id(self) -> int:
+        """The highest id. A base vocabulary counts from 0 without holes."""
+        base = self.backend.get_vocab_size(with_added_tokens=False)
+        return max(base - 1, *self.added_tokens, 0)
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The start token's id, or None."""
+        return self._role_id("bos_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The end token's id, or None."""
+        return self._role_id("eos_token")
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """The padding token's id, or None."""
+        return self._role_id("pad_token")
+
+    def _role_id(self, role: str) -> int | None:
+        token = self.roles.get(role)
+        return None if token is None else self.backend.token_to_id(token)
