@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.errors import UnsupportedModelError
+from quire.errors import CheckpointError, UnsupportedModelError
 from quire.models.base import ACTIVATIONS, ModelFacts, NameMap
 from quire.models.config_reader import (
     MAX_FEED_FORWARD,
@@ -94,13 +94,19 @@ def read_heads(reader: ConfigReader, default_head_dim: int | None = None) -> Hea
         )
     if not reader.has("head_dim") and default_head_dim is None:
         hidden_size = reader.size("hidden_size", MAX_HIDDEN, example=4096)
-        if hidden_size % num_heads:
-            raise reader.error(
-                "hidden_size", hidden_size, f"a multiple of {num_heads} heads", num_heads * 128
-            )
-        default_head_dim = hidden_size // num_heads
+        default_head_dim = split_heads(reader, hidden_size, num_heads).head_dim
     head_dim = reader.size("head_dim", MAX_HEAD_DIM, example=128, default=default_head_dim)
     return HeadLayout(num_heads, num_kv_heads, head_dim)
+
+
+def split_heads(reader: ConfigReader, hidden_size: int, num_heads: int) -> HeadLayout:
+    """Heads that share hidden_size evenly, each with keys and values of its own."""
+    if hidden_size % num_heads or hidden_size // num_heads > MAX_HEAD_DIM:
+        raise CheckpointError(
+            f"{reader.where}: hidden size {hidden_size} does not divide into {num_heads} heads of "
+            f"at most {MAX_HEAD_DIM} numbers; {num_heads * 64} would"
+        )
+    return HeadLayout(num_heads, num_heads, hidden_size // num_heads)
 
 
 def read_windows(reader: ConfigReader) -> tuple[int | None, ...]:

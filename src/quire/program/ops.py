@@ -10,10 +10,8 @@ Fields named `out`/`outs` are written, every other Value field is read.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, fields
-from functools import cache
-from typing import Literal, cast
+from typing import Literal
 
 from quire.program.values import Param, Value
 
@@ -209,14 +207,9 @@ class Logits(Op):
     softcap: float | None = None
 
 
-@cache
-def _field_names(op_class: Hashable) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(cast("type[Op]", op_class)))
-
-
 def _collect(op: Op, kind: type, written: bool | None) -> tuple:  # type: ignore[type-arg]
     found = []
-    for name in _field_names(type(op)):
+    for name in (field.name for field in fields(op)):
         if written is not None and (name in ("out", "outs")) is not written:
             continue
         held = getattr(op, name)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quire.errors import IntegrityError
-from quire.program.ops import Attention, Logits, Op
+from quire.program.ops import Attention, LearnedPositions, Logits, Op
 from quire.program.values import Param
 
 
@@ -46,6 +46,12 @@ class Program:
     def vocab_size(self) -> int:
         """Rows of the head: the width of the logits."""
         return self.logits.weight.shape[0]
+
+    @property
+    def position_limit(self) -> int | None:
+        """How many positions the learned position tables hold; None where there are none."""
+        tables = [op for op in self.ops if isinstance(op, LearnedPositions)]
+        return min((op.table.shape[0] - op.offset for op in tables), default=None)
 
     def check(self) -> None:
         """Raises IntegrityError where a value is read before, or written more than, once."""

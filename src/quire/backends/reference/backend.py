@@ -58,6 +58,11 @@ class ReferenceBackend(Backend):
             raise BackendError(f"the reference backend has no dtype {options.dtype}")
         if options.quantization is not None:
             raise BackendError(f"the reference backend has no quantization {options.quantization}")
+        limit = program.position_limit
+        if limit is not None and options.max_model_len > limit:
+            raise BackendError(
+                f"max_model_len {options.max_model_len} exceeds the {limit} learned positions"
+            )
         return ReferenceModel(program, _load(program, weights), kv, options)
 
 

@@ -29,7 +29,9 @@ def _load_part(part: Tensor, store: WeightStore) -> Floats:
         raise CheckpointError(
             f"{tensor.file}: tensor {part.name} is {list(tensor.shape)}, not {list(part.shape)}"
         )
-    array = tensor.to_float32()
+    # A copy: the store may take the pages of its file back.
+    array = tensor.to_float32().copy()
+    store.release(part.name)
     return array.T if part.transposed else array
 
 
