@@ -1,0 +1,79 @@
+// Activation functions on sixteen lanes.
+//
+// Every lane goes through the same operations, whatever its value.
+#pragma once
+
+#include "linear/linear.h"
+#include "linear/simd.h"
+
+namespace quire::gemm {
+
+// 2^n for whole n in [-126, 127], given as floats.
+QUIRE_INLINE F32x16 exp2_whole(F32x16 n) {
+  return (F32x16)((__builtin_convertvector(n, I32x16) + 127) << 23);
+}
+
+// Nearest whole number for |x| < 2^22: adding 1.5 * 2^23 leaves no bits below one.
+QUIRE_INLINE F32x16 round_whole(F32x16 x) { return (x + 12582912.0f) - 12582912.0f; }
+
+// Source: Cephes expf (argument reduction by ln 2 in two parts, polynomial of degree 6).
+QUIRE_INLINE F32x16 exponential(F32x16 x) {
+  const F32x16 clamped = maximum(minimum(x, splat(88.3f)), splat(-87.3f));
+  const F32x16 n = round_whole(clamped * 1.44269504088896341f);
+  const F32x16 r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
+  F32x16 p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const F32x16 y = (p * (r * r) + r + 1.0f) * exp2_whole(n);
+  return select(x != x, x, y);
+}
+
+QUIRE_INLINE F32x16 tanh_of(F32x16 x) {
+  // Near 0 the quotient below cancels, so a polynomial in x^2 stands in (Source: Cephes tanhf).
+  const F32x16 a = absolute(x);
+  const F32x16 s = x * x;
+  F32x16 p = s * -5.70498872745e-3f + 2.06390887954e-2f;
+  p = p * s + -5.37397155531e-2f;
+  p = p * s + 1.33314422036e-1f;
+  p = p * s + -3.33332819422e-1f;
+  const F32x16 small = p * s * x + x;
+  const F32x16 e = exponential(a * -2.0f);
+  const F32x16 large = (1.0f - e) / (1.0f + e);
+  const F32x16 signed_large = (F32x16)(bits(large) | (bits(x) & 0x80000000u));
+  return select(a < 0.625f, small, signed_large);
+}
+
+// 1 + erf(x), from erfc(|x|) = t exp(p(t) - x^2): no cancellation for negative x.
+// Source: Press et al., Numerical Recipes, erfcc (Chebyshev fit, fractional error < 1.2e-7).
+QUIRE_INLINE F32x16 one_plus_erf(F32x16 x) {
+  const F32x16 z = absolute(x);
+  const F32x16 t = 1.0f / (0.5f * z + 1.0f);
+  F32x16 p = t * 0.17087277f + -0.82215223f;
+  p = p * t + 1.48851587f;
+  p = p * t + -1.13520398f;
+  p = p * t + 0.27886807f;
+  p = p * t + -0.18628806f;
+  p = p * t + 0.09678418f;
+  p = p * t + 0.37409196f;
+  p = p * t + 1.00002368f;
+  p = p * t + -1.26551223f;
+  const F32x16 complement = t * exponential(p - z * z);
+  return select(x < 0.0f, complement, 2.0f - complement);
+}
+
+template <Activation kind>
+QUIRE_INLINE F32x16 activate(F32x16 x) {
+  if constexpr (kind == Activation::kSilu) return x / (1.0f + exponential(-x));
+  if constexpr (kind == Activation::kGelu) {
+    return 0.5f * x * one_plus_erf(x * 0.70710678118654752f);
+  }
+  if constexpr (kind == Activation::kGeluTanh) {
+    return 0.5f * x * (1.0f + tanh_of(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+  }
+  if constexpr (kind == Activation::kRelu) return select(x < 0.0f, F32x16{}, x);
+  return x;
+}
+
+}  // namespace quire::gemm

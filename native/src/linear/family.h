@@ -1,0 +1,76 @@
+// What a kernel family and the driver say to each other.
+//
+// A family is a struct of static members, chosen at compile time by format and ISA tier:
+//
+//   kDepth              K is padded with zeros to a multiple of this
+//   kMaxTileRows        rows of x that one micro-kernel call takes at most
+//   kWeightBytes        bytes of one packed weight element
+//   tile_bytes(rows, k) bytes of one packed tile of x, k padded
+//   strips_at_once(rows, tiles)   strips the family likes to stream together
+//   pack_tile(...)      brings rows of x into the order of its micro-kernel
+//   begin(rows), end()  around all multiply() calls of one worker in one product
+//   multiply(block)     raw float32 sums of a block of rows with a few strips of the weight
+//
+// A strip is 32 output columns, stored whole for all K: [k_padded / kGroup][32][kGroup] elements,
+// kGroup = 2 for bf16 and 1 for float32. The same strip order serves every tier and every m.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "linear/linear.h"
+
+namespace quire::gemm {
+
+constexpr int64_t kStripColumns = 32;
+constexpr int64_t kHalfStrip = 16;
+constexpr int kMaxStripsAtOnce = 4;
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+// Rows of x are cut into tiles of equal height; the last may be lower.
+struct Tiling {
+  int64_t m;
+  int64_t tiles;
+  int64_t rows;
+
+  Tiling(int64_t m_, int64_t max_rows)
+      : m(m_), tiles(ceil_div(m_, max_rows)), rows(ceil_div(m_, tiles)) {}
+  int64_t rows_of(int64_t tile) const { return tile + 1 < tiles ? rows : m - rows * (tiles - 1); }
+};
+
+// Rows of the step's activations, as the caller holds them.
+struct Rows {
+  const void* data;
+  DType dtype;
+  int64_t stride;  // elements
+  int64_t k;
+
+  const void* row(int64_t r) const {
+    const int64_t size = dtype == DType::kF32 ? 4 : 2;
+    return static_cast<const uint8_t*>(data) + r * stride * size;
+  }
+};
+
+// The work of one multiply(): sums[strip][tile][row][32] = x tiles * strips.
+struct Block {
+  const uint8_t* x;  // first packed tile; the next tile_bytes further
+  int64_t tile_bytes;
+  int64_t tiles;
+  int64_t rows;           // of every tile but the last
+  int64_t last_rows;      // of the last
+  int64_t k;              // padded
+  const uint8_t* weight;  // first strip; the next strip_bytes further
+  int64_t strip_bytes;
+  int64_t strips;
+  const uint8_t* next;  // what this worker will stream after this block, to be prefetched
+  float* sums;
+
+  float* sums_of(int64_t strip, int64_t tile) const {
+    return sums + (strip * tiles + tile) * rows * kStripColumns;
+  }
+  int64_t rows_of(int64_t tile) const { return tile + 1 < tiles ? rows : last_rows; }
+};
+
+}  // namespace quire::gemm

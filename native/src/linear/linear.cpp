@@ -1,0 +1,145 @@
+// The product as all workers run it together: pack x, share the strips, finish them.
+//
+// x is packed once into the shared scratch. Then units of work are handed out dynamically: a few
+// strips of the weight times a block of rows, the block low enough that its packed x stays in a
+// core's second-level cache while the weight streams past. A worker knows its next unit before it
+// starts the present one, so that the next weights are on their way in time.
+#include "linear/linear.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "linear/epilogue.h"
+#include "linear/layout.h"
+
+namespace quire {
+namespace gemm {
+namespace {
+
+constexpr int64_t kMaxBlockRows = 512;
+constexpr int64_t kSumsFloats = kMaxBlockRows * kStripColumns;
+
+// Half of the second-level cache: the rest is for weights and sums.
+int64_t packed_x_budget() {
+  static const int64_t bytes = [] {
+    const long l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return (l2 > 0 ? static_cast<int64_t>(l2) : int64_t{1} << 20) * 5 / 8;
+  }();
+  return bytes;
+}
+
+// How one product is cut into units of work.
+template <class Family>
+struct Plan {
+  Tiling tiling;
+  int64_t k;  // padded
+  int64_t tile_bytes;
+  int64_t block_tiles;  // tiles of rows in one unit
+  int64_t blocks;
+  int64_t strips;
+  int64_t strip_bytes;
+  int64_t group;  // strips in one unit
+  int64_t groups;
+
+  Plan(const LinearArgs& args, int workers) : tiling(args.m, Family::kMaxTileRows) {
+    const Layout layout = layout_of(args.weight->format);
+    k = layout.padded(args.weight->k);
+    tile_bytes = round_up(Family::tile_bytes(tiling.rows, k), 64);
+    strips = strips_of(args.weight->n, args.weight->glu);
+    strip_bytes = layout.strip_bytes(args.weight->k);
+    group = std::min(Family::strips_at_once(tiling.rows, tiling.tiles),
+                     std::max<int64_t>(1, strips / (4 * workers)));
+    groups = ceil_div(strips, group);
+    const int64_t most = std::min(kMaxBlockRows / tiling.rows, packed_x_budget() / tile_bytes);
+    blocks = ceil_div(tiling.tiles, std::max<int64_t>(most, 2));
+    block_tiles = ceil_div(tiling.tiles, blocks);
+    blocks = ceil_div(tiling.tiles, block_tiles);
+  }
+
+  int64_t units() const { return blocks * groups; }
+};
+
+template <class Family>
+void pack_x(const LinearArgs& args, const Plan<Family>& plan, Worker& worker) {
+  const Rows rows{args.x, args.x_dtype, args.x_stride, args.weight->k};
+  auto* out = static_cast<uint8_t*>(args.scratch);
+  for (int64_t tile; (tile = worker.grab()) < plan.tiling.tiles;) {
+    Family::pack_tile(rows, tile * plan.tiling.rows, plan.tiling.rows_of(tile), plan.tiling.rows,
+                      plan.k, out + tile * plan.tile_bytes);
+  }
+}
+
+template <class Family>
+const uint8_t* weight_of(const LinearArgs& args, const Plan<Family>& plan, int64_t unit) {
+  return static_cast<const uint8_t*>(args.weight->data) +
+         unit % plan.groups * plan.group * plan.strip_bytes;
+}
+
+template <class Family>
+void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, int64_t next,
+              float* sums) {
+  const int64_t tile0 = unit / plan.groups * plan.block_tiles;
+  const int64_t strip0 = unit % plan.groups * plan.group;
+  Block block;
+  block.x = static_cast<const uint8_t*>(args.scratch) + tile0 * plan.tile_bytes;
+  block.tile_bytes = plan.tile_bytes;
+  block.tiles = std::min(plan.block_tiles, plan.tiling.tiles - tile0);
+  block.rows = plan.tiling.rows;
+  block.last_rows = plan.tiling.rows_of(tile0 + block.tiles - 1);
+  block.k = plan.k;
+  block.weight = weight_of(args, plan, unit);
+  block.strip_bytes = plan.strip_bytes;
+  block.strips = std::min(plan.group, plan.strips - strip0);
+  block.next = weight_of(args, plan, next < plan.units() ? next : unit);
+  block.sums = sums;
+  Family::multiply(block);
+  const int64_t row0 = tile0 * block.rows;
+  const int64_t rows = (block.tiles - 1) * block.rows + block.last_rows;
+  for (int64_t s = 0; s < block.strips; ++s) {
+    finish_strip(args, strip0 + s, row0, rows, block.sums_of(s, 0));
+  }
+}
+
+template <class Family>
+void run(const LinearArgs& args, Worker& worker) {
+  alignas(64) float sums[kSumsFloats];
+  const Plan<Family> plan(args, worker.count());
+  pack_x(args, plan, worker);
+  worker.barrier();
+  Family::begin(plan.tiling.rows);
+  int64_t unit = worker.index();
+  while (unit < plan.units()) {
+    const int64_t next = worker.count() + worker.grab();
+    run_unit(args, plan, unit, next, sums);
+    unit = next;
+  }
+  Family::end();
+  worker.barrier();
+}
+
+template <class Family>
+size_t scratch_bytes(int64_t k, int64_t max_m) {
+  // The padding of the last tile and of each tile's end to a cache line.
+  const int64_t row = Family::tile_bytes(1, round_up(k, Family::kDepth));
+  return static_cast<size_t>((max_m + ceil_div(max_m, Family::kMaxTileRows)) * row +
+                             (max_m + 1) * 64);
+}
+
+}  // namespace
+}  // namespace gemm
+
+size_t linear_scratch_bytes(Format format, int64_t k, int64_t max_m) {
+  return format == Format::kBF16 ? gemm::scratch_bytes<gemm::Bf16Family>(k, max_m)
+                                 : gemm::scratch_bytes<gemm::F32Family>(k, max_m);
+}
+
+void linear(const LinearArgs& args, Worker& worker) {
+  if (args.weight->format == Format::kBF16) {
+    gemm::run<gemm::Bf16Family>(args, worker);
+  } else {
+    gemm::run<gemm::F32Family>(args, worker);
+  }
+}
+
+}  // namespace quire

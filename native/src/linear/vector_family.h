@@ -1,0 +1,165 @@
+// Products with ordinary vector registers: float32, bfloat16 widened to float32, bfloat16 dot.
+//
+// A micro-kernel keeps rows x columns of sums in registers, walks K from 0 upwards, loads a line of
+// weights once and multiplies it with one broadcast element (or pair) of each row of x. x is packed
+// so that these broadcasts are contiguous: [step of K][row].
+//
+// Whatever the shape of the micro-kernel, a sum is formed by the same chain of fused
+// multiply-additions over K, so the shapes may be chosen freely for speed.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "linear/family.h"
+#include "linear/simd.h"
+#include "linear/vector_products.h"
+
+namespace quire::gemm {
+
+// How many rows, columns and strips a micro-kernel holds, by the number of vector registers.
+#if defined(__AVX512F__)
+constexpr int kMaxVectorRows = 12;
+constexpr int kTallColumns = 32;
+constexpr int64_t strips_for_rows(int64_t rows) { return rows <= 3 ? 4 : rows <= 6 ? 2 : 1; }
+#elif defined(__AVX2__)
+constexpr int kMaxVectorRows = 6;
+constexpr int kTallColumns = 16;
+constexpr int64_t strips_for_rows(int64_t rows) { return rows == 1 ? 2 : 1; }
+#else
+constexpr int kMaxVectorRows = 4;
+constexpr int kTallColumns = 8;
+constexpr int64_t strips_for_rows(int64_t) { return 1; }
+#endif
+constexpr int kStepBytes = 128;  // one step of K, 32 columns, every format
+constexpr int kAheadBytes = 2048;
+
+// Rows that still fit in registers with all 32 columns of a strip.
+constexpr int kWideRows = kTallColumns == 32 ? kMaxVectorRows : kTallColumns == 16 ? 2 : 1;
+
+struct MicroArgs {
+  const uint32_t* x;      // [steps][Product::kUnits][rows]
+  const uint8_t* weight;  // first line of the first column
+  int64_t steps;
+  int64_t strip_bytes;
+  const uint8_t* ahead;  // prefetched, ahead_step bytes a step
+  int64_t ahead_step;
+  float* sums;         // [row][32]
+  int64_t sums_strip;  // floats from one strip's sums to the next's
+};
+
+template <class Product, int kRows, int kColumns, int kStrips>
+void micro_kernel(const MicroArgs& args) {
+  constexpr int kVectors = kColumns / kVectorLanes;
+  constexpr int kUnits = Product::kUnits;
+  Vector sums[kRows][kStrips * kVectors] = {};
+  const uint32_t* x = args.x;
+  const uint8_t* weight = args.weight;
+  const uint8_t* ahead = args.ahead;
+  for (int64_t step = 0; step < args.steps; ++step) {
+    typename Product::Weight w[kStrips * kVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kStrips * kVectors; ++v) {
+      w[v] = Product::weight(weight + (v / kVectors) * args.strip_bytes +
+                             (v % kVectors) * sizeof(Vector));
+    }
+#pragma GCC unroll 4
+    for (int s = 0; s < kStrips; ++s) {
+      __builtin_prefetch(ahead + s * args.strip_bytes);
+      __builtin_prefetch(ahead + s * args.strip_bytes + 64);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+      for (int u = 0; u < kUnits; ++u) {
+        const typename Product::Broadcast b = Product::broadcast(x + u * kRows + r);
+#pragma GCC unroll 16
+        for (int v = 0; v < kStrips * kVectors; ++v) {
+          sums[r][v] = Product::multiply_add(sums[r][v], b, w[v], u);
+        }
+      }
+    }
+    x += kUnits * kRows;
+    weight += kStepBytes;
+    ahead += args.ahead_step;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kStrips * kVectors; ++v) {
+      store(args.sums + (v / kVectors) * args.sums_strip + r * kStripColumns +
+                (v % kVectors) * kVectorLanes,
+            sums[r][v]);
+    }
+  }
+}
+
+// All 32 columns of one strip or several, in as many column blocks as the registers ask for.
+template <class Product, int kRows>
+void multiply_rows(MicroArgs args, int64_t strips) {
+  if constexpr (kRows > kWideRows) {
+    for (int c = 0; c < kStripColumns; c += kTallColumns) {
+      micro_kernel<Product, kRows, kTallColumns, 1>(args);
+      args.weight += kTallColumns * 4;
+      args.sums += kTallColumns;
+    }
+  } else {
+    constexpr int kMost = static_cast<int>(strips_for_rows(kRows));
+    if (strips == kMost) return micro_kernel<Product, kRows, 32, kMost>(args);
+    for (int64_t s = 0; s < strips; ++s) {
+      micro_kernel<Product, kRows, 32, 1>(args);
+      args.weight += args.strip_bytes;
+      args.sums += args.sums_strip;
+    }
+  }
+}
+
+template <class Product, size_t... kRows>
+void dispatch_rows(int64_t rows, const MicroArgs& args, int64_t strips,
+                   std::index_sequence<kRows...>) {
+  using Function = void (*)(MicroArgs, int64_t);
+  static constexpr Function kTable[] = {multiply_rows<Product, static_cast<int>(kRows) + 1>...};
+  kTable[rows - 1](args, strips);
+}
+
+template <class Product>
+struct VectorFamily {
+  static constexpr int64_t kDepth = Product::kDepth;
+  static constexpr int64_t kMaxTileRows = kMaxVectorRows;
+
+  static int64_t tile_bytes(int64_t rows, int64_t k) {
+    return rows * (k / kDepth) * Product::kUnits * 4;
+  }
+
+  static int64_t strips_at_once(int64_t rows, int64_t tiles) {
+    return tiles == 1 ? strips_for_rows(rows) : 1;
+  }
+
+  static void pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t /*tile_rows*/,
+                        int64_t k_padded, uint8_t* out) {
+    auto* units = reinterpret_cast<uint32_t*>(out);
+    for (int64_t r = 0; r < rows; ++r) Product::pack_row(x, row0 + r, k_padded, rows, units + r);
+  }
+
+  static void begin(int64_t) {}
+  static void end() {}
+
+  static void multiply(const Block& block) {
+    for (int64_t tile = 0; tile < block.tiles; ++tile) {
+      const int64_t rows = block.rows_of(tile);
+      const bool alone = block.tiles == 1;
+      const int64_t share = block.strip_bytes / block.tiles;
+      const MicroArgs args{reinterpret_cast<const uint32_t*>(block.x + tile * block.tile_bytes),
+                           block.weight,
+                           block.k / kDepth,
+                           block.strip_bytes,
+                           alone ? block.weight + kAheadBytes : block.next + tile * share,
+                           alone ? kStepBytes : ceil_div(kStepBytes, block.tiles),
+                           block.sums_of(0, tile),
+                           block.tiles * block.rows * kStripColumns};
+      dispatch_rows<Product>(rows, args, block.strips, std::make_index_sequence<kMaxVectorRows>{});
+    }
+  }
+};
+
+}  // namespace quire::gemm
