@@ -116,12 +116,6 @@ class ServerArgs:
     max_request_id_chars: int = 128
     """Length of an `X-Request-Id`; a longer one is refused."""
 
-    # --- bounds on what waits (defaults where the engine's own are not set)
-    max_num_queued_reqs: int | None = None
-    """Requests that may wait (503 + Retry-After beyond); None: eight times max_num_seqs."""
-    max_num_queued_tokens: int | None = None
-    """Prompt tokens that may wait; None: 64 prompts of the longest kind, at least 1,048,576."""
-
     def __post_init__(self) -> None:
         self._check_numbers()
         if not 0 <= self.port <= 65535:
@@ -156,6 +150,5 @@ _POSITIVE = (
     "step_timeout", "request_timeout", "max_connections", "max_body_bytes", "max_header_bytes",
     "max_url_bytes", "header_timeout", "body_timeout", "keep_alive_timeout",
     "slow_reader_timeout", "max_prompts", "max_n", "max_stop_strings", "max_stop_string_chars",
-    "max_stop_token_ids", "max_messages", "max_request_id_chars", "max_num_queued_reqs",
-    "max_num_queued_tokens",
+    "max_stop_token_ids", "max_messages", "max_request_id_chars",
 )  # fmt: skip

@@ -20,6 +20,7 @@ FILES: Final = {
     "chat.js": "text/javascript; charset=utf-8",
     "dialogs.js": "text/javascript; charset=utf-8",
     "dom.js": "text/javascript; charset=utf-8",
+    "highlight.js": "text/javascript; charset=utf-8",
     "live.js": "text/javascript; charset=utf-8",
     "markdown.js": "text/javascript; charset=utf-8",
     "message.js": "text/javascript; charset=utf-8",

@@ -1,0 +1,65 @@
+"""`ThreadHome`: the engine loop on a thread of this process, beside the event loop.
+
+The default on few cores: the native step releases the GIL, nothing is copied, and nothing but
+the thread has to be started. Chosen by `client_factory`; speaks `EngineCoreClient`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from quire.engine.client import EngineCoreClient, EngineHealth, judge_turn
+from quire.engine.loop import EngineLoop, SteppedCore
+from quire.engine.wire import Command, Dead, Event, Reply, Step, Stop
+from quire.log import get_logger
+
+logger = get_logger(__name__)
+
+_JOIN_S = 5.0
+
+
+class ThreadHome(EngineCoreClient):
+    """Owns the thread. The core is built on the caller's thread, so its errors are raised there."""
+
+    def __init__(self, make_core: Callable[[], SteppedCore], step_timeout_s: float) -> None:
+        super().__init__()
+        self._step_timeout_s = step_timeout_s
+        self._engine_loop = EngineLoop(make_core(), self._on_event)
+        self._is_closing = False
+        self._thread = threading.Thread(
+            target=self._engine_loop.run, name="quire-engine", daemon=True
+        )
+        self._thread.start()
+
+    def health(self) -> EngineHealth:
+        if self._dead_cause is not None:
+            return EngineHealth("dead", self._dead_cause)
+        if not self._thread.is_alive():
+            return EngineHealth("dead", "the engine thread has ended")
+        pulse = self._engine_loop.pulse
+        health = judge_turn(pulse.turn_age_s(), pulse.longest_step_s, self._step_timeout_s)
+        if health.state == "dead":
+            self._declare_dead(health.reason)
+        return health
+
+    def shutdown(self) -> None:
+        self._is_closing = True
+        self._engine_loop.inbox.put(Stop())
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_JOIN_S)
+            if self._thread.is_alive():
+                logger.warning("the engine thread is still inside a step; it ends with the process")
+        self._mark_shut_down()
+
+    def _deliver(self, command: Command) -> None:
+        self._engine_loop.inbox.put(command)
+
+    def _on_event(self, event: Event) -> None:
+        """Called on the engine thread."""
+        if isinstance(event, Step):
+            self._post_outputs(event.outputs)
+        elif isinstance(event, Reply):
+            self._post_reply(event)
+        elif isinstance(event, Dead) and not self._is_closing:
+            self._declare_dead(event.cause)

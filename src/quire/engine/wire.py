@@ -1,0 +1,79 @@
+"""What passes between a front end and an engine loop: commands one way, events the other.
+
+Both homes of the loop speak it; the process home as msgpack over a socket, the thread home as
+the objects themselves. Nothing here computes, and nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from quire.protocol import EngineCoreOutputs, EngineCoreRequest
+
+CallMethod = Literal["block_map", "pause", "reset_prefix_cache", "resume"]
+"""Everything a front end may ask of a loop besides adding and aborting requests."""
+
+
+class AddRequest(msgspec.Struct, tag="add", array_like=True):
+    """A new request joins the queue."""
+
+    request: EngineCoreRequest
+
+
+class AbortRequests(msgspec.Struct, tag="abort", array_like=True):
+    """These end before the next step; unknown and finished ids mean nothing."""
+
+    request_ids: list[str]
+
+
+class Call(msgspec.Struct, tag="call", array_like=True):
+    """Runs a method between two steps; a `Reply` of the same id follows."""
+
+    call_id: int
+    method: CallMethod
+
+
+class Stop(msgspec.Struct, tag="stop", array_like=True):
+    """The loop ends, whatever is in flight."""
+
+
+Command = AddRequest | AbortRequests | Call | Stop
+
+
+class Ready(msgspec.Struct, tag="ready", array_like=True):
+    """The core is built and the loop waits for requests."""
+
+
+class Step(msgspec.Struct, tag="step", array_like=True):
+    """What one step, or a request that was refused, has for the front end."""
+
+    outputs: EngineCoreOutputs
+
+
+class Reply(msgspec.Struct, tag="reply", array_like=True):
+    """The end of a `Call`: its value, or why it failed."""
+
+    call_id: int
+    value: Any = None
+    error: str | None = None
+
+
+class Beat(msgspec.Struct, tag="beat", array_like=True):
+    """The engine process runs; its loop passed its top `turn_age_s` ago."""
+
+    turn_age_s: float
+    longest_step_s: float
+
+
+class Dead(msgspec.Struct, tag="dead", array_like=True):
+    """The loop has ended by itself; `cause` is one line, `details` a traceback for the log."""
+
+    cause: str
+    details: str = ""
+    is_config_error: bool = False
+    """The core never came up because of what the user asked for, not because of a bug."""
+
+
+Event = Ready | Step | Reply | Beat | Dead

@@ -1,0 +1,131 @@
+// Speaks with the server: models, streamed answers, the live view. Paths are relative to the
+// page, so that a path prefix of a reverse proxy needs no setting.
+
+import { loadKey, saveKey } from "./store.js";
+
+/** The server refused, or the stream broke. `status` is 0 when nothing was answered. */
+export class ApiError extends Error {
+  constructor(message, status = 0, retryAfter = null) {
+    super(message);
+    this.status = status;
+    this.retryAfter = retryAfter;
+  }
+}
+
+let key = loadKey();
+let askForKey = null;
+let asking = null;
+let isDeclined = false;
+
+/** Sets what opens the key dialog: an async function returning {key, keep} or null. */
+export function onKeyNeeded(ask) {
+  askForKey = ask;
+}
+
+/** Opens the key dialog once, however many calls found the door closed. */
+function requestKey() {
+  asking ??= askForKey()
+    .then((answer) => {
+      isDeclined = answer === null;
+      if (isDeclined) return false;
+      key = answer.key;
+      saveKey(answer.key, answer.keep);
+      return true;
+    })
+    .finally(() => (asking = null));
+  return asking;
+}
+
+async function call(path, options = {}, mayAsk = true) {
+  const used = key;
+  const headers = { ...options.headers };
+  if (used) headers.Authorization = `Bearer ${used}`;
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers, cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("The server does not answer. Is it still running?");
+  }
+  if (response.ok) return response;
+  if (response.status === 401 && mayAsk && askForKey) {
+    // Somebody else may have entered a new key while this call was on its way.
+    if (used !== key || (await requestKey())) return call(path, options, mayAsk);
+  }
+  throw await refusal(response);
+}
+
+async function refusal(response) {
+  let message = "";
+  try {
+    const error = (await response.json()).error;
+    message = typeof error === "string" ? error : (error?.message ?? "");
+  } catch {
+    message = response.statusText;
+  }
+  const wait = Number.parseFloat(response.headers.get("Retry-After") ?? "");
+  return new ApiError(
+    message || `The server answered ${response.status}.`,
+    response.status,
+    Number.isFinite(wait) ? wait : null,
+  );
+}
+
+/** The ids of the served models. */
+export async function listModels() {
+  const reply = await (await call("v1/models", {}, !isDeclined)).json();
+  return reply.data.map((model) => ({ id: String(model.id), maxLength: model.max_model_len }));
+}
+
+/** Server-sent events of a response, parsed, until `[DONE]` or the end. */
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        if (!line.startsWith("data:")) continue;
+        const data = line.slice(5).trim();
+        yield data === "[DONE]" ? null : JSON.parse(data);
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+/**
+ * Streams an answer: yields {text, reasoning, finishReason, usage} per event.
+ * `request` is the body without `stream`. Throws ApiError, or AbortError when stopped.
+ */
+export async function* streamAnswer(path, request, signal) {
+  const response = await call(path, {
+    method: "POST",
+    signal,
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true } }),
+  });
+  for await (const event of events(response)) {
+    if (event === null) return;
+    if (event.error) throw new ApiError(event.error.message ?? String(event.error), 500);
+    const choice = event.choices?.[0];
+    yield {
+      text: choice?.delta?.content ?? choice?.text ?? "",
+      reasoning: choice?.delta?.reasoning ?? choice?.delta?.reasoning_content ?? "",
+      finishReason: choice?.finish_reason ?? null,
+      usage: event.usage ?? null,
+    };
+  }
+  throw new ApiError("The stream ended before the answer did.");
+}
+
+/** Pictures of the engine, as they come, until the signal or the server ends it. */
+export async function* liveView(signal) {
+  const options = { signal, headers: { Accept: "text/event-stream" } };
+  const response = await call("quire/live", options, !isDeclined);
+  yield* events(response);
+}

@@ -1,0 +1,210 @@
+// The conversation: sends, streams, stops, and shows. Owns the message list and the composer.
+
+import { streamAnswer } from "./api.js";
+import { byId, el } from "./dom.js";
+import { MessageView } from "./message.js";
+
+const SUGGESTIONS = [
+  "What is 17 + 25?",
+  "Tell me a short story about a lighthouse.",
+  "Sort these words: pear, apple, quince, fig",
+  "Who are you?",
+];
+
+/** One conversation at a time; `app.js` says which. */
+export class Chat {
+  /** `state` gives `model()` and `settings()`; `onChange` is told of every finished change. */
+  constructor(state, onChange) {
+    this.state = state;
+    this.onChange = onChange;
+    this.conversation = null;
+    this.abort = null;
+    this.views = new Map();
+    this.log = byId("log");
+    this.messages = byId("messages");
+    this.prompt = byId("prompt");
+    this.wire();
+  }
+
+  wire() {
+    byId("composer").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.send(this.prompt.value);
+    });
+    this.prompt.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        this.send(this.prompt.value);
+      }
+    });
+    this.prompt.addEventListener("input", () => this.fitPrompt());
+    byId("stop").addEventListener("click", () => this.stop());
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && this.abort && !document.querySelector("dialog[open]")) this.stop();
+    });
+    byId("to-end").addEventListener("click", () => this.scrollToEnd(true));
+    this.log.addEventListener("scroll", () => this.noteScroll(), { passive: true });
+    this.messages.addEventListener("grown", () => this.scrollToEnd(false));
+    new ResizeObserver(() => this.scrollToEnd(false)).observe(this.log);
+    byId("suggestions").append(...SUGGESTIONS.map((text) =>
+      el("button", { type: "button", className: "chip", onclick: () => this.send(text) }, text)));
+    this.isAtEnd = true;
+  }
+
+  /** Shows a conversation; an answer that is being written elsewhere is stopped. */
+  open(conversation) {
+    this.stop();
+    this.conversation = conversation;
+    this.views.clear();
+    this.messages.replaceChildren(...conversation.messages.map((record) => this.viewOf(record).root));
+    this.refresh();
+    this.scrollToEnd(true);
+  }
+
+  viewOf(record) {
+    const actions = record.role === "user"
+      ? [{ label: "Edit", run: (one) => this.edit(one) }]
+      : [{ label: "Again", run: (one) => this.again(one) }];
+    const view = new MessageView(record, actions);
+    this.views.set(record, view);
+    return view;
+  }
+
+  add(record) {
+    this.conversation.messages.push(record);
+    const view = this.viewOf(record);
+    this.messages.append(view.root);
+    this.refresh();
+    return view;
+  }
+
+  async send(text) {
+    if (this.abort || !text.trim() || !this.state.model()) return;
+    this.prompt.value = "";
+    this.fitPrompt();
+    this.add({ role: "user", content: text });
+    this.scrollToEnd(true);
+    await this.answer();
+  }
+
+  /** Asks for an answer to what stands there now. */
+  async answer() {
+    const conversation = this.conversation;
+    const record = { role: "assistant", content: "", reasoning: "" };
+    const request = this.state.request(conversation.messages);
+    const view = this.add(record);
+    view.draw(false);
+    this.abort = new AbortController();
+    this.refresh();
+    const clock = { sent: performance.now(), first: 0, last: 0, pieces: 0 };
+    try {
+      for await (const piece of streamAnswer(request.path, request.body, this.abort.signal)) {
+        take(record, piece, clock);
+        view.update();
+      }
+    } catch (error) {
+      if (error.name === "AbortError") record.stopped = true;
+      else record.error = explain(error);
+    }
+    measure(record, clock);
+    this.abort = null;
+    view.finish();
+    this.refresh();
+    this.scrollToEnd(false);
+    byId("announcer").textContent = record.error ?? record.content.slice(0, 2000);
+    this.onChange(conversation);
+  }
+
+  stop() {
+    this.abort?.abort();
+  }
+
+  /** Puts a message back into the box, without what followed it. */
+  edit(record) {
+    if (this.abort) return;
+    this.cutFrom(record);
+    this.prompt.value = record.content;
+    this.fitPrompt();
+    this.prompt.focus();
+  }
+
+  /** Another answer in place of this one and all after it. */
+  again(record) {
+    if (this.abort) return;
+    this.cutFrom(record);
+    this.answer();
+  }
+
+  cutFrom(record) {
+    const at = this.conversation.messages.indexOf(record);
+    for (const gone of this.conversation.messages.splice(at)) this.views.get(gone)?.root.remove();
+    this.refresh();
+  }
+
+  refresh() {
+    const isEmpty = this.conversation.messages.length === 0;
+    byId("greeting").hidden = !isEmpty;
+    const isBusy = this.abort !== null;
+    byId("send").hidden = isBusy;
+    byId("stop").hidden = !isBusy;
+    this.messages.setAttribute("aria-busy", String(isBusy));
+  }
+
+  fitPrompt() {
+    this.prompt.style.height = "auto";
+    this.prompt.style.height = `${Math.min(this.prompt.scrollHeight, window.innerHeight * 0.4)}px`;
+  }
+
+  noteScroll() {
+    const { scrollTop, scrollHeight, clientHeight } = this.log;
+    this.isAtEnd = scrollHeight - scrollTop - clientHeight < 60;
+    byId("to-end").hidden = this.isAtEnd;
+  }
+
+  scrollToEnd(isForced) {
+    if (!isForced && !this.isAtEnd) return;
+    this.isAtEnd = true;
+    this.log.scrollTop = this.log.scrollHeight;
+  }
+}
+
+function take(record, piece, clock) {
+  const now = performance.now();
+  if (piece.text || piece.reasoning) {
+    clock.first ||= now;
+    clock.last = now;
+    clock.pieces += 1;
+  }
+  record.content += piece.text;
+  record.reasoning += piece.reasoning;
+  record.finishReason = piece.finishReason ?? record.finishReason;
+  if (piece.usage) record.usage = piece.usage;
+}
+
+/** Speeds as the reader felt them; token counts as the server gave them. */
+function measure(record, clock) {
+  if (!clock.first) return;
+  const usage = record.usage ?? {};
+  const completion = usage.completion_tokens ?? clock.pieces;
+  const seconds = (clock.last - clock.first) / 1000;
+  record.stats = {
+    ttft: (clock.first - clock.sent) / 1000,
+    rate: completion > 1 && seconds > 0 ? (completion - 1) / seconds : 0,
+    completion,
+    prompt: usage.prompt_tokens ?? 0,
+    cached: usage.prompt_tokens_details?.cached_tokens ?? 0,
+  };
+  delete record.usage;
+}
+
+function explain(error) {
+  if (error.status === 503) {
+    const wait = error.retryAfter ? ` Try again in ${Math.ceil(error.retryAfter)} s.` : "";
+    return `The server is busy. ${error.message}${wait}`;
+  }
+  if (error.status === 401) return "The server did not accept the API key.";
+  if (/chat template/i.test(error.message)) {
+    return `${error.message} In the settings, choose "Plain text, continued".`;
+  }
+  return error.message;
+}

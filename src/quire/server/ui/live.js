@@ -1,0 +1,152 @@
+// The live view: follows `/quire/live` and puts its numbers on the page.
+
+import { liveView } from "./api.js";
+import { byId, canvasContext, count, cssColor, duration, rate, uptime } from "./dom.js";
+import { PoolMap } from "./pool.js";
+
+const SAMPLES = 240; // two minutes, two pictures a second
+const RETRY_MS = 2000;
+const NICE_STATE = {
+  ready: "ready", loading: "loading", paused: "paused", draining: "finishing up",
+  stalled: "not responding", dead: "stopped", away: "not connected",
+};
+
+/** Follows the engine for as long as the page is open and visible. */
+export class LiveView {
+  constructor() {
+    this.pool = new PoolMap(byId("pool"), byId("pool-tip"));
+    this.samples = [];
+    this.abort = null;
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.pause() : this.run()));
+    new ResizeObserver(() => this.redraw()).observe(byId("engine"));
+  }
+
+  /** Draws the canvases again, after a change of size or theme. */
+  redraw() {
+    this.pool.draw();
+    this.drawSpark();
+  }
+
+  pause() {
+    this.abort?.abort();
+    this.abort = null;
+  }
+
+  async run() {
+    if (this.abort) return;
+    const abort = new AbortController();
+    this.abort = abort;
+    while (this.abort === abort) {
+      let problem = "The server closed the live view.";
+      try {
+        for await (const picture of liveView(abort.signal)) if (picture) this.show(picture);
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        problem = error.status === 401 ? "The live view needs the API key." : error.message;
+        if (error.status === 404) return this.fail("This server has no live view.", "ready");
+      }
+      if (this.abort !== abort) return;
+      this.fail(problem, "away");
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    }
+  }
+
+  fail(problem, state) {
+    setState(state);
+    byId("live-note").textContent = problem;
+    byId("live-note").hidden = false;
+  }
+
+  show(picture) {
+    byId("live-note").hidden = true;
+    setState(picture.state);
+    this.showRates(picture.rates);
+    showRequests(picture.requests);
+    showLatency("ttft", picture.latency?.ttft_s);
+    showLatency("itl", picture.latency?.itl_s);
+    showPrefix(picture.prefix_cache);
+    showTotals(picture);
+    this.showPool(picture.kv);
+  }
+
+  showRates(rates) {
+    byId("rate-out").textContent = rate(rates.generation_tokens_per_s);
+    byId("rate-in").textContent = rate(rates.prompt_tokens_per_s);
+    this.samples.push([rates.generation_tokens_per_s, rates.prompt_tokens_per_s]);
+    if (this.samples.length > SAMPLES) this.samples.shift();
+    this.drawSpark();
+  }
+
+  showPool(kv) {
+    if (!kv) return;
+    this.pool.show(kv);
+    const held = kv.used + kv.shared;
+    byId("kv-usage").textContent =
+      `${(100 * kv.usage).toFixed(kv.usage < 0.1 ? 1 : 0)} % held, ${count(kv.num_blocks)} blocks of ${kv.block_size} tokens`;
+    for (const name of ["used", "shared", "cached", "free"]) {
+      byId(`kv-${name}`).textContent = count(kv[name]);
+    }
+    byId("pool").setAttribute("aria-label",
+      `KV pool: ${held} blocks held, ${kv.shared} of them shared, ${kv.cached} cached, ${kv.free} free`);
+  }
+
+  drawSpark() {
+    const { context, width, height } = canvasContext(byId("spark"));
+    context.clearRect(0, 0, width, height);
+    if (this.samples.length < 2) return;
+    const top = 1.15 * Math.max(1, ...this.samples.map(([out]) => out));
+    const x = (i) => width - ((this.samples.length - 1 - i) / (SAMPLES - 1)) * width;
+    const y = (value) => height - 1 - (value / top) * (height - 4);
+    context.beginPath();
+    this.samples.forEach(([out], i) => (i ? context.lineTo(x(i), y(out)) : context.moveTo(x(i), y(out))));
+    context.strokeStyle = cssColor("--accent");
+    context.lineWidth = 1.75;
+    context.lineJoin = "round";
+    context.stroke();
+    context.lineTo(width, height);
+    context.lineTo(x(0), height);
+    context.globalAlpha = 0.13;
+    context.fillStyle = cssColor("--accent");
+    context.fill();
+    context.globalAlpha = 1;
+  }
+}
+
+function setState(state) {
+  const node = byId("state");
+  if (node.dataset.state === state) return;
+  node.dataset.state = state;
+  node.textContent = NICE_STATE[state] ?? state;
+}
+
+function showRequests({ running, waiting, max_num_seqs: most }) {
+  byId("running").textContent = count(running);
+  byId("running-of").textContent = `of ${count(most)} at once`;
+  byId("waiting").textContent = count(waiting);
+  byId("waiting-of").textContent = waiting ? "in the queue" : "nobody queues";
+}
+
+function showLatency(id, latency) {
+  byId(id).textContent = duration(latency?.p50);
+  byId(`${id}-p`).textContent = latency ? `99 % within ${duration(latency.p99)}` : "no request yet";
+}
+
+function showPrefix({ queried_tokens: asked, hit_tokens: hit }) {
+  const share = asked ? hit / asked : 0;
+  byId("prefix-bar").style.width = `${100 * share}%`;
+  byId("prefix-rate").textContent = asked ? `${Math.round(100 * share)} % found` : "–";
+  if (asked) {
+    byId("prefix-note").textContent =
+      `${count(hit)} of ${count(asked)} prompt tokens did not have to be computed again.`;
+  }
+}
+
+function showTotals(picture) {
+  const done = picture.requests.finished;
+  byId("uptime").textContent = uptime(picture.uptime_s);
+  byId("total-out").textContent = count(picture.tokens.generation);
+  byId("total-in").textContent = count(picture.tokens.prompt);
+  byId("finished").textContent = count(done.stop + done.length);
+  byId("aborted").textContent = count(done.abort);
+  byId("preemptions").textContent = count(picture.preemptions);
+}

@@ -1,0 +1,107 @@
+// One message on the page: what was said, how fast, and what can be done with it.
+
+import { el, copyWithFeedback, count, duration, rate } from "./dom.js";
+import { renderMarkdown } from "./markdown.js";
+
+const REDRAW_MS = 50;
+
+/** `<think>...</think>` at the start of an answer, from models whose server leaves it in. */
+export function splitThinking(text) {
+  const match = /^\s*<think>([\s\S]*?)(<\/think>|$)/.exec(text);
+  if (!match) return { thinking: "", answer: text };
+  return { thinking: match[1].trim(), answer: text.slice(match[0].length).trimStart() };
+}
+
+/** Shows one message record and follows it while it grows. */
+export class MessageView {
+  /** `actions` are {label, run} pairs for the foot of the message. */
+  constructor(record, actions) {
+    this.record = record;
+    this.isUser = record.role === "user";
+    this.thought = null;
+    this.body = el("div", { className: "body" });
+    this.foot = el("div", { className: "foot" });
+    this.stats = el("span", { className: "stats" });
+    this.actions = actions;
+    this.timer = 0;
+    this.root = el(
+      "article",
+      { className: `message ${this.isUser ? "user" : "assistant"}`,
+        "aria-label": this.isUser ? "You" : "Answer" },
+      this.body,
+      this.foot,
+    );
+    this.draw(true);
+  }
+
+  /** Redraws soon; many calls in a row cost one drawing. */
+  update() {
+    if (this.timer) return;
+    this.timer = setTimeout(() => {
+      this.timer = 0;
+      this.draw(false);
+      this.root.dispatchEvent(new CustomEvent("grown", { bubbles: true }));
+    }, REDRAW_MS);
+  }
+
+  /** Draws the final state. */
+  finish() {
+    clearTimeout(this.timer);
+    this.timer = 0;
+    this.draw(true);
+  }
+
+  draw(isFinal) {
+    if (this.isUser) this.body.replaceChildren(el("p", { className: "plain" }, this.record.content));
+    else this.drawAnswer(isFinal);
+    this.root.classList.toggle("writing", !isFinal);
+    if (isFinal) this.drawFoot();
+  }
+
+  drawAnswer(isFinal) {
+    const split = splitThinking(this.record.content);
+    const thinking = this.record.reasoning || split.thinking;
+    const parts = [];
+    if (thinking) parts.push(this.drawThinking(thinking, isFinal || split.answer !== ""));
+    if (split.answer) parts.push(renderMarkdown(split.answer));
+    if (this.record.error) {
+      parts.push(el("p", { className: "error", role: "alert" }, this.record.error));
+    } else if (isFinal && !split.answer && !thinking) {
+      parts.push(el("p", { className: "muted" }, "(an empty answer)"));
+    }
+    this.body.replaceChildren(...parts);
+  }
+
+  // The element is kept, so that it stays open or closed as the reader left it.
+  drawThinking(text, isDone) {
+    if (!this.thought) {
+      const summary = el("summary", {});
+      this.thought = el("details", { className: "thinking" }, summary, el("div", {}));
+    }
+    this.thought.firstChild.textContent = isDone ? "Thought about it" : "Thinking…";
+    this.thought.lastChild.replaceChildren(renderMarkdown(text));
+    return this.thought;
+  }
+
+  drawFoot() {
+    this.stats.textContent = this.isUser ? "" : statsLine(this.record);
+    const buttons = this.actions.map(({ label, run }) =>
+      el("button", { type: "button", className: "link", onclick: () => run(this.record) }, label));
+    const copy = el("button", { type: "button", className: "link" }, "Copy");
+    copy.addEventListener("click", () =>
+      copyWithFeedback(copy, splitThinking(this.record.content).answer));
+    this.foot.replaceChildren(this.stats, el("span", { className: "actions" }, copy, ...buttons));
+  }
+}
+
+/** `41.5 tokens/s · first token 32 ms · 96 tokens · 48 of 60 prompt tokens cached`. */
+export function statsLine({ stats, stopped, finishReason }) {
+  const parts = [];
+  if (stats?.rate) parts.push(`${rate(stats.rate)} tokens/s`);
+  if (stats?.ttft !== undefined) parts.push(`first token ${duration(stats.ttft)}`);
+  if (stats?.completion) parts.push(`${count(stats.completion)} tokens`);
+  if (stats?.prompt) parts.push(`${count(stats.cached)} of ${count(stats.prompt)} read from cache`);
+  if (stopped) parts.push("stopped");
+  else if (finishReason === "length") parts.push("cut at the length limit");
+  return parts.join(" · ");
+}

@@ -1,0 +1,176 @@
+"""One suite over every home of the engine loop: what `EngineCoreClient` promises."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from quire.errors import ConfigError, EngineDeadError
+
+from .conftest import MakeClient, Recorder, make_config, make_request
+
+
+def run(coroutine: Any) -> Any:
+    return asyncio.run(coroutine)
+
+
+def test_outputs_come_in_order_and_end(make_client: MakeClient) -> None:
+    async def scenario() -> None:
+        client, recorder = make_client(), Recorder()
+        client.attach(asyncio.get_running_loop(), recorder.listener())
+        client.add_request(make_request("a", [7], max_tokens=5))
+        client.add_request(make_request("b", [100, 40], max_tokens=3))
+        await recorder.until(lambda: recorder.end_of("a") and recorder.end_of("b"))
+        assert recorder.tokens_of("a") == [8, 9, 10, 11, 12]
+        assert recorder.tokens_of("b") == [41, 42, 43]
+        end = recorder.end_of("a")
+        assert end is not None
+        assert end.finish_reason == "length"
+
+    run(scenario())
+
+
+def test_abort_takes_effect_within_one_step(make_client: MakeClient) -> None:
+    async def scenario() -> None:
+        client, recorder = make_client(), Recorder()
+        client.attach(asyncio.get_running_loop(), recorder.listener())
+        client.add_request(make_request("a", [7], max_tokens=100_000))
+        await recorder.until(lambda: recorder.tokens_of("a"))
+        client.abort_requests(["a", "unknown"])
+        # A reply comes after the abort was obeyed: whatever was in flight has arrived by then.
+        await client.call("block_map")
+        seen = len(recorder.tokens_of("a"))
+        client.add_request(make_request("b", [7], max_tokens=3))
+        await recorder.until(lambda: recorder.end_of("b"))
+        assert len(recorder.tokens_of("a")) == seen
+
+    run(scenario())
+
+
+def test_a_refused_request_ends_alone(make_client: MakeClient) -> None:
+    async def scenario() -> None:
+        from fake_core import REFUSE
+
+        client, recorder = make_client(), Recorder()
+        client.attach(asyncio.get_running_loop(), recorder.listener())
+        client.add_request(make_request("bad", [REFUSE]))
+        client.add_request(make_request("good", [1], max_tokens=2))
+        await recorder.until(lambda: recorder.end_of("bad") and recorder.end_of("good"))
+        end = recorder.end_of("bad")
+        assert end is not None
+        assert (end.finish_reason, end.error) == ("error", "this prompt is refused")
+        assert recorder.tokens_of("good") == [2, 3]
+        assert client.health().state == "alive"
+
+    run(scenario())
+
+
+def test_calls_answer_between_steps(make_client: MakeClient) -> None:
+    async def scenario() -> None:
+        client, recorder = make_client(), Recorder()
+        client.attach(asyncio.get_running_loop(), recorder.listener())
+        assert await client.call("reset_prefix_cache") is True
+        client.add_request(make_request("a", [7], max_tokens=100_000))
+        await recorder.until(lambda: recorder.tokens_of("a"))
+        assert await client.call("reset_prefix_cache") is False
+        assert (await client.call("block_map"))["map"] == "u1f99"
+
+    run(scenario())
+
+
+def test_pause_freezes_and_resume_goes_on(make_client: MakeClient) -> None:
+    async def scenario() -> None:
+        client, recorder = make_client(), Recorder()
+        client.attach(asyncio.get_running_loop(), recorder.listener())
+        client.add_request(make_request("a", [7], max_tokens=200))
+        await recorder.until(lambda: recorder.tokens_of("a"))
+        await client.call("pause")
+        frozen = len(recorder.tokens_of("a"))
+        await asyncio.sleep(0.1)
+        assert len(recorder.tokens_of("a")) == frozen
+        await client.call("resume")
+        await recorder.until(lambda: recorder.end_of("a"))
+        assert len(recorder.tokens_of("a")) == 200
+
+    run(scenario())
+
+
+def test_a_failing_step_is_told_within_two_seconds(make_client: MakeClient) -> None:
+    async def scenario() -> None:
+        from fake_core import RAISE_IN_STEP
+
+        client, recorder = make_client(), Recorder()
+        client.attach(asyncio.get_running_loop(), recorder.listener())
+        client.add_request(make_request("a", [7], max_tokens=100_000))
+        await recorder.until(lambda: recorder.tokens_of("a"))
+        client.add_request(make_request("bad", [RAISE_IN_STEP]))
+        await recorder.until(lambda: recorder.deaths, timeout_s=2.0)
+        assert "RuntimeError: the step failed on purpose" in str(recorder.deaths[0])
+        assert client.health().state == "dead"
+        with pytest.raises(EngineDeadError, match="on purpose"):
+            client.add_request(make_request("late", [1]))
+        with pytest.raises(EngineDeadError, match="on purpose"):
+            await client.call("block_map")
+        assert len(recorder.deaths) == 1
+
+    run(scenario())
+
+
+def test_a_stuck_step_is_seen_in_two_seconds_and_given_up_later(make_client: MakeClient) -> None:
+    async def scenario() -> None:
+        from fake_core import HANG
+
+        client, recorder = make_client(step_timeout_s=2.6), Recorder()
+        client.attach(asyncio.get_running_loop(), recorder.listener())
+        client.add_request(make_request("a", [HANG]))
+        begin = time.monotonic()
+        while client.health().state == "alive" and time.monotonic() - begin < 5:
+            await asyncio.sleep(0.02)
+        assert client.health().state == "stalled"
+        assert time.monotonic() - begin < 2.3
+        while client.health().state != "dead" and time.monotonic() - begin < 6:
+            await asyncio.sleep(0.02)
+        await recorder.until(lambda: recorder.deaths)
+        assert "longer than step_timeout 2.6 s" in str(recorder.deaths[0])
+
+    run(scenario())
+
+
+def test_an_idle_engine_stays_alive(make_client: MakeClient) -> None:
+    client = make_client()
+    end = time.monotonic() + 2.2
+    while time.monotonic() < end:
+        assert client.health().state == "alive"
+        time.sleep(0.05)
+
+
+def test_what_prevents_the_start_is_raised(make_client: MakeClient) -> None:
+    with pytest.raises(ConfigError, match="the model is broken; try another"):
+        make_client(make_config(model="broken"))
+
+
+def test_shutdown_leaves_no_thread_and_may_be_repeated(make_client: MakeClient) -> None:
+    before = set(threading.enumerate())
+    client = make_client()
+    client.shutdown()
+    client.shutdown()
+    assert set(threading.enumerate()) <= before
+    assert client.health().state == "dead"
+
+
+def test_a_second_event_loop_may_take_over(make_client: MakeClient) -> None:
+    client = make_client()
+
+    async def scenario(request_id: str) -> list[int]:
+        recorder = Recorder()
+        client.attach(asyncio.get_running_loop(), recorder.listener())
+        client.add_request(make_request(request_id, [7], max_tokens=2))
+        await recorder.until(lambda: recorder.end_of(request_id))
+        return recorder.tokens_of(request_id)
+
+    assert run(scenario("a")) == [8, 9]
+    assert run(scenario("b")) == [8, 9]

@@ -1,0 +1,84 @@
+"""What only a process can suffer: being killed, being stopped, losing its parent."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import FAKES, Recorder, make_config, make_process_client, make_request
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def _wait_gone(pid: int, timeout_s: float) -> bool:
+    end = time.monotonic() + timeout_s
+    while _is_alive(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not _is_alive(pid)
+
+
+@pytest.mark.parametrize(
+    ("number", "cause"), [(signal.SIGKILL, "killed by signal 9"), (signal.SIGSTOP, "SIGSTOP")]
+)
+def test_a_killed_or_stopped_engine_is_noticed(number: signal.Signals, cause: str) -> None:
+    async def scenario() -> None:
+        client, recorder = make_process_client(make_config()), Recorder()
+        client.attach(asyncio.get_running_loop(), recorder.listener())
+        client.add_request(make_request("a", [7], max_tokens=100_000))
+        await recorder.until(lambda: recorder.tokens_of("a"))
+        os.kill(client.pid, number)
+        await recorder.until(lambda: recorder.deaths, timeout_s=2.0)
+        assert cause in str(recorder.deaths[0])
+        client.shutdown()
+        assert not _is_alive(client.pid)
+
+    asyncio.run(scenario())
+
+
+def test_no_file_is_left_once_the_engine_is_up() -> None:
+    pattern = os.path.join(tempfile.gettempdir(), "quire-*", "commands")
+    before = set(glob.glob(pattern))
+    client = make_process_client(make_config())
+    assert set(glob.glob(pattern)) <= before
+    client.shutdown()
+
+
+_PARENT = """
+import sys, time
+sys.path[:0] = [{here!r}, {fakes!r}]
+from conftest import make_config, make_process_client
+client = make_process_client(make_config())
+print(client.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_no_engine_outlives_its_parent(is_stopped: bool) -> None:
+    script = _PARENT.format(here=str(Path(__file__).parent), fakes=FAKES)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        engine_pid = int(parent.stdout.readline())
+        assert _is_alive(engine_pid)
+        if is_stopped:
+            os.kill(engine_pid, signal.SIGSTOP)
+        parent.kill()
+        parent.wait()
+        assert _wait_gone(engine_pid, 2.0)

@@ -1,0 +1,117 @@
+"""A core whose answers are computed by hand: each request counts up from its last prompt token.
+
+Prompt [.., 7] yields 8, 9, 10, ... modulo the vocabulary. Everything that can go wrong in a core
+can be asked for in the prompt, by a first token of one of the names below.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from quire.config import EngineConfig
+from quire.errors import ConfigError, RequestError
+from quire.protocol import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    SchedulerStats,
+    TokenLogprobs,
+)
+
+VOCAB_SIZE = 256
+REFUSE, RAISE_IN_STEP, KILL_SELF, STOP_SELF, HANG = 201, 202, 203, 204, 205
+"""First prompt tokens that make the core misbehave."""
+STEP_S = 0.002
+
+
+class FakeCore:
+    """Steps every request by one token at a time, at most `max_num_seqs` of them."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        if config.model.model == "broken":
+            raise ConfigError("the model is broken; try another")
+        self._max_num_seqs = config.scheduler.max_num_seqs
+        self._requests: dict[str, EngineCoreRequest] = {}
+        self._generated: dict[str, int] = {}
+        self.num_steps = 0
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        if request.prompt_token_ids[0] == REFUSE:
+            raise RequestError("this prompt is refused")
+        self._requests[request.request_id] = request
+        self._generated[request.request_id] = 0
+
+    def abort_requests(self, request_ids: list[str]) -> None:
+        for request_id in request_ids:
+            self._forget(request_id)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self._requests)
+
+    def step(self) -> EngineCoreOutputs:
+        self.num_steps += 1
+        time.sleep(STEP_S)
+        running = list(self._requests)[: self._max_num_seqs]
+        outputs = [self._advance(self._requests[request_id]) for request_id in running]
+        stats = SchedulerStats(
+            num_running=min(len(self._requests), self._max_num_seqs),
+            num_waiting=max(0, len(self._requests) - self._max_num_seqs),
+            kv_cache_usage=min(1.0, len(self._requests) / 100),
+        )
+        return EngineCoreOutputs(outputs=outputs, stats=stats, timestamp=time.time())
+
+    def reset_prefix_cache(self) -> bool:
+        return not self._requests
+
+    def block_map(self) -> dict[str, Any]:
+        used = len(self._requests)
+        return {
+            "block_size": 16, "num_blocks": 100, "free": 100 - used, "cached": 0, "used": used,
+            "shared": 0, "blocks_per_cell": 1, "map": f"u{used}f{100 - used}",
+        }  # fmt: skip
+
+    def shutdown(self) -> None:
+        self._requests.clear()
+
+    def _advance(self, request: EngineCoreRequest) -> EngineCoreOutput:
+        _misbehave(request.prompt_token_ids[0])
+        request_id, params = request.request_id, request.sampling_params
+        self._generated[request_id] += 1
+        count = self._generated[request_id]
+        token_id = (request.prompt_token_ids[-1] + count) % VOCAB_SIZE
+        output = EngineCoreOutput(
+            request_id=request_id, new_token_ids=[token_id], scheduled_time=request.arrival_time
+        )
+        if params.logprobs is not None:
+            ids = [token_id, *range(params.logprobs)]
+            output.logprobs = [
+                TokenLogprobs(
+                    ids, [-float(i) for i in range(len(ids))], list(range(1, len(ids) + 1))
+                )
+            ]
+        if token_id in request.stop_token_ids:
+            output.finish_reason = "stop"
+            output.stop_reason = None if token_id in request.eos_token_ids else token_id
+        elif params.max_tokens is not None and count >= params.max_tokens:
+            output.finish_reason = "length"
+        if output.finish_reason is not None:
+            self._forget(request_id)
+        return output
+
+    def _forget(self, request_id: str) -> None:
+        self._requests.pop(request_id, None)
+        self._generated.pop(request_id, None)
+
+
+def _misbehave(token_id: int) -> None:
+    if token_id == RAISE_IN_STEP:
+        raise RuntimeError("the step failed on purpose")
+    if token_id == KILL_SELF:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if token_id == STOP_SELF:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if token_id == HANG:
+        time.sleep(3600)
