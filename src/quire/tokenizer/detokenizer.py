@@ -6,6 +6,7 @@ follows the prompt's: a character that the prompt began is finished by the outpu
 
 from __future__ import annotations
 
+import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from quire.tokenizer.tokenizer import Tokenizer
 _REPLACEMENT = "\ufffd"
 _WINDOW_TOKENS = 6
 """Tokens of context for decoders that look beyond one token; a character has at most 4 bytes."""
+_NO_IDS: frozenset[int] = frozenset()
 
 
 class IncrementalDetokenizer(ABC):
@@ -60,30 +62,47 @@ class _ByteDetokenizer(IncrementalDetokenizer):
     def __init__(
         self, table: PieceTable, prompt_token_ids: Sequence[int], skip_special_tokens: bool
     ) -> None:
-        self._piece = table.piece
-        self._skipped = table.special_ids if skip_special_tokens else frozenset()
-        self._decoder = table.new_decoder()
+        self._table = table
+        self._skipped = table.special_ids if skip_special_tokens else _NO_IDS
+        self._pending = b""
+        """The beginning of a character."""
         tail = self._last_bytes(prompt_token_ids)
         self._strips_next = table.strips_first_space and not tail
-        self._decoder.decode(tail)
+        self._decode(tail)
 
     def push(self, token_ids: Sequence[int]) -> str:
-        piece, skipped = self._piece, self._skipped
-        data = b"".join([piece(token_id) for token_id in token_ids if token_id not in skipped])
-        if self._strips_next and data:
-            self._strips_next = False
-            data = data.removeprefix(b" ")
-        return self._decoder.decode(data)
+        if len(token_ids) == 1:
+            return self._push_one(token_ids[0])
+        return "".join([self._push_one(token_id) for token_id in token_ids])
 
     def finish(self) -> str:
-        return self._decoder.decode(b"", True)
+        return self._pending.decode("utf-8", self._table.errors)
+
+    def _push_one(self, token_id: int) -> str:
+        if token_id in self._skipped:
+            return ""
+        piece = self._table.piece(token_id)
+        if type(piece) is str and not self._pending:
+            text = piece
+        else:
+            text = self._decode(self._table.piece_bytes(token_id))
+        if self._strips_next and piece:
+            self._strips_next = False
+            return text.removeprefix(" ")
+        return text
+
+    def _decode(self, data: bytes) -> str:
+        data = self._pending + data
+        text, used = codecs.utf_8_decode(data, self._table.errors, False)
+        self._pending = data[used:]
+        return text
 
     def _last_bytes(self, token_ids: Sequence[int]) -> bytes:
         """The prompt's last four bytes or more: an unfinished character has at most three."""
         tail = b""
         for token_id in reversed(token_ids):
             if token_id not in self._skipped:
-                tail = self._piece(token_id) + tail
+                tail = self._table.piece_bytes(token_id) + tail
             if len(tail) >= 4:
                 break
         return tail
@@ -105,7 +124,7 @@ class _WindowDetokenizer(IncrementalDetokenizer):
         spaces_between_special_tokens: bool,
     ) -> None:
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        self._skipped = tokenizer.special_token_ids if skip_special_tokens else _NO_IDS
         joined = skip_special_tokens or spaces_between_special_tokens
         self._unspaced = {} if joined else tokenizer.added_tokens
         self._window: list[int] = []

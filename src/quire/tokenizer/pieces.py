@@ -40,32 +40,41 @@ class PieceTable:
     ) -> None:
         self.strips_first_space = style.strips_first_space
         self.special_ids = special_ids
+        self.errors = style.errors
         self._id_to_token = backend.id_to_token
         self._to_bytes = style.to_bytes
-        self._errors = style.errors
-        self._pieces: dict[int, bytes] = {}
+        self._pieces: dict[int, str | bytes] = {}
 
-    def piece(self, token_id: int) -> bytes:
-        """The bytes of one token, before `strips_first_space`; nothing for an unknown id."""
+    def piece(self, token_id: int) -> str | bytes:
+        """What a token stands for: text, or bytes if they are no whole characters.
+
+        Nothing for an unknown id. `strips_first_space` is not applied.
+        """
         piece = self._pieces.get(token_id)
         if piece is None:
-            token = self._id_to_token(token_id)
-            piece = self._to_bytes(token) if token is not None else b""
-            self._pieces[token_id] = piece
+            piece = self._pieces[token_id] = self._spell(token_id)
         return piece
 
-    def new_decoder(self) -> codecs.IncrementalDecoder:
-        """Turns bytes into text and holds an unfinished character back."""
-        return _Utf8Decoder(self._errors)
+    def piece_bytes(self, token_id: int) -> bytes:
+        """As `piece`, always in bytes."""
+        piece = self.piece(token_id)
+        return piece.encode() if isinstance(piece, str) else piece
 
     def text(self, ids: Iterable[int], skip_special_tokens: bool) -> str:
         """The text of these ids from the start of a sequence."""
-        skipped = self.special_ids if skip_special_tokens else ()
-        piece = self.piece
-        joined = b"".join([piece(token_id) for token_id in ids if token_id not in skipped])
-        if self.strips_first_space and joined.startswith(b" "):
-            joined = joined[1:]
-        return joined.decode("utf-8", self._errors)
+        skipped = self.special_ids if skip_special_tokens else frozenset()
+        joined = b"".join([self.piece_bytes(each) for each in ids if each not in skipped])
+        if self.strips_first_space:
+            joined = joined.removeprefix(b" ")
+        return joined.decode("utf-8", self.errors)
+
+    def _spell(self, token_id: int) -> str | bytes:
+        token = self._id_to_token(token_id)
+        data = b"" if token is None else self._to_bytes(token)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return data
 
 
 def piece_table(backend: tokenizers.Tokenizer) -> PieceTable | None:
@@ -74,9 +83,6 @@ def piece_table(backend: tokenizers.Tokenizer) -> PieceTable | None:
     special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
     style = _style_of(json.loads(backend.decoder.__getstate__())) if backend.decoder else None
     return PieceTable(backend, style, special_ids) if style else None
-
-
-_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 def _each_byte(error: UnicodeError) -> tuple[str, int]:

@@ -47,7 +47,7 @@ class Tokenizer:
         return cls(load_backend(directory, config, special), special.roles, config)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """The token ids of a text; `add_special_tokens`: with a start token, if the model has one."""
+        """The ids of a text; `add_special_tokens`: with a start token, if the model has one."""
         return self.encode_batch([text], add_special_tokens=add_special_tokens)[0]
 
     def encode_batch(
