@@ -9,6 +9,9 @@
 
 #include "linear/amx_family.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cstring>
 
 namespace quire::gemm {
@@ -236,6 +239,12 @@ void AmxFamily::pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t til
   for (int64_t r = rows; r < tile_rows; ++r) {
     for (int64_t k = 0; k < k_padded; k += 32) std::memset(out + r * 64 + k * tile_rows * 2, 0, 64);
   }
+}
+
+bool AmxFamily::available() {
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM, absent from older headers
+  constexpr int kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
 void AmxFamily::begin(int64_t tile_rows) {

@@ -19,6 +19,7 @@ struct AmxFamily {
   static constexpr int64_t kDepth = 32;
   static constexpr int64_t kMaxTileRows = 16;
 
+  static bool available();
   static int64_t tile_bytes(int64_t rows, int64_t k) { return rows * k * 2; }
   static int64_t strips_at_once(int64_t, int64_t tiles) { return tiles == 1 ? 2 : 1; }
 

@@ -4,7 +4,7 @@
 //
 //   kDepth              K is padded with zeros to a multiple of this
 //   kMaxTileRows        rows of x that one micro-kernel call takes at most
-//   kWeightBytes        bytes of one packed weight element
+//   available()         whether the operating system lets the process use these instructions
 //   tile_bytes(rows, k) bytes of one packed tile of x, k padded
 //   strips_at_once(rows, tiles)   strips the family likes to stream together
 //   pack_tile(...)      brings rows of x into the order of its micro-kernel

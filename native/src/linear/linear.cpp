@@ -129,6 +129,8 @@ size_t scratch_bytes(int64_t k, int64_t max_m) {
 }  // namespace
 }  // namespace gemm
 
+bool linear_available() { return gemm::Bf16Family::available(); }
+
 size_t linear_scratch_bytes(Format format, int64_t k, int64_t max_m) {
   return format == Format::kBF16 ? gemm::scratch_bytes<gemm::Bf16Family>(k, max_m)
                                  : gemm::scratch_bytes<gemm::F32Family>(k, max_m);

@@ -33,6 +33,10 @@ struct PackedMatrix {
   void* data;
 };
 
+// Asks the operating system for the register state that this tier's instructions need (AMX tiles).
+// False if it refuses: then nothing else of this tier may be called. Once per process, early.
+bool linear_available();
+
 // Bytes that `data` needs, padding of n and k included.
 size_t packed_bytes(Format format, int64_t n, int64_t k, bool glu);
 

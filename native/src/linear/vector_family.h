@@ -127,6 +127,8 @@ struct VectorFamily {
   static constexpr int64_t kDepth = Product::kDepth;
   static constexpr int64_t kMaxTileRows = kMaxVectorRows;
 
+  static bool available() { return true; }
+
   static int64_t tile_bytes(int64_t rows, int64_t k) {
     return rows * (k / kDepth) * Product::kUnits * 4;
   }
