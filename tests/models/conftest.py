@@ -1,0 +1,45 @@
+"""The backends that every model test runs on, and the helpers of this folder."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from quire.backends.base import Backend
+from quire.backends.reference import ReferenceBackend
+from quire.errors import BackendError
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+with warnings.catch_warnings():  # what other libraries warn of as they are imported is theirs
+    warnings.simplefilter("ignore")
+    import torch
+    import transformers
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+torch.set_num_threads(2)
+
+
+def _cpu_backend() -> Backend:
+    try:
+        from quire.backends.cpu import CpuBackend
+
+        return CpuBackend()
+    except (ImportError, BackendError) as error:
+        pytest.skip(f"the native library is not built here: {error}")
+
+
+@pytest.fixture(scope="module", params=["reference", "cpu"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Each way to compute in turn."""
+    return ReferenceBackend() if request.param == "reference" else _cpu_backend()
+
+
+@pytest.fixture(scope="module")
+def cpu_backend() -> Backend:
+    """The native one alone."""
+    return _cpu_backend()

@@ -1,0 +1,157 @@
+"""Tiny random checkpoints of every family at odd shapes, and what transformers computes on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+
+PROMPT_TOKENS = 75
+NEW_TOKENS = 64
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One checkpoint: its name in test ids, the config class and what it is given."""
+
+    name: str
+    config_class: type[transformers.PreTrainedConfig]
+    settings: Mapping[str, Any] = field(hash=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _decoder(name: str, config_class: Any, **settings: Any) -> Case:
+    """GQA 7:1, head dim 80, sizes that divide by nothing."""
+    shape = {
+        "vocab_size": 151, "hidden_size": 112, "intermediate_size": 90, "num_hidden_layers": 2,
+        "num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": 80, "max_position_embeddings": 256,
+        "initializer_range": 0.15, "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
+    }  # fmt: skip
+    return Case(name, config_class, {**shape, **settings})
+
+
+def _qwen2(name: str, **settings: Any) -> Case:
+    """Qwen2 has no head dim of its own: 8 here."""
+    case = _decoder(name, transformers.Qwen2Config, hidden_size=56, **settings)
+    return Case(
+        name, case.config_class, {k: v for k, v in case.settings.items() if k != "head_dim"}
+    )
+
+
+def _rope(kind: str, **parameters: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **parameters}}
+
+
+Llama, Mistral = transformers.LlamaConfig, transformers.MistralConfig
+Qwen3 = transformers.Qwen3Config
+Opt, Gpt2 = transformers.OPTConfig, transformers.GPT2Config
+
+_OPT_SHAPE = {
+    "vocab_size": 139, "hidden_size": 60, "ffn_dim": 101, "num_hidden_layers": 3, "num_attention_heads": 3,
+    "max_position_embeddings": 150, "init_std": 0.2, "eos_token_id": None, "bos_token_id": None,
+    "pad_token_id": None,
+}  # fmt: skip
+_GPT2_SHAPE = {
+    "vocab_size": 149, "n_embd": 60, "n_layer": 3, "n_head": 5, "n_positions": 150, "initializer_range": 0.2,
+    "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
+
+CASES = [
+    _decoder("llama-1-layer-tied", Llama, num_hidden_layers=1, tie_word_embeddings=True),
+    _decoder("llama-5-layers-biases", Llama, num_hidden_layers=5, attention_bias=True,
+             mlp_bias=True, hidden_act="gelu_pytorch_tanh"),
+    _decoder("llama-derived-head-dim", Llama, head_dim=None, hidden_size=84,
+             num_attention_heads=6, num_key_value_heads=3),
+    _decoder("llama-linear", Llama, max_position_embeddings=64, **_rope("linear", factor=2.5)),
+    _decoder("llama-llama3", Llama, max_position_embeddings=160, **_rope(
+        "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=40)),
+    _decoder("llama-yarn", Llama, max_position_embeddings=160, **_rope(
+        "yarn", factor=4.0, original_max_position_embeddings=40)),
+    _decoder("llama-yarn-explicit", Llama, max_position_embeddings=160, **_rope(
+        "yarn", factor=4.0, original_max_position_embeddings=40, attention_factor=0.8,
+        beta_fast=16.0, beta_slow=2.0, truncate=False)),
+    _decoder("llama-yarn-mscale", Llama, max_position_embeddings=160, **_rope(
+        "yarn", factor=4.0, original_max_position_embeddings=40, mscale=0.9,
+        mscale_all_dim=0.5)),
+    _decoder("mistral-window", Mistral, sliding_window=9, num_attention_heads=6,
+             num_key_value_heads=2, head_dim=20),
+    _decoder("mistral-no-window", Mistral, sliding_window=None, tie_word_embeddings=True),
+    _qwen2("qwen2"),
+    _qwen2("qwen2-window-from-layer-1", num_hidden_layers=3, use_sliding_window=True,
+             sliding_window=17, max_window_layers=1, tie_word_embeddings=True),
+    _qwen2("qwen2-layer-types", use_sliding_window=True, sliding_window=16,
+             layer_types=["sliding_attention", "full_attention"]),
+    _decoder("qwen3-5-layers-tied", Qwen3, num_hidden_layers=5, tie_word_embeddings=True),
+    _decoder("qwen3-biases", Qwen3, attention_bias=True),
+    Case("opt-before", Opt, _OPT_SHAPE),
+    Case("opt-after-projected", Opt, {
+        **_OPT_SHAPE, "do_layer_norm_before": False, "word_embed_proj_dim": 28}),
+    Case("opt-bare", Opt, {
+        **_OPT_SHAPE, "enable_bias": False, "layer_norm_elementwise_affine": False,
+        "activation_function": "gelu", "tie_word_embeddings": False}),
+    Case("opt-no-final-norm", Opt, {
+        **_OPT_SHAPE, "_remove_final_layer_norm": True, "num_hidden_layers": 1}),
+    Case("gpt2", Gpt2, _GPT2_SHAPE),
+    Case("gpt2-scaled-by-layer", Gpt2, {
+        **_GPT2_SHAPE, "scale_attn_by_inverse_layer_idx": True, "n_inner": 77,
+        "tie_word_embeddings": False, "activation_function": "relu"}),
+    Case("gpt2-unscaled", Gpt2, {
+        **_GPT2_SHAPE, "scale_attn_weights": False, "initializer_range": 0.1, "n_layer": 1}),
+]  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def reference_model(case: Case, dtype: torch.dtype) -> transformers.PreTrainedModel:
+    """The random model in float32, its weights rounded to `dtype` first. Norms and biases too."""
+    torch.manual_seed(sum(map(ord, case.name)))
+    config = case.config_class(**case.settings)
+    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    with torch.no_grad():
+        for _name, parameter in model.named_parameters():
+            if parameter.dim() == 1:  # initialised to 0 or 1, which would hide a missing one
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+            parameter.copy_(parameter.to(dtype).float())
+    return model
+
+
+def write_checkpoint(case: Case, directory: Path, dtype: torch.dtype = torch.float32) -> Path:
+    """Saves the model as users have it: config.json and safetensors."""
+    model = reference_model(case, dtype)
+    saved = model.to(dtype)
+    saved.save_pretrained(directory)
+    model.float()
+    config = json.loads((directory / "config.json").read_text())
+    if config["architectures"] != [type(model).__name__]:
+        raise RuntimeError(f"transformers wrote {config['architectures']}")
+    return directory
+
+
+def logits_of(case: Case, token_ids: list[int], dtype: torch.dtype, compute: torch.dtype) -> Floats:
+    """What transformers computes: float32 logits [T, V], weights of `dtype`, work in `compute`."""
+    model = reference_model(case, dtype).to(compute)
+    try:
+        with torch.no_grad():
+            logits = model(torch.tensor([token_ids])).logits[0]
+        found: Floats = logits.float().numpy()
+        return found
+    finally:
+        model.float()
+
+
+def prompt_of(case: Case, length: int = PROMPT_TOKENS) -> list[int]:
+    """Random tokens, the same for the same case."""
+    random = np.random.default_rng(sum(map(ord, case.name)))
+    return [int(token) for token in random.integers(0, case.settings["vocab_size"], length)]

@@ -1,0 +1,120 @@
+"""Loads a checkpoint the way the engine does, and runs requests on a compiled model by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import (
+    Backend,
+    CompiledModel,
+    CompileOptions,
+    Dtype,
+    KVCacheSpec,
+    StepBatch,
+)
+from quire.config.checkpoint import read_config
+from quire.models import build_program, model_facts, name_map
+from quire.sampling import SamplingRow, build_columns
+from quire.weights import bind, open_checkpoint
+
+BLOCK_SIZE = 16
+NUM_BLOCKS = 400
+
+Floats = NDArray[np.float32]
+
+
+def load(directory: Path, backend: Backend, dtype: Dtype = "float32") -> CompiledModel:
+    """config.json to program, safetensors to weights, both to a compiled model."""
+    config = read_config(directory)
+    program = build_program(config)
+    max_model_len = model_facts(config).max_model_len
+    options = CompileOptions(
+        dtype, max_num_tokens=512, max_num_seqs=64, max_model_len=max_model_len
+    )
+    store = open_checkpoint(directory)
+    try:
+        bound = bind(program, store, name_map(config).canonical)
+        return backend.compile(program, bound, KVCacheSpec(NUM_BLOCKS, BLOCK_SIZE, dtype), options)
+    finally:
+        store.close()
+
+
+@dataclass
+class Request:
+    """Tokens, and the scattered blocks that hold the K/V of the first `computed` of them."""
+
+    tokens: list[int]
+    blocks: list[int]
+    sampling: SamplingRow = field(default_factory=SamplingRow)
+    computed: int = 0
+
+
+class Runner:
+    """Steps requests through a compiled model; keeps no state of its own but free blocks."""
+
+    def __init__(self, model: CompiledModel, seed: int = 0) -> None:
+        self.model = model
+        random = np.random.default_rng(seed)
+        self._free = [int(block) for block in random.permutation(NUM_BLOCKS)]
+
+    def request(self, tokens: Sequence[int], room: int = 0, **sampling: float) -> Request:
+        """A new request with blocks for its tokens and `room` more."""
+        count = -(-(len(tokens) + room) // BLOCK_SIZE)
+        blocks = [self._free.pop() for _ in range(count)]
+        return Request(list(tokens), blocks, SamplingRow(**sampling))  # type: ignore[arg-type]
+
+    def release(self, request: Request) -> None:
+        """Its blocks may be used again, and are used again soon."""
+        self._free.extend(request.blocks)
+
+    def step(self, work: Sequence[tuple[Request, int]]) -> list[Floats]:
+        """Computes the next n tokens of each request; every token's logits, [n, V] per request."""
+        batch = self._batch(work, all_rows=True)
+        logits = self.model.step(batch).logits
+        if logits is None:
+            raise RuntimeError("the logits that were asked for did not come")
+        ends = np.cumsum([count for _, count in work])[:-1]
+        return [part.copy() for part in np.split(logits, ends)]
+
+    def decode(self, requests: Sequence[Request]) -> None:
+        """One step of everything that is left of each request; appends the chosen tokens."""
+        work = [(request, len(request.tokens) - request.computed) for request in requests]
+        batch = self._batch(work, all_rows=False)
+        rows = []
+        for request in requests:
+            row = request.sampling
+            rows.append(
+                SamplingRow(row.temperature, row.top_k, row.top_p, row.min_p, row.seed,
+                            position=len(request.tokens))
+            )  # fmt: skip
+        batch.sampling = build_columns(rows)
+        for request, token in zip(requests, self.model.step(batch).sampled, strict=True):
+            request.tokens.append(int(token))
+
+    def _batch(self, work: Sequence[tuple[Request, int]], *, all_rows: bool) -> StepBatch:
+        counts = [count for _, count in work]
+        starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        tables = np.zeros((len(work), max(len(request.blocks) for request, _ in work)), np.int32)
+        tokens: list[int] = []
+        positions: list[int] = []
+        for row, (request, count) in enumerate(work):
+            tables[row, : len(request.blocks)] = request.blocks
+            begin, request.computed = request.computed, request.computed + count
+            tokens += request.tokens[begin : request.computed]
+            positions += range(begin, request.computed)
+        rows = np.arange(len(tokens)) if all_rows else starts[1:] - 1
+        return StepBatch(
+            token_ids=np.array(tokens, np.int32),
+            positions=np.array(positions, np.int32),
+            seq_starts=starts,
+            context_lens=np.array([request.computed for request, _ in work], np.int32),
+            block_tables=tables,
+            logits_rows=rows.astype(np.int32),
+            sampling=None,
+            want_logits=all_rows,
+        )

@@ -1,0 +1,79 @@
+"""Every family at odd shapes against transformers: logits, greedy continuation, bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from model_cases import CASES, NEW_TOKENS, Case, Floats, logits_of, prompt_of, write_checkpoint
+from model_harness import Runner, load
+
+from quire.backends.base import Backend
+
+BUDGET = 32
+"""Tokens a step: the prompts are longer."""
+
+
+@pytest.fixture(scope="module", params=CASES, ids=str)
+def case(request: pytest.FixtureRequest) -> Case:
+    found: Case = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def checkpoint(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(case, tmp_path_factory.mktemp("float32"))
+
+
+@pytest.fixture(scope="module")
+def runner(checkpoint: Path, backend: Backend) -> Iterator[Runner]:
+    model = load(checkpoint, backend)
+    yield Runner(model)
+    model.close()
+
+
+def relative_error(found: Floats, wanted: Floats) -> float:
+    return float(np.abs(found - wanted).max() / np.abs(wanted).max())
+
+
+def test_logits_and_greedy_continuation(case: Case, runner: Runner) -> None:
+    prompt = prompt_of(case)
+    request = runner.request(prompt, room=NEW_TOKENS)
+    logits = []
+    while request.computed < len(prompt):
+        logits += runner.step([(request, min(BUDGET, len(prompt) - request.computed))])
+    for _ in range(NEW_TOKENS):
+        request.tokens.append(int(logits[-1][-1].argmax()))
+        logits += runner.step([(request, 1)])
+    # Given equal tokens so far, an equal argmax everywhere is an equal continuation.
+    truth = logits_of(case, request.tokens, torch.float32, torch.float32)
+    assert relative_error(np.concatenate(logits), truth) < 1e-4
+    expected = truth.argmax(axis=1)[len(prompt) - 1 : -1]
+    assert request.tokens[len(prompt) :] == expected.tolist()
+    assert len(set(expected.tolist())) > 3, "the continuation is too dull to prove much"
+
+
+def test_sampled_in_the_step_as_argmax_of_its_logits(case: Case, runner: Runner) -> None:
+    prompt = prompt_of(case)[:37]
+    request = runner.request(prompt, room=3)
+    for _ in range(3):
+        runner.decode([request])
+    truth = logits_of(case, request.tokens, torch.float32, torch.float32)
+    assert request.tokens[37:] == truth.argmax(axis=1)[36:-1].tolist()
+
+
+def test_bfloat16_error_is_not_larger_than_transformers(
+    case: Case, cpu_backend: Backend, tmp_path: Path
+) -> None:
+    model = load(write_checkpoint(case, tmp_path, torch.bfloat16), cpu_backend, "bfloat16")
+    tokens = prompt_of(case, 120)
+    runner = Runner(model)
+    request = runner.request(tokens)
+    [found] = runner.step([(request, len(tokens))])
+    model.close()
+    truth = logits_of(case, tokens, torch.bfloat16, torch.float32)
+    theirs = logits_of(case, tokens, torch.bfloat16, torch.bfloat16)
+    assert np.square(found - truth).mean() <= np.square(theirs - truth).mean()
