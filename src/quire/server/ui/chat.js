@@ -189,7 +189,7 @@ function measure(record, clock) {
   const seconds = (clock.last - clock.first) / 1000;
   record.stats = {
     ttft: (clock.first - clock.sent) / 1000,
-    rate: completion > 1 && seconds > 0 ? (completion - 1) / seconds : 0,
+    rate: completion > 1 && seconds > 0.02 ? (completion - 1) / seconds : 0,
     completion,
     prompt: usage.prompt_tokens ?? 0,
     cached: usage.prompt_tokens_details?.cached_tokens ?? 0,

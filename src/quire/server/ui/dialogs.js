@@ -8,6 +8,7 @@ export function askForKey() {
   const dialog = byId("key-dialog");
   byId("key").value = "";
   dialog.returnValue = "";
+  byId("cancel-key").onclick = () => dialog.close("");
   dialog.showModal();
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => {

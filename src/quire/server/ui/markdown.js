@@ -247,9 +247,9 @@ function closing(text, from, mark) {
 // Chat models mean a line break when they write one.
 function withBreaks(text) {
   const nodes = [];
-  text.split("\n").forEach((line, i) => {
+  text.split(/ *\n/).forEach((line, i) => {
     if (i > 0) nodes.push(el("br"));
-    if (line) nodes.push(document.createTextNode(line.replace(/ +$/, "")));
+    if (line) nodes.push(document.createTextNode(line));
   });
   return nodes;
 }

@@ -1,0 +1,173 @@
+"""A stand-in for the engine's server, so that the page can be tested alone and with any answer.
+
+Serves the real page files with the real headers; the API is a script. Threads, standard
+library only. `ScriptedServer.answer` decides what a "model" says.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from quire.server import ui
+
+
+@dataclass
+class Script:
+    """What the stand-in does; tests change it between requests."""
+
+    answer: Callable[[dict[str, Any]], Iterator[dict[str, Any]]] = lambda _: say("Hello.")
+    delay_s: float = 0.0
+    api_key: str | None = None
+    refusal: tuple[int, str] | None = None
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    closed_early: threading.Event = field(default_factory=threading.Event)
+    busy: bool = False
+
+
+def say(text: str, width: int = 4) -> Iterator[dict[str, Any]]:
+    """Deltas that spell a text, a few characters each."""
+    for at in range(0, len(text), width):
+        yield {"content": text[at : at + width]}
+
+
+def live_picture(now: float, *, busy: bool) -> dict[str, Any]:
+    """A picture of an engine that breathes: deterministic in `now`."""
+    wave = 0.5 + 0.5 * math.sin(now / 3) if busy else 0.0
+    used, shared, cached = int(260 * wave), int(40 * wave), 300 + int(80 * wave)
+    free = 1024 - used - shared - cached
+    cuts = (f"s{shared}", f"c{cached // 2}", f"u{used // 2}", f"c{cached - cached // 2}")
+    rest = (f"u{used - used // 2}", f"f{free}")
+    return {
+        "state": "ready", "model": "quire-demo", "uptime_s": 7512.0 + now,
+        "requests": {"running": int(9 * wave), "waiting": int(3 * wave), "max_num_seqs": 128,
+                     "finished": {"stop": 1204, "length": 88, "abort": 7, "error": 0}},
+        "tokens": {"prompt": 410_233, "cached": 268_112, "generation": 96_310},
+        "rates": {"prompt_tokens_per_s": 900 * wave,
+                  "generation_tokens_per_s": 196 * wave + 4 * math.sin(now * 5) * wave},
+        "latency": {"ttft_s": {"last": 0.03, "p50": 0.041, "p99": 0.182},
+                    "itl_s": {"last": 0.01, "p50": 0.012, "p99": 0.0213}},
+        "prefix_cache": {"queried_tokens": 410_233, "hit_tokens": 268_112},
+        "kv": {"block_size": 16, "num_blocks": 1024, "free": free, "cached": cached,
+               "used": used, "shared": shared, "usage": (used + shared) / 1024,
+               "blocks_per_cell": 1, "map": "".join(cuts + rest)},
+        "preemptions": 2,
+    }  # fmt: skip
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: ScriptedServer
+
+    def log_message(self, *args: object) -> None:
+        """Tests want no access log."""
+
+    def do_GET(self) -> None:
+        name = {"/": "index.html"}.get(self.path, self.path.removeprefix("/ui/"))
+        if name in ui.FILES:
+            self._reply(200, ui.read(name), ui.FILES[name], ui.HEADERS)
+        elif not self._is_allowed():
+            self._json(401, {"error": {"message": "Unauthorized", "code": 401}})
+        elif self.path == "/v1/models":
+            models = [{"id": "quire-demo", "object": "model", "max_model_len": 4096}]
+            self._json(200, {"object": "list", "data": models})
+        elif self.path == "/quire/live":
+            self._stream(self._pictures())
+        else:
+            self._json(404, {"error": {"message": "Not Found"}})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        script = self.server.script
+        if not self._is_allowed():
+            self._json(401, {"error": {"message": "Unauthorized"}})
+            return
+        script.requests.append({"path": self.path, **body})
+        if script.refusal is not None:
+            status, message = script.refusal
+            self._json(status, {"error": {"message": message}}, {"Retry-After": "3"})
+            return
+        self._stream(self._answer(body))
+
+    def _is_allowed(self) -> bool:
+        key = self.server.script.api_key
+        return key is None or self.headers["Authorization"] == f"Bearer {key}"
+
+    def _answer(self, body: dict[str, Any]) -> Iterator[str]:
+        script, pieces = self.server.script, 0
+        for delta in script.answer(body):
+            pieces += 1
+            choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": None}
+            if self.path.endswith("/completions") and "chat" not in self.path:
+                choice = {"index": 0, "text": delta.get("content", ""), "finish_reason": None}
+            yield json.dumps({"choices": [choice]})
+            time.sleep(script.delay_s)
+        yield json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        usage = {"prompt_tokens": 48, "completion_tokens": pieces, "total_tokens": 48 + pieces,
+                 "prompt_tokens_details": {"cached_tokens": 32}}  # fmt: skip
+        yield json.dumps({"choices": [], "usage": usage})
+        yield "[DONE]"
+
+    def _pictures(self) -> Iterator[str]:
+        while not self.server.is_closing.is_set():
+            now = time.monotonic() - self.server.started
+            yield json.dumps(live_picture(now, busy=self.server.script.busy))
+            time.sleep(0.1)
+
+    def _stream(self, events: Iterator[str]) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        try:
+            for event in events:
+                self.wfile.write(f"data: {event}\n\n".encode())
+                self.wfile.flush()
+        except OSError:
+            self.server.script.closed_early.set()
+
+    def _json(self, status: int, body: object, headers: dict[str, str] | None = None) -> None:
+        self._reply(status, json.dumps(body).encode(), "application/json", headers or {})
+
+    def _reply(self, status: int, body: bytes, kind: str, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Type": kind}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class ScriptedServer(ThreadingHTTPServer):
+    """Use as a context manager; `url` is where the page is."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.script = Script()
+        self.is_closing = threading.Event()
+        self.started = time.monotonic()
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/"
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
+
+    def handle_error(self, *args: object) -> None:
+        """A browser that closes a connection is no error here."""
+
+    def __enter__(self) -> ScriptedServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.is_closing.set()
+        self.shutdown()
+        self._thread.join()
+        self.server_close()

