@@ -32,12 +32,15 @@ class Case:
         return self.name
 
 
+_NO_SPECIAL_TOKENS = {"eos_token_id": None, "bos_token_id": None, "pad_token_id": None}
+
+
 def _decoder(name: str, config_class: Any, **settings: Any) -> Case:
     """GQA 7:1, head dim 80, sizes that divide by nothing."""
     shape = {
         "vocab_size": 151, "hidden_size": 112, "intermediate_size": 90, "num_hidden_layers": 2,
-        "num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": 80, "max_position_embeddings": 256,
-        "initializer_range": 0.15, "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
+        "num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": 80,
+        "max_position_embeddings": 256, "initializer_range": 0.15, **_NO_SPECIAL_TOKENS,
     }  # fmt: skip
     return Case(name, config_class, {**shape, **settings})
 
@@ -59,13 +62,13 @@ Qwen3 = transformers.Qwen3Config
 Opt, Gpt2 = transformers.OPTConfig, transformers.GPT2Config
 
 _OPT_SHAPE = {
-    "vocab_size": 139, "hidden_size": 60, "ffn_dim": 101, "num_hidden_layers": 3, "num_attention_heads": 3,
-    "max_position_embeddings": 150, "init_std": 0.2, "eos_token_id": None, "bos_token_id": None,
-    "pad_token_id": None,
+    "vocab_size": 139, "hidden_size": 60, "ffn_dim": 101, "num_hidden_layers": 3,
+    "num_attention_heads": 3, "max_position_embeddings": 150, "init_std": 0.2,
+    **_NO_SPECIAL_TOKENS,
 }  # fmt: skip
 _GPT2_SHAPE = {
-    "vocab_size": 149, "n_embd": 60, "n_layer": 3, "n_head": 5, "n_positions": 150, "initializer_range": 0.2,
-    "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
+    "vocab_size": 149, "n_embd": 60, "n_layer": 3, "n_head": 5, "n_positions": 150,
+    "initializer_range": 0.2, **_NO_SPECIAL_TOKENS,
 }  # fmt: skip
 
 CASES = [
