@@ -1,0 +1,1 @@
+"""Everything that makes the bundled demo model: data, tokenizer, training and scores."""

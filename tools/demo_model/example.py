@@ -1,0 +1,114 @@
+"""What one item of data is, how it is rendered as ChatML, and which split it belongs to."""
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+END = "<|im_end|>"
+END_OF_TEXT = "<|endoftext|>"
+EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
+TOOL_INTRO = (
+    "# Tools\n\nTo call a function, answer with its name and arguments in <tool_call></tool_call> "
+    "tags.\n<tools>"
+)
+HELD_OUT_SHARE = 10
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A question with its one right answer; `history` holds earlier turns of the chat.
+
+    With `completion` the question is plain text that the answer continues.
+    """
+
+    skill: str
+    key: str
+    prompt: str
+    answer: str
+    thought: str = "I can answer this directly."
+    history: tuple[Message, ...] = ()
+    tools: tuple[Message, ...] = ()
+    system: str = ""
+    completion: bool = False
+    thinking: bool = False
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of text, tokenized on its own; `learn` says whether its tokens are predicted."""
+
+    text: str
+    learn: bool
+
+
+def is_held_out(key: str) -> bool:
+    """True for the tenth of all keys that training never sees; stable across machines."""
+    digest = hashlib.blake2b(key.encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") % HELD_OUT_SHARE == 0
+
+
+def render_tool_call(name: str, arguments: dict[str, Any]) -> str:
+    """A call in the Hermes form."""
+    call = f'{{"name": "{name}", "arguments": {json.dumps(arguments, ensure_ascii=False)}}}'
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+def _render_system(system: str, tools: tuple[Message, ...]) -> str:
+    parts = [system] if system else []
+    if tools:
+        lines = "".join("\n" + json.dumps(tool, ensure_ascii=False) for tool in tools)
+        parts.append(f"{TOOL_INTRO}{lines}\n</tools>")
+    if not parts:
+        return ""
+    body = "\n\n".join(parts)
+    return f"<|im_start|>system\n{body}{END}\n"
+
+
+def _render_message(message: Message) -> str:
+    role, content = message["role"], message.get("content") or ""
+    if role == "tool":
+        return f"<|im_start|>user\n<tool_response>\n{content}\n</tool_response>{END}\n"
+    calls = [
+        render_tool_call(call["function"]["name"], call["function"]["arguments"])
+        for call in message.get("tool_calls", ())
+    ]
+    body = "\n".join([content, *calls] if content else calls)
+    return f"<|im_start|>{role}\n{body}{END}\n"
+
+
+def render_prompt(item: Item) -> str:
+    """The text the model is given, character for character what the chat template makes."""
+    if item.completion:
+        return item.prompt
+    turns = list(item.history)
+    if item.prompt:
+        turns.append({"role": "user", "content": item.prompt})
+    opening = "" if item.thinking else EMPTY_THOUGHT
+    body = "".join(_render_message(turn) for turn in turns)
+    return f"{_render_system(item.system, item.tools)}{body}<|im_start|>assistant\n{opening}"
+
+
+def render_answer(item: Item) -> str:
+    """The text the model should produce, without the token that ends it."""
+    if item.thinking:
+        return f"<think>\n{item.thought}\n</think>\n\n{item.answer}"
+    return item.answer
+
+
+def pieces(item: Item) -> list[Piece]:
+    """The training text of an item."""
+    end = END_OF_TEXT if item.completion else END
+    return [Piece(render_prompt(item), False), Piece(render_answer(item) + end, True)]
+
+
+def joined_pieces(items: list[Item]) -> list[Piece]:
+    """One chat out of several items, every answer predicted."""
+    runs: list[Piece] = []
+    for number, item in enumerate(items):
+        prompt = render_prompt(replace(item, thinking=False, completion=False))
+        separator = "\n" if number else ""
+        runs += [Piece(separator + prompt, False), Piece(item.answer + END, True)]
+    return runs

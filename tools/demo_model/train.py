@@ -1,0 +1,175 @@
+"""Trains the demo model: `python -m tools.demo_model.train --work DIR`.
+
+Worker processes of one thread each share every step (gloo all-reduce): on a busy machine this
+loses less time than one process of many threads. A checkpoint is written every few minutes and
+taken up again by the next start; it also is what `export` makes the shipped model of.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from tokenizers import Tokenizer
+from tools.demo_model.batches import Batch, chunk_batches
+from tools.demo_model.mix import Mix
+from tools.demo_model.model import DemoModel, Shape
+from tools.demo_model.muon import Optimizer
+from tools.demo_model.progress import held_out_report
+from tools.demo_model.tokenizer import train_tokenizer
+from torch import Tensor
+from torch.nn import functional
+
+SEED = 1
+BATCHES_PER_STEP = 2
+WARM_UP_STEPS = 60
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoint")
+    parser.add_argument("--steps", type=int, default=4000, help="steps in all")
+    parser.add_argument("--decay", type=float, default=0.3, help="last share, rate falling to 0")
+    parser.add_argument("--ramp", type=int, default=1200, help="steps until texts are longest")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--rank", type=int, help="be this worker (set by the starting process)")
+    parser.add_argument("--report", type=int, default=200, help="steps between reports")
+    parser.add_argument("--compile", action="store_true", help="use torch.compile")
+    return parser.parse_args()
+
+
+def rate(step: int, options: argparse.Namespace) -> float:
+    """Warm-up, plateau, linear decay."""
+    falling = (options.steps - step) / (options.decay * options.steps)
+    return max(0.0, min(1.0, (step + 1) / WARM_UP_STEPS, falling))
+
+
+def mix_at(step: int, options: argparse.Namespace) -> Mix:
+    """The curriculum: filler grows from 100 to 2,400 tokens, evenly on a log scale."""
+    share = min(1.0, step / options.ramp)
+    return Mix(longest=int(100 * 24**share))
+
+
+class Trainer:
+    """One worker: its copy of the model, the shared fp32 weights and its stream of batches."""
+
+    def __init__(self, rank: int, options: argparse.Namespace) -> None:
+        torch.set_num_threads(1)
+        torch.manual_seed(SEED)
+        self.rank, self.options = rank, options
+        self.tokenizer = Tokenizer.from_file(str(options.work / "tokenizer.json"))
+        self.model = DemoModel(Shape())
+        weights = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        self.optimizer = Optimizer(weights)
+        self.chunk, self.tokens, self.loss = 0, 0, 0.0
+        self.checkpoint = options.work / "checkpoint.pt"
+        if self.checkpoint.exists():
+            saved = torch.load(self.checkpoint, weights_only=True)
+            self.optimizer.load(saved["optimizer"])
+            self.chunk, self.tokens = saved["chunk"], saved["tokens"]
+        self.model.to(torch.bfloat16)
+        self.forward = torch.compile(self.model, dynamic=True) if options.compile else self.model
+        self.sync()
+        self.batches = self.stream()
+
+    def sync(self) -> None:
+        """Rounds the fp32 weights into the model: it trains in the precision it ships in."""
+        for name, parameter in self.model.named_parameters():
+            parameter.data.copy_(self.optimizer.weights[name])
+
+    def stream(self) -> Iterator[Batch]:
+        while True:
+            self.chunk += 1
+            mix = mix_at(self.optimizer.steps, self.options)
+            yield from chunk_batches(self.tokenizer, f"{SEED} {self.rank} {self.chunk}", mix)
+
+    def backward(self, batch: Batch, total: dict[str, Tensor]) -> tuple[float, float]:
+        """Adds a batch's gradients to the total; returns its loss and its weight."""
+        logits = self.forward(batch.ids, batch.positions)
+        losses = functional.cross_entropy(logits, batch.targets, reduction="none")
+        loss = (losses * batch.weights).sum()
+        loss.backward()
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:
+                total[name] += parameter.grad
+                parameter.grad = None
+        return loss.item(), batch.weights.sum().item()
+
+    def step(self) -> None:
+        """One update from the batches of all workers."""
+        sizes = [weight.numel() for weight in self.optimizer.weights.values()]
+        flat = torch.zeros(sum(sizes) + 3)
+        views = flat[:-3].split(sizes)
+        total = {
+            name: view.view_as(weight)
+            for (name, weight), view in zip(self.optimizer.weights.items(), views, strict=True)
+        }
+        for _ in range(BATCHES_PER_STEP):
+            batch = next(self.batches)
+            loss, weight = self.backward(batch, total)
+            flat[-3:] += torch.tensor([loss, weight, float(batch.ids.numel())])
+        dist.all_reduce(flat)
+        flat[:-3] /= flat[-2]
+        self.optimizer.step(total, rate(self.optimizer.steps, self.options))
+        self.sync()
+        self.tokens += int(flat[-1])
+        self.loss += 0.02 * (float(flat[-3] / flat[-2]) - self.loss)
+
+    def save(self) -> None:
+        state = {"optimizer": self.optimizer.state(), "chunk": self.chunk, "tokens": self.tokens}
+        fresh = self.checkpoint.with_suffix(".new")
+        torch.save(state, fresh)
+        fresh.replace(self.checkpoint)
+
+    def run(self) -> None:
+        started, before = time.monotonic(), self.tokens
+        while self.optimizer.steps < self.options.steps:
+            self.step()
+            done = self.optimizer.steps
+            if self.rank == 0 and done % 20 == 0:
+                speed = (self.tokens - before) / (time.monotonic() - started)
+                print(f"step {done}/{self.options.steps} tokens {self.tokens / 1e6:.2f}M "
+                      f"loss {self.loss:.4f} {speed:.0f} tokens/s", flush=True)  # fmt: skip
+            if self.rank == 0 and (done % self.options.report == 0 or done == self.options.steps):
+                self.save()
+                print(held_out_report(self.model, self.tokenizer), flush=True)
+
+
+def work(options: argparse.Namespace) -> None:
+    """The body of one worker process."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    store = f"file://{options.work.resolve()}/rendezvous"
+    dist.init_process_group(
+        "gloo", init_method=store, rank=options.rank, world_size=options.workers,
+        timeout=timedelta(hours=12),
+    )  # fmt: skip
+    Trainer(options.rank, options).run()
+    dist.destroy_process_group()
+
+
+def start_workers(options: argparse.Namespace) -> int:
+    """Starts the workers as processes that show their purpose, and waits for them."""
+    command = [sys.executable, "-m", "tools.demo_model.train", *sys.argv[1:]]
+    workers = [subprocess.Popen([*command, "--rank", str(rank)]) for rank in range(options.workers)]
+    return max(abs(worker.wait()) for worker in workers)
+
+
+def main() -> None:
+    options = parse_arguments()
+    if options.rank is not None:
+        return work(options)
+    options.work.mkdir(parents=True, exist_ok=True)
+    (options.work / "rendezvous").unlink(missing_ok=True)
+    if not (options.work / "tokenizer.json").exists():
+        train_tokenizer(seed=SEED).save(str(options.work / "tokenizer.json"))
+    sys.exit(start_workers(options))
+
+
+if __name__ == "__main__":
+    main()
