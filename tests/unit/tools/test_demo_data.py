@@ -1,0 +1,167 @@
+"""The demo model's data: deterministic, split without overlap, right in what it teaches."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from tools.demo_model import arithmetic, recall, structured, talk, wordplay  # noqa: E402
+from tools.demo_model.example import (  # noqa: E402
+    Item,
+    is_held_out,
+    pieces,
+    render_answer,
+    render_prompt,
+)
+from tools.demo_model.mix import (  # noqa: E402
+    ALWAYS_TRAINED,
+    Mix,
+    draw,
+    held_out_items,
+    one_of_each,
+    training_pieces,
+)
+
+TEMPLATE = ROOT / "tools" / "demo_model" / "chat_template.jinja"
+MIX = Mix(longest=100)
+
+
+def items_of_every_kind(rounds: int = 40) -> Iterator[Item]:
+    rng = Random(5)
+    for _ in range(rounds):
+        yield from one_of_each(rng, MIX)
+
+
+def test_same_seed_gives_the_same_texts() -> None:
+    first, second = Random("a"), Random("a")
+    for _ in range(200):
+        assert training_pieces(first, MIX) == training_pieces(second, MIX)
+
+
+def test_splits_share_no_key() -> None:
+    rng = Random(1)
+    trained = {
+        item.key
+        for item in (draw(rng, MIX, held_out=False) for _ in range(3000))
+        if item.skill not in ALWAYS_TRAINED
+    }
+    held_out = {item.key for item in held_out_items(0, 600, MIX)}
+    assert held_out
+    assert not trained & held_out
+
+
+def test_a_swapped_sum_is_in_the_same_split() -> None:
+    assert arithmetic._key(12, 345, "+") == arithmetic._key(345, 12, "+")
+    assert arithmetic._key(12, 345, "-") != arithmetic._key(345, 12, "-")
+
+
+@pytest.mark.parametrize("digits", [1, 2, 3])
+@pytest.mark.parametrize("negative", [False, True])
+def test_equations_hold(digits: int, negative: bool) -> None:
+    rng = Random(digits)
+    for _ in range(300):
+        left, right = arithmetic.arithmetic_item(rng, digits, negative).answer.split(" = ")
+        a, sign, b = left.split()
+        assert int(right) == (int(a) + int(b) if sign == "+" else int(a) - int(b))
+        assert negative or int(right) >= 0
+
+
+def test_digit_steps_give_the_digits_of_the_result() -> None:
+    steps = arithmetic.digit_steps(478, 356, "+").splitlines()
+    assert steps == [
+        "ones: 8 + 6 = 14, write 4, carry 1",
+        "tens: 7 + 5 + 1 = 13, write 3, carry 1",
+        "hundreds: 4 + 3 + 1 = 8, write 8, carry 0",
+    ]
+    assert arithmetic.digit_steps(52, 17, "-").splitlines()[0].endswith("write 5, carry 1")
+
+
+def test_drills_hold_no_held_out_equation() -> None:
+    rng = Random(2)
+    for _ in range(200):
+        for piece in arithmetic.arithmetic_drill(rng)[::2]:
+            a, sign, b = piece.text.removesuffix("=").split()
+            assert not is_held_out(arithmetic._key(int(a), int(b), sign))
+
+
+def test_words_are_sorted_and_reversed_rightly() -> None:
+    rng = Random(3)
+    for _ in range(100):
+        answer = wordplay.sort_item(rng).answer.split(", ")
+        assert answer == sorted(answer)
+        item = wordplay.reverse_item(rng)
+        asked = item.prompt.split(": ")[1].replace(",", "").split()
+        assert item.answer.split(", ") == asked[::-1]
+
+
+def test_needles_and_memories_are_in_the_prompt() -> None:
+    rng = Random(4)
+    for _ in range(100):
+        for item in (recall.needle_item(rng, 20), recall.memory_item(rng, [])):
+            value = item.answer.rstrip(".").removeprefix("You have a pet ").split(" is ")[-1]
+            assert value.removeprefix("You live in ") in render_prompt(item)
+
+
+def test_json_answers_parse() -> None:
+    rng = Random(6)
+    for _ in range(200):
+        assert isinstance(json.loads(structured.json_item(rng).answer), dict)
+
+
+def test_tool_calls_fit_the_schema_of_an_offered_tool() -> None:
+    rng = Random(7)
+    for _ in range(300):
+        item = structured.tool_call_item(rng)
+        body = item.answer.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
+        call: dict[str, Any] = json.loads(body)
+        schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in item.tools}
+        properties = schemas[call["name"]]["properties"]
+        assert set(call["arguments"]) == set(properties)
+        for name, value in call["arguments"].items():
+            assert isinstance(value, int) == (properties[name]["type"] == "integer")
+
+
+def test_stories_have_no_open_slot() -> None:
+    rng = Random(8)
+    for _ in range(200):
+        story = talk.story_item(rng).answer
+        assert "{" not in story
+        assert story[-1] == "."
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_prompts_are_what_the_chat_template_renders(thinking: bool) -> None:
+    jinja2 = pytest.importorskip("jinja2")
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    template = environment.from_string(TEMPLATE.read_text())
+    for item in items_of_every_kind():
+        if item.completion:
+            continue
+        for system in ("", "Be brief."):
+            asked = replace(item, thinking=thinking, system=system)
+            messages = [{"role": "system", "content": system}] if system else []
+            messages += item.history
+            if item.prompt:
+                messages.append({"role": "user", "content": item.prompt})
+            rendered = template.render(
+                messages=messages, tools=list(item.tools) or None,
+                add_generation_prompt=True, enable_thinking=thinking,
+            )  # fmt: skip
+            assert rendered == render_prompt(asked)
+
+
+def test_only_the_answer_is_learned() -> None:
+    for item in items_of_every_kind(3):
+        prompt, answer = pieces(item)
+        assert (prompt.learn, answer.learn) == (False, True)
+        assert answer.text.startswith(render_answer(item))
