@@ -99,15 +99,15 @@ class ConfigReader:
             )
         return list(value)
 
-    def token_ids(self, key: str, vocab_size: int) -> tuple[int, ...]:
+    def token_ids(self, key: str) -> tuple[int, ...]:
         """A token id or a list of them; nothing where it is missing."""
         value = self._config.get(key)
         if value is None:
             return ()
         held = value if isinstance(value, list | tuple) else [value]
         for item in held:
-            if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item < vocab_size:
-                raise self.error(key, item, f"a token id from 0 to {vocab_size - 1}", 2)
+            if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item < MAX_VOCAB:
+                raise self.error(key, item, "a token id", 2)
         return tuple(held)
 
     def error(self, key: str, value: object, wanted: str, example: object) -> CheckpointError:

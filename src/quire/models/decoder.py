@@ -212,7 +212,7 @@ def decoder_facts(spec: DecoderSpec, reader: ConfigReader) -> ModelFacts:
         vocab_size=spec.vocab_size,
         max_model_len=scaled_positions(reader, spec.heads.head_dim),
         sliding_window=max(windows) if len(windows) == spec.num_layers else None,
-        eos_token_ids=reader.token_ids("eos_token_id", spec.vocab_size),
+        eos_token_ids=reader.token_ids("eos_token_id"),
         tie_word_embeddings=spec.tie_word_embeddings,
     )
 

@@ -103,7 +103,7 @@ def _facts(reader: ConfigReader) -> ModelFacts:
         vocab_size=spec.vocab_size,
         max_model_len=spec.num_positions,
         sliding_window=None,
-        eos_token_ids=reader.token_ids("eos_token_id", spec.vocab_size),
+        eos_token_ids=reader.token_ids("eos_token_id"),
         tie_word_embeddings=spec.tie_word_embeddings,
     )
 
