@@ -184,8 +184,12 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         return max(len(text) for text in self.stop) - 1
 
     def clone(self) -> SamplingParams:
-        """A copy for one request; shallow if `skip_clone` promises that nobody else holds it."""
-        return copy.copy(self) if self.skip_clone else copy.deepcopy(self)
+        """A copy for one request; its lists are its own unless `skip_clone` makes that needless."""
+        copied = copy.copy(self)
+        if not self.skip_clone:
+            copied.stop = list(self.stop or [])
+            copied.stop_token_ids = list(self.stop_token_ids or [])
+        return copied
 
     def verify(self) -> None:
         """Checks again, for fields assigned after construction. Raises RequestError."""

@@ -69,6 +69,8 @@ class SchedulerConfig:
     policy: SchedulingPolicy = "fcfs"
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
+    stream_interval: int = 1
+    """Tokens between two streamed outputs, unless a request asks for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class ObservabilityConfig:
 
     log_stats: bool
     stats_interval_s: float
+    otlp_traces_endpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,107 @@
+"""`EngineArgs`: what a user may choose about an engine, under vLLM's names.
+
+Made by users, `LLM` and the command line, whose options are generated from these fields and
+the text below each. `engine.build` turns them into an `EngineConfig`. Nothing is resolved
+here; None means that the machine or the checkpoint decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from quire.config.names import checked_arguments
+
+DtypeChoice = Literal["auto", "bfloat16", "float32", "float", "half", "float16"]
+
+
+@checked_arguments
+@dataclass(kw_only=False)
+class EngineArgs:
+    """Choices about one engine. Unknown names are an error that suggests the nearest one."""
+
+    model: str | None = None
+    """A directory in Hugging Face's layout, or a hub id; none: the bundled demo model."""
+    served_model_name: str | list[str] | None = None
+    """Name or names under which the server offers the model; `model` by default."""
+    tokenizer: str | None = None
+    """Directory or hub id of the tokenizer; the model's own by default."""
+    skip_tokenizer_init: bool = False
+    """Load no tokenizer: prompts must be token ids, outputs have no text."""
+    trust_remote_code: bool = False
+    """Accepted for compatibility; code from a checkpoint is never run, with or without it."""
+    revision: str | None = None
+    """Branch, tag or commit of the model on the hub."""
+    tokenizer_revision: str | None = None
+    """Branch, tag or commit of the tokenizer on the hub."""
+    hf_token: str | bool | None = None
+    """Token for private models on the hub; True: the one stored on this machine."""
+    hf_overrides: dict[str, Any] = field(default_factory=dict)
+    """Values that replace those of the checkpoint's config.json."""
+    download_dir: str | None = None
+    """Directory for downloads; the hub's own cache by default."""
+    dtype: DtypeChoice = "auto"
+    """Number format of weights and activations; `auto` is bfloat16, as vLLM chooses."""
+    quantization: str | None = None
+    """Quantise the weights while loading; none by default."""
+    max_model_len: int | None = None
+    """Most tokens of a request, prompt and output together; the checkpoint's limit by default.
+    -1: as many as the memory has room for."""
+    seed: int = 0
+    """Where the seeds of requests without one come from."""
+    max_logprobs: int = 20
+    """Most log-probabilities per token that a request may ask for; -1: the whole vocabulary."""
+    generation_config: str = "auto"
+    """Where sampling defaults come from: `auto` the model's generation_config.json, `vllm`
+    neutral ones, or a directory."""
+    override_generation_config: dict[str, Any] = field(default_factory=dict)
+    """Sampling defaults that replace those of generation_config.json."""
+    chat_template: str | None = None
+    """Chat template, as a file or as text; the tokenizer's own by default."""
+    block_size: int | None = None
+    """Tokens in a KV cache block; 16 by default."""
+    enable_prefix_caching: bool | None = None
+    """Keep the KV cache of finished prompts for later ones that begin alike; on by default."""
+    kv_cache_dtype: str = "auto"
+    """Number format of the KV cache; `auto` is the model's dtype."""
+    gpu_memory_utilization: float = 0.92
+    """Share of the memory that is available at start which weights and KV cache may use."""
+    kv_cache_memory_bytes: int | None = None
+    """Size of the KV cache in bytes; from the available memory by default."""
+    num_gpu_blocks_override: int | None = None
+    """Size of the KV cache in blocks; for tests of preemption."""
+    max_num_batched_tokens: int | None = None
+    """Most tokens in one step; 4096 for `LLM`, 2048 for a server."""
+    max_num_seqs: int | None = None
+    """Most requests in one step; 256 for `LLM`, 128 for a server."""
+    enable_chunked_prefill: bool | None = None
+    """Let a long prompt be computed over several steps; on by default."""
+    long_prefill_token_threshold: int = 0
+    """Longest piece of one prompt in a step while other requests wait or run; 0: no limit."""
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    """Who runs first: in order of arrival, or by the requests' priority (lower first)."""
+    max_num_queued_reqs: int | None = None
+    """Most requests that may wait in a server before further ones are turned away."""
+    max_num_queued_tokens: int | None = None
+    """Most prompt tokens that may wait in a server before further requests are turned away."""
+    stream_interval: int = 1
+    """Tokens between two streamed outputs of a request; the first and the last come at once."""
+    backend: Literal["auto", "cpu", "reference"] = "auto"
+    """What computes: the native library, or NumPy; `auto` takes the native one if it loads."""
+    num_threads: int | None = None
+    """Compute threads; from the machine's cores and this process's limits by default."""
+    enforce_eager: bool = False
+    """Accepted for compatibility; nothing is compiled at run time, with or without it."""
+    disable_log_stats: bool = False
+    """Do not log a line of statistics every ten seconds."""
+    otlp_traces_endpoint: str | None = None
+    """Where a server sends OpenTelemetry traces; nowhere by default."""
+
+
+@checked_arguments
+@dataclass
+class AsyncEngineArgs(EngineArgs):
+    """What `AsyncLLMEngine` takes."""
+
+    enable_log_requests: bool = False
+    """Log each request's id, sizes and sampling parameters. Prompts are never logged."""

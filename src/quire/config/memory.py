@@ -1,0 +1,188 @@
+"""How much memory there is, and what an engine may make of it.
+
+Called where an engine is configured. Reads /proc and the cgroup files, nothing else; a
+container's limit counts as much as the machine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.errors import DoesNotFitError
+from quire.units import ceil_div, format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AvailableMemory:
+    """Bytes that this process may still use, and what says so."""
+
+    available_bytes: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeeds:
+    """What a model asks of memory, in bytes unless the name says otherwise."""
+
+    weight_bytes: int
+    workspace_bytes: int
+    kv_block_bytes: int
+    block_size: int
+    max_model_len: int
+    max_num_seqs: int
+
+
+@dataclass(frozen=True, slots=True)
+class KVMemoryChoice:
+    """The user's say in the size of the KV cache; the first that is set counts."""
+
+    num_blocks: int | None
+    cache_bytes: int | None
+    utilization: float
+
+
+def available_memory(root: Path = Path("/")) -> AvailableMemory:
+    """The smallest of what the machine and every enclosing cgroup have left.
+
+    Memory of file caches counts as available: the kernel gives it up for the asking.
+    """
+    found = [AvailableMemory(_meminfo_available(root), "this machine")]
+    found += _cgroup_v2(root)
+    found += _cgroup_v1(root)
+    return min(found, key=lambda memory: memory.available_bytes)
+
+
+def num_kv_blocks(needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableMemory) -> int:
+    """The number of KV blocks: as many as could ever be in use, if there is room for them.
+
+    Raises DoesNotFitError where the weights, or one request of `max_model_len`, do not fit.
+    """
+    if choice.num_blocks is not None:
+        num_blocks = choice.num_blocks
+    else:
+        useful = needs.max_num_seqs * ceil_div(needs.max_model_len, needs.block_size)
+        num_blocks = min(useful, kv_budget_bytes(needs, choice, memory) // needs.kv_block_bytes)
+    if num_blocks * needs.block_size < needs.max_model_len:
+        raise DoesNotFitError(_context_message(needs, max(0, num_blocks), memory))
+    return num_blocks
+
+
+def kv_budget_bytes(needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableMemory) -> int:
+    """Bytes for the KV cache. Raises DoesNotFitError if the weights alone are too large."""
+    fixed = needs.weight_bytes + needs.workspace_bytes
+    wanted = fixed + (choice.cache_bytes or 0)
+    limit = memory.available_bytes
+    if choice.cache_bytes is None:
+        limit = int(limit * choice.utilization)
+    if wanted > limit:
+        raise DoesNotFitError(_weights_message(needs, choice, memory))
+    return choice.cache_bytes if choice.cache_bytes is not None else limit - fixed
+
+
+def longest_fit(needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableMemory) -> int:
+    """The longest context of which one request fits."""
+    if choice.num_blocks is not None:
+        return choice.num_blocks * needs.block_size
+    return kv_budget_bytes(needs, choice, memory) // needs.kv_block_bytes * needs.block_size
+
+
+def _weights_message(needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableMemory) -> str:
+    room = format_bytes(memory.available_bytes)
+    weights, workspace = format_bytes(needs.weight_bytes), format_bytes(needs.workspace_bytes)
+    if choice.cache_bytes is not None:
+        fits = memory.available_bytes - needs.weight_bytes - needs.workspace_bytes
+        if fits > 0:
+            return (
+                f"kv_cache_memory_bytes={choice.cache_bytes} does not fit: {room} are available "
+                f"({memory.source}), of which the weights take {weights} and a step {workspace}; "
+                f"{fits} would fit"
+            )
+    return (
+        f"the model does not fit: its weights need {weights} and a step {workspace}, and "
+        f"{format_bytes(memory.available_bytes * choice.utilization)} may be used: "
+        f"gpu_memory_utilization={choice.utilization:g} of the {room} available "
+        f"({memory.source}). Free memory, take a smaller model, or a smaller "
+        "max_num_batched_tokens"
+    )
+
+
+def _context_message(needs: MemoryNeeds, num_blocks: int, memory: AvailableMemory) -> str:
+    wanted = ceil_div(needs.max_model_len, needs.block_size) * needs.kv_block_bytes
+    fits = num_blocks * needs.block_size
+    return (
+        f"To serve at least one request with the model's max seq len ({needs.max_model_len}), "
+        f"{format_bytes(wanted)} KV cache is needed, which is larger than the available KV "
+        f"cache memory ({format_bytes(num_blocks * needs.kv_block_bytes)} after "
+        f"{format_bytes(needs.weight_bytes)} of weights, out of "
+        f"{format_bytes(memory.available_bytes)} available: {memory.source}). Based on the "
+        f"available memory, the estimated maximum model length is {fits}: set "
+        f"max_model_len={fits}, or -1 to let the engine choose"
+    )
+
+
+def _meminfo_available(root: Path) -> int:
+    values = {}
+    for line in (root / "proc/meminfo").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        values[name] = int(rest.split()[0]) * 1024
+    return values.get("MemAvailable", values.get("MemFree", 0))
+
+
+def _cgroup_v2(root: Path) -> Iterator[AvailableMemory]:
+    mount = root / "sys/fs/cgroup"
+    for directory in _own_and_above(mount, _own_cgroup(root, "")):
+        limit = _read_number(directory / "memory.max")
+        used = _read_number(directory / "memory.current")
+        if limit is not None and used is not None:
+            cache = _read_stat(directory / "memory.stat", ("inactive_file", "active_file"))
+            yield AvailableMemory(max(0, limit - max(0, used - cache)), "the cgroup's limit")
+
+
+def _cgroup_v1(root: Path) -> Iterator[AvailableMemory]:
+    mount = root / "sys/fs/cgroup/memory"
+    for directory in _own_and_above(mount, _own_cgroup(root, "memory")):
+        limit = _read_number(directory / "memory.limit_in_bytes")
+        used = _read_number(directory / "memory.usage_in_bytes")
+        if limit is not None and used is not None and limit < 1 << 60:
+            names = ("total_inactive_file", "total_active_file")
+            cache = _read_stat(directory / "memory.stat", names)
+            yield AvailableMemory(max(0, limit - max(0, used - cache)), "the cgroup's limit")
+
+
+def _own_cgroup(root: Path, controller: str) -> str:
+    """This process's path below the mount; v2 is the line with no controller."""
+    file = root / "proc/self/cgroup"
+    if not file.is_file():
+        return ""
+    for line in file.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(",") and (controller or not controllers):
+            return path.strip("/")
+    return ""
+
+
+def _own_and_above(mount: Path, path: str) -> Iterator[Path]:
+    """A path may be told from outside the container, where it does not exist: the mount counts."""
+    directory = mount / path
+    while directory != mount and mount in directory.parents:
+        yield directory
+        directory = directory.parent
+    yield mount
+
+
+def _read_number(file: Path) -> int | None:
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _read_stat(file: Path, names: tuple[str, ...]) -> int:
+    try:
+        rows = [line.split() for line in file.read_text().splitlines()]
+    except OSError:
+        return 0
+    return sum(int(row[1]) for row in rows if len(row) == 2 and row[0] in names)

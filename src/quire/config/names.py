@@ -1,0 +1,67 @@
+"""Engine arguments as people write them: unknown names are refused with the nearest known one,
+and vLLM's names that nothing here implements are refused unless they ask for nothing.
+
+Called when an `EngineArgs` is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from quire.config.unsupported import UNSUPPORTED
+from quire.errors import ConfigError, UnknownArgumentError
+
+T = TypeVar("T")
+
+
+def check_names(given: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """The arguments among `given` that are `known`.
+
+    Raises UnknownArgumentError for a name nobody knows, ConfigError for a known one of vLLM's
+    that is set to something it would have to do.
+    """
+    known = set(known)
+    kept: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in known:
+            kept[name] = value
+        elif name in UNSUPPORTED:
+            _check_neutral(name, value)
+        else:
+            raise UnknownArgumentError(_unknown_message(name, known))
+    return kept
+
+
+def checked_arguments(cls: type[T]) -> type[T]:
+    """Class decorator for a dataclass: its constructor runs keywords through `check_names`."""
+    make = cls.__init__
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+
+    @functools.wraps(make)
+    def init(self: T, *args: Any, **given: Any) -> None:
+        make(self, *args, **check_names(given, names))
+
+    cls.__init__ = init  # type: ignore[assignment,method-assign]
+    return cls
+
+
+def _check_neutral(name: str, value: object) -> None:
+    entry = UNSUPPORTED[name]
+    if value is None or any(
+        type(value) is type(allowed) and value == allowed for allowed in entry.neutral
+    ):
+        return
+    raise ConfigError(
+        f"{name}={value!r} is not supported: {entry.reason}; "
+        f"leave it out or at {entry.neutral[0] if entry.neutral else None!r}"
+    )
+
+
+def _unknown_message(name: str, known: set[str]) -> str:
+    nearest = difflib.get_close_matches(name, [*known, *UNSUPPORTED], n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return f"unknown engine argument {name!r}{hint}"

@@ -1,0 +1,223 @@
+"""Turns choices, checkpoint facts and machine facts into concrete values; one function a concern.
+
+Called by `engine.build`, which brings what lies above this layer (a backend's abilities, a
+program's sizes) in as plain numbers. Raises ConfigError naming the argument, its value and
+one that works.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from quire import env
+from quire.config.checkpoint import default_sampling_params, read_generation_config
+from quire.config.engine_args import EngineArgs
+from quire.config.memory import KVMemoryChoice
+from quire.config.records import ObservabilityConfig, SchedulerConfig
+from quire.errors import ConfigError, RequestError
+from quire.log import get_logger
+from quire.params import SamplingParams
+
+logger = get_logger(__name__)
+
+Usage = Literal["llm", "server"]
+"""Who will use the engine: `LLM` in a script, or many clients of a server."""
+
+Dtype = Literal["float32", "bfloat16"]
+
+_BUDGETS: dict[Usage, int] = {"llm": 4096, "server": 2048}
+_SEQS: dict[Usage, int] = {"llm": 256, "server": 128}
+_QUEUED_REQS: dict[Usage, int | None] = {"llm": None, "server": 1024}
+_QUEUED_TOKENS: dict[Usage, int | None] = {"llm": None, "server": 4 * 1024 * 1024}
+_SPELLINGS: dict[str, str] = {
+    "float": "float32", "float32": "float32", "bfloat16": "bfloat16",
+    "half": "float16", "float16": "float16",
+}  # fmt: skip
+DEFAULT_BLOCK_SIZE = 16
+MAX_BLOCK_SIZE = 1024
+
+
+def resolve_dtype(args: EngineArgs, hf_config: Mapping[str, Any], dtypes: Collection[str]) -> Dtype:
+    """The arithmetic: bfloat16 unless float32 is asked for or is all that the backend has."""
+    stored = str(hf_config.get("dtype") or hf_config.get("torch_dtype") or "float32")
+    stored = stored.removeprefix("torch.")
+    wanted = _SPELLINGS.get(args.dtype)
+    if args.dtype == "auto":
+        wanted = "bfloat16" if "bfloat16" in dtypes else "float32"
+        if stored == "float16":
+            logger.info("the checkpoint is float16; computing in %s", wanted)
+    if wanted is None:
+        names = ", ".join(("auto", *_SPELLINGS))
+        raise ConfigError(f"dtype={args.dtype!r} is not known; use one of {names}")
+    if wanted == "float16" or wanted not in dtypes:
+        raise ConfigError(
+            f"dtype={args.dtype!r} is not computed here; use one of auto, {', '.join(dtypes)} "
+            "(a float16 checkpoint is read and converted)"
+        )
+    return "float32" if wanted == "float32" else "bfloat16"
+
+
+def resolve_kv_cache_dtype(args: EngineArgs, dtype: Dtype, kv_cache_dtypes: Collection[str]) -> str:
+    """The KV cache's number format."""
+    wanted = dtype if args.kv_cache_dtype == "auto" else args.kv_cache_dtype
+    if wanted not in kv_cache_dtypes:
+        raise ConfigError(
+            f"kv_cache_dtype={args.kv_cache_dtype!r} is not available here; "
+            f"use one of auto, {', '.join(kv_cache_dtypes)}"
+        )
+    return wanted
+
+
+def resolve_max_model_len(args: EngineArgs, derived: int) -> int | None:
+    """The context length; `derived` is the checkpoint's limit. None: what the memory allows."""
+    wanted = args.max_model_len
+    if wanted is None:
+        return derived
+    if wanted == -1:
+        return None
+    if wanted < 1:
+        raise ConfigError(f"max_model_len must be positive or -1, got {wanted}; try {derived}")
+    if wanted > derived:
+        raise ConfigError(
+            f"max_model_len={wanted} is larger than the model's own limit of {derived}, beyond "
+            f"which its positions mean nothing; use at most {derived}"
+        )
+    return wanted
+
+
+def resolve_scheduler(args: EngineArgs, usage: Usage, max_model_len: int) -> SchedulerConfig:
+    """Bounds on a step. The defaults are vLLM's for a CPU."""
+    chunked = args.enable_chunked_prefill is not False
+    budget = args.max_num_batched_tokens
+    if budget is None:
+        budget = _BUDGETS[usage] if chunked else max(_BUDGETS[usage], max_model_len)
+    _check_positive("max_num_batched_tokens", budget, _BUDGETS[usage])
+    seqs = args.max_num_seqs
+    if seqs is None:
+        seqs = min(_SEQS[usage], budget)
+    _check_positive("max_num_seqs", seqs, _SEQS[usage])
+    if budget < seqs:
+        raise ConfigError(
+            f"max_num_batched_tokens ({budget}) must be greater than or equal to "
+            f"max_num_seqs ({seqs})"
+        )
+    if not chunked and budget < max_model_len:
+        raise ConfigError(
+            f"max_num_batched_tokens ({budget}) is smaller than max_model_len ({max_model_len}), "
+            "so that without chunked prefill longer prompts could never run; "
+            f"use at least {max_model_len}, or leave enable_chunked_prefill on"
+        )
+    if args.long_prefill_token_threshold < 0:
+        raise ConfigError(
+            "long_prefill_token_threshold must be at least 0, "
+            f"got {args.long_prefill_token_threshold}; 0 means no limit"
+        )
+    if args.scheduling_policy not in ("fcfs", "priority"):
+        raise ConfigError(
+            f"scheduling_policy={args.scheduling_policy!r} is not known; use fcfs or priority"
+        )
+    for name in ("max_num_queued_reqs", "max_num_queued_tokens"):
+        _check_positive(name, getattr(args, name), 1024)
+    _check_positive("stream_interval", args.stream_interval, 1)
+    return SchedulerConfig(
+        max_num_batched_tokens=budget,
+        max_num_seqs=seqs,
+        enable_chunked_prefill=chunked,
+        long_prefill_token_threshold=args.long_prefill_token_threshold,
+        policy=args.scheduling_policy,
+        max_num_queued_reqs=args.max_num_queued_reqs or _QUEUED_REQS[usage],
+        max_num_queued_tokens=args.max_num_queued_tokens or _QUEUED_TOKENS[usage],
+        stream_interval=args.stream_interval,
+    )
+
+
+def resolve_block_size(args: EngineArgs) -> int:
+    """Tokens in a KV block."""
+    size = DEFAULT_BLOCK_SIZE if args.block_size is None else args.block_size
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BLOCK_SIZE:
+        raise ConfigError(f"block_size must be from 1 to {MAX_BLOCK_SIZE}, got {size!r}; try 16")
+    return size
+
+
+def resolve_kv_choice(args: EngineArgs) -> KVMemoryChoice:
+    """What the user says of the KV cache's size."""
+    share = args.gpu_memory_utilization
+    if not (isinstance(share, (int, float)) and math.isfinite(share) and 0 < share <= 1):
+        raise ConfigError(f"gpu_memory_utilization must be in (0, 1], got {share!r}; try 0.92")
+    _check_positive("kv_cache_memory_bytes", args.kv_cache_memory_bytes, 1 << 30)
+    _check_positive("num_gpu_blocks_override", args.num_gpu_blocks_override, 1024)
+    return KVMemoryChoice(args.num_gpu_blocks_override, args.kv_cache_memory_bytes, float(share))
+
+
+def resolve_sampling_defaults(
+    args: EngineArgs, path: Path, hf_config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Sampling defaults for requests that leave them open, checked as a request's would be."""
+    source = args.generation_config
+    if source == "vllm":
+        found: dict[str, Any] = {}
+    elif source == "auto":
+        found = dict(default_sampling_params(read_generation_config(path, hf_config)))
+    else:
+        found = dict(default_sampling_params(read_generation_config(Path(source), {})))
+    overrides = default_sampling_params(args.override_generation_config)
+    found = _without_unsupported({**found, **overrides}, overrides)
+    try:
+        SamplingParams.from_optional(**found)
+    except RequestError as error:
+        raise ConfigError(
+            f"the sampling defaults of the model cannot be used: {error} "
+            "Set generation_config='vllm' to ignore them"
+        ) from error
+    if found and source != "vllm":
+        logger.info(
+            "Default sampling parameters come from the model's generation_config.json: %s. "
+            "If this is not intended, use generation_config='vllm'.",
+            found,
+        )
+    return found
+
+
+def resolve_observability(args: EngineArgs) -> ObservabilityConfig:
+    """What is told, and how often."""
+    return ObservabilityConfig(
+        log_stats=not args.disable_log_stats,
+        stats_interval_s=env.stats_interval_s(),
+        otlp_traces_endpoint=args.otlp_traces_endpoint,
+    )
+
+
+def served_names(args: EngineArgs, model: str) -> tuple[str, ...]:
+    """The names under which a server offers the model."""
+    names = args.served_model_name or model
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+_UNSUPPORTED_DEFAULTS = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
+
+
+def _without_unsupported(found: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's recommendation of a penalty is dropped with a warning; a user's is refused."""
+    kept = dict(found)
+    for name, neutral in _UNSUPPORTED_DEFAULTS.items():
+        value = kept.pop(name, neutral)
+        if value == neutral:
+            continue
+        if name in overrides:
+            raise ConfigError(
+                f"override_generation_config: {name} is not supported yet; leave it at {neutral}"
+            )
+        logger.warning(
+            "the model recommends %s=%s, which is not supported yet and is not applied", name, value
+        )
+    return kept
+
+
+def _check_positive(name: str, value: int | None, example: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} must be a positive whole number, got {value!r}; try {example}")

@@ -1,0 +1,186 @@
+"""`CompletionState`: one output of a request as it grows, from tokens to text and logprobs.
+
+Owned by the OutputProcessor, one per core request. Knows one completion; nothing of the
+request's other outputs or of who waits.
+"""
+
+from __future__ import annotations
+
+from quire.outputs import CompletionOutput, Logprob, LogprobsOnePosition, RequestStateStats
+from quire.params import RequestOutputKind, SamplingParams
+from quire.protocol import EngineCoreOutput, TokenLogprobs
+from quire.tokenizer import IncrementalDetokenizer, StopChecker, Tokenizer
+
+
+class CompletionState:
+    """Tokens, text and log-probabilities of one output so far.
+
+    Without stop strings the text of a FINAL_ONLY output is made once, at the end: nobody
+    looks at it before.
+    """
+
+    __slots__ = (
+        "_cumulative_logprob", "_detokenizer", "_logprobs", "_num_sent_chars", "_num_sent_tokens",
+        "_params", "_stop", "_text", "_tokenizer", "error", "finish_reason", "index", "is_lazy",
+        "num_cached_tokens", "stats", "stop_reason", "token_ids",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        index: int,
+        params: SamplingParams,
+        prompt_token_ids: list[int],
+        tokenizer: Tokenizer | None,
+        arrival_time: float,
+    ) -> None:
+        self.index = index
+        self.token_ids: list[int] = []
+        self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        self.error: str | None = None
+        self.num_cached_tokens = 0
+        self.stats = RequestStateStats(arrival_time=arrival_time, queued_ts=arrival_time)
+        self._params = params
+        self._tokenizer = tokenizer
+        self._text = ""
+        self._num_sent_tokens = 0
+        self._num_sent_chars = 0
+        self._logprobs: list[LogprobsOnePosition] | None = (
+            None if params.num_logprobs is None else []
+        )
+        self._cumulative_logprob = None if params.num_logprobs is None else 0.0
+        self._detokenizer: IncrementalDetokenizer | None = None
+        self._stop: StopChecker | None = None
+        if tokenizer is not None and params.detokenize:
+            self._detokenizer = IncrementalDetokenizer.create(
+                tokenizer,
+                prompt_token_ids,
+                skip_special_tokens=params.skip_special_tokens,
+                spaces_between_special_tokens=params.spaces_between_special_tokens,
+            )
+            if params.stop:
+                self._stop = StopChecker(
+                    params.stop, include_stop_str_in_output=params.include_stop_str_in_output
+                )
+        is_final_only = params.output_kind is RequestOutputKind.FINAL_ONLY
+        self.is_lazy = is_final_only and self._stop is None
+        """Nothing is shown before the end."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more will come."""
+        return self.finish_reason is not None
+
+    def take(self, output: EngineCoreOutput, timestamp: float) -> bool:
+        """Takes in what a step gave. True if a stop string ended the output here, so that the
+        core has yet to be told."""
+        stats, new = self.stats, output.new_token_ids
+        if not self.token_ids and new:
+            stats.first_token_ts = timestamp
+            stats.first_token_latency = timestamp - stats.arrival_time
+            stats.scheduled_ts = output.scheduled_time or timestamp
+            self.num_cached_tokens = output.num_cached_tokens
+        stats.last_token_ts = timestamp
+        stats.num_preemptions = output.num_preemptions
+        is_stopped_by_string = False
+        if self.is_lazy:
+            self.token_ids += new
+        else:
+            is_stopped_by_string = self._detokenize(new, output.finish_reason == "stop")
+        stats.num_generation_tokens = len(self.token_ids)
+        if output.logprobs is not None:
+            self._take_logprobs(output.logprobs)
+        if is_stopped_by_string:
+            self.finish_reason = "stop"
+            self.stop_reason = self._stop.matched if self._stop else None
+            return output.finish_reason is None
+        if output.finish_reason is not None:
+            self.finish(output.finish_reason, output.stop_reason, output.error)
+        return False
+
+    def finish(
+        self, reason: str, stop_reason: int | str | None = None, error: str | None = None
+    ) -> None:
+        """Ends the output; the text that was held back comes out."""
+        self.finish_reason, self.stop_reason, self.error = reason, stop_reason, error
+        if self._detokenizer is None:
+            return
+        if self.is_lazy:
+            shown = self.token_ids
+            if reason == "stop" and not self._params.include_stop_str_in_output:
+                shown = shown[:-1]
+            self._text = self._detokenizer.push(shown)
+        tail = self._detokenizer.finish()
+        if self._stop is not None:
+            tail = self._stop.feed(tail, may_stop=False) + self._stop.finish()
+        self._text += tail
+
+    def is_due(self, stream_interval: int) -> bool:
+        """Whether an output is worth sending now; always the first and the last."""
+        pending = len(self.token_ids) - self._num_sent_tokens
+        return self.is_finished or not self._num_sent_tokens or pending >= stream_interval
+
+    def snapshot(self, kind: RequestOutputKind) -> CompletionOutput:
+        """The output so far, or what is new since the last snapshot for DELTA."""
+        token_ids, text, logprobs = self.token_ids, self._text, self._logprobs
+        if kind is RequestOutputKind.DELTA:
+            begin = self._num_sent_tokens
+            token_ids, text = token_ids[begin:], text[self._num_sent_chars :]
+            logprobs = None if logprobs is None else logprobs[begin:]
+        elif not self.is_finished:
+            token_ids = token_ids.copy()
+            logprobs = None if logprobs is None else logprobs.copy()
+        self._num_sent_tokens, self._num_sent_chars = len(self.token_ids), len(self._text)
+        return CompletionOutput(
+            index=self.index,
+            text=text,
+            token_ids=token_ids,
+            cumulative_logprob=self._cumulative_logprob,
+            logprobs=logprobs,
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )
+
+    def _detokenize(self, new: list[int], ends_with_stop_token: bool) -> bool:
+        """Appends tokens and their text, up to a stop string. True if one was found.
+
+        The text of a stop token is left out, unless stop strings are to be included too.
+        """
+        last = len(new) - 1
+        for position, token_id in enumerate(new):
+            self.token_ids.append(token_id)
+            if self._detokenizer is None:
+                continue
+            if (
+                position == last
+                and ends_with_stop_token
+                and not self._params.include_stop_str_in_output
+            ):
+                break
+            text = self._detokenizer.push((token_id,))
+            if self._stop is None:
+                self._text += text
+                continue
+            may_stop = len(self.token_ids) > self._params.min_tokens
+            self._text += self._stop.feed(text, may_stop=may_stop)
+            if self._stop.matched is not None:
+                return True
+        return False
+
+    def _take_logprobs(self, positions: list[TokenLogprobs]) -> None:
+        if self._logprobs is None or self._cumulative_logprob is None:
+            return
+        for found in positions[: len(self.token_ids) - len(self._logprobs)]:
+            self._cumulative_logprob += found.logprobs[0]
+            position: LogprobsOnePosition = {}
+            for token_id, logprob, rank in zip(
+                found.token_ids, found.logprobs, found.ranks, strict=True
+            ):
+                if token_id not in position:
+                    position[token_id] = Logprob(logprob, rank, self._piece(token_id))
+            self._logprobs.append(position)
+
+    def _piece(self, token_id: int) -> str | None:
+        if self._tokenizer is None or not self._params.detokenize:
+            return None
+        return self._tokenizer.decode([token_id], skip_special_tokens=False)

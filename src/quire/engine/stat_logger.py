@@ -1,0 +1,71 @@
+"""`LoggingStatLogger`: one line of statistics every ten seconds, in vLLM's words.
+
+Called after each step by whoever drives an engine. Knows counts; nothing of requests.
+"""
+
+from __future__ import annotations
+
+import time
+
+from quire.config.records import EngineConfig
+from quire.log import get_logger
+from quire.protocol import SchedulerStats
+
+logger = get_logger(__name__)
+
+
+class LoggingStatLogger:
+    """Counts since the last line, and the newest snapshot. One thread."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._interval_s = config.observability.stats_interval_s
+        self._last_log_s = time.monotonic()
+        self._num_prompt_tokens = 0
+        self._num_generation_tokens = 0
+        self._num_preemptions = 0
+        self._num_queried_tokens = 0
+        self._num_hit_tokens = 0
+        self._was_idle = False
+        self._stats = SchedulerStats(num_running=0, num_waiting=0, kv_cache_usage=0.0)
+
+    def record(
+        self, stats: SchedulerStats | None, num_prompt_tokens: int, num_generation_tokens: int
+    ) -> None:
+        """Takes in a step."""
+        self._num_prompt_tokens += num_prompt_tokens
+        self._num_generation_tokens += num_generation_tokens
+        if stats is not None:
+            self._stats = stats
+            self._num_preemptions += stats.num_preemptions
+            self._num_queried_tokens += stats.num_prefix_queried_tokens
+            self._num_hit_tokens += stats.num_prefix_hit_tokens
+
+    def log_if_due(self) -> None:
+        """Logs when the interval has passed."""
+        if time.monotonic() - self._last_log_s >= self._interval_s:
+            self.log()
+
+    def log(self) -> None:
+        """Logs now; an engine that was idle for two lines is not worth a third."""
+        now = time.monotonic()
+        elapsed = max(now - self._last_log_s, 1e-9)
+        prompt_rate = self._num_prompt_tokens / elapsed
+        generation_rate = self._num_generation_tokens / elapsed
+        is_idle = not (self._num_prompt_tokens or self._num_generation_tokens)
+        parts = [
+            f"Avg prompt throughput: {prompt_rate:.1f} tokens/s",
+            f"Avg generation throughput: {generation_rate:.1f} tokens/s",
+            f"Running: {self._stats.num_running} reqs",
+            f"Waiting: {self._stats.num_waiting} reqs",
+        ]
+        if self._num_preemptions:
+            parts.append(f"Preemptions: {self._num_preemptions}")
+        parts.append(f"CPU KV cache usage: {self._stats.kv_cache_usage * 100:.1f}%")
+        if self._num_queried_tokens:
+            rate = self._num_hit_tokens / self._num_queried_tokens
+            parts.append(f"Prefix cache hit rate: {rate * 100:.1f}%")
+        level = logger.debug if is_idle and self._was_idle else logger.info
+        level("Engine 000: %s", ", ".join(parts))
+        self._was_idle = is_idle
+        self._last_log_s = now
+        self._num_prompt_tokens = self._num_generation_tokens = self._num_preemptions = 0

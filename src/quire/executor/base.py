@@ -1,0 +1,28 @@
+"""The contract between `EngineCore` and its workers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from quire.backends.base import MemoryReport
+from quire.protocol import SchedulePlan, StepResult
+
+
+class Executor(ABC):
+    """Runs plans on one worker or many. Constructing one loads the model. One caller at a time."""
+
+    @abstractmethod
+    def execute(self, plan: SchedulePlan) -> StepResult:
+        """One step: the second of the three verbs.
+
+        Raises BackendError if the computation failed: then the plan's changes to requests are
+        applied, its requests hold nothing of use, and further plans may be executed.
+        """
+
+    @abstractmethod
+    def memory(self) -> list[MemoryReport]:
+        """What each worker holds."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Frees everything. Idempotent."""

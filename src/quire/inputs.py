@@ -1,0 +1,28 @@
+"""The forms in which a user may give a prompt: text, token ids, or a dict of either.
+
+Read by the InputProcessor. Names are vLLM's.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class _PromptOptions(TypedDict, total=False):
+    cache_salt: str
+    """Requests share cached prefixes only under an equal salt."""
+
+
+class TextPrompt(_PromptOptions):
+    """A text, to be tokenised."""
+
+    prompt: str
+
+
+class TokensPrompt(_PromptOptions):
+    """Token ids, used as they are."""
+
+    prompt_token_ids: list[int]
+
+
+PromptType = str | list[int] | TextPrompt | TokensPrompt

@@ -1,0 +1,50 @@
+"""Which backend computes: the native one where it loads, NumPy otherwise.
+
+Called by `Worker`, and where an engine is configured.
+"""
+
+from __future__ import annotations
+
+from quire import env
+from quire.backends.base import Backend
+from quire.config.records import BackendName, DeviceConfig
+from quire.errors import BackendError, ConfigError
+from quire.log import get_logger
+
+logger = get_logger(__name__)
+
+
+def choose_device(backend: str, num_threads: int | None) -> DeviceConfig:
+    """Settles backend, instruction set and threads; `backend` may be `auto`.
+
+    Raises BackendError if a backend that was asked for by name does not load.
+    """
+    wanted = env.forced_backend() or backend
+    if wanted not in ("auto", "cpu", "reference"):
+        raise ConfigError(f"backend={wanted!r} is not known; use auto, cpu or reference")
+    if num_threads is not None and (isinstance(num_threads, bool) or num_threads < 1):
+        raise ConfigError(f"num_threads must be positive, got {num_threads!r}; leave it out")
+    if wanted == "reference":
+        return DeviceConfig("reference", None, 1)
+    try:
+        from quire.backends.cpu import CpuBackend
+
+        backend = CpuBackend(num_threads=num_threads)
+    except (ImportError, BackendError) as error:
+        if wanted == "cpu":
+            raise BackendError(f"the CPU backend does not load: {error}") from error
+        logger.warning("the CPU backend does not load (%s): NumPy computes, slowly", error)
+        return DeviceConfig("reference", None, 1)
+    return DeviceConfig("cpu", backend.isa, backend.num_threads)
+
+
+def make_backend(device: DeviceConfig) -> Backend:
+    """The backend that `choose_device` settled on. Raises BackendError."""
+    name: BackendName = device.backend
+    if name == "reference":
+        from quire.backends.reference import ReferenceBackend
+
+        return ReferenceBackend()
+    from quire.backends.cpu import CpuBackend
+
+    return CpuBackend(isa=device.isa, num_threads=device.num_threads)

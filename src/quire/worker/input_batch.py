@@ -1,0 +1,140 @@
+"""`InputBatch`: every request that the worker holds, as rows of flat arrays that persist.
+
+A step's input is gathered from these rows with a handful of NumPy calls, whatever the number
+of requests. Called by `ModelRunner`. Knows plans and rows; nothing of models.
+
+Legend: T tokens in the step, R requests of the step, L rows that need logits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import StepBatch
+from quire.errors import IntegrityError
+from quire.protocol import ScheduledRequest, SchedulePlan
+from quire.worker.sampling_rows import SamplingRows
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class PreparedStep:
+    """A step's input, and what is needed to take its output in."""
+
+    batch: StepBatch
+    rows: Ints
+    """[R]; each request's row, in the plan's order."""
+    ends: Ints
+    """[R]; computed tokens after the step."""
+    samples: NDArray[np.bool_] | None
+    """[R]; whose next token is chosen; None: everyone's."""
+    sampled_rows: Ints
+    """[L]; the rows of those."""
+
+
+class InputBatch:
+    """One row per request, from its start to its release; free rows are reused.
+
+    Row r knows `known[r]`, the tokens it was started with, and `last_token[r]`, the newest one:
+    between those two nothing is ever needed again. Owned by the worker's thread.
+    """
+
+    def __init__(self, max_num_seqs: int, max_blocks_per_seq: int, vocab_size: int) -> None:
+        self.row_of: dict[str, int] = {}
+        self.sampling = SamplingRows(max_num_seqs, vocab_size)
+        self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+        self._known: list[Ints] = [np.empty(0, np.int32)] * max_num_seqs
+        self._block_tables = np.zeros((max_num_seqs, max_blocks_per_seq), np.int32)
+        self._num_blocks = np.zeros(max_num_seqs, np.int32)
+        self._num_tokens = np.zeros(max_num_seqs, np.int32)
+        self._num_computed = np.zeros(max_num_seqs, np.int32)
+        self._last_token = np.zeros(max_num_seqs, np.int32)
+        self._in_order = np.arange(max_num_seqs, dtype=np.int32)
+
+    def apply(self, plan: SchedulePlan) -> None:
+        """Releases, starts and extends rows as the plan says."""
+        for request_id in plan.released_request_ids:
+            row = self.row_of.pop(request_id, None)
+            if row is not None:
+                self.sampling.clear(row)
+                self._free_rows.append(row)
+        for request in plan.started.values():
+            self._start(request)
+        for request_id, block_ids in plan.new_block_ids.items():
+            self._append_blocks(self.row_of[request_id], block_ids)
+
+    def prepare(self, plan: SchedulePlan) -> PreparedStep:
+        """The step's input; requests in the plan's order, so that one may read what an earlier
+        one of the same step writes."""
+        row_of = self.row_of
+        rows = np.array([row_of[request_id] for request_id in plan.request_ids], np.int32)
+        counts = np.array(plan.num_scheduled_tokens, np.int32)
+        starts = np.zeros(len(rows) + 1, np.int32)
+        np.cumsum(counts, out=starts[1:])
+        computed = self._num_computed[rows]
+        ends = computed + counts
+        is_complete = ends == self._num_tokens[rows]
+        all_complete = bool(is_complete.all())
+        if all_complete and starts[-1] == len(rows):
+            token_ids, positions, logits_rows = self._last_token[rows], computed, starts[:-1]
+        else:
+            token_ids = self._gather_tokens(rows, starts, computed, ends)
+            positions = np.repeat(computed - starts[:-1], counts)
+            positions += np.arange(starts[-1], dtype=np.int32)
+            logits_rows = starts[1:][is_complete] - 1
+        sampled_rows = rows if all_complete else rows[is_complete]
+        batch = StepBatch(
+            token_ids=token_ids,
+            positions=positions,
+            seq_starts=starts,
+            context_lens=ends,
+            block_tables=self._tables(rows),
+            logits_rows=np.ascontiguousarray(logits_rows),
+            sampling=self.sampling.columns(sampled_rows, self._num_tokens[sampled_rows]),
+        )
+        samples = None if all_complete else is_complete
+        return PreparedStep(batch, rows, ends, samples, sampled_rows)
+
+    def advance(self, step: PreparedStep, sampled: Ints) -> None:
+        """Takes in that the step is computed; `sampled` [L] are the tokens chosen."""
+        self._num_computed[step.rows] = step.ends
+        self._last_token[step.sampled_rows] = sampled
+        self._num_tokens[step.sampled_rows] += 1
+
+    def _start(self, request: ScheduledRequest) -> None:
+        if not self._free_rows:
+            raise IntegrityError(f"no free row for request {request.request_id}")
+        row = self._free_rows.pop()
+        self.row_of[request.request_id] = row
+        self._known[row] = np.array(request.token_ids, np.int32)
+        self._num_tokens[row] = len(request.token_ids)
+        self._num_computed[row] = request.num_computed_tokens
+        self._last_token[row] = request.token_ids[-1]
+        self._num_blocks[row] = 0
+        self._append_blocks(row, request.block_ids)
+        self.sampling.set(row, request)
+
+    def _append_blocks(self, row: int, block_ids: list[int]) -> None:
+        begin = self._num_blocks[row]
+        self._block_tables[row, begin : begin + len(block_ids)] = block_ids
+        self._num_blocks[row] = begin + len(block_ids)
+
+    def _gather_tokens(self, rows: Ints, starts: Ints, computed: Ints, ends: Ints) -> Ints:
+        token_ids = np.empty(starts[-1], np.int32)
+        token_ids[starts[:-1]] = self._last_token[rows]
+        # Only a request that still computes known tokens needs more than its newest one.
+        needs_more = (np.diff(starts) > 1) | (ends < self._num_tokens[rows])
+        for index in np.nonzero(needs_more)[0]:
+            known = self._known[rows[index]][computed[index] : ends[index]]
+            token_ids[starts[index] : starts[index + 1]] = known
+        return token_ids
+
+    def _tables(self, rows: Ints) -> Ints:
+        """[R, B]; a view of the whole table where the rows lie in order."""
+        if np.array_equal(rows, self._in_order[: len(rows)]):
+            return self._block_tables[: len(rows)]
+        return self._block_tables[rows, : int(self._num_blocks[rows].max())]

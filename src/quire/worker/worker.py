@@ -1,0 +1,72 @@
+"""`Worker`: one device's share of the engine. It loads the model and runs plans on it.
+
+Made and called by an executor, in whichever process that chose. Builds everything from the
+`EngineConfig`, so that nothing but messages has to reach it.
+"""
+
+from __future__ import annotations
+
+from quire.backends.base import CompiledModel, CompileOptions, KVCacheSpec, MemoryReport
+from quire.config.records import EngineConfig
+from quire.log import get_logger, phase
+from quire.models import build_program, name_map
+from quire.protocol import SchedulePlan, StepResult
+from quire.units import ceil_div
+from quire.weights import bind, open_checkpoint
+from quire.worker.backends import make_backend
+from quire.worker.input_batch import InputBatch
+from quire.worker.model_runner import ModelRunner
+
+logger = get_logger(__name__)
+
+
+class Worker:
+    """Owns the compiled model and its KV cache. One thread at a time."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        with phase(logger, f"loading {config.model.model}"):
+            self._model = _load(config)
+        batch = InputBatch(
+            config.scheduler.max_num_seqs,
+            ceil_div(config.model.max_model_len, config.cache.block_size),
+            config.model.vocab_size,
+        )
+        self._runner = ModelRunner(self._model, batch)
+
+    def execute(self, plan: SchedulePlan) -> StepResult:
+        """Runs one step. Raises BackendError if the backend fails."""
+        return self._runner.execute(plan)
+
+    def memory(self) -> MemoryReport:
+        """What the compiled model holds."""
+        return self._model.memory()
+
+    def close(self) -> None:
+        """Frees the model. Idempotent."""
+        self._model.close()
+
+
+def _load(config: EngineConfig) -> CompiledModel:
+    """Raises CheckpointError for weights that do not fit the model, BackendError otherwise."""
+    hf_config = config.model.hf_config
+    program = build_program(hf_config)
+    backend = make_backend(config.device)
+    logger.info("%s: %s", config.device.backend, backend.capabilities.description)
+    store = open_checkpoint(config.model.path)
+    try:
+        weights = bind(program, store, name_map(hf_config).canonical)
+        cache = config.cache
+        return backend.compile(
+            program,
+            weights,
+            KVCacheSpec(cache.num_blocks, cache.block_size, cache.kv_cache_dtype),
+            CompileOptions(
+                dtype=config.model.dtype,
+                max_num_tokens=config.scheduler.max_num_batched_tokens,
+                max_num_seqs=config.scheduler.max_num_seqs,
+                max_model_len=config.model.max_model_len,
+                quantization=config.model.quantization,
+            ),
+        )
+    finally:
+        store.close()
