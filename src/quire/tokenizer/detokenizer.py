@@ -67,8 +67,10 @@ class _ByteDetokenizer(IncrementalDetokenizer):
         self._pending = b""
         """The beginning of a character."""
         tail = self._last_bytes(prompt_token_ids)
-        self._strips_next = table.strips_first_space and not tail
+        self._strips_first = table.strips_first_space and not tail
         self._decode(tail)
+        self._is_untouched = True
+        """Nothing came after the prompt: what is pending is the prompt's own."""
 
     def push(self, token_ids: Sequence[int]) -> str:
         if len(token_ids) == 1:
@@ -76,6 +78,8 @@ class _ByteDetokenizer(IncrementalDetokenizer):
         return "".join([self._push_one(token_id) for token_id in token_ids])
 
     def finish(self) -> str:
+        if self._is_untouched:
+            return ""
         return self._pending.decode("utf-8", self._table.errors)
 
     def _push_one(self, token_id: int) -> str:
@@ -86,9 +90,9 @@ class _ByteDetokenizer(IncrementalDetokenizer):
             text = piece
         else:
             text = self._decode(self._table.piece_bytes(token_id))
-        if self._strips_next and piece:
-            self._strips_next = False
-            return text.removeprefix(" ")
+        if self._is_untouched and piece:
+            self._is_untouched = False
+            return text.removeprefix(" ") if self._strips_first else text
         return text
 
     def _decode(self, data: bytes) -> str:

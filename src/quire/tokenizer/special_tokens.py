@@ -57,9 +57,11 @@ def read_special_tokens(directory: Path, tokenizer_config: Mapping[str, Any]) ->
         for content, token_id in legacy.items():
             added[_token_id(token_id)] = TokenSpec(content, special=content in special)
     ordered = [added[token_id] for token_id in sorted(added)]
-    to_add = {spec.content: spec for spec in reversed([*ordered, *roles.values(), *extra])}
+    to_add: dict[str, TokenSpec] = {}
+    for spec in (*ordered, *roles.values(), *extra):
+        to_add.setdefault(spec.content, spec)
     return SpecialTokens(
-        {role: spec.content for role, spec in roles.items()}, tuple(reversed(to_add.values()))
+        {role: spec.content for role, spec in roles.items()}, tuple(to_add.values())
     )
 
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from quire.config.checkpoint import read_optional_json_object
 from quire.errors import CheckpointError
-from quire.tokenizer.loading import load_backend
+from quire.tokenizer.loading import load_tokenizer
 from quire.tokenizer.pieces import PieceTable, piece_table
-from quire.tokenizer.special_tokens import read_special_tokens
 
 if TYPE_CHECKING:
     import tokenizers
@@ -43,8 +42,8 @@ class Tokenizer:
         Raises CheckpointError for missing or damaged files.
         """
         config = read_optional_json_object(directory / "tokenizer_config.json")
-        special = read_special_tokens(directory, config)
-        return cls(load_backend(directory, config, special), special.roles, config)
+        loaded = load_tokenizer(directory, config)
+        return cls(loaded.backend, loaded.roles, config)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of a text; `add_special_tokens`: with a start token, if the model has one."""

@@ -1,0 +1,126 @@
+"""`Tokenizer` against transformers on the same files, and what it says of bad files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tokenizers
+from trained_tokenizers import TEXTS, byte_fallback, byte_level, metaspace, save, word_level
+from transformers import PreTrainedTokenizerFast
+
+from quire.errors import CheckpointError
+from quire.tokenizer import Tokenizer
+
+KINDS = [byte_level, byte_fallback, word_level, metaspace]
+
+
+@pytest.mark.parametrize("make", KINDS)
+@pytest.mark.parametrize("add_special_tokens", [True, False])
+def test_encodes_and_decodes_as_transformers(
+    tmp_path: Path, make: Callable[[], tokenizers.Tokenizer], add_special_tokens: bool
+) -> None:
+    ours = Tokenizer.from_directory(save(tmp_path, make()))
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    encoded = ours.encode_batch(TEXTS, add_special_tokens=add_special_tokens)
+    for text, ids in zip(TEXTS, encoded, strict=True):
+        assert ids == theirs.encode(text, add_special_tokens=add_special_tokens)
+        assert ids == ours.encode(text, add_special_tokens=add_special_tokens)
+        for skip in (True, False):
+            assert ours.decode(ids, skip_special_tokens=skip) == theirs.decode(
+                ids, skip_special_tokens=skip
+            )
+
+
+def test_adds_special_tokens_of_the_config_as_transformers(tmp_path: Path) -> None:
+    backend = byte_level()
+    size = backend.get_vocab_size()
+    config = {
+        "eos_token": "<|im_end|>",
+        "pad_token": {"__type": "AddedToken", "content": "<|pad|>", "lstrip": True},
+        "additional_special_tokens": ["<|fim|>", "quick"],
+        "add_bos_token": True,
+        "bos_token": "<|endoftext|>",
+    }
+    ours = Tokenizer.from_directory(save(tmp_path, backend, **config))
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    text = "a <|pad|>b<|fim|> quick<|im_end|> brown"
+    assert ours.encode(text) == theirs.encode(text)
+    assert ours.eos_token_id == theirs.eos_token_id
+    assert ours.pad_token_id == theirs.pad_token_id
+    assert ours.bos_token_id == theirs.bos_token_id
+    assert ours.vocab_size == len(theirs)
+    assert ours.max_token_id >= size
+    assert ours.special_token_ids >= {ours.pad_token_id, ours.eos_token_id}
+
+
+def test_ignores_truncation_and_padding_in_the_file(tmp_path: Path) -> None:
+    backend = byte_level()
+    backend.enable_truncation(3)
+    backend.enable_padding(length=8, pad_id=0, pad_token="<|endoftext|>")
+    ours = Tokenizer.from_directory(save(tmp_path, backend))
+    ids = ours.encode("The quick brown fox jumps over the lazy dog")
+    assert ours.decode(ids, skip_special_tokens=False) == (
+        "The quick brown fox jumps over the lazy dog"
+    )
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_refused(tmp_path: Path) -> None:
+    ours = Tokenizer.from_directory(save(tmp_path, byte_level()))
+    ours.check_fits(ours.max_token_id + 1, "model")
+    with pytest.raises(CheckpointError, match=rf"has only {ours.max_token_id} rows"):
+        ours.check_fits(ours.max_token_id, "model")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "no tokenizer: neither tokenizer.json nor vocab.json"),
+        ({"tokenizer.json": "{"}, "tokenizers library refuses"),
+        ({"tokenizer.json": "[]"}, "tokenizers library refuses"),
+        ({"tokenizer.json": '{"model": {"type": "BPE"}}'}, "tokenizers library refuses"),
+        ({"tokenizer.model": "x"}, "tokenizer.model alone"),
+        ({"vocab.json": "{}"}, "no tokenizer"),
+        ({"vocab.json": "[]", "merges.txt": "a b"}, "expected a JSON object"),
+        ({"vocab.json": '{"a": "b"}', "merges.txt": ""}, "no id that is a whole number"),
+        ({"vocab.json": '{"a": 1, "b": 1}', "merges.txt": ""}, "have the same id"),
+        ({"vocab.json": '{"a": 0}', "merges.txt": "x y"}, "tokenizers library refuses"),
+        ({"tokenizer_config.json": "{]"}, "not valid JSON"),
+        ({"tokenizer_config.json": '{"eos_token": 3}'}, "eos_token is neither"),
+        ({"tokenizer_config.json": '{"added_tokens_decoder": {"x": "y"}}'}, "which is no id"),
+        ({"tokenizer_config.json": '{"added_tokens_decoder": 5}'}, "no JSON object"),
+        ({"added_tokens.json": '{"a": -1}'}, "which is no id"),
+        (
+            {
+                "vocab.json": "{}",
+                "merges.txt": "",
+                "tokenizer_config.json": '{"tokenizer_class": "LlamaTokenizer"}',
+            },
+            "a LlamaTokenizer cannot be built",
+        ),
+    ],
+)
+def test_bad_files_are_refused_by_name(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(CheckpointError, match=message):
+        Tokenizer.from_directory(tmp_path)
+
+
+def test_damaged_tokenizer_files_give_our_error_alone(tmp_path: Path) -> None:
+    save(tmp_path, byte_level(300))
+    path = tmp_path / "tokenizer.json"
+    whole = path.read_text()
+    held = json.loads(whole)
+    for damaged in (
+        whole[: len(whole) // 2],
+        json.dumps({**held, "decoder": {"type": "Nope"}}),
+        json.dumps({**held, "model": {**held["model"], "vocab": {"a": -5}}}),
+        json.dumps({**held, "added_tokens": [{"id": 3}]}),
+        json.dumps({**held, "post_processor": 5}),
+    ):
+        path.write_text(damaged)
+        with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
+            Tokenizer.from_directory(tmp_path)
