@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quire.backends.base import SamplingColumns
+from quire.sampling.records import SamplingColumns
 from quire.sampling.reference import splitmix64
 
 _MASK = (1 << 64) - 1

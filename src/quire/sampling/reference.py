@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import Logprobs, SamplingColumns
+from quire.sampling.records import Logprobs, SamplingColumns
 
 _MASK = (1 << 64) - 1
 Floats = NDArray[np.float64]

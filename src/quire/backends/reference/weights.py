@@ -30,7 +30,7 @@ def _load_part(part: Tensor, store: WeightStore) -> Floats:
             f"{tensor.file}: tensor {part.name} is {list(tensor.shape)}, not {list(part.shape)}"
         )
     # A copy: the store may take the pages of its file back.
-    array = tensor.to_float32().copy()
+    array = np.array(tensor.to_float32())
     store.release(part.name)
     return array.T if part.transposed else array
 
@@ -44,4 +44,5 @@ def narrow_to_bfloat16(x: Floats) -> NDArray[np.uint16]:
 
 def widen_bfloat16(bits: NDArray[np.uint16]) -> Floats:
     """The float32s with these bfloat16 bits."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    widened: Floats = (bits.astype(np.uint32) << 16).view(np.float32)
+    return widened
