@@ -12,7 +12,8 @@ from quire.backends.base import Backend
 from quire.backends.reference import ReferenceBackend
 from quire.errors import BackendError
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "fakes")]
 
 with warnings.catch_warnings():  # what other libraries warn of as they are imported is theirs
     warnings.simplefilter("ignore")

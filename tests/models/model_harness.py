@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from sampling_columns import SamplingRow, build_columns
 
 from quire.backends.base import (
     Backend,
@@ -19,7 +20,6 @@ from quire.backends.base import (
 )
 from quire.config.checkpoint import read_config
 from quire.models import build_program, model_facts, name_map
-from quire.sampling import SamplingRow, build_columns
 from quire.weights import bind, open_checkpoint
 
 BLOCK_SIZE = 16

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sampling_columns import SamplingRow, build_columns
 from small_model import OPTIONS, RandomStore, one_request, small_program
 
 from quire.backends.base import CompiledModel, KVCacheSpec
 from quire.backends.reference import ReferenceBackend
 from quire.errors import BackendError, CheckpointError
 from quire.program import Linear, Tensor
-from quire.sampling import SamplingRow, build_columns
 
 SPEC = KVCacheSpec(num_blocks=6, block_size=8, dtype="float32")
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling_columns import SamplingRow, build_columns
 
 from quire.backends.base import SamplingColumns
-from quire.sampling import SamplingRow, build_columns, logprobs, sample, splitmix64, uniform
+from quire.sampling import logprobs, sample, splitmix64, uniform
 
 LOGITS = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2], np.float32))
 """Probabilities that one can add in the head."""

@@ -1,8 +1,4 @@
-"""From what each row asks for to `SamplingColumns`, the arrays that a backend reads.
-
-Called by `worker/` once a step. A column that is neutral in every row is left out, so that
-greedy steps stay cheap.
-"""
+"""`SamplingColumns` from a list of rows, for tests. A column neutral in every row is left out."""
 
 from __future__ import annotations
 
@@ -11,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quire.sampling.records import SamplingColumns
-from quire.sampling.reference import splitmix64
+from quire.sampling import SamplingColumns
 
 _MASK = (1 << 64) - 1
 _INT32_MAX = (1 << 31) - 1
@@ -34,11 +29,6 @@ class SamplingRow:
     """Forbidden at this position (`min_tokens` not reached yet)."""
     num_logprobs: int | None = None
     """None: not even the chosen token's."""
-
-
-def child_seed(seed: int, index: int) -> int:
-    """The seed of the index-th of n samples of one request; the first keeps the request's own."""
-    return seed & _MASK if index == 0 else splitmix64((seed & _MASK) ^ splitmix64(index))
 
 
 def build_columns(rows: Sequence[SamplingRow]) -> SamplingColumns:
