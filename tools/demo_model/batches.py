@@ -13,6 +13,7 @@ from torch import Tensor
 TOKENS_PER_BATCH = 2560
 TEXTS_PER_CHUNK = 1000
 LONGEST_TEXT = 4000
+_TARGETS_STEP = 256
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,6 @@ class Batch:
     positions: Tensor
     targets: Tensor
     weights: Tensor
-    rows: Tensor
 
 
 def encode(tokenizer: Tokenizer, runs: list[Piece]) -> Encoded:
@@ -45,22 +45,39 @@ def encode(tokenizer: Tokenizer, runs: list[Piece]) -> Encoded:
     return Encoded(ids, learn)
 
 
-def collate(texts: list[Encoded]) -> Batch:
-    """One batch; each text weighs as the root of its number of predicted tokens."""
+def padded_length(length: int) -> int:
+    """The next of a few lengths: kernels are prepared once for each shape they meet."""
+    step = 8 if length <= 128 else 32 if length <= 512 else 256
+    return -(-length // step) * step
+
+
+def collate(texts: list[Encoded], tokens: int = 0) -> Batch:
+    """One batch; each text weighs as the root of its number of predicted tokens.
+
+    Given `tokens`, the batch is filled up to the same shape as others of its length.
+    """
     length = max(len(text.ids) for text in texts)
-    ids = torch.zeros(len(texts), length, dtype=torch.long)
-    positions, targets, weights, rows = [], [], [], []
+    count = len(texts)
+    if tokens:
+        length = padded_length(length)
+        count = max(1, tokens // length)
+    ids = torch.zeros(count, length, dtype=torch.long)
+    positions: list[int] = []
+    targets: list[int] = []
+    weights: list[float] = []
     for row, text in enumerate(texts):
         ids[row, : len(text.ids)] = torch.tensor(text.ids)
         places = [place for place, learn in enumerate(text.learn) if learn]
         positions += [row * length + place - 1 for place in places]
         targets += [text.ids[place] for place in places]
         weights += [len(places) ** -0.5] * len(places)
-        rows += [row] * len(places)
+    missing = -len(targets) % _TARGETS_STEP if tokens else 0
     return Batch(
-        ids, torch.tensor(positions), torch.tensor(targets), torch.tensor(weights),
-        torch.tensor(rows),
-    )  # fmt: skip
+        ids,
+        torch.tensor(positions + [0] * missing),
+        torch.tensor(targets + [0] * missing),
+        torch.tensor(weights + [0.0] * missing),
+    )
 
 
 def grouped(texts: list[Encoded], tokens: int = TOKENS_PER_BATCH) -> list[Batch]:
@@ -68,11 +85,11 @@ def grouped(texts: list[Encoded], tokens: int = TOKENS_PER_BATCH) -> list[Batch]
     batches: list[Batch] = []
     group: list[Encoded] = []
     for text in sorted(texts, key=lambda text: len(text.ids)):
-        if group and (len(group) + 1) * len(text.ids) > tokens:
-            batches.append(collate(group))
+        if group and (len(group) + 1) * padded_length(len(text.ids)) > tokens:
+            batches.append(collate(group, tokens))
             group = []
         group.append(text)
-    return [*batches, collate(group)] if group else batches
+    return [*batches, collate(group, tokens)] if group else batches
 
 
 def chunk_batches(tokenizer: Tokenizer, seed: str, mix: Mix) -> Iterator[Batch]:

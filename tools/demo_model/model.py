@@ -74,7 +74,8 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention spelled out for short texts, where it beats the fused kernel on a CPU."""
     length = q.shape[2]
     if length > 512:
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        fused: Tensor = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return fused
     scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
     above = torch.ones(length, length, dtype=torch.bool).triu(1)
     scores = scores.float().masked_fill(above, float("-inf"))

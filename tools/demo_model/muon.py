@@ -20,7 +20,8 @@ def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
     for _ in range(steps):
         gram = x @ x.transpose(1, 2)
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.float()
+    result: Tensor = x.float()
+    return result
 
 
 @dataclass

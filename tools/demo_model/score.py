@@ -46,7 +46,8 @@ def held_out_by_skill(per_skill: int, seed: int) -> dict[str, list[Item]]:
 
 def needles(sentences: int, count: int, seed: int) -> list[Item]:
     """Held-out needles in that many sentences; the secret words were never asked in training."""
-    rng, found = Random(f"needle {seed} {sentences}"), []
+    rng = Random(f"needle {seed} {sentences}")
+    found: list[Item] = []
     while len(found) < count:
         make = needle_completion if rng.random() < 0.25 else needle_item
         item = make(rng, sentences)

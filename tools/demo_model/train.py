@@ -46,7 +46,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def rate(step: int, options: argparse.Namespace) -> float:
     """Warm-up, plateau, linear decay."""
-    falling = (options.steps - step) / (options.decay * options.steps)
+    falling: float = (options.steps - step) / (options.decay * options.steps)
     return max(0.0, min(1.0, (step + 1) / WARM_UP_STEPS, falling))
 
 
@@ -94,7 +94,7 @@ class Trainer:
         logits = self.forward(batch.ids, batch.positions)
         losses = functional.cross_entropy(logits, batch.targets, reduction="none")
         loss = (losses * batch.weights).sum()
-        loss.backward()
+        torch.autograd.backward(loss)
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
                 total[name] += parameter.grad
@@ -105,7 +105,7 @@ class Trainer:
         """One update from the batches of all workers."""
         sizes = [weight.numel() for weight in self.optimizer.weights.values()]
         flat = torch.zeros(sum(sizes) + 3)
-        views = flat[:-3].split(sizes)
+        views = torch.split(flat[:-3], sizes)
         total = {
             name: view.view_as(weight)
             for (name, weight), view in zip(self.optimizer.weights.items(), views, strict=True)
