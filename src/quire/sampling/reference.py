@@ -12,7 +12,7 @@
 
 u is counter-based: a function of (seed, counter) alone, so neither the batch nor a restart
 changes a token. Called by the reference backend; native code mirrors it, and may differ only
-where a sum in another order rounds across a boundary.
+where its rounding, of weights or of their sums, crosses a boundary.
 """
 
 from __future__ import annotations
