@@ -1,8 +1,26 @@
-"""Makes `fake_model` importable from the tests of this folder."""
+"""Makes the helpers of this folder and of tests/fakes importable; the backends to run on."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+import pytest
+
+from quire.errors import BackendError
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "fakes")]
+
+
+@pytest.fixture(scope="session", params=["reference", "cpu"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each way to compute; the native one where it is built."""
+    name: str = request.param
+    if name == "cpu":
+        try:
+            from quire.backends.cpu import CpuBackend
+
+            CpuBackend()
+        except (ImportError, BackendError) as error:
+            pytest.skip(f"the native library is not built here: {error}")
+    return name

@@ -21,7 +21,7 @@ class CompletionState:
 
     __slots__ = (
         "_cumulative_logprob", "_detokenizer", "_logprobs", "_num_sent_chars", "_num_sent_tokens",
-        "_params", "_stop", "_text", "_tokenizer", "error", "finish_reason", "index", "is_lazy",
+        "_params", "_stop", "_text", "_tokenizer", "finish_reason", "index", "is_lazy",
         "num_cached_tokens", "stats", "stop_reason", "token_ids",
     )  # fmt: skip
 
@@ -37,7 +37,6 @@ class CompletionState:
         self.token_ids: list[int] = []
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
-        self.error: str | None = None
         self.num_cached_tokens = 0
         self.stats = RequestStateStats(arrival_time=arrival_time, queued_ts=arrival_time)
         self._params = params
@@ -95,14 +94,12 @@ class CompletionState:
             self.stop_reason = self._stop.matched if self._stop else None
             return output.finish_reason is None
         if output.finish_reason is not None:
-            self.finish(output.finish_reason, output.stop_reason, output.error)
+            self.finish(output.finish_reason, output.stop_reason)
         return False
 
-    def finish(
-        self, reason: str, stop_reason: int | str | None = None, error: str | None = None
-    ) -> None:
+    def finish(self, reason: str, stop_reason: int | str | None = None) -> None:
         """Ends the output; the text that was held back comes out."""
-        self.finish_reason, self.stop_reason, self.error = reason, stop_reason, error
+        self.finish_reason, self.stop_reason = reason, stop_reason
         if self._detokenizer is None:
             return
         if self.is_lazy:

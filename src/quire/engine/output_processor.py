@@ -35,7 +35,9 @@ class ProcessedOutputs:
 class _RequestState:
     """One request of a user, with its `n` completions."""
 
-    __slots__ = ("completions", "core_ids", "input", "num_open", "sink", "stream_interval")
+    __slots__ = (
+        "completions", "core_ids", "error", "input", "num_open", "sink", "stream_interval",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class _RequestState:
     ) -> None:
         self.input = request
         self.sink = sink
+        self.error: str | None = None
         self.stream_interval = max(stream_interval, request.params.stream_interval or 1)
         self.core_ids = [core.request_id for core in request.core_requests]
         self.completions = [
@@ -77,7 +80,7 @@ class _RequestState:
             finished=self.num_open == 0,
             metrics=_joined_stats(self.completions),
             num_cached_tokens=self.completions[0].num_cached_tokens,
-            error=next((one.error for one in self.completions if one.error), None),
+            error=self.error,
         )
 
 
@@ -125,6 +128,7 @@ class OutputProcessor:
             if completion.take(output, timestamp):
                 done.aborts.append(output.request_id)
             if completion.is_finished:
+                state.error = output.error or state.error
                 self._close(output.request_id, state)
             elif completion.is_lazy:
                 continue

@@ -1,0 +1,114 @@
+"""The same request gives the same bits whatever runs beside it, through the whole engine.
+
+Compared are tokens and the log-probabilities of the chosen ones, as exact floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_checkpoint import write_tiny_checkpoint
+
+from quire.llm import LLM
+from quire.outputs import RequestOutput
+from quire.params import SamplingParams
+
+RANDOM = np.random.default_rng(11)
+PROMPTS = [RANDOM.integers(0, 256, length).tolist() for length in (1, 5, 16, 17, 40, 64, 75, 90)]
+GREEDY = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True, logprobs=0)
+SEEDED = SamplingParams(
+    temperature=1.0, seed=7, top_p=0.95, max_tokens=30, ignore_eos=True, logprobs=0
+)
+MODES = pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_checkpoint(tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def settings(model: str, backend: str, request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {"model": model, "backend": backend, "dtype": request.param, "max_model_len": 128}
+
+
+@pytest.fixture(scope="module")
+def alone(settings: dict[str, Any]) -> Iterator[LLM]:
+    """An engine that never shares anything: one request at a time, no prefix cache."""
+    with LLM(**settings, max_num_seqs=1, enable_prefix_caching=False) as llm:
+        yield llm
+
+
+def bits(output: RequestOutput) -> list[tuple[int, float]]:
+    """Tokens and exact log-probabilities."""
+    one = output.outputs[0]
+    assert one.logprobs is not None
+    return [
+        (token, position[token].logprob)
+        for token, position in zip(one.token_ids, one.logprobs, strict=True)
+    ]
+
+
+def run(llm: LLM, prompts: Any, params: SamplingParams) -> list[RequestOutput]:
+    return llm.generate(prompts, params, use_tqdm=False)
+
+
+def same(outputs: list[RequestOutput], wanted: list[RequestOutput]) -> bool:
+    return [bits(output) for output in outputs] == [bits(output) for output in wanted]
+
+
+@MODES
+def test_in_a_batch_of_32(settings: dict[str, Any], alone: LLM, params: SamplingParams) -> None:
+    with LLM(**settings, max_num_seqs=32, enable_prefix_caching=False) as llm:
+        assert same(run(llm, PROMPTS * 4, params), run(alone, PROMPTS, params) * 4)
+
+
+@MODES
+@pytest.mark.parametrize("budget", [1, 7, 16, 33])
+def test_with_any_chunking(
+    settings: dict[str, Any], alone: LLM, params: SamplingParams, budget: int
+) -> None:
+    with LLM(**settings, max_num_batched_tokens=budget) as llm:
+        assert same(run(llm, PROMPTS, params), run(alone, PROMPTS, params))
+
+
+@MODES
+def test_after_a_prefix_hit(settings: dict[str, Any], alone: LLM, params: SamplingParams) -> None:
+    with LLM(**settings) as llm:
+        wanted = run(alone, PROMPTS, params)
+        assert same(run(llm, PROMPTS, params), wanted)
+        again = run(llm, PROMPTS, params)
+    assert same(again, wanted)
+    assert [output.num_cached_tokens for output in again] == [0, 0, 0, 16, 32, 48, 64, 80]
+
+
+@MODES
+def test_sharing_a_prefix_with_one_of_the_same_step(
+    settings: dict[str, Any], alone: LLM, params: SamplingParams
+) -> None:
+    with LLM(**settings) as llm:
+        outputs = run(llm, [PROMPTS[-1]] * 4, params)
+    assert same(outputs, run(alone, [PROMPTS[-1]], params) * 4)
+    assert [output.num_cached_tokens for output in outputs] == [0, 80, 80, 80]
+
+
+@MODES
+def test_after_preemptions(settings: dict[str, Any], alone: LLM, params: SamplingParams) -> None:
+    with LLM(**settings, num_gpu_blocks_override=12) as llm:
+        outputs = run(llm, PROMPTS, params)
+        llm.llm_engine.engine_core.scheduler.check_integrity()
+    assert any(output.metrics and output.metrics.num_preemptions for output in outputs)
+    assert same(outputs, run(alone, PROMPTS, params))
+
+
+def test_unseeded_requests_repeat_with_the_engine(settings: dict[str, Any]) -> None:
+    params = SamplingParams(temperature=1.0, max_tokens=12, logprobs=0)
+    outputs = []
+    for _ in range(2):
+        with LLM(**settings, seed=3) as llm:
+            outputs.append(run(llm, [PROMPTS[4]] * 3, params))
+    assert same(*outputs)
+    assert bits(outputs[0][0]) != bits(outputs[0][1])
