@@ -198,7 +198,9 @@ def _union_shape(inner: tuple[Any, ...], name: str) -> dict[str, Any]:
         return _shape(lists[0], name)
     if any(get_origin(arg) in (dict, Mapping) for arg in inner):
         return {"type": parse_json, "metavar": "JSON"}
-    readers = [_reader(arg, name) for arg in inner if arg is not str]
+    readers = [_reader(arg, name) for arg in inner if arg is not str and arg is not bool]
+    if bool in inner:
+        readers.insert(0, _truth)
 
     def first_that_fits(text: str) -> Any:
         for reader in readers:
@@ -211,6 +213,12 @@ def _union_shape(inner: tuple[Any, ...], name: str) -> dict[str, Any]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a value of this option")
 
     return {"type": first_that_fits, "metavar": "VALUE"}
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
 
 
 def _reader(hint: Any, name: str) -> Callable[[str], Any]:

@@ -5,6 +5,7 @@ Owns the process's SIGINT handler while a generation runs. Knows nothing of mode
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
+
+from quire.log import get_logger
 
 _HISTORY_LINES = 2000
 
@@ -51,6 +54,12 @@ class StopOnInterrupt:
 def is_interactive() -> bool:
     """True when a person sits at both ends; a pipe gets plain text without prompts."""
     return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def quiet_log() -> None:
+    """Only warnings from here on, unless QUIRE_LOG_LEVEL asks for more."""
+    if "QUIRE_LOG_LEVEL" not in os.environ:
+        get_logger("quire").setLevel(logging.WARNING)
 
 
 def dim(text: str) -> str:

@@ -1,0 +1,160 @@
+"""Statistics of a served load: TTFT, TPOT, ITL, E2EL, throughput, goodput.
+
+Definitions and names are vLLM bench's. TPOT of a request is (latency - TTFT) / (output
+tokens - 1); ITL are the gaps between single events; E2EL ends with the last token.
+Pure functions of the results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quire.bench.load import RequestResult
+from quire.errors import ConfigError
+
+METRIC_TITLES = {
+    "ttft": ("TTFT", "Time to First Token"),
+    "tpot": ("TPOT", "Time per Output Token (excl. 1st token)"),
+    "itl": ("ITL", "Inter-token Latency"),
+    "e2el": ("E2EL", "End-to-end Latency"),
+    "client_queue_time": ("Client Queue Time", "Client-side Queueing"),
+}
+"""Short name and heading of each metric that can be asked for."""
+
+_GOODPUT_METRICS = ("ttft", "tpot", "e2el")
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The samples behind the statistics, in seconds, of the requests that succeeded."""
+
+    ttft: list[float]
+    tpot: list[float]
+    itl: list[float]
+    e2el: list[float]
+    client_queue_time: list[float]
+
+    @classmethod
+    def of(cls, results: Sequence[RequestResult]) -> Samples:
+        """Gathers them."""
+        good = [result for result in results if result.is_success]
+        return cls(
+            ttft=[r.ttft for r in good],
+            tpot=[tpot(r) for r in good if r.output_tokens > 1],
+            itl=[gap for r in good for gap in r.itl],
+            e2el=[r.latency for r in good],
+            client_queue_time=[r.queue_time for r in good],
+        )
+
+
+def tpot(result: RequestResult) -> float:
+    """Seconds per output token after the first; 0 for an answer of one token."""
+    if result.output_tokens <= 1:
+        return 0.0
+    return (result.latency - result.ttft) / (result.output_tokens - 1)
+
+
+def parse_goodput(pairs: Sequence[str]) -> dict[str, float]:
+    """`["ttft:200", "tpot:50"]`, in milliseconds, as bounds in seconds. Raises ConfigError."""
+    bounds = {}
+    for pair in pairs:
+        name, _, value = pair.partition(":")
+        try:
+            bound = float(value)
+        except ValueError:
+            bound = math.nan
+        if name not in _GOODPUT_METRICS or not bound >= 0:
+            names = ", ".join(_GOODPUT_METRICS)
+            raise ConfigError(f"--goodput {pair!r}: write NAME:MILLISECONDS, NAME one of {names}")
+        bounds[name] = bound / 1000
+    return bounds
+
+
+def count_good(results: Sequence[RequestResult], bounds: Mapping[str, float]) -> int:
+    """Requests that kept every bound."""
+    return sum(
+        result.is_success
+        and result.ttft <= bounds.get("ttft", math.inf)
+        and tpot(result) <= bounds.get("tpot", math.inf)
+        and result.latency <= bounds.get("e2el", math.inf)
+        for result in results
+    )
+
+
+def summarise(
+    results: Sequence[RequestResult],
+    duration_s: float,
+    metrics: Sequence[str],
+    percentiles: Sequence[float],
+    goodput: Mapping[str, float],
+) -> dict[str, Any]:
+    """The results under vLLM bench's JSON keys."""
+    good = [result for result in results if result.is_success]
+    total_input = sum(result.prompt_len for result in good)
+    total_output = sum(result.output_tokens for result in good)
+    peak_tokens, peak_requests = peaks(good)
+    summary: dict[str, Any] = {
+        "duration": duration_s,
+        "completed": len(good),
+        "failed": len(results) - len(good),
+        "total_input_tokens": total_input,
+        "total_output_tokens": total_output,
+        "request_throughput": len(good) / duration_s,
+        "request_goodput": count_good(results, goodput) / duration_s if goodput else None,
+        "output_throughput": total_output / duration_s,
+        "total_token_throughput": (total_input + total_output) / duration_s,
+        "input_lens": [result.prompt_len for result in results],
+        "output_lens": [result.output_tokens for result in results],
+        "ttfts": [result.ttft for result in results],
+        "itls": [result.itl for result in results],
+        "latencies": [result.latency for result in results],
+        "start_times": [result.start_time for result in results],
+        "queue_times": [result.queue_time for result in results],
+        "generated_texts": [result.text for result in results],
+        "errors": [result.error for result in results],
+        "max_output_tokens_per_s": peak_tokens,
+        "max_concurrent_requests": peak_requests,
+        "cached_input_tokens": sum(result.cached_tokens for result in good),
+    }
+    samples = Samples.of(results)
+    for name in metrics:
+        summary |= spread(name, getattr(samples, name), percentiles)
+    return summary
+
+
+def spread(name: str, seconds: Sequence[float], percentiles: Sequence[float]) -> dict[str, float]:
+    """`mean_ttft_ms`, `median_ttft_ms`, `std_ttft_ms`, `p99_ttft_ms`; 0 without samples."""
+    values = 1000 * np.array(seconds or [0.0])
+    found = {
+        f"mean_{name}_ms": float(np.mean(values)),
+        f"median_{name}_ms": float(np.median(values)),
+        f"std_{name}_ms": float(np.std(values)),
+    }
+    for p in percentiles:
+        word = str(int(p)) if int(p) == p else str(p)
+        found[f"p{word}_{name}_ms"] = float(np.percentile(values, p))
+    return found
+
+
+def peaks(results: Sequence[RequestResult]) -> tuple[float, int]:
+    """Most tokens that arrived, and most requests that were in flight, in any one second."""
+    if not results:
+        return 0.0, 0
+    begin = min(result.start_time for result in results)
+    end = max(result.start_time + result.latency for result in results)
+    seconds = math.ceil(end - begin) + 1
+    tokens, in_flight = np.zeros(seconds), np.zeros(seconds)
+    for result in results:
+        arrival = result.start_time + result.ttft - begin
+        tokens[int(arrival)] += 1
+        for gap in result.itl:
+            arrival += gap
+            tokens[min(int(arrival), seconds - 1)] += 1
+        first = int(result.start_time - begin)
+        in_flight[first : int(result.start_time + result.latency - begin) + 1] += 1
+    return float(tokens.max()), int(in_flight.max())

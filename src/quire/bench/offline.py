@@ -1,0 +1,177 @@
+"""`quire bench latency` and `quire bench throughput`: the engine in this process, no HTTP.
+
+Definitions, defaults and JSON keys are vLLM bench's, down to the sampling parameters
+(temperature 1, end-of-sequence ignored).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from quire.bench.datasets import DatasetArgs, SampleRequest, load_requests
+from quire.bench.report import save_json
+from quire.config.engine_args import EngineArgs
+from quire.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quire.inputs import PromptType
+    from quire.llm import LLM
+    from quire.outputs import RequestOutput
+    from quire.params import SamplingParams
+
+PERCENTAGES = (10, 25, 50, 75, 90, 99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyArgs:
+    """One batch, again and again."""
+
+    input_len: int = 32
+    """Tokens of each prompt."""
+    output_len: int = 128
+    """Tokens generated for each prompt."""
+    batch_size: int = 8
+    """Prompts at once."""
+    n: int = 1
+    """Outputs per prompt."""
+    num_iters_warmup: int = 10
+    """Runs that do not count."""
+    num_iters: int = 30
+    """Runs that count."""
+    disable_detokenize: bool = False
+    """Leave making text out of the measurement."""
+    output_json: str | None = None
+    """Write the results to this file."""
+
+    def __post_init__(self) -> None:
+        for name in ("input_len", "output_len", "batch_size", "n", "num_iters"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputArgs:
+    """All requests at once."""
+
+    n: int = 1
+    """Outputs per prompt."""
+    num_warmups: int = 0
+    """Requests that are run before the measurement."""
+    disable_detokenize: bool = False
+    """Leave making text out of the measurement."""
+    output_json: str | None = None
+    """Write the results to this file."""
+
+
+def run_latency(args: LatencyArgs, engine_args: EngineArgs) -> dict[str, Any]:
+    """Seconds of a whole batch, over `num_iters` runs."""
+    llm = _make_llm(engine_args, args.input_len + args.output_len)
+    rng = np.random.default_rng(0)
+    high = min(10000, llm.llm_engine.model_config.vocab_size)
+    ids = rng.integers(0, high, size=(args.batch_size, args.input_len)).tolist()
+    prompts: list[PromptType] = [{"prompt_token_ids": row} for row in ids]
+    params = _params(args.output_len, args.n, args.disable_detokenize)
+
+    def once() -> float:
+        begin = time.perf_counter()
+        llm.generate(prompts, params, use_tqdm=False)
+        return time.perf_counter() - begin
+
+    for _ in tqdm(range(args.num_iters_warmup), desc="Warmup iterations"):
+        once()
+    latencies = [once() for _ in tqdm(range(args.num_iters), desc="Bench iterations")]
+    result = {
+        "model_id": engine_args.model,
+        "avg_latency": float(np.mean(latencies)),
+        "latencies": latencies,
+        "percentiles": percentiles_of(latencies),
+    }
+    print(f"Avg latency: {result['avg_latency']} seconds")
+    for share, value in percentiles_of(latencies).items():
+        print(f"{share}% percentile latency: {value} seconds")
+    if args.output_json is not None:
+        save_json(Path(args.output_json), result)
+    return result
+
+
+def run_throughput(
+    args: ThroughputArgs, dataset: DatasetArgs, engine_args: EngineArgs
+) -> dict[str, Any]:
+    """Tokens per second over all requests, from the first added to the last finished."""
+    llm = _make_llm(engine_args, 0)
+    requests = load_requests(dataset, llm.get_tokenizer())
+    limit = llm.llm_engine.model_config.max_model_len
+    if too_long := [r for r in requests if r.prompt_len + r.output_len > limit]:
+        longest = max(r.prompt_len + r.output_len for r in too_long)
+        raise ConfigError(f"a request of {longest} tokens is longer than max_model_len ({limit})")
+    run = _runner(llm, args)
+    if args.num_warmups:
+        run(requests[: args.num_warmups])
+    begin = time.perf_counter()
+    outputs = run(requests)
+    elapsed = time.perf_counter() - begin
+    prompt_tokens = sum(len(output.prompt_token_ids or ()) for output in outputs)
+    output_tokens = sum(len(one.token_ids) for output in outputs for one in output.outputs)
+    total = prompt_tokens + output_tokens
+    result = {
+        "model_id": engine_args.model,
+        "elapsed_time": elapsed,
+        "num_requests": len(requests),
+        "total_num_tokens": total,
+        "requests_per_second": len(requests) / elapsed,
+        "tokens_per_second": total / elapsed,
+        "output_tokens_per_second": output_tokens / elapsed,
+    }
+    print(
+        f"Throughput: {len(requests) / elapsed:.2f} requests/s, {total / elapsed:.2f} total "
+        f"tokens/s, {output_tokens / elapsed:.2f} output tokens/s"
+    )
+    print(f"Total num prompt tokens:  {prompt_tokens}")
+    print(f"Total num output tokens:  {output_tokens}")
+    if args.output_json is not None:
+        save_json(Path(args.output_json), result)
+    return result
+
+
+def percentiles_of(seconds: Sequence[float]) -> dict[int, float]:
+    """The percentiles that vLLM's benchmarks report."""
+    values = np.percentile(seconds, PERCENTAGES)
+    return {share: float(value) for share, value in zip(PERCENTAGES, values, strict=True)}
+
+
+def _runner(
+    llm: LLM, args: ThroughputArgs
+) -> Callable[[Sequence[SampleRequest]], list[RequestOutput]]:
+    def run(requests: Sequence[SampleRequest]) -> list[RequestOutput]:
+        params = [_params(r.output_len, args.n, args.disable_detokenize) for r in requests]
+        return llm.generate([r.prompt for r in requests], params, use_tqdm=True)
+
+    return run
+
+
+def _make_llm(engine_args: EngineArgs, needed_len: int) -> LLM:
+    from quire.llm import LLM
+
+    llm = LLM.from_engine_args(engine_args)
+    limit = llm.llm_engine.model_config.max_model_len
+    if needed_len > limit:
+        raise ConfigError(
+            f"--input-len and --output-len add up to {needed_len}, more than the model's {limit}"
+        )
+    return llm
+
+
+def _params(output_len: int, n: int, disable_detokenize: bool) -> SamplingParams:
+    from quire.params import SamplingParams
+
+    return SamplingParams(
+        n=n, temperature=1.0, ignore_eos=True, max_tokens=output_len,
+        detokenize=not disable_detokenize,
+    )  # fmt: skip

@@ -1,0 +1,165 @@
+"""Charts as SVG text, drawn by hand: no plotting library, readable in any browser.
+
+Used by `quire bench serve --plot` and the side-by-side benchmark. Knows shapes and numbers,
+and nothing of where they come from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+COLORS = ("#a8391f", "#1f7a80", "#c08a1e", "#5b4b8a", "#4f7a3a", "#8a5a44", "#5a6b7b")
+_INK, _SOFT, _RULE, _PAPER = "#231e19", "#685e53", "#e2d9ca", "#fffdf9"
+_FONT = "font-family='system-ui, sans-serif'"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line: points (x, y) in ascending x."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Where a panel's data goes, in pixels."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+
+def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """About `count` round numbers that span [low, high]."""
+    span = max(high - low, 1e-12)
+    step = 10 ** math.floor(math.log10(span / count))
+    step *= next(factor for factor in (1, 2, 5, 10) if span / (step * factor) <= count)
+    first = math.floor(low / step)
+    ticks = [first * step]
+    while ticks[-1] < high - 1e-9 * span:
+        ticks.append((first + len(ticks)) * step)
+    return [round(tick, 12) for tick in ticks]
+
+
+def document(width: float, height: float, *parts: str) -> str:
+    """A whole SVG file."""
+    head = (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:g} {height:g}' "
+        f"width='{width:g}' height='{height:g}' {_FONT}>"
+        f"<rect width='100%' height='100%' fill='{_PAPER}'/>"
+    )
+    return head + "".join(parts) + "</svg>\n"
+
+
+def text(
+    x: float, y: float, value: str, *, size: int = 12, anchor: str = "start", bold: bool = False
+) -> str:
+    """A line of text; `anchor` is start, middle or end."""
+    weight = " font-weight='600'" if bold else ""
+    color = _INK if bold or size > 12 else _SOFT
+    return (
+        f"<text x='{x:.1f}' y='{y:.1f}' font-size='{size}' text-anchor='{anchor}' "
+        f"fill='{color}'{weight}>{escape(value)}</text>"
+    )
+
+
+def line_chart(box: Box, title: str, unit: str, series: Sequence[Series]) -> str:
+    """Lines over a shared x axis in seconds, with a legend."""
+    points = [point for one in series for point in one.points]
+    if not points:
+        return text(box.left, box.top + 20, f"{title}: no data")
+    x_ticks = nice_ticks(0, max(x for x, _ in points))
+    y_ticks = nice_ticks(0, max(max(y for _, y in points), 1e-9))
+    parts = [text(box.left, box.top - 12, f"{title} ({unit})", size=14, bold=True)]
+    for tick in y_ticks:
+        y = _scale(tick, y_ticks, box.top + box.height, box.top)
+        parts.append(_rule(box.left, y, box.left + box.width, y))
+        parts.append(text(box.left - 6, y + 4, f"{tick:g}", size=11, anchor="end"))
+    for tick in x_ticks:
+        x = _scale(tick, x_ticks, box.left, box.left + box.width)
+        parts.append(text(x, box.top + box.height + 16, f"{tick:g} s", size=11, anchor="middle"))
+    for number, one in enumerate(series):
+        color = COLORS[number % len(COLORS)]
+        path = " ".join(
+            f"{_scale(x, x_ticks, box.left, box.left + box.width):.1f},"
+            f"{_scale(y, y_ticks, box.top + box.height, box.top):.1f}"
+            for x, y in one.points
+        )
+        parts.append(
+            f"<polyline points='{path}' fill='none' stroke='{color}' stroke-width='1.8' "
+            "stroke-linejoin='round'/>"
+        )
+        parts.append(_legend(box.left + box.width, box.top - 12 + 16 * number, one.name, color))
+    return "".join(parts)
+
+
+def histogram(box: Box, title: str, unit: str, values: Sequence[float], bins: int = 40) -> str:
+    """Counts of values from 0 to their 99.5th percentile, with the median and p99 marked."""
+    if not values:
+        return text(box.left, box.top + 20, f"{title}: no data")
+    ordered = sorted(values)
+    ticks = nice_ticks(0, max(percentile(ordered, 99.5), 1e-9))
+    counts = [0] * bins
+    for value in ordered:
+        counts[min(bins - 1, int(value / ticks[-1] * bins))] += 1
+    parts = [text(box.left, box.top - 12, f"{title} ({unit})", size=14, bold=True)]
+    bottom, step = box.top + box.height, box.width / bins
+    for index, count in enumerate(counts):
+        height = box.height * count / max(counts)
+        parts.append(_bar(box.left + index * step, bottom - height, step - 1, height, COLORS[0]))
+    parts.append(_rule(box.left, bottom, box.left + box.width, bottom))
+    for tick in ticks:
+        x = _scale(tick, ticks, box.left, box.left + box.width)
+        parts.append(text(x, bottom + 16, f"{tick:g}", size=11, anchor="middle"))
+    marks = f"median {percentile(ordered, 50):.1f}, p99 {percentile(ordered, 99):.1f}"
+    parts.append(text(box.left + box.width, box.top - 12, marks, anchor="end"))
+    return "".join(parts)
+
+
+def bar_chart(box: Box, title: str, unit: str, bars: Sequence[tuple[str, float]]) -> str:
+    """Horizontal bars with their values; colours follow the order of the names."""
+    parts = [text(box.left, box.top - 10, f"{title} ({unit})", size=14, bold=True)]
+    longest = max((value for _, value in bars), default=0) or 1
+    pitch = box.height / max(1, len(bars))
+    names = 150
+    for number, (name, value) in enumerate(bars):
+        y = box.top + number * pitch
+        width = (box.width - names - 70) * value / longest
+        parts.append(text(box.left + names - 8, y + pitch / 2 + 4, name, anchor="end"))
+        parts.append(_bar(box.left + names, y + 3, width, pitch - 6, COLORS[number % len(COLORS)]))
+        parts.append(text(box.left + names + width + 6, y + pitch / 2 + 4, f"{value:,.4g}"))
+    return "".join(parts)
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Of an ascending list, by linear interpolation."""
+    place = (len(ordered) - 1) * share / 100
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def _scale(value: float, ticks: Sequence[float], start: float, end: float) -> float:
+    return start + (value - ticks[0]) / (ticks[-1] - ticks[0]) * (end - start)
+
+
+def _rule(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f"<path d='M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}' stroke='{_RULE}'/>"
+
+
+def _bar(x: float, y: float, width: float, height: float, color: str) -> str:
+    return (
+        f"<rect x='{x:.1f}' y='{y:.1f}' width='{max(width, 0):.1f}' height='{max(height, 0):.1f}' "
+        f"rx='1.5' fill='{color}'/>"
+    )
+
+
+def _legend(right: float, y: float, name: str, color: str) -> str:
+    return f"<circle cx='{right - 5:.1f}' cy='{y - 4:.1f}' r='4.5' fill='{color}'/>" + text(
+        right - 14, y, name, anchor="end"
+    )

@@ -1,0 +1,300 @@
+"""`quire bench serve`: sends a load to a running server and says how it was served.
+
+Works against any OpenAI-compatible server. What is sent, what is measured and the keys of
+the JSON are vLLM bench's; the numbers of both can stand in one table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from quire.bench import plot
+from quire.bench.datasets import DatasetArgs, SampleRequest, load_requests
+from quire.bench.http_stream import Client, HttpError
+from quire.bench.load import RequestResult, Target, run_load, send_one
+from quire.bench.metrics import METRIC_TITLES, parse_goodput, summarise
+from quire.bench.report import DETAILED_KEYS, parse_pairs, print_served, save_json
+from quire.bench.traffic import TrafficArgs, arrival_times
+from quire.errors import ConfigError
+
+_READY_POLL_S = 1.0
+_ENDPOINTS = {
+    "openai": "/v1/completions",
+    "vllm": "/v1/completions",
+    "openai-chat": "/v1/chat/completions",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeBenchArgs:
+    """Which server, how it is asked, and what becomes of the results."""
+
+    backend: Literal["openai", "openai-chat", "vllm"] = "openai"
+    """Which endpoint: completions (openai, vllm) or chat completions (openai-chat)."""
+    endpoint: str | None = None
+    """Path of the endpoint, where it is not the backend's own."""
+    base_url: str | None = None
+    """Server as a URL; wins over --host and --port."""
+    host: str = "127.0.0.1"
+    """Server's address."""
+    port: int = 8000
+    """Server's port."""
+    model: str | None = None
+    """Model to ask for; the server's first one by default."""
+    served_model_name: str | None = None
+    """Name of the model in requests, where it differs from --model."""
+    tokenizer: str | None = None
+    """Directory or hub id of the tokenizer that measures prompts; the model's by default."""
+    header: list[str] | None = None
+    """Request headers as KEY=VALUE; OPENAI_API_KEY is sent as a bearer token anyway."""
+    insecure: bool = False
+    """Do not check TLS certificates."""
+    num_warmups: int = 0
+    """Requests sent before the measurement."""
+    ready_check_timeout_sec: int = 600
+    """How long to wait for the server's first answer; 0 does not check."""
+    disable_tqdm: bool = False
+    """No progress bar."""
+    ignore_eos: bool = False
+    """Generate on after the end-of-sequence token; always so for random prompts."""
+    logprobs: int | None = None
+    """Log-probabilities to ask for."""
+    temperature: float | None = None
+    """Sampling parameter; the server decides by default."""
+    top_p: float | None = None
+    """Sampling parameter; the server decides by default."""
+    top_k: int | None = None
+    """Sampling parameter; the server decides by default."""
+    min_p: float | None = None
+    """Sampling parameter; the server decides by default."""
+    extra_body: dict[str, Any] | None = None
+    """Further fields of every request."""
+    request_id_prefix: str = "bench-"
+    """Beginning of the requests' ids."""
+    percentile_metrics: str = "ttft,tpot,itl"
+    """Metrics to report: ttft, tpot, itl, e2el, client_queue_time."""
+    metric_percentiles: str = "99"
+    """Percentiles to report, separated by commas."""
+    goodput: list[str] | None = None
+    """Bounds as NAME:MILLISECONDS (ttft, tpot, e2el); goodput counts requests that keep all."""
+    label: str | None = None
+    """Prefix of the result file's name; the backend by default."""
+    save_result: bool = False
+    """Write the results to a JSON file."""
+    append_result: bool = False
+    """Add the results to the file instead of replacing it."""
+    save_detailed: bool = False
+    """Put every request's times, text and error into the file as well."""
+    metadata: list[str] | None = None
+    """Notes for the file, as KEY=VALUE."""
+    result_dir: str | None = None
+    """Directory of the file; the current one by default."""
+    result_filename: str | None = None
+    """Name of the file; made from label, rate, model and time by default."""
+    plot: str | None = None
+    """Draw the run as an SVG file."""
+
+    @property
+    def url(self) -> str:
+        """The server's URL."""
+        return (self.base_url or f"http://{self.host}:{self.port}").rstrip("/")
+
+    def sampling(self) -> dict[str, Any]:
+        """What every request says beside its prompt."""
+        names = ("temperature", "top_p", "top_k", "min_p", "logprobs")
+        given = {name: getattr(self, name) for name in names}
+        found = {name: value for name, value in given.items() if value is not None}
+        return {**found, **(self.extra_body or {})}
+
+
+def run(args: ServeBenchArgs, dataset: DatasetArgs, traffic: TrafficArgs) -> dict[str, Any]:
+    """Measures and reports; returns the results. Raises ConfigError, HttpError."""
+    metrics = _metric_names(args.percentile_metrics)
+    percentiles = _percentiles(args.metric_percentiles)
+    goodput = parse_goodput(args.goodput or [])
+    summary = asyncio.run(_measure(args, dataset, traffic, metrics, percentiles, goodput))
+    print_served(summary, metrics, traffic.request_rate, traffic.max_concurrency)
+    if args.plot is not None:
+        Path(args.plot).write_text(draw(summary))
+        print(f"chart: {args.plot}")
+    _save(args, traffic, summary)
+    return summary
+
+
+async def _measure(
+    args: ServeBenchArgs,
+    dataset: DatasetArgs,
+    traffic: TrafficArgs,
+    metrics: Sequence[str],
+    percentiles: Sequence[float],
+    goodput: Mapping[str, float],
+) -> dict[str, Any]:
+    client = Client(args.url, _headers(args), is_verified=not args.insecure)
+    model, root = await _model(args, client)
+    tokenizer_id = args.tokenizer or root
+    requests = load_requests(dataset, _tokenizer(tokenizer_id))
+    extra = args.sampling()
+    if args.ignore_eos or dataset.dataset_name == "random":
+        extra["ignore_eos"] = True
+    endpoint = args.endpoint or _ENDPOINTS[args.backend]
+    target = Target(client, endpoint, model, extra, args.request_id_prefix)
+    await _wait_until_ready(target, requests[0], args.ready_check_timeout_sec)
+    if args.num_warmups:
+        warm = [requests[0]] * args.num_warmups
+        await run_load(target, warm, [0.0] * len(warm), traffic.max_concurrency, lambda _: None)
+    due = arrival_times(traffic, len(requests), dataset.seed)
+    with tqdm(total=len(requests), disable=args.disable_tqdm, unit="req") as bar:
+        begin = time.perf_counter()
+        results = await run_load(
+            target, requests, due, traffic.max_concurrency, lambda _: bar.update(1) and None
+        )
+        duration = time.perf_counter() - begin
+    await client.close()
+    summary = summarise(results, duration, metrics, percentiles, goodput)
+    return {"model_id": model, "tokenizer_id": tokenizer_id, "num_prompts": len(due), **summary}
+
+
+def _headers(args: ServeBenchArgs) -> dict[str, str]:
+    found = {}
+    if key := os.environ.get("OPENAI_API_KEY"):
+        found["Authorization"] = f"Bearer {key}"
+    return {**found, **parse_pairs(args.header or [], "--header")}
+
+
+async def _model(args: ServeBenchArgs, client: Client) -> tuple[str, str]:
+    """The model's name in requests, and where its tokenizer is found."""
+    if args.model is not None:
+        return args.served_model_name or args.model, args.model
+    response = await client.send("GET", "/v1/models")
+    body = await client.body(response)
+    try:
+        first = json.loads(body)["data"][0]
+        name = str(first["id"])
+        return args.served_model_name or name, str(first.get("root") or name)
+    except (ValueError, LookupError, TypeError):
+        raise ConfigError(
+            f"{args.url}/v1/models answered {response.status} and lists no model; give --model"
+        ) from None
+
+
+def _tokenizer(name: str) -> Any:
+    from quire.config.hub import resolve_model
+    from quire.errors import ModelNotFoundError
+    from quire.tokenizer import Tokenizer
+
+    try:
+        return Tokenizer.from_directory(resolve_model(name, needs_weights=False))
+    except ModelNotFoundError as error:
+        raise ConfigError(f"{error}. Give the tokenizer's directory with --tokenizer") from None
+
+
+async def _wait_until_ready(target: Target, request: SampleRequest, timeout_s: float) -> None:
+    """Sends one request until it is answered. Raises HttpError when the time is up."""
+    if timeout_s <= 0:
+        return
+    end = time.monotonic() + timeout_s
+    while True:
+        result = await send_one(target, request, "ready")
+        if result.is_success:
+            return
+        # A refusal (4xx) will not change; a server that is not there yet may come.
+        if time.monotonic() > end or result.error[:1] == "4":
+            raise HttpError(f"the test request failed: {result.error}")
+        await asyncio.sleep(_READY_POLL_S)
+
+
+def _metric_names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in METRIC_TITLES]
+    if unknown:
+        raise ConfigError(
+            f"--percentile-metrics {unknown[0]!r} is not known; use {', '.join(METRIC_TITLES)}"
+        )
+    return names
+
+
+def _percentiles(text: str) -> list[float]:
+    try:
+        found = [float(word) for word in text.split(",")]
+    except ValueError:
+        found = [-1.0]
+    if not all(0 <= p <= 100 for p in found):
+        raise ConfigError(f"--metric-percentiles {text!r}: write numbers from 0 to 100, as 50,99")
+    return found
+
+
+def _save(args: ServeBenchArgs, traffic: TrafficArgs, summary: Mapping[str, Any]) -> None:
+    if not (args.save_result or args.append_result):
+        return
+    now, label = datetime.now().strftime("%Y%m%d-%H%M%S"), args.label or args.backend
+    is_infinite = traffic.request_rate == float("inf")
+    rate = "inf" if is_infinite else traffic.request_rate
+    result = {
+        "date": now, "endpoint_type": args.backend, "backend": args.backend, "label": args.label,
+        **parse_pairs(args.metadata or [], "--metadata"),
+        "request_rate": rate, "burstiness": traffic.burstiness,
+        "max_concurrency": traffic.max_concurrency,
+        **summary,
+    }  # fmt: skip
+    if not args.save_detailed:
+        result = {key: value for key, value in result.items() if key not in DETAILED_KEYS}
+    limit = f"-concurrency{traffic.max_concurrency}" if traffic.max_concurrency else ""
+    model = Path(str(summary["model_id"])).name
+    name = args.result_filename or f"{label}-{rate}qps{limit}-{model}-{now}.json"
+    save_json(Path(args.result_dir or ".") / name, result, append=args.append_result)
+
+
+def draw(summary: Mapping[str, Any]) -> str:
+    """The run as SVG: tokens per second and requests in flight over time, and latencies."""
+    begin = min(summary["start_times"], default=0.0)
+    arrivals: list[float] = []
+    spans: list[tuple[float, int]] = []
+    for start, ttft, gaps, latency in zip(
+        summary["start_times"], summary["ttfts"], summary["itls"], summary["latencies"], strict=True
+    ):
+        if ttft <= 0:
+            continue
+        moment = start - begin + ttft
+        arrivals.append(moment)
+        for gap in gaps:
+            moment += gap
+            arrivals.append(moment)
+        spans += [(start - begin, 1), (start - begin + latency, -1)]
+    in_flight, level = [], 0
+    for when, change in sorted(spans):
+        level += change
+        in_flight.append((when, float(level)))
+    per_second = _per_second(arrivals)
+    wide, half = plot.Box(70, 60, 850, 150), 390
+    return plot.document(
+        960, 640,
+        plot.line_chart(wide, "Output", "tokens/s", [plot.Series("tokens/s", per_second)]),
+        plot.line_chart(plot.Box(70, 270, 850, 120), "In flight", "requests",
+                        [plot.Series("requests", in_flight)]),
+        plot.histogram(plot.Box(70, 460, half, 130), "Time to first token", "ms",
+                       [1000 * t for t in summary["ttfts"] if t > 0]),
+        plot.histogram(plot.Box(530, 460, half, 130), "Between tokens", "ms",
+                       [1000 * gap for gaps in summary["itls"] for gap in gaps]),
+    )  # fmt: skip
+
+
+def _per_second(arrivals: Sequence[float]) -> list[tuple[float, float]]:
+    if not arrivals:
+        return []
+    counts = [0] * (int(max(arrivals)) + 1)
+    for when in arrivals:
+        counts[int(when)] += 1
+    return [(second + 0.5, float(count)) for second, count in enumerate(counts)]
+
+
+__all__ = ["DatasetArgs", "RequestResult", "ServeBenchArgs", "TrafficArgs", "draw", "run"]

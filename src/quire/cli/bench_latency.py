@@ -1,0 +1,25 @@
+"""Measure the latency of one batch of requests, in this process."""
+
+from __future__ import annotations
+
+import argparse
+
+from quire.bench.offline import LatencyArgs, run_latency
+from quire.cli.engine_options import add_engine_options, engine_args
+from quire.cli.options import add_options, read
+from quire.cli.parser import Parser
+
+_DEFAULTS = {"enable_prefix_caching": False}
+"""The same prompts come again and again: hits would be measured, not work."""
+
+
+def configure(parser: Parser) -> None:
+    """Declares the options."""
+    add_options(parser, LatencyArgs, title="measurement")
+    add_engine_options(parser, defaults=_DEFAULTS)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Measures."""
+    run_latency(read(LatencyArgs, args), engine_args(args, defaults=_DEFAULTS))
+    return 0

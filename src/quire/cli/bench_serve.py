@@ -1,0 +1,25 @@
+"""Measure a running server: time to first token, between tokens, end to end, and throughput."""
+
+from __future__ import annotations
+
+import argparse
+
+from quire.bench.datasets import DatasetArgs
+from quire.bench.serve import ServeBenchArgs, run
+from quire.bench.traffic import TrafficArgs
+from quire.cli.options import add_options, read
+from quire.cli.parser import Parser
+
+
+def configure(parser: Parser) -> None:
+    """Declares the options."""
+    parser.add_config_option()
+    add_options(parser, ServeBenchArgs, title="server and results")
+    add_options(parser, DatasetArgs, title="requests")
+    add_options(parser, TrafficArgs, title="traffic")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Measures; 1 if no request succeeded."""
+    result = run(read(ServeBenchArgs, args), read(DatasetArgs, args), read(TrafficArgs, args))
+    return 0 if result["completed"] else 1

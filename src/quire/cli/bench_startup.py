@@ -1,0 +1,22 @@
+"""Measure how long a fresh process takes until its engine is ready, cold and warm."""
+
+from __future__ import annotations
+
+import argparse
+
+from quire.bench.startup import StartupArgs, run_startup
+from quire.cli.engine_options import add_engine_options, engine_args
+from quire.cli.options import add_options, read
+from quire.cli.parser import Parser
+
+
+def configure(parser: Parser) -> None:
+    """Declares the options."""
+    add_options(parser, StartupArgs, title="measurement")
+    add_engine_options(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Measures."""
+    run_startup(read(StartupArgs, args), engine_args(args))
+    return 0

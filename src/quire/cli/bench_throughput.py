@@ -1,0 +1,24 @@
+"""Measure the throughput of many requests at once, in this process."""
+
+from __future__ import annotations
+
+import argparse
+
+from quire.bench.datasets import DatasetArgs
+from quire.bench.offline import ThroughputArgs, run_throughput
+from quire.cli.engine_options import add_engine_options, engine_args
+from quire.cli.options import add_options, read
+from quire.cli.parser import Parser
+
+
+def configure(parser: Parser) -> None:
+    """Declares the options."""
+    add_options(parser, ThroughputArgs, title="measurement")
+    add_options(parser, DatasetArgs, title="requests")
+    add_engine_options(parser, skip={"seed"})
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Measures."""
+    run_throughput(read(ThroughputArgs, args), read(DatasetArgs, args), engine_args(args))
+    return 0

@@ -1,0 +1,202 @@
+"""What `quire doctor` looks at: one function a topic, each giving findings.
+
+Reads the machine and the installation; changes nothing. A check that finds a part of Quire
+itself broken reports it instead of failing.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import quire
+from quire import __version__, env
+from quire.errors import QuireError
+from quire.units import GiB, format_bytes
+
+Level = Literal["good", "note", "bad"]
+
+_NEEDED = ("numpy", "msgspec", "tokenizers", "jinja2", "cffi", "tqdm")
+_SERVER = ("starlette", "uvicorn", "prometheus_client")
+_NICE = {
+    "uvloop": "a faster event loop for the server",
+    "httptools": "a faster HTTP parser for the server",
+    "zmq": "an engine in a process of its own",
+    "huggingface_hub": "downloading models by hub id",
+    "yaml": "reading --config files in YAML",
+}
+_DISTRIBUTIONS = {"prometheus_client": "prometheus-client", "zmq": "pyzmq", "yaml": "pyyaml"}
+_FEATURES = (
+    "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16",
+    "amx_tile", "amx_int8", "amx_bf16", "asimd", "bf16", "i8mm", "sve",
+)  # fmt: skip
+_LITTLE_MEMORY = 2 * GiB
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    topic: str
+    level: Level
+    text: str
+    remedy: str | None = None
+    """What the user can do about it."""
+
+
+def all_findings() -> Iterator[Finding]:
+    """Everything, topic by topic."""
+    yield from software()
+    yield from processor()
+    yield from compute()
+    yield from memory()
+    yield from models()
+    yield from server()
+
+
+def software() -> Iterator[Finding]:
+    """Python, the system, and the libraries that Quire cannot do without."""
+    yield Finding(
+        "software",
+        "good",
+        f"quire {__version__}, Python {platform.python_version()}, "
+        f"{platform.system()} {platform.release()} on {platform.machine()}",
+    )
+    missing = [name for name in _NEEDED if not _has(name)]
+    found = [f"{name} {_version(name)}" for name in _NEEDED if name not in missing]
+    yield Finding("software", "good", ", ".join(found))
+    for name in missing:
+        yield Finding("software", "bad", f"{name} is not installed", _install(name))
+
+
+def processor() -> Iterator[Finding]:
+    """Cores, what of them this process may use, and the instructions they have."""
+    name, flags = _cpuinfo()
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quota = cgroup_cpus()
+    limits = f"{os.cpu_count()} logical cores, {usable} for this process"
+    if quota is not None:
+        limits += f", cgroup quota {quota:g} CPUs"
+    yield Finding("processor", "good", f"{name}: {limits}")
+    known = [feature for feature in _FEATURES if feature in flags]
+    yield Finding("processor", "good", "instructions: " + (", ".join(known) or "baseline only"))
+    if env.forced_threads() is not None:
+        yield Finding("processor", "note", f"QUIRE_THREADS forces {env.forced_threads()} threads")
+
+
+def compute() -> Iterator[Finding]:
+    """Which backend would run a model here."""
+    if forced := env.forced_isa():
+        yield Finding("compute", "note", f"QUIRE_ISA forces the tier {forced}")
+    if forced := env.forced_backend():
+        yield Finding("compute", "note", f"QUIRE_BACKEND forces the backend {forced}")
+    from quire.worker.backends import choose_device, make_backend
+
+    try:
+        device = choose_device("cpu", None)
+        found = make_backend(device).capabilities
+        yield Finding("compute", "good", f"{found.description}, {device.num_threads} threads")
+        yield Finding("compute", "good", f"weights: {', '.join(found.weight_formats)}")
+    except (ImportError, OSError, QuireError) as error:
+        yield Finding(
+            "compute",
+            "note",
+            f"the native library does not load ({error}); models run on the NumPy reference "
+            "backend, far slower",
+            "install a C++17 compiler (apt install g++) and reinstall Quire",
+        )
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    text = f"C++ compiler: {compiler or 'none'} (only needed to install from source)"
+    yield Finding("compute", "good", text)
+
+
+def memory() -> Iterator[Finding]:
+    """What there is, the limits of enclosing cgroups included."""
+    from quire.config.memory import available_memory
+
+    found = available_memory()
+    text = f"{format_bytes(found.available_bytes)} available ({found.source})"
+    if found.available_bytes < _LITTLE_MEMORY:
+        yield Finding("memory", "note", text, "only small models fit; free some memory")
+    else:
+        yield Finding("memory", "good", text)
+    locked = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if locked.is_file():
+        yield Finding("memory", "good", f"transparent huge pages: {locked.read_text().strip()}")
+
+
+def models() -> Iterator[Finding]:
+    """The bundled model, and those in the hub's cache."""
+    bundled = Path(quire.__file__).parent / "demo_model"
+    if (bundled / "config.json").is_file():
+        yield Finding("models", "good", f"bundled demo model: {bundled}")
+    else:
+        yield Finding("models", "bad", "the bundled demo model is missing", "reinstall Quire")
+    cache = env.hub_cache_dir()
+    cached = sorted(p.name[8:].replace("--", "/") for p in cache.glob("models--*"))
+    shown = ", ".join(cached[:8]) + (f" and {len(cached) - 8} more" if len(cached) > 8 else "")
+    yield Finding("models", "good", f"hub cache {cache}: {shown or 'no models'}")
+    if env.hub_is_offline():
+        yield Finding("models", "note", "HF_HUB_OFFLINE is set: nothing is downloaded")
+
+
+def server() -> Iterator[Finding]:
+    """What `quire serve` needs beyond the engine."""
+    missing = [name for name in _SERVER if not _has(name)]
+    found = [f"{name} {_version(name)}" for name in _SERVER if name not in missing]
+    if found:
+        yield Finding("server", "good", ", ".join(found))
+    for name in missing:
+        yield Finding("server", "bad", f"{name} is not installed", _install(name))
+    for name, use in _NICE.items():
+        if _has(name):
+            yield Finding("server", "good", f"{name} {_version(name)}: {use}")
+        else:
+            yield Finding("server", "note", f"no {name}: {use}", _install(name))
+
+
+def cgroup_cpus(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """The CPU quota of this process's cgroup in CPUs; None where there is none."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def _cpuinfo() -> tuple[str, frozenset[str]]:
+    name, flags = platform.processor() or platform.machine(), frozenset[str]()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return name, flags
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            name = value.strip()
+        if key.strip() in ("flags", "Features"):
+            flags = frozenset(value.split())
+    return name, flags
+
+
+def _has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _version(module: str) -> str:
+    try:
+        return importlib.metadata.version(_DISTRIBUTIONS.get(module, module))
+    except importlib.metadata.PackageNotFoundError:
+        return "(version unknown)"
+
+
+def _install(module: str) -> str:
+    return f"{sys.executable} -m pip install {_DISTRIBUTIONS.get(module, module)}"
