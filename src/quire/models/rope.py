@@ -57,7 +57,9 @@ def scaled_positions(reader: ConfigReader, head_dim: int) -> int:
     """
     config = _read(reader, head_dim, 10000.0)
     extends = config.kind in ("linear", "dynamic")
-    return int(config.max_positions * config.factor()) if extends else config.max_positions
+    if not extends:
+        return config.max_positions
+    return max(1, int(config.max_positions * config.factor()))
 
 
 def _read(reader: ConfigReader, head_dim: int, default_theta: float) -> RopeConfig:

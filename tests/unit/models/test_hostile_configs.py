@@ -1,0 +1,88 @@
+"""Random damage to config.json: a program comes out, or an error of our own; never another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.errors import ModelError
+from quire.models import build_program, model_facts, name_map
+
+BASE: dict[str, Any] = {
+    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "ffn_dim": 40, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64,
+}  # fmt: skip
+ARCHITECTURES = [
+    "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
+    "OPTForCausalLM", "GPT2LMHeadModel",
+]  # fmt: skip
+KEYS = [
+    *BASE, "architectures", "head_dim", "rope_theta", "rope_scaling", "rope_parameters",
+    "rms_norm_eps", "hidden_act", "tie_word_embeddings", "attention_bias", "mlp_bias",
+    "sliding_window", "use_sliding_window", "max_window_layers", "layer_types", "eos_token_id",
+    "do_layer_norm_before", "word_embed_proj_dim", "_remove_final_layer_norm", "enable_bias",
+    "activation_function", "n_inner", "scale_attn_weights", "layer_norm_epsilon",
+    "original_max_position_embeddings", "quantization_config",
+]  # fmt: skip
+SCALING_KEYS = [
+    "type", "rope_type", "factor", "rope_theta", "original_max_position_embeddings", "beta_fast",
+    "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate", "low_freq_factor",
+    "high_freq_factor", "partial_rotary_factor", "alpha",
+]  # fmt: skip
+
+numbers = st.one_of(
+    st.integers(-3, 70),
+    st.floats(),
+    st.integers(-(10**40), 10**40),
+    st.sampled_from([1e-300, 1e308]),
+)
+texts = st.sampled_from(["silu", "gelu", "linear", "dynamic", "yarn", "llama3", "default", "", "x"])
+scalars = st.one_of(st.none(), st.booleans(), numbers, texts)
+values = st.one_of(
+    scalars,
+    st.lists(scalars, max_size=3),
+    st.dictionaries(st.sampled_from(SCALING_KEYS), scalars, max_size=6),
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from(ARCHITECTURES), st.dictionaries(st.sampled_from(KEYS), values, max_size=4))
+def test_damage_gives_a_program_or_our_own_error(architecture: str, damage: dict[str, Any]) -> None:
+    config = {"architectures": [architecture], **BASE, **damage}
+    try:
+        program, facts = build_program(config), model_facts(config)
+        name_map(config).canonical("model.norm.weight")
+    except ModelError:
+        return
+    program.check()
+    assert program.vocab_size == facts.vocab_size
+    assert len(program.attention_layers()) == facts.num_layers
+    limit = program.position_limit
+    assert limit is None or facts.max_model_len <= limit
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    st.sampled_from(["linear", "dynamic", "yarn", "llama3"]),
+    st.dictionaries(st.sampled_from(SCALING_KEYS), numbers, max_size=6),
+    st.sampled_from([2, 4, 6, 80]),
+)
+def test_rope_settings_give_finite_frequencies_or_our_own_error(
+    kind: str, scaling: dict[str, Any], head_dim: int
+) -> None:
+    defaults = {"factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    config = {
+        "architectures": ["LlamaForCausalLM"], **BASE, "head_dim": head_dim,
+        "rope_scaling": {**defaults, **scaling, "rope_type": kind},
+    }  # fmt: skip
+    try:
+        program = build_program(config)
+        assert model_facts(config).max_model_len > 0
+    except ModelError:
+        return
+    for op in program.ops:
+        for value in getattr(op, "inv_freq", ()):
+            assert 0 <= value < float("inf")
