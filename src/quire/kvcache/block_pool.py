@@ -115,10 +115,8 @@ class BlockPool:
             for block_id in table:
                 holders[block_id] += 1
         if holders != self._ref_counts:
-            wrong = [i for i, n in enumerate(holders) if n != self._ref_counts[i]]
-            raise IntegrityError(
-                f"blocks {wrong[:8]} are counted {self._ref_counts}, held {holders}"
-            )
+            wrong = [i for i, count in enumerate(holders) if count != self._ref_counts[i]]
+            raise IntegrityError(f"counts and holders disagree for blocks {wrong[:8]}")
         empty = set(self._empty)
         for block_id, count in enumerate(self._ref_counts):
             in_cached, in_empty = block_id in self._cached, block_id in empty

@@ -1,0 +1,118 @@
+"""Memory that is there, and what an engine may make of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quire.config.memory import (
+    AvailableMemory,
+    KVMemoryChoice,
+    MemoryNeeds,
+    available_memory,
+    longest_fit,
+    num_kv_blocks,
+)
+from quire.errors import DoesNotFitError
+
+MiB = 1 << 20
+NEEDS = MemoryNeeds(
+    weight_bytes=100 * MiB,
+    workspace_bytes=20 * MiB,
+    kv_block_bytes=1 * MiB,
+    block_size=16,
+    max_model_len=160,
+    max_num_seqs=4,
+)
+AUTO = KVMemoryChoice(num_blocks=None, cache_bytes=None, utilization=0.9)
+
+
+def memory(mebibytes: int) -> AvailableMemory:
+    return AvailableMemory(mebibytes * MiB, "a test")
+
+
+def fake_root(path: Path, files: dict[str, str]) -> Path:
+    for name, text in {"proc/meminfo": "MemAvailable:  1000 kB\n", **files}.items():
+        file = path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return path
+
+
+def test_the_machine_alone(tmp_path: Path) -> None:
+    assert available_memory(fake_root(tmp_path, {})).available_bytes == 1000 * 1024
+
+
+def test_a_cgroup_v2_limit_counts_without_its_file_cache(tmp_path: Path) -> None:
+    own = "sys/fs/cgroup/a/b"
+    files = {
+        "proc/self/cgroup": "0::/a/b\n",
+        f"{own}/memory.max": "max\n",
+        f"{own}/memory.current": "5\n",
+        "sys/fs/cgroup/a/memory.max": "700000\n",
+        "sys/fs/cgroup/a/memory.current": "300000\n",
+        "sys/fs/cgroup/a/memory.stat": "anon 200000\ninactive_file 60000\nactive_file 40000\n",
+    }
+    found = available_memory(fake_root(tmp_path, files))
+    assert found.available_bytes == 700000 - (300000 - 100000)
+    assert "cgroup" in found.source
+
+
+def test_a_cgroup_v1_limit_seen_from_inside_the_container(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "3:cpu,memory:/docker/abc\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "400000\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": "100000\n",
+        "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 50000\n",
+    }
+    assert available_memory(fake_root(tmp_path, files)).available_bytes == 350000
+
+
+def test_no_limit_in_cgroup_v1_is_no_limit(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "3:memory:/\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": "100000\n",
+    }
+    assert available_memory(fake_root(tmp_path, files)).source == "this machine"
+
+
+def test_this_machine_has_memory() -> None:
+    assert available_memory().available_bytes > 64 * MiB
+
+
+def test_no_more_blocks_than_could_ever_be_used() -> None:
+    assert num_kv_blocks(NEEDS, AUTO, memory(10_000)) == 4 * 10
+
+
+def test_blocks_from_the_share_that_weights_leave() -> None:
+    assert num_kv_blocks(NEEDS, AUTO, memory(150)) == 135 - 120
+
+
+def test_the_users_size_counts() -> None:
+    choice = KVMemoryChoice(None, 12 * MiB, 0.9)
+    assert num_kv_blocks(NEEDS, choice, memory(200)) == 12
+    assert num_kv_blocks(NEEDS, KVMemoryChoice(33, None, 0.9), memory(1)) == 33
+
+
+def test_weights_that_do_not_fit_name_both_numbers() -> None:
+    with pytest.raises(DoesNotFitError, match=r"weights need 100\.0 MiB.*90\.0 MiB may be used"):
+        num_kv_blocks(NEEDS, AUTO, memory(100))
+
+
+def test_a_context_that_does_not_fit_names_the_one_that_would() -> None:
+    with pytest.raises(DoesNotFitError, match=r"\(160\), 10\.0 MiB KV.*set max_model_len=48"):
+        num_kv_blocks(NEEDS, AUTO, memory(137))
+    assert longest_fit(NEEDS, AUTO, memory(137)) == 48
+
+
+def test_a_cache_size_that_does_not_fit_names_one_that_would() -> None:
+    choice = KVMemoryChoice(None, 500 * MiB, 0.9)
+    with pytest.raises(DoesNotFitError, match=f"{80 * MiB} would fit"):
+        num_kv_blocks(NEEDS, choice, memory(200))
+
+
+def test_too_few_blocks_by_override_are_refused() -> None:
+    with pytest.raises(DoesNotFitError, match="max_model_len=32"):
+        num_kv_blocks(NEEDS, KVMemoryChoice(2, None, 0.9), memory(200))

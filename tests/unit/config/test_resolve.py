@@ -1,0 +1,130 @@
+"""Choices and facts become concrete values, or an error that names what would work."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.config import resolve
+from quire.config.engine_args import EngineArgs
+from quire.errors import ConfigError
+
+BOTH = ("float32", "bfloat16")
+
+
+@pytest.mark.parametrize("stored", ["bfloat16", "float16", "float32", "torch.bfloat16"])
+def test_auto_dtype_is_bfloat16(stored: str) -> None:
+    assert resolve.resolve_dtype(EngineArgs(), {"dtype": stored}, BOTH) == "bfloat16"
+    assert resolve.resolve_dtype(EngineArgs(), {"torch_dtype": stored}, ("float32",)) == "float32"
+
+
+def test_a_dtype_by_name() -> None:
+    assert resolve.resolve_dtype(EngineArgs(dtype="float"), {}, BOTH) == "float32"
+    for dtype in ("half", "float16"):
+        with pytest.raises(ConfigError, match="auto, float32, bfloat16"):
+            resolve.resolve_dtype(EngineArgs(dtype=dtype), {}, BOTH)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="dtype='int3' is not known"):
+        resolve.resolve_dtype(EngineArgs(dtype="int3"), {}, BOTH)  # type: ignore[arg-type]
+
+
+def test_kv_cache_dtype() -> None:
+    assert resolve.resolve_kv_cache_dtype(EngineArgs(), "bfloat16", BOTH) == "bfloat16"
+    with pytest.raises(ConfigError, match=r"'fp8'.*auto, float32, bfloat16"):
+        resolve.resolve_kv_cache_dtype(EngineArgs(kv_cache_dtype="fp8"), "bfloat16", BOTH)
+
+
+def test_context_length() -> None:
+    assert resolve.resolve_max_model_len(EngineArgs(), 4096) == 4096
+    assert resolve.resolve_max_model_len(EngineArgs(max_model_len=128), 4096) == 128
+    assert resolve.resolve_max_model_len(EngineArgs(max_model_len=-1), 4096) is None
+    with pytest.raises(ConfigError, match="use at most 4096"):
+        resolve.resolve_max_model_len(EngineArgs(max_model_len=5000), 4096)
+    with pytest.raises(ConfigError, match="positive or -1"):
+        resolve.resolve_max_model_len(EngineArgs(max_model_len=0), 4096)
+
+
+def test_step_bounds_by_usage() -> None:
+    llm = resolve.resolve_scheduler(EngineArgs(), "llm", 1024)
+    assert (llm.max_num_batched_tokens, llm.max_num_seqs) == (4096, 256)
+    assert llm.max_num_queued_reqs is None
+    server = resolve.resolve_scheduler(EngineArgs(), "server", 1024)
+    assert (server.max_num_batched_tokens, server.max_num_seqs) == (2048, 128)
+    assert server.max_num_queued_reqs
+
+
+def test_a_small_budget_bounds_the_rows() -> None:
+    found = resolve.resolve_scheduler(EngineArgs(max_num_batched_tokens=10), "llm", 1024)
+    assert found.max_num_seqs == 10
+
+
+def test_without_chunked_prefill_the_budget_holds_the_longest_prompt() -> None:
+    args = EngineArgs(enable_chunked_prefill=False)
+    assert resolve.resolve_scheduler(args, "llm", 100_000).max_num_batched_tokens == 100_000
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_num_batched_tokens": 4, "max_num_seqs": 8}, r"max_num_batched_tokens \(4\)"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be a positive whole number"),
+        ({"max_num_batched_tokens": "many"}, "positive whole number, got 'many'"),
+        ({"long_prefill_token_threshold": -1}, "at least 0"),
+        ({"scheduling_policy": "lifo"}, "fcfs or priority"),
+        ({"max_num_queued_reqs": 0}, "max_num_queued_reqs"),
+        ({"stream_interval": 0}, "stream_interval"),
+        (
+            {"enable_chunked_prefill": False, "max_num_batched_tokens": 512},
+            "use at least 1024",
+        ),
+    ],
+)
+def test_impossible_step_bounds(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve.resolve_scheduler(EngineArgs(**given), "llm", 1024)
+
+
+@pytest.mark.parametrize("share", [0, -1, 1.5, math.nan, "half"])
+def test_impossible_shares_of_memory(share: Any) -> None:
+    with pytest.raises(ConfigError, match="gpu_memory_utilization"):
+        resolve.resolve_kv_choice(EngineArgs(gpu_memory_utilization=share))
+
+
+@pytest.mark.parametrize("size", [0, -16, 2048, 1.5, True])
+def test_impossible_block_sizes(size: Any) -> None:
+    with pytest.raises(ConfigError, match="block_size"):
+        resolve.resolve_block_size(EngineArgs(block_size=size))
+
+
+def write_generation_config(path: Path, **values: Any) -> None:
+    (path / "generation_config.json").write_text(json.dumps(values))
+
+
+def test_sampling_defaults_come_from_the_model(tmp_path: Path) -> None:
+    write_generation_config(tmp_path, temperature=0.6, top_k=20, max_new_tokens=9, do_sample=True)
+    found = resolve.resolve_sampling_defaults(EngineArgs(), tmp_path, {})
+    assert found == {"temperature": 0.6, "top_k": 20, "max_tokens": 9}
+    args = EngineArgs(generation_config="vllm", override_generation_config={"top_p": 0.5})
+    assert resolve.resolve_sampling_defaults(args, tmp_path, {}) == {"top_p": 0.5}
+
+
+def test_a_recommended_penalty_is_dropped_and_a_chosen_one_refused(tmp_path: Path) -> None:
+    write_generation_config(tmp_path, repetition_penalty=1.1, temperature=0.5)
+    assert resolve.resolve_sampling_defaults(EngineArgs(), tmp_path, {}) == {"temperature": 0.5}
+    args = EngineArgs(override_generation_config={"repetition_penalty": 1.2})
+    with pytest.raises(ConfigError, match="repetition_penalty is not supported"):
+        resolve.resolve_sampling_defaults(args, tmp_path, {})
+
+
+def test_impossible_recommendations_are_an_error_at_start(tmp_path: Path) -> None:
+    write_generation_config(tmp_path, temperature=9.0)
+    with pytest.raises(ConfigError, match=r"temperature must be in \[0, 2\].*'vllm'"):
+        resolve.resolve_sampling_defaults(EngineArgs(), tmp_path, {})
+
+
+def test_served_names() -> None:
+    assert resolve.served_names(EngineArgs(), "m") == ("m",)
+    assert resolve.served_names(EngineArgs(served_model_name=["a", "b"]), "m") == ("a", "b")

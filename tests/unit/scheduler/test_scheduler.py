@@ -1,0 +1,237 @@
+"""Scheduler: budgets, order, admission, preemption, ends. Plans are checked, not only results."""
+
+from __future__ import annotations
+
+import pytest
+from fake_model import Simulation, expected_tokens
+
+from quire.errors import IntegrityError, RequestError
+from quire.params import SamplingParams
+from quire.protocol import EngineCoreRequest, SchedulePlan
+
+
+def counts(plan: SchedulePlan) -> dict[str, int]:
+    return dict(zip(plan.request_ids, plan.num_scheduled_tokens, strict=True))
+
+
+def test_a_long_prompt_is_cut_by_the_budget() -> None:
+    sim = Simulation(64, budget=10)
+    sim.add("a", list(range(25)), max_tokens=2)
+    assert [counts(sim.step()) for _ in range(4)] == [{"a": 10}, {"a": 10}, {"a": 5}, {"a": 1}]
+    assert sim.finished == {"a": "length"}
+
+
+def test_those_who_need_one_token_go_before_long_prompts() -> None:
+    sim = Simulation(64, budget=10)
+    sim.add("long", list(range(40)), max_tokens=2)
+    sim.add("short", [1], max_tokens=9)
+    plans = [counts(sim.step()) for _ in range(6)]
+    assert plans[3] == {"long": 10}
+    assert plans[4] == {"long": 1, "short": 1}
+    sim = Simulation(64, budget=10)
+    sim.add("short", [1], max_tokens=9)
+    sim.step()
+    sim.add("long", list(range(40)), max_tokens=2)
+    assert counts(sim.step()) == {"short": 1, "long": 9}
+
+
+def test_a_threshold_caps_a_chunk_only_in_company() -> None:
+    sim = Simulation(64, budget=16, long_prefill_token_threshold=4)
+    sim.add("a", list(range(20)), max_tokens=1)
+    assert counts(sim.step()) == {"a": 16}
+    sim.add("b", list(range(100, 120)), max_tokens=1)
+    assert counts(sim.step()) == {"a": 4, "b": 4}
+
+
+def test_no_more_requests_than_rows() -> None:
+    sim = Simulation(64, max_seqs=2)
+    for name in "abc":
+        sim.add(name, [1, 2], max_tokens=2)
+    assert set(counts(sim.step())) == {"a", "b"}
+    assert len(sim.scheduler.waiting) == 1
+    sim.run()
+
+
+def test_without_chunked_prefill_a_prompt_waits_for_a_whole_budget() -> None:
+    sim = Simulation(64, budget=16, enable_chunked_prefill=False)
+    sim.add("a", list(range(10)), max_tokens=1)
+    sim.add("b", list(range(50, 60)), max_tokens=1)
+    assert counts(sim.step()) == {"a": 10}
+    assert counts(sim.step()) == {"b": 10}
+
+
+def test_priority_orders_the_waiting() -> None:
+    sim = Simulation(64, max_seqs=1, policy="priority")
+    for name, priority in (("low", 5), ("high", -1), ("mid", 0), ("mid2", 0)):
+        sim.add(name, [1], max_tokens=1, priority=priority)
+    order = [sim.step().request_ids[0] for _ in range(4)]
+    assert order == ["high", "mid", "mid2", "low"]
+
+
+def test_admission_waits_until_the_whole_prompt_fits() -> None:
+    sim = Simulation(8, budget=8)
+    sim.add("a", list(range(8)), max_tokens=16)
+    sim.step()
+    sim.add("b", list(range(100, 128)), max_tokens=1)
+    assert counts(sim.step()) == {"a": 1}
+    sim.run()
+    assert sim.num_preemptions == 0
+
+
+def test_prompts_in_progress_keep_their_promised_blocks() -> None:
+    sim = Simulation(8, budget=8)
+    sim.add("a", list(range(20)), max_tokens=4)
+    sim.add("b", list(range(100, 116)), max_tokens=4)
+    assert counts(sim.step()) == {"a": 8}
+    sim.run()
+    assert sim.num_preemptions == 0
+
+
+def test_the_last_in_order_is_preempted_and_told_to_the_worker() -> None:
+    sim = Simulation(4, budget=16)
+    sim.add("a", [1] * 7, max_tokens=8)
+    sim.add("b", [2] * 7, max_tokens=8)
+    assert set(counts(sim.step())) == {"a", "b"}
+    released: list[str] = []
+    while not released:
+        plan = sim.step()
+        released = plan.released_request_ids
+    assert released == ["b"]
+    assert set(counts(plan)) == {"a"}
+    sim.run()
+    assert sim.got["b"] == expected_tokens([2] * 7, 8)
+
+
+def test_a_resumed_request_is_started_with_what_it_generated() -> None:
+    sim = Simulation(4, budget=16, enable_prefix_caching=False)
+    sim.add("a", [1] * 7, max_tokens=8)
+    sim.add("b", [2] * 7, max_tokens=8)
+    sim.step()
+    while "a" not in sim.finished:
+        sim.step()
+    resumed = sim.step().started["b"]
+    assert resumed.num_prompt_tokens == 7
+    assert resumed.token_ids[:7] == [2] * 7
+    assert len(resumed.token_ids) > 8
+    assert resumed.num_computed_tokens == 0
+
+
+def test_stop_tokens_end_with_their_id_and_eos_with_none() -> None:
+    tokens = expected_tokens([5, 6], 10)
+    for eos, reason in (([], tokens[3]), ([tokens[3]], None)):
+        sim = Simulation(8)
+        sim.add("a", [5, 6], 10, stop=[tokens[3]], eos_token_ids=eos)
+        outputs = []
+        while sim.scheduler.has_unfinished_requests():
+            plan = sim.scheduler.schedule()
+            outputs = sim.scheduler.update(plan, sim.executor.execute(plan)).outputs
+        assert outputs[0].finish_reason == "stop"
+        assert outputs[0].stop_reason == reason
+
+
+def test_nothing_stops_before_min_tokens() -> None:
+    tokens = expected_tokens([5, 6], 10)
+    sim = Simulation(8)
+    request = EngineCoreRequest(
+        request_id="a",
+        prompt_token_ids=[5, 6],
+        sampling_params=SamplingParams(max_tokens=10, min_tokens=6),
+        arrival_time=0.0,
+        stop_token_ids=[tokens[3], tokens[7]],
+    )
+    sim.scheduler.add_request(request)
+    plan = sim.scheduler.schedule()
+    assert plan.started["a"].banned_token_ids == [tokens[3], tokens[7]]
+    sim.scheduler.update(plan, sim.executor.execute(plan))
+    sim.got["a"] = []
+    while sim.scheduler.has_unfinished_requests():
+        sim.step()
+    assert len(sim.got["a"]) == 7  # the eighth token stops; the first came above
+
+
+def test_the_context_ends_a_request_without_max_tokens() -> None:
+    sim = Simulation(4, budget=64)
+    request = EngineCoreRequest(
+        request_id="a",
+        prompt_token_ids=[1, 2, 3],
+        sampling_params=SamplingParams(max_tokens=1000),
+        arrival_time=0.0,
+    )
+    sim.scheduler.add_request(request)
+    sim.got["a"] = []
+    sim.wanted["a"] = expected_tokens([1, 2, 3], 13)
+    sim.run()
+    assert sim.finished["a"] == "length"
+
+
+def test_a_failed_step_ends_its_requests_and_no_others() -> None:
+    sim = Simulation(64, max_seqs=2)
+    for name in "abc":
+        sim.add(name, [1, 2, 3, 4, 5], max_tokens=3)
+    plan = sim.scheduler.schedule()
+    sim.executor._apply_changes(plan)
+    outputs = sim.scheduler.fail(plan, "broken")
+    assert [(one.request_id, one.finish_reason, one.error) for one in outputs.outputs] == [
+        ("a", "error", "broken"),
+        ("b", "error", "broken"),
+    ]
+    assert sim.scheduler.kv.pool.states() == "f" * 64, "what was never computed is not cached"
+    sim.scheduler.check_integrity()
+    sim.finished.update(a="abort", b="abort")
+    sim.run()
+    assert sim.finished["c"] == "length"
+
+
+def test_abort_in_every_state() -> None:
+    sim = Simulation(64, max_seqs=1)
+    sim.add("a", list(range(30)), max_tokens=3)
+    sim.add("b", [1], max_tokens=3)
+    sim.step()
+    sim.abort("a")
+    sim.abort("b")
+    sim.abort("a")
+    sim.abort("never")
+    assert not sim.scheduler.has_unfinished_requests()
+    assert sim.scheduler.kv.pool.num_held == 0
+
+
+def test_an_id_that_is_taken_is_refused() -> None:
+    sim = Simulation(8)
+    sim.add("a", [1], max_tokens=3)
+    with pytest.raises(RequestError, match="'a' is being served already"):
+        sim.add("a", [1], max_tokens=3)
+
+
+def test_a_request_larger_than_the_pool_is_refused() -> None:
+    sim = Simulation(2, block_size=4)
+    sim.scheduler._max_model_len = 100
+    with pytest.raises(RequestError, match="may grow to 13 tokens, and the KV cache holds 8"):
+        sim.add("a", [1, 2, 3], max_tokens=10)
+    assert not sim.scheduler.has_unfinished_requests()
+
+
+def test_integrity_check_notices_lost_requests() -> None:
+    sim = Simulation(8)
+    sim.add("a", [1], max_tokens=3)
+    sim.step()
+    sim.scheduler.running.clear()
+    with pytest.raises(IntegrityError, match="do not add up"):
+        sim.scheduler.check_integrity()
+    with pytest.raises(IntegrityError, match="none of them can run"):
+        sim.scheduler.schedule()
+
+
+def test_statistics_count_since_the_last_snapshot() -> None:
+    sim = Simulation(64)
+    sim.add("a", list(range(9)), max_tokens=2)
+    plan = sim.scheduler.schedule()
+    stats = sim.scheduler.update(plan, sim.executor.execute(plan)).stats
+    assert stats is not None
+    assert (stats.num_running, stats.num_waiting) == (1, 0)
+    assert (stats.num_prefix_queried_tokens, stats.num_prefix_hit_tokens) == (9, 0)
+    assert stats.kv_cache_usage == 3 / 64
+    sim.add("b", list(range(9)), max_tokens=2)
+    plan = sim.scheduler.schedule()
+    stats = sim.scheduler.update(plan, sim.executor.execute(plan)).stats
+    assert stats is not None
+    assert (stats.num_prefix_queried_tokens, stats.num_prefix_hit_tokens) == (9, 8)
