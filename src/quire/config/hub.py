@@ -41,9 +41,9 @@ def resolve_model(
     alone is wanted. Raises ModelNotFoundError that says what is missing and how to get it.
     """
     path = Path(model).expanduser()
-    if path.is_dir():
+    if model and path.is_dir():
         return path
-    if path.exists():
+    if path.is_file():
         raise ModelNotFoundError(f"{model!r} is a file; give the directory that holds config.json")
     if not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
         raise ModelNotFoundError(

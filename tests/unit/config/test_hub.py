@@ -1,0 +1,211 @@
+"""From the name of a model to its directory: local first, the hub last, and clear words."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quire import env
+from quire.config.hub import resolve_model
+from quire.errors import ModelNotFoundError
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from hub_server import COMMIT, HubServer
+
+SAFETENSORS = {
+    "config.json": b"{}",
+    "generation_config.json": b"{}",
+    "tokenizer.json": b"{}",
+    "merges.txt": b"",
+    "chat_template.jinja": b"",
+    "model.safetensors": b"weights",
+    "pytorch_model.bin": b"the same again",
+    "consolidated.safetensors": b"and again",
+    "original/params.json": b"{}",
+    "README.md": b"words",
+    "modeling.py": b"code",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process nobody may so much as open a socket."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the network was touched")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+
+
+def write_snapshot(
+    cache: Path, files: list[str], *, repo: str = "org--name", revision: str = "main"
+) -> Path:
+    base = cache / f"models--{repo}"
+    snapshot = base / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (base / "refs").mkdir()
+    (base / "refs" / revision).write_text(COMMIT)
+    for name in files:
+        (snapshot / name).write_text("{}")
+    return snapshot
+
+
+def test_a_directory_is_used_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve_model(str(tmp_path)) == tmp_path
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert resolve_model("org/name") == Path("org/name")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolve_model("~/org/name") == tmp_path / "org" / "name"
+
+
+@pytest.mark.parametrize("model", ["./foo", "/no/such/dir", "../foo", "a/b/c", "~/nope", "", "a b"])
+def test_a_mistyped_path_is_no_hub_id(model: str) -> None:
+    with pytest.raises(ModelNotFoundError, match="there is no directory"):
+        resolve_model(model)
+
+
+def test_a_file_is_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_text("x")
+    with pytest.raises(ModelNotFoundError, match="is a file; give the directory"):
+        resolve_model(str(path))
+
+
+def test_a_complete_snapshot_needs_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = write_snapshot(tmp_path, ["config.json", "tokenizer.json", "model.safetensors"])
+    assert resolve_model("org/name", download_dir=tmp_path) == snapshot
+    assert resolve_model("org/name", download_dir=tmp_path, revision=COMMIT) == snapshot
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert resolve_model("org/name") == snapshot
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert env.hub_cache_dir() == Path("/home/me/.cache/huggingface/hub")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert env.hub_cache_dir() == Path("/x/huggingface/hub")
+    monkeypatch.setenv("HF_HOME", "/hf")
+    assert env.hub_cache_dir() == Path("/hf/hub")
+    monkeypatch.setenv("HF_HUB_CACHE", "/cache")
+    assert env.hub_cache_dir() == Path("/cache")
+
+
+@pytest.mark.parametrize(
+    ("files", "lacks"),
+    [
+        ([], "the tokenizer, config.json, the weights"),
+        (["config.json", "model.safetensors"], "the tokenizer"),
+        (["config.json", "tokenizer.json"], "the weights"),
+        (["tokenizer.json", "pytorch_model.bin"], "config.json"),
+    ],
+)
+def test_offline_says_what_is_missing_and_how_to_fetch_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], lacks: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    write_snapshot(tmp_path, files)
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve_model("org/name", download_dir=tmp_path)
+    assert f"lacks {lacks} of the model" in str(caught.value)
+    assert f"hf download org/name --cache-dir {tmp_path}" in str(caught.value)
+    with pytest.raises(ModelNotFoundError, match="--revision v2"):
+        resolve_model("org/name", download_dir=tmp_path, revision="v2")
+
+
+def test_a_missing_shard_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    snapshot = write_snapshot(tmp_path, ["config.json", "tokenizer.json", "a.safetensors"])
+    index = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelNotFoundError, match=r"lacks b\.safetensors of"):
+        resolve_model("org/name", download_dir=tmp_path)
+    os.symlink("../../blobs/none", snapshot / "b.safetensors")
+    with pytest.raises(ModelNotFoundError, match=r"lacks b\.safetensors of"):
+        resolve_model("org/name", download_dir=tmp_path)
+
+
+def test_a_tokenizer_alone_needs_no_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    snapshot = write_snapshot(tmp_path, ["tokenizer.json"])
+    assert resolve_model("org/name", download_dir=tmp_path, needs_weights=False) == snapshot
+
+
+# --- with a hub, in a process of its own (its address is read once, at import) -------------------
+
+SCRIPT = """
+import sys
+from quire.config.hub import resolve_model
+from quire.errors import ModelNotFoundError
+try:
+    print(resolve_model(sys.argv[1], download_dir=sys.argv[2]))
+except ModelNotFoundError as error:
+    print("refused:", error)
+"""
+
+
+def resolve_elsewhere(url: str, model: str, cache: Path, **environ: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT, model, str(cache)],
+        env={**os.environ, "HF_ENDPOINT": url, "HF_HUB_DISABLE_PROGRESS_BARS": "1", **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return result.stdout.strip()
+
+
+def test_a_download_takes_what_is_needed_and_no_more(tmp_path: Path) -> None:
+    with HubServer("org/name", SAFETENSORS) as hub:
+        directory = Path(resolve_elsewhere(hub.url, "org/name", tmp_path))
+        assert directory.parent.name == "snapshots"
+        assert {path.name for path in directory.iterdir()} == {
+            "config.json", "generation_config.json", "tokenizer.json", "merges.txt",
+            "chat_template.jinja", "model.safetensors",
+        }  # fmt: skip
+        assert (directory / "model.safetensors").read_bytes() == b"weights"
+        asked = len(hub.requests)
+        assert resolve_elsewhere(hub.url, "org/name", tmp_path) == str(directory)
+        assert len(hub.requests) == asked  # the second time nothing is asked
+
+
+def test_bin_weights_where_there_are_no_others(tmp_path: Path) -> None:
+    files = {"config.json": b"{}", "vocab.json": b"{}", "merges.txt": b"",
+             "pytorch_model.bin": b"weights", "flax_model.msgpack": b"no"}  # fmt: skip
+    with HubServer("opt", files) as hub:
+        directory = Path(resolve_elsewhere(hub.url, "opt", tmp_path))
+        assert {path.name for path in directory.iterdir()} == files.keys() - {"flax_model.msgpack"}
+
+
+def test_what_the_hub_does_not_have(tmp_path: Path) -> None:
+    with HubServer("org/name", {"config.json": b"{}"}) as hub:
+        assert "neither .safetensors nor .bin" in resolve_elsewhere(hub.url, "org/name", tmp_path)
+        said = resolve_elsewhere(hub.url, "org/other", tmp_path)
+        assert said.startswith("refused: there is no directory 'org/other', and the hub did not")
+        asked = len(hub.requests)
+        said = resolve_elsewhere(hub.url, "org/other", tmp_path, HF_HUB_OFFLINE="1")
+        assert "HF_HUB_OFFLINE forbids" in said
+        assert len(hub.requests) == asked
+
+
+def test_no_hub_to_be_reached(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        said = resolve_elsewhere(url, "org/name", tmp_path)
+    assert said.startswith("refused: there is no directory 'org/name', and the hub did not")
