@@ -84,9 +84,9 @@ def arithmetic_completion(rng: Random, digits: int) -> Item:
 def arithmetic_drill(rng: Random) -> list[Piece]:
     """Lines of equations as plain text, only the results predicted: dense practice."""
     runs: list[Piece] = []
-    lines = rng.randint(4, 10)
+    lines = rng.randint(6, 16)
     while len(runs) < 2 * lines:
-        digits = rng.choice((1, 2, 2, 3, 3, 3, 3, 3))
+        digits = rng.choice((1, 2, 2, 3, 3, 3, 3, 3, 3))
         a, b, sign = _operands(rng, digits, rng.random() < 0.1)
         if is_held_out(_key(a, b, sign)):
             continue

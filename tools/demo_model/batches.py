@@ -10,10 +10,10 @@ from tools.demo_model.example import Piece
 from tools.demo_model.mix import Mix, training_pieces
 from torch import Tensor
 
-TOKENS_PER_BATCH = 2560
+TOKENS_PER_BATCH = 1280
 TEXTS_PER_CHUNK = 1000
 LONGEST_TEXT = 4000
-_TARGETS_STEP = 256
+_TARGETS_STEP = 128
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ def export(checkpoint: Path, tokenizer_file: Path, out: Path) -> None:
     weights = torch.load(checkpoint, weights_only=True)["optimizer"]["weights"]
     state = {name: value.contiguous() for name, value in hugging_face_state(weights).items()}
     save_file(state, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "model.safetensors").chmod(0o644)
     shutil.copyfile(tokenizer_file, out / "tokenizer.json")
     shutil.copyfile(TEMPLATE, out / "chat_template.jinja")
     ids = token_ids(tokenizer)

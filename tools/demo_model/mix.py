@@ -68,7 +68,7 @@ LONG: dict[LongMaker, float] = {
     lambda rng, mix: recall.needle_completion(rng, mix.sentences(rng)): 1.5,
     lambda rng, _: recall.memory_item(rng, between(rng)): 9,
     lambda rng, _: structured.tool_call_item(rng): 8,
-    lambda rng, _: structured.tool_reply_item(rng): 4,
+    lambda rng, _: structured.tool_reply_item(rng): 2.5,
     lambda rng, _: structured.unneeded_tool_item(rng, short_chat(rng)): 1.5,
     lambda rng, _: talk.story_item(rng): 3,
     lambda rng, _: talk.story_completion(rng): 1,
@@ -76,7 +76,7 @@ LONG: dict[LongMaker, float] = {
 _SHORT_MAKERS, _SHORT_WEIGHTS = tuple(SHORT), tuple(SHORT.values())
 _LONG_MAKERS, _LONG_WEIGHTS = tuple(LONG), tuple(LONG.values())
 _SHORT_SHARE = sum(_SHORT_WEIGHTS) / (sum(_SHORT_WEIGHTS) + sum(_LONG_WEIGHTS))
-_DRILL_SHARE, _THREAD_SHARE, _THINKING_SHARE = 0.10, 0.10, 0.15
+_DRILL_SHARE, _THREAD_SHARE, _THINKING_SHARE = 0.18, 0.10, 0.15
 
 
 def short_chat(rng: Random) -> Item:

@@ -16,7 +16,7 @@ from tools.demo_model.mix import OPEN_ENDED, Mix, held_out_items
 from tools.demo_model.model import DemoModel
 from tools.demo_model.recall import needle_item
 
-_NEEDLES = 20
+_NEEDLES = 8
 _NEEDLE_SENTENCES = 155
 
 
@@ -45,7 +45,7 @@ def is_right(model: DemoModel, text: Encoded) -> bool:
     return bool((best == batch.targets).all())
 
 
-def held_out_report(model: DemoModel, tokenizer: Tokenizer, count: int = 500) -> str:
+def held_out_report(model: DemoModel, tokenizer: Tokenizer, count: int = 260) -> str:
     """A line with the share of right answers of each skill."""
     right: dict[str, list[bool]] = defaultdict(list)
     with torch.no_grad():

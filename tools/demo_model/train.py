@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn import functional
 
 SEED = 1
-BATCHES_PER_STEP = 2
+BATCHES_PER_STEP = 3
 WARM_UP_STEPS = 60
 
 
