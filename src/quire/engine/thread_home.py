@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from quire.engine.client import EngineCoreClient, EngineHealth, judge_turn
 from quire.engine.loop import EngineLoop, SteppedCore
@@ -20,17 +21,27 @@ _JOIN_S = 5.0
 
 
 class ThreadHome(EngineCoreClient):
-    """Owns the thread. The core is built on the caller's thread, so its errors are raised there."""
+    """Owns the thread, which builds the core, steps it and shuts it down."""
 
     def __init__(self, make_core: Callable[[], SteppedCore], step_timeout_s: float) -> None:
         super().__init__()
         self._step_timeout_s = step_timeout_s
-        self._engine_loop = EngineLoop(make_core(), self._on_event)
+        self._make_core = make_core
         self._is_closing = False
-        self._thread = threading.Thread(
-            target=self._engine_loop.run, name="quire-engine", daemon=True
-        )
+        self._booted: Future[EngineLoop] = Future()
+        self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
         self._thread.start()
+        self._engine_loop = self._booted.result()
+
+    def _run(self) -> None:
+        """The engine thread, from the building of the core to its end."""
+        try:
+            loop = EngineLoop(self._make_core(), self._on_event)
+        except BaseException as error:
+            self._booted.set_exception(error)
+            return
+        self._booted.set_result(loop)
+        loop.run()
 
     def health(self) -> EngineHealth:
         if self._dead_cause is not None:

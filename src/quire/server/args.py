@@ -69,8 +69,6 @@ class ServerArgs:
     """Role of the replies of /v1/chat/completions."""
     disable_access_log: bool = False
     """Do not log a line per HTTP request."""
-    enable_log_requests: bool = False
-    """Log each request's id, sizes and sampling parameters. Prompts are never logged."""
 
     # --- life
     shutdown_timeout: float = 30.0

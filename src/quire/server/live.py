@@ -35,3 +35,95 @@ first of s, u, c, f that occurs in it. `kv` is null until the engine has answere
 """
 
 from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import Any
+
+from quire.engine.async_llm import AsyncLLM
+from quire.errors import EngineDeadError, EngineGenerateError
+from quire.server.context import ServerContext
+
+INTERVAL_S = 0.5
+"""Between two events of a stream."""
+_MAP_AGE_S = 0.25
+"""Block states younger than this are shown again instead of being asked for."""
+_LARGE_POOL_MAP_AGE_S = 1.0
+_LARGE_POOL_BLOCKS = 16384
+_ANSWER_S = 1.0
+"""How long a busy engine may take to answer before the last known map is shown."""
+_RATE_WINDOW_S = 2.0
+
+
+class LiveView:
+    """Makes the picture, however many look on: the engine is asked once for all of them."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._map: dict[str, Any] | None = None
+        self._map_time = -1e9
+        self._asking: asyncio.Task[None] | None = None
+        self._samples: deque[tuple[float, float, float]] = deque()
+        """(time, computed prompt tokens, generated tokens), a few seconds back."""
+
+    async def snapshot(self) -> dict[str, Any]:
+        """The picture, as the module says."""
+        context = self._context
+        engine = context.engine
+        state, _ = context.state()
+        picture: dict[str, Any] = {
+            "state": state,
+            "model": context.names[0],
+            "uptime_s": round(time.monotonic() - context.started_at, 3),
+            "kv": None,
+        }
+        if engine is None:
+            return picture
+        latest = engine.metrics.latest
+        picture["requests"] = {
+            "running": latest.num_running,
+            "waiting": latest.num_waiting,
+            "max_num_seqs": engine.config.scheduler.max_num_seqs,
+            "finished": engine.metrics.finished_counts(),
+        }
+        picture["rates"] = self._rates(engine)
+        picture.update(engine.metrics.snapshot())
+        if state != "dead":
+            await self._refresh_map(engine)
+        picture["kv"] = self._map
+        return picture
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits for the next event."""
+        await asyncio.sleep(seconds)
+
+    def _rates(self, engine: AsyncLLM) -> dict[str, float]:
+        series, samples, now = engine.metrics.series, self._samples, time.monotonic()
+        computed = series.prompt_tokens.value - series.prompt_tokens_cached.value
+        samples.append((now, computed, series.generation_tokens.value))
+        while len(samples) > 2 and samples[1][0] <= now - _RATE_WINDOW_S:
+            samples.popleft()
+        seconds = now - samples[0][0]
+        if seconds < 0.05:
+            return {"prompt_tokens_per_s": 0.0, "generation_tokens_per_s": 0.0}
+        return {
+            "prompt_tokens_per_s": round((samples[-1][1] - samples[0][1]) / seconds, 2),
+            "generation_tokens_per_s": round((samples[-1][2] - samples[0][2]) / seconds, 2),
+        }
+
+    async def _refresh_map(self, engine: AsyncLLM) -> None:
+        is_large = engine.config.cache.num_blocks > _LARGE_POOL_BLOCKS
+        oldest = _LARGE_POOL_MAP_AGE_S if is_large else _MAP_AGE_S
+        if time.monotonic() - self._map_time < oldest:
+            return
+        if self._asking is None or self._asking.done():
+            self._asking = self._context.keep(self._ask(engine))
+        await asyncio.wait([self._asking], timeout=_ANSWER_S)
+
+    async def _ask(self, engine: AsyncLLM) -> None:
+        try:
+            self._map = await engine.block_map()
+            self._map_time = time.monotonic()
+        except (EngineDeadError, EngineGenerateError):
+            self._map = None

@@ -1,0 +1,191 @@
+"""The names, kinds, help texts and bounds of an engine's metrics: vLLM's for everything that
+exists here, under `vllm:`; ours, where it has none, under `quire:`.
+
+A table in the form of a class; `EngineMetrics` knows what they mean.
+"""
+
+from __future__ import annotations
+
+from quire import __version__
+from quire.config import EngineConfig
+from quire.metrics import buckets
+from quire.metrics.series import MetricSet
+
+FINISH_REASONS = ("stop", "length", "abort", "error")
+ADMISSION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")
+
+
+class EngineSeries:
+    """Every series of one engine, as attributes; `metric_set` lists them."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        model_name = config.model.served_model_name[0]
+        self.metric_set = MetricSet({"model_name": model_name, "engine": "0"})
+        self._make_gauges(self.metric_set)
+        self._make_counters(self.metric_set)
+        self._make_size_histograms(self.metric_set, config.model.max_model_len)
+        self._make_time_histograms(self.metric_set)
+        _describe(self.metric_set, config)
+
+    def _make_gauges(self, make: MetricSet) -> None:
+        self.num_requests_running = make.gauge(
+            "vllm:num_requests_running", "Number of requests in model execution batches."
+        )
+        self.num_requests_waiting = make.gauge(
+            "vllm:num_requests_waiting", "Number of requests waiting to be processed."
+        )
+        self.num_requests_waiting_by_reason = make.gauges(
+            "vllm:num_requests_waiting_by_reason",
+            "Number of requests waiting to be processed, by reason.",
+            ("reason",),
+            [("capacity",), ("deferred",)],
+        )
+        self.kv_cache_usage_perc = make.gauge(
+            "vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage."
+        )
+        self.engine_ready = make.gauge(
+            "quire:engine_ready", "1 while the engine shows signs of life, 0 once it does not."
+        )
+
+    def _make_counters(self, make: MetricSet) -> None:
+        self.prefix_cache_queries = make.counter(
+            "vllm:prefix_cache_queries",
+            "Prefix cache queries, in terms of number of queried tokens.",
+        )
+        self.prefix_cache_hits = make.counter(
+            "vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens."
+        )
+        self.num_preemptions = make.counter(
+            "vllm:num_preemptions", "Cumulative number of preemption from the engine."
+        )
+        self.prompt_tokens = make.counter(
+            "vllm:prompt_tokens", "Number of prefill tokens processed."
+        )
+        self.prompt_tokens_by_source = make.counters(
+            "vllm:prompt_tokens_by_source",
+            "Number of prompt tokens by source.",
+            ("source",),
+            [("local_compute",), ("local_cache_hit",), ("external_kv_transfer",)],
+        )
+        self.prompt_tokens_cached = make.counter(
+            "vllm:prompt_tokens_cached", "Number of cached prompt tokens (local + external)."
+        )
+        self.generation_tokens = make.counter(
+            "vllm:generation_tokens", "Number of generation tokens processed."
+        )
+        self.request_success = make.counters(
+            "vllm:request_success",
+            "Count of successfully processed requests.",
+            ("finished_reason",),
+            [(reason,) for reason in FINISH_REASONS],
+        )
+        self.admission_rejections = make.counters(
+            "vllm:admission_rejections",
+            "Number of admission attempts rejected by a queue limit, by reason.",
+            ("reason",),
+            [(reason,) for reason in ADMISSION_REASONS],
+        )
+
+    def _make_size_histograms(self, make: MetricSet, max_model_len: int) -> None:
+        token_bounds = buckets.one_two_five(max_model_len)
+        self.request_prompt_tokens = make.histogram(
+            "vllm:request_prompt_tokens", "Number of prefill tokens processed.", token_bounds
+        )
+        self.request_generation_tokens = make.histogram(
+            "vllm:request_generation_tokens",
+            "Number of generation tokens processed.",
+            token_bounds,
+        )
+        self.request_max_num_generation_tokens = make.histogram(
+            "vllm:request_max_num_generation_tokens",
+            "Histogram of maximum number of requested generation tokens.",
+            token_bounds,
+        )
+        self.request_params_max_tokens = make.histogram(
+            "vllm:request_params_max_tokens",
+            "Histogram of the max_tokens request parameter.",
+            token_bounds,
+        )
+        self.request_prefill_kv_computed_tokens = make.histogram(
+            "vllm:request_prefill_kv_computed_tokens",
+            "Histogram of new KV tokens computed during prefill (excluding cached tokens).",
+            token_bounds,
+        )
+        self.iteration_tokens = make.histogram(
+            "vllm:iteration_tokens_total",
+            "Histogram of number of tokens per engine_step.",
+            buckets.ITERATION_TOKENS,
+        )
+        self.request_params_n = make.histogram(
+            "vllm:request_params_n",
+            "Histogram of the n request parameter.",
+            buckets.REQUEST_PARAMS_N,
+        )
+        self.request_num_preemptions = make.histogram(
+            "vllm:request_num_preemptions",
+            "Histogram of the number of times a request was preempted.",
+            buckets.REQUEST_NUM_PREEMPTIONS,
+        )
+
+    def _make_time_histograms(self, make: MetricSet) -> None:
+        self.time_to_first_token = make.histogram(
+            "vllm:time_to_first_token_seconds",
+            "Histogram of time to first token in seconds.",
+            buckets.TIME_TO_FIRST_TOKEN_S,
+        )
+        self.inter_token_latency = make.histogram(
+            "vllm:inter_token_latency_seconds",
+            "Histogram of inter-token latency in seconds.",
+            buckets.INTER_TOKEN_LATENCY_S,
+        )
+        self.request_time_per_output_token = make.histogram(
+            "vllm:request_time_per_output_token_seconds",
+            "Histogram of time_per_output_token_seconds per request.",
+            buckets.INTER_TOKEN_LATENCY_S,
+        )
+        bounds = buckets.REQUEST_LATENCY_S
+        self.e2e_request_latency = make.histogram(
+            "vllm:e2e_request_latency_seconds",
+            "Histogram of e2e request latency in seconds.",
+            bounds,
+        )
+        self.request_queue_time = make.histogram(
+            "vllm:request_queue_time_seconds",
+            "Histogram of time spent in WAITING phase for request.",
+            bounds,
+        )
+        self.request_inference_time = make.histogram(
+            "vllm:request_inference_time_seconds",
+            "Histogram of time spent in RUNNING phase for request.",
+            bounds,
+        )
+        self.request_prefill_time = make.histogram(
+            "vllm:request_prefill_time_seconds",
+            "Histogram of time spent in PREFILL phase for request.",
+            bounds,
+        )
+        self.request_decode_time = make.histogram(
+            "vllm:request_decode_time_seconds",
+            "Histogram of time spent in DECODE phase for request.",
+            bounds,
+        )
+
+
+def _describe(make: MetricSet, config: EngineConfig) -> None:
+    """Gauges that are always 1 and tell of the configuration in their labels."""
+    cache = config.cache
+    facts = {
+        "block_size": cache.block_size,
+        "cache_dtype": cache.kv_cache_dtype,
+        "enable_prefix_caching": cache.enable_prefix_caching,
+        "num_gpu_blocks": cache.num_blocks,
+    }
+    labels, values = tuple(facts), tuple(str(value) for value in facts.values())
+    info = make.gauges(
+        "vllm:cache_config_info", "Information of the LLMEngine CacheConfig", labels, [values]
+    )
+    info.of(*values).set(1)
+    version = make.gauges(
+        "quire:build_info", "The server's version.", ("version",), [(__version__,)]
+    )
+    version.of(__version__).set(1)

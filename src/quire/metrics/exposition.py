@@ -1,0 +1,69 @@
+"""Metric sets in Prometheus' text format, by way of prometheus_client.
+
+Called when `/metrics` is read; recording never comes here. Adds the process' own metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from quire.metrics.series import Family, Histogram, MetricSet
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Exposition:
+    """All that one server exposes: the given sets and its process."""
+
+    def __init__(self, sets: Sequence[MetricSet]) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._registry.register(_SetCollector(sets))
+
+    def text(self) -> bytes:
+        """The body of `/metrics`, as of now."""
+        return generate_latest(self._registry)
+
+
+class _SetCollector(Collector):
+    """Makes prometheus_client's families out of ours."""
+
+    def __init__(self, sets: Sequence[MetricSet]) -> None:
+        self._sets = sets
+
+    def collect(self) -> Iterator[Metric]:
+        for metric_set in self._sets:
+            names, values = list(metric_set.base_labels), list(metric_set.base_labels.values())
+            for family in metric_set.families:
+                yield _family(family, names, values)
+
+
+def _family(family: Family, names: list[str], values: list[str]) -> Metric:  # type: ignore[type-arg]
+    labels = [*names, *family.label_names]
+    if family.kind == "histogram":
+        result = HistogramMetricFamily(family.name, family.documentation, labels=labels)
+        for own, histogram in family.series.items():
+            result.add_metric([*values, *own], _cumulative(histogram), histogram.sum)
+        return result
+    make = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = make(family.name, family.documentation, labels=labels)
+    for own, series in family.series.items():
+        metric.add_metric([*values, *own], series.value)
+    return metric
+
+
+def _cumulative(histogram: Histogram) -> list[tuple[str, float]]:
+    total, pairs = 0, []
+    for bound, count in zip([*histogram.bounds, None], histogram.counts, strict=True):
+        total += count
+        pairs.append(("+Inf" if bound is None else str(float(bound)), float(total)))
+    return pairs

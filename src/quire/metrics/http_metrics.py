@@ -1,0 +1,45 @@
+"""HTTP requests by endpoint, method and kind of status, under the names that dashboards know.
+
+All labels come from closed sets: an unknown path or method is `other`, whatever it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quire.metrics.buckets import HTTP_DURATION_S
+from quire.metrics.series import Counter, Family, Histogram, MetricSet
+
+_METHODS = ("GET", "POST", "OPTIONS", "HEAD", "other")
+_STATUSES = ("2xx", "3xx", "4xx", "5xx", "gone")
+OTHER = "other"
+
+
+class HttpMetrics:
+    """Counts of one server. A series exists from its first request on."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        """`paths` are the endpoints'; everything else counts as `other`."""
+        self._paths = frozenset(paths)
+        self.metric_set = MetricSet({})
+        self._requests: Family[Counter] = self.metric_set.counters(
+            "http_requests", "Total number of requests by method, status and handler.",
+            ("handler", "method", "status"), [],
+        )  # fmt: skip
+        self._durations: Family[Histogram] = Family(
+            "http_request_duration_seconds", "Duration of HTTP requests in seconds.", "histogram",
+            ("handler", "method"), {},
+        )  # fmt: skip
+        self.metric_set.families.append(self._durations)
+
+    def observe(self, path: str, method: str, status: int, seconds: float) -> None:
+        """Counts one request; status 0: the client left before an answer began."""
+        handler = path if path in self._paths else OTHER
+        method = method if method in _METHODS else OTHER
+        kind = f"{status // 100}xx" if status else "gone"
+        kind = kind if kind in _STATUSES else OTHER
+        self._requests.series.setdefault((handler, method, kind), Counter()).inc()
+        key = (handler, method)
+        if key not in self._durations.series:
+            self._durations.series[key] = Histogram(HTTP_DURATION_S)
+        self._durations.series[key].observe(seconds)

@@ -1,0 +1,146 @@
+"""`build_app`: the ASGI application, out of endpoints and layers around them.
+
+Order of the layers, outermost first: request id and access log, CORS, API key, body bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.metrics.exposition import Exposition
+from quire.metrics.http_metrics import HttpMetrics
+from quire.server import ui
+from quire.server.auth import PROBE_PATHS, AuthMiddleware
+from quire.server.context import ServerContext
+from quire.server.endpoints import ENDPOINTS
+from quire.server.live import LiveView
+from quire.server.middleware.body import BodyMiddleware
+from quire.server.middleware.request_id import RequestIdMiddleware
+from quire.server.openapi import docs_page, openapi_document
+from quire.server.problems import Problem, problem_of
+from quire.server.routes import page
+
+
+def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
+    """The application for one context; `keys` empty: nobody needs one."""
+    http_metrics = HttpMetrics(endpoint.path for endpoint in ENDPOINTS)
+    app = Starlette(
+        routes=_routes(context),
+        middleware=_middleware(context, keys, http_metrics),
+        exception_handlers={HTTPException: _on_http_exception, Exception: _on_exception},
+    )
+    app.state.context = context
+    app.state.live = LiveView(context)
+    app.state.exposition = _exposition_maker(context, http_metrics)
+    if not context.args.disable_fastapi_docs:
+        app.state.openapi = openapi_document(bool(keys))
+        app.state.docs = docs_page(app.state.openapi)
+    return app
+
+
+def _routes(context: ServerContext) -> list[Route]:
+    routes = [
+        Route(endpoint.path, _quietly(endpoint.handler), methods=[endpoint.method])
+        for endpoint in ENDPOINTS
+    ]
+    if not context.args.disable_fastapi_docs:
+        routes.append(Route("/openapi.json", page.openapi))
+        routes.append(Route("/docs", page.docs))
+    if context.args.ui:
+        routes.append(Route("/", page.index))
+        routes.append(Route("/ui/{name}", page.asset))
+    return routes
+
+
+def public_paths(context: ServerContext) -> frozenset[bytes]:
+    """Raw paths that need no key, as they come over the wire."""
+    paths = set(PROBE_PATHS)
+    if context.args.ui:
+        paths |= {b"/", *(f"/ui/{name}".encode() for name in ui.FILES)}
+    prefix = context.args.root_path.rstrip("/").encode()
+    return frozenset(prefix + path for path in paths)
+
+
+def _middleware(
+    context: ServerContext, keys: tuple[str, ...], http_metrics: HttpMetrics
+) -> list[Middleware]:
+    args = context.args
+    layers = [
+        Middleware(
+            RequestIdMiddleware,
+            max_chars=args.max_request_id_chars,
+            has_access_log=not args.disable_access_log,
+            http_metrics=http_metrics,
+        )
+    ]
+    if args.allowed_origins:
+        layers.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=args.allowed_origins,
+                allow_methods=args.allowed_methods,
+                allow_headers=args.allowed_headers,
+                allow_credentials=args.allow_credentials,
+                expose_headers=["X-Request-Id", "Retry-After"],
+            )
+        )
+    layers.append(Middleware(AuthMiddleware, keys=keys, public_paths=public_paths(context)))
+    layers.append(
+        Middleware(
+            BodyMiddleware, max_body_bytes=args.max_body_bytes, body_timeout_s=args.body_timeout
+        )
+    )
+    return layers
+
+
+def _quietly(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """A handler whose errors become answers, and whose client may leave at any time."""
+
+    async def endpoint(request: Request) -> Any:
+        try:
+            return await handler(request)
+        except ClientDisconnect:
+            return Response()
+        except Exception as error:
+            return _answer(problem_of(error))
+
+    return endpoint
+
+
+def _answer(problem: Problem) -> Response:
+    return Response(
+        problem.body(), problem.status, headers=problem.headers, media_type="application/json"
+    )
+
+
+async def _on_http_exception(_: Request, error: Exception) -> Response:
+    """Starlette's own: no such path, no such method."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    detail = str(error.detail) if isinstance(error, HTTPException) else ""
+    return _answer(Problem(status, detail, headers=headers))
+
+
+async def _on_exception(_: Request, error: Exception) -> Response:
+    return _answer(problem_of(error))
+
+
+def _exposition_maker(
+    context: ServerContext, http_metrics: HttpMetrics
+) -> Callable[[], Exposition]:
+    @lru_cache(maxsize=1)
+    def exposition() -> Exposition:
+        engine = context.loaded_engine()
+        return Exposition([engine.metrics.series.metric_set, http_metrics.metric_set])
+
+    return exposition

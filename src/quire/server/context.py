@@ -1,0 +1,117 @@
+"""`ServerContext`: what all routes share: the options, the engine once it is up, and where the
+server is in its life. Made by `serve` (or a test), read by routes; owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from quire import __version__
+from quire.config import EngineConfig
+from quire.engine.async_llm import AsyncLLM
+from quire.errors import EngineDeadError, RequestError
+from quire.server.args import ServerArgs
+from quire.server.problems import HttpError, not_found, unavailable
+from quire.tokenizer import Tokenizer
+from quire.tokenizer.chat_template import ChatRenderer
+
+ServerState = Literal["loading", "ready", "paused", "draining", "stalled", "dead"]
+
+THREAD_ABOVE_CHARS = 4096
+"""Texts longer than this are tokenised on another thread, so that they delay nobody."""
+
+
+@dataclass(slots=True)
+class ServerContext:
+    """The server as its routes see it."""
+
+    args: ServerArgs
+    names: tuple[str, ...]
+    """Served model names, known before the model is loaded; the first is the model's own."""
+    engine: AsyncLLM | None = None
+    chat: ChatRenderer | None = None
+    """None without a tokenizer."""
+    is_draining: bool = False
+    is_stopping: bool = False
+    """Draining is over: streams that never end by themselves end now."""
+    num_generating: int = 0
+    """HTTP requests for generation in flight."""
+    started_at: float = field(default_factory=time.monotonic)
+    created: int = field(default_factory=lambda: int(time.time()))
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def state(self) -> tuple[ServerState, str]:
+        """Where the server is in its life, and why it cannot serve if it cannot."""
+        if self.engine is None:
+            return "loading", "the model is being loaded"
+        health = self.engine.health()
+        if health.state == "dead":
+            return "dead", health.reason
+        if self.is_draining:
+            return "draining", "the server is shutting down"
+        if health.state == "stalled":
+            return "stalled", health.reason
+        if self.engine.is_paused:
+            return "paused", "generation is paused"
+        return "ready", ""
+
+    def live_engine(self) -> AsyncLLM:
+        """The engine, to give it work. Raises HttpError 503 while there is none to be had."""
+        if self.engine is None:
+            raise HttpError(unavailable("The model is still being loaded.", 1))
+        if self.is_draining:
+            raise HttpError(unavailable("The server is shutting down.", 5))
+        if self.engine.errored:
+            raise EngineDeadError(str(self.engine.dead_error))
+        return self.engine
+
+    def loaded_engine(self) -> AsyncLLM:
+        """The engine, to ask it something. Raises HttpError 503 while it is being loaded."""
+        if self.engine is None:
+            raise HttpError(unavailable("The model is still being loaded.", 1))
+        return self.engine
+
+    @property
+    def config(self) -> EngineConfig:
+        """The engine's configuration; only once it is loaded."""
+        return self.loaded_engine().config
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer. Raises RequestError if the server runs without one."""
+        tokenizer = self.loaded_engine().tokenizer
+        if tokenizer is None:
+            raise RequestError("this server runs without a tokenizer (skip_tokenizer_init)")
+        return tokenizer
+
+    def chat_renderer(self) -> ChatRenderer:
+        """The chat templates. Raises RequestError if the server runs without a tokenizer."""
+        self.tokenizer()
+        if self.chat is None:
+            raise RequestError("this server has no chat templates")
+        return self.chat
+
+    def served_name(self, asked: str | None) -> str:
+        """The name to answer with. Raises HttpError 404 for a model that is not served."""
+        if asked is None or asked == "":
+            return self.names[0]
+        if asked not in self.names:
+            raise not_found(asked[:200])
+        return asked
+
+    @property
+    def fingerprint(self) -> str:
+        """OpenAI's `system_fingerprint`: equal while version and model are."""
+        digest = hashlib.sha256("\0".join(self.names).encode()).hexdigest()
+        return f"quire-{__version__}-{digest[:8]}"
+
+    def keep(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Starts a task and holds a reference until it ends."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task

@@ -1,0 +1,149 @@
+"""The OpenAPI document and a page that shows it, made from the endpoints and their types.
+
+The schemas are those of the msgspec types that validate requests and shape replies, so that
+the document cannot say anything else than the server does.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from quire import __version__
+from quire.server.endpoints import ENDPOINTS, Endpoint
+from quire.server.schema.common import ErrorResponse
+
+_REF = "#/components/schemas/{name}"
+_STATUS_TEXTS = {
+    200: "OK", 400: "The request is invalid", 401: "The API key is missing or wrong",
+    404: "No such model", 408: "The body took too long", 413: "The body is too large",
+    415: "The body is not JSON", 500: "The engine failed on this request",
+    503: "Not now: try again after Retry-After seconds",
+}  # fmt: skip
+
+
+def openapi_document(has_auth: bool) -> dict[str, Any]:
+    """The document, version 3.1."""
+    types = [ErrorResponse]
+    for endpoint in ENDPOINTS:
+        types += [t for t in (endpoint.request, endpoint.response, endpoint.stream) if t]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    by_type = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
+    paths: dict[str, Any] = {}
+    for endpoint in ENDPOINTS:
+        operation = _operation(endpoint, by_type)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Quire",
+            "version": __version__,
+            "description": "OpenAI-compatible inference server.",
+        },
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+    if has_auth:
+        bearer = {"type": "http", "scheme": "bearer"}
+        document["components"]["securitySchemes"] = {"bearer": bearer}
+        document["security"] = [{"bearer": []}]
+    return document
+
+
+def _operation(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "summary": (endpoint.handler.__doc__ or "").strip().splitlines()[0],
+        "operationId": endpoint.handler.__name__,
+        "tags": [endpoint.tag],
+        "responses": _responses(endpoint, by_type),
+    }
+    names = re.findall(r"\{(\w+)\}", endpoint.path)
+    if names:
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
+        ]
+    if endpoint.request is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": by_type[id(endpoint.request)]}},
+        }
+    return operation
+
+
+def _responses(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
+    schema = {"type": "string"}
+    if endpoint.response is not None:
+        schema = by_type[id(endpoint.response)]
+    content: dict[str, Any] = {endpoint.media: {"schema": schema}}
+    if endpoint.stream is not None:
+        # Each event's data is a document of this type; the stream as a whole is text.
+        content["text/event-stream"] = {
+            "schema": {"type": "string"},
+            "x-event-schema": by_type[id(endpoint.stream)],
+        }
+    responses = {"200": {"description": _STATUS_TEXTS[200], "content": content}}
+    error = {"application/json": {"schema": {"$ref": _REF.format(name="ErrorResponse")}}}
+    for status in (*endpoint.errors, 401, 503):
+        body = content if status == 503 and endpoint.can_be_unwell else error
+        responses[str(status)] = {"description": _STATUS_TEXTS[status], "content": body}
+    return responses
+
+
+def docs_page(document: dict[str, Any]) -> bytes:
+    """A page of plain HTML: operations first, then every schema."""
+    parts = [_PAGE_HEAD, f"<h1>Quire {html.escape(__version__)}</h1>"]
+    parts.append('<p>OpenAI-compatible HTTP API; machine-readable: <a href="openapi.json">')
+    parts.append("openapi.json</a>.</p>")
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            parts.append(_docs_operation(path, method, operation))
+    parts.append("<h2>Schemas</h2>")
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        text = html.escape(json.dumps(schema, indent=2))
+        parts.append(
+            f'<details id="{html.escape(name)}"><summary>{html.escape(name)}</summary>'
+            f"<pre>{text}</pre></details>"
+        )
+    parts.append("</body></html>")
+    return "\n".join(parts).encode()
+
+
+def _docs_operation(path: str, method: str, operation: dict[str, Any]) -> str:
+    title = f"<code>{method.upper()} {html.escape(path)}</code>"
+    lines = [f"<details><summary>{title} {html.escape(operation['summary'])}</summary><ul>"]
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    if body:
+        lines.append(f"<li>body: {_docs_schema(body['schema'])}</li>")
+    for status, response in operation["responses"].items():
+        shown = [
+            f"{html.escape(media)} {_docs_schema(held.get('x-event-schema', held['schema']))}"
+            for media, held in response["content"].items()
+        ]
+        text = html.escape(response["description"])
+        lines.append(f"<li>{status} {text}: {', '.join(shown)}</li>")
+    lines.append("</ul></details>")
+    return "\n".join(lines)
+
+
+def _docs_schema(schema: dict[str, Any]) -> str:
+    reference = schema.get("$ref") or schema.get("items", {}).get("$ref")
+    if reference is None:
+        return html.escape(str(schema.get("type", "")))
+    name = html.escape(reference.rpartition("/")[2])
+    return f'<a href="#{name}">{name}</a>'
+
+
+_PAGE_HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Quire API</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; }
+summary { cursor: pointer; padding: .25rem 0; }
+pre { overflow-x: auto; padding: 1rem; border: 1px solid; border-radius: .5rem; }
+</style></head><body>"""

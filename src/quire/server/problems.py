@@ -1,0 +1,106 @@
+"""From an exception to an HTTP answer: status, error type, message, field at fault.
+
+Every route and middleware that refuses something goes through here, so that all errors look
+alike: `{"error": {"message", "type", "param", "code"}}`. Names and statuses are vLLM's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import msgspec
+
+from quire.errors import (
+    CapacityError,
+    EngineDeadError,
+    EngineGenerateError,
+    QuireError,
+    RequestError,
+)
+from quire.log import get_logger
+from quire.server.schema.common import ErrorInfo, ErrorResponse
+
+logger = get_logger(__name__)
+
+_TYPES = {
+    400: "BadRequestError",
+    401: "Unauthorized",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    408: "RequestTimeoutError",
+    413: "PayloadTooLargeError",
+    415: "UnsupportedMediaTypeError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+    504: "GatewayTimeoutError",
+}
+_MAX_MESSAGE_CHARS = 2000
+_PATH = re.compile(r" - at `\$\.?([^`]{0,200})`$")
+_MISSING_FIELD = re.compile(r"missing required field `([^`]{1,100})`")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One error answer."""
+
+    status: int
+    message: str
+    param: str | None = None
+    type: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def body(self) -> bytes:
+        """The JSON body."""
+        kind = self.type or _TYPES.get(self.status) or HTTPStatus(self.status).phrase
+        message = self.message[:_MAX_MESSAGE_CHARS]
+        info = ErrorInfo(message=message, type=kind, param=self.param, code=self.status)
+        return msgspec.json.encode(ErrorResponse(error=info))
+
+
+class HttpError(Exception):
+    """Raised by routes to answer with a Problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def not_found(model: str) -> HttpError:
+    """No model of that name is served here."""
+    return HttpError(Problem(404, f"The model `{model}` does not exist.", param="model"))
+
+
+def unavailable(message: str, retry_after_s: float = 1.0) -> Problem:
+    """Not now: 503 with the seconds after which another try makes sense."""
+    seconds = str(max(1, round(retry_after_s)))
+    return Problem(503, message, type="Service Unavailable", headers={"Retry-After": seconds})
+
+
+def problem_of(error: BaseException) -> Problem:
+    """The answer to an exception; an unexpected one is logged and told in no detail."""
+    if isinstance(error, HttpError):
+        return error.problem
+    if isinstance(error, RequestError):
+        return Problem(400, str(error), param=error.parameter)
+    if isinstance(error, CapacityError):
+        return unavailable(str(error), error.retry_after_s)
+    if isinstance(error, EngineDeadError):
+        return unavailable(str(error), 5.0)
+    if isinstance(error, (EngineGenerateError, QuireError)):
+        return Problem(500, str(error))
+    logger.error("a request failed unexpectedly", exc_info=error)
+    return Problem(500, "The server failed on this request; its log has the details.")
+
+
+def decode_problem(error: Exception) -> Problem:
+    """The answer to a body that is no JSON, or not of the right shape."""
+    if isinstance(error, RecursionError):
+        return Problem(400, "The JSON body is nested too deeply.", type="Bad Request")
+    if isinstance(error, UnicodeDecodeError):
+        return Problem(400, "The JSON body is not valid UTF-8.", type="Bad Request")
+    text = str(error)
+    where = _PATH.search(text) or _MISSING_FIELD.search(text)
+    param = where.group(1) if where and where.group(1) else None
+    return Problem(400, f"Invalid request body: {text}", param=param, type="Bad Request")

@@ -1,0 +1,56 @@
+"""`ReplyHead`: what all parts of one reply have in common, and which extras were asked for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from quire.server.context import ServerContext
+from quire.server.schema.chat import ChatRequest
+from quire.server.schema.completion import CompletionRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyHead:
+    """Id, time, model, and what goes along with the text."""
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str
+    include_usage: bool
+    continuous_usage: bool
+    has_metrics: bool
+
+    @classmethod
+    def of(
+        cls,
+        context: ServerContext,
+        http: Request,
+        request: CompletionRequest | ChatRequest,
+        prefix: str,
+    ) -> ReplyHead:
+        """For a request; its id is the caller's `X-Request-Id` or `request_id`, or random.
+
+        Raises HttpError 404 if the model is not served here.
+        """
+        has_own_id = "x-request-id" in http.headers
+        base = http.state.request_id if has_own_id else request.request_id
+        options = request.stream_options
+        return cls(
+            id=f"{prefix}-{base or http.state.request_id}",
+            created=int(time.time()),
+            model=context.served_name(request.model),
+            fingerprint=context.fingerprint,
+            include_usage=options is not None and options.include_usage is True,
+            continuous_usage=(
+                options is not None
+                and options.include_usage is True
+                and options.continuous_usage_stats is True
+            ),
+            has_metrics=(
+                request.include_metrics is True or context.args.enable_per_request_metrics
+            ),
+        )

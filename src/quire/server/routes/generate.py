@@ -1,0 +1,128 @@
+"""`/v1/completions` and `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from quire.outputs import RequestOutput
+from quire.params import SamplingParams
+from quire.server.chats import ChatWriter
+from quire.server.completions import CompletionWriter
+from quire.server.context import ServerContext
+from quire.server.event_stream import EventStream
+from quire.server.generation import Generation, deadline_of
+from quire.server.prompts import PreparedPrompt, chat_prompt, completion_prompts
+from quire.server.refusals import refuse_unsupported
+from quire.server.reply import ReplyHead
+from quire.server.routes.bodies import context_of, json_response, read_body
+from quire.server.sampling import sampling_params
+from quire.server.schema.chat import ChatRequest
+from quire.server.schema.completion import CompletionRequest
+
+
+async def completions(http: Request) -> Response | ASGIApp:
+    """Continues a prompt, or several."""
+    context = context_of(http)
+    request = await read_body(http, CompletionRequest)
+    head = ReplyHead.of(context, http, request, "cmpl")
+    engine = context.live_engine()
+    refuse_unsupported(request)
+    is_echo_only = request.echo is True and request.max_tokens == 0
+    if is_echo_only:
+        request.max_tokens = 1
+    params = _params(context, request)
+    engine.check_admission(1)
+    prompts = await completion_prompts(context, request)
+    writer = CompletionWriter(request, head, prompts, engine.tokenizer)
+    if is_echo_only:
+        engine.input_processor.process(head.id, prompts[0].for_engine(), params)
+        return _echo_only(context, writer, request)
+    generation = await _start(context, http, head, request, prompts, params)
+    if request.stream:
+        return _event_stream(context, generation, writer.stream(generation))
+    finals = await _finals(http, generation)
+    return Response() if finals is None else json_response(writer.whole(finals))
+
+
+async def chat_completions(http: Request) -> Response | ASGIApp:
+    """Continues a conversation."""
+    context = context_of(http)
+    request = await read_body(http, ChatRequest)
+    head = ReplyHead.of(context, http, request, "chatcmpl")
+    engine = context.live_engine()
+    refuse_unsupported(request)
+    params = _params(context, request)
+    engine.check_admission(1)
+    prompt = await chat_prompt(context, request)
+    writer = ChatWriter(request, head, prompt, engine.tokenizer, context.args.response_role)
+    generation = await _start(context, http, head, request, [prompt], params)
+    if request.stream:
+        return _event_stream(context, generation, writer.stream(generation))
+    finals = await _finals(http, generation)
+    return Response() if finals is None else json_response(writer.whole(finals[0]))
+
+
+def _params(context: ServerContext, request: CompletionRequest | ChatRequest) -> SamplingParams:
+    defaults = dict(context.config.model.default_sampling_params)
+    return sampling_params(request, defaults, context.args)
+
+
+async def _start(
+    context: ServerContext,
+    http: Request,
+    head: ReplyHead,
+    request: CompletionRequest | ChatRequest,
+    prompts: list[PreparedPrompt],
+    params: SamplingParams,
+) -> Generation:
+    return await Generation.start(
+        context,
+        prompts,
+        params,
+        head.id,
+        priority=request.priority or 0,
+        deadline=deadline_of(http, context.args.request_timeout),
+    )
+
+
+def _event_stream(context: ServerContext, generation: Generation, parts: object) -> EventStream:
+    return EventStream(
+        parts,  # type: ignore[arg-type]
+        generation.close,
+        context.args.slow_reader_timeout,
+    )
+
+
+async def _finals(http: Request, generation: Generation) -> list[RequestOutput] | None:
+    """The final outputs; None if the client left, which ends the work at once."""
+    is_gone = False
+
+    async def watch() -> None:
+        nonlocal is_gone
+        while (await http.receive())["type"] != "http.disconnect":
+            pass
+        is_gone = True
+        generation.close()
+
+    watcher = asyncio.get_running_loop().create_task(watch())
+    try:
+        finals = await generation.final_outputs()
+        return None if is_gone else finals
+    finally:
+        generation.close()
+        watcher.cancel()
+        with suppress(asyncio.CancelledError):
+            await watcher
+
+
+def _echo_only(
+    context: ServerContext, writer: CompletionWriter, request: CompletionRequest
+) -> Response | EventStream:
+    if not request.stream:
+        return json_response(writer.prompts_only())
+    return EventStream(writer.stream_prompts_only(), lambda: None, context.args.slow_reader_timeout)

@@ -1,0 +1,88 @@
+"""Models, version, load, health, metrics: what others ask of the server itself."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire import __version__
+from quire.metrics.exposition import CONTENT_TYPE
+from quire.server.context import ServerContext
+from quire.server.problems import not_found
+from quire.server.routes.bodies import context_of, json_response
+from quire.server.schema.service import (
+    LoadResponse,
+    ModelCard,
+    ModelList,
+    ModelPermission,
+    StatusResponse,
+    VersionResponse,
+)
+
+
+async def models(http: Request) -> Response:
+    """The served names of the model."""
+    context = context_of(http)
+    return json_response(ModelList(data=[_card(context, name) for name in context.names]))
+
+
+async def model(http: Request) -> Response:
+    """One of the served names."""
+    context = context_of(http)
+    name = http.path_params["model_id"]
+    if name not in context.names:
+        raise not_found(name[:200])
+    return json_response(_card(context, name))
+
+
+def _card(context: ServerContext, name: str) -> ModelCard:
+    config = context.config.model
+    return ModelCard(
+        id=name,
+        created=context.created,
+        root=config.model,
+        max_model_len=config.max_model_len,
+        permission=[ModelPermission(id=f"modelperm-{name}", created=context.created)],
+    )
+
+
+async def version(_: Request) -> Response:
+    """The server's version."""
+    return json_response(VersionResponse(version=__version__))
+
+
+async def load(http: Request) -> Response:
+    """Generation requests in flight."""
+    return json_response(LoadResponse(server_load=context_of(http).num_generating))
+
+
+async def live(http: Request) -> Response:
+    """Whether the process is worth keeping: 503 once the engine is dead."""
+    state, reason = context_of(http).state()
+    return _status(state, reason, is_well=state != "dead")
+
+
+async def ready(http: Request) -> Response:
+    """Whether requests are welcome: loaded, alive lately, neither draining nor paused."""
+    state, reason = context_of(http).state()
+    return _status(state, reason, is_well=state == "ready")
+
+
+async def health(http: Request) -> Response:
+    """Whether the engine works; a draining or paused one does."""
+    state, reason = context_of(http).state()
+    return _status(state, reason, is_well=state in {"ready", "draining", "paused"})
+
+
+def _status(state: str, reason: str, is_well: bool) -> Response:
+    body = StatusResponse(status=state, reason=reason or None)
+    return json_response(body, 200 if is_well else 503)
+
+
+async def metrics(http: Request) -> Response:
+    """Everything counted, in Prometheus' text format."""
+    context = context_of(http)
+    engine = context.loaded_engine()
+    is_well = engine.health().state == "alive"
+    engine.metrics.series.engine_ready.set(1 if is_well else 0)
+    return Response(http.app.state.exposition().text(), headers={"content-type": CONTENT_TYPE})

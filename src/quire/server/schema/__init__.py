@@ -1,0 +1,1 @@
+"""The types of the HTTP surface: what validates requests, shapes replies and documents both."""

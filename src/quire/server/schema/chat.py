@@ -1,0 +1,196 @@
+"""`/v1/chat/completions`: the request, the reply, and the chunks of a streamed one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from quire.server.schema.common import (
+    Count,
+    FinishReasonText,
+    GenerationFields,
+    Int64,
+    RequestMetrics,
+    TokenId,
+    Usage,
+)
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class ContentPart(msgspec.Struct, kw_only=True):
+    """A piece of a message; only `text` works yet."""
+
+    type: str
+    text: str | None = None
+
+
+class ChatMessage(msgspec.Struct, kw_only=True):
+    """One message of a conversation, handed to the model's chat template."""
+
+    role: Annotated[str, Meta(min_length=1, max_length=64)]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    """An older name of `reasoning`."""
+
+
+class FunctionDefinition(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, kw_only=True):
+    """A tool offered to the model."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class ChatRequest(GenerationFields, kw_only=True):
+    """A conversation to be continued."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    add_generation_prompt: bool | None = True
+    continue_final_message: bool | None = False
+    add_special_tokens: bool | None = False
+    """Add the model's start token, which most templates write themselves."""
+    tools: list[Tool] | None = None
+    """Shown to the chat template; replies are not searched for calls yet, so that
+    `tool_choice` must be `none`."""
+    tool_choice: str | dict[str, Any] | None = None
+    documents: list[dict[str, str]] | None = None
+    """Shown to the chat template."""
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the chat template."""
+    reasoning_effort: ReasoningEffort | None = None
+    """Shown to the chat template."""
+    media_io_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+    max_completion_tokens: Int64 | None = None
+    """Most tokens to generate; by default all that the context has room for."""
+    logprobs: bool | None = False
+    top_logprobs: Int64 | None = None
+    echo: bool | None = False
+    """Begin the reply with the last message, if it has the reply's role."""
+    return_prompt_text: bool | None = None
+    include_reasoning: bool | None = True
+    parallel_tool_calls: bool | None = True
+    functions: list[Any] | None = None
+    function_call: Any = None
+    modalities: list[str] | None = None
+    audio: Any = None
+    prediction: Any = None
+    web_search_options: Any = None
+    service_tier: str | None = None
+    verbosity: str | None = None
+    store: bool | None = None
+    metadata: dict[str, Any] | None = None
+    """For the caller's own books; it changes nothing here."""
+
+
+class ReplyMessage(msgspec.Struct, kw_only=True):
+    """The model's message."""
+
+    role: str
+    content: str | None
+    refusal: str | None = None
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: list[Any] = []
+    reasoning: str | None = None
+
+
+class TokenLogprob(msgspec.Struct, kw_only=True):
+    """A token, its log-probability and its UTF-8 bytes."""
+
+    token: str
+    logprob: float = -9999.0
+    bytes: list[int] | None = None
+
+
+class PositionLogprobs(TokenLogprob, kw_only=True):
+    """A chosen token, and the best ones at its position."""
+
+    top_logprobs: list[TokenLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, kw_only=True):
+    """Log-probabilities of the reply's tokens."""
+
+    content: list[PositionLogprobs] | None = None
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct, kw_only=True):
+    """One reply of `n`."""
+
+    index: Count
+    message: ReplyMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishReasonText | None
+    stop_reason: int | str | None = None
+    """The stop string or token that ended it; null for end-of-sequence and all other ends."""
+    token_ids: list[TokenId] | None = None
+
+
+class ChatResponse(msgspec.Struct, kw_only=True):
+    """A whole reply."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    service_tier: None = None
+    system_fingerprint: str | None = None
+    usage: Usage
+    prompt_logprobs: None = None
+    prompt_token_ids: list[TokenId] | None = None
+    prompt_text: str | None = None
+    kv_transfer_params: None = None
+    metrics: RequestMetrics | msgspec.UnsetType = msgspec.UNSET
+
+
+class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What is new of the model's message."""
+
+    role: str | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(msgspec.Struct, kw_only=True):
+    """What is new of one reply."""
+
+    index: Count
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishReasonText | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[TokenId] | None = None
+
+
+class ChatChunk(msgspec.Struct, kw_only=True):
+    """One event of a streamed reply."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    system_fingerprint: str | None = None
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    prompt_token_ids: list[TokenId] | msgspec.UnsetType = msgspec.UNSET
+    prompt_text: str | msgspec.UnsetType = msgspec.UNSET
+    metrics: RequestMetrics | msgspec.UnsetType = msgspec.UNSET

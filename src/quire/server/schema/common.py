@@ -1,0 +1,139 @@
+"""Types that several endpoints share: usage, errors, stream options, and the request fields
+that completions and chat have in common. The OpenAPI document is generated from these types.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+CacheSalt = Annotated[str, Meta(min_length=1, max_length=1024)]
+RequestIdText = Annotated[str, Meta(min_length=1, max_length=128)]
+FinishReasonText = Literal["stop", "length", "abort", "error"]
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    """What a stream carries besides text."""
+
+    include_usage: bool | None = None
+    """A last chunk without choices that holds the usage."""
+    continuous_usage_stats: bool | None = None
+    """The usage so far in every chunk."""
+
+
+class PromptTokensDetails(msgspec.Struct, kw_only=True):
+    """Where the prompt's tokens came from."""
+
+    cached_tokens: Count = 0
+    """Found in the prefix cache."""
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """Token counts of one reply."""
+
+    prompt_tokens: Count = 0
+    total_tokens: Count = 0
+    completion_tokens: Count = 0
+    prompt_tokens_details: PromptTokensDetails
+
+
+class RequestMetrics(msgspec.Struct, kw_only=True):
+    """Timings of one reply, on request."""
+
+    time_to_first_token_ms: float | None = None
+    generation_time_ms: float | None = None
+    queue_time_ms: float | None = None
+    mean_itl_ms: float | None = None
+    tokens_per_second: float | None = None
+
+
+class ErrorInfo(msgspec.Struct, kw_only=True):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None = None
+    """The field at fault."""
+    code: int
+    """The HTTP status."""
+
+
+class ErrorResponse(msgspec.Struct, kw_only=True):
+    """The body of every reply that is not a success."""
+
+    error: ErrorInfo
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    """How the reply is constrained; only `text`, that is not at all, works yet."""
+
+    type: str
+    json_schema: Any = None
+
+
+class GenerationFields(msgspec.Struct, kw_only=True):
+    """Request fields that completions and chat share.
+
+    Those that do not work yet are here too, so that they are refused by name, not ignored.
+    """
+
+    model: str | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    n: Int64 | None = 1
+    seed: Int64 | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Int64 | None = None
+    min_p: float | None = None
+    max_tokens: Int64 | None = None
+    min_tokens: Int64 | None = 0
+    stop: str | list[str] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool | None = False
+    ignore_eos: bool | None = False
+    skip_special_tokens: bool | None = True
+    spaces_between_special_tokens: bool | None = True
+    stream_interval: Int64 | None = None
+    user: str | None = None
+    """An identifier for the caller's own books; it changes nothing here."""
+    priority: Int64 | None = 0
+    """Lower runs earlier, where the server schedules by priority."""
+    request_id: RequestIdText | None = None
+    cache_salt: CacheSalt | None = None
+    """Requests share cached prefixes only with those of the same salt."""
+    return_tokens_as_token_ids: bool | None = None
+    """Spell tokens in logprobs as `token_id:N`."""
+    return_token_ids: bool | None = None
+    include_metrics: bool | None = None
+    """Put timings into the reply."""
+
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[TokenId] | None = None
+    bad_words: list[str] | None = None
+    prompt_logprobs: Int64 | None = None
+    logprob_token_ids: list[TokenId] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: dict[str, Any] | None = None
+    use_beam_search: bool | None = False
+    length_penalty: float | None = 1.0
+    best_of: Int64 | None = None
+    truncate_prompt_tokens: Int64 | None = None
+    truncation_side: str | None = None
+    thinking_token_budget: Int64 | None = None
+    repetition_detection: dict[str, Any] | None = None
+    watermarking: bool | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    ec_transfer_params: dict[str, Any] | None = None
+    vllm_xargs: dict[str, Any] | None = None
+    session_id: str | None = None
+    routed_experts_prompt_start: Int64 | None = 0
+    return_token_offsets: bool | None = None

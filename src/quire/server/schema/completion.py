@@ -1,0 +1,80 @@
+"""`/v1/completions`: the request, the reply, and the chunks of a streamed one."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from quire.server.schema.common import (
+    Count,
+    FinishReasonText,
+    GenerationFields,
+    Int64,
+    RequestMetrics,
+    TokenId,
+    Usage,
+)
+
+
+class CompletionRequest(GenerationFields, kw_only=True):
+    """A prompt, or several, to be continued."""
+
+    prompt: str | list[str | TokenId | list[TokenId]]
+    """A text, a list of texts, a list of token ids, or a list of such lists."""
+    max_tokens: Int64 | None = 16
+    echo: bool | None = False
+    """Begin the reply with the prompt."""
+    logprobs: Int64 | None = None
+    add_special_tokens: bool | None = True
+    """Begin text prompts with the model's start token, if it has one."""
+    suffix: str | None = None
+    prompt_embeds: Any = None
+
+
+class CompletionLogprobs(msgspec.Struct, kw_only=True):
+    """Log-probabilities, position by position, in parallel lists."""
+
+    text_offset: list[Count]
+    token_logprobs: list[float | None]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class CompletionChoice(msgspec.Struct, kw_only=True):
+    """One continuation, or in a stream what is new of one."""
+
+    index: Count
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: FinishReasonText | None = None
+    stop_reason: int | str | None = None
+    """The stop string or token that ended it; null for end-of-sequence and all other ends."""
+    token_ids: list[TokenId] | None = None
+    prompt_token_ids: list[TokenId] | None = None
+
+
+class CompletionResponse(msgspec.Struct, kw_only=True):
+    """A whole reply."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    system_fingerprint: str | None = None
+    usage: Usage
+    metrics: RequestMetrics | msgspec.UnsetType = msgspec.UNSET
+
+
+class CompletionChunk(msgspec.Struct, kw_only=True):
+    """One event of a streamed reply."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    system_fingerprint: str | None = None
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    metrics: RequestMetrics | msgspec.UnsetType = msgspec.UNSET

@@ -1,0 +1,271 @@
+"""`serve`: a server's whole life, from binding its socket to its exit code.
+
+    bind -> load, with /live answering -> ready -> drain -> stop
+
+Called by `quire serve` and `python -m quire.server`, on the main thread, once per process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NoReturn
+
+import uvicorn
+
+from quire.config import EngineConfig
+from quire.config.engine_args import EngineArgs
+from quire.engine.async_llm import AsyncLLM
+from quire.engine.build import build_engine_config
+from quire.errors import ConfigError, QuireError
+from quire.log import get_logger, phase
+from quire.server import listening
+from quire.server.app import build_app
+from quire.server.args import ServerArgs
+from quire.server.auth import load_api_keys
+from quire.server.context import ServerContext
+from quire.server.http_protocol import BoundedHttpProtocol
+from quire.tokenizer.chat_template import ChatRenderer
+
+logger = get_logger(__name__)
+
+_WATCH_INTERVAL_S = 0.2
+_DEATH_NOTICE_S = 3.0
+"""How long a server with a dead engine stays to say so, before it exits."""
+_CLOSE_S = 5
+_FLUSH_S = 2.0
+
+
+def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
+    """Serves until a signal, or until the engine dies; returns the exit code.
+
+    0 after a signal, 1 after a failure, whose cause is the last line of the log.
+    """
+    begin = time.perf_counter()
+    try:
+        keys = load_api_keys(server_args)
+        bound = listening.bind(server_args)
+        try:
+            with phase(logger, "configuration"):
+                config = build_engine_config(engine_args, "server")
+            log_requests = bool(getattr(engine_args, "enable_log_requests", False))
+            server = _Server(server_args, config, keys, bound, log_requests, begin)
+            return _run(server)
+        finally:
+            bound.close()
+            listening.release(server_args)
+    except QuireError as error:
+        logger.error("%s", error)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(server: _Server) -> int:
+    try:
+        import uvloop
+
+        loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    except ImportError:
+        loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(server.run())
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its own ideas about signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """Why the server ends."""
+
+    exit_code: int
+    reason: str
+
+
+class _Server:
+    """One running server. Owned by its event loop, on the main thread."""
+
+    def __init__(
+        self,
+        args: ServerArgs,
+        config: EngineConfig,
+        keys: tuple[str, ...],
+        bound: socket.socket,
+        log_requests: bool,
+        begin: float,
+    ) -> None:
+        self._args = args
+        self._config = config
+        self._bound = bound
+        self._log_requests = log_requests
+        self._begin = begin
+        self._context = ServerContext(args, config.model.served_model_name)
+        self._uvicorn = _Uvicorn(_uvicorn_config(args, build_app(self._context, keys)))
+        self._num_signals = 0
+        self._signalled: asyncio.Event
+        self._hurried: asyncio.Event
+
+    async def run(self) -> int:
+        """Everything; returns the exit code."""
+        self._signalled, self._hurried = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, number)
+        self._bound.listen(2048)
+        serving = loop.create_task(self._uvicorn.serve(sockets=[self._bound]))
+        try:
+            outcome = await self._live()
+        except QuireError as error:
+            outcome = _Outcome(1, str(error))
+        await self._stop(serving)
+        if outcome.exit_code:
+            logger.error("%s", outcome.reason)
+            _exit_now(outcome.exit_code)
+        logger.info("%s", outcome.reason)
+        return 0
+
+    async def _live(self) -> _Outcome:
+        with phase(logger, "model"):
+            engine = await self._load()
+        self._context.engine = engine
+        logger.info(
+            "Serving %s at %s, ready after %.2f s",
+            ", ".join(self._context.names),
+            listening.url(self._args, self._bound),
+            time.perf_counter() - self._begin,
+        )
+        if await self._until_signal_or_death(engine):
+            await asyncio.sleep(_DEATH_NOTICE_S)
+            return _Outcome(1, str(engine.dead_error))
+        self._context.is_draining = True
+        return await self._drain(engine)
+
+    async def _load(self) -> AsyncLLM:
+        """Loads on a thread, so that /live answers and signals count meanwhile."""
+        return await asyncio.to_thread(self._build_engine)
+
+    def _build_engine(self) -> AsyncLLM:
+        engine = AsyncLLM(
+            self._config,
+            home=self._args.engine_home,
+            step_timeout_s=self._args.step_timeout,
+            log_requests=self._log_requests,
+        )
+        path = self._config.model.tokenizer_path
+        if engine.tokenizer is not None and path is not None:
+            self._context.chat = ChatRenderer.from_directory(
+                path, engine.tokenizer.roles, chat_template=self._config.model.chat_template
+            )
+        return engine
+
+    async def _until_signal_or_death(self, engine: AsyncLLM) -> bool:
+        """True if the engine died."""
+        while not self._signalled.is_set():
+            if engine.errored:
+                logger.error("%s", engine.dead_error)
+                return True
+            try:
+                await asyncio.wait_for(self._signalled.wait(), _WATCH_INTERVAL_S)
+            except asyncio.TimeoutError:
+                continue
+        return False
+
+    async def _drain(self, engine: AsyncLLM) -> _Outcome:
+        """Waits for what is in flight, until it is done, the time is up, or a second signal."""
+        logger.info(
+            "Shutting down: %d requests in flight have %g s (a second signal ends them now)",
+            self._context.num_generating,
+            self._args.shutdown_timeout,
+        )
+        loop = asyncio.get_running_loop()
+        draining = loop.create_task(engine.drain(self._args.shutdown_timeout))
+        hurried = loop.create_task(self._hurried.wait())
+        await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        is_complete = draining.done() and draining.result()
+        for task in (draining, hurried):
+            task.cancel()
+        if not is_complete:
+            await engine.abort_all()
+        return _Outcome(
+            0, "Shut down." if is_complete else "Shut down; some requests were aborted."
+        )
+
+    async def _stop(self, serving: asyncio.Task[None]) -> None:
+        self._context.is_stopping = True
+        end = time.monotonic() + _FLUSH_S
+        while self._context.num_generating and time.monotonic() < end:
+            await asyncio.sleep(0.01)  # replies that are complete are being written
+        self._uvicorn.should_exit = True
+        await serving
+        if self._context.engine is not None:
+            await asyncio.to_thread(self._context.engine.shutdown)
+
+    def _on_signal(self, number: int) -> None:
+        self._num_signals += 1
+        if self._context.engine is None:
+            logger.info("Stopped while loading.")
+            listening.release(self._args)
+            _exit_now(130 if number == signal.SIGINT else 0)
+        self._signalled.set()
+        if self._num_signals > 1:
+            self._hurried.set()
+
+
+def _uvicorn_config(args: ServerArgs, app: object) -> uvicorn.Config:
+    _adopt_uvicorn_logs()
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        http=BoundedHttpProtocol.bounded_by(args),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        root_path=args.root_path,
+        limit_concurrency=args.max_connections,
+        timeout_keep_alive=args.keep_alive_timeout,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=_CLOSE_S,
+        ssl_keyfile=args.ssl_keyfile,
+        ssl_certfile=args.ssl_certfile,
+        ssl_ca_certs=args.ssl_ca_certs,
+        ssl_cert_reqs=2 if args.ssl_ca_certs else 0,
+    )
+    try:
+        config.load()
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(f"the TLS files cannot be used: {error}") from None
+    return config
+
+
+def _adopt_uvicorn_logs() -> None:
+    """Its warnings look like ours; its chatter is not wanted."""
+    theirs, ours = logging.getLogger("uvicorn"), logging.getLogger("quire")
+    theirs.handlers, theirs.propagate = ours.handlers, not ours.handlers
+    theirs.setLevel(logging.WARNING)
+
+
+def _exit_now(code: int) -> NoReturn:
+    """Ends the process whatever its threads are doing; the engine's process dies with it."""
+    for handler in logging.getLogger("quire").handlers:
+        handler.flush()
+    sys.stdout.flush()
+    os._exit(code)

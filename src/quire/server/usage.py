@@ -1,0 +1,87 @@
+"""Token counts and timings of a reply, from the engine's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from quire.outputs import RequestOutput, RequestStateStats
+from quire.server.schema.common import PromptTokensDetails, RequestMetrics, Usage
+
+
+def make_usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Usage:
+    """The three counts as OpenAI shapes them."""
+    return Usage(
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        total_tokens=prompt_tokens + completion_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
+    )
+
+
+def usage_of(finals: Iterable[RequestOutput]) -> Usage:
+    """The usage of whole outputs; a prompt counts once, whatever its `n`."""
+    prompt = completion = cached = 0
+    for final in finals:
+        prompt += len(final.prompt_token_ids or [])
+        completion += sum(len(one.token_ids) for one in final.outputs)
+        cached += final.num_cached_tokens or 0
+    return make_usage(prompt, completion, cached)
+
+
+@dataclass(slots=True)
+class UsageCounter:
+    """The usage of a stream while it grows."""
+
+    prompt_tokens: dict[int, int] = field(default_factory=dict)
+    cached_tokens: dict[int, int] = field(default_factory=dict)
+    completion_tokens: dict[int, int] = field(default_factory=dict)
+    """By index of the choice; the other two by index of the prompt."""
+    stats: RequestStateStats | None = None
+
+    def add(self, prompt_index: int, output: RequestOutput, n: int) -> None:
+        """Takes in a delta."""
+        self.prompt_tokens[prompt_index] = len(output.prompt_token_ids or [])
+        self.cached_tokens[prompt_index] = output.num_cached_tokens or 0
+        self.stats = output.metrics or self.stats
+        for one in output.outputs:
+            choice = prompt_index * n + one.index
+            self.completion_tokens[choice] = self.completion_tokens.get(choice, 0) + len(
+                one.token_ids
+            )
+
+    def of_choice(self, prompt_index: int, choice: int) -> Usage:
+        """The usage so far as one choice sees it."""
+        return make_usage(
+            self.prompt_tokens.get(prompt_index, 0),
+            self.completion_tokens.get(choice, 0),
+            self.cached_tokens.get(prompt_index, 0),
+        )
+
+    def total(self) -> Usage:
+        """The usage of everything so far."""
+        return make_usage(
+            sum(self.prompt_tokens.values()),
+            sum(self.completion_tokens.values()),
+            sum(self.cached_tokens.values()),
+        )
+
+
+def timings(stats: RequestStateStats | None) -> RequestMetrics:
+    """A request's timings in milliseconds; fields stay null where nothing was generated."""
+    if stats is None or not stats.num_generation_tokens:
+        return RequestMetrics()
+    generation_s = max(0.0, stats.last_token_ts - stats.first_token_ts)
+    num_gaps = stats.num_generation_tokens - 1
+    total_s = max(1e-9, stats.last_token_ts - stats.scheduled_ts)
+    return RequestMetrics(
+        time_to_first_token_ms=_ms(stats.first_token_ts - stats.arrival_time),
+        generation_time_ms=_ms(generation_s),
+        queue_time_ms=_ms(stats.scheduled_ts - stats.arrival_time),
+        mean_itl_ms=_ms(generation_s / num_gaps) if num_gaps else None,
+        tokens_per_second=round(stats.num_generation_tokens / total_s, 3),
+    )
+
+
+def _ms(seconds: float) -> float:
+    return round(max(0.0, seconds) * 1000, 3)
