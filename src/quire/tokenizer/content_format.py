@@ -26,11 +26,18 @@ def detect_content_format(source: str) -> ContentFormat:
     except (jinja2.TemplateError, RecursionError):
         return "string"
     messages = set(_message_names(tree))
-    contents = {"content"} | set(_names_assigned_content(tree, messages))
-    for loop in tree.find_all(nodes.For):
-        if _is_content_of(loop.iter, messages) or _name_of(loop.iter) in contents:
+    contents = set(_names_of_content(tree, messages))
+    in_macros = {id(loop) for macro in tree.find_all(nodes.Macro) for loop in _loops(macro)}
+    for loop in _loops(tree):
+        name = _name_of(loop.iter)
+        is_named_so = name == "content" and id(loop) not in in_macros
+        if is_named_so or name in contents or _is_content_of(loop.iter, messages):
             return "openai"
     return "string"
+
+
+def _loops(tree: nodes.Node) -> Iterator[nodes.For]:
+    return tree.find_all(nodes.For)
 
 
 def _message_names(tree: nodes.Template) -> Iterator[str]:
@@ -42,13 +49,13 @@ def _message_names(tree: nodes.Template) -> Iterator[str]:
             name = _name_of(assignment.target)
             if name and _name_of(assignment.node) in lists:
                 lists.add(name)
-    for loop in tree.find_all(nodes.For):
+    for loop in _loops(tree):
         name = _name_of(loop.target)
         if name and _name_of(loop.iter) in lists:
             yield name
 
 
-def _names_assigned_content(tree: nodes.Template, messages: set[str]) -> Iterator[str]:
+def _names_of_content(tree: nodes.Template, messages: set[str]) -> Iterator[str]:
     """Variables set to a message's content, and macro parameters that it is passed to."""
     for assignment in tree.find_all(nodes.Assign):
         name = _name_of(assignment.target)

@@ -11,11 +11,15 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import tokenizers
+
+_MAX_ID = 2**32 - 1
+"""Of the Rust library's type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,7 @@ class PieceTable:
         Nothing for an unknown id. `strips_first_space` is not applied.
         """
         piece = self._pieces.get(token_id)
-        if piece is None:
-            piece = self._pieces[token_id] = self._spell(token_id)
-        return piece
+        return self._spell(token_id) if piece is None else piece
 
     def piece_bytes(self, token_id: int) -> bytes:
         """As `piece`, always in bytes."""
@@ -69,12 +71,15 @@ class PieceTable:
         return joined.decode("utf-8", self.errors)
 
     def _spell(self, token_id: int) -> str | bytes:
-        token = self._id_to_token(token_id)
-        data = b"" if token is None else self._to_bytes(token)
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return data
+        token = self._id_to_token(token_id) if 0 <= token_id <= _MAX_ID else None
+        if token is None:
+            return ""  # not kept: there are too many ids that are no tokens
+        data = self._to_bytes(token)
+        piece: str | bytes = data
+        with suppress(UnicodeDecodeError):
+            piece = data.decode()
+        self._pieces[token_id] = piece
+        return piece
 
 
 def piece_table(backend: tokenizers.Tokenizer) -> PieceTable | None:

@@ -20,6 +20,7 @@ class StopChecker:
         self.matched: str | None = None
         """The stop string that was found; the text ended there."""
         self._stop = tuple(stop)
+        self._first_letters = frozenset(each[0] for each in stop)
         self._include = include_stop_str_in_output
         self._held = ""
 
@@ -33,6 +34,8 @@ class StopChecker:
             return text
         if self.matched is not None or not text:
             return ""
+        if not self._held and self._first_letters.isdisjoint(text):
+            return text
         seen = len(self._held)
         text = self._held + text
         if may_stop and (end := self._find(text, seen)) is not None:

@@ -62,11 +62,12 @@ class Tokenizer:
         """The text of these ids: bytes that are no UTF-8 as U+FFFD, nothing for unknown ids."""
         if self.pieces is not None:
             return self.pieces.text(ids, skip_special_tokens)
-        return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        known = [token_id for token_id in ids if 0 <= token_id <= self.max_token_id]
+        return self.backend.decode(known, skip_special_tokens=skip_special_tokens)
 
     def id_to_token(self, token_id: int) -> str | None:
         """The vocabulary's entry, as it is spelled there; None for an unknown id."""
-        return self.backend.id_to_token(token_id)
+        return self.backend.id_to_token(token_id) if 0 <= token_id <= self.max_token_id else None
 
     def token_to_id(self, token: str) -> int | None:
         """The id of a vocabulary entry, or None."""

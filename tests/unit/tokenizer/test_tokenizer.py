@@ -124,3 +124,14 @@ def test_damaged_tokenizer_files_give_our_error_alone(tmp_path: Path) -> None:
         path.write_text(damaged)
         with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
             Tokenizer.from_directory(tmp_path)
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_ids_that_are_no_tokens_decode_to_nothing(
+    make: Callable[[], tokenizers.Tokenizer],
+) -> None:
+    ours = Tokenizer(make(), {})
+    ids = ours.encode("The quick")
+    strange = [-1, ours.max_token_id + 1, 2**31, 2**32, 2**70]
+    assert ours.decode([*strange, *ids, *strange]) == ours.decode(ids)
+    assert [ours.id_to_token(token_id) for token_id in strange] == [None] * 5
