@@ -135,3 +135,29 @@ PARTS_STYLE = """{% for message in messages %}
 MACRO_STYLE = """{% macro show(body) %}{% for part in body %}{{ part.text }}{% endfor %}{% endmacro %}
 {% for m in messages %}{{ m.role }}: {{ show(m.content) }}
 {% endfor %}"""
+
+FEATURES_STYLE = """{%- macro show(value, depth=0) -%}
+  {%- if value is mapping -%}{ {%- for k, v in value|dictsort -%}{{ k }}:{{ show(v, depth + 1) }}{{ ',' if not loop.last }}{%- endfor -%} }
+  {%- elif value is sequence and value is not string -%}[{%- for v in value -%}{{ show(v, depth + 1) }};{%- endfor -%}]
+  {%- else -%}{{ value }}@{{ depth }}{%- endif -%}
+{%- endmacro -%}
+{%- macro boxed(title) -%}<{{ title }}>{{ caller(title|length) }}</{{ title }}>{%- endmacro -%}
+{%- set ns = namespace(count=0, last='') -%}
+{%- for m in messages if m.role != 'tool' -%}
+{%- if loop.index > 6 -%}{%- break -%}{%- endif -%}
+{%- set ns.count = ns.count + 1 -%}
+{%- set line %}{{ loop.cycle('odd', 'even') }} {{ m.role|upper }}: {{ m.content|trim }} {{ loop.previtem.role if loop.previtem }}{% endset -%}
+{%- set ns.last = ns.last ~ '|' ~ line -%}
+{{ line }}
+{% call(size) boxed(m.role) %}{{ size }} {{ m|length }}{% endcall %}
+{% filter replace('a', 'A') %}{{ m.content }}{% endfilter %}
+{%- else -%}nothing{%- endfor %}
+{%- for t in (tools or []) recursive %}{{ t.function.name }}{{ loop(t.children) if t.children }}{% endfor %}
+{{ show(tools or {'none': [1, 2.5, true, none]}) }} {{ ns.count }} {{ ns.last }}
+{{ messages|map(attribute='role')|join('-') }} {{ messages|selectattr('role', 'equalto', 'user')|list|length }}
+{{ messages[-1]['content'][:3] }} {{ messages|tojson(indent=2) }} {{ ['x', 'y'] | join(', ') }}
+{%- with a = 3 %}{{ a * 2 }}{{ a ** 2 }}{{ 'ab' * a }}{{ '%05.1f' % a }}{% endwith %}
+{{- raise_exception('done') if false }} {{ undefined_thing }} {{ undefined_thing is defined }}
+{#- a comment -#}
+{% if add_generation_prompt %}go{% endif %}
+"""

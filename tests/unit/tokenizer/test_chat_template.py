@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_templates import LLAMA3_STYLE, MACRO_STYLE, MISTRAL_STYLE, PARTS_STYLE, QWEN3_STYLE
+from chat_templates import (
+    FEATURES_STYLE,
+    LLAMA3_STYLE,
+    MACRO_STYLE,
+    MISTRAL_STYLE,
+    PARTS_STYLE,
+    QWEN3_STYLE,
+)
 from trained_tokenizers import byte_level
 from transformers import PreTrainedTokenizerFast
 
@@ -15,7 +22,12 @@ from quire.errors import CheckpointError, ConfigError, RequestError
 from quire.tokenizer.chat_template import ChatRenderer, read_chat_template
 
 ROLES = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
-TEMPLATES = {"llama3": LLAMA3_STYLE, "qwen3": QWEN3_STYLE, "mistral": MISTRAL_STYLE}
+TEMPLATES = {
+    "llama3": LLAMA3_STYLE,
+    "qwen3": QWEN3_STYLE,
+    "mistral": MISTRAL_STYLE,
+    "features": FEATURES_STYLE,
+}
 
 HELLO = {"role": "user", "content": ' Hello, "world" & <all>\n你好 '}
 ANSWER = {"role": "assistant", "content": "Hi. "}
@@ -86,7 +98,7 @@ def test_renders_as_transformers(
         assert ours() == expected
 
 
-@pytest.mark.parametrize("template", sorted(TEMPLATES))
+@pytest.mark.parametrize("template", ["llama3", "qwen3", "mistral"])
 def test_continues_the_final_message_as_transformers(
     theirs: PreTrainedTokenizerFast, template: str
 ) -> None:
