@@ -32,7 +32,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def settings(model: str, backend: str, request: pytest.FixtureRequest) -> dict[str, Any]:
-    return {"model": model, "backend": backend, "dtype": request.param, "max_model_len": 128}
+    return {
+        "model": model,
+        "backend": backend,
+        "dtype": request.param,
+        "max_model_len": 128,
+        "num_threads": 1,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +67,10 @@ def same(outputs: list[RequestOutput], wanted: list[RequestOutput]) -> bool:
 
 
 @MODES
-def test_in_a_batch_of_32(settings: dict[str, Any], alone: LLM, params: SamplingParams) -> None:
+def test_in_a_batch_of_32_on_two_threads(
+    settings: dict[str, Any], alone: LLM, params: SamplingParams
+) -> None:
+    settings = {**settings, "num_threads": 2}
     with LLM(**settings, max_num_seqs=32, enable_prefix_caching=False) as llm:
         assert same(run(llm, PROMPTS * 4, params), run(alone, PROMPTS, params) * 4)
 

@@ -26,16 +26,16 @@ def choose_device(backend: str, num_threads: int | None) -> DeviceConfig:
         raise ConfigError(f"num_threads must be positive, got {num_threads!r}; leave it out")
     if wanted == "reference":
         return DeviceConfig("reference", None, 1)
-    try:
-        from quire.backends.cpu import CpuBackend
+    from quire.backends.cpu import default_num_threads, load
 
-        backend = CpuBackend(num_threads=num_threads)
-    except (ImportError, BackendError) as error:
+    try:
+        library = load(env.forced_isa())
+    except BackendError as error:
         if wanted == "cpu":
-            raise BackendError(f"the CPU backend does not load: {error}") from error
-        logger.warning("the CPU backend does not load (%s): NumPy computes, slowly", error)
+            raise
+        logger.warning("%s. NumPy computes instead, slowly", error)
         return DeviceConfig("reference", None, 1)
-    return DeviceConfig("cpu", backend.isa, backend.num_threads)
+    return DeviceConfig("cpu", library.isa, num_threads or default_num_threads())
 
 
 def make_backend(device: DeviceConfig) -> Backend:
@@ -47,4 +47,4 @@ def make_backend(device: DeviceConfig) -> Backend:
         return ReferenceBackend()
     from quire.backends.cpu import CpuBackend
 
-    return CpuBackend(isa=device.isa, num_threads=device.num_threads)
+    return CpuBackend(device.num_threads, device.isa)

@@ -1,0 +1,107 @@
+"""ModelRunner: results go back to the requests they belong to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from quire.backends.base import CompiledModel, Logprobs, MemoryReport, StepBatch, StepOutput
+from quire.errors import BackendError
+from quire.params import SamplingParams
+from quire.protocol import ScheduledRequest, SchedulePlan
+from quire.worker.input_batch import InputBatch
+from quire.worker.model_runner import ModelRunner
+
+
+class EchoModel(CompiledModel):
+    """Chooses, for each row, its last token plus 1; the best two are that and 0."""
+
+    def __init__(self) -> None:
+        self.lost_rows = 0
+
+    def step(self, batch: StepBatch) -> StepOutput:
+        sampled = batch.token_ids[batch.logits_rows] + 1
+        count = len(sampled)
+        logprobs = None
+        if batch.sampling is not None and batch.sampling.num_logprobs is not None:
+            logprobs = Logprobs(
+                token_ids=np.stack([sampled, np.zeros(count, np.int32)], 1),
+                logprobs=np.tile(np.array([-0.5, -1.5], np.float32), (count, 1)),
+                sampled=np.full(count, -0.5, np.float32),
+                sampled_ranks=np.ones(count, np.int32),
+            )
+        return StepOutput(sampled[self.lost_rows :].astype(np.int32), logprobs)
+
+    def read_blocks(self, block_ids: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+    def write_blocks(self, block_ids: np.ndarray, data: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def memory(self) -> MemoryReport:
+        return MemoryReport(0, 0, 0)
+
+    def close(self) -> None:
+        pass
+
+
+def started(name: str, tokens: list[int], **params: object) -> ScheduledRequest:
+    return ScheduledRequest(
+        request_id=name,
+        token_ids=tokens,
+        num_prompt_tokens=len(tokens),
+        sampling_params=SamplingParams(seed=1, **params),  # type: ignore[arg-type]
+        block_ids=[0, 1],
+        num_computed_tokens=0,
+    )
+
+
+def plan(work: dict[str, int], *start: ScheduledRequest) -> SchedulePlan:
+    return SchedulePlan(
+        request_ids=list(work),
+        num_scheduled_tokens=list(work.values()),
+        started={one.request_id: one for one in start},
+        new_block_ids={},
+        released_request_ids=[],
+    )
+
+
+def test_unfinished_prompts_get_no_token() -> None:
+    runner = ModelRunner(EchoModel(), InputBatch(4, 8, 100))
+    first = plan({"a": 2, "b": 3, "c": 1}, *(started(n, [5, 6, 7]) for n in "abc"))
+    assert runner.execute(first).sampled_token_ids == [[], [8], []]
+    assert runner.execute(plan({"c": 2, "b": 1, "a": 1})).sampled_token_ids == [[8], [9], [8]]
+
+
+def test_logprobs_go_to_those_who_asked() -> None:
+    runner = ModelRunner(EchoModel(), InputBatch(4, 8, 100))
+    requests = [
+        started("none", [5]),
+        started("chosen", [6], logprobs=0),
+        started("late", [1, 2], logprobs=2),
+        started("one", [7], logprobs=1),
+    ]
+    result = runner.execute(plan({"none": 1, "chosen": 1, "late": 1, "one": 1}, *requests))
+    assert sorted(result.logprobs) == ["chosen", "one"]
+    [chosen] = result.logprobs["chosen"]
+    assert (chosen.token_ids, chosen.logprobs, chosen.ranks) == ([7], [-0.5], [1])
+    [one] = result.logprobs["one"]
+    assert (one.token_ids, one.logprobs, one.ranks) == ([8, 8], [-0.5, -0.5], [1, 1])
+
+
+def test_a_backend_that_loses_rows_is_caught() -> None:
+    model = EchoModel()
+    runner = ModelRunner(model, InputBatch(4, 8, 100))
+    model.lost_rows = 1
+    with pytest.raises(BackendError, match="0 tokens were sampled, 1 wanted"):
+        runner.execute(plan({"a": 1}, started("a", [1])))
+
+
+def test_a_plan_without_work_only_updates_the_rows() -> None:
+    batch = InputBatch(4, 8, 100)
+    runner = ModelRunner(EchoModel(), batch)
+    runner.execute(plan({"a": 1}, started("a", [1])))
+    empty = plan({})
+    empty.released_request_ids.append("a")
+    assert runner.execute(empty).sampled_token_ids == []
+    assert batch.row_of == {}
