@@ -272,6 +272,7 @@ def draw(summary: Mapping[str, Any]) -> str:
         spans += [(start - begin, 1), (start - begin + latency, -1)]
     in_flight, level = [], 0
     for when, change in sorted(spans):
+        in_flight.append((when, float(level)))  # a step, not a slope
         level += change
         in_flight.append((when, float(level)))
     per_second = _per_second(arrivals)

@@ -119,11 +119,13 @@ def read(
     record: type[T], args: argparse.Namespace, *, defaults: Mapping[str, Any] | None = None
 ) -> T:
     """The dataclass, from the options that were given; the rest keep their defaults."""
-    given = {
-        field.name: getattr(args, field.name)
-        for field in dataclasses.fields(record)  # type: ignore[arg-type]
-        if hasattr(args, field.name)
-    }
+    hints = typing.get_type_hints(record)
+    given = {}
+    for field in dataclasses.fields(record):  # type: ignore[arg-type]
+        if hasattr(args, field.name):
+            value = getattr(args, field.name)
+            is_tuple = get_origin(hints[field.name]) is tuple
+            given[field.name] = tuple(value) if is_tuple else value
     return record(**{**(defaults or {}), **given})
 
 

@@ -1,0 +1,34 @@
+"""How fast this machine reads memory, measured without a compiler: libc's memchr over a large
+buffer that does not hold the byte, on every thread at once (ctypes releases the GIL)."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+BUFFER_BYTES = 256 * 1024 * 1024
+"""Per thread; far more than any cache."""
+
+
+def read_bandwidth(threads: int, seconds: float = 0.8) -> float:
+    """Bytes per second read by all threads together, in the best of several passes."""
+    libc = ctypes.CDLL(None)
+    libc.memchr.restype = ctypes.c_void_p
+    libc.memchr.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+    buffers = [ctypes.create_string_buffer(BUFFER_BYTES) for _ in range(threads)]
+    for buffer in buffers:
+        ctypes.memset(buffer, 1, BUFFER_BYTES)
+
+    def scan(buffer: ctypes.Array[ctypes.c_char]) -> None:
+        if libc.memchr(buffer, 0xFF, BUFFER_BYTES) is not None:
+            raise RuntimeError("the buffer holds a byte that nobody wrote")
+
+    best = 0.0
+    with ThreadPoolExecutor(threads) as pool:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            begin = time.perf_counter()
+            list(pool.map(scan, buffers))
+            best = max(best, threads * BUFFER_BYTES / (time.perf_counter() - begin))
+    return best

@@ -1,0 +1,184 @@
+"""One engine in a process of its own, driven by `peers.py` over lines of JSON.
+
+    python peer_child.py ENGINE CHECKPOINT OPTIONS_JSON
+
+Runs in the engine's own virtual environment, so it imports nothing but the standard library
+and that engine. It loads, generates one token, says `ready`, then answers every
+`{"prompts": [[ids], ...], "output_len": n}` with the seconds that took. Greedy, no
+end-of-sequence, no prefix cache: every engine does the same work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+
+class Engine(ABC):
+    """An engine that is loaded and waits. Anything it prints goes to stderr."""
+
+    version = "unknown"
+
+    @abstractmethod
+    def generate(self, prompts: list[list[int]], output_len: int) -> int:
+        """Continues all prompts at once; returns how many tokens were generated."""
+
+
+class VllmLike(Engine):
+    """vLLM, and Quire, whose names are the same."""
+
+    def __init__(self, package: str, checkpoint: str, options: dict[str, Any]) -> None:
+        module = __import__(package)
+        self.version = module.__version__
+        settings = {"max_model_len": 4096, "enable_prefix_caching": False, **options}
+        self._make_params = module.SamplingParams
+        self._llm = module.LLM(model=checkpoint, **settings)
+
+    def generate(self, prompts: list[list[int]], output_len: int) -> int:
+        params = self._make_params(temperature=0, max_tokens=output_len, ignore_eos=True)
+        requests = [{"prompt_token_ids": ids} for ids in prompts]
+        outputs = self._llm.generate(requests, params, use_tqdm=False)
+        return sum(len(output.outputs[0].token_ids) for output in outputs)
+
+
+class OpenVino(Engine):
+    """OpenVINO GenAI's continuous batching; CHECKPOINT is an exported directory."""
+
+    def __init__(self, checkpoint: str, options: dict[str, Any]) -> None:
+        import numpy
+        import openvino
+        import openvino_genai
+
+        self._np, self._ov, self._genai = numpy, openvino, openvino_genai
+        self.version = openvino_genai.__version__
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.cache_size = options.pop("cache_size", 4)
+        scheduler.max_num_batched_tokens = options.pop("max_num_batched_tokens", 2048)
+        scheduler.max_num_seqs = 256
+        scheduler.dynamic_split_fuse = True
+        scheduler.enable_prefix_caching = False
+        self._pipe = openvino_genai.ContinuousBatchingPipeline(
+            checkpoint, scheduler, "CPU", options
+        )
+
+    def generate(self, prompts: list[list[int]], output_len: int) -> int:
+        config = self._genai.GenerationConfig()
+        config.max_new_tokens = config.min_new_tokens = output_len
+        config.ignore_eos, config.do_sample = True, False
+        tensors = [self._ov.Tensor(self._np.array([ids], dtype=self._np.int64)) for ids in prompts]
+        results = self._pipe.generate(tensors, [config] * len(prompts))
+        return sum(len(result.m_generation_ids[0]) for result in results)
+
+
+class LlamaCpp(Engine):
+    """llama.cpp through its C API; CHECKPOINT is a GGUF file.
+
+    One context for each number of sequences, all decoded in one batch a step, the greedy
+    choice made with NumPy: about what llama.cpp's own server does.
+    """
+
+    def __init__(self, checkpoint: str, options: dict[str, Any]) -> None:
+        import llama_cpp
+        import numpy
+
+        self._lib, self._np = llama_cpp, numpy
+        self.version = llama_cpp.__version__
+        self._threads = options.get("threads") or len(os.sched_getaffinity(0))
+        llama_cpp.llama_backend_init()
+        self._model = llama_cpp.llama_model_load_from_file(
+            checkpoint.encode(), llama_cpp.llama_model_default_params()
+        )
+        if not self._model:
+            raise RuntimeError(f"llama.cpp cannot load {checkpoint}")
+        self._vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
+        self._context: Any = None
+        self._size = (0, 0)
+
+    def generate(self, prompts: list[list[int]], output_len: int) -> int:
+        self._fit(len(prompts), max(map(len, prompts)) + output_len)
+        memory = self._lib.llama_get_memory(self._context)
+        self._lib.llama_memory_clear(memory, True)
+        last = []
+        for sequence, ids in enumerate(prompts):
+            rows = [(token, place, sequence, False) for place, token in enumerate(ids)]
+            rows[-1] = (*rows[-1][:3], True)
+            for at in range(0, len(rows), 2048):
+                chosen = self._decode(rows[at : at + 2048])
+            last.append(chosen[0])
+        for step in range(1, output_len):
+            last = self._decode([
+                (token, len(prompts[sequence]) + step - 1, sequence, True)
+                for sequence, token in enumerate(last)
+            ])  # fmt: skip
+        return len(prompts) * output_len
+
+    def _fit(self, sequences: int, length: int) -> None:
+        if self._size[0] == sequences and self._size[1] >= length:
+            return
+        if self._context is not None:
+            self._lib.llama_free(self._context)
+        params = self._lib.llama_context_default_params()
+        params.n_ctx = sequences * ((length + 255) // 256 * 256)
+        params.n_batch, params.n_ubatch = 2048, 512
+        params.n_threads = params.n_threads_batch = self._threads
+        params.n_seq_max = sequences
+        params.kv_unified = True
+        self._context = self._lib.llama_init_from_model(self._model, params)
+        if not self._context:
+            raise RuntimeError("llama.cpp cannot make a context")
+        self._size = (sequences, length)
+
+    def _decode(self, rows: list[tuple[int, int, int, bool]]) -> list[int]:
+        """Runs the rows (token, position, sequence, wants logits); the greedy choices."""
+        batch = self._lib.llama_batch_init(len(rows), 0, 1)
+        for i, (token, position, sequence, wants_logits) in enumerate(rows):
+            batch.token[i], batch.pos[i] = token, position
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, sequence
+            batch.logits[i] = wants_logits
+        batch.n_tokens = len(rows)
+        code = self._lib.llama_decode(self._context, batch)
+        if code != 0:
+            raise RuntimeError(f"llama_decode failed with {code}")
+        chosen = []
+        for i, row in enumerate(rows):
+            if row[3]:
+                logits = self._lib.llama_get_logits_ith(self._context, i)
+                values = self._np.ctypeslib.as_array(logits, shape=(self._vocab,))
+                chosen.append(int(values.argmax()))
+        self._lib.llama_batch_free(batch)
+        return chosen
+
+
+def load(engine: str, checkpoint: str, options: dict[str, Any]) -> Engine:
+    """The engine of that name."""
+    if engine in ("quire", "vllm"):
+        return VllmLike(engine, checkpoint, options)
+    if engine == "openvino":
+        return OpenVino(checkpoint, options)
+    if engine == "llamacpp":
+        return LlamaCpp(checkpoint, options)
+    raise SystemExit(f"unknown engine {engine!r}; known are quire, vllm, openvino, llamacpp")
+
+
+def main() -> None:
+    """Serves requests until stdin ends."""
+    # Engines talk on stdout; the answers go out on a descriptor that only this file knows.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    engine = load(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
+    engine.generate([list(range(100, 116))], 1)
+    answers.write(json.dumps({"ready": time.time(), "version": engine.version}) + "\n")
+    for line in sys.stdin:
+        request = json.loads(line)
+        begin = time.perf_counter()
+        tokens = engine.generate(request["prompts"], request["output_len"])
+        seconds = time.perf_counter() - begin
+        answers.write(json.dumps({"seconds": seconds, "output_tokens": tokens}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""A peer's process as `peers.py` sees it: start, ask, pause, measure, end.
+
+An engine that waits must cost nothing: between its turns the whole process group is stopped
+(SIGSTOP), since some engines spin for a second or for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+CHILD = Path(__file__).with_name("peer_child.py")
+
+
+class PeerError(Exception):
+    """The peer died, or took too long."""
+
+
+@dataclass(frozen=True)
+class PeerSpec:
+    """What to start. The engine is the name's part before the first dash."""
+
+    name: str
+    python: str
+    checkpoint: str
+    options: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def engine(self) -> str:
+        """`vllm` for `vllm-inprocess`."""
+        return self.name.partition("-")[0]
+
+
+class Peer:
+    """A started peer. Between `ask` calls it is stopped."""
+
+    def __init__(self, spec: PeerSpec, log: Path, timeout_s: float) -> None:
+        """Returns when the first token is out. Raises PeerError."""
+        self.spec = spec
+        self.log = log
+        self._timeout_s = timeout_s
+        self._log_file: IO[bytes] = log.open("wb")
+        begin = time.time()
+        self._process = subprocess.Popen(
+            [spec.python, str(CHILD), spec.engine, spec.checkpoint, json.dumps(spec.options)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log_file,
+            env={**os.environ, **spec.environment}, start_new_session=True,
+        )  # fmt: skip
+        try:
+            ready = self._read()
+        except PeerError:
+            self.close()
+            raise
+        self.start_s = ready["ready"] - begin
+        self.version = str(ready["version"])
+        self.pause()
+
+    def ask(self, prompts: list[list[int]], output_len: int) -> float:
+        """Seconds that this work took. Raises PeerError."""
+        self.resume()
+        request = json.dumps({"prompts": prompts, "output_len": output_len}) + "\n"
+        try:
+            assert self._process.stdin is not None
+            self._process.stdin.write(request.encode())
+            self._process.stdin.flush()
+        except OSError as error:
+            raise PeerError(f"{self.spec.name} died: {self._last_words()}") from error
+        answer = self._read()
+        self.pause()
+        if answer["output_tokens"] != len(prompts) * output_len:
+            raise PeerError(
+                f"{self.spec.name} made {answer['output_tokens']} tokens instead of "
+                f"{len(prompts) * output_len}"
+            )
+        return float(answer["seconds"])
+
+    def pause(self) -> None:
+        """Stops the whole process group."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets it go on, and gives it a moment to come to rest."""
+        self._signal(signal.SIGCONT)
+        time.sleep(0.2)
+
+    def resident_bytes(self) -> int:
+        """Memory of the process group, shared pages counted once (PSS)."""
+        return sum(_pss(pid) for pid in _group(self._process.pid))
+
+    def close(self) -> None:
+        """Ends the whole process group."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._log_file):
+            if stream is not None:
+                stream.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return
+
+    def _read(self) -> dict[str, Any]:
+        stdout = self._process.stdout
+        assert stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)
+            if not selector.select(self._timeout_s):
+                raise PeerError(f"{self.spec.name} did not answer within {self._timeout_s:g} s")
+        line = stdout.readline()
+        if not line:
+            raise PeerError(f"{self.spec.name} died: {self._last_words()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return " | ".join(lines[-3:])[-500:] or "without a word"
+
+
+def _group(leader: int) -> list[int]:
+    """The processes whose group is `leader`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it ended meanwhile
+            if int(fields[2]) == leader:
+                found.append(int(entry.name))
+    return found
+
+
+def _pss(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        return 0
+    return 0

@@ -1,0 +1,86 @@
+"""What `peers.py` measured, as a table for the terminal and a chart."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from quire.bench import plot
+
+_BITS = {"int8": 8.125, "int8_w8a8": 8.125, "int4": 4.25, "int4_w4a8": 4.25}
+"""Bits per weight with scales, for formats that are made while loading."""
+
+
+def weight_bytes(checkpoint: Path, options: dict[str, Any]) -> int:
+    """Bytes that one token's computation must read: the weights, without an untied embedding."""
+    if checkpoint.is_file():
+        return checkpoint.stat().st_size
+    files = [f for p in ("*.safetensors", "openvino_model.bin") for f in checkpoint.glob(p)]
+    total = sum(file.stat().st_size for file in files)
+    config_file = checkpoint / "config.json"
+    config = json.loads(config_file.read_text()) if config_file.is_file() else {}
+    if not config.get("tie_word_embeddings", True):
+        total -= 2 * config["vocab_size"] * config["hidden_size"]
+    bits = _BITS.get(options.get("quantization") or "")
+    return int(total * bits / 16) if bits else total
+
+
+def table(results: dict[str, Any]) -> str:
+    """Medians, ratios to the best peer, start, memory, share of the memory's ceiling."""
+    peers = {name: row for name, row in results["peers"].items() if row.get("medians")}
+    if not peers:
+        return "nothing was measured"
+    workloads = list(dict.fromkeys(w for row in peers.values() for w in row["medians"]))
+    probe = statistics.median(results["bandwidth_bytes_per_s"])
+    machine = results["machine"]
+    lines = [
+        "",
+        f"{machine['processor']}, {results['threads']} threads, {results['rounds']} rounds, "
+        f"memory reads {probe / 1e9:.1f} GB/s. Tokens per second, medians:",
+        "",
+        _line("", [*workloads, "start s", "memory GB", "decode/ceiling"]),
+    ]
+    for name, row in peers.items():
+        cells = [f"{row['medians'].get(w, float('nan')):.1f}" for w in workloads]
+        share = row["medians"].get("decode", 0) * row["weight_bytes"] / probe
+        cells += [f"{row['start_s']:.1f}", f"{row.get('resident_bytes', 0) / 1e9:.2f}"]
+        lines.append(_line(name, [*cells, f"{100 * share:.0f} %" if share else "-"]))
+    lines += ["", *_ratios(peers, workloads)]
+    return "\n".join(lines)
+
+
+def _ratios(peers: dict[str, Any], workloads: list[str]) -> list[str]:
+    """How many times as fast as each peer every Quire is."""
+    lines = []
+    for ours in (name for name in peers if name.startswith("quire")):
+        for theirs in (name for name in peers if not name.startswith("quire")):
+            cells = []
+            for workload in workloads:
+                mine, other = (peers[n]["medians"].get(workload) for n in (ours, theirs))
+                cells.append(f"{mine / other:.2f}x" if mine and other else "-")
+            lines.append(_line(f"{ours} / {theirs}", cells))
+    return lines
+
+
+def _line(name: str, cells: list[str]) -> str:
+    return f"{name:<32}" + "".join(f"{cell:>15}" for cell in cells)
+
+
+def chart(results: dict[str, Any]) -> str:
+    """Bars, one panel a workload, as SVG."""
+    peers = {name: row for name, row in results["peers"].items() if row.get("medians")}
+    workloads = list(dict.fromkeys(w for row in peers.values() for w in row["medians"]))
+    panel, columns = 60 + 26 * len(peers), 2
+    parts = []
+    for number, workload in enumerate(workloads):
+        left, top = 20 + (number % columns) * 480, 90 + (number // columns) * panel
+        bars = [(name, row["medians"].get(workload, 0.0)) for name, row in peers.items()]
+        box = plot.Box(left, top, 450, 26 * len(peers))
+        parts.append(plot.bar_chart(box, workload, "tokens/s", bars))
+    rows = -(-len(workloads) // columns)
+    machine = results["machine"]["processor"]
+    title = f"{machine}, {results['threads']} threads, {results['date']}"
+    head = plot.text(20, 36, "Side by side, median of the rounds", size=18, bold=True)
+    return plot.document(980, 100 + rows * panel, head, plot.text(20, 56, title), *parts)

@@ -1,0 +1,237 @@
+"""Quire beside its peers: the same checkpoint, prompts and settings, turn by turn.
+
+    python bench/peers.py --model DIR
+        --peer vllm=/venvs/vllm/bin/python
+        --peer openvino-int8=/venvs/openvino/bin/python --checkpoint openvino-int8=EXPORTED_DIR
+        --peer llamacpp-q8=/venvs/llamacpp/bin/python --checkpoint llamacpp-q8=FILE.gguf
+        --peer quire-int8=python --option quire-int8='{"quantization": "int8_w8a8"}'
+
+A peer's engine is its name up to the first dash. Every engine is loaded once and kept in a
+process of its own; each workload goes round all of them before the next begins, at least
+three rounds, with a memory-bandwidth probe before each round. Idle engines are stopped.
+Prints medians, ratios to Quire and the share of what the memory allows; writes JSON and SVG.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bandwidth import read_bandwidth
+from peer_process import Peer, PeerError, PeerSpec
+from peer_report import chart, table, weight_bytes
+
+
+@dataclass(frozen=True)
+class Workload:
+    """`count` prompts of `input_len` tokens, `output_len` tokens each."""
+
+    name: str
+    count: int
+    input_len: int
+    output_len: int
+
+    def value(self, seconds: float) -> float:
+        """Tokens per second: of the output, or of the prompt where that is the work."""
+        if self.output_len == 1:
+            return self.count * self.input_len / seconds
+        return self.count * self.output_len / seconds
+
+    def prompts(self, round_number: int) -> list[list[int]]:
+        """The same for every engine, others in every round."""
+        rng = random.Random(f"{self.name} {round_number}")
+        return [
+            [rng.randrange(100, 7000) for _ in range(self.input_len)] for _ in range(self.count)
+        ]
+
+
+WORKLOADS = (
+    Workload("decode", 1, 16, 64),
+    Workload("prefill-512", 1, 512, 1),
+    Workload("prefill-1024", 1, 1024, 1),
+    Workload("prefill-2048", 1, 2048, 1),
+    Workload("batch-32", 32, 128, 64),
+    Workload("batch-64", 64, 128, 64),
+)
+_WARM_UP = Workload("warm-up", 2, 32, 4)
+
+
+def main() -> int:
+    """Runs the comparison. 1 if Quire itself failed."""
+    args = _arguments()
+    results: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "machine": _machine(),
+        "threads": args.threads,
+        "rounds": args.rounds,
+        "bandwidth_bytes_per_s": [],
+        "peers": {},
+    }
+    peers: list[Peer] = []
+    with tempfile.TemporaryDirectory(prefix="peers-") as logs:
+        try:
+            for spec in _specs(args):
+                _start(spec, Path(logs), args.timeout, peers, results)
+            _run_rounds(peers, _chosen(args.workloads), args, results)
+        finally:
+            for peer in peers:
+                peer.close()
+    print(table(results))
+    if args.json:
+        Path(args.json).write_text(json.dumps(results, indent=1))
+    if args.svg:
+        Path(args.svg).write_text(chart(results))
+    return 0 if any(name.startswith("quire") for name in _alive(results)) else 1
+
+
+def _start(
+    spec: PeerSpec, logs: Path, timeout_s: float, peers: list[Peer], results: dict[str, Any]
+) -> None:
+    row: dict[str, Any] = {
+        "engine": spec.engine, "options": spec.options, "environment": spec.environment,
+        "weight_bytes": weight_bytes(Path(spec.checkpoint), spec.options), "values": {},
+    }  # fmt: skip
+    results["peers"][spec.name] = row
+    try:
+        peer = Peer(spec, logs / f"{spec.name}.log", timeout_s)
+        peer.ask(_WARM_UP.prompts(0), _WARM_UP.output_len)
+    except PeerError as error:
+        row["error"] = str(error)
+        print(f"{spec.name}: {error}", file=sys.stderr)
+        return
+    row |= {"start_s": peer.start_s, "version": peer.version}
+    print(f"{spec.name} {peer.version}: first token {peer.start_s:.1f} s after start", flush=True)
+    peers.append(peer)
+
+
+def _run_rounds(
+    peers: list[Peer], workloads: list[Workload], args: argparse.Namespace, results: dict[str, Any]
+) -> None:
+    for number in range(args.rounds):
+        probe = read_bandwidth(args.threads)
+        results["bandwidth_bytes_per_s"].append(probe)
+        print(f"round {number + 1} of {args.rounds}; memory reads {probe / 1e9:.1f} GB/s")
+        for workload in workloads:
+            # Another one begins in each round, so that nobody always runs on a warm machine.
+            turn = peers[number % len(peers) :] + peers[: number % len(peers)]
+            shown = []
+            for peer in turn:
+                row = results["peers"][peer.spec.name]
+                if "error" in row:
+                    continue
+                try:
+                    seconds = peer.ask(workload.prompts(number), workload.output_len)
+                except PeerError as error:
+                    row["error"] = str(error)
+                    print(error, file=sys.stderr)
+                    continue
+                row["values"].setdefault(workload.name, []).append(workload.value(seconds))
+                shown.append(f"{peer.spec.name} {workload.value(seconds):.1f}")
+            print(f"  {workload.name}: {', '.join(shown)} tokens/s", flush=True)
+    for peer in peers:
+        results["peers"][peer.spec.name]["resident_bytes"] = peer.resident_bytes()
+    for row in results["peers"].values():
+        row["medians"] = {name: statistics.median(v) for name, v in row["values"].items()}
+
+
+def _alive(results: dict[str, Any]) -> list[str]:
+    return [name for name, row in results["peers"].items() if "error" not in row]
+
+
+def _chosen(names: str) -> list[Workload]:
+    known = {workload.name: workload for workload in WORKLOADS}
+    wanted = names.split(",") if names else list(known)
+    for name in wanted:
+        if name not in known:
+            raise SystemExit(f"--workloads {name!r} is not known; known are {', '.join(known)}")
+    return [known[name] for name in wanted]
+
+
+def _specs(args: argparse.Namespace) -> list[PeerSpec]:
+    pythons = {} if args.no_quire else {"quire": sys.executable}
+    pythons |= _pairs(args.peer, "--peer")
+    checkpoints = _pairs(args.checkpoint, "--checkpoint")
+    options, environments = _pairs(args.option, "--option"), _pairs(args.env, "--env")
+    for name in {*checkpoints, *options, *environments} - set(pythons):
+        raise SystemExit(f"{name!r} is no --peer; those are {', '.join(pythons)}")
+    specs = []
+    for name, python in pythons.items():
+        environment = dict(e.split(":", 1) for e in environments.get(name, "").split(",") if e)
+        engine = name.partition("-")[0]
+        specs.append(
+            PeerSpec(
+                name=name,
+                python=sys.executable if python == "python" else python,
+                checkpoint=checkpoints.get(name, args.model),
+                options={
+                    **({"threads": args.threads} if engine == "llamacpp" else {}),
+                    **json.loads(options.get(name, "{}")),
+                },
+                environment={**_usual_environment(engine, args.threads), **environment},
+            )
+        )
+    return specs
+
+
+def _usual_environment(engine: str, threads: int) -> dict[str, str]:
+    """What each engine needs to compute with all the threads and without a network."""
+    if engine == "vllm":
+        return {
+            "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
+        }  # fmt: skip
+    if engine == "quire":
+        return {"QUIRE_LOG_LEVEL": "WARNING"}
+    return {}
+
+
+def _pairs(texts: list[str], option: str) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise SystemExit(f"{option} {text!r}: write NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _machine() -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "?")
+    return {"processor": model, "cores": len(os.sched_getaffinity(0))}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--model", required=True, help="checkpoint directory of every peer without its own")
+    add("--peer", action="append", default=[], metavar="NAME=PYTHON", help="an engine to run")
+    add("--checkpoint", action="append", default=[], metavar="NAME=PATH", help="a peer's own")
+    add("--option", action="append", default=[], metavar="NAME=JSON", help="engine arguments")
+    add("--env", action="append", default=[], metavar="NAME=KEY:VALUE,...", help="environment")
+    add("--no-quire", action="store_true", help="leave the plain `quire` out")
+    add("--rounds", type=int, default=3, help="how often everything is measured (at least 3)")
+    add("--workloads", default="", help="names with commas between; all by default")
+    add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="compute threads")
+    add("--timeout", type=float, default=900, help="seconds for a start or a workload")
+    add("--json", metavar="FILE", help="write everything measured")
+    add("--svg", metavar="FILE", help="draw the medians")
+    args = parser.parse_args()
+    if args.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    return args
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""The server's application without a socket: requests are function calls.
+
+What `quire run-batch` answers its lines with, so that a line in a file and a request over
+HTTP are validated and answered by the very same code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from quire.config.engine_args import EngineArgs
+from quire.engine.async_llm import AsyncLLM
+from quire.engine.build import build_engine_config
+from quire.server.app import build_app
+from quire.server.args import ServerArgs
+from quire.server.context import ServerContext
+from quire.tokenizer.chat_template import ChatRenderer
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the application replied."""
+
+    status: int
+    body: Any
+    request_id: str
+
+
+class InProcessServer:
+    """An engine and the application around it. Owned by one event loop."""
+
+    def __init__(self, engine_args: EngineArgs) -> None:
+        """Loads the model. Raises ConfigError, ModelError or BackendError."""
+        config = build_engine_config(engine_args)
+        self.engine = AsyncLLM(config, home="thread")
+        args = ServerArgs(ui=False, disable_fastapi_docs=True, disable_access_log=True)
+        context = ServerContext(args, config.model.served_model_name)
+        context.engine = self.engine
+        path = config.model.tokenizer_path
+        if self.engine.tokenizer is not None and path is not None:
+            context.chat = ChatRenderer.from_directory(
+                path, self.engine.tokenizer.roles, chat_template=config.model.chat_template
+            )
+        self._app = build_app(context, ())
+
+    async def post(self, path: str, body: object) -> Answer:
+        """One POST of JSON to the application, and its whole JSON reply."""
+        data = json.dumps(body).encode()
+        pending: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": data}]
+        status, headers, pieces = 500, {}, []
+
+        async def receive() -> MutableMapping[str, Any]:
+            if pending:
+                return pending.pop()
+            await asyncio.Event().wait()  # this client never leaves
+            raise AssertionError
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            nonlocal status, headers
+            if message["type"] == "http.response.start":
+                status, headers = message["status"], dict(message.get("headers", ()))
+            elif message["type"] == "http.response.body":
+                pieces.append(message.get("body", b""))
+
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST",
+            "scheme": "http", "path": path, "raw_path": path.encode(), "root_path": "",
+            "query_string": b"", "client": None, "server": None,
+            "headers": [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(data)).encode()),
+            ],
+        }  # fmt: skip
+        await self._app(scope, receive, send)
+        request_id = headers.get(b"x-request-id", b"").decode()
+        return Answer(status, json.loads(b"".join(pieces)), request_id)
+
+    def close(self) -> None:
+        """Ends the engine."""
+        self.engine.shutdown()

@@ -1,0 +1,71 @@
+"""Picking a command: help, typos, speed, and that every command can at least explain itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from quire import __version__
+from quire.cli import main
+from quire.cli.app import COMMANDS
+from quire.cli.bench import COMMANDS as BENCH_COMMANDS
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {command.name} " in text for command in COMMANDS)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"quire {__version__}\n"
+
+
+def test_a_wrong_command_suggests_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sreve"]) == 2
+    assert "did you mean serve?" in capsys.readouterr().err
+    assert main(["bench", "serv"]) == 2
+    assert "did you mean serve?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[command.name] for command in COMMANDS] + [["bench", one.name] for one in BENCH_COMMANDS],
+    ids=" ".join,
+)
+def test_every_command_has_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    if words == ["bench"]:
+        assert main([*words, "--help"]) == 0
+    else:
+        with pytest.raises(SystemExit) as exit_info:
+            main([*words, "--help"])
+        assert exit_info.value.code == 0
+    assert f"usage: quire {' '.join(words)}" in capsys.readouterr().out
+
+
+def test_help_is_quick_because_it_imports_next_to_nothing() -> None:
+    code = (
+        "import sys; from quire.cli import main; main(['--help']); "
+        "print(*sorted({m.split('.')[0] for m in sys.modules} & "
+        "{'numpy', 'tokenizers', 'msgspec', 'starlette', 'jinja2', 'asyncio', 'argparse'}))"
+    )
+    begin = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    elapsed = time.perf_counter() - begin
+    assert done.stdout.splitlines()[-1] == ""
+    assert elapsed < 3  # 0.1 s on a quiet machine; this bound is for a crowded one
+
+
+def test_an_error_of_ours_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "/no/such/model"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("quire explain: there is no directory '/no/such/model'")
+    assert err.count("\n") == 1
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = f"{sys.executable} -m quire bench serve --help | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: quire bench serve")
+    assert done.stderr == ""

@@ -1,0 +1,114 @@
+"""The client behind `quire chat` and `quire complete`, against a scripted server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from page_server import ScriptedServer, say
+
+from quire.cli import main
+from quire.cli.client import Server, ServerError
+from quire.errors import ConfigError
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as server:
+        yield server
+
+
+def run(server: ScriptedServer, *words: str) -> int:
+    return main([words[0], "--url", server.url + "v1", *words[1:]])
+
+
+def test_a_quick_message_is_answered(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.script.answer = lambda _: say("It is 42.\x1b[31m")
+    words = ("-q", "sum?", "--system-prompt", "Be brief.", "--max-tokens", "9", "--stats")
+    assert run(server, "chat", *words) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "It is 42.[31m"  # no model commands the terminal
+    assert "48 in (32 cached), 4 out" in out[1]
+    sent = server.script.requests[0]
+    assert sent["messages"] == [
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "sum?"},
+    ]  # fmt: skip
+    assert (sent["model"], sent["max_tokens"]) == ("quire-demo", 9)
+
+
+def test_a_pipe_is_a_conversation(
+    server: ScriptedServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = iter(["one", "two"])
+
+    def read(prompt: str) -> str:
+        assert prompt == ""
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", read)
+    server.script.answer = lambda body: say(f"answer {len(body['messages'])}")
+    assert run(server, "chat") == 0
+    assert capsys.readouterr().out == "answer 1\nanswer 3\n"
+
+
+def test_completions(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.script.answer = lambda body: say(body["prompt"].upper())
+    assert run(server, "complete", "-q", "once upon") == 0
+    assert capsys.readouterr().out == "ONCE UPON\n"
+
+
+def test_reasoning_is_shown_apart(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(_: Any) -> Iterator[dict[str, str]]:
+        yield {"reasoning": "17 + 25"}
+        yield {"content": "42"}
+
+    server.script.answer = answer
+    assert run(server, "chat", "-q", "sum?") == 0
+    assert capsys.readouterr().out == "<think>\n17 + 25\n</think>\n42\n"
+
+
+def test_a_refusal_is_one_line(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.script.refusal = (503, "The queue is full.")
+    assert run(server, "chat", "-q", "x") == 1
+    assert capsys.readouterr().err == "quire chat: the server answered 503: The queue is full.\n"
+
+
+def test_a_key_is_sent_and_asked_for(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.script.api_key = "sesame"
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert run(server, "chat", "-q", "x") == 1
+    assert "--api-key" in capsys.readouterr().err
+    assert run(server, "chat", "-q", "x", "--api-key", "sesame") == 0
+    monkeypatch.setenv("OPENAI_API_KEY", "sesame")
+    assert run(server, "chat", "-q", "x") == 0
+
+
+def test_no_server_and_no_url() -> None:
+    with pytest.raises(ServerError, match="quire serve"):
+        Server("http://127.0.0.1:9/v1").first_model()
+    with pytest.raises(ConfigError, match="--url"):
+        Server("ftp://somewhere")
+
+
+def test_a_broken_stream_is_noticed(server: ScriptedServer) -> None:
+    def answer(_: Any) -> Iterator[dict[str, str]]:
+        yield {"content": "half"}
+        raise OSError("the wire broke")
+
+    server.script.answer = answer
+    stream = Server(server.url + "v1").stream("/chat/completions", {"messages": []})
+    assert next(stream).text == "half"
+    with pytest.raises(ServerError, match="before its end"):
+        list(stream)

@@ -1,0 +1,80 @@
+"""`quire explain` and `quire doctor`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quire.cli import checks, main
+from quire.cli.checks import Finding, cgroup_cpus
+
+
+def test_explain_shows_program_memory_and_bounds(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", str(tiny_model), "--usage", "server", "--max-num-seqs", "5"]) == 0
+    text = capsys.readouterr().out
+    assert "layers 0..1 x2" in text
+    assert "attention(" in text
+    assert "512 of 512 tokens" in text
+    assert "max-body-bytes" in text
+    bounds = text[text.index("bounds of a step") :].splitlines()
+    assert bounds[2].split() == ["requests", "5"]
+
+
+def test_the_parameters_add_up(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(tiny_model)]) == 0
+    text = capsys.readouterr().out
+    rows = text[text.index("\nparameters") : text.index("\nmemory")].splitlines()[2:]
+    counts = [next(int(w.replace(",", "")) for w in row.split() if w[0].isdigit()) for row in rows]
+    layer = 64 * (64 + 32 + 32) + 64 * 64 + 3 * 64 * 96 + 2 * 64 + 2 * 16
+    assert counts[0] == sum(counts[1:]) == 288 * 64 + 64 + 2 * layer
+
+
+def test_explain_in_json(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(tiny_model), "--json", "--max-model-len", "100"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["model"]["max_model_len"] == 100
+    assert plan["cache"]["num_blocks"] * plan["cache"]["block_size"] >= 100
+
+
+def test_explain_refuses_what_would_not_start(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", str(tiny_model), "--max-model-len", "9k"]) == 1
+    assert "use at most 512" in capsys.readouterr().err
+
+
+def test_doctor_reports_and_judges(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = main(["doctor"])
+    text = capsys.readouterr().out
+    assert ("not healthy" in text) == (code == 1)
+    for topic in ("software", "processor", "compute", "memory", "models", "server"):
+        assert topic in text.splitlines()
+    monkeypatch.setattr(checks, "_NEEDED", ("numpy", "no_such_library"))
+    assert main(["doctor", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["healthy"] is False
+    bad = [one for one in report["findings"] if one["level"] == "bad"]
+    assert any("pip install no_such_library" in (one["remedy"] or "") for one in bad)
+
+
+def test_little_memory_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quire.config import memory
+
+    little = memory.AvailableMemory(10 * 2**20, "the cgroup's limit")
+    monkeypatch.setattr(memory, "available_memory", lambda: little)
+    first: Finding = next(checks.memory())
+    assert (first.level, first.text) == ("note", "10.0 MiB available (the cgroup's limit)")
+
+
+def test_the_cgroup_quota(tmp_path: Path) -> None:
+    assert cgroup_cpus(tmp_path) is None
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert cgroup_cpus(tmp_path) == 1.5
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert cgroup_cpus(tmp_path) is None

@@ -1,0 +1,123 @@
+"""The conversation loop: commands, Ctrl+C, and what is remembered."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quire.cli.repl import Conversation, Repl, TokenCounts
+from quire.cli.terminal import History, StopOnInterrupt, printable, read_line
+
+
+class Parrot(Conversation):
+    """Says the last message word by word; Ctrl+C comes after `interrupt_after` words."""
+
+    interrupt_after: int | None = None
+    is_closed = False
+
+    def stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
+        try:
+            for number, word in enumerate(messages[-1]["content"].split(), start=1):
+                if number == self.interrupt_after:
+                    os.kill(os.getpid(), signal.SIGINT)
+                yield word + " "
+        finally:
+            self.is_closed = True
+            self.counts = TokenCounts(prompt=5, cached=2, completion=3)
+
+
+@pytest.fixture
+def repl() -> Repl:
+    return Repl(Parrot("Be kind."), "test")
+
+
+def feed(monkeypatch: pytest.MonkeyPatch, lines: list[str | type[BaseException]]) -> None:
+    pending = iter(lines)
+
+    def read(prompt: str) -> str:
+        del prompt
+        line = next(pending, EOFError)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    monkeypatch.setattr("builtins.input", read)
+
+
+def test_a_conversation(
+    repl: Repl, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    feed(
+        monkeypatch, ["hello there", "", KeyboardInterrupt, "/stats", "again\\", "and on", "/quit"]
+    )
+    assert repl.loop("welcome") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("welcome\nhello there \n")
+    assert "5 in (2 cached), 3 out" in out
+    assert [m["content"] for m in repl.conversation.history] == [
+        "hello there", "hello there ", "again\nand on", "again and on ",
+    ]  # fmt: skip
+    assert repl.conversation.messages_with("x")[0] == {"role": "system", "content": "Be kind."}
+
+
+def test_interrupting_keeps_what_was_said(repl: Repl) -> None:
+    parrot = repl.conversation
+    assert isinstance(parrot, Parrot)
+    parrot.interrupt_after = 2
+    before = signal.getsignal(signal.SIGINT)
+    assert repl.say("one two three four") == "one two "
+    assert parrot.is_closed
+    assert parrot.history[-1]["content"] == "one two "
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_interrupt_is_not_held_back() -> None:
+    with StopOnInterrupt() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.requested
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_commands(repl: Repl) -> None:
+    repl.conversation.remember("a", "b")
+    assert "/system" in repl.command("/help")
+    repl.command("/reset")
+    assert repl.conversation.history == []
+    repl.command("/system Answer in Latin.")
+    assert repl.conversation.system_prompt == "Answer in Latin."
+    repl.command("/system")
+    assert repl.conversation.system_prompt is None
+    repl.command("/set temperature 0.5")
+    repl.command("/set max_tokens 7")
+    assert repl.conversation.settings == {"temperature": 0.5, "max_tokens": 7}
+    repl.command("/set temperature default")
+    assert repl.conversation.settings == {"max_tokens": 7}
+    assert "max_tokens = 7" in repl.command("/set")
+    assert "did you mean temperature?" in repl.command("/set temprature 1")
+    assert "not a number" in repl.command("/set top_k many")
+    assert "did you mean /reset?" in repl.command("/rset")
+
+
+def test_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed(monkeypatch, ["one\\", "two"])
+    assert read_line("> ") == "one\ntwo"
+    assert read_line("> ") is None
+    assert printable("a\x1b[2Jb\tc\nd\x00\x9b") == "a[2Jb\tc\nd"
+
+
+def test_history_needs_no_writable_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(blocked))
+    with History("test"):
+        pass
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with History("test"):
+        pass
+    assert (tmp_path / "state/quire/test_history").stat().st_mode & 0o777 == 0o600
