@@ -53,6 +53,14 @@ struct Rows {
   }
 };
 
+// Memory that will be written (or read) when the sums are finished, row by row; families with many
+// rows bring it near while they multiply, since rows are too far apart for the hardware to guess.
+struct Destination {
+  const uint8_t* first;  // of the block's first row and strip
+  int64_t row_bytes;     // to the next row
+  int64_t bytes;         // of a row; 0: nothing
+};
+
 // The work of one multiply(): sums[strip][tile][row][32] = x tiles * strips.
 struct Block {
   const uint8_t* x;  // first packed tile; the next tile_bytes further
@@ -66,6 +74,9 @@ struct Block {
   int64_t strips;
   const uint8_t* next;  // what this worker will stream after this block, to be prefetched
   float* sums;
+  bool x_is_near;  // this worker has just read the same rows of x
+  Destination out;
+  Destination residual;
 
   float* sums_of(int64_t strip, int64_t tile) const {
     return sums + (strip * tiles + tile) * rows * kStripColumns;

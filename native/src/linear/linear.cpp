@@ -76,9 +76,18 @@ const uint8_t* weight_of(const LinearArgs& args, const Plan<Family>& plan, int64
          unit % plan.groups * plan.group * plan.strip_bytes;
 }
 
+int64_t size_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+
+Destination destination(const void* data, int64_t stride, int64_t element, int64_t row,
+                        int64_t column, int64_t columns) {
+  if (data == nullptr) return {nullptr, 0, 0};
+  const auto* first = static_cast<const uint8_t*>(data) + (row * stride + column) * element;
+  return {first, stride * element, columns * element};
+}
+
 template <class Family>
 void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, int64_t next,
-              float* sums) {
+              bool x_is_near, float* sums) {
   const int64_t tile0 = unit / plan.groups * plan.block_tiles;
   const int64_t strip0 = unit % plan.groups * plan.group;
   Block block;
@@ -93,11 +102,17 @@ void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, in
   block.strips = std::min(plan.group, plan.strips - strip0);
   block.next = weight_of(args, plan, next < plan.units() ? next : unit);
   block.sums = sums;
+  block.x_is_near = x_is_near;
+  const int64_t width = args.weight->glu ? kHalfStrip : kStripColumns;
+  const int64_t row = tile0 * block.rows;
+  block.out =
+      destination(args.out, args.out_stride, size_of(args.out_dtype), row, strip0 * width, width);
+  const void* residual = args.residual == args.out ? nullptr : args.residual;
+  block.residual = destination(residual, args.residual_stride, 4, row, strip0 * width, width);
   Family::multiply(block);
-  const int64_t row0 = tile0 * block.rows;
   const int64_t rows = (block.tiles - 1) * block.rows + block.last_rows;
   for (int64_t s = 0; s < block.strips; ++s) {
-    finish_strip(args, strip0 + s, row0, rows, block.sums_of(s, 0));
+    finish_strip(args, strip0 + s, row, rows, block.sums_of(s, 0));
   }
 }
 
@@ -109,9 +124,12 @@ void run(const LinearArgs& args, Worker& worker) {
   worker.barrier();
   Family::begin(plan.tiling.rows);
   int64_t unit = worker.index();
+  int64_t previous_rows = -1;
   while (unit < plan.units()) {
     const int64_t next = worker.count() + worker.grab();
-    run_unit(args, plan, unit, next, sums);
+    const int64_t rows = unit / plan.groups;
+    run_unit(args, plan, unit, next, rows == previous_rows, sums);
+    previous_rows = rows;
     unit = next;
   }
   Family::end();

@@ -48,11 +48,16 @@ QUIRE_INLINE F32x16 bf16_to_f32(U16x16 v) {
 
 // Round to nearest, ties to even; a NaN stays a (quiet) NaN.
 QUIRE_INLINE U16x16 f32_to_bf16(F32x16 v) {
+#if defined(__AVX512BF16__)
+  // The instruction also flushes subnormals, as the bfloat16 products do.
+  return (U16x16)_mm512_cvtneps_pbh((__m512)v);
+#else
   const U32x16 u = bits(v);
   const U32x16 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   const U32x16 quiet = (u >> 16) | 0x40u;
   const U32x16 result = (U32x16)((u & 0x7fffffffu) > 0x7f800000u ? (I32x16)quiet : (I32x16)rounded);
   return __builtin_convertvector(result, U16x16);
+#endif
 }
 
 QUIRE_INLINE float bf16_to_f32(uint16_t v) {
