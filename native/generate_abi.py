@@ -1,0 +1,36 @@
+"""Turns the C header into the Python module that cffi loads it from.
+
+Run by the build (it needs cffi and pycparser there; at run time neither is parsed again):
+    python generate_abi.py quire.h abi.py
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import cffi
+
+
+def declarations(header: str) -> str:
+    """The header without what cffi does not read: directives, and the C++ guards' contents."""
+    plain = re.sub(r"#ifdef __cplusplus\n.*?#endif\n", "", header, flags=re.DOTALL)
+    kept = [
+        line
+        for line in plain.splitlines()
+        if not line.startswith("#") or re.fullmatch(r"#define \w+ \d+", line)
+    ]
+    return "\n".join(kept)
+
+
+def main(header: str, module: str) -> None:
+    """Writes `module` from `header`."""
+    ffi = cffi.FFI()
+    ffi.set_source("abi", None)
+    ffi.cdef(declarations(Path(header).read_text(encoding="utf-8")))
+    ffi.emit_python_code(module)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

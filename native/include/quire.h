@@ -1,0 +1,314 @@
+// The C ABI of Quire's CPU backend: the one place where it is written down.
+//
+// Read by the C++ sources and, through cffi, by src/quire/backends/cpu (tools strip the
+// preprocessor lines, so keep declarations plain: no macros in them, no nested includes). A change
+// of any struct or signature raises QUIRE_ABI_VERSION; struct sizes are compared at load as well.
+//
+// Life of a model: pool_create, model_create, add_table/add_vector/add_matrix/add_rope (ids are
+// 0, 1, ... per kind, in the order of the calls), set_ops, then step after step, then the destroys
+// in reverse. A model is not thread-safe; a pool may be shared by models that run in turn.
+// Functions that can fail return 0 on success; quire_last_error() then tells why (per thread).
+#ifndef QUIRE_H_
+#define QUIRE_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define QUIRE_ABI_VERSION 1
+
+enum quire_dtype { QUIRE_F32 = 0, QUIRE_BF16 = 1, QUIRE_F16 = 2 };
+
+// Instruction-set tiers, each a library of its own built from the same sources.
+enum quire_tier {
+  QUIRE_TIER_GENERIC = 0,
+  QUIRE_TIER_AVX2 = 1,
+  QUIRE_TIER_AVX512 = 2,
+  QUIRE_TIER_AVX512_BF16 = 3,
+  QUIRE_TIER_AMX = 4
+};
+
+enum quire_activation {
+  QUIRE_ACT_NONE = 0,
+  QUIRE_ACT_SILU = 1,
+  QUIRE_ACT_GELU = 2,
+  QUIRE_ACT_GELU_TANH = 3,
+  QUIRE_ACT_RELU = 4
+};
+
+// How many rows an op works on: all tokens of the step, or only those whose logits are wanted.
+enum quire_rows { QUIRE_ROWS_TOKENS = 0, QUIRE_ROWS_LOGITS = 1 };
+
+// ---------------------------------------------------------------- values and ops
+
+// A value [rows, dim] in the workspace. Row r begins at offset + r * stride * itemsize.
+typedef struct quire_view {
+  int64_t offset;  // bytes from the start of the workspace; -1: there is no such value
+  int64_t stride;  // elements
+  int32_t dim;
+  int32_t dtype;
+} quire_view;
+
+typedef struct quire_embed {
+  quire_view out;
+  int32_t table;   // of add_table, or
+  int32_t matrix;  // of add_matrix (a tied head): the other one is -1
+  float scale;
+} quire_embed;
+
+typedef struct quire_positions {
+  quire_view x;
+  quire_view out;
+  int32_t table;
+  int32_t offset;
+} quire_positions;
+
+enum quire_norm_kind { QUIRE_NORM_RMS = 0, QUIRE_NORM_LAYER = 1 };
+
+// out = norm(x) * (weight + weight_offset) + bias + residual; weight, bias: vectors or -1.
+typedef struct quire_norm {
+  quire_view x;
+  quire_view out;
+  quire_view residual;
+  int32_t kind;
+  int32_t weight;
+  int32_t bias;
+  float eps;
+  float weight_offset;
+} quire_norm;
+
+typedef struct quire_linear {
+  quire_view x;
+  quire_view out;
+  quire_view residual;
+  int32_t matrix;
+  int32_t bias;
+  int32_t activation;
+  float scale;
+} quire_linear;
+
+enum quire_heads_target { QUIRE_TO_VIEW = 0, QUIRE_TO_KEYS = 1, QUIRE_TO_VALUES = 2 };
+
+// Per head: an optional RMS norm, then an optional rotation, then to a view or the KV cache.
+typedef struct quire_heads_part {
+  quire_view x;
+  quire_view out;  // of QUIRE_TO_VIEW
+  int32_t num_heads;
+  int32_t norm;  // vector [head_dim] or -1
+  float eps;
+  int32_t rope;  // of add_rope, or -1
+  int32_t target;
+} quire_heads_part;
+
+typedef struct quire_heads {
+  quire_heads_part parts[3];
+  int32_t num_parts;
+  int32_t head_dim;
+  int32_t layer;
+} quire_heads;
+
+typedef struct quire_attention {
+  quire_view q;
+  quire_view out;
+  int32_t layer;
+  int32_t num_heads;
+  float scale;
+  float softcap;   // 0: none
+  int32_t window;  // 0: none
+  int32_t alibi;   // vector [num_heads] of slopes, or -1
+} quire_attention;
+
+enum quire_pointwise_kind {
+  QUIRE_POINTWISE_ADD = 0,   // a + b
+  QUIRE_POINTWISE_GLU = 1,   // activation(a) * b
+  QUIRE_POINTWISE_ACT = 2,   // activation(a)
+  QUIRE_POINTWISE_SCALE = 3  // a * factor
+};
+
+typedef struct quire_pointwise {
+  quire_view a;
+  quire_view b;
+  quire_view out;
+  int32_t kind;
+  int32_t activation;
+  float factor;
+} quire_pointwise;
+
+// out[i] = x[logits_rows[i]]
+typedef struct quire_take_rows {
+  quire_view x;
+  quire_view out;
+} quire_take_rows;
+
+// The last op: logits, then sampling. Rows are handled in slabs, so that the logits of a large
+// batch never exist all at once.
+typedef struct quire_logits {
+  quire_view x;
+  int32_t matrix;
+  int32_t bias;
+  float scale;
+  float softcap;  // 0: none
+} quire_logits;
+
+enum quire_op_kind {
+  QUIRE_OP_EMBED = 0,
+  QUIRE_OP_POSITIONS = 1,
+  QUIRE_OP_NORM = 2,
+  QUIRE_OP_LINEAR = 3,
+  QUIRE_OP_HEADS = 4,
+  QUIRE_OP_ATTENTION = 5,
+  QUIRE_OP_POINTWISE = 6,
+  QUIRE_OP_TAKE_ROWS = 7,
+  QUIRE_OP_LOGITS = 8,
+  QUIRE_NUM_OP_KINDS = 9
+};
+
+typedef struct quire_op {
+  int32_t kind;
+  int32_t rows;
+  union {
+    quire_embed embed;
+    quire_positions positions;
+    quire_norm norm;
+    quire_linear linear;
+    quire_heads heads;
+    quire_attention attention;
+    quire_pointwise pointwise;
+    quire_take_rows take_rows;
+    quire_logits logits;
+  } u;
+} quire_op;
+
+// ---------------------------------------------------------------- building a model
+
+typedef struct quire_kv_spec {
+  int32_t num_layers;
+  int32_t num_blocks;
+  int32_t block_size;  // a multiple of 16
+  int32_t num_kv_heads;
+  int32_t head_dim;
+  int32_t dtype;  // QUIRE_F32 or QUIRE_BF16
+} quire_kv_spec;
+
+typedef struct quire_model_spec {
+  quire_kv_spec kv;
+  int64_t workspace_bytes;
+  int32_t max_num_tokens;
+  int32_t max_num_seqs;
+  int32_t max_model_len;
+  int32_t vocab_size;
+} quire_model_spec;
+
+// Rows of one checkpoint tensor that go, in order, into a matrix or a table.
+typedef struct quire_part {
+  const void* data;
+  int64_t rows;
+  int32_t dtype;
+  int32_t transposed;  // the tensor is held as [k, rows]
+} quire_part;
+
+typedef struct quire_matrix_spec {
+  int64_t n;
+  int64_t k;
+  int32_t format;  // Format of linear.h
+  int32_t glu;
+} quire_matrix_spec;
+
+// ---------------------------------------------------------------- a step
+
+// SamplingColumns of backends/base.py; a null column means the neutral value.
+typedef struct quire_sampling {
+  const float* temperature;
+  const int32_t* top_k;
+  const float* top_p;
+  const float* min_p;
+  const uint64_t* seeds;
+  const uint64_t* counters;
+  const int32_t* bias_starts;
+  const int32_t* bias_ids;
+  const float* bias_values;
+  const int32_t* num_logprobs;
+} quire_sampling;
+
+// StepBatch of backends/base.py.
+typedef struct quire_batch {
+  const int32_t* token_ids;
+  const int32_t* positions;
+  const int32_t* seq_starts;
+  const int32_t* context_lens;
+  const int32_t* block_tables;
+  const int32_t* logits_rows;
+  const quire_sampling* sampling;  // null: choose nothing
+  int32_t num_tokens;
+  int32_t num_seqs;
+  int32_t table_width;
+  int32_t num_logits_rows;
+} quire_batch;
+
+typedef struct quire_output {
+  int32_t* sampled;         // [L]; unused without sampling
+  float* logits;            // [L, V] or null
+  int32_t* logprob_ids;     // [L, K], or null when nobody asked
+  float* logprobs;          // [L, K]
+  float* sampled_logprobs;  // [L]
+  int32_t* sampled_ranks;   // [L]
+  int32_t logprobs_width;   // K
+} quire_output;
+
+typedef struct quire_memory {
+  int64_t weight_bytes;
+  int64_t workspace_bytes;
+  int64_t kv_reserved_bytes;
+} quire_memory;
+
+// ---------------------------------------------------------------- functions
+
+typedef struct quire_pool quire_pool;
+typedef struct quire_model quire_model;
+
+int32_t quire_abi_version(void);
+int32_t quire_library_tier(void);
+// Bit (1 << tier) is set for each tier that this processor and kernel can run. Works everywhere
+// in the generic library.
+int32_t quire_cpu_tiers(void);
+// sizeof of quire_op, quire_model_spec, quire_part, quire_batch, quire_sampling, quire_output.
+void quire_struct_sizes(int64_t sizes[6]);
+const char* quire_last_error(void);
+
+quire_pool* quire_pool_create(int32_t num_threads, int32_t pin);
+void quire_pool_destroy(quire_pool* pool);
+
+int64_t quire_kv_block_bytes(const quire_kv_spec* spec);
+
+quire_model* quire_model_create(quire_pool* pool, const quire_model_spec* spec);
+void quire_model_destroy(quire_model* model);
+// An embedding table [rows, width], kept in `dtype` (QUIRE_F32 or QUIRE_BF16).
+int32_t quire_add_table(quire_model* model, int64_t rows, int64_t width, int32_t dtype,
+                        const quire_part* parts, int32_t num_parts);
+int32_t quire_add_vector(quire_model* model, const float* values, int64_t size);
+int32_t quire_add_matrix(quire_model* model, const quire_matrix_spec* spec, const quire_part* parts,
+                         int32_t num_parts);
+int32_t quire_add_rope(quire_model* model, const double* inv_freq, int32_t num_freqs, float scale,
+                       int32_t interleaved);
+int32_t quire_set_ops(quire_model* model, const quire_op* ops, int32_t num_ops);
+
+int32_t quire_step(quire_model* model, const quire_batch* batch, const quire_output* output);
+
+// Whole blocks, all layers: quire_kv_block_bytes each.
+int32_t quire_read_blocks(quire_model* model, const int32_t* ids, int32_t num_ids, uint8_t* data);
+int32_t quire_write_blocks(quire_model* model, const int32_t* ids, int32_t num_ids,
+                           const uint8_t* data);
+int64_t quire_block_bytes(const quire_model* model);
+void quire_model_memory(const quire_model* model, quire_memory* memory);
+
+// Per-op times. `seconds` has one entry per op of set_ops, summed since profiling was last enabled.
+void quire_profile_enable(quire_model* model, int32_t enabled);
+int64_t quire_profile_read(const quire_model* model, double* seconds, int32_t num_ops);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // QUIRE_H_

@@ -1,0 +1,172 @@
+// The C ABI over the C++ inside: no exception leaves, every failure becomes a message.
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "quire.h"
+#include "runtime/cpu_tiers.h"
+#include "runtime/model.h"
+#include "runtime/pool.h"
+
+struct quire_pool {
+  quire::Pool pool;
+};
+
+struct quire_model {
+  quire::Model model;
+};
+
+namespace {
+
+thread_local std::string last_error;
+
+// Runs f; what it throws becomes the last error and `failed` the result.
+template <class T, class F>
+T guarded(T failed, F f) noexcept {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    last_error = "out of memory, or of address space (ulimit -v)";
+  } catch (const std::exception& error) {
+    last_error = error.what();
+  }
+  return failed;
+}
+
+template <class Copy>
+void each_block(const quire::Model& model, const int32_t* ids, int32_t num_ids, Copy copy) {
+  for (int32_t i = 0; i < num_ids; ++i) {
+    if (ids[i] < 0 || ids[i] >= model.kv.num_blocks) {
+      throw std::invalid_argument("block id " + std::to_string(ids[i]) + " is not from 0 to " +
+                                  std::to_string(model.kv.num_blocks - 1));
+    }
+  }
+  const int64_t bytes = model.kv.layout.block_bytes;
+  for (int32_t i = 0; i < num_ids; ++i) copy(model.kv.block(ids[i]), i * bytes, bytes);
+}
+
+}  // namespace
+
+#define QUIRE_API extern "C" __attribute__((visibility("default")))
+
+QUIRE_API int32_t quire_abi_version(void) { return QUIRE_ABI_VERSION; }
+QUIRE_API int32_t quire_library_tier(void) { return quire::library_tier(); }
+QUIRE_API int32_t quire_cpu_tiers(void) { return quire::cpu_tiers(); }
+QUIRE_API const char* quire_last_error(void) { return last_error.c_str(); }
+
+QUIRE_API void quire_struct_sizes(int64_t sizes[6]) {
+  sizes[0] = sizeof(quire_op);
+  sizes[1] = sizeof(quire_model_spec);
+  sizes[2] = sizeof(quire_part);
+  sizes[3] = sizeof(quire_batch);
+  sizes[4] = sizeof(quire_sampling);
+  sizes[5] = sizeof(quire_output);
+}
+
+QUIRE_API quire_pool* quire_pool_create(int32_t num_threads, int32_t pin) {
+  return guarded<quire_pool*>(nullptr, [&]() -> quire_pool* {
+    if (!quire::linear_available()) throw std::runtime_error("the kernel refuses AMX tile state");
+    return new quire_pool{{num_threads, pin != 0}};
+  });
+}
+
+QUIRE_API void quire_pool_destroy(quire_pool* pool) { delete pool; }
+
+QUIRE_API int64_t quire_kv_block_bytes(const quire_kv_spec* spec) {
+  return quire::KvLayout(*spec).block_bytes;
+}
+
+QUIRE_API quire_model* quire_model_create(quire_pool* pool, const quire_model_spec* spec) {
+  return guarded<quire_model*>(nullptr, [&] { return new quire_model{{pool->pool, *spec}}; });
+}
+
+QUIRE_API void quire_model_destroy(quire_model* model) { delete model; }
+
+QUIRE_API int32_t quire_add_table(quire_model* model, int64_t rows, int64_t width, int32_t dtype,
+                                  const quire_part* parts, int32_t num_parts) {
+  return guarded(
+      -1, [&] { return quire::add_table(model->model, rows, width, dtype, parts, num_parts); });
+}
+
+QUIRE_API int32_t quire_add_vector(quire_model* model, const float* values, int64_t size) {
+  return guarded(-1, [&] { return quire::add_vector(model->model, values, size); });
+}
+
+QUIRE_API int32_t quire_add_matrix(quire_model* model, const quire_matrix_spec* spec,
+                                   const quire_part* parts, int32_t num_parts) {
+  return guarded(-1, [&] { return quire::add_matrix(model->model, *spec, parts, num_parts); });
+}
+
+QUIRE_API int32_t quire_add_rope(quire_model* model, const double* inv_freq, int32_t num_freqs,
+                                 float scale, int32_t interleaved) {
+  return guarded(-1, [&] {
+    if (num_freqs < 1) throw std::invalid_argument("rope: no frequencies");
+    auto& ropes = model->model.ropes;
+    ropes.emplace_back(inv_freq, num_freqs, scale, interleaved != 0,
+                       model->model.spec.max_model_len);
+    return static_cast<int32_t>(ropes.size() - 1);
+  });
+}
+
+QUIRE_API int32_t quire_set_ops(quire_model* model, const quire_op* ops, int32_t num_ops) {
+  return guarded(-1, [&] {
+    quire::set_ops(model->model, ops, num_ops);
+    return 0;
+  });
+}
+
+QUIRE_API int32_t quire_step(quire_model* model, const quire_batch* batch,
+                             const quire_output* output) {
+  return guarded(-1, [&] {
+    quire::run_step(model->model, *batch, *output);
+    return 0;
+  });
+}
+
+QUIRE_API int32_t quire_read_blocks(quire_model* model, const int32_t* ids, int32_t num_ids,
+                                    uint8_t* data) {
+  return guarded(-1, [&] {
+    each_block(model->model, ids, num_ids, [&](uint8_t* block, int64_t at, int64_t bytes) {
+      std::memcpy(data + at, block, bytes);
+    });
+    return 0;
+  });
+}
+
+QUIRE_API int32_t quire_write_blocks(quire_model* model, const int32_t* ids, int32_t num_ids,
+                                     const uint8_t* data) {
+  return guarded(-1, [&] {
+    each_block(model->model, ids, num_ids, [&](uint8_t* block, int64_t at, int64_t bytes) {
+      std::memcpy(block, data + at, bytes);
+    });
+    return 0;
+  });
+}
+
+QUIRE_API int64_t quire_block_bytes(const quire_model* model) {
+  return model->model.kv.layout.block_bytes;
+}
+
+QUIRE_API void quire_model_memory(const quire_model* model, quire_memory* memory) {
+  const quire::Model& m = model->model;
+  memory->weight_bytes = static_cast<int64_t>(m.arena.total());
+  memory->workspace_bytes = m.spec.workspace_bytes;
+  if (m.linear_scratch) memory->workspace_bytes += m.linear_scratch->size();
+  if (m.logits) memory->workspace_bytes += m.logits->size();
+  memory->kv_reserved_bytes = static_cast<int64_t>(m.kv.bytes());
+}
+
+QUIRE_API void quire_profile_enable(quire_model* model, int32_t enabled) {
+  quire::Model& m = model->model;
+  m.profiling = enabled != 0;
+  m.profiled_steps = 0;
+  m.op_seconds.assign(m.ops.size(), 0.0);
+}
+
+QUIRE_API int64_t quire_profile_read(const quire_model* model, double* seconds, int32_t num_ops) {
+  const quire::Model& m = model->model;
+  for (int32_t i = 0; i < num_ops && i < static_cast<int32_t>(m.op_seconds.size()); ++i) {
+    seconds[i] = m.op_seconds[i];
+  }
+  return m.profiled_steps;
+}

@@ -1,0 +1,337 @@
+#include "attention/attention.h"
+
+#include "attention/amx_kernel.h"
+#include "attention/kernel.h"
+#include "attention/kv_write.h"
+#include "attention/softmax.h"
+#include "runtime/model.h"
+
+namespace quire {
+namespace {
+
+constexpr int kMaxTileRows = 32;  // of any kernel
+constexpr size_t kPartialBytes = size_t{64} << 20;
+
+int64_t max_chunks(int64_t context) { return (context + kChunk - 1) / kChunk; }
+
+// One worker's workspace, laid out in AttentionScratch.
+struct Workspace {
+  Workspace(uint8_t* base, int64_t dim) {
+    q = take(base, int64_t{kItemRows + kMaxTileRows} * dim);
+    result = take(base, int64_t{kItemRows + kMaxTileRows} * dim);
+    scores = take(base, int64_t{kMaxTileRows} * kChunk);
+    weights = take(base, int64_t{kMaxTileRows} * kChunk);
+    partial = take(base, int64_t{kMaxTileRows} * dim);
+    tail = reinterpret_cast<uint8_t*>(take(base, int64_t{kGroup} * dim));
+    chunk = base;
+  }
+  static float* take(uint8_t*& base, int64_t floats) {
+    float* piece = reinterpret_cast<float*>(base);
+    base += round_up(floats * 4, 64);
+    return piece;
+  }
+
+  float* q;        // [item rows][dim] of the kernel's element
+  float* result;   // [item rows][dim]
+  float* scores;   // [tile rows][kChunk]
+  float* weights;  // [tile rows][kChunk] of the kernel's element
+  float* partial;  // [tile rows][dim]
+  uint8_t* tail;   // the last V group of a request, zeros behind its end
+  uint8_t* chunk;  // the kernel's own
+  RowState state[kItemRows];
+  RowState of_chunk[kMaxTileRows];
+};
+
+template <class Kernel>
+class Attend {
+ public:
+  using Elem = typename Kernel::Elem;
+
+  Attend(const Step& step, const quire_attention& op, int worker)
+      : step_(step),
+        op_(op),
+        kv_(step.model.kv),
+        dim_(kv_.layout.padded_dim),
+        group_(op.num_heads / kv_.layout.num_kv_heads),
+        space_(step.model.attention.worker(worker), dim_),
+        rule_{op.scale, op.softcap, step.vector(op.alibi), op.window} {}
+
+  // One part of one item's context for one kv head.
+  void work(const AttentionItem& item, int part, int head) {
+    begin(item, head);
+    const int64_t count = last_chunk_ - first_chunk_;
+    const int64_t from = first_chunk_ + count * part / item.parts;
+    const int64_t to = first_chunk_ + count * (part + 1) / item.parts;
+    if (from == to) return;
+    load_queries();
+    Kernel::begin_item(item.num_rows);
+    for (int64_t chunk = from; chunk < to; ++chunk) {
+      attend_chunk(chunk, item.parts > 1 ? partial_rows(chunk) : nullptr);
+    }
+    if (item.parts == 1) write_result();
+  }
+
+  // Merges the chunks of a split item.
+  void merge(const AttentionItem& item, int head) {
+    begin(item, head);
+    const int64_t stride = partial_floats(kv_.layout);
+    for (int64_t chunk = first_chunk_; chunk < last_chunk_; ++chunk) {
+      const float* rows = partial_rows(chunk);
+      for (int r = 0; r < item.num_rows; ++r) {
+        const float* row = rows + r * stride;
+        merge_row(space_.state[r], space_.result + r * dim_, {row[dim_], row[dim_ + 1]}, row, dim_);
+      }
+    }
+    write_result();
+  }
+
+ private:
+  void begin(const AttentionItem& item, int head) {
+    item_ = &item;
+    head_ = head;
+    table_ = step_.batch.block_tables + int64_t{item.seq} * step_.batch.table_width;
+    first_token_ = step_.batch.seq_starts[item.seq];
+    context_ = step_.batch.context_lens[item.seq];
+    const int64_t start = op_.window > 0 ? position(0) - op_.window + 1 : 0;
+    first_chunk_ = std::max<int64_t>(start, 0) / kChunk;
+    last_chunk_ = position(item.num_rows - 1) / kChunk + 1;
+    for (int r = 0; r < item.num_rows; ++r) space_.state[r] = {};
+    std::fill_n(space_.result, int64_t{item.num_rows} * dim_, 0.0f);
+  }
+
+  int64_t token(int row) const { return first_token_ + (item_->first_row + row) / group_; }
+  int64_t position(int row) const { return step_.batch.positions[token(row)]; }
+  int query_head(int row) const { return head_ * group_ + (item_->first_row + row) % group_; }
+
+  // Where a split item keeps this chunk's results: [head][chunk][row].
+  float* partial_rows(int64_t chunk) const {
+    const int64_t chunks = max_chunks(context_);
+    const int64_t row =
+        item_->partial_rows + (head_ * chunks + chunk - first_chunk_) * item_->num_rows;
+    return step_.model.attention.partials() + row * partial_floats(kv_.layout);
+  }
+
+  void load_queries() {
+    const int64_t head_dim = kv_.layout.head_dim;
+    const int rows = static_cast<int>(round_up(item_->num_rows, 16));
+    for (int r = 0; r < rows; ++r) {
+      Elem* out = reinterpret_cast<Elem*>(space_.q) + r * dim_;
+      const bool real = r < item_->num_rows;
+      const uint8_t* q = real ? step_.row(op_.q, token(r)) : nullptr;
+      const int64_t first = real ? query_head(r) * head_dim : 0;
+      for (int64_t d = 0; d < dim_; d += kLanes) {
+        F32x16 v = {};
+        if (real && d < head_dim) {
+          v = load_some(q, op_.q.dtype, first + d, std::min<int64_t>(head_dim - d, kLanes));
+        }
+        store_element(out + d, v);
+      }
+    }
+  }
+
+  // Groups of the chunk that any row of [r0, r1) may see.
+  struct Groups {
+    int first;
+    int last;
+  };
+  Groups visible_groups(int64_t chunk, int r0, int r1) const {
+    const int64_t base = chunk * kChunk;
+    const int64_t low = op_.window > 0 ? position(r0) - op_.window + 1 - base : 0;
+    const int64_t high = std::min<int64_t>(position(r1 - 1) - base, kChunk - 1);
+    return {static_cast<int>(std::max<int64_t>(low, 0) / kGroup),
+            static_cast<int>(high < 0 ? 0 : high / kGroup + 1)};
+  }
+
+  ChunkView view_of(int64_t chunk, Groups groups) {
+    ChunkView view;
+    for (int g = groups.first; g < groups.last; ++g) {
+      const int64_t start = chunk * kChunk + g * kGroup;
+      view.keys[g] = kv_.key_group(table_, start, op_.layer, head_);
+      view.values[g] = view.keys[g] + kv_.layout.half_bytes;
+      if (start + kGroup > context_) view.values[g] = zero_tail(view.values[g], context_ - start);
+    }
+    return view;
+  }
+
+  // A copy of a V group of which only `count` tokens exist: what is behind them belongs to nobody,
+  // and 0 * NaN is NaN.
+  const uint8_t* zero_tail(const uint8_t* group, int64_t count) {
+    std::memcpy(space_.tail, group, kv_.layout.group_bytes);
+    if (kv_.layout.dtype == QUIRE_F32) {
+      std::memset(space_.tail + count * dim_ * 4, 0, (kGroup - count) * dim_ * 4);
+      return space_.tail;
+    }
+    uint16_t* pairs = reinterpret_cast<uint16_t*>(space_.tail);
+    for (int64_t t = count; t < kGroup; ++t) {
+      for (int64_t d = 0; d < dim_; ++d) pairs[(t / 2 * dim_ + d) * 2 + t % 2] = 0;
+    }
+    return space_.tail;
+  }
+
+  // All rows of the item against one chunk; the results are merged into the item's state, or
+  // written to `partials` for a later merge.
+  void attend_chunk(int64_t chunk, float* partials) {
+    const Groups all = visible_groups(chunk, 0, item_->num_rows);
+    const ChunkView view = view_of(chunk, all);
+    const auto& prepared = Kernel::prepare(view, all.first, all.last, dim_, space_.chunk);
+    for (int r0 = 0; r0 < item_->num_rows; r0 += Kernel::kRows) {
+      const int r1 = std::min(r0 + Kernel::kRows, item_->num_rows);
+      const Groups groups = visible_groups(chunk, r0, r1);
+      if (groups.first < groups.last) {
+        attend_tile(chunk, r0, r1, groups, prepared);
+      } else {
+        std::fill_n(space_.of_chunk, r1 - r0, RowState{});
+      }
+      for (int r = r0; r < r1; ++r) {
+        const float* value = space_.partial + (r - r0) * dim_;
+        const RowState& state = space_.of_chunk[r - r0];
+        if (partials) {
+          float* out = partials + r * partial_floats(kv_.layout);
+          std::copy_n(value, dim_, out);
+          out[dim_] = state.maximum;
+          out[dim_ + 1] = state.sum;
+        } else {
+          merge_row(space_.state[r], space_.result + r * dim_, state, value, dim_);
+        }
+      }
+    }
+  }
+
+  template <class Prepared>
+  void attend_tile(int64_t chunk, int r0, int r1, Groups groups, const Prepared& prepared) {
+    const int rows = r1 - r0;
+    const Elem* q = reinterpret_cast<const Elem*>(space_.q) + r0 * dim_;
+    Elem* weights = reinterpret_cast<Elem*>(space_.weights);
+    Kernel::scores(q, rows, dim_, prepared, groups.first, groups.last, space_.scores);
+    // Pairs of groups, so that a step of the second product finds zeros where nothing is seen.
+    const int begin = groups.first / 2 * 2 * kGroup;
+    const int end = (groups.last + 1) / 2 * 2 * kGroup;
+    for (int r = 0; r < rows; ++r) {
+      space_.of_chunk[r] =
+          softmax_row(rule_, query_head(r0 + r), position(r0 + r) - chunk * kChunk, begin, end,
+                      space_.scores + r * kChunk, weights + r * kChunk);
+    }
+    Kernel::values(weights, rows, dim_, prepared, groups.first, groups.last, space_.partial);
+  }
+
+  void write_result() {
+    const int64_t head_dim = kv_.layout.head_dim;
+    for (int r = 0; r < item_->num_rows; ++r) {
+      const float inverse = 1.0f / space_.state[r].sum;
+      uint8_t* out = step_.row(op_.out, token(r));
+      const float* result = space_.result + r * dim_;
+      for (int64_t d = 0; d < head_dim; d += kLanes) {
+        store_some(out, op_.out.dtype, query_head(r) * head_dim + d,
+                   std::min<int64_t>(head_dim - d, kLanes), load_f32(result + d) * inverse);
+      }
+    }
+  }
+
+  const Step& step_;
+  const quire_attention& op_;
+  const KvCache& kv_;
+  const int64_t dim_;
+  const int group_;
+  Workspace space_;
+  const ScoreRule rule_;
+
+  const AttentionItem* item_ = nullptr;
+  int head_ = 0;
+  const int32_t* table_ = nullptr;
+  int64_t first_token_ = 0;
+  int64_t context_ = 0;
+  int64_t first_chunk_ = 0;
+  int64_t last_chunk_ = 0;
+};
+
+template <class Kernel>
+void attend(const Step& step, const quire_attention& op, Worker& worker) {
+  const int64_t num_heads = step.model.kv.layout.num_kv_heads;
+  const AttentionPlan& plan = step.attention;
+  Attend<Kernel> work(step, op, worker.index());
+  Kernel::begin();
+  const int64_t pieces = static_cast<int64_t>(plan.pieces.size()) * num_heads;
+  for (int64_t ticket; (ticket = worker.grab()) < pieces;) {
+    const AttentionPlan::Piece& piece = plan.pieces[ticket / num_heads];
+    work.work(plan.items[piece.item], piece.part, static_cast<int>(ticket % num_heads));
+  }
+  Kernel::end();
+  if (!plan.split) return;
+  worker.barrier();
+  const int64_t merges = static_cast<int64_t>(plan.items.size()) * num_heads;
+  for (int64_t ticket; (ticket = worker.grab()) < merges;) {
+    const AttentionItem& item = plan.items[ticket / num_heads];
+    if (item.parts > 1) work.merge(item, static_cast<int>(ticket % num_heads));
+  }
+}
+
+// Where there is less work than workers, long contexts are cut between chunks. Only as far as the
+// chunks' results fit their memory.
+void split_items(const Model& model, const quire_batch& batch, AttentionPlan& plan) {
+  const int64_t heads = model.kv.layout.num_kv_heads;
+  const int64_t units = static_cast<int64_t>(plan.items.size()) * heads;
+  const int64_t wanted = 4 * int64_t{model.pool.size()};
+  if (model.pool.size() == 1 || units == 0 || units >= wanted) return;
+  const int64_t capacity = kPartialBytes / (4 * partial_floats(model.kv.layout));
+  int64_t rows = 0;
+  for (AttentionItem& item : plan.items) {
+    const int64_t chunks = max_chunks(batch.context_lens[item.seq]);
+    const int64_t needed = heads * chunks * item.num_rows;
+    if (chunks == 1 || rows + needed > capacity) continue;
+    item.parts = static_cast<int32_t>(std::min(chunks, (wanted + units - 1) / units));
+    item.partial_rows = rows;
+    rows += needed;
+    plan.split = true;
+  }
+}
+
+}  // namespace
+
+AttentionScratch::AttentionScratch(const KvLayout& layout, int num_workers)
+    : worker_bytes_([&] {
+        const int64_t dim = layout.padded_dim;
+        const int64_t floats = 2 * int64_t{kItemRows + kMaxTileRows} * dim +
+                               2 * int64_t{kMaxTileRows} * kChunk + int64_t{kMaxTileRows} * dim +
+                               int64_t{kGroup} * dim + int64_t{kChunk} * dim / 2;
+        return round_up(floats * 4 + 4096, 4096);
+      }()),
+      workers_(worker_bytes_ * num_workers),
+      partials_(kPartialBytes) {}
+
+AttentionPlan plan_attention(const Model& model, const quire_batch& batch) {
+  AttentionPlan plan;
+  const int32_t group = model.query_group;
+  for (int32_t seq = 0; seq < batch.num_seqs; ++seq) {
+    const int32_t rows = (batch.seq_starts[seq + 1] - batch.seq_starts[seq]) * group;
+    for (int32_t row = 0; row < rows; row += kItemRows) {
+      const int32_t count = std::min(kItemRows, rows - row);
+      const int64_t last = batch.positions[batch.seq_starts[seq] + (row + count - 1) / group];
+      plan.items.push_back({seq, row, count, 1, 0, (last + 1) * ((count + 15) / 16)});
+    }
+  }
+  std::stable_sort(plan.items.begin(), plan.items.end(),
+                   [](const AttentionItem& a, const AttentionItem& b) { return a.cost > b.cost; });
+  split_items(model, batch, plan);
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    for (int32_t part = 0; part < plan.items[i].parts; ++part) {
+      plan.pieces.push_back({static_cast<int32_t>(i), part});
+    }
+  }
+  return plan;
+}
+
+void attention(const Step& step, const quire_attention& op, Worker& worker) {
+  if (step.model.kv.layout.dtype == QUIRE_F32) {
+    attend<VectorKernel<F32Pairs>>(step, op, worker);
+    return;
+  }
+#if defined(__AMX_BF16__)
+  attend<AmxKernel>(step, op, worker);
+#elif defined(__AVX512BF16__)
+  attend<VectorKernel<Bf16Pairs>>(step, op, worker);
+#else
+  attend<VectorKernel<WidenedPairs>>(step, op, worker);
+#endif
+}
+
+}  // namespace quire

@@ -1,0 +1,68 @@
+// Paged attention: every query row of a step against the keys and values of its request.
+//
+// The arithmetic of a row is fixed by its own position alone. Positions are walked in chunks of 256
+// from position 0; a chunk gives (maximum, sum, weighted values) relative to its own maximum, and
+// chunks are merged one after the other in the order of positions. Whether a row is computed alone
+// or in a tile with others, by one worker or with the chunks spread over several, changes no bit.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "quire.h"
+#include "runtime/kv_cache.h"
+#include "runtime/worker.h"
+
+namespace quire {
+
+struct Step;
+struct Model;
+
+constexpr int kChunk = 256;     // positions
+constexpr int kItemRows = 128;  // query rows of one kv head that share one pass over K and V
+
+// Query rows of one kv head: row f of a request is its new token f / group, query head f % group of
+// that kv head.
+struct AttentionItem {
+  int32_t seq;
+  int32_t first_row;
+  int32_t num_rows;
+  int32_t parts;         // pieces of the context given to different workers; 1: no split
+  int64_t partial_rows;  // rows of results before this item's, one kv head, if split
+  int64_t cost;
+};
+
+// The step's work, the same for all layers, most expensive first.
+struct AttentionPlan {
+  struct Piece {
+    int32_t item;
+    int32_t part;
+  };
+  std::vector<AttentionItem> items;
+  std::vector<Piece> pieces;
+  bool split = false;
+};
+
+// Memory of attention: one workspace a worker, and the chunk results of split items.
+class AttentionScratch {
+ public:
+  AttentionScratch(const KvLayout& layout, int num_workers);
+  uint8_t* worker(int index) const { return workers_.data() + index * worker_bytes_; }
+  float* partials() const { return reinterpret_cast<float*>(partials_.data()); }
+
+ private:
+  size_t worker_bytes_;
+  Reservation workers_;
+  Reservation partials_;
+};
+
+// Floats that one row's result of one chunk takes.
+inline int64_t partial_floats(const KvLayout& layout) { return layout.padded_dim + 16; }
+
+AttentionPlan plan_attention(const Model& model, const quire_batch& batch);
+
+// Called by every worker; returns without a barrier.
+void attention(const Step& step, const quire_attention& op, Worker& worker);
+
+}  // namespace quire

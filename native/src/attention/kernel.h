@@ -1,0 +1,192 @@
+// The two products of attention on one chunk of positions, for each type of cache and ISA tier.
+//
+// A kernel is a struct of static members:
+//   Elem       how it wants q and the probabilities: float or bfloat16 bits
+//   kRows      query rows it takes at most
+//   Chunk      the chunk's groups of 16 tokens, brought into reach by prepare()
+//   scores     raw q * K for groups [g0, g1):  out[row][16 * g ..]
+//   values     P * V over groups [g0, g1):     out[row][padded_dim], P zero at masked positions
+// Neither product mixes rows, and each element is summed in an order that does not depend on the
+// number of rows.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "attention/attention.h"
+#include "ops/vector.h"
+
+namespace quire {
+
+constexpr int kChunkGroups = kChunk / kGroup;
+
+// Where the groups of a chunk lie.
+struct ChunkView {
+  const uint8_t* keys[kChunkGroups];
+  const uint8_t* values[kChunkGroups];
+};
+
+// Operands: two neighbours of the summed dimension for 16 columns.
+struct F32Pairs {
+  using Elem = float;
+  static constexpr int64_t kPairBytes = 8;  // of one column
+  struct Operand {
+    F32x16 first;
+    F32x16 second;
+  };
+  // `second` is the distance to the second neighbour's 16 columns.
+  static QUIRE_INLINE Operand load(const uint8_t* p, int64_t second) {
+    return {gemm::load<F32x16>(p), gemm::load<F32x16>(p + second)};
+  }
+  static QUIRE_INLINE void dot(const Elem* x, const Operand& y, F32x16& a, F32x16& b) {
+    a = fma(splat(x[0]), y.first, a);
+    b = fma(splat(x[1]), y.second, b);
+  }
+  static QUIRE_INLINE void dot_two(const Elem* x, const Operand& y, const Operand& z, F32x16& a,
+                                   F32x16& b) {
+    dot(x, y, a, b);
+    dot(x + 2, z, a, b);
+  }
+};
+
+struct WidenedPairs {
+  using Elem = float;
+  static constexpr int64_t kPairBytes = 4;
+  using Operand = F32Pairs::Operand;
+  static QUIRE_INLINE Operand load(const uint8_t* p, int64_t) {
+    const U32x16 both = gemm::load<U32x16>(p);
+    return {(F32x16)(both << 16), (F32x16)(both & 0xffff0000u)};
+  }
+  static QUIRE_INLINE void dot(const Elem* x, const Operand& y, F32x16& a, F32x16& b) {
+    F32Pairs::dot(x, y, a, b);
+  }
+  static QUIRE_INLINE void dot_two(const Elem* x, const Operand& y, const Operand& z, F32x16& a,
+                                   F32x16& b) {
+    F32Pairs::dot_two(x, y, z, a, b);
+  }
+};
+
+#if defined(__AVX512BF16__)
+struct Bf16Pairs {
+  using Elem = uint16_t;
+  static constexpr int64_t kPairBytes = 4;
+  using Operand = __m512i;
+  static QUIRE_INLINE Operand load(const uint8_t* p, int64_t) { return _mm512_loadu_si512(p); }
+  static QUIRE_INLINE void add(const Elem* x, Operand y, F32x16& a) {
+    int pair;
+    std::memcpy(&pair, x, sizeof pair);
+    a = (F32x16)_mm512_dpbf16_ps((__m512)a, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)y);
+  }
+  static QUIRE_INLINE void dot(const Elem* x, const Operand& y, F32x16& a, F32x16&) {
+    add(x, y, a);
+  }
+  static QUIRE_INLINE void dot_two(const Elem* x, const Operand& y, const Operand& z, F32x16& a,
+                                   F32x16& b) {
+    add(x, y, a);
+    add(x + 2, z, b);
+  }
+};
+#endif
+
+#if defined(__AVX512F__)
+constexpr int kVectorRows = 12;
+constexpr int kVectorRegisters = 24;  // accumulators
+#elif defined(__AVX2__)
+constexpr int kVectorRows = 2;
+constexpr int kVectorRegisters = 4;  // each is two registers
+#else
+constexpr int kVectorRows = 2;
+constexpr int kVectorRegisters = 2;
+#endif
+
+// Both products with vector instructions. The accumulators of a tile of rows stay in registers.
+template <class Pairs>
+struct VectorKernel {
+  using Elem = typename Pairs::Elem;
+  static constexpr int kRows = kVectorRows;
+  using Chunk = ChunkView;
+  static constexpr int64_t kScratchBytes = 0;
+
+  static void begin() {}
+  static void end() {}
+  static void begin_item(int) {}
+  static const Chunk& prepare(const ChunkView& view, int, int, int64_t, uint8_t*) { return view; }
+
+  static void scores(const Elem* q, int rows, int64_t dim, const Chunk& chunk, int g0, int g1,
+                     float* out) {
+    by_rows(rows, [&](auto count, int r) {
+      constexpr int R = decltype(count)::value;
+      for (int g = g0; g < g1; ++g) {
+        score_group<R>(q + r * dim, dim, chunk.keys[g], out + r * kChunk + g * kGroup);
+      }
+    });
+  }
+
+  static void values(const Elem* p, int rows, int64_t dim, const Chunk& chunk, int g0, int g1,
+                     float* out) {
+    by_rows(rows, [&](auto count, int r) {
+      constexpr int R = decltype(count)::value;
+      constexpr int kColumns = std::max(1, std::min(8, kVectorRegisters / R));
+      int64_t c = 0;
+      for (; c + kColumns * kLanes <= dim; c += kColumns * kLanes) {
+        value_columns<R, kColumns>(p + r * kChunk, dim, chunk, g0, g1, c, out + r * dim);
+      }
+      for (; c < dim; c += kLanes) {
+        value_columns<R, 1>(p + r * kChunk, dim, chunk, g0, g1, c, out + r * dim);
+      }
+    });
+  }
+
+ private:
+  // Calls f with the largest supported numbers of rows that make up `rows`.
+  template <class F>
+  static void by_rows(int rows, F f) {
+    int r = 0;
+    if constexpr (kVectorRows >= 12) {
+      for (; rows - r >= 12; r += 12) f(std::integral_constant<int, 12>{}, r);
+      for (; rows - r >= 6; r += 6) f(std::integral_constant<int, 6>{}, r);
+      for (; rows - r >= 4; r += 4) f(std::integral_constant<int, 4>{}, r);
+    }
+    for (; rows - r >= 2; r += 2) f(std::integral_constant<int, 2>{}, r);
+    for (; rows - r >= 1; r += 1) f(std::integral_constant<int, 1>{}, r);
+  }
+
+  template <int R>
+  static void score_group(const Elem* q, int64_t dim, const uint8_t* keys, float* out) {
+    constexpr int64_t kStep = kLanes * Pairs::kPairBytes;
+    F32x16 a[R] = {};
+    F32x16 b[R] = {};
+    for (int64_t d = 0; d < dim; d += 4) {
+      const auto y = Pairs::load(keys + d / 2 * kStep, kLanes * 4);
+      const auto z = Pairs::load(keys + (d / 2 + 1) * kStep, kLanes * 4);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) Pairs::dot_two(q + r * dim + d, y, z, a[r], b[r]);
+    }
+    for (int r = 0; r < R; ++r) gemm::store(out + r * kChunk, a[r] + b[r]);
+  }
+
+  template <int R, int C>
+  static void value_columns(const Elem* p, int64_t dim, const Chunk& chunk, int g0, int g1,
+                            int64_t column, float* out) {
+    const int64_t pair_bytes = dim * Pairs::kPairBytes;
+    F32x16 sum[R][C] = {};
+    for (int g = g0; g < g1; ++g) {
+      const uint8_t* v = chunk.values[g] + column * 4;
+      const Elem* weight = p + g * kGroup;
+      for (int t = 0; t < kGroup; t += 2, v += pair_bytes, weight += 2) {
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) {
+          const auto y = Pairs::load(v + c * kLanes * 4, dim * 4);
+#pragma GCC unroll 12
+          for (int r = 0; r < R; ++r) Pairs::dot(weight + r * kChunk, y, sum[r][c], sum[r][c]);
+        }
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      for (int c = 0; c < C; ++c) gemm::store(out + r * dim + column + c * kLanes, sum[r][c]);
+    }
+  }
+};
+
+}  // namespace quire

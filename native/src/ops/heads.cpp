@@ -1,0 +1,129 @@
+// What happens to q, k and v between their projection and attention: an optional norm per head, the
+// rotation, and for k and v the way into the paged cache.
+#include <cmath>
+
+#include "attention/kv_write.h"
+#include "ops/ops.h"
+#include "ops/vector.h"
+
+namespace quire {
+namespace {
+
+// One head of up to 16 tokens, in float32 while it is worked on. Rows are padded with zeros.
+struct HeadTile {
+  alignas(64) float rows[kGroup][kMaxHeadDim];
+};
+
+void rms_norm(float* x, int64_t dim, const float* weight, float eps) {
+  F32x16 squares = {};
+  for (int64_t i = 0; i < dim; i += kLanes) {
+    const F32x16 v = load_f32(x + i);
+    squares = fma(v, v, squares);
+  }
+  const float scale = 1.0f / std::sqrt(sum_lanes(squares) / dim + eps);
+  for (int64_t i = 0; i < dim; i += kLanes) {
+    gemm::store(x + i, load_f32(x + i) * scale * load_some(weight, QUIRE_F32, i, dim - i));
+  }
+}
+
+void rotate_halves(float* x, const float* cos, const float* sin, int64_t num_freqs) {
+  for (int64_t i = 0; i < num_freqs; i += kLanes) {
+    const int64_t n = num_freqs - i;
+    const F32x16 a = load_some(x, QUIRE_F32, i, n);
+    const F32x16 b = load_some(x, QUIRE_F32, num_freqs + i, n);
+    const F32x16 c = load_some(cos, QUIRE_F32, i, n);
+    const F32x16 s = load_some(sin, QUIRE_F32, i, n);
+    store_some(x, QUIRE_F32, i, n, a * c - b * s);
+    store_some(x, QUIRE_F32, num_freqs + i, n, b * c + a * s);
+  }
+}
+
+void rotate_pairs(float* x, const float* cos, const float* sin, int64_t num_freqs) {
+  for (int64_t i = 0; i < num_freqs; ++i) {
+    const float a = x[2 * i];
+    const float b = x[2 * i + 1];
+    x[2 * i] = a * cos[i] - b * sin[i];
+    x[2 * i + 1] = b * cos[i] + a * sin[i];
+  }
+}
+
+class HeadsOp {
+ public:
+  HeadsOp(const Step& step, const quire_heads& op) : step_(step), op_(op) {}
+
+  void work(const TokenRun& run, const quire_heads_part& part, int32_t head) {
+    const int64_t first = int64_t{head} * op_.head_dim;
+    for (int32_t i = 0; i < run.count; ++i) {
+      float* x = tile_.rows[i];
+      load(step_.row(part.x, run.first + i), part.x.dtype, first, x);
+      if (part.norm >= 0) rms_norm(x, op_.head_dim, step_.vector(part.norm), part.eps);
+      if (part.rope >= 0) rotate(step_.model.ropes[part.rope], run.first + i, x);
+    }
+    if (part.target == QUIRE_TO_VIEW) {
+      to_view(run, part, first);
+    } else {
+      to_cache(run, part, head);
+    }
+  }
+
+ private:
+  void load(const uint8_t* row, int32_t dtype, int64_t first, float* x) {
+    const int64_t dim = op_.head_dim;
+    for (int64_t i = 0; i < dim; i += kLanes) {
+      gemm::store(x + i, load_some(row, dtype, first + i, std::min<int64_t>(dim - i, kLanes)));
+    }
+    for (int64_t i = round_up(dim, kLanes); i < static_cast<int64_t>(round_up(dim, kHeadAlign));
+         i += kLanes) {
+      gemm::store(x + i, F32x16{});
+    }
+  }
+
+  void rotate(const RopeTable& table, int64_t token, float* x) {
+    const int32_t position = step_.batch.positions[token];
+    auto* turn = table.interleaved() ? rotate_pairs : rotate_halves;
+    turn(x, table.cos(position), table.sin(position), table.num_freqs());
+  }
+
+  void to_view(const TokenRun& run, const quire_heads_part& part, int64_t first) {
+    for (int32_t i = 0; i < run.count; ++i) {
+      uint8_t* out = step_.row(part.out, run.first + i);
+      for (int64_t c = 0; c < op_.head_dim; c += kLanes) {
+        store_some(out, part.out.dtype, first + c, op_.head_dim - c, load_f32(tile_.rows[i] + c));
+      }
+    }
+  }
+
+  void to_cache(const TokenRun& run, const quire_heads_part& part, int32_t head) {
+    const KvCache& kv = step_.model.kv;
+    const int32_t position = step_.batch.positions[run.first];
+    const int32_t* table = step_.batch.block_tables + int64_t{run.seq} * step_.batch.table_width;
+    uint8_t* keys = kv.key_group(table, position, op_.layer, head);
+    if (part.target == QUIRE_TO_KEYS) {
+      write_keys(kv.layout, keys, position % kGroup, run.count, tile_.rows);
+    } else {
+      write_values(kv.layout, keys + kv.layout.half_bytes, position % kGroup, run.count,
+                   tile_.rows);
+    }
+  }
+
+  const Step& step_;
+  const quire_heads& op_;
+  HeadTile tile_;
+};
+
+}  // namespace
+
+void heads(const Step& step, const quire_heads& op, Worker& worker) {
+  int64_t heads_per_run = 0;
+  for (int32_t p = 0; p < op.num_parts; ++p) heads_per_run += op.parts[p].num_heads;
+  HeadsOp work(step, op);
+  const Span span = share(heads_per_run * static_cast<int64_t>(step.runs.size()), worker);
+  for (int64_t unit = span.first; unit < span.last; ++unit) {
+    int64_t head = unit % heads_per_run;
+    const quire_heads_part* part = op.parts;
+    for (; head >= part->num_heads; ++part) head -= part->num_heads;
+    work.work(step.runs[unit / heads_per_run], *part, static_cast<int32_t>(head));
+  }
+}
+
+}  // namespace quire

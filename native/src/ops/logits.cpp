@@ -1,0 +1,55 @@
+#include <algorithm>
+#include <cstring>
+
+#include "linear/activation.h"
+#include "ops/ops.h"
+#include "ops/vector.h"
+
+namespace quire {
+namespace {
+
+void cap_row(float* logits, int64_t size, float cap) {
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const F32x16 v = load_some(logits, QUIRE_F32, i, size - i);
+    store_some(logits, QUIRE_F32, i, size - i, gemm::tanh_of(v * (1.0f / cap)) * cap);
+  }
+}
+
+}  // namespace
+
+void logits(const Step& step, const quire_logits& op, Worker& worker) {
+  Model& model = step.model;
+  const PackedMatrix& head = model.matrices[op.matrix];
+  float* slab = reinterpret_cast<float*>(model.logits->data());
+  const int64_t vocab = head.n;
+  const int64_t total = step.batch.num_logits_rows;
+  for (int64_t first = 0; first < total; first += kLogitsSlab) {
+    const int64_t rows = std::min(kLogitsSlab, total - first);
+    LinearArgs args{};
+    args.weight = &head;
+    args.x = step.row(op.x, first);
+    args.x_dtype = static_cast<DType>(op.x.dtype);
+    args.m = rows;
+    args.x_stride = op.x.stride;
+    args.bias = step.vector(op.bias);
+    args.scale = op.scale;
+    args.out = slab;
+    args.out_dtype = DType::kF32;
+    args.out_stride = vocab;
+    args.scratch = model.linear_scratch->data();
+    linear(args, worker);
+    for (int64_t r; (r = worker.grab()) < rows;) {
+      float* row = slab + r * vocab;
+      if (op.softcap > 0) cap_row(row, vocab, op.softcap);
+      if (step.output.logits) {
+        std::memcpy(step.output.logits + (first + r) * vocab, row, vocab * sizeof *row);
+      }
+      if (step.batch.sampling) {
+        model.samplers[worker.index()].work(*step.batch.sampling, step.output, first + r, row);
+      }
+    }
+    worker.barrier();
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,63 @@
+// RMS and layer norm over whole rows, with the residual that some models add after the norm.
+#include <cmath>
+
+#include "ops/ops.h"
+#include "ops/vector.h"
+
+namespace quire {
+namespace {
+
+struct Moments {
+  float shift;  // subtracted from x
+  float scale;  // multiplies the difference
+};
+
+Moments rms_moments(const void* x, int32_t dtype, int64_t dim, float eps) {
+  F32x16 squares[2] = {};
+  for (int64_t i = 0; i < dim; i += kLanes) {
+    const F32x16 v = load_some(x, dtype, i, dim - i);
+    F32x16& sum = squares[i / kLanes % 2];
+    sum = fma(v, v, sum);
+  }
+  return {0.0f, 1.0f / std::sqrt(sum_lanes(squares[0] + squares[1]) / dim + eps)};
+}
+
+// Two passes: the variance of rows far from 0 would drown in mean(x^2) - mean(x)^2.
+Moments layer_moments(const void* x, int32_t dtype, int64_t dim, float eps) {
+  F32x16 sum = {};
+  for (int64_t i = 0; i < dim; i += kLanes) sum = sum + load_some(x, dtype, i, dim - i);
+  const float mean = sum_lanes(sum) / dim;
+  F32x16 squares = {};
+  for (int64_t i = 0; i < dim; i += kLanes) {
+    F32x16 v = load_some(x, dtype, i, dim - i) - mean;
+    for (int64_t lane = dim - i; lane < kLanes; ++lane) v[lane] = 0.0f;
+    squares = fma(v, v, squares);
+  }
+  return {mean, 1.0f / std::sqrt(sum_lanes(squares) / dim + eps)};
+}
+
+}  // namespace
+
+void norm(const Step& step, const quire_norm& op, int32_t rows, Worker& worker) {
+  const float* weight = step.vector(op.weight);
+  const float* bias = step.vector(op.bias);
+  const int64_t dim = op.x.dim;
+  const Span span = share(step.rows(rows), worker);
+  for (int64_t r = span.first; r < span.last; ++r) {
+    const uint8_t* x = step.row(op.x, r);
+    const Moments m = op.kind == QUIRE_NORM_RMS ? rms_moments(x, op.x.dtype, dim, op.eps)
+                                                : layer_moments(x, op.x.dtype, dim, op.eps);
+    for (int64_t i = 0; i < dim; i += kLanes) {
+      const int64_t n = dim - i;
+      F32x16 v = (load_some(x, op.x.dtype, i, n) - m.shift) * m.scale;
+      if (weight) v = v * (load_some(weight, QUIRE_F32, i, n) + op.weight_offset);
+      if (bias) v = v + load_some(bias, QUIRE_F32, i, n);
+      if (op.residual.offset >= 0) {
+        v = v + load_some(step.row(op.residual, r), op.residual.dtype, i, n);
+      }
+      store_some(step.row(op.out, r), op.out.dtype, i, n, v);
+    }
+  }
+}
+
+}  // namespace quire

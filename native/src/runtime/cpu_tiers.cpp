@@ -1,0 +1,92 @@
+#include "runtime/cpu_tiers.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "quire.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace quire {
+
+#if defined(__x86_64__)
+namespace {
+
+struct Registers {
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+Registers cpuid(uint32_t leaf, uint32_t subleaf) {
+  Registers r;
+  __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);
+  return r;
+}
+
+constexpr bool bit(uint32_t value, int index) { return (value >> index & 1) != 0; }
+
+// Which register states the kernel saves (XCR0). Source: Intel SDM volume 1, section 13.3.
+uint64_t saved_states() {
+  if (!bit(cpuid(1, 0).ecx, 27)) return 0;  // OSXSAVE
+  uint32_t low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return uint64_t{high} << 32 | low;
+}
+
+constexpr uint64_t kYmmStates = 0x6;
+constexpr uint64_t kZmmStates = 0xe6;
+constexpr uint64_t kTileStates = 0x60000;
+constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+constexpr long kTileData = 18;
+
+bool permit_tiles() { return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0; }
+
+}  // namespace
+
+int32_t cpu_tiers() {
+  const Registers basic = cpuid(1, 0);
+  const Registers extended = cpuid(7, 0);
+  const Registers more = cpuid(7, 1);
+  const uint64_t states = saved_states();
+  int32_t tiers = 1 << QUIRE_TIER_GENERIC;
+  const bool avx2 = bit(basic.ecx, 12) && bit(basic.ecx, 29) && bit(extended.ebx, 5) &&
+                    bit(extended.ebx, 8) && (states & kYmmStates) == kYmmStates;
+  if (!avx2) return tiers;
+  tiers |= 1 << QUIRE_TIER_AVX2;
+  // F, DQ, CD, BW, VL, VNNI.
+  const bool avx512 = bit(extended.ebx, 16) && bit(extended.ebx, 17) && bit(extended.ebx, 28) &&
+                      bit(extended.ebx, 30) && bit(extended.ebx, 31) && bit(extended.ecx, 11) &&
+                      (states & kZmmStates) == kZmmStates;
+  if (!avx512) return tiers;
+  tiers |= 1 << QUIRE_TIER_AVX512;
+  if (!bit(more.eax, 5)) return tiers;
+  tiers |= 1 << QUIRE_TIER_AVX512_BF16;
+  // AMX-BF16, AMX-TILE, AMX-INT8.
+  const bool amx = bit(extended.edx, 22) && bit(extended.edx, 24) && bit(extended.edx, 25) &&
+                   (states & kTileStates) == kTileStates && permit_tiles();
+  if (amx) tiers |= 1 << QUIRE_TIER_AMX;
+  return tiers;
+}
+
+#else
+
+int32_t cpu_tiers() { return 1 << QUIRE_TIER_GENERIC; }
+
+#endif
+
+int32_t library_tier() {
+#if defined(__AMX_BF16__)
+  return QUIRE_TIER_AMX;
+#elif defined(__AVX512BF16__)
+  return QUIRE_TIER_AVX512_BF16;
+#elif defined(__AVX512F__)
+  return QUIRE_TIER_AVX512;
+#elif defined(__AVX2__)
+  return QUIRE_TIER_AVX2;
+#else
+  return QUIRE_TIER_GENERIC;
+#endif
+}
+
+}  // namespace quire

@@ -1,0 +1,80 @@
+// Address space that costs memory only where it is touched.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <vector>
+
+namespace quire {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+inline size_t round_up(size_t value, size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// An anonymous mapping, zero where it was never written, aligned to a huge page. Owned by whoever
+// holds the object.
+class Reservation {
+ public:
+  explicit Reservation(size_t bytes) : bytes_(bytes) {
+    if (bytes == 0) return;
+    mapped_ = round_up(bytes, kHugePage) + kHugePage;
+    base_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base_ == MAP_FAILED) {
+      base_ = nullptr;
+      throw std::bad_alloc();
+    }
+    const uintptr_t aligned = round_up(reinterpret_cast<uintptr_t>(base_), kHugePage);
+    data_ = reinterpret_cast<uint8_t*>(aligned);
+    madvise(data_, round_up(bytes, kHugePage), MADV_HUGEPAGE);
+  }
+  ~Reservation() {
+    if (base_ != nullptr) munmap(base_, mapped_);
+  }
+  Reservation(Reservation&& other) noexcept
+      : base_(other.base_), data_(other.data_), mapped_(other.mapped_), bytes_(other.bytes_) {
+    other.base_ = nullptr;
+  }
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+
+  uint8_t* data() const { return data_; }
+  size_t size() const { return bytes_; }
+
+ private:
+  void* base_ = nullptr;
+  uint8_t* data_ = nullptr;
+  size_t mapped_ = 0;
+  size_t bytes_;
+};
+
+// Hands out pieces that live as long as the arena: weights, which are never freed one by one.
+// Small pieces share huge pages.
+class Arena {
+ public:
+  uint8_t* take(size_t bytes) {
+    const size_t wanted = round_up(bytes, 64);
+    if (regions_.empty() || used_ + wanted > regions_.back().size()) {
+      regions_.emplace_back(wanted > kRegion ? wanted : kRegion);
+      used_ = 0;
+    }
+    uint8_t* piece = regions_.back().data() + used_;
+    used_ += wanted;
+    total_ += wanted;
+    return piece;
+  }
+  size_t total() const { return total_; }
+
+ private:
+  static constexpr size_t kRegion = size_t{64} << 20;
+  std::vector<Reservation> regions_;
+  size_t used_ = 0;
+  size_t total_ = 0;
+};
+
+}  // namespace quire

@@ -1,0 +1,109 @@
+// A compiled model: weights, KV cache, workspace and the flat list of ops; and what one step adds.
+//
+// Built by abi.cpp from what Python lowered; walked by step.cpp. Owned by one caller at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/attention.h"
+#include "linear/linear.h"
+#include "ops/rope_table.h"
+#include "quire.h"
+#include "runtime/kv_cache.h"
+#include "runtime/memory.h"
+#include "runtime/pool.h"
+#include "sampling/sampler.h"
+
+namespace quire {
+
+struct Table {
+  const uint8_t* data;
+  int64_t rows;
+  int64_t width;
+  int32_t dtype;
+
+  int64_t row_bytes() const { return width * (dtype == QUIRE_F32 ? 4 : 2); }
+};
+
+struct Vector {
+  const float* data;
+  int64_t size;
+};
+
+// Adjacent tokens of one request within one group of 16 positions: the unit in which K and V are
+// written, so that no two workers touch the same piece of the cache.
+struct TokenRun {
+  int32_t first;  // token index
+  int32_t count;
+  int32_t seq;
+};
+
+struct Model {
+  Model(Pool& pool_, const quire_model_spec& spec_);
+
+  Pool& pool;
+  const quire_model_spec spec;
+  KvCache kv;
+  Reservation workspace;
+  Arena arena;
+  std::vector<Table> tables;
+  std::vector<Vector> vectors;
+  std::vector<PackedMatrix> matrices;
+  std::vector<RopeTable> ropes;
+  std::vector<quire_op> ops;
+  int32_t query_group = 1;  // query heads per kv head
+  std::unique_ptr<Reservation> linear_scratch;
+  std::unique_ptr<Reservation> logits;  // one slab of float32 rows
+  AttentionScratch attention;
+  std::vector<Sampler> samplers;  // one per worker
+
+  bool profiling = false;
+  int64_t profiled_steps = 0;
+  std::vector<double> op_seconds;
+};
+
+// Rows of logits that exist at once.
+constexpr int64_t kLogitsSlab = 64;
+
+// The most rows of a step whose logits may be wanted.
+int64_t max_logits_rows(const quire_model_spec& spec);
+
+// One step in progress: the model, its input and output, and what is derived from them once.
+struct Step {
+  Model& model;
+  const quire_batch& batch;
+  const quire_output& output;
+  std::vector<TokenRun> runs;
+  AttentionPlan attention;
+
+  int64_t rows(int32_t kind) const {
+    return kind == QUIRE_ROWS_TOKENS ? batch.num_tokens : batch.num_logits_rows;
+  }
+  // Row r of a value; the views were checked against the workspace when the ops were set.
+  uint8_t* row(const quire_view& view, int64_t r) const {
+    const int64_t item = view.dtype == QUIRE_F32 ? 4 : 2;
+    return model.workspace.data() + view.offset + r * view.stride * item;
+  }
+  float* f32_row(const quire_view& view, int64_t r) const {
+    return reinterpret_cast<float*>(row(view, r));
+  }
+  const float* vector(int32_t id) const { return id < 0 ? nullptr : model.vectors[id].data; }
+};
+
+// Adds a matrix, table or vector; packs in parallel. Each returns the new id. Throws on bad sizes.
+int32_t add_matrix(Model& model, const quire_matrix_spec& spec, const quire_part* parts,
+                   int32_t num_parts);
+int32_t add_table(Model& model, int64_t rows, int64_t width, int32_t dtype, const quire_part* parts,
+                  int32_t num_parts);
+int32_t add_vector(Model& model, const float* values, int64_t size);
+
+// Checks every index and view of the ops against the model, then takes them over.
+void set_ops(Model& model, const quire_op* ops, int32_t num_ops);
+
+// Checks the batch, then runs the ops over it in one parallel region.
+void run_step(Model& model, const quire_batch& batch, const quire_output& output);
+
+}  // namespace quire

@@ -1,0 +1,173 @@
+// One step: check what came in, derive what all layers share, walk the ops.
+#include <time.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "ops/ops.h"
+
+namespace quire {
+namespace {
+
+void require(bool condition, const std::string& what) {
+  if (!condition) throw std::invalid_argument(what);
+}
+
+void check_range(const char* what, const int32_t* values, int64_t count, int64_t limit) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (values[i] < 0 || values[i] >= limit) {
+      throw std::invalid_argument(std::string(what) + " " + std::to_string(values[i]) +
+                                  " is not from 0 to " + std::to_string(limit - 1));
+    }
+  }
+}
+
+void check_seq(const Model& model, const quire_batch& batch, int32_t seq) {
+  const std::string name = "request " + std::to_string(seq) + ": ";
+  const int64_t begin = batch.seq_starts[seq];
+  const int64_t end = batch.seq_starts[seq + 1];
+  require(begin <= end && end <= batch.num_tokens, name + "seq_starts do not ascend");
+  const int64_t length = batch.context_lens[seq];
+  require(length >= end - begin && length <= model.spec.max_model_len,
+          name + std::to_string(length) + " tokens are not in range");
+  for (int64_t t = begin; t < end; ++t) {
+    require(batch.positions[t] == length - end + t,
+            name + "positions do not end at " + std::to_string(length) + " tokens");
+  }
+  const int32_t block_size = model.spec.kv.block_size;
+  const int64_t num_blocks = (length + block_size - 1) / block_size;
+  require(num_blocks <= batch.table_width, name + std::to_string(length) + " tokens do not fit " +
+                                               std::to_string(batch.table_width) + " blocks");
+  check_range("block id", batch.block_tables + int64_t{seq} * batch.table_width, num_blocks,
+              model.spec.kv.num_blocks);
+}
+
+void check_sampling(const quire_batch& batch, const quire_output& output, int32_t vocab_size) {
+  const quire_sampling& s = *batch.sampling;
+  require(s.temperature && s.seeds && s.counters && output.sampled,
+          "sampling without temperature, seeds, counters or a place for the result");
+  for (int32_t l = 0; l < batch.num_logits_rows; ++l) {
+    require(s.temperature[l] >= 0, "sampling: the temperature is negative or no number");
+    require(!s.top_k || s.top_k[l] >= 0, "sampling: top_k is negative");
+    require(!s.top_p || (s.top_p[l] >= 0 && s.top_p[l] <= 1), "sampling: top_p is not in [0, 1]");
+    require(!s.min_p || (s.min_p[l] >= 0 && s.min_p[l] <= 1), "sampling: min_p is not in [0, 1]");
+  }
+  if (!s.bias_starts) return;
+  require(s.bias_ids && s.bias_values && s.bias_starts[0] == 0, "sampling: incomplete bias");
+  for (int32_t l = 0; l < batch.num_logits_rows; ++l) {
+    require(s.bias_starts[l] <= s.bias_starts[l + 1], "sampling: bias_starts do not ascend");
+  }
+  check_range("bias id", s.bias_ids, s.bias_starts[batch.num_logits_rows], vocab_size);
+}
+
+void check_batch(const Model& model, const quire_batch& batch, const quire_output& output) {
+  require(!model.ops.empty(), "the model has no ops");
+  require(batch.num_tokens >= 0 && batch.num_tokens <= model.spec.max_num_tokens &&
+              batch.num_seqs >= 0 && batch.num_seqs <= model.spec.max_num_seqs &&
+              batch.num_logits_rows >= 0 && batch.num_logits_rows <= max_logits_rows(model.spec),
+          "a step of " + std::to_string(batch.num_tokens) + " tokens for " +
+              std::to_string(batch.num_seqs) + " requests is larger than was compiled for");
+  require(batch.seq_starts[0] == 0 && batch.seq_starts[batch.num_seqs] == batch.num_tokens,
+          "seq_starts do not divide the tokens");
+  for (int32_t seq = 0; seq < batch.num_seqs; ++seq) check_seq(model, batch, seq);
+  check_range("token id", batch.token_ids, batch.num_tokens, model.spec.vocab_size);
+  check_range("logits row", batch.logits_rows, batch.num_logits_rows, batch.num_tokens);
+  if (batch.sampling) check_sampling(batch, output, model.spec.vocab_size);
+}
+
+std::vector<TokenRun> runs_of(const quire_batch& batch) {
+  std::vector<TokenRun> runs;
+  for (int32_t seq = 0; seq < batch.num_seqs; ++seq) {
+    for (int32_t t = batch.seq_starts[seq]; t < batch.seq_starts[seq + 1];) {
+      const int32_t to_group_end = kGroup - batch.positions[t] % kGroup;
+      const int32_t count = std::min(to_group_end, batch.seq_starts[seq + 1] - t);
+      runs.push_back({t, count, seq});
+      t += count;
+    }
+  }
+  return runs;
+}
+
+void run_linear(const Step& step, const quire_linear& op, int32_t rows, Worker& worker) {
+  LinearArgs args{};
+  args.weight = &step.model.matrices[op.matrix];
+  args.x = step.row(op.x, 0);
+  args.x_dtype = static_cast<DType>(op.x.dtype);
+  args.m = step.rows(rows);
+  args.x_stride = op.x.stride;
+  args.bias = step.vector(op.bias);
+  if (op.residual.offset >= 0) {
+    args.residual = step.f32_row(op.residual, 0);
+    args.residual_stride = op.residual.stride;
+  }
+  args.activation = static_cast<Activation>(op.activation);
+  args.scale = op.scale;
+  args.out = step.row(op.out, 0);
+  args.out_dtype = static_cast<DType>(op.out.dtype);
+  args.out_stride = op.out.stride;
+  args.scratch = step.model.linear_scratch->data();
+  if (args.m > 0) linear(args, worker);
+}
+
+void run_op(const Step& step, const quire_op& op, Worker& worker) {
+  switch (op.kind) {
+    case QUIRE_OP_EMBED:
+      embed(step, op.u.embed, worker);
+      break;
+    case QUIRE_OP_POSITIONS:
+      learned_positions(step, op.u.positions, worker);
+      break;
+    case QUIRE_OP_NORM:
+      norm(step, op.u.norm, op.rows, worker);
+      break;
+    case QUIRE_OP_LINEAR:
+      return run_linear(step, op.u.linear, op.rows, worker);
+    case QUIRE_OP_HEADS:
+      heads(step, op.u.heads, worker);
+      break;
+    case QUIRE_OP_ATTENTION:
+      attention(step, op.u.attention, worker);
+      break;
+    case QUIRE_OP_POINTWISE:
+      pointwise(step, op.u.pointwise, op.rows, worker);
+      break;
+    case QUIRE_OP_TAKE_ROWS:
+      take_rows(step, op.u.take_rows, worker);
+      break;
+    case QUIRE_OP_LOGITS:
+      return logits(step, op.u.logits, worker);
+    default:
+      break;  // set_ops let none in
+  }
+  worker.barrier();
+}
+
+double now_s() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+}  // namespace
+
+void run_step(Model& model, const quire_batch& batch, const quire_output& output) {
+  check_batch(model, batch, output);
+  if (batch.num_tokens == 0) return;
+  const Step step{model, batch, output, runs_of(batch), plan_attention(model, batch)};
+  model.pool.run([&](Worker& worker) {
+    for (RopeTable& rope : model.ropes) rope.fill(batch.positions, batch.num_tokens, worker);
+    const bool timed = model.profiling && worker.index() == 0;
+    double begin = timed ? now_s() : 0;
+    for (size_t i = 0; i < model.ops.size(); ++i) {
+      run_op(step, model.ops[i], worker);
+      if (!timed) continue;
+      const double end = now_s();
+      model.op_seconds[i] += end - begin;
+      begin = end;
+    }
+  });
+  model.profiled_steps += model.profiling;
+}
+
+}  // namespace quire

@@ -1,0 +1,48 @@
+// Chooses a token from one row of logits. The semantics (order of the filters, ties, random
+// numbers) are those of quire.sampling.reference; this does the same in a handful of passes over
+// the vocabulary and without a full sort.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "quire.h"
+
+namespace quire {
+
+// One per worker: holds scratch for a row, nothing else. A call depends on its arguments alone.
+class Sampler {
+ public:
+  explicit Sampler(int32_t vocab_size);
+
+  // Handles row `l` of the step: the bias, the choice, the log-probabilities of the raw logits.
+  void work(const quire_sampling& columns, const quire_output& output, int64_t l, float* logits);
+
+ private:
+  struct Candidate {
+    float logit;
+    float weight;
+    int32_t id;
+  };
+  static bool better(const Candidate& a, const Candidate& b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+  }
+
+  int32_t choose(const quire_sampling& columns, int64_t l, const float* logits);
+  int32_t choose_among_equals(const float* logits, float value, double u);
+  void weigh(const float* logits, float maximum, float temperature, float min_weight);
+  void find_best(const float* logits, int64_t count);
+  void collect(const float* logits, float least_weight);
+  void keep_top_p(double p, double total);
+  int32_t pick_from_all(double target) const;
+  int32_t pick_from_candidates(double u);
+  void report(const quire_output& output, int64_t l, int32_t count, const float* logits);
+
+  int32_t vocab_size_;
+  std::vector<float> weights_;      // of every token
+  std::vector<double> block_sums_;  // of weights_
+  std::vector<float> group_maxima_;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace quire

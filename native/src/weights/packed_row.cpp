@@ -1,0 +1,26 @@
+#include "weights/packed_row.h"
+
+#include "linear/layout.h"
+#include "linear/simd.h"
+
+namespace quire {
+
+void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
+  const gemm::Layout layout = gemm::layout_of(matrix.format);
+  const uint8_t* column = static_cast<const uint8_t*>(matrix.data) +
+                          row / gemm::kStripColumns * layout.strip_bytes(matrix.k) +
+                          row % gemm::kStripColumns * 4;
+  // Neighbours in K lie a whole line of the strip apart.
+  constexpr int64_t kLine = gemm::kStripColumns * 4;
+  if (matrix.format == Format::kF32) {
+    for (int64_t i = 0; i < matrix.k; ++i) std::memcpy(out + i, column + i * kLine, 4);
+    return;
+  }
+  for (int64_t i = 0; i < matrix.k; ++i) {
+    uint16_t half;
+    std::memcpy(&half, column + i / 2 * kLine + i % 2 * 2, 2);
+    out[i] = gemm::bf16_to_f32(half);
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,11 @@
+"""The native CPU backend: a program lowered to a flat list of C++ ops, one call per step.
+
+`load` finds the library for this machine, `CpuBackend` computes with it, and `machine` says how
+many threads and which instruction-set tiers there are.
+"""
+
+from quire.backends.cpu.backend import CpuBackend
+from quire.backends.cpu.library import Library, load
+from quire.backends.cpu.machine import CpuReport, cpu_report, default_num_threads
+
+__all__ = ["CpuBackend", "CpuReport", "Library", "cpu_report", "default_num_threads", "load"]

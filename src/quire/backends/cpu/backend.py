@@ -1,0 +1,148 @@
+"""`CpuBackend`: lowers a program, packs its weights and hands both to the native executor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire import env
+from quire.backends.base import (
+    Backend,
+    Capabilities,
+    CompiledModel,
+    CompileOptions,
+    KVCacheSpec,
+)
+from quire.backends.cpu.encode import encode
+from quire.backends.cpu.library import Library, load
+from quire.backends.cpu.lowering import NativeOp, Storage, assign_storage, fuse
+from quire.backends.cpu.machine import default_num_threads
+from quire.backends.cpu.model import CpuModel
+from quire.backends.cpu.weights import WeightLoader
+from quire.errors import BackendError
+from quire.log import get_logger, phase
+from quire.program import Program
+from quire.program.passes import take_rows_early
+from quire.weights import WeightStore
+
+logger = get_logger(__name__)
+
+_KV_DTYPES = {"float32": "QUIRE_F32", "bfloat16": "QUIRE_BF16"}
+_GROUP = 16
+"""Tokens that lie together in the cache; a block holds whole groups."""
+
+
+class CpuBackend(Backend):
+    """The native library of one tier and its compute threads, shared by the models it compiles.
+
+    Threads start with the first step and sleep between steps.
+    """
+
+    def __init__(self, num_threads: int | None = None, isa: str | None = None) -> None:
+        """`None`: as many threads as the machine gives, the best tier. Raises BackendError."""
+        self._library = load(isa or env.forced_isa())
+        self._num_threads = num_threads or default_num_threads()
+        created = self._library.lib.quire_pool_create(self._num_threads, False)
+        if created == self._library.ffi.NULL:
+            raise self._library.error("the thread pool cannot be made")
+        self._pool = self._library.ffi.gc(created, self._library.lib.quire_pool_destroy)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Dense models in float32 and bfloat16."""
+        plural = "" if self._num_threads == 1 else "s"
+        return Capabilities(
+            name="cpu",
+            description=(
+                f"native library, tier {self._library.isa} "
+                f"(of {', '.join(self._library.available)}), {self._num_threads} thread{plural}"
+            ),
+            dtypes=("float32", "bfloat16"),
+            kv_cache_dtypes=tuple(_KV_DTYPES),
+            weight_formats=("dense",),
+        )
+
+    def kv_block_bytes(self, program: Program, block_size: int, kv_cache_dtype: str) -> int:
+        """Bytes of one KV block over all layers, the padding of the head dim included."""
+        spec = _kv_spec(self._library, program, KVCacheSpec(1, block_size, kv_cache_dtype))
+        size: int = self._library.lib.quire_kv_block_bytes(spec)
+        return size
+
+    def compile(
+        self, program: Program, weights: WeightStore, kv: KVCacheSpec, options: CompileOptions
+    ) -> CompiledModel:
+        """Lowers, packs, and returns the runnable model."""
+        _check(program, options)
+        ops = fuse(take_rows_early(program))
+        storage = assign_storage(ops, options.dtype, options.max_num_tokens)
+        with phase(logger, f"weights packed for {self.capabilities.description}"):
+            model = self._build(program, weights, kv, options, ops, storage)
+        return CpuModel(self._library, model, self._pool, program.vocab_size, ops)
+
+    def _build(
+        self,
+        program: Program,
+        weights: WeightStore,
+        kv: KVCacheSpec,
+        options: CompileOptions,
+        ops: tuple[NativeOp, ...],
+        storage: Storage,
+    ) -> Any:
+        ffi, lib = self._library.ffi, self._library.lib
+        spec = ffi.new("quire_model_spec *")
+        spec.kv = _kv_spec(self._library, program, kv)[0]
+        spec.workspace_bytes = storage.workspace_bytes
+        spec.max_num_tokens = options.max_num_tokens
+        spec.max_num_seqs = options.max_num_seqs
+        spec.max_model_len = options.max_model_len
+        spec.vocab_size = program.vocab_size
+        created = lib.quire_model_create(self._pool, spec)
+        if created == ffi.NULL:
+            raise self._library.error(f"{program.name} cannot be set up")
+        model = ffi.gc(created, lib.quire_model_destroy)
+        weights.prefetch()
+        loader = WeightLoader(self._library, model, weights, options.dtype)
+        records = encode(ops, storage, self._library, loader)
+        if lib.quire_set_ops(model, records, len(records)) != 0:
+            raise self._library.error(f"{program.name} cannot be compiled")
+        return model
+
+
+def _check(program: Program, options: CompileOptions) -> None:
+    program.check()
+    if options.dtype not in ("float32", "bfloat16"):
+        raise BackendError(f"the CPU backend has no dtype {options.dtype}")
+    if options.quantization is not None:
+        raise BackendError(f"the CPU backend has no quantization {options.quantization}")
+    for param in program.params():
+        if param.format != "dense":
+            raise BackendError(f"the CPU backend has no weight format {param.format} ({param})")
+    limit = program.position_limit
+    if limit is not None and options.max_model_len > limit:
+        raise BackendError(
+            f"max_model_len {options.max_model_len} exceeds the {limit} learned positions"
+        )
+
+
+def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
+    """quire_kv_spec. Raises BackendError for what the cache cannot hold."""
+    if kv.dtype not in _KV_DTYPES:
+        raise BackendError(f"KV cache dtype {kv.dtype!r} is not one of {', '.join(_KV_DTYPES)}")
+    if kv.block_size < _GROUP or kv.block_size % _GROUP:
+        raise BackendError(f"block_size {kv.block_size} is not a multiple of {_GROUP}; use 16")
+    layers = program.attention_layers()
+    if not layers:
+        raise BackendError(f"{program.name} has no attention")
+    shapes = {(op.num_heads, op.num_kv_heads, op.head_dim) for op in layers}
+    if len(shapes) > 1:
+        raise BackendError(f"{program.name}: attention layers of different shapes {shapes}")
+    return library.ffi.new(
+        "quire_kv_spec *",
+        (
+            len(layers),
+            kv.num_blocks,
+            kv.block_size,
+            layers[0].num_kv_heads,
+            layers[0].head_dim,
+            getattr(library.lib, _KV_DTYPES[kv.dtype]),
+        ),
+    )

@@ -1,0 +1,104 @@
+"""Loads the native library of the best instruction-set tier that this machine can run.
+
+Knows the files that the build leaves in `_native/` and nothing of what the functions do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from quire.errors import BackendError, ConfigError
+from quire.log import get_logger
+
+logger = get_logger(__name__)
+
+TIERS = ("generic", "avx2", "avx512", "avx512_bf16", "amx")
+"""In the order of `quire_tier` in quire.h, each one able to run what the ones before it can."""
+
+_CHECKED_STRUCTS = (
+    "quire_op", "quire_model_spec", "quire_part", "quire_batch", "quire_sampling", "quire_output",
+)  # fmt: skip
+"""In the order of `quire_struct_sizes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One tier's library, loaded and checked against the header it is called by."""
+
+    isa: str
+    ffi: Any
+    lib: Any
+    available: tuple[str, ...]
+    """Every tier that this machine can run and that was built."""
+
+    def error(self, what: str) -> BackendError:
+        """What the last failed call said."""
+        message = self.ffi.string(self.lib.quire_last_error()).decode("utf-8", "replace")
+        return BackendError(f"{what}: {message}")
+
+
+@cache
+def load(isa: str | None = None) -> Library:
+    """The library of tier `isa`, or of the best one. Raises BackendError if there is none."""
+    if isa is not None and isa not in TIERS:
+        raise ConfigError(f"QUIRE_ISA={isa!r} is not a tier; use one of {', '.join(TIERS)}")
+    begin = time.perf_counter()
+    ffi = _interface()
+    available = _available(ffi)
+    chosen = isa or available[-1]
+    if chosen not in available:
+        raise BackendError(
+            f"tier {chosen} cannot run here; this machine and build have {', '.join(available)}"
+        )
+    lib = _open(ffi, chosen)
+    logger.debug("loaded the %s library in %.3f s", chosen, time.perf_counter() - begin)
+    return Library(chosen, ffi, lib, available)
+
+
+def _interface() -> Any:
+    try:
+        return importlib.import_module("quire.backends.cpu._native.abi").ffi
+    except ModuleNotFoundError:
+        raise BackendError(
+            "the native library was not built; reinstall Quire where there is a C++ compiler"
+        ) from None
+
+
+def _path(isa: str) -> Path:
+    return Path(__file__).parent / "_native" / f"libquire_{isa}.so"
+
+
+@cache
+def _open(ffi: Any, isa: str) -> Any:
+    path = _path(isa)
+    try:
+        lib = ffi.dlopen(str(path))
+    except OSError as error:
+        raise BackendError(f"{path} does not load: {error}") from None
+    if lib.quire_abi_version() != lib.QUIRE_ABI_VERSION:
+        raise BackendError(
+            f"{path} has ABI version {lib.quire_abi_version()}, not {lib.QUIRE_ABI_VERSION}; "
+            "reinstall Quire"
+        )
+    sizes = ffi.new(f"int64_t[{len(_CHECKED_STRUCTS)}]")
+    lib.quire_struct_sizes(sizes)
+    for name, size in zip(_CHECKED_STRUCTS, sizes, strict=True):
+        if ffi.sizeof(name) != size:
+            raise BackendError(f"{path} was built from another header: {name} differs")
+    if TIERS[lib.quire_library_tier()] != isa:
+        raise BackendError(f"{path} was built for tier {TIERS[lib.quire_library_tier()]}")
+    return lib
+
+
+@cache
+def _available(ffi: Any) -> tuple[str, ...]:
+    """Tiers that were built and run here. The generic library, which runs anywhere, is asked."""
+    runnable = _open(ffi, "generic").quire_cpu_tiers()
+    return tuple(
+        name for bit, name in enumerate(TIERS) if runnable >> bit & 1 and _path(name).is_file()
+    )

@@ -1,0 +1,187 @@
+"""Where each value of the native ops lies in the workspace, and in which type.
+
+A value that only products and attention read is kept in the model's own dtype; everything that a
+norm or an addition reads (the residual stream) is float32. Buffers are reused once dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from quire.backends.base import Dtype
+from quire.backends.cpu.lowering.native_ops import (
+    NativeAttention,
+    NativeEmbed,
+    NativeHeads,
+    NativeLinear,
+    NativeLogits,
+    NativeOp,
+    NativeTakeRows,
+)
+from quire.program import Value
+from quire.units import round_up
+
+ITEM_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
+Rows = Literal["tokens", "logits"]
+
+_ALIGN_BYTES = 64
+_ALIASING_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A value [rows, dim] in the workspace: row r at offset_bytes + r * stride elements."""
+
+    offset_bytes: int
+    stride: int
+    dim: int
+    dtype: Dtype
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The places of all values, and how many bytes the workspace has."""
+
+    places: dict[Value, Place]
+    workspace_bytes: int
+
+
+@dataclass(slots=True)
+class _Buffer:
+    """Memory for one value, or for neighbours of one product. Live from `first` to `last`."""
+
+    width: int
+    dtype: Dtype
+    rows: Rows
+    first: int
+    last: int
+    offset: int = 0
+
+    @property
+    def stride(self) -> int:
+        """Row distance: aligned, and no power of two, so that equal columns of neighbouring rows
+        do not compete for the same cache lines."""
+        item = ITEM_BYTES[self.dtype]
+        stride = round_up(self.width * item, _ALIGN_BYTES)
+        return (stride + _ALIGN_BYTES * (stride % _ALIASING_BYTES == 0)) // item
+
+    def size(self, max_rows: int) -> int:
+        """Bytes."""
+        return self.stride * ITEM_BYTES[self.dtype] * max_rows
+
+
+def assign_storage(ops: Sequence[NativeOp], dtype: Dtype, max_rows: int) -> Storage:
+    """Places for every value of `ops`, for steps of at most `max_rows` rows."""
+    wide = _float32_values(ops) if dtype == "bfloat16" else None
+    rows = _row_spaces(ops)
+    buffers: dict[Value, tuple[_Buffer, int]] = {}
+    for index, op in enumerate(ops):
+        for value in op.reads:
+            buffers[value][0].last = index
+        for group in _neighbours(op):
+            held: Dtype = dtype
+            if wide is not None and any(value in wide for value in group):
+                held = "float32"
+            buffer = _in_place(op, ops, index, buffers, held)
+            if buffer is None:
+                width = sum(value.dim for value in group)
+                buffer = _Buffer(width, held, rows[group[0]], index, index)
+            buffer.last = index
+            column = 0
+            for value in group:
+                buffers[value] = (buffer, column)
+                column += value.dim
+    distinct = list({id(buffer): buffer for buffer, _ in buffers.values()}.values())
+    workspace_bytes = _pack(distinct, max_rows)
+    places = {
+        value: Place(
+            buffer.offset + column * ITEM_BYTES[buffer.dtype],
+            buffer.stride,
+            value.dim,
+            buffer.dtype,
+            buffer.rows,
+        )
+        for value, (buffer, column) in buffers.items()
+    }
+    return Storage(places, workspace_bytes)
+
+
+def _neighbours(op: NativeOp) -> tuple[tuple[Value, ...], ...]:
+    """The values an op writes, by buffer: those of one product lie side by side."""
+    if isinstance(op, NativeLinear):
+        return (op.outs,)
+    return tuple((value,) for value in op.writes)
+
+
+def _float32_values(ops: Sequence[NativeOp]) -> set[Value]:
+    """Values that some reader or writer needs in float32, in a bfloat16 model."""
+    found: set[Value] = set()
+    for op in reversed(ops):
+        match op:
+            case NativeLinear():
+                found.update(() if op.residual is None else (op.residual,))
+            case NativeHeads() | NativeAttention() | NativeLogits():
+                pass
+            case NativeTakeRows():
+                found.update((op.x,) if op.out in found else ())
+            case NativeEmbed():
+                found.add(op.out)
+            case _:
+                found.update(op.reads)
+    return found
+
+
+def _row_spaces(ops: Sequence[NativeOp]) -> dict[Value, Rows]:
+    spaces: dict[Value, Rows] = {}
+    for op in ops:
+        taken = isinstance(op, NativeTakeRows) or any(
+            spaces[value] == "logits" for value in op.reads
+        )
+        for value in op.writes:
+            spaces[value] = "logits" if taken else "tokens"
+    return spaces
+
+
+def _in_place(
+    op: NativeOp,
+    ops: Sequence[NativeOp],
+    index: int,
+    buffers: dict[Value, tuple[_Buffer, int]],
+    dtype: Dtype,
+) -> _Buffer | None:
+    """The residual's own buffer for a product that adds to it, if nobody reads it afterwards."""
+    if not isinstance(op, NativeLinear) or op.residual is None or dtype != "float32":
+        return None
+    if any(op.residual in later.reads for later in ops[index + 1 :]):
+        return None
+    buffer, _ = buffers[op.residual]
+    alone = buffer.width == op.residual.dim == op.outs[0].dim
+    return buffer if alone and len(op.outs) == 1 else None
+
+
+def _pack(buffers: list[_Buffer], max_rows: int) -> int:
+    """First fit, the largest first: sets every offset and returns the bytes needed in all."""
+    placed: list[_Buffer] = []
+    total = 0
+    for buffer in sorted(buffers, key=lambda b: (-b.size(max_rows), b.first)):
+        size = buffer.size(max_rows)
+        rivals = sorted(
+            (
+                other
+                for other in placed
+                if other.first <= buffer.last and buffer.first <= other.last
+            ),
+            key=lambda other: other.offset,
+        )
+        offset = 0
+        for other in rivals:
+            if offset + size <= other.offset:
+                break
+            offset = max(offset, round_up(other.offset + other.size(max_rows), _ALIGN_BYTES))
+        buffer.offset = offset
+        placed.append(buffer)
+        total = max(total, offset + size)
+    return total

@@ -1,0 +1,109 @@
+"""What this machine offers the CPU backend: threads and instruction-set tiers.
+
+Called where an engine is configured and by `quire doctor`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire import env
+from quire.backends.cpu.library import load
+from quire.errors import QuireError
+
+
+@dataclass(frozen=True, slots=True)
+class CpuReport:
+    """For people: what could run here, and what would."""
+
+    available_isas: tuple[str, ...]
+    isa: str | None
+    """The tier that would be used; None if the library does not load."""
+    problem: str | None
+    """Why it does not load."""
+    num_threads: int
+    allowed_cpus: int
+    quota_cpus: float | None
+    """The cgroup's limit in CPUs; None: unlimited."""
+
+
+def cpu_report() -> CpuReport:
+    """Looks at the machine and the environment; raises nothing."""
+    available: tuple[str, ...] = ()
+    isa = problem = None
+    try:
+        library = load(env.forced_isa())
+        available, isa = library.available, library.isa
+    except QuireError as error:
+        problem = str(error)
+    return CpuReport(
+        available, isa, problem, default_num_threads(), allowed_cpus(), cgroup_quota_cpus()
+    )
+
+
+def default_num_threads() -> int:
+    """`QUIRE_THREADS`, or as many as affinity and the cgroup's quota allow, at least one.
+
+    A quota is rounded down: threads that wait for each other many times a step all stand still
+    when one of them has used the quota up. Below two CPUs that leaves one.
+    """
+    forced = env.forced_threads()
+    if forced is not None and forced > 0:
+        return forced
+    quota = cgroup_quota_cpus()
+    limit = allowed_cpus() if quota is None else min(allowed_cpus(), math.floor(quota))
+    return max(1, limit)
+
+
+def allowed_cpus() -> int:
+    """CPUs in this process's affinity mask."""
+    return len(os.sched_getaffinity(0))
+
+
+def cgroup_quota_cpus(
+    root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")
+) -> float | None:
+    """The smallest CPU quota of the process's cgroup and those around it; None if unlimited."""
+    quotas = []
+    for directory in _cgroup_directories(root, proc):
+        with suppress(OSError, ValueError, ZeroDivisionError):
+            quota = _quota(directory)
+            if quota is not None:
+                quotas.append(quota)
+    return min(quotas, default=None)
+
+
+def _cgroup_directories(root: Path, proc: Path) -> list[Path]:
+    """This process's directory in the v2 and the v1 cpu hierarchy, with all parents."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    found = [root, root / "cpu"]
+    for line in lines:
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / "cpu" if controllers else root
+        relative = Path(path.lstrip("/"))
+        if ".." in relative.parts:
+            continue
+        found.extend(top / part for part in (relative, *relative.parents))
+    return list(dict.fromkeys(found))
+
+
+def _quota(directory: Path) -> float | None:
+    modern = directory / "cpu.max"
+    if modern.is_file():
+        quota, period = modern.read_text(encoding="utf-8").split()
+        return None if quota == "max" else int(quota) / int(period)
+    legacy = directory / "cpu.cfs_quota_us"
+    if not legacy.is_file():
+        return None
+    quota_us = int(legacy.read_text(encoding="utf-8"))
+    period_us = int((directory / "cpu.cfs_period_us").read_text(encoding="utf-8"))
+    return None if quota_us <= 0 else quota_us / period_us

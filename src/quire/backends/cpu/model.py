@@ -1,0 +1,209 @@
+"""`CpuModel`: hands one step's arrays to the native executor and takes its results."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import (
+    CompiledModel,
+    Logprobs,
+    MemoryReport,
+    SamplingColumns,
+    StepBatch,
+    StepOutput,
+)
+from quire.backends.cpu.library import Library
+from quire.backends.cpu.lowering import NativeOp
+from quire.errors import BackendError
+
+_SAMPLING_COLUMNS = (
+    ("temperature", "float[]", np.float32),
+    ("top_k", "int32_t[]", np.int32),
+    ("top_p", "float[]", np.float32),
+    ("min_p", "float[]", np.float32),
+    ("seeds", "uint64_t[]", np.uint64),
+    ("counters", "uint64_t[]", np.uint64),
+    ("bias_starts", "int32_t[]", np.int32),
+    ("bias_ids", "int32_t[]", np.int32),
+    ("bias_values", "float[]", np.float32),
+    ("num_logprobs", "int32_t[]", np.int32),
+)
+_BATCH_ARRAYS = (
+    "token_ids", "positions", "seq_starts", "context_lens", "block_tables", "logits_rows",
+)  # fmt: skip
+
+
+class CpuModel(CompiledModel):
+    """A native model. One caller at a time; the global interpreter lock is free during a step."""
+
+    def __init__(
+        self, library: Library, model: Any, pool: Any, vocab_size: int, ops: tuple[NativeOp, ...]
+    ) -> None:
+        self._library = library
+        self._ffi = library.ffi
+        self._model = model
+        self._pool = pool
+        """Held so that the threads outlive the model."""
+        self._vocab_size = vocab_size
+        self._ops = ops
+        memory = self._ffi.new("quire_memory *")
+        library.lib.quire_model_memory(model, memory)
+        self._memory = MemoryReport(
+            memory.weight_bytes, memory.workspace_bytes, memory.kv_reserved_bytes
+        )
+        self._block_bytes: int = self._measure_block()
+
+    def step(self, batch: StepBatch) -> StepOutput:
+        """Runs the ops over the batch in one native call. Raises BackendError."""
+        model = self._open()
+        held: list[Any] = []
+        native = self._ffi.new("quire_batch *")
+        for name in _BATCH_ARRAYS:
+            setattr(native, name, self._int32(getattr(batch, name), held))
+        native.num_tokens = len(batch.token_ids)
+        native.num_seqs = len(batch.context_lens)
+        native.table_width = batch.block_tables.shape[1] if batch.block_tables.ndim == 2 else 0
+        native.num_logits_rows = len(batch.logits_rows)
+        self._check_lengths(batch)
+        output = StepOutput(np.empty(0, np.int32))
+        result = self._ffi.new("quire_output *")
+        if batch.want_logits:
+            output.logits = np.empty((len(batch.logits_rows), self._vocab_size), np.float32)
+            result.logits = self._ffi.from_buffer("float[]", output.logits)
+        if batch.sampling is not None:
+            native.sampling = self._sampling(batch.sampling, len(batch.logits_rows), held)
+            self._place_results(batch.sampling, output, result, len(batch.logits_rows))
+        if self._library.lib.quire_step(model, native, result) != 0:
+            raise self._library.error("step refused")
+        return output
+
+    def read_blocks(self, block_ids: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """[len(block_ids), block_bytes]."""
+        data = np.empty((len(block_ids), self._block_bytes), np.uint8)
+        self._copy_blocks(self._library.lib.quire_read_blocks, block_ids, data)
+        return data
+
+    def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        """Puts back what `read_blocks` gave."""
+        if data.shape != (len(block_ids), self._block_bytes) or data.dtype != np.uint8:
+            raise ValueError(
+                f"blocks are {data.dtype} {data.shape}, "
+                f"not uint8 {(len(block_ids), self._block_bytes)}"
+            )
+        self._copy_blocks(
+            self._library.lib.quire_write_blocks, block_ids, np.ascontiguousarray(data)
+        )
+
+    def memory(self) -> MemoryReport:
+        """Weights as packed; workspace and KV are reserved and committed as they are used."""
+        return self._memory
+
+    def close(self) -> None:
+        """Frees weights and cache."""
+        if self._model is not None:
+            self._ffi.release(self._model)
+            self._model = None
+            self._memory = MemoryReport(0, 0, 0)
+
+    def profile(self, enabled: bool) -> None:
+        """Starts (again, from zero) or stops timing every op."""
+        self._library.lib.quire_profile_enable(self._open(), enabled)
+
+    def profile_seconds(self) -> dict[str, float]:
+        """Mean seconds a step since `profile(True)`, by kind of op, the largest first."""
+        times = np.zeros(len(self._ops), np.float64)
+        steps = self._library.lib.quire_profile_read(
+            self._open(), self._ffi.from_buffer("double[]", times), len(times)
+        )
+        totals: dict[str, float] = defaultdict(float)
+        for op, seconds in zip(self._ops, times.tolist(), strict=True):
+            totals[_label(op)] += seconds / max(steps, 1)
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+    def _open(self) -> Any:
+        if self._model is None:
+            raise BackendError("the model is closed")
+        return self._model
+
+    def _measure_block(self) -> int:
+        size: int = self._library.lib.quire_block_bytes(self._model)
+        return size
+
+    def _int32(self, array: NDArray[np.int32], held: list[Any]) -> Any:
+        return self._pointer(array, "int32_t[]", np.int32, held)
+
+    def _pointer(self, array: Any, ctype: str, dtype: Any, held: list[Any]) -> Any:
+        """A pointer to the array's numbers, copied only where type or order differ."""
+        exact = np.ascontiguousarray(array, dtype)
+        pointer = self._ffi.from_buffer(ctype, exact)
+        held.append(pointer)
+        return pointer
+
+    def _check_lengths(self, batch: StepBatch) -> None:
+        tokens, requests = len(batch.token_ids), len(batch.context_lens)
+        if (
+            len(batch.positions) != tokens
+            or len(batch.seq_starts) != requests + 1
+            or len(batch.block_tables) != requests
+        ):
+            raise BackendError("the arrays of a step differ in length")
+
+    def _sampling(self, columns: SamplingColumns, rows: int, held: list[Any]) -> Any:
+        native = self._ffi.new("quire_sampling *")
+        held.append(native)
+        for name, ctype, dtype in _SAMPLING_COLUMNS:
+            column = getattr(columns, name)
+            if column is None:
+                continue
+            expected = rows + 1 if name == "bias_starts" else rows
+            if name not in ("bias_ids", "bias_values") and len(column) != expected:
+                raise BackendError(f"sampling column {name} has {len(column)} rows, not {expected}")
+            setattr(native, name, self._pointer(column, ctype, dtype, held))
+        self._check_bias(columns)
+        return native
+
+    def _check_bias(self, columns: SamplingColumns) -> None:
+        if columns.bias_starts is None:
+            return
+        ids, values = columns.bias_ids, columns.bias_values
+        if ids is None or values is None or not len(ids) == len(values) == columns.bias_starts[-1]:
+            raise BackendError("bias_ids and bias_values do not have the length of bias_starts")
+
+    def _place_results(
+        self, columns: SamplingColumns, output: StepOutput, result: Any, rows: int
+    ) -> None:
+        ffi = self._ffi
+        output.sampled = np.zeros(rows, np.int32)
+        result.sampled = ffi.from_buffer("int32_t[]", output.sampled)
+        wanted = columns.num_logprobs
+        if wanted is None or wanted.size == 0 or wanted.max() < 0:
+            return
+        width = int(wanted.max())
+        found = Logprobs(
+            token_ids=np.full((rows, width), -1, np.int32),
+            logprobs=np.full((rows, width), -np.inf, np.float32),
+            sampled=np.zeros(rows, np.float32),
+            sampled_ranks=np.zeros(rows, np.int32),
+        )
+        output.logprobs = found
+        result.logprob_ids = ffi.from_buffer("int32_t[]", found.token_ids)
+        result.logprobs = ffi.from_buffer("float[]", found.logprobs)
+        result.sampled_logprobs = ffi.from_buffer("float[]", found.sampled)
+        result.sampled_ranks = ffi.from_buffer("int32_t[]", found.sampled_ranks)
+        result.logprobs_width = width
+
+    def _copy_blocks(self, copy: Any, block_ids: NDArray[np.int32], data: Any) -> None:
+        held: list[Any] = []
+        ids = self._int32(block_ids, held)
+        if copy(self._open(), ids, len(block_ids), self._ffi.from_buffer("uint8_t[]", data)) != 0:
+            raise ValueError(str(self._library.error("blocks")))
+
+
+def _label(op: NativeOp) -> str:
+    name = type(op).__name__.removeprefix("Native").lower()
+    weight = getattr(op, "weight", None)
+    return name if weight is None else f"{name} {'x'.join(map(str, weight.shape))}"

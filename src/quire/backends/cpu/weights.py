@@ -1,0 +1,135 @@
+"""Brings a program's weights into a native model: each Param once, packed in parallel.
+
+Called while a model is compiled. Source pages are released as soon as they are packed, so that
+loading needs little more memory than the weights themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from quire.backends.base import Dtype
+from quire.backends.cpu.library import Library
+from quire.backends.cpu.lowering.native_ops import Rotation
+from quire.errors import CheckpointError
+from quire.program import Param
+from quire.weights import HostTensor, WeightStore
+
+_SOURCE_DTYPES = {"F32": "QUIRE_F32", "BF16": "QUIRE_BF16", "F16": "QUIRE_F16"}
+_FORMATS = {"float32": 0, "bfloat16": 1}
+"""Of `Format` in linear.h."""
+
+
+class WeightLoader:
+    """Adds weights to one native model under construction and remembers their ids."""
+
+    def __init__(self, library: Library, model: Any, store: WeightStore, dtype: Dtype) -> None:
+        self._library = library
+        self._model = model
+        self._store = store
+        self._dtype = dtype
+        self._matrices: dict[tuple[str, bool], int] = {}
+        self._tables: dict[str, int] = {}
+        self._vectors: dict[str, int] = {}
+        self._ropes: dict[Rotation, int] = {}
+
+    def matrix(self, param: Param, *, glu: bool = False) -> int:
+        """The id of a packed [N, K] weight."""
+        key = (param.name, glu)
+        if key not in self._matrices:
+            spec = self._library.ffi.new(
+                "quire_matrix_spec *", (*param.shape, _FORMATS[self._dtype], glu)
+            )
+            tensors = self._tensors(param)
+            parts = self._parts(param, tensors)
+            self._matrices[key] = self._added(
+                param, self._library.lib.quire_add_matrix(self._model, spec, parts, len(parts))
+            )
+            self._release(tensors)
+        return self._matrices[key]
+
+    def table(self, param: Param) -> int:
+        """The id of a table [rows, width] for lookups, as narrow as its source allows."""
+        if param.name not in self._tables:
+            tensors = self._tensors(param)
+            narrow = self._dtype == "bfloat16" or all(t.dtype == "BF16" for t in tensors)
+            held = self._library.lib.QUIRE_BF16 if narrow else self._library.lib.QUIRE_F32
+            parts = self._parts(param, tensors)
+            self._tables[param.name] = self._added(
+                param,
+                self._library.lib.quire_add_table(
+                    self._model, *param.shape, held, parts, len(parts)
+                ),
+            )
+            self._release(tensors)
+        return self._tables[param.name]
+
+    def vector(self, param: Param | None) -> int:
+        """The id of a [D] vector, held in float32; -1 for none."""
+        if param is None:
+            return -1
+        if param.name not in self._vectors:
+            tensors = self._tensors(param)
+            values = np.concatenate([tensor.to_float32().reshape(-1) for tensor in tensors])
+            self._vectors[param.name] = self.constant(values)
+        return self._vectors[param.name]
+
+    def constant(self, values: np.ndarray[Any, np.dtype[np.float32]]) -> int:
+        """The id of a new vector of these numbers."""
+        held = np.ascontiguousarray(values, np.float32)
+        pointer = self._library.ffi.from_buffer("float[]", held)
+        added: int = self._library.lib.quire_add_vector(self._model, pointer, held.size)
+        if added < 0:
+            raise self._library.error("a vector cannot be loaded")
+        return added
+
+    def rope(self, rotation: Rotation | None) -> int:
+        """The id of a rotary table; -1 for none."""
+        if rotation is None:
+            return -1
+        if rotation not in self._ropes:
+            added = self._library.lib.quire_add_rope(
+                self._model,
+                self._library.ffi.new("double[]", list(rotation.inv_freq)),
+                len(rotation.inv_freq),
+                rotation.scale,
+                rotation.interleaved,
+            )
+            if added < 0:
+                raise self._library.error("a rotary table cannot be made")
+            self._ropes[rotation] = added
+        return self._ropes[rotation]
+
+    def _tensors(self, param: Param) -> list[HostTensor]:
+        tensors = []
+        for part in param.parts:
+            tensor = self._store.get(part.name)
+            if tensor.shape != part.shape:
+                raise CheckpointError(
+                    f"{tensor.file}: tensor {part.name!r} has shape {list(tensor.shape)}, "
+                    f"not {list(part.shape)}"
+                )
+            tensors.append(tensor)
+        return tensors
+
+    def _parts(self, param: Param, tensors: list[HostTensor]) -> Any:
+        """quire_part records; they point into the tensors, which the caller keeps alive."""
+        ffi = self._library.ffi
+        parts = ffi.new("quire_part[]", len(tensors))
+        for record, part, tensor in zip(parts, param.parts, tensors, strict=True):
+            record.data = ffi.cast("void *", tensor.data.ctypes.data)
+            record.rows = part.shape[1] if part.transposed else part.shape[0]
+            record.dtype = getattr(self._library.lib, _SOURCE_DTYPES[tensor.dtype])
+            record.transposed = part.transposed
+        return parts
+
+    def _added(self, param: Param, new_id: int) -> int:
+        if new_id < 0:
+            raise self._library.error(f"weight {param} cannot be loaded")
+        return new_id
+
+    def _release(self, tensors: list[HostTensor]) -> None:
+        for tensor in tensors:
+            self._store.release(tensor.name)
