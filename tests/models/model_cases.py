@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -133,25 +134,29 @@ def reference_model(case: Case, dtype: torch.dtype) -> transformers.PreTrainedMo
 def write_checkpoint(case: Case, directory: Path, dtype: torch.dtype = torch.float32) -> Path:
     """Saves the model as users have it: config.json and safetensors."""
     model = reference_model(case, dtype)
-    saved = model.to(dtype)
-    saved.save_pretrained(directory)
-    model.float()
+    # A copy: casting there and back would round the rotary frequencies, which are no weights.
+    copy.deepcopy(model).to(dtype).save_pretrained(directory)
     config = json.loads((directory / "config.json").read_text())
     if config["architectures"] != [type(model).__name__]:
         raise RuntimeError(f"transformers wrote {config['architectures']}")
     return directory
 
 
-def logits_of(case: Case, token_ids: list[int], dtype: torch.dtype, compute: torch.dtype) -> Floats:
-    """What transformers computes: float32 logits [T, V], weights of `dtype`, work in `compute`."""
-    model = reference_model(case, dtype).to(compute)
-    try:
-        with torch.no_grad():
-            logits = model(torch.tensor([token_ids])).logits[0]
-        found: Floats = logits.float().numpy()
-        return found
-    finally:
-        model.float()
+def logits_of(case: Case, token_ids: list[int], dtype: torch.dtype = torch.float32) -> Floats:
+    """What transformers computes in float32 with weights rounded to `dtype`: logits [T, V]."""
+    return _logits(reference_model(case, dtype), token_ids)
+
+
+def logits_of_checkpoint(directory: Path, token_ids: list[int], dtype: torch.dtype) -> Floats:
+    """What transformers computes in `dtype` on a saved model, as its users load it."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
+    return _logits(model.eval(), token_ids)
+
+
+def _logits(model: transformers.PreTrainedModel, token_ids: list[int]) -> Floats:
+    with torch.no_grad():
+        found: Floats = model(torch.tensor([token_ids])).logits[0].float().numpy()
+    return found
 
 
 def prompt_of(case: Case, length: int = PROMPT_TOKENS) -> list[int]:

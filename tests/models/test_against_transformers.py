@@ -8,7 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from model_cases import CASES, NEW_TOKENS, Case, Floats, logits_of, prompt_of, write_checkpoint
+from model_cases import (
+    CASES,
+    NEW_TOKENS,
+    Case,
+    Floats,
+    logits_of,
+    logits_of_checkpoint,
+    prompt_of,
+    write_checkpoint,
+)
 from model_harness import Runner, load
 
 from quire.backends.base import Backend
@@ -39,6 +48,10 @@ def relative_error(found: Floats, wanted: Floats) -> float:
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
 
 
+def root_mean_square(error: Floats) -> float:
+    return float(np.sqrt(np.square(error.astype(np.float64)).mean()))
+
+
 def test_logits_and_greedy_continuation(case: Case, runner: Runner) -> None:
     prompt = prompt_of(case)
     request = runner.request(prompt, room=NEW_TOKENS)
@@ -49,7 +62,7 @@ def test_logits_and_greedy_continuation(case: Case, runner: Runner) -> None:
         request.tokens.append(int(logits[-1][-1].argmax()))
         logits += runner.step([(request, 1)])
     # Given equal tokens so far, an equal argmax everywhere is an equal continuation.
-    truth = logits_of(case, request.tokens, torch.float32, torch.float32)
+    truth = logits_of(case, request.tokens)
     assert relative_error(np.concatenate(logits), truth) < 1e-4
     expected = truth.argmax(axis=1)[len(prompt) - 1 : -1]
     assert request.tokens[len(prompt) :] == expected.tolist()
@@ -61,19 +74,20 @@ def test_sampled_in_the_step_as_argmax_of_its_logits(case: Case, runner: Runner)
     request = runner.request(prompt, room=3)
     for _ in range(3):
         runner.decode([request])
-    truth = logits_of(case, request.tokens, torch.float32, torch.float32)
+    truth = logits_of(case, request.tokens)
     assert request.tokens[37:] == truth.argmax(axis=1)[36:-1].tolist()
 
 
 def test_bfloat16_error_is_not_larger_than_transformers(
     case: Case, cpu_backend: Backend, tmp_path: Path
 ) -> None:
-    model = load(write_checkpoint(case, tmp_path, torch.bfloat16), cpu_backend, "bfloat16")
+    directory = write_checkpoint(case, tmp_path, torch.bfloat16)
+    model = load(directory, cpu_backend, "bfloat16")
     tokens = prompt_of(case, 120)
     runner = Runner(model)
     request = runner.request(tokens)
     [found] = runner.step([(request, len(tokens))])
     model.close()
-    truth = logits_of(case, tokens, torch.bfloat16, torch.float32)
-    theirs = logits_of(case, tokens, torch.bfloat16, torch.bfloat16)
-    assert np.square(found - truth).mean() <= np.square(theirs - truth).mean()
+    truth = logits_of(case, tokens, torch.bfloat16)
+    theirs = logits_of_checkpoint(directory, tokens, torch.bfloat16)
+    assert root_mean_square(found - truth) <= root_mean_square(theirs - truth)

@@ -31,7 +31,7 @@ def run(directory: Path, case: Case, backend: Backend) -> Floats:
 
 
 def truth_of(case: Case, dtype: torch.dtype = torch.float32) -> Floats:
-    return logits_of(case, prompt_of(case, TOKENS), dtype, torch.float32)
+    return logits_of(case, prompt_of(case, TOKENS), dtype)
 
 
 def renamed(case: Case, old: str, new: str) -> dict[str, torch.Tensor]:

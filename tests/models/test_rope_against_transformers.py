@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from model_cases import Case, logits_of, prompt_of, write_checkpoint
 from model_harness import Runner, load
 from transformers import LlamaConfig
@@ -63,5 +62,5 @@ def test_dynamic_is_what_transformers_uses_at_the_full_length(
     model.close()
     # Causal: the first tokens' logits are the same however many follow.
     full = tokens + prompt_of(case, 120)[length:]
-    truth = logits_of(case, full, torch.float32, torch.float32)[:length]
+    truth = logits_of(case, full)[:length]
     assert np.abs(found - truth).max() < 1e-4 * np.abs(truth).max()
