@@ -1,6 +1,6 @@
 """Writes tiny random models with tokenizers: what a test needs to run the real engine.
 
-Needs neither torch nor a network. Weights are large enough that greedy choices are clear-cut.
+Needs neither torch nor a network. Weights are of a size that leaves choices open.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONFIG: dict[str, Any] = {
     "rms_norm_eps": 1e-6,
     "rope_theta": 10000.0,
     "hidden_act": "silu",
-    "tie_word_embeddings": True,
+    "tie_word_embeddings": False,
     "torch_dtype": "float32",
 }
 
