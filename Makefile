@@ -26,5 +26,10 @@ lint:
 	$(BIN)/ruff format --check src tests tools bench examples
 	$(BIN)/mypy
 
+native: $(BIN)/python
+	$(BIN)/python -m pip install --quiet cffi setuptools cmake ninja
+	PATH="$(abspath $(BIN)):$$PATH" cmake --preset dev
+	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset dev
+
 clean:
 	rm -rf build dist $(VENV)
