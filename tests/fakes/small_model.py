@@ -15,10 +15,12 @@ VOCAB_SIZE = 11
 OPTIONS = CompileOptions("float32", max_num_tokens=64, max_num_seqs=4, max_model_len=32)
 
 
-def small_program(num_layers: int = 2, *, tied: bool = True) -> Program:
+def small_program(
+    num_layers: int = 2, *, tied: bool = True, vocab_size: int = VOCAB_SIZE
+) -> Program:
     """Two heads, one kv head, windows of 5, learned positions and rotary ones, both norms."""
     builder = Builder("small")
-    table = Tensor("embed.weight", (VOCAB_SIZE, 8))
+    table = Tensor("embed.weight", (vocab_size, 8))
     heads = HeadLayout(num_heads=2, num_kv_heads=1, head_dim=4)
     rotary = Rotary((1.0, 0.1))
     x = builder.learned_positions(builder.embed(table), Tensor("pos.weight", (34, 8)), offset=2)
@@ -37,7 +39,7 @@ def small_program(num_layers: int = 2, *, tied: bool = True) -> Program:
             hidden = builder.act(fc, "relu")
             x = builder.add(x, builder.linear(hidden, f"l{layer}.p", 8, bias=True, hint="p"))
     x = builder.layer_norm(x, "norm", 1e-5)
-    builder.logits(x, table if tied else Tensor("head.weight", (VOCAB_SIZE, 8)))
+    builder.logits(x, table if tied else Tensor("head.weight", (vocab_size, 8)))
     return builder.program()
 
 

@@ -1,4 +1,4 @@
-"""The reference backend by itself: its contract, its refusals, and ops worked out by hand."""
+"""The reference backend by itself: what it refuses, and how it says so."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sampling_columns import SamplingRow, build_columns
 from small_model import OPTIONS, RandomStore, one_request, small_program
 
 from quire.backends.base import CompiledModel, KVCacheSpec
@@ -26,52 +25,6 @@ def model() -> Iterator[CompiledModel]:
     compiled = ReferenceBackend().compile(program, RandomStore(program), SPEC, OPTIONS)
     yield compiled
     compiled.close()
-
-
-def test_step_gives_logits_and_tokens(model: CompiledModel) -> None:
-    batch = one_request(TOKENS, [4, 1], logits_rows=[5, 11])
-    batch.sampling = build_columns([SamplingRow(), SamplingRow(num_logprobs=2)])
-    output = model.step(batch)
-    assert output.logits is not None
-    assert output.logits.shape == (2, 11)
-    assert output.logits.dtype == np.float32
-    assert output.sampled.tolist() == output.logits.argmax(axis=1).tolist()
-    assert output.logprobs is not None
-    assert output.logprobs.token_ids[1, 0] == output.sampled[1]
-
-
-def test_nothing_is_chosen_without_sampling_and_no_logits_come_unasked(
-    model: CompiledModel,
-) -> None:
-    batch = one_request(TOKENS, [4, 1])
-    batch.want_logits = False
-    output = model.step(batch)
-    assert output.logits is None
-    assert output.logprobs is None
-    assert output.sampled.shape == (0,)
-
-
-def test_a_step_without_logits_rows_still_fills_the_cache(model: CompiledModel) -> None:
-    whole = model.step(one_request(TOKENS, [0, 1])).logits
-    first = model.step(one_request(TOKENS[:7], [2, 3], logits_rows=[])).logits
-    rest = model.step(one_request(TOKENS, [2, 3], computed=7)).logits
-    assert whole is not None
-    assert first is not None
-    assert rest is not None
-    assert first.shape == (0, 11)
-    assert rest.tobytes() == whole[7:].tobytes()
-
-
-def test_blocks_can_be_moved(model: CompiledModel) -> None:
-    whole = model.step(one_request(TOKENS, [0, 1])).logits
-    data = model.read_blocks(np.array([0, 1], np.int32))
-    block_bytes = ReferenceBackend().kv_block_bytes(small_program(), 8, "float32")
-    assert data.shape == (2, block_bytes) == (2, 2 * 2 * 8 * 4 * 4)
-    model.write_blocks(np.array([5, 2], np.int32), data)
-    rest = model.step(one_request(TOKENS, [5, 2], computed=10)).logits
-    assert whole is not None
-    assert rest is not None
-    assert rest.tobytes() == whole[10:].tobytes()
 
 
 @pytest.mark.parametrize("shape", [(1, 512), (2, 511), (2, 2, 256)])

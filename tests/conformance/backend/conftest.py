@@ -1,0 +1,29 @@
+"""The backends, and the helpers in tests/fakes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from quire.backends.base import Backend
+from quire.backends.reference import ReferenceBackend
+from quire.errors import BackendError
+
+FAKES = str(Path(__file__).parents[2] / "fakes")
+if FAKES not in sys.path:
+    sys.path.insert(0, FAKES)
+
+
+@pytest.fixture(scope="module", params=["reference", "cpu"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Each way to compute in turn."""
+    if request.param == "reference":
+        return ReferenceBackend()
+    try:
+        from quire.backends.cpu import CpuBackend
+
+        return CpuBackend()
+    except (ImportError, BackendError) as error:
+        pytest.skip(f"the native library is not built here: {error}")

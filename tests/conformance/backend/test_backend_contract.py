@@ -1,0 +1,215 @@
+"""What `backends/base.py` promises, held against every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sampling_columns import SamplingRow, build_columns
+from small_model import OPTIONS, RandomStore, one_request, small_program
+
+from quire.backends.base import Backend, CompiledModel, KVCacheSpec
+from quire.errors import BackendError, QuireError
+from quire.sampling import logprobs, sample
+
+SPEC = KVCacheSpec(num_blocks=6, block_size=16, dtype="float32")
+TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
+VOCAB_SIZE = 3001
+NUM_DRAWS = 40
+
+
+@pytest.fixture(scope="module")
+def model(backend: Backend) -> Iterator[CompiledModel]:
+    program = small_program()
+    compiled = backend.compile(program, RandomStore(program), SPEC, OPTIONS)
+    yield compiled
+    compiled.close()
+
+
+@pytest.fixture(scope="module")
+def wide_model(backend: Backend) -> Iterator[CompiledModel]:
+    """With a vocabulary that sampling has some work with."""
+    program = small_program(1, vocab_size=VOCAB_SIZE)
+    compiled = backend.compile(program, RandomStore(program), SPEC, OPTIONS)
+    yield compiled
+    compiled.close()
+
+
+def logits(model: CompiledModel, **step: Any) -> NDArray[np.float32]:
+    found = model.step(one_request(**step)).logits
+    if found is None:
+        raise RuntimeError("the logits that were asked for did not come")
+    return found
+
+
+def test_capabilities_are_true(backend: Backend) -> None:
+    held = backend.capabilities
+    assert held.name in ("reference", "cpu")
+    assert held.description
+    program = small_program()
+    for dtype in held.dtypes:
+        for kv_dtype in held.kv_cache_dtypes:
+            spec, options = replace(SPEC, dtype=kv_dtype), replace(OPTIONS, dtype=dtype)
+            compiled = backend.compile(program, RandomStore(program), spec, options)
+            assert logits(compiled, tokens=TOKENS, blocks=[4, 1]).shape == (20, 11)
+            compiled.close()
+
+
+def test_logits_come_as_asked(model: CompiledModel) -> None:
+    batch = one_request(TOKENS, [4, 1], logits_rows=[5, 19])
+    batch.sampling = build_columns([SamplingRow(), SamplingRow(num_logprobs=2)])
+    output = model.step(batch)
+    assert output.logits is not None
+    assert output.logits.shape == (2, 11)
+    assert output.logits.dtype == np.float32
+    assert output.sampled.tolist() == output.logits.argmax(axis=1).tolist()
+    assert output.logprobs is not None
+    assert output.logprobs.token_ids[:, 0].tolist() == [-1, int(output.sampled[1])]
+    batch.want_logits, batch.sampling = False, None
+    output = model.step(batch)
+    assert (output.logits, output.logprobs, output.sampled.shape) == (None, None, (0,))
+
+
+def test_results_are_the_callers_to_keep(model: CompiledModel) -> None:
+    first = logits(model, tokens=TOKENS, blocks=[0, 1])
+    before = first.copy()
+    logits(model, tokens=TOKENS[::-1], blocks=[2, 3])
+    assert first.tobytes() == before.tobytes()
+
+
+def test_a_step_without_logits_rows_still_fills_the_cache(model: CompiledModel) -> None:
+    whole = logits(model, tokens=TOKENS, blocks=[0, 1])
+    first = logits(model, tokens=TOKENS[:7], blocks=[2, 3], logits_rows=[])
+    rest = logits(model, tokens=TOKENS, blocks=[2, 3], computed=7)
+    assert first.shape == (0, 11)
+    assert rest.tobytes() == whole[7:].tobytes()
+
+
+def test_what_a_block_held_before_does_not_matter(model: CompiledModel) -> None:
+    whole = logits(model, tokens=TOKENS, blocks=[0, 1])
+    poison = np.full((2, model.read_blocks(np.array([0], np.int32)).shape[1]), 255, np.uint8)
+    model.write_blocks(np.array([2, 3], np.int32), poison)  # every number a NaN
+    assert logits(model, tokens=TOKENS, blocks=[2, 3]).tobytes() == whole.tobytes()
+
+
+def test_blocks_can_be_moved(backend: Backend, model: CompiledModel) -> None:
+    whole = logits(model, tokens=TOKENS, blocks=[0, 1])
+    data = model.read_blocks(np.array([0, 1], np.int32))
+    assert data.shape == (2, backend.kv_block_bytes(small_program(), 16, "float32"))
+    model.write_blocks(np.array([5, 2], np.int32), data)
+    rest = logits(model, tokens=TOKENS, blocks=[5, 2], computed=18)
+    assert rest.tobytes() == whole[18:].tobytes()
+
+
+@pytest.mark.parametrize("block", [-1, 6])
+def test_block_ids_out_of_range_are_refused(model: CompiledModel, block: int) -> None:
+    ids = np.array([block], np.int32)
+    data = model.read_blocks(np.array([0], np.int32))
+    with pytest.raises(ValueError, match=r"\d"):
+        model.read_blocks(ids)
+    with pytest.raises(ValueError, match=r"\d"):
+        model.write_blocks(ids, data)
+    with pytest.raises(ValueError, match="uint8"):
+        model.write_blocks(np.array([0], np.int32), data[:, 1:])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("token_ids", [3, 1, 11]), ("token_ids", [3, -1, 4]), ("token_ids", [3, 1]),
+        ("positions", [0, 1, 3]), ("positions", [-1, 0, 1]), ("context_lens", [4]),
+        ("context_lens", [3, 3]), ("block_tables", [[-1]]), ("block_tables", [[6]]),
+        ("block_tables", [[]]), ("seq_starts", [0, 2]), ("seq_starts", [1, 3]),
+        ("seq_starts", [0, 1, 3]), ("logits_rows", [3]), ("logits_rows", [-1]),
+    ],
+)  # fmt: skip
+def test_a_malformed_step_is_refused_and_harms_nobody(
+    model: CompiledModel, field: str, value: Any
+) -> None:
+    whole = logits(model, tokens=TOKENS, blocks=[0, 1])
+    batch = replace(one_request(TOKENS[:3], [4]), **{field: np.array(value, np.int32)})
+    with pytest.raises(BackendError):
+        model.step(batch)
+    rest = logits(model, tokens=TOKENS, blocks=[0, 1], computed=19)
+    assert rest.tobytes() == whole[19:].tobytes()
+
+
+def test_a_step_larger_than_compiled_for_is_refused(model: CompiledModel) -> None:
+    with pytest.raises(BackendError):
+        model.step(one_request([1] * 65, range(6)))
+
+
+@pytest.mark.parametrize(
+    "options", [{"dtype": "float16"}, {"quantization": "int3"}, {"max_model_len": 33}], ids=str
+)
+def test_what_it_cannot_compile_is_refused(backend: Backend, options: dict[str, Any]) -> None:
+    program = small_program()
+    with pytest.raises(QuireError):
+        backend.compile(program, RandomStore(program), SPEC, replace(OPTIONS, **options))
+
+
+def test_closing_twice_is_harmless_and_using_it_after_is_refused(backend: Backend) -> None:
+    program = small_program()
+    model = backend.compile(program, RandomStore(program), SPEC, OPTIONS)
+    report = model.memory()
+    assert report.weight_bytes > 0
+    assert report.kv_reserved_bytes >= 6 * backend.kv_block_bytes(program, 16, "float32")
+    model.close()
+    model.close()
+    with pytest.raises(BackendError, match="closed"):
+        model.step(one_request(TOKENS, [0, 1]))
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 1.0},
+    {"temperature": 0.05},
+    {"temperature": 3.0},
+    {"temperature": 1.0, "top_k": 1},
+    {"temperature": 1.5, "top_k": 50},
+    {"temperature": 1.5, "top_k": VOCAB_SIZE},
+    {"temperature": 1.0, "top_p": 0.9},
+    {"temperature": 2.0, "top_p": 0.3},
+    {"temperature": 1.0, "top_p": 1e-6},
+    {"temperature": 2.0, "min_p": 0.05},
+    {"temperature": 1.2, "top_k": 40, "top_p": 0.8, "min_p": 0.01},
+    {"temperature": 1.0, "banned_token_ids": list(range(0, VOCAB_SIZE, 2))},
+    {"temperature": 0.0, "banned_token_ids": list(range(1, VOCAB_SIZE, 2)), "num_logprobs": 3},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_sampling_is_the_specification(wide_model: CompiledModel, settings: dict[str, Any]) -> None:
+    """Fixed seeds, so that no draw lies within rounding of a boundary by chance alone."""
+    batch = one_request(TOKENS, [4, 1])
+    for seed in range(NUM_DRAWS // len(TOKENS)):
+        row = {"num_logprobs": 7, **settings}
+        rows = [SamplingRow(**row, seed=seed * 2**61 + 5, position=p) for p in range(len(TOKENS))]
+        batch.sampling = build_columns(rows)
+        output = wide_model.step(batch)
+        assert output.logits is not None
+        assert output.sampled.tolist() == sample(output.logits, batch.sampling).tolist()
+        wanted = logprobs(output.logits, output.sampled, batch.sampling)
+        assert wanted is not None
+        assert output.logprobs is not None
+        np.testing.assert_array_equal(output.logprobs.token_ids, wanted.token_ids)
+        np.testing.assert_allclose(output.logprobs.logprobs, wanted.logprobs, atol=2e-5)
+        np.testing.assert_allclose(output.logprobs.sampled, wanted.sampled, atol=2e-5)
+        np.testing.assert_array_equal(output.logprobs.sampled_ranks, wanted.sampled_ranks)
+
+
+def test_a_draw_depends_on_seed_and_position_alone(wide_model: CompiledModel) -> None:
+    batch = one_request(TOKENS, [4, 1])
+    rows = [SamplingRow(temperature=2.0, seed=9, position=p) for p in range(len(TOKENS))]
+    batch.sampling = build_columns(rows)
+    together = wide_model.step(batch).sampled.tolist()
+    for index in (0, 7, 19):
+        alone = one_request(TOKENS, [4, 1], logits_rows=[index])
+        alone.sampling = build_columns([rows[index]])
+        assert wide_model.step(alone).sampled.tolist() == [together[index]]
+    batch.sampling = build_columns([replace(row, seed=10) for row in rows])
+    assert wide_model.step(batch).sampled.tolist() != together
