@@ -7,6 +7,7 @@ client library, one JSON decode per event. Knows HTTP, and nothing of models or 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,12 @@ class HttpError(QuireError):
 class _Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+
+    async def close(self) -> None:
+        """Returns when it is closed; how the other side takes it does not matter."""
+        self.writer.close()
+        with contextlib.suppress(*_BROKEN):
+            await self.writer.wait_closed()
 
 
 @dataclass(slots=True)
@@ -64,8 +71,10 @@ class Client:
             connection = self._idle.pop() if is_reused else await self._open()
             try:
                 return await self._exchange(connection, method, path, body, headers or {})
-            except _BROKEN as error:
-                connection.writer.close()
+            except (HttpError, *_BROKEN) as error:
+                await connection.close()
+                if isinstance(error, HttpError):
+                    raise
                 # An idle connection may have been closed meanwhile; a fresh one may not.
                 if not is_reused:
                     raise HttpError(f"{self.base_url}: {error or 'connection closed'}") from None
@@ -86,9 +95,8 @@ class Client:
 
     async def close(self) -> None:
         """Closes what is idle."""
-        for connection in self._idle:
-            connection.writer.close()
-        self._idle.clear()
+        while self._idle:
+            await self._idle.pop().close()
 
     async def _open(self) -> _Connection:
         parts = urlsplit(self.base_url)
@@ -151,7 +159,7 @@ class Client:
             if is_whole and headers.get("connection", "").lower() != "close":
                 self._idle.append(response.connection)
             else:
-                response.connection.writer.close()
+                await response.connection.close()
 
 
 async def _chunked(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:

@@ -140,6 +140,28 @@ async def _measure(
     goodput: Mapping[str, float],
 ) -> dict[str, Any]:
     client = Client(args.url, _headers(args), is_verified=not args.insecure)
+    try:
+        found = await _send_load(client, args, dataset, traffic)
+    finally:
+        await client.close()
+    summary = summarise(found.results, found.duration_s, metrics, percentiles, goodput)
+    names = {"model_id": found.model, "tokenizer_id": found.tokenizer_id}
+    return {**names, "num_prompts": len(found.results), **summary}
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What came back from the server, and who it was."""
+
+    model: str
+    tokenizer_id: str
+    results: list[RequestResult]
+    duration_s: float
+
+
+async def _send_load(
+    client: Client, args: ServeBenchArgs, dataset: DatasetArgs, traffic: TrafficArgs
+) -> _Measured:
     model, root = await _model(args, client)
     tokenizer_id = args.tokenizer or root
     requests = load_requests(dataset, _tokenizer(tokenizer_id))
@@ -159,9 +181,7 @@ async def _measure(
             target, requests, due, traffic.max_concurrency, lambda _: bar.update(1) and None
         )
         duration = time.perf_counter() - begin
-    await client.close()
-    summary = summarise(results, duration, metrics, percentiles, goodput)
-    return {"model_id": model, "tokenizer_id": tokenizer_id, "num_prompts": len(due), **summary}
+    return _Measured(model, tokenizer_id, results, duration)
 
 
 def _headers(args: ServeBenchArgs) -> dict[str, str]:

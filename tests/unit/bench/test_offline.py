@@ -1,0 +1,60 @@
+"""`bench latency`, `throughput` and `startup` on a tiny model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quire.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_BACKEND", "reference")
+
+
+def bench(command: str, model: Path, out: Path, *words: str) -> dict[str, object]:
+    assert main(["bench", command, str(model), "--output-json", str(out), *words]) == 0
+    found: dict[str, object] = json.loads(out.read_text())
+    return found
+
+
+def test_latency(tiny_model: Path, tmp_path: Path) -> None:
+    words = "--input-len 8 --output-len 3 --batch-size 2 --num-iters-warmup 1 --num-iters 4"
+    found = bench("latency", tiny_model, tmp_path / "r.json", *words.split())
+    latencies = found["latencies"]
+    assert isinstance(latencies, list)
+    assert len(latencies) == 4
+    assert found["avg_latency"] == pytest.approx(sum(latencies) / 4)
+    assert isinstance(found["percentiles"], dict)
+    assert list(found["percentiles"]) == ["10", "25", "50", "75", "90", "99"]
+
+
+def test_throughput(tiny_model: Path, tmp_path: Path) -> None:
+    words = "--num-prompts 6 --input-len 8 --output-len 3 --num-warmups 1"
+    found = bench("throughput", tiny_model, tmp_path / "r.json", *words.split())
+    assert found["num_requests"] == 6
+    total = found["total_num_tokens"]
+    assert isinstance(total, int)
+    assert total >= 6 * 11  # random bytes that are no text become longer when they are read again
+    assert found["tokens_per_second"] == pytest.approx(total / found["elapsed_time"])  # type: ignore[operator]
+    assert found["output_tokens_per_second"] == pytest.approx(18 / found["elapsed_time"])  # type: ignore[operator]
+
+
+def test_startup(tiny_model: Path, tmp_path: Path) -> None:
+    words = "--num-iters-cold 1 --num-iters-warmup 0 --num-iters-warm 1 --max-model-len 64"
+    found = bench("startup", tiny_model, tmp_path / "r.json", *words.split())
+    assert 0 < found["avg_warm_startup_time"] < found["avg_warm_first_token_time"]  # type: ignore[operator]
+    assert found["cold_startup_times"]
+
+
+def test_what_cannot_be_measured_is_refused(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "latency", str(tiny_model), "--input-len", "4k"]) == 1
+    assert "more than the model's 512" in capsys.readouterr().err
+    assert main(["bench", "throughput", str(tiny_model), "--num-prompts", "1"]) == 1
+    assert "longer than max_model_len" in capsys.readouterr().err
+    assert main(["bench", "latency", "--batch-size", "0"]) == 1

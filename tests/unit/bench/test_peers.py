@@ -1,0 +1,125 @@
+"""The side-by-side benchmark with a peer whose speed is known."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import peer_process
+import pytest
+from bandwidth import read_bandwidth
+from peer_process import Peer, PeerError, PeerSpec
+from peer_report import chart, table, weight_bytes
+
+CHILD = """
+import json, os, sys, time
+mode = json.loads(sys.argv[3]).get("mode")
+if mode == "die": sys.exit("no such model")
+print(json.dumps({"ready": time.time(), "version": "1.2"}), flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    if mode == "die later": sys.exit("out of memory")
+    if mode == "hang": time.sleep(60)
+    if mode == "spin": end = time.time() + 0.2
+    tokens = len(request["prompts"]) * request["output_len"] - (mode == "lie")
+    print(json.dumps({"seconds": 0.5, "output_tokens": tokens}), flush=True)
+    while mode == "spin": pass
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    child = tmp_path / "child.py"
+    child.write_text(CHILD)
+    monkeypatch.setattr(peer_process, "CHILD", child)
+    peers: list[Peer] = []
+
+    def start_one(mode: str = "", timeout_s: float = 20.0) -> Peer:
+        spec = PeerSpec("fake-one", sys.executable, "checkpoint", {"mode": mode})
+        peers.append(Peer(spec, tmp_path / "log", timeout_s))
+        return peers[-1]
+
+    yield start_one
+    for peer in peers:
+        peer.close()
+
+
+def cpu_seconds(peer: Peer) -> float:
+    fields = Path(f"/proc/{peer._process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def test_a_peer_answers_and_sleeps_in_between(start: Any) -> None:
+    peer = start("spin")
+    assert peer.version == "1.2"
+    assert 0 < peer.start_s < 20
+    assert peer.ask([[1, 2]], 3) == 0.5
+    before = cpu_seconds(peer)
+    time.sleep(0.5)
+    assert cpu_seconds(peer) - before < 0.1
+    assert peer.resident_bytes() > 2**20
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [("die later", "out of memory"), ("hang", "did not answer"), ("lie", "made 2 tokens")],
+)
+def test_a_bad_peer_is_noticed(start: Any, mode: str, message: str) -> None:
+    peer = start(mode, timeout_s=2.0)
+    with pytest.raises(PeerError, match=message):
+        peer.ask([[1]], 3)
+
+
+def test_a_peer_that_does_not_start_says_why(start: Any) -> None:
+    with pytest.raises(PeerError, match="no such model"):
+        start("die")
+
+
+def test_the_report() -> None:
+    def row(speed: float) -> dict[str, Any]:
+        return {"medians": {"decode": speed}, "weight_bytes": 10**9, "start_s": 1.0,
+                "resident_bytes": 2 * 10**9}  # fmt: skip
+
+    results = {
+        "machine": {"processor": "A <fast> one", "cores": 2}, "threads": 2, "rounds": 3,
+        "date": "today", "bandwidth_bytes_per_s": [50e9, 60e9, 40e9],
+        "peers": {"quire": row(40.0), "vllm": row(20.0), "dead": {"error": "x"}},
+    }  # fmt: skip
+    text = table(results)
+    assert "80 %" in text  # 40 tokens of 1 GB in a second, of 50 GB
+    assert "quire / vllm" in text
+    assert "2.00x" in text
+    assert "&lt;fast&gt;" in chart(results)
+
+
+def test_weight_bytes(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    assert weight_bytes(tmp_path, {}) == 1000
+    assert weight_bytes(tmp_path, {"quantization": "int8_w8a8"}) == 507
+    sizes = {"tie_word_embeddings": False, "vocab_size": 10, "hidden_size": 20}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    assert weight_bytes(tmp_path, {}) == 600
+    assert weight_bytes(tmp_path / "model.safetensors", {}) == 1000
+
+
+def test_the_probe_reads_faster_than_a_disk() -> None:
+    assert read_bandwidth(1, seconds=0.05) > 1e8
+
+
+def test_quire_itself_is_driven(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_BACKEND", "reference")
+    child = Path(__file__).parents[3] / "bench" / "peer_child.py"
+    requests = json.dumps({"prompts": [[1, 2, 3], [4, 5]], "output_len": 4}) + "\n"
+    done = subprocess.run(
+        [sys.executable, str(child), "quire", str(tiny_model), '{"max_model_len": 256}'],
+        input=requests, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, done.stderr
+    assert lines[0]["ready"] > 0
+    assert lines[1]["output_tokens"] == 8
+    assert lines[1]["seconds"] > 0
