@@ -35,7 +35,8 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--steps", type=int, default=4000, help="steps in all")
-    parser.add_argument("--decay", type=float, default=0.3, help="last share, rate falling to 0")
+    parser.add_argument("--minutes", type=float, help="end after this time instead, on a busy CPU")
+    parser.add_argument("--decay", type=float, default=0.5, help="last share, rate falling to 0")
     parser.add_argument("--ramp", type=int, default=1200, help="steps until texts are longest")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--rank", type=int, help="be this worker (set by the starting process)")
@@ -44,10 +45,9 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def rate(step: int, options: argparse.Namespace) -> float:
-    """Warm-up, plateau, linear decay."""
-    falling: float = (options.steps - step) / (options.decay * options.steps)
-    return max(0.0, min(1.0, (step + 1) / WARM_UP_STEPS, falling))
+def rate(done: float, step: int, decay: float) -> float:
+    """Warm-up, plateau, linear decay over the last share of the run; `done` is the share behind."""
+    return max(0.0, min(1.0, (step + 1) / WARM_UP_STEPS, (1 - done) / decay))
 
 
 def mix_at(step: int, options: argparse.Namespace) -> Mix:
@@ -67,7 +67,8 @@ class Trainer:
         self.model = DemoModel(Shape())
         weights = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         self.optimizer = Optimizer(weights)
-        self.chunk, self.tokens, self.loss = 0, 0, 0.0
+        self.chunk, self.tokens, self.loss, self.done = 0, 0, 0.0, 0.0
+        self.started = time.monotonic()
         self.checkpoint = options.work / "checkpoint.pt"
         if self.checkpoint.exists():
             saved = torch.load(self.checkpoint, weights_only=True)
@@ -104,8 +105,8 @@ class Trainer:
     def step(self) -> None:
         """One update from the batches of all workers."""
         sizes = [weight.numel() for weight in self.optimizer.weights.values()]
-        flat = torch.zeros(sum(sizes) + 3)
-        views = torch.split(flat[:-3], sizes)
+        flat = torch.zeros(sum(sizes) + 4)
+        views = torch.split(flat[:-4], sizes)
         total = {
             name: view.view_as(weight)
             for (name, weight), view in zip(self.optimizer.weights.items(), views, strict=True)
@@ -113,13 +114,22 @@ class Trainer:
         for _ in range(BATCHES_PER_STEP):
             batch = next(self.batches)
             loss, weight = self.backward(batch, total)
-            flat[-3:] += torch.tensor([loss, weight, float(batch.ids.numel())])
+            flat[-4:-1] += torch.tensor([loss, weight, float(batch.ids.numel())])
+        flat[-1] = self.share_done() / self.options.workers
         dist.all_reduce(flat)
-        flat[:-3] /= flat[-2]
-        self.optimizer.step(total, rate(self.optimizer.steps, self.options))
+        loss, weight, tokens, self.done = flat[-4:].tolist()
+        flat[:-4] /= weight
+        steps = self.optimizer.steps
+        self.optimizer.step(total, rate(self.done, steps, self.options.decay))
         self.sync()
-        self.tokens += int(flat[-1])
-        self.loss += 0.02 * (float(flat[-3] / flat[-2]) - self.loss)
+        self.tokens += int(tokens)
+        self.loss += (0.02 if self.loss else 1.0) * (loss / weight - self.loss)
+
+    def share_done(self) -> float:
+        """The share of the run that is behind, which the workers average."""
+        if self.options.minutes:
+            return (time.monotonic() - self.started) / 60 / float(self.options.minutes)
+        return self.optimizer.steps / float(self.options.steps)
 
     def save(self) -> None:
         state = {"optimizer": self.optimizer.state(), "chunk": self.chunk, "tokens": self.tokens}
@@ -128,15 +138,19 @@ class Trainer:
         fresh.replace(self.checkpoint)
 
     def run(self) -> None:
-        started, before = time.monotonic(), self.tokens
-        while self.optimizer.steps < self.options.steps:
+        """Steps until the run is over, with a line of progress now and then."""
+        before = self.tokens
+        while self.done < 1:
             self.step()
-            done = self.optimizer.steps
-            if self.rank == 0 and done % 20 == 0:
-                speed = (self.tokens - before) / (time.monotonic() - started)
-                print(f"step {done}/{self.options.steps} tokens {self.tokens / 1e6:.2f}M "
-                      f"loss {self.loss:.4f} {speed:.0f} tokens/s", flush=True)  # fmt: skip
-            if self.rank == 0 and (done % self.options.report == 0 or done == self.options.steps):
+            steps = self.optimizer.steps
+            if self.rank == 0 and steps % 20 == 0:
+                speed = (self.tokens - before) / (time.monotonic() - self.started)
+                print(
+                    f"step {steps} ({self.done:.1%}) tokens {self.tokens / 1e6:.2f}M "
+                    f"loss {self.loss:.4f} {speed:.0f} tokens/s",
+                    flush=True,
+                )
+            if self.rank == 0 and (steps % self.options.report == 0 or self.done >= 1):
                 self.save()
                 print(held_out_report(self.model, self.tokenizer), flush=True)
 
