@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from quire.config.engine_args import EngineArgs
+from quire.engine.interrupts import deferred_interrupt
 from quire.engine.llm_engine import LLMEngine, refuse_unsupported
 from quire.errors import RequestError
 from quire.inputs import PromptType
@@ -206,10 +207,12 @@ class LLM:
         outputs: list[RequestOutput] = []
         bar = _ProgressBar(use_tqdm, engine.get_num_unfinished_requests())
         try:
-            while engine.has_unfinished_requests():
-                for output in engine.step():
-                    outputs.append(output)
-                    bar.add(output)
+            with deferred_interrupt() as raise_if_interrupted:
+                while engine.has_unfinished_requests():
+                    for output in engine.step():
+                        outputs.append(output)
+                        bar.add(output)
+                    raise_if_interrupted()
         except BaseException:
             engine.abort_all()
             raise

@@ -73,11 +73,11 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestStateStats | None = None
-    num_cached_tokens: int | None = None
-    """Prompt tokens that a prefix hit saved; None until the request has run."""
     lora_request: None = field(default=None, repr=False)
     encoder_prompt: str | None = field(default=None, repr=False)
     encoder_prompt_token_ids: list[int] | None = field(default=None, repr=False)
+    num_cached_tokens: int | None = None
+    """Prompt tokens that a prefix hit saved."""
     error: str | None = None
     """Why, when an output's `finish_reason` is `error`."""
 

@@ -81,7 +81,9 @@ class _CheckedNames(msgspec.StructMeta):
         return super().__call__(*args, **kwargs)
 
 
-class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True):
+class SamplingParams(
+    msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True, repr_omit_defaults=True
+):
     """Sampling parameters for text generation; validated and normalised when made.
 
     Assigning to a field afterwards is not validated until the request is added.

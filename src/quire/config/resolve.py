@@ -7,6 +7,7 @@ one that works.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -40,6 +41,25 @@ DEFAULT_BLOCK_SIZE = 16
 MAX_BLOCK_SIZE = 1024
 
 
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,), "bool": (bool,), "int": (int,), "float": (int, float),
+    "list[str]": (list, tuple), "dict[str, Any]": (dict,),
+}  # fmt: skip
+
+
+def check_types(args: EngineArgs) -> None:
+    """Raises ConfigError for an argument whose value is not of its declared type."""
+    for field in dataclasses.fields(args):
+        names = [name.strip() for name in str(field.type).split("|")]
+        allowed = [kind for name in names for kind in _TYPES.get(name, ())]
+        value = getattr(args, field.name)
+        if not allowed or value is None:
+            continue
+        is_stray_bool = isinstance(value, bool) and bool not in allowed
+        if is_stray_bool or not isinstance(value, tuple(allowed)):
+            raise ConfigError(f"{field.name} must be {field.type}, got {value!r}")
+
+
 def resolve_dtype(args: EngineArgs, hf_config: Mapping[str, Any], dtypes: Collection[str]) -> Dtype:
     """The arithmetic: bfloat16 unless float32 is asked for or is all that the backend has."""
     stored = str(hf_config.get("dtype") or hf_config.get("torch_dtype") or "float32")
@@ -47,8 +67,8 @@ def resolve_dtype(args: EngineArgs, hf_config: Mapping[str, Any], dtypes: Collec
     wanted = _SPELLINGS.get(args.dtype)
     if args.dtype == "auto":
         wanted = "bfloat16" if "bfloat16" in dtypes else "float32"
-        if stored == "float16":
-            logger.info("the checkpoint is float16; computing in %s", wanted)
+        if stored != wanted:
+            logger.info("the checkpoint is %s; computing in %s", stored, wanted)
     if wanted is None:
         names = ", ".join(("auto", *_SPELLINGS))
         raise ConfigError(f"dtype={args.dtype!r} is not known; use one of {names}")

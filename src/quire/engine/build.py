@@ -78,6 +78,7 @@ def build_engine_config(args: EngineArgs, usage: Usage = "llm") -> EngineConfig:
 
 def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
     """As `build_engine_config`, with the numbers behind it."""
+    resolve.check_types(args)
     checkpoint = _read_checkpoint(args)
     device = choose_device(args.backend, args.num_threads)
     backend = make_backend(device)

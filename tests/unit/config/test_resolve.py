@@ -128,3 +128,30 @@ def test_impossible_recommendations_are_an_error_at_start(tmp_path: Path) -> Non
 def test_served_names() -> None:
     assert resolve.served_names(EngineArgs(), "m") == ("m",)
     assert resolve.served_names(EngineArgs(served_model_name=["a", "b"]), "m") == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"max_model_len": "4096"},
+        {"max_model_len": 4096.0},
+        {"seed": None, "max_num_seqs": True},
+        {"disable_log_stats": "no"},
+        {"gpu_memory_utilization": "half"},
+        {"hf_overrides": "x"},
+        {"served_model_name": 5},
+        {"model": 5},
+    ],
+)
+def test_values_of_a_wrong_type_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{list(given)[-1]} must be"):
+        resolve.check_types(EngineArgs(**given))
+
+
+def test_values_of_the_right_type_pass() -> None:
+    resolve.check_types(
+        EngineArgs(
+            "m", served_model_name=["a"], hf_token=True, gpu_memory_utilization=1, max_model_len=5,
+            hf_overrides={"a": 1},
+        )
+    )  # fmt: skip

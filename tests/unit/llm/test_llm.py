@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,22 +147,24 @@ def test_enqueue_then_wait(llm: LLM) -> None:
     assert [output.prompt for output in outputs] == ["a", "b", "c"]
 
 
-def test_an_interruption_leaves_nothing_behind(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = llm.llm_engine.engine_core.step
+def test_ctrl_c_leaves_nothing_behind(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = llm.llm_engine.engine_core
+    execute = core.executor.execute
     calls = []
 
-    def interrupted() -> Any:
+    def pressed_in_the_middle(plan: Any) -> Any:
         calls.append(1)
         if len(calls) == 3:
-            raise KeyboardInterrupt
-        return step()
+            signal.raise_signal(signal.SIGINT)
+        return execute(plan)
 
-    monkeypatch.setattr(llm.llm_engine.engine_core, "step", interrupted)
+    monkeypatch.setattr(core.executor, "execute", pressed_in_the_middle)
     with pytest.raises(KeyboardInterrupt):
         llm.generate(["a", "b"], GREEDY, use_tqdm=False)
     monkeypatch.undo()
-    assert not llm.llm_engine.engine_core.has_unfinished_requests()
-    llm.llm_engine.engine_core.scheduler.check_integrity()
+    assert len(calls) == 3
+    assert not core.has_unfinished_requests()
+    core.scheduler.check_integrity()
     assert len(llm.generate("a", GREEDY, use_tqdm=False)) == 1
 
 
