@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
+import signal
 
-from quire.config.engine_args import AsyncEngineArgs
-from quire.server import ServerArgs, serve
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback out of half an import
+
+import json  # noqa: E402
+import sys  # noqa: E402
+
+from quire.config.engine_args import AsyncEngineArgs  # noqa: E402
+from quire.server import ServerArgs, serve  # noqa: E402
 
 if __name__ == "__main__":
     options = json.loads(sys.argv[1])

@@ -17,6 +17,8 @@ from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreReques
 _WINDOW = 256
 """Requests and gaps that the live view's percentiles look back on."""
 
+_IDLE = SchedulerStats(num_running=0, num_waiting=0, kv_cache_usage=0.0)
+
 
 @dataclass(slots=True)
 class _Tracked:
@@ -53,7 +55,7 @@ class EngineMetrics:
 
     def __init__(self, config: EngineConfig) -> None:
         self.series = EngineSeries(config)
-        self.latest = SchedulerStats(num_running=0, num_waiting=0, kv_cache_usage=0.0)
+        self.latest = _IDLE
         self.recent_ttft_s: deque[float] = deque(maxlen=_WINDOW)
         self.recent_itl_s: deque[float] = deque(maxlen=_WINDOW)
         self._tracked: dict[str, _Tracked] = {}
@@ -76,8 +78,6 @@ class EngineMetrics:
     def on_outputs(self, outputs: EngineCoreOutputs, stopped_ids: list[str]) -> None:
         """A step's outputs; `stopped_ids` were ended by a stop string, which only the front
         end sees."""
-        if outputs.stats is not None:
-            self._on_stats(outputs.stats)
         num_tokens = 0
         for output in outputs.outputs:
             tracked = self._tracked.get(output.request_id)
@@ -91,6 +91,8 @@ class EngineMetrics:
             self._on_finished(request_id, "stop", outputs.timestamp)
         if num_tokens:
             self.series.iteration_tokens.observe(num_tokens)
+        if outputs.stats is not None:
+            self._on_stats(outputs.stats)
 
     def on_aborted(self, request_ids: list[str], now: float) -> None:
         """Core requests that nobody waits for any longer."""
@@ -157,8 +159,7 @@ class EngineMetrics:
         group.max_tokens_generated = max(group.max_tokens_generated, tracked.num_tokens)
         group.num_open -= 1
         if not self._tracked:
-            # Nothing steps any more that could tell: the last snapshot would stay for good.
-            self._on_stats(SchedulerStats(num_running=0, num_waiting=0, kv_cache_usage=0.0))
+            self._show(_IDLE)
         if not group.num_open:
             series.request_params_n.observe(group.n)
             series.request_max_num_generation_tokens.observe(group.max_tokens_generated)
@@ -181,15 +182,21 @@ class EngineMetrics:
             series.request_time_per_output_token.observe(decode_s / (tracked.num_tokens - 1))
 
     def _on_stats(self, stats: SchedulerStats) -> None:
+        series = self.series
+        series.prefix_cache_queries.inc(stats.num_prefix_queried_tokens)
+        series.prefix_cache_hits.inc(stats.num_prefix_hit_tokens)
+        series.num_preemptions.inc(stats.num_preemptions)
+        # A step that was under way when the last request was aborted still counts it, and no
+        # other step will follow to correct that.
+        self._show(stats if self._tracked else _IDLE)
+
+    def _show(self, stats: SchedulerStats) -> None:
         self.latest = stats
         series = self.series
         series.num_requests_running.set(stats.num_running)
         series.num_requests_waiting.set(stats.num_waiting)
         series.num_requests_waiting_by_reason.of("capacity").set(stats.num_waiting)
         series.kv_cache_usage_perc.set(stats.kv_cache_usage)
-        series.prefix_cache_queries.inc(stats.num_prefix_queried_tokens)
-        series.prefix_cache_hits.inc(stats.num_prefix_hit_tokens)
-        series.num_preemptions.inc(stats.num_preemptions)
 
     def snapshot(self) -> dict[str, Any]:
         """The parts of the live view that are counted here."""

@@ -42,6 +42,10 @@ _DEATH_NOTICE_S = 3.0
 """How long a server with a dead engine stays to say so, before it exits."""
 _CLOSE_S = 5
 _FLUSH_S = 2.0
+_SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may keep the interpreter while another wants it. Python's own 5 ms is many
+steps of a small model: the engine's thread would wait so long after each step, whenever the
+event loop is busy."""
 
 
 def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
@@ -50,6 +54,7 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
     0 after a signal, 1 after a failure, whose cause is the last line of the log.
     """
     begin = time.perf_counter()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         keys = load_api_keys(server_args)
         bound = listening.bind(server_args)

@@ -1,0 +1,168 @@
+"""Beginnings and ends: drain, kill, stop, crash, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from .conftest import RunningServer, StartServer
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
+LONG = {"prompt": "abc", "max_tokens": 1200, "ignore_eos": True}
+ENDLESS = {**LONG, "max_tokens": 2000, "n": 32, "temperature": 1.0}
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
+def _in_flight(server: RunningServer) -> bool:
+    with server.client() as client:
+        return client.get("/load").json()["server_load"] > 0
+
+
+def test_sigterm_lets_requests_finish_and_refuses_new_ones(start_server: StartServer) -> None:
+    server = start_server()
+    with ThreadPoolExecutor(1) as pool, server.client() as client, server.client() as other:
+        running = pool.submit(lambda: client.post("/v1/completions", json=LONG))
+        server.until(lambda: _in_flight(server))
+        server.signal(signal.SIGTERM)
+        server.until(lambda: "Shutting down" in server.log())
+        refused = other.post("/v1/completions", json={"prompt": "a"})
+        assert refused.status_code == 503
+        assert "retry-after" in refused.headers
+        assert other.get("/ready").status_code == 503
+        assert other.get("/live").status_code == 200
+        reply = running.result(30)
+    assert reply.status_code == 200
+    assert reply.json()["usage"]["completion_tokens"] == LONG["max_tokens"]
+    assert server.wait() == 0
+
+
+def test_a_second_signal_ends_at_once(start_server: StartServer) -> None:
+    server = start_server()
+    lines: list[str] = []
+
+    def read() -> None:
+        body = {**ENDLESS, "stream": True}
+        with server.client() as client, client.stream("POST", "/v1/completions", json=body) as r:
+            lines.extend(line for line in r.iter_lines() if line)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    server.until(lambda: _in_flight(server))
+    server.signal(signal.SIGTERM)
+    server.until(lambda: "Shutting down" in server.log())
+    begin = time.monotonic()
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert time.monotonic() - begin < 5
+    reader.join(5)
+    assert lines[-1] == "data: [DONE]"
+    ends = [json.loads(line[6:])["choices"][0]["finish_reason"] for line in lines[-33:-1]]
+    assert set(ends) == {"abort"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("delay_s", [0.1, 0.4, 0.7])
+def test_a_signal_while_loading_ends_at_once(
+    start_server: StartServer, number: signal.Signals, delay_s: float
+) -> None:
+    server = start_server(wait=False)
+    time.sleep(delay_s)
+    begin = time.monotonic()
+    server.signal(number)
+    code = server.wait(5)
+    assert time.monotonic() - begin < 2
+    assert code in (0, 130, -number)
+    assert "Traceback" not in server.log()
+
+
+def test_sigkill_leaves_no_engine_behind(start_server: StartServer) -> None:
+    server = start_server(engine_home="process")
+    (engine_pid,) = server.children()
+    server.signal(signal.SIGKILL)
+    server.process.wait()
+    end = time.monotonic() + 2
+    while _is_alive(engine_pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not _is_alive(engine_pid)
+
+
+@pytest.mark.parametrize(
+    ("number", "cause"), [(signal.SIGKILL, "killed by signal 9"), (signal.SIGSTOP, "SIGSTOP")]
+)
+def test_a_dead_engine_is_told_within_two_seconds(
+    start_server: StartServer, number: signal.Signals, cause: str
+) -> None:
+    server = start_server(engine_home="process")
+    (engine_pid,) = server.children()
+    with ThreadPoolExecutor(2) as pool, server.client() as client:
+        asked = [
+            pool.submit(httpx.post, f"{server.url}/v1/completions", json=body, timeout=30)
+            for body in (ENDLESS, {**ENDLESS, "stream": True})
+        ]
+        server.until(lambda: client.get("/load").json()["server_load"] == 2)
+        os.kill(engine_pid, number)
+        begin = time.monotonic()
+        whole, stream = [one.result(10) for one in asked]
+        assert time.monotonic() - begin < 2.0
+        assert client.get("/ready").status_code == 503
+        assert client.get("/health").status_code == 503
+        assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 503
+    assert whole.status_code == 503
+    assert cause in whole.json()["error"]["message"]
+    assert cause in json.loads(stream.text.split("\n\n")[-3][6:])["error"]["message"]
+    assert server.wait() == 1
+    assert cause in server.lines[-1]
+    assert not _is_alive(engine_pid)
+
+
+def test_an_unix_socket_is_private_and_gone_afterwards(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "q.sock"
+    server = start_server(uds=str(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+    transport = httpx.HTTPTransport(uds=str(path))
+    with httpx.Client(transport=transport, base_url="http://quire") as client:
+        assert client.get("/ready").status_code == 200
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert not path.exists()
+
+
+def test_a_port_in_use_is_one_line(start_server: StartServer) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        server = start_server(wait=False, port=taken.getsockname()[1])
+        assert server.wait() == 1
+    assert "Address already in use" in server.lines[-1]
+    assert "Traceback" not in server.log()
+
+
+def test_what_prevents_loading_is_the_last_line(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server(engine={"model": str(tmp_path / "missing")}, wait=False)
+    assert server.wait() == 1
+    assert "missing" in server.lines[-1]
+    assert "Traceback" not in server.log()
+
+
+def test_an_open_bind_without_a_key_is_refused(start_server: StartServer) -> None:
+    server = start_server(wait=False, host="0.0.0.0")
+    assert server.wait() == 1
+    assert "--api-key" in server.lines[-1]
