@@ -88,6 +88,8 @@ def test_a_conversation_with_ctrl_c_and_ctrl_d(terminal: Terminal, tmp_path: Pat
     terminal.wait_for("[stopped]")
     terminal.wait_for("> ")
     terminal.type("half a line")
+    terminal.wait_for("half a line")
+    time.sleep(0.5)  # for the line editor to have taken all of it
     os.killpg(terminal.process.pid, signal.SIGINT)
     terminal.wait_for("> ")
     terminal.type("/rset\n")

@@ -47,7 +47,8 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
     assert url is not None, "the server ended before it served"
     yield url
     process.send_signal(signal.SIGTERM)
-    log = process.stderr.read()
+    with process.stderr:
+        log = process.stderr.read()
     assert process.wait(timeout=30) == 0, log
     assert "Shut down." in log
 

@@ -103,7 +103,7 @@ def compute() -> Iterator[Finding]:
     try:
         device = choose_device("cpu", None)
         found = make_backend(device).capabilities
-        yield Finding("compute", "good", f"{found.description}, {device.num_threads} threads")
+        yield Finding("compute", "good", found.description)
         yield Finding("compute", "good", f"weights: {', '.join(found.weight_formats)}")
     except (ImportError, OSError, QuireError) as error:
         yield Finding(
