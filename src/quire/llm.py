@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from tqdm import tqdm  # type: ignore[import-untyped]
-
 from quire.config.engine_args import EngineArgs
 from quire.engine.interrupts import deferred_interrupt
 from quire.engine.llm_engine import LLMEngine, refuse_unsupported
@@ -230,7 +228,7 @@ class _ProgressBar:
         self._bar: Any = None
         self._num_in = self._num_out = 0
         if use_tqdm:
-            make = use_tqdm if callable(use_tqdm) else tqdm
+            make = use_tqdm if callable(use_tqdm) else _tqdm()
             self._bar = make(
                 total=total,
                 desc="Processed prompts",
@@ -255,6 +253,13 @@ class _ProgressBar:
         """Leaves the last state on the screen."""
         if self._bar is not None:
             self._bar.close()
+
+
+def _tqdm() -> Callable[..., Any]:
+    """Imported when it is needed: it takes as long to import as all of the engine."""
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    return cast("Callable[..., Any]", tqdm)
 
 
 def _speeds(num_in: float, num_out: float) -> str:

@@ -66,6 +66,8 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     """Longest chunk of one prompt while others run; 0: no bound but the budget."""
+    max_decode_slowdown: float | None = None
+    """How much longer prompts may make a step that others generate in; None: no limit."""
     policy: SchedulingPolicy = "fcfs"
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None

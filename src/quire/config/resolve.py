@@ -31,6 +31,7 @@ Dtype = Literal["float32", "bfloat16"]
 
 _BUDGETS: dict[Usage, int] = {"llm": 4096, "server": 2048}
 _SEQS: dict[Usage, int] = {"llm": 256, "server": 128}
+_SLOWDOWN: dict[Usage, float | None] = {"llm": None, "server": 1.75}
 _QUEUED_REQS: dict[Usage, int | None] = {"llm": None, "server": 1024}
 _QUEUED_TOKENS: dict[Usage, int | None] = {"llm": None, "server": 4 * 1024 * 1024}
 _SPELLINGS: dict[str, str] = {
@@ -147,11 +148,26 @@ def resolve_scheduler(args: EngineArgs, usage: Usage, max_model_len: int) -> Sch
         max_num_seqs=seqs,
         enable_chunked_prefill=chunked,
         long_prefill_token_threshold=args.long_prefill_token_threshold,
+        max_decode_slowdown=_max_decode_slowdown(args, usage, chunked),
         policy=args.scheduling_policy,
         max_num_queued_reqs=args.max_num_queued_reqs or _QUEUED_REQS[usage],
         max_num_queued_tokens=args.max_num_queued_tokens or _QUEUED_TOKENS[usage],
         stream_interval=args.stream_interval,
     )
+
+
+def _max_decode_slowdown(args: EngineArgs, usage: Usage, chunked: bool) -> float | None:
+    wanted = args.max_decode_slowdown
+    if wanted is None:
+        return _SLOWDOWN[usage] if chunked else None
+    if wanted == 0:
+        return None
+    if not math.isfinite(wanted) or wanted <= 1 or not chunked:
+        raise ConfigError(
+            f"max_decode_slowdown must be larger than 1, or 0 for no limit, got {wanted}; it "
+            "needs chunked prefill; try 1.75"
+        )
+    return float(wanted)
 
 
 def resolve_block_size(args: EngineArgs) -> int:

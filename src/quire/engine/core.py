@@ -6,6 +6,7 @@ token ids alone: text is the front end's.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from quire.config.records import EngineConfig
@@ -39,12 +40,14 @@ class EngineCore:
         """
         scheduler = self.scheduler
         plan = scheduler.schedule()
+        begin = time.perf_counter()
         try:
             result = self.executor.execute(plan)
         except BackendError as error:
             logger.exception("a step of %d requests failed", len(plan.request_ids))
             outputs = scheduler.fail(plan, f"the step failed: {error}")
         else:
+            scheduler.observe(plan, time.perf_counter() - begin)
             outputs = scheduler.update(plan, result)
         if not scheduler.has_unfinished_requests() and scheduler.kv.pool.num_held:
             raise IntegrityError("the engine is idle and KV blocks are still held")

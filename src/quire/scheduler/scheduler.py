@@ -22,6 +22,7 @@ from quire.protocol import (
     SchedulerStats,
     StepResult,
 )
+from quire.scheduler.pacing import PrefillPacer
 from quire.scheduler.queue import POLICIES, RequestQueue
 from quire.scheduler.request import FINISH_REASONS, Request, RequestStatus
 from quire.units import ceil_div
@@ -52,6 +53,8 @@ class Scheduler:
         self._max_model_len = max_model_len
         self._num_arrived = 0
         self._counts = _Counts()
+        slowdown = config.max_decode_slowdown
+        self._pacer = None if slowdown is None else PrefillPacer(slowdown)
 
     def add_request(self, message: EngineCoreRequest) -> None:
         """Queues a request. Raises RequestError if its id is taken or it could never run."""
@@ -128,6 +131,13 @@ class Scheduler:
             self.running = [request for request in self.running if not request.is_finished]
         return self._outputs(outputs)
 
+    def observe(self, plan: SchedulePlan, duration_s: float) -> None:
+        """Learns how long an executed plan took, for the pace of prompts."""
+        counts = plan.num_scheduled_tokens
+        if self._pacer is not None and counts:
+            num_generating = counts.count(1)
+            self._pacer.observe(duration_s, num_generating, sum(counts) - num_generating)
+
     def fail(self, plan: SchedulePlan, error: str) -> EngineCoreOutputs:
         """Ends every request of a plan whose execution failed; the others go on."""
         outputs = []
@@ -180,6 +190,8 @@ class Scheduler:
         request_ids, counts = plan.request_ids, plan.num_scheduled_tokens
         num_short = sum([1 for r in running if r.num_tokens - r.num_computed_tokens == 1])
         spare = self.config.max_num_batched_tokens - num_short
+        if num_short and self._pacer is not None:
+            spare = min(spare, self._pacer.limit())
         index = 0
         while index < len(running):
             request = running[index]

@@ -54,6 +54,9 @@ def test_step_bounds_by_usage() -> None:
     server = resolve.resolve_scheduler(EngineArgs(), "server", 1024)
     assert (server.max_num_batched_tokens, server.max_num_seqs) == (2048, 128)
     assert server.max_num_queued_reqs
+    assert (llm.max_decode_slowdown, server.max_decode_slowdown) == (None, 1.75)
+    unpaced = resolve.resolve_scheduler(EngineArgs(max_decode_slowdown=0), "server", 1024)
+    assert unpaced.max_decode_slowdown is None
 
 
 def test_a_small_budget_bounds_the_rows() -> None:
@@ -76,6 +79,8 @@ def test_without_chunked_prefill_the_budget_holds_the_longest_prompt() -> None:
         ({"scheduling_policy": "lifo"}, "fcfs or priority"),
         ({"max_num_queued_reqs": 0}, "max_num_queued_reqs"),
         ({"stream_interval": 0}, "stream_interval"),
+        ({"max_decode_slowdown": 0.5}, "max_decode_slowdown must be larger than 1"),
+        ({"max_decode_slowdown": math.nan}, "max_decode_slowdown must be larger than 1"),
         (
             {"enable_chunked_prefill": False, "max_num_batched_tokens": 512},
             "use at least 1024",

@@ -1,0 +1,47 @@
+"""`PrefillPacer`: how many prompt tokens may ride along in a step that others generate in.
+
+Called by the scheduler; `EngineCore` tells it how long steps took. What it decides is only how
+a prompt is cut into pieces, which changes no bit of any answer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+_WINDOW = 15
+"""Steps remembered of each kind; their median is not moved by a step that was interrupted."""
+_UNKNOWN_LIMIT = 128
+"""Until both costs are known."""
+_PIECE = 16
+"""Limits are multiples of this, and at least this: prompts always advance."""
+
+
+class PrefillPacer:
+    """Keeps a step that generates within `max_slowdown` times what generating alone takes.
+
+    On a CPU a step's time grows with its tokens, so a whole budget of prompt tokens would let
+    everyone who generates wait for seconds. Learns the time of a step without prompt tokens, and
+    what a prompt token adds, from the steps themselves.
+    """
+
+    def __init__(self, max_slowdown: float) -> None:
+        self._max_slowdown = max_slowdown
+        self._generating_s: deque[float] = deque(maxlen=_WINDOW)
+        self._per_token_s: deque[float] = deque(maxlen=_WINDOW)
+
+    def limit(self) -> int:
+        """Most prompt tokens for a step in which somebody generates."""
+        if not self._generating_s or not self._per_token_s:
+            return _UNKNOWN_LIMIT
+        spare_s = (self._max_slowdown - 1) * median(self._generating_s)
+        count = int(spare_s / max(median(self._per_token_s), 1e-9))
+        return max(_PIECE, count // _PIECE * _PIECE)
+
+    def observe(self, duration_s: float, num_generating: int, num_prompt_tokens: int) -> None:
+        """Learns from a step that took `duration_s`."""
+        if not num_prompt_tokens:
+            self._generating_s.append(duration_s)
+        elif num_prompt_tokens >= _PIECE and (self._generating_s or not num_generating):
+            base_s = median(self._generating_s) if num_generating else 0.0
+            self._per_token_s.append(max(0.0, duration_s - base_s) / num_prompt_tokens)

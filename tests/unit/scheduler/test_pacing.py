@@ -1,0 +1,75 @@
+"""PrefillPacer: learns costs from steps, and keeps generating steps near their own pace."""
+
+from __future__ import annotations
+
+from fake_model import Simulation
+
+from quire.scheduler.pacing import PrefillPacer
+
+
+def learned(generating_s: float = 0.040, per_token_s: float = 0.001) -> PrefillPacer:
+    pacer = PrefillPacer(2.0)
+    pacer.observe(512 * per_token_s, 0, 512)
+    for _ in range(5):
+        pacer.observe(generating_s, 8, 0)
+    return pacer
+
+
+def test_a_fixed_limit_until_costs_are_known() -> None:
+    pacer = PrefillPacer(2.0)
+    assert pacer.limit() == 128
+    pacer.observe(0.5, 0, 512)
+    assert pacer.limit() == 128
+
+
+def test_prompt_tokens_take_the_time_that_generating_takes() -> None:
+    assert learned().limit() == 32  # 40 ms of 1 ms each, in whole pieces of 16
+
+
+def test_prompts_always_advance() -> None:
+    assert learned(generating_s=0.001).limit() == 16
+
+
+def test_mixed_steps_teach_what_a_prompt_token_adds() -> None:
+    pacer = learned()
+    for _ in range(15):
+        pacer.observe(0.040 + 64 * 0.00045, 8, 64)
+    assert pacer.limit() == 80
+
+
+def test_one_interrupted_step_changes_nothing() -> None:
+    pacer = learned()
+    pacer.observe(3.0, 8, 0)
+    assert pacer.limit() == 32
+
+
+def test_the_scheduler_cuts_prompts_only_while_others_generate() -> None:
+    sim = Simulation(256, budget=512, max_decode_slowdown=2.0)
+    sim.scheduler._pacer = learned()
+    sim.add("first", list(range(200)), max_tokens=30)
+    assert sim.step().num_scheduled_tokens == [200]
+    sim.add("second", list(range(300, 500)), max_tokens=2)
+    assert sim.step().num_scheduled_tokens == [1, 32]
+    assert sim.step().num_scheduled_tokens == [1, 32]
+    sim.abort("first")
+    assert sim.step().num_scheduled_tokens == [136]
+    sim.run()
+
+
+def test_without_a_limit_a_prompt_takes_the_budget() -> None:
+    sim = Simulation(256, budget=512)
+    sim.add("first", [1], max_tokens=30)
+    sim.step()
+    sim.add("second", list(range(300, 500)), max_tokens=2)
+    assert sim.step().num_scheduled_tokens == [1, 200]
+
+
+def test_steps_are_observed_by_their_kind() -> None:
+    sim = Simulation(256, budget=512, max_decode_slowdown=2.0)
+    sim.add("first", list(range(64)), max_tokens=30)
+    plan = sim.step()
+    sim.scheduler.observe(plan, 0.064)
+    plan = sim.step()
+    sim.scheduler.observe(plan, 0.050)
+    assert sim.scheduler._pacer is not None
+    assert sim.scheduler._pacer.limit() == 48
