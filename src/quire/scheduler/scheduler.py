@@ -22,6 +22,8 @@ from quire.protocol import (
     SchedulerStats,
     StepResult,
 )
+from quire.scheduler.counts import Counts
+from quire.scheduler.integrity import check_requests
 from quire.scheduler.pacing import PrefillPacer
 from quire.scheduler.queue import POLICIES, RequestQueue
 from quire.scheduler.request import FINISH_REASONS, Request, RequestStatus
@@ -52,7 +54,7 @@ class Scheduler:
         """What the worker holds and must forget before the next step."""
         self._max_model_len = max_model_len
         self._num_arrived = 0
-        self._counts = _Counts()
+        self._counts = Counts()
         slowdown = config.max_decode_slowdown
         self._pacer = None if slowdown is None else PrefillPacer(slowdown)
 
@@ -158,20 +160,7 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raises IntegrityError unless requests, queues and blocks agree."""
         self.kv.check_integrity()
-        if len(self.running) + len(self.waiting) != len(self._requests):
-            raise IntegrityError("running and waiting do not add up to the requests there are")
-        if self.running != sorted(self.running, key=_by_sort_key):
-            raise IntegrityError("running requests are out of order")
-        for request in self._requests.values():
-            num_slots = len(request.blocks.block_ids) * self.kv.block_size
-            if request.num_computed_tokens > num_slots:
-                raise IntegrityError(f"{request.request_id} has computed more than it has blocks")
-            if request.num_tokens != len(request.token_ids):
-                raise IntegrityError(f"{request.request_id} has miscounted its tokens")
-            if request.num_computed_tokens >= request.num_tokens:
-                raise IntegrityError(f"{request.request_id} has nothing left to compute")
-            if request.status is not RequestStatus.RUNNING and num_slots:
-                raise IntegrityError(f"{request.request_id} waits and holds blocks")
+        check_requests(self._requests.values(), self.running, len(self.waiting), self.kv.block_size)
 
     def _check_can_ever_run(self, request: Request) -> None:
         num_slots = self.kv.pool.num_blocks * self.kv.block_size
@@ -315,7 +304,7 @@ class Scheduler:
         del self._requests[request.request_id]
 
     def _outputs(self, outputs: list[EngineCoreOutput]) -> EngineCoreOutputs:
-        counts, self._counts = self._counts, _Counts()
+        counts, self._counts = self._counts, Counts()
         stats = SchedulerStats(
             num_running=len(self.running),
             num_waiting=len(self.waiting),
@@ -325,14 +314,3 @@ class Scheduler:
             num_preemptions=counts.num_preemptions,
         )
         return EngineCoreOutputs(outputs=outputs, stats=stats, timestamp=time.time())
-
-
-class _Counts:
-    """What happened since the last snapshot."""
-
-    __slots__ = ("num_hit_tokens", "num_preemptions", "num_queried_tokens")
-
-    def __init__(self) -> None:
-        self.num_preemptions = 0
-        self.num_queried_tokens = 0
-        self.num_hit_tokens = 0
