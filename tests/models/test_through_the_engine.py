@@ -1,0 +1,51 @@
+"""Whole families through `LLM`: batched, chunked, preempted, prefix-hit, still transformers'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from model_cases import CASES, Case, logits_of, prompt_of, write_checkpoint
+
+from quire import LLM, SamplingParams
+from quire.backends.base import Backend
+
+CHOSEN = ("llama-llama3", "mistral-window", "qwen3-biases", "opt-after-projected", "gpt2")
+LENGTHS = (75, 11, 40, 33)
+NEW_TOKENS = 48
+
+
+@pytest.fixture(scope="module", params=[c for c in CASES if c.name in CHOSEN], ids=str)
+def case(request: pytest.FixtureRequest) -> Case:
+    found: Case = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def checkpoint(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(case, tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def llm(checkpoint: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> LLM:
+    """A budget below the prompts; 16 blocks where the four requests come to need 24."""
+    monkeypatch.setenv("QUIRE_BACKEND", backend.capabilities.name)
+    return LLM(
+        str(checkpoint), skip_tokenizer_init=True, dtype="float32", max_model_len=128,
+        max_num_batched_tokens=32, max_num_seqs=4, num_gpu_blocks_override=16,
+    )  # fmt: skip
+
+
+def test_greedy_continuations(case: Case, llm: LLM) -> None:
+    prompts = [prompt_of(case, length) for length in LENGTHS]
+    params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
+    again = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+    inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+    outputs = llm.generate(inputs, params, use_tqdm=False)
+    for prompt, output in zip(prompts, outputs, strict=True):
+        tokens = list(output.outputs[0].token_ids)
+        truth = logits_of(case, prompt + tokens).argmax(axis=1)[len(prompt) - 1 : -1]
+        assert tokens == truth.tolist()
+    [hit] = llm.generate(inputs[-1], again, use_tqdm=False)
+    assert hit.num_cached_tokens == 32
+    assert list(hit.outputs[0].token_ids) == list(outputs[-1].outputs[0].token_ids)[:3]
