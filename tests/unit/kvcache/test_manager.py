@@ -70,6 +70,15 @@ def test_a_release_withdraws_what_was_never_computed() -> None:
     kv.check_integrity()
 
 
+def test_the_tail_of_a_request_is_reused_before_its_beginning() -> None:
+    kv = manager(3)
+    fill(kv, list(range(12)))
+    other = kv.open()
+    kv.allocate_slots(other, list(range(50, 58)), 8)
+    kv.free(other, 0)
+    assert kv.get_computed_blocks(kv.open(), list(range(12))) == [0]
+
+
 def test_room_is_counted_with_the_hits_that_are_free() -> None:
     kv = manager(4)
     fill(kv, list(range(8)))

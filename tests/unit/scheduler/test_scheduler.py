@@ -79,10 +79,10 @@ def test_admission_waits_until_the_whole_prompt_fits() -> None:
 
 
 def test_prompts_in_progress_keep_their_promised_blocks() -> None:
-    sim = Simulation(8, budget=8)
-    sim.add("a", list(range(20)), max_tokens=4)
-    sim.add("b", list(range(100, 116)), max_tokens=4)
-    assert counts(sim.step()) == {"a": 8}
+    sim = Simulation(8, budget=8, long_prefill_token_threshold=4)
+    sim.add("a", list(range(20)), max_tokens=1)
+    sim.add("b", list(range(100, 116)), max_tokens=1)
+    assert counts(sim.step()) == {"a": 4}, "b would take blocks that a's prompt needs"
     sim.run()
     assert sim.num_preemptions == 0
 
