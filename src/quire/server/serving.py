@@ -2,7 +2,7 @@
 
     bind -> load, with /live answering -> ready -> drain -> stop
 
-Called by `quire serve` and `python -m quire.server`, on the main thread, once per process.
+Called by `quire serve`, on the main thread, once per process.
 """
 
 from __future__ import annotations
