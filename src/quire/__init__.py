@@ -25,7 +25,20 @@ _HOMES = {
     "TokensPrompt": "quire.inputs",
 }
 
-__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
+__all__ = [
+    "AsyncEngineArgs",
+    "AsyncLLMEngine",
+    "CompletionOutput",
+    "EngineArgs",
+    "LLM",
+    "LLMEngine",
+    "ModelRegistry",
+    "RequestOutput",
+    "SamplingParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "__version__",
+]
 
 if TYPE_CHECKING:
     from quire.config.engine_args import AsyncEngineArgs, EngineArgs

@@ -42,7 +42,7 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a worker must learn of a request it does not hold: a new one, or one that was preempted."""
+    """What a worker must learn of a request it does not hold: a new or a preempted one."""
 
     request_id: str
     token_ids: list[int]
@@ -58,7 +58,7 @@ class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class SchedulePlan(msgspec.Struct, kw_only=True):
-    """One step's work, decided by the scheduler. `request_ids` and `num_scheduled_tokens` run in parallel."""
+    """One step's work. `request_ids` and `num_scheduled_tokens` run in parallel."""
 
     request_ids: list[str]
     num_scheduled_tokens: list[int]
