@@ -82,15 +82,18 @@ def arithmetic_completion(rng: Random, digits: int) -> Item:
 
 
 def arithmetic_drill(rng: Random) -> list[Piece]:
-    """Lines of equations as plain text, only the results predicted: dense practice."""
-    runs: list[Piece] = []
-    lines = rng.randint(6, 16)
-    while len(runs) < 2 * lines:
+    """Lines of equations as plain text, only the results predicted: dense practice.
+
+    The heading tells it apart from a single equation, after which the text ends.
+    """
+    runs = [Piece("Exercises:\n", False)]
+    last = 2 * rng.randint(6, 16)
+    while len(runs) < last:
         digits = rng.choice((1, 2, 2, 3, 3, 3, 3, 3, 3))
         a, b, sign = _operands(rng, digits, rng.random() < 0.1)
         if is_held_out(_key(a, b, sign)):
             continue
         left, right = equation(a, b, sign).split("=")
-        end = END_OF_TEXT if len(runs) == 2 * lines - 2 else "\n"
+        end = END_OF_TEXT if len(runs) == last - 1 else "\n"
         runs += [Piece(f"{left}=", False), Piece(right + end, True)]
     return runs

@@ -118,9 +118,16 @@ def _wrap_reply(rng: Random, tool: Tool, value: str) -> str:
 
 
 def unneeded_tool_item(rng: Random, plain: Item) -> Item:
-    """A plain question while tools are on offer: answered without a call."""
-    tool = _choose(rng)
+    """A plain question while tools are on offer that do not serve it: answered without a call."""
+    offered = _offered(rng, _choose(rng))
+    names = {tool["function"]["name"] for tool in offered}
+    if "add" in names and " + " in plain.answer:
+        return unneeded_tool_item(rng, plain)
     return Item(
-        "tools not needed", f"unneeded:{plain.key}", plain.prompt, plain.answer,
-        thought="No tool is needed. " + plain.thought, tools=_offered(rng, tool),
-    )  # fmt: skip
+        "tools not needed",
+        f"unneeded:{plain.key}",
+        plain.prompt,
+        plain.answer,
+        thought="No tool is needed. " + plain.thought,
+        tools=offered,
+    )

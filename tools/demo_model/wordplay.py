@@ -87,7 +87,7 @@ def copy_item(rng: Random) -> Item:
 
 def copy_completion(rng: Random) -> Item:
     """A list of words begun a second time as plain text: the purest form of induction."""
-    words = [some_word(rng) for _ in range(rng.randint(4, 20))]
+    words = list(dict.fromkeys(some_word(rng) for _ in range(rng.randint(5, 20))))
     shown = rng.randint(1, 2)
     prompt = " ".join(words) + "\n" + " ".join(words[:shown])
     answer = " " + " ".join(words[shown:])

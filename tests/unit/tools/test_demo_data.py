@@ -88,7 +88,7 @@ def test_digit_steps_give_the_digits_of_the_result() -> None:
 def test_drills_hold_no_held_out_equation() -> None:
     rng = Random(2)
     for _ in range(200):
-        for piece in arithmetic.arithmetic_drill(rng)[::2]:
+        for piece in arithmetic.arithmetic_drill(rng)[1::2]:
             a, sign, b = piece.text.removesuffix("=").split()
             assert not is_held_out(arithmetic._key(int(a), int(b), sign))
 
