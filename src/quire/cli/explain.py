@@ -46,14 +46,14 @@ def execute(args: argparse.Namespace) -> int:
         print(json.dumps(_plain(plan.config), indent=2))
         return 0
     print(format_program(plan.program, fold=not args.full))
-    for title, rows in _sections(plan, args.usage):
+    for title, rows in _sections(plan):
         print(f"\n{title}")
         for name, value in rows:
             print(f"  {name:<26} {value}")
     return 0
 
 
-def _sections(plan: EnginePlan, usage: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def _sections(plan: EnginePlan) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     yield "model", _model_rows(plan)
     yield "parameters", _parameter_rows(plan)
     yield "memory", _memory_rows(plan)
@@ -66,8 +66,7 @@ def _sections(plan: EnginePlan, usage: str) -> Iterator[tuple[str, list[tuple[st
         ],
     )
     yield "bounds of a step", _bound_rows(plan)
-    if usage == "server":
-        yield "bounds of a server", _server_rows()
+    yield "bounds of a server", _server_rows()
 
 
 def _model_rows(plan: EnginePlan) -> list[tuple[str, str]]:

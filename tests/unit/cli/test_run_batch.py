@@ -22,7 +22,7 @@ def run(tmp_path: Path, model: Path, lines: list[str]) -> list[dict[str, Any]]:
 
 def request(custom_id: str, **body: Any) -> str:
     url = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-    body = {"max_tokens": 5, "temperature": 0, **body}
+    body = {"max_tokens": 5, "temperature": 0, "ignore_eos": True, **body}
     return json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": body})
 
 
