@@ -13,8 +13,10 @@ _WINDOW = 15
 """Steps remembered of each kind; their median is not moved by a step that was interrupted."""
 _UNKNOWN_LIMIT = 128
 """Until both costs are known."""
-_PIECE = 16
-"""Limits are multiples of this, and at least this: prompts always advance."""
+_PIECE = 8
+"""Limits are multiples of this."""
+_MIN_LIMIT = 16
+"""Prompts always advance."""
 
 
 class PrefillPacer:
@@ -22,7 +24,8 @@ class PrefillPacer:
 
     On a CPU a step's time grows with its tokens, so a whole budget of prompt tokens would let
     everyone who generates wait for seconds. Learns the time of a step without prompt tokens, and
-    what a prompt token adds, from the steps themselves.
+    what a prompt token adds, from the steps themselves. Where more requests wait for their
+    first token than generate, the delay is worth as many times more.
     """
 
     def __init__(self, max_slowdown: float) -> None:
@@ -30,18 +33,20 @@ class PrefillPacer:
         self._generating_s: deque[float] = deque(maxlen=_WINDOW)
         self._per_token_s: deque[float] = deque(maxlen=_WINDOW)
 
-    def limit(self) -> int:
-        """Most prompt tokens for a step in which somebody generates."""
+    def limit(self, num_generating: int, num_waiting: int) -> int:
+        """Most prompt tokens for a step in which somebody generates; `num_waiting` requests
+        could use them."""
+        weight = max(1.0, num_waiting / num_generating)
         if not self._generating_s or not self._per_token_s:
-            return _UNKNOWN_LIMIT
-        spare_s = (self._max_slowdown - 1) * median(self._generating_s)
+            return int(_UNKNOWN_LIMIT * weight)
+        spare_s = (self._max_slowdown - 1) * median(self._generating_s) * weight
         count = int(spare_s / max(median(self._per_token_s), 1e-9))
-        return max(_PIECE, count // _PIECE * _PIECE)
+        return max(_MIN_LIMIT, count // _PIECE * _PIECE)
 
     def observe(self, duration_s: float, num_generating: int, num_prompt_tokens: int) -> None:
         """Learns from a step that took `duration_s`."""
         if not num_prompt_tokens:
             self._generating_s.append(duration_s)
-        elif num_prompt_tokens >= _PIECE and (self._generating_s or not num_generating):
+        elif num_prompt_tokens >= _MIN_LIMIT and (self._generating_s or not num_generating):
             base_s = median(self._generating_s) if num_generating else 0.0
             self._per_token_s.append(max(0.0, duration_s - base_s) / num_prompt_tokens)

@@ -180,7 +180,9 @@ class Scheduler:
         num_short = sum([1 for r in running if r.num_tokens - r.num_computed_tokens == 1])
         spare = self.config.max_num_batched_tokens - num_short
         if num_short and self._pacer is not None:
-            spare = min(spare, self._pacer.limit())
+            num_startable = min(len(self.waiting), self.config.max_num_seqs - len(running))
+            num_waiting = len(running) - num_short + num_startable
+            spare = min(spare, self._pacer.limit(num_short, num_waiting))
         index = 0
         while index < len(running):
             request = running[index]

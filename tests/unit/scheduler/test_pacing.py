@@ -17,30 +17,30 @@ def learned(generating_s: float = 0.040, per_token_s: float = 0.001) -> PrefillP
 
 def test_a_fixed_limit_until_costs_are_known() -> None:
     pacer = PrefillPacer(2.0)
-    assert pacer.limit() == 128
+    assert pacer.limit(8, 1) == 128
     pacer.observe(0.5, 0, 512)
-    assert pacer.limit() == 128
+    assert pacer.limit(8, 1) == 128
 
 
 def test_prompt_tokens_take_the_time_that_generating_takes() -> None:
-    assert learned().limit() == 32  # 40 ms of 1 ms each, in whole pieces of 16
+    assert learned().limit(8, 1) == 40  # 40 ms of 1 ms each
 
 
 def test_prompts_always_advance() -> None:
-    assert learned(generating_s=0.001).limit() == 16
+    assert learned(generating_s=0.001).limit(8, 1) == 16
 
 
 def test_mixed_steps_teach_what_a_prompt_token_adds() -> None:
     pacer = learned()
     for _ in range(15):
         pacer.observe(0.040 + 64 * 0.00045, 8, 64)
-    assert pacer.limit() == 80
+    assert pacer.limit(8, 1) == 88
 
 
 def test_one_interrupted_step_changes_nothing() -> None:
     pacer = learned()
     pacer.observe(3.0, 8, 0)
-    assert pacer.limit() == 32
+    assert pacer.limit(8, 1) == 40
 
 
 def test_the_scheduler_cuts_prompts_only_while_others_generate() -> None:
@@ -49,11 +49,27 @@ def test_the_scheduler_cuts_prompts_only_while_others_generate() -> None:
     sim.add("first", list(range(200)), max_tokens=30)
     assert sim.step().num_scheduled_tokens == [200]
     sim.add("second", list(range(300, 500)), max_tokens=2)
-    assert sim.step().num_scheduled_tokens == [1, 32]
-    assert sim.step().num_scheduled_tokens == [1, 32]
+    assert sim.step().num_scheduled_tokens == [1, 40]
+    assert sim.step().num_scheduled_tokens == [1, 40]
     sim.abort("first")
-    assert sim.step().num_scheduled_tokens == [136]
+    assert sim.step().num_scheduled_tokens == [120]
     sim.run()
+
+
+def test_many_who_wait_count_for_more_than_few_who_generate() -> None:
+    assert learned().limit(1, 31) == 31 * 40
+    assert learned().limit(16, 16) == 40
+    assert PrefillPacer(2.0).limit(1, 4) == 512
+
+
+def test_only_those_who_could_start_count_as_waiting() -> None:
+    sim = Simulation(256, budget=512, max_seqs=2, max_decode_slowdown=2.0)
+    sim.scheduler._pacer = learned()
+    sim.add("first", [1], max_tokens=30)
+    sim.step()
+    for number in range(10):
+        sim.add(str(number), list(range(300, 500)), max_tokens=2)
+    assert sim.step().num_scheduled_tokens == [1, 40]
 
 
 def test_without_a_limit_a_prompt_takes_the_budget() -> None:
@@ -72,4 +88,4 @@ def test_steps_are_observed_by_their_kind() -> None:
     plan = sim.step()
     sim.scheduler.observe(plan, 0.050)
     assert sim.scheduler._pacer is not None
-    assert sim.scheduler._pacer.limit() == 48
+    assert sim.scheduler._pacer.limit(8, 1) == 48
