@@ -27,7 +27,7 @@ QUIRE_INLINE F32x16 exponential(F32x16 x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   const F32x16 y = (p * (r * r) + r + 1.0f) * exp2_whole(n);
-  return select(x != x, x, y);
+  return if_nan(x, x, y);
 }
 
 QUIRE_INLINE F32x16 tanh_of(F32x16 x) {
@@ -42,7 +42,7 @@ QUIRE_INLINE F32x16 tanh_of(F32x16 x) {
   const F32x16 e = exponential(a * -2.0f);
   const F32x16 large = (1.0f - e) / (1.0f + e);
   const F32x16 signed_large = (F32x16)(bits(large) | (bits(x) & 0x80000000u));
-  return select(a < 0.625f, small, signed_large);
+  return if_less(a, splat(0.625f), small, signed_large);
 }
 
 // 1 + erf(x), from erfc(|x|) = t exp(p(t) - x^2): no cancellation for negative x.
@@ -60,7 +60,7 @@ QUIRE_INLINE F32x16 one_plus_erf(F32x16 x) {
   p = p * t + 1.00002368f;
   p = p * t + -1.26551223f;
   const F32x16 complement = t * exponential(p - z * z);
-  return select(x < 0.0f, complement, 2.0f - complement);
+  return if_less(x, F32x16{}, complement, 2.0f - complement);
 }
 
 template <Activation kind>
@@ -72,7 +72,7 @@ QUIRE_INLINE F32x16 activate(F32x16 x) {
   if constexpr (kind == Activation::kGeluTanh) {
     return 0.5f * x * (1.0f + tanh_of(0.79788456080286536f * (x + 0.044715f * x * x * x)));
   }
-  if constexpr (kind == Activation::kRelu) return select(x < 0.0f, F32x16{}, x);
+  if constexpr (kind == Activation::kRelu) return if_less(x, F32x16{}, F32x16{}, x);
   return x;
 }
 

@@ -35,15 +35,80 @@ QUIRE_INLINE void store(void* p, V v) {
   std::memcpy(p, &v, sizeof v);
 }
 
-QUIRE_INLINE F32x16 splat(float x) { return F32x16{} + x; }
+// Subtracting zero is the one spelling that compilers reduce to a plain broadcast.
+QUIRE_INLINE F32x16 splat(float x) { return x - F32x16{}; }
 QUIRE_INLINE U32x16 bits(F32x16 v) { return (U32x16)v; }
-QUIRE_INLINE F32x16 select(I32x16 mask, F32x16 yes, F32x16 no) { return mask ? yes : no; }
-QUIRE_INLINE F32x16 minimum(F32x16 a, F32x16 b) { return a < b ? a : b; }
-QUIRE_INLINE F32x16 maximum(F32x16 a, F32x16 b) { return a > b ? a : b; }
+
+// Comparisons and changes of width go register by register: gcc lowers them lane by lane on vectors
+// longer than the machine's own (20 times the instructions).
+#if defined(__AVX512F__)
+constexpr int kPartLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kPartLanes = 8;
+#else
+constexpr int kPartLanes = 4;
+#endif
+constexpr int kParts = kLanes / kPartLanes;
+typedef float F32Part __attribute__((vector_size(kPartLanes * 4)));
+typedef int32_t I32Part __attribute__((vector_size(kPartLanes * 4)));
+typedef uint16_t U16Part __attribute__((vector_size(kPartLanes * 2)));
+
+template <class Part>
+struct Parts {
+  Part part[kParts];
+};
+
+template <class Part, class V>
+QUIRE_INLINE Parts<Part> split(V v) {
+  return __builtin_bit_cast(Parts<Part>, v);
+}
+
+// Lane by lane: condition(a, b) ? yes : no.
+template <class Condition>
+QUIRE_INLINE F32x16 choose(F32x16 a, F32x16 b, F32x16 yes, F32x16 no, Condition condition) {
+  const auto x = split<F32Part>(a), y = split<F32Part>(b);
+  auto result = split<F32Part>(no);
+  const auto other = split<F32Part>(yes);
+  for (int i = 0; i < kParts; ++i) {
+    result.part[i] = condition(x.part[i], y.part[i]) ? other.part[i] : result.part[i];
+  }
+  return __builtin_bit_cast(F32x16, result);
+}
+
+QUIRE_INLINE F32x16 if_less(F32x16 a, F32x16 b, F32x16 yes, F32x16 no) {
+  return choose(a, b, yes, no, [](F32Part x, F32Part y) { return x < y; });
+}
+QUIRE_INLINE F32x16 if_nan(F32x16 a, F32x16 yes, F32x16 no) {
+  return choose(a, a, yes, no, [](F32Part x, F32Part y) { return x != y; });
+}
+QUIRE_INLINE F32x16 minimum(F32x16 a, F32x16 b) { return if_less(a, b, a, b); }
+QUIRE_INLINE F32x16 maximum(F32x16 a, F32x16 b) { return if_less(b, a, a, b); }
+
+QUIRE_INLINE F32x16 select(I32x16 mask, F32x16 yes, F32x16 no) {
+  return (F32x16)((mask & (I32x16)yes) | (~mask & (I32x16)no));
+}
+
 QUIRE_INLINE F32x16 absolute(F32x16 v) { return (F32x16)(bits(v) & 0x7fffffffu); }
 
 QUIRE_INLINE F32x16 bf16_to_f32(U16x16 v) {
-  return (F32x16)(__builtin_convertvector(v, U32x16) << 16);
+  const auto narrow = split<U16Part>(v);
+  Parts<I32Part> wide;
+  for (int i = 0; i < kParts; ++i) {
+    wide.part[i] = __builtin_convertvector(narrow.part[i], I32Part) << 16;
+  }
+  return __builtin_bit_cast(F32x16, wide);
+}
+
+// The low halves of sixteen words.
+QUIRE_INLINE U16x16 narrow(Parts<I32Part> v) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  const __m256i both = _mm256_packus_epi32((__m256i)v.part[0], (__m256i)v.part[1]);
+  return (U16x16)_mm256_permute4x64_epi64(both, 0xd8);
+#else
+  Parts<U16Part> result;
+  for (int i = 0; i < kParts; ++i) result.part[i] = __builtin_convertvector(v.part[i], U16Part);
+  return __builtin_bit_cast(U16x16, result);
+#endif
 }
 
 // Round to nearest, ties to even; a NaN stays a (quiet) NaN.
@@ -52,11 +117,14 @@ QUIRE_INLINE U16x16 f32_to_bf16(F32x16 v) {
   // The instruction also flushes subnormals, as the bfloat16 products do.
   return (U16x16)_mm512_cvtneps_pbh((__m512)v);
 #else
-  const U32x16 u = bits(v);
-  const U32x16 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  const U32x16 quiet = (u >> 16) | 0x40u;
-  const U32x16 result = (U32x16)((u & 0x7fffffffu) > 0x7f800000u ? (I32x16)quiet : (I32x16)rounded);
-  return __builtin_convertvector(result, U16x16);
+  auto word = split<I32Part>(v);
+  for (int i = 0; i < kParts; ++i) {
+    const I32Part u = word.part[i];
+    const I32Part high = (u >> 16) & 0xffff;
+    const I32Part rounded = ((u + 0x7fff + (high & 1)) >> 16) & 0xffff;
+    word.part[i] = (u & 0x7fffffff) > 0x7f800000 ? high | 0x40 : rounded;
+  }
+  return narrow(word);
 #endif
 }
 

@@ -51,35 +51,34 @@ struct MicroArgs {
 template <class Product, int kRows, int kColumns, int kStrips>
 void micro_kernel(const MicroArgs& args) {
   constexpr int kVectors = kColumns / kVectorLanes;
-  constexpr int kUnits = Product::kUnits;
   Vector sums[kRows][kStrips * kVectors] = {};
   const uint32_t* x = args.x;
   const uint8_t* weight = args.weight;
   const uint8_t* ahead = args.ahead;
   for (int64_t step = 0; step < args.steps; ++step) {
+#pragma GCC unroll 4
+    for (int s = 0; s < kStrips; ++s) {
+      __builtin_prefetch(ahead + s * args.strip_bytes);
+      __builtin_prefetch(ahead + s * args.strip_bytes + 64);
+    }
     typename Product::Weight w[kStrips * kVectors];
 #pragma GCC unroll 16
     for (int v = 0; v < kStrips * kVectors; ++v) {
       w[v] = Product::weight(weight + (v / kVectors) * args.strip_bytes +
                              (v % kVectors) * sizeof(Vector));
     }
-#pragma GCC unroll 4
-    for (int s = 0; s < kStrips; ++s) {
-      __builtin_prefetch(ahead + s * args.strip_bytes);
-      __builtin_prefetch(ahead + s * args.strip_bytes + 64);
-    }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-      for (int u = 0; u < kUnits; ++u) {
-        const typename Product::Broadcast b = Product::broadcast(x + u * kRows + r);
+      for (int u = 0; u < Product::kUnits; ++u) {
+        const auto b = Product::broadcast(x + u * kRows + r);
 #pragma GCC unroll 16
         for (int v = 0; v < kStrips * kVectors; ++v) {
           sums[r][v] = Product::multiply_add(sums[r][v], b, w[v], u);
         }
       }
     }
-    x += kUnits * kRows;
+    x += Product::kUnits * kRows;
     weight += kStepBytes;
     ahead += args.ahead_step;
   }
@@ -139,8 +138,18 @@ struct VectorFamily {
 
   static void pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t /*tile_rows*/,
                         int64_t k_padded, uint8_t* out) {
-    auto* units = reinterpret_cast<uint32_t*>(out);
-    for (int64_t r = 0; r < rows; ++r) Product::pack_row(x, row0 + r, k_padded, rows, units + r);
+    constexpr int64_t kChunkUnits = kChunk / kDepth * Product::kUnits;
+    auto* to = reinterpret_cast<uint32_t*>(out);
+    uint32_t units[kMaxTileRows][kChunkUnits];
+    for (int64_t k = 0; k < k_padded; k += kChunk) {
+      const int64_t width = std::min(kChunk, k_padded - k) / kDepth * Product::kUnits;
+      for (int64_t r = 0; r < rows; ++r) {
+        Product::units_of(x, row0 + r, k, std::min(kChunk, x.k - k), units[r]);
+      }
+      for (int64_t i = 0; i < width; ++i, to += rows) {
+        for (int64_t r = 0; r < rows; ++r) to[r] = units[r][i];
+      }
+    }
   }
 
   static void begin(int64_t) {}

@@ -1,7 +1,8 @@
 // How one line of packed weights meets one element of x, for each kind of product.
 //
-// A product says what a step of K is: kDepth elements of K, kUnits broadcasts of 4 bytes for each
-// row of x, and one line of weights. `pack_row` writes a row of x as those units, `stride` apart.
+// A product says what a step of K is: kDepth elements of K in one line of weights, that meet
+// kUnits broadcasts of 4 bytes for each row of x. `units_of` reads a
+// chunk of a row of x as those units.
 #pragma once
 
 #include "linear/family.h"
@@ -36,22 +37,30 @@ QUIRE_INLINE Vector fused(Vector sum, Vector a, Vector b) {
 #endif
 }
 
-QUIRE_INLINE float read_f32(const Rows& x, int64_t row, int64_t k) {
-  const void* p = x.row(row);
-  return x.dtype == DType::kF32 ? static_cast<const float*>(p)[k]
-                                : bf16_to_f32(static_cast<const uint16_t*>(p)[k]);
+constexpr int64_t kChunk = 64;  // elements of a row of x that are converted at a time
+
+// `count` elements of a row as float32, zeros after them up to kChunk.
+QUIRE_INLINE void read_chunk(const Rows& x, int64_t row, int64_t k, int64_t count, float* out) {
+  const auto* f32 = static_cast<const float*>(x.row(row)) + k;
+  const auto* bf16 = static_cast<const uint16_t*>(x.row(row)) + k;
+  const bool is_f32 = x.dtype == DType::kF32;
+  if (count == kChunk) {
+    for (int64_t i = 0; i < kChunk; i += kLanes) {
+      store(out + i, is_f32 ? load<F32x16>(f32 + i) : bf16_to_f32(load<U16x16>(bf16 + i)));
+    }
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) out[i] = is_f32 ? f32[i] : bf16_to_f32(bf16[i]);
+  for (int64_t i = count; i < kChunk; ++i) out[i] = 0.0f;
 }
 
-QUIRE_INLINE uint16_t read_bf16(const Rows& x, int64_t row, int64_t k) {
-  const void* p = x.row(row);
-  return x.dtype == DType::kF32 ? f32_to_bf16(static_cast<const float*>(p)[k])
-                                : static_cast<const uint16_t*>(p)[k];
-}
-
-QUIRE_INLINE uint32_t as_bits(float f) {
-  uint32_t u;
-  std::memcpy(&u, &f, sizeof u);
-  return u;
+// The same rounded to bfloat16.
+QUIRE_INLINE void read_chunk(const Rows& x, int64_t row, int64_t k, int64_t count, uint16_t* out) {
+  float chunk[kChunk];
+  read_chunk(x, row, k, count, chunk);
+  for (int64_t i = 0; i < kChunk; i += kLanes) {
+    store(out + i, f32_to_bf16(load<F32x16>(chunk + i)));
+  }
 }
 
 struct F32Product {
@@ -64,13 +73,15 @@ struct F32Product {
   static QUIRE_INLINE Broadcast broadcast(const uint32_t* unit) {
     float f;
     std::memcpy(&f, unit, sizeof f);
-    return Vector{} + f;
+    return f - Vector{};
   }
   static QUIRE_INLINE Vector multiply_add(Vector sum, Broadcast x, Weight w, int /*unit*/) {
     return fused(sum, x, w);
   }
-  static void pack_row(const Rows& x, int64_t row, int64_t, int64_t stride, uint32_t* out) {
-    for (int64_t k = 0; k < x.k; ++k) out[k * stride] = as_bits(read_f32(x, row, k));
+  static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, uint32_t* out) {
+    float chunk[kChunk];
+    read_chunk(x, row, k, count, chunk);
+    std::memcpy(out, chunk, sizeof chunk);
   }
 };
 
@@ -93,12 +104,10 @@ struct Bf16Widened {
   static QUIRE_INLINE Vector multiply_add(Vector sum, Broadcast x, const Weight& w, int unit) {
     return fused(sum, x, w.unit[unit]);
   }
-  static void pack_row(const Rows& x, int64_t row, int64_t k_padded, int64_t stride,
-                       uint32_t* out) {
-    for (int64_t k = 0; k < x.k; ++k) {
-      out[k * stride] = static_cast<uint32_t>(read_bf16(x, row, k)) << 16;
-    }
-    for (int64_t k = x.k; k < k_padded; ++k) out[k * stride] = 0;
+  static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, uint32_t* out) {
+    uint16_t chunk[kChunk];
+    read_chunk(x, row, k, count, chunk);
+    for (int64_t i = 0; i < kChunk; ++i) out[i] = static_cast<uint32_t>(chunk[i]) << 16;
   }
 };
 
@@ -118,13 +127,10 @@ struct Bf16Dot {
   static QUIRE_INLINE Vector multiply_add(Vector sum, Broadcast x, Weight w, int /*unit*/) {
     return _mm512_dpbf16_ps(sum, x, w);
   }
-  static void pack_row(const Rows& x, int64_t row, int64_t k_padded, int64_t stride,
-                       uint32_t* out) {
-    for (int64_t k = 0; k < k_padded; k += 2) {
-      const uint32_t low = read_bf16(x, row, k);
-      const uint32_t high = k + 1 < x.k ? read_bf16(x, row, k + 1) : 0;
-      out[k / 2 * stride] = low | high << 16;
-    }
+  static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, uint32_t* out) {
+    uint16_t chunk[kChunk];
+    read_chunk(x, row, k, count, chunk);
+    std::memcpy(out, chunk, sizeof chunk);
   }
 };
 #endif
