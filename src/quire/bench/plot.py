@@ -68,21 +68,30 @@ def text(
     )
 
 
-def line_chart(box: Box, title: str, unit: str, series: Sequence[Series]) -> str:
-    """Lines over a shared x axis in seconds, with a legend."""
+def line_chart(
+    box: Box,
+    title: str,
+    unit: str,
+    series: Sequence[Series],
+    x_labels: Sequence[tuple[float, str]] | None = None,
+) -> str:
+    """Lines over a shared x axis, with a legend; the axis is in seconds unless it is labelled."""
     points = [point for one in series for point in one.points]
     if not points:
         return text(box.left, box.top + 20, f"{title}: no data")
     x_ticks = nice_ticks(0, max(x for x, _ in points))
+    if x_labels is not None:
+        x_ticks = [x for x, _ in x_labels]
+    names = [f"{tick:g} s" for tick in x_ticks] if x_labels is None else [n for _, n in x_labels]
     y_ticks = nice_ticks(0, max(max(y for _, y in points), 1e-9))
     parts = [text(box.left, box.top - 12, f"{title} ({unit})", size=14, bold=True)]
     for tick in y_ticks:
         y = _scale(tick, y_ticks, box.top + box.height, box.top)
         parts.append(_rule(box.left, y, box.left + box.width, y))
         parts.append(text(box.left - 6, y + 4, f"{tick:g}", size=11, anchor="end"))
-    for tick in x_ticks:
+    for tick, name in zip(x_ticks, names, strict=True):
         x = _scale(tick, x_ticks, box.left, box.left + box.width)
-        parts.append(text(x, box.top + box.height + 16, f"{tick:g} s", size=11, anchor="middle"))
+        parts.append(text(x, box.top + box.height + 16, name, size=11, anchor="middle"))
     for number, one in enumerate(series):
         color = COLORS[number % len(COLORS)]
         path = " ".join(
@@ -145,7 +154,8 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def _scale(value: float, ticks: Sequence[float], start: float, end: float) -> float:
-    return start + (value - ticks[0]) / (ticks[-1] - ticks[0]) * (end - start)
+    span = (ticks[-1] - ticks[0]) or 1.0
+    return start + (value - ticks[0]) / span * (end - start)
 
 
 def _rule(x1: float, y1: float, x2: float, y2: float) -> str:
