@@ -41,16 +41,20 @@ class LLM:
         Keywords are those of `EngineArgs`. Raises ConfigError, ModelError or BackendError.
         """
         engine_args.setdefault("disable_log_stats", True)
-        self.llm_engine = LLMEngine.from_engine_args(EngineArgs(model=model, **engine_args))
-        self._numbers = itertools.count()
+        self._start(EngineArgs(model=model, **engine_args))
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> LLM:
         """From arguments that are collected already."""
         llm = cls.__new__(cls)
-        llm.llm_engine = LLMEngine.from_engine_args(engine_args)
-        llm._numbers = itertools.count()
+        llm._start(engine_args)
         return llm
+
+    def _start(self, engine_args: EngineArgs) -> None:
+        self.llm_engine = LLMEngine.from_engine_args(engine_args)
+        self._numbers = itertools.count()
+        self._unclaimed: list[RequestOutput] = []
+        """Finished while other requests were waited for."""
 
     def generate(
         self,
@@ -216,9 +220,11 @@ class LLM:
             raise
         finally:
             bar.close()
-        wanted = None if ids is None else set(ids)
-        kept = [output for output in outputs if wanted is None or output.request_id in wanted]
-        return sorted(kept, key=lambda output: int(output.request_id))
+        outputs += self._unclaimed
+        wanted = {output.request_id for output in outputs} if ids is None else set(ids)
+        self._unclaimed = [output for output in outputs if output.request_id not in wanted]
+        mine = [output for output in outputs if output.request_id in wanted]
+        return sorted(mine, key=lambda output: int(output.request_id))
 
 
 class _ProgressBar:

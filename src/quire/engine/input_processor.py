@@ -54,7 +54,6 @@ class InputProcessor:
         self.model_config = config.model
         self.tokenizer = tokenizer
         self._policy = config.scheduler.policy
-        self._num_kv_slots = config.cache.num_blocks * config.cache.block_size
         self._numbers = itertools.count()
         self._seeds = itertools.count()
         eos = None if tokenizer is None else tokenizer.eos_token_id

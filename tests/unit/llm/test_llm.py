@@ -147,6 +147,15 @@ def test_enqueue_then_wait(llm: LLM) -> None:
     assert [output.prompt for output in outputs] == ["a", "b", "c"]
 
 
+def test_what_was_enqueued_is_not_lost_to_another_call(llm: LLM) -> None:
+    ids = llm.enqueue("a", GREEDY)
+    [other] = llm.generate("b", GREEDY, use_tqdm=False)
+    assert other.prompt == "b"
+    [kept] = llm.wait_for_completion(use_tqdm=False)
+    assert (kept.request_id, kept.prompt) == (ids[0], "a")
+    assert llm.wait_for_completion(use_tqdm=False) == []
+
+
 def test_ctrl_c_leaves_nothing_behind(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     core = llm.llm_engine.engine_core
     execute = core.executor.execute
