@@ -81,11 +81,14 @@ def _responses(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
         schema = by_type[id(endpoint.response)]
     content: dict[str, Any] = {endpoint.media: {"schema": schema}}
     if endpoint.stream is not None:
-        # Each event's data is a document of this type; the stream as a whole is text.
-        content["text/event-stream"] = {
-            "schema": {"type": "string"},
-            "x-event-schema": by_type[id(endpoint.stream)],
+        document = {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": by_type[id(endpoint.stream)],
         }
+        data = {"anyOf": [{"const": "[DONE]"}, document]}
+        events = {"type": "object", "properties": {"data": data}, "required": ["data"]}
+        content["text/event-stream"] = {"schema": events}
     responses = {"200": {"description": _STATUS_TEXTS[200], "content": content}}
     error = {"application/json": {"schema": {"$ref": _REF.format(name="ErrorResponse")}}}
     for status in (*endpoint.errors, 401, 503):
@@ -121,7 +124,7 @@ def _docs_operation(path: str, method: str, operation: dict[str, Any]) -> str:
         lines.append(f"<li>body: {_docs_schema(body['schema'])}</li>")
     for status, response in operation["responses"].items():
         shown = [
-            f"{html.escape(media)} {_docs_schema(held.get('x-event-schema', held['schema']))}"
+            f"{html.escape(media)} {_docs_schema(held['schema'])}"
             for media, held in response["content"].items()
         ]
         text = html.escape(response["description"])
@@ -131,6 +134,8 @@ def _docs_operation(path: str, method: str, operation: dict[str, Any]) -> str:
 
 
 def _docs_schema(schema: dict[str, Any]) -> str:
+    for choice in schema.get("properties", {}).get("data", {}).get("anyOf", []):
+        schema = choice.get("contentSchema", schema)
     reference = schema.get("$ref") or schema.get("items", {}).get("$ref")
     if reference is None:
         return html.escape(str(schema.get("type", "")))

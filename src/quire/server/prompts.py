@@ -19,6 +19,7 @@ from quire.server.schema.chat import ChatMessage, ChatRequest
 from quire.server.schema.completion import CompletionRequest
 from quire.server.schema.service import TokenizeRequest
 from quire.tokenizer import Tokenizer
+from quire.tokenizer.chat_template import check_template_kwargs
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,11 @@ def _render(
     context: ServerContext, request: ChatRequest | TokenizeRequest, messages: list[ChatMessage]
 ) -> str:
     variables = dict(request.chat_template_kwargs or {})
+    check_template_kwargs(variables)  # before they are arguments of anything
+    if "self" in variables:
+        raise RequestError(
+            "chat_template_kwargs must not hold 'self'", parameter="chat_template_kwargs"
+        )
     if request.reasoning_effort is not None:
         variables["reasoning_effort"] = request.reasoning_effort
     return context.chat_renderer().render(

@@ -11,14 +11,7 @@ from typing import Any
 
 import pytest
 
-from quire.config import (
-    CacheConfig,
-    DeviceConfig,
-    EngineConfig,
-    ModelConfig,
-    ObservabilityConfig,
-    SchedulerConfig,
-)
+from quire.config import EngineConfig
 from quire.engine.client import EngineCoreClient, EngineListener
 from quire.engine.process_home import ProcessHome
 from quire.engine.thread_home import ThreadHome
@@ -32,18 +25,9 @@ if FAKES not in sys.path:
 
 
 def make_config(model: str = "fake", max_num_seqs: int = 4) -> EngineConfig:
-    return EngineConfig(
-        model=ModelConfig(
-            model=model, path=Path("/nowhere/fake"), tokenizer_path=None,
-            hf_config={"architectures": ["Fake"], "nested": {"a": [1, 2.5, None]}},
-            architecture="Fake", dtype="float32", max_model_len=512, vocab_size=256,
-            served_model_name=("fake",), eos_token_ids=(0,),
-        ),
-        cache=CacheConfig(16, 100, "float32", True, 1024),
-        scheduler=SchedulerConfig(max_num_batched_tokens=256, max_num_seqs=max_num_seqs),
-        device=DeviceConfig("reference", None, 1),
-        observability=ObservabilityConfig(log_stats=False, stats_interval_s=10.0),
-    )  # fmt: skip
+    from fake_engine import fake_config
+
+    return fake_config(model=model, max_num_seqs=max_num_seqs)
 
 
 def make_request(request_id: str, prompt: list[int], max_tokens: int = 4) -> EngineCoreRequest:

@@ -1,0 +1,83 @@
+"""Schemathesis over /openapi.json, with data that fits the schemas and data that does not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import RunningServer, StartServer
+from .test_crowds import canary
+
+pytest.importorskip("schemathesis")
+
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,"
+    "response_schema_conformance,negative_data_rejection"
+)
+
+NOT_LIVE = ("--exclude-path", "/quire/live")
+"""Its stream never ends."""
+
+
+def run_schemathesis(server: RunningServer, directory: Path, *options: str) -> None:
+    """Runs the tool, to which every 5xx is a failure; then asks whether all is well."""
+    text = canary(server)
+    command = [
+        sys.executable, "-W", "ignore", "-m", "schemathesis.cli", "run",
+        f"{server.url}/openapi.json", "--checks", CHECKS, "--mode", "all",
+        "--suppress-health-check", "all", "--request-timeout", "20",
+        "--generation-deterministic", "--no-color", "--workers", "2", *options,
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, timeout=540, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    assert canary(server) == text
+    server.until_idle()
+    assert not [name for name, value in server.metrics().items() if '"5xx"' in name and value]
+
+
+def num_good(server: RunningServer, path: str) -> float:
+    """Requests to a path that were answered with success."""
+    name = f'http_requests_total{{handler="{path}",method="POST",status="2xx"}}'
+    return server.metrics()[name]
+
+
+def test_no_request_that_a_schema_suggests_breaks_it(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    """Every boundary of every field once; the other endpoints' fields are a part of these."""
+    server = start_server()
+    chat = ("--include-path", "/v1/chat/completions")
+    run_schemathesis(server, tmp_path, "--phases", "coverage", *chat)
+    assert num_good(server, "/v1/chat/completions") > 10
+
+
+def test_no_random_request_breaks_it(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server()
+    examples = ("--phases", "fuzzing", "--max-examples", "25")
+    run_schemathesis(server, tmp_path, *examples, *NOT_LIVE)
+    assert num_good(server, "/tokenize") > 5
+
+
+@pytest.mark.long
+def test_many_requests_break_nothing(start_server: StartServer, tmp_path: Path) -> None:
+    phases = ("--phases", "coverage,fuzzing", "--max-examples", "300")
+    run_schemathesis(start_server(), tmp_path, *phases, *NOT_LIVE)
+
+
+def test_the_document_names_every_route(server: RunningServer) -> None:
+    with server.client() as client:
+        document = client.get("/openapi.json").raise_for_status().json()
+        page = client.get("/docs").raise_for_status().text
+    paths = set(document["paths"])
+    assert {"/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize"} <= paths
+    assert all(path in page for path in paths)
+    references = {
+        part.split('"')[0] for part in json.dumps(document).split("#/components/schemas/")[1:]
+    }
+    assert references <= set(document["components"]["schemas"])

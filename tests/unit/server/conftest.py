@@ -1,0 +1,85 @@
+"""The whole application in this process, over the fake core: answers computed by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+FAKES = str(Path(__file__).parents[2] / "fakes")
+if FAKES not in sys.path:
+    sys.path.insert(0, FAKES)
+
+
+class Harness:
+    """An application and its context; `run` gives a test a client inside an event loop."""
+
+    def __init__(self, context: Any, app: Any) -> None:
+        self.context = context
+        self.app = app
+
+    def run(self, scenario: Callable[[httpx.AsyncClient], Awaitable[Any]], **options: Any) -> Any:
+        async def main() -> Any:
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://quire", timeout=20, **options
+            ) as client:
+                return await scenario(client)
+
+        return asyncio.run(main())
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """One request."""
+        return self.run(lambda client: client.request(method, path, **options))
+
+    def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
+        """One POST with a JSON body."""
+        return self.request("POST", path, json=body, **options)
+
+
+MakeHarness = Callable[..., Harness]
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tiny_model import write_tiny_model
+
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def make_harness(tiny_model: Path) -> Iterator[MakeHarness]:
+    from fake_core import FakeCore
+    from fake_engine import fake_engine
+
+    from quire.server import ServerArgs
+    from quire.server.app import build_app
+    from quire.server.context import ServerContext
+    from quire.tokenizer.chat_template import ChatRenderer
+
+    engines = []
+
+    def make(keys: tuple[str, ...] = (), is_loaded: bool = True, **options: Any) -> Harness:
+        scheduler = options.pop("scheduler", {})
+        context = ServerContext(ServerArgs(**options), ("tiny", "alias"))
+        if is_loaded:
+            engine = fake_engine(tiny_model, FakeCore, **scheduler)
+            engines.append(engine)
+            context.engine = engine
+            assert engine.tokenizer is not None
+            context.chat = ChatRenderer.from_directory(tiny_model, engine.tokenizer.roles)
+        return Harness(context, build_app(context, keys))
+
+    yield make
+    for engine in engines:
+        engine.shutdown()
+
+
+@pytest.fixture
+def harness(make_harness: MakeHarness) -> Harness:
+    return make_harness()

@@ -1,0 +1,189 @@
+"""What the generating endpoints answer, byte by byte: the fake core counts up from the prompt."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from .conftest import Harness, MakeHarness
+
+
+def events_of(reply: httpx.Response) -> list[Any]:
+    lines = [line[6:] for line in reply.text.split("\n\n") if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def ids(harness: Harness, text: str) -> list[int]:
+    tokens = harness.post("/tokenize", {"prompt": text}).json()["tokens"]
+    assert len(tokens) == len(text.encode())
+    return tokens
+
+
+def text_of(harness: Harness, tokens: list[int]) -> str:
+    return harness.post("/detokenize", {"tokens": tokens}).json()["prompt"]
+
+
+def test_a_completion_counts_up(harness: Harness) -> None:
+    (last,) = ids(harness, "A")
+    reply = harness.post("/v1/completions", {"prompt": "A", "max_tokens": 3, "model": "alias"})
+    body = reply.json()
+    assert reply.status_code == 200
+    assert body["id"].startswith("cmpl-")
+    assert body["object"] == "text_completion"
+    assert body["model"] == "alias"
+    choice = body["choices"][0]
+    assert choice["text"] == text_of(harness, [last + 1, last + 2, last + 3]) == "BCD"
+    assert (choice["index"], choice["finish_reason"], choice["stop_reason"]) == (0, "length", None)
+    assert body["usage"] == {
+        "prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }  # fmt: skip
+
+
+def test_echo_n_and_several_prompts_are_indexed_in_order(harness: Harness) -> None:
+    body = {"prompt": ["A", "K"], "max_tokens": 2, "n": 2, "echo": True}
+    reply = harness.post("/v1/completions", body).json()
+    texts = [(choice["index"], choice["text"]) for choice in reply["choices"]]
+    assert texts == [(0, "ABC"), (1, "ABC"), (2, "KLM"), (3, "KLM")]
+    assert reply["usage"]["prompt_tokens"] == 2
+    assert reply["usage"]["completion_tokens"] == 8
+    nothing = harness.post("/v1/completions", {**body, "max_tokens": 0}).json()
+    assert [choice["text"] for choice in nothing["choices"]] == ["A", "A", "K", "K"]
+    assert nothing["usage"]["completion_tokens"] == 0
+    stream = harness.post("/v1/completions", {**body, "max_tokens": 0, "stream": True})
+    assert [event["choices"][0]["text"] for event in events_of(stream)] == ["A", "A", "K", "K"]
+
+
+def test_a_stream_ends_with_usage_and_done(harness: Harness) -> None:
+    body = {
+        "prompt": "A", "max_tokens": 3, "stream": True, "stream_options": {"include_usage": True},
+        "include_metrics": True,
+    }  # fmt: skip
+    reply = harness.post("/v1/completions", body)
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    events = events_of(reply)
+    *parts, last = events
+    assert "".join(part["choices"][0]["text"] for part in parts) == "BCD"
+    assert all(part["usage"] is None for part in parts)
+    assert parts[-1]["choices"][0]["finish_reason"] == "length"
+    assert last["choices"] == []
+    assert last["usage"]["total_tokens"] == 4
+    assert last["metrics"]["time_to_first_token_ms"] > 0
+    assert len({event["id"] for event in events}) == 1
+
+
+def test_stop_strings_and_tokens_end_a_reply(harness: Harness) -> None:
+    by_string = harness.post("/v1/completions", {"prompt": "A", "max_tokens": 9, "stop": "E"})
+    choice = by_string.json()["choices"][0]
+    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("BCD", "stop", "E")
+    (e,) = ids(harness, "E")
+    by_token = harness.post(
+        "/v1/completions", {"prompt": "A", "max_tokens": 9, "stop_token_ids": [e]}
+    )
+    choice = by_token.json()["choices"][0]
+    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("BCD", "stop", e)
+
+
+def test_a_chat_is_rendered_and_answered(harness: Harness) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 2}
+    reply = harness.post(
+        "/v1/chat/completions", {**body, "return_prompt_text": True, "return_token_ids": True}
+    ).json()
+    (newline,) = ids(harness, "\n")  # the prompt's last token
+    assert reply["prompt_text"].endswith("<|im_start|>assistant\n")
+    assert reply["choices"][0]["token_ids"] == [newline + 1, newline + 2]
+    assert reply["choices"][0]["message"]["role"] == "assistant"
+    events = events_of(harness.post("/v1/chat/completions", {**body, "stream": True}))
+    first = events[0]["choices"][0]["delta"]
+    assert first == {"role": "assistant", "content": ""} or first["role"] == "assistant"
+    text = "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+    assert text == reply["choices"][0]["message"]["content"]
+
+
+def test_parts_tools_and_echo_of_a_chat(harness: Harness) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    body = {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": "So"},
+        ],
+        "tools": [tool], "tool_choice": "none", "max_tokens": 1, "echo": True,
+        "add_generation_prompt": False, "continue_final_message": True,
+    }  # fmt: skip
+    shown = harness.post("/v1/chat/completions/render", body).json()
+    assert "a\nb" in shown["prompt"]
+    assert shown["prompt"].endswith("So")
+    reply = harness.post("/v1/chat/completions", body).json()
+    assert reply["choices"][0]["message"]["content"].startswith("So")
+    no_tools = {**body, "continue_final_message": False}
+    assert '"name": "f"' in harness.post("/v1/chat/completions/render", no_tools).json()["prompt"]
+
+
+def test_logprobs_in_both_shapes(harness: Harness) -> None:
+    text = harness.post("/v1/completions", {"prompt": "A", "max_tokens": 2, "logprobs": 2}).json()
+    logprobs = text["choices"][0]["logprobs"]
+    assert logprobs["tokens"] == ["B", "C"]
+    assert logprobs["text_offset"] == [0, 1]
+    assert logprobs["token_logprobs"] == [0.0, 0.0]
+    assert [len(best) for best in logprobs["top_logprobs"]] == [3, 3]
+    as_ids = {"prompt": "A", "max_tokens": 1, "logprobs": 0, "return_tokens_as_token_ids": True}
+    (a,) = ids(harness, "A")
+    found = harness.post("/v1/completions", as_ids).json()["choices"][0]["logprobs"]
+    assert found["tokens"] == [f"token_id:{a + 1}"]
+    chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "logprobs": True}
+    (position,) = harness.post("/v1/chat/completions", {**chat, "top_logprobs": 2}).json()[
+        "choices"
+    ][0]["logprobs"]["content"]
+    assert len(position["top_logprobs"]) == 2
+    assert position["bytes"] is not None
+
+
+def test_a_failing_request_is_a_500_and_the_next_one_works(harness: Harness) -> None:
+    from fake_core import REFUSE
+
+    failed = harness.post("/v1/completions", {"prompt": [REFUSE]})
+    assert failed.status_code == 500
+    assert failed.json()["error"]["message"] == "this prompt is refused"
+    stream = harness.post("/v1/completions", {"prompt": [REFUSE], "stream": True})
+    assert events_of(stream)[-1]["error"]["code"] == 500
+    assert harness.post("/v1/completions", {"prompt": "A"}).status_code == 200
+
+
+def test_a_deadline_ends_a_request(harness: Harness) -> None:
+    body = {"prompt": "A", "max_tokens": 400}
+    reply = harness.post("/v1/completions", body, headers={"X-Request-Timeout": "0.05"})
+    assert reply.status_code == 503
+    assert "deadline of 0.05 s" in reply.json()["error"]["message"]
+    assert harness.context.num_generating == 0
+    wrong = harness.post("/v1/completions", body, headers={"X-Request-Timeout": "soon"})
+    assert wrong.status_code == 400
+
+
+def test_a_full_queue_is_503_with_retry_after(make_harness: MakeHarness) -> None:
+    harness = make_harness(scheduler={"max_num_seqs": 1, "max_num_queued_reqs": 2})
+    reply = harness.post("/v1/completions", {"prompt": ["A"] * 4})
+    assert reply.status_code == 503
+    assert int(reply.headers["retry-after"]) >= 1
+    assert harness.post("/v1/completions", {"prompt": ["A"] * 3}).status_code == 200
+    text = harness.request("GET", "/metrics").text
+    assert 'reason="max_num_queued_reqs"} 1.0' in text
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_nothing_generates_while_loading_or_draining(make_harness: MakeHarness, path: str) -> None:
+    loading = make_harness(is_loaded=False)
+    body = {"prompt": "A", "messages": [{"role": "user", "content": "A"}]}
+    assert loading.post(path, body).status_code == 503
+    assert loading.request("GET", "/ready").json()["status"] == "loading"
+    assert loading.request("GET", "/live").status_code == 200
+    draining = make_harness()
+    draining.context.is_draining = True
+    reply = draining.post(path, body)
+    assert reply.status_code == 503
+    assert "retry-after" in reply.headers
+    assert draining.request("GET", "/ready").status_code == 503
+    assert draining.request("GET", "/health").status_code == 200

@@ -1,0 +1,199 @@
+"""API keys, CORS, request ids, body bounds, the page and its headers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from quire.errors import ConfigError
+from quire.server import ServerArgs, describe_bounds, ui
+from quire.server.auth import load_api_keys
+from quire.server.endpoints import ENDPOINTS
+
+from .conftest import Harness, MakeHarness
+
+KEY = "secret-key"
+OPEN = {"/live", "/ready", "/health"}
+
+
+def call_raw(harness: Harness, raw_path: bytes, method: str = "GET", headers: Any = ()) -> int:
+    """The status of a request whose path is exactly these bytes."""
+    import asyncio
+    from urllib.parse import unquote
+
+    statuses = []
+
+    async def main() -> None:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method,
+            "path": unquote(raw_path.decode()), "raw_path": raw_path, "query_string": b"",
+            "root_path": "", "scheme": "http", "headers": list(headers),
+            "client": ("1.2.3.4", 5), "server": ("quire", 80), "state": {},
+        }  # fmt: skip
+        await harness.app(scope, receive, send)
+
+    asyncio.run(main())
+    return statuses[0]
+
+
+def test_every_route_but_probes_and_page_needs_the_key(make_harness: MakeHarness) -> None:
+    harness = make_harness(keys=(KEY, "other"))
+    right = {"Authorization": f"Bearer {KEY}"}
+    paths = [(one.method, one.path) for one in ENDPOINTS] + [
+        ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/nothing"), ("DELETE", "/"),
+        ("POST", "/health"),
+    ]  # fmt: skip
+    for method, path in paths:
+        reply = harness.request(method, path)
+        is_open = path in OPEN and method == "GET"
+        assert (reply.status_code != 401) == is_open, path
+        if not is_open:
+            assert reply.json()["error"]["code"] == 401
+            assert harness.request(method, path, headers=right).status_code != 401
+    for name in ("", *(f"ui/{name}" for name in ui.FILES)):
+        assert harness.request("GET", f"/{name}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "raw_path",
+    [
+        b"/health/../v1/models", b"/%68ealth", b"//health", b"/health/", b"/health%00",
+        b"/v1/models?/health", b"/ui/../v1/models", b"/ui/%2e%2e/v1/models", b"/metrics",
+    ],
+)  # fmt: skip
+def test_tricks_with_paths_do_not_open_doors(make_harness: MakeHarness, raw_path: bytes) -> None:
+    harness = make_harness(keys=(KEY,))
+    assert call_raw(harness, raw_path) == 401
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [], [b""], [b"Bearer"], [b"Bearer "], [b"Bearer wrong"], [b"Basic " + KEY.encode()],
+        [KEY.encode()], [b"Bearer " + KEY.encode() + b"x"], [b"Bearer " + KEY.encode()[:-1]],
+        [b"Bearer wrong", b"Bearer " + KEY.encode()],
+    ],
+)  # fmt: skip
+def test_only_a_right_key_is_right(make_harness: MakeHarness, values: list[bytes]) -> None:
+    harness = make_harness(keys=(KEY,))
+    headers = [(b"authorization", value) for value in values]
+    assert call_raw(harness, b"/version", headers=headers) == 401
+    right = [(b"authorization", b"bearer " + KEY.encode())]
+    assert call_raw(harness, b"/version", headers=right) == 200
+
+
+def test_a_host_header_changes_nothing(make_harness: MakeHarness) -> None:
+    harness = make_harness(keys=(KEY,))
+    for host in (b"quire/health?", b"x/ready#", b"/live"):
+        assert call_raw(harness, b"/version", headers=[(b"host", host)]) == 401
+
+
+def test_keys_come_from_arguments_file_and_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys"
+    path.write_text("# ours\n\nfrom-file\n")
+    monkeypatch.setenv("QUIRE_API_KEY", "from-environment")
+    args = ServerArgs(api_key=("given",), api_key_file=str(path), host="0.0.0.0")
+    assert load_api_keys(args) == ("given", "from-file", "from-environment")
+    monkeypatch.delenv("QUIRE_API_KEY")
+    with pytest.raises(ConfigError, match="--api-key"):
+        load_api_keys(ServerArgs(host="0.0.0.0"))
+    assert load_api_keys(ServerArgs(host="0.0.0.0", allow_no_api_key=True)) == ()
+    assert load_api_keys(ServerArgs(host="127.0.0.2")) == ()
+    for wrong in ("", " a", "ü", "a\n"):
+        with pytest.raises(ConfigError, match="API key"):
+            load_api_keys(ServerArgs(api_key=(wrong,)))
+    path.write_text("# nothing\n")
+    with pytest.raises(ConfigError, match="holds no key"):
+        load_api_keys(ServerArgs(api_key_file=str(path)))
+
+
+def test_cors_is_off_unless_asked_for(make_harness: MakeHarness) -> None:
+    headers = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+    off = make_harness(keys=(KEY,)).request("OPTIONS", "/v1/models", headers=headers)
+    assert off.status_code == 401
+    assert "access-control-allow-origin" not in off.headers
+    on = make_harness(keys=(KEY,), allowed_origins=("https://a.example",))
+    assert on.request("OPTIONS", "/v1/models", headers=headers).status_code == 200
+    other = {**headers, "Origin": "https://b.example"}
+    assert on.request("OPTIONS", "/v1/models", headers=other).status_code == 400
+
+
+def test_request_ids_are_echoed_or_made_or_refused(harness: Harness) -> None:
+    given = harness.request("GET", "/version", headers={"X-Request-Id": "a-1:b"})
+    assert given.headers["x-request-id"] == "a-1:b"
+    made = {harness.request("GET", "/version").headers["x-request-id"] for _ in range(3)}
+    assert len(made) == 3
+    for wrong in ("x" * 129, "a b", "a\tb", ""):
+        reply = harness.request("GET", "/version", headers={"X-Request-Id": wrong})
+        assert reply.status_code == 400, wrong
+
+
+def test_the_same_id_twice_harms_nobody(harness: Harness) -> None:
+    import asyncio
+
+    async def scenario(client: httpx.AsyncClient) -> list[Any]:
+        ask = {"prompt": "A", "max_tokens": 20}
+        headers = {"X-Request-Id": "same"}
+        return await asyncio.gather(
+            *(client.post("/v1/completions", json=ask, headers=headers) for _ in range(3))
+        )
+
+    replies = harness.run(scenario)
+    assert [reply.status_code for reply in replies] == [200] * 3
+    assert len({reply.json()["choices"][0]["text"] for reply in replies}) == 1
+
+
+def test_a_body_is_bounded_by_what_arrives(make_harness: MakeHarness) -> None:
+    harness = make_harness(max_body_bytes=1000)
+    headers = {"content-type": "application/json"}
+
+    async def endless() -> Any:
+        for _ in range(100):
+            yield b" " * 500
+
+    claimed = harness.request("POST", "/tokenize", content=b" " * 1001, headers=headers)
+    streamed = harness.request("POST", "/tokenize", content=endless(), headers=headers)
+    assert (claimed.status_code, streamed.status_code) == (413, 413)
+
+
+def test_the_page_comes_with_its_headers_or_not_at_all(make_harness: MakeHarness) -> None:
+    page = make_harness().request("GET", "/")
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert make_harness().request("GET", "/ui/nothing.js").status_code == 404
+    assert make_harness(ui=False).request("GET", "/").status_code == 404
+    assert (
+        make_harness(disable_fastapi_docs=True).request("GET", "/openapi.json").status_code == 404
+    )
+
+
+def test_every_bound_is_listed() -> None:
+    listed = {bound.option for bound in describe_bounds(ServerArgs())}
+    fields = ServerArgs.__dataclass_fields__
+    assert {name for name in fields if name.startswith("max_")} <= listed
+    assert {name for name in fields if name.endswith("_timeout")} <= listed
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"port": 70000}, {"ssl_keyfile": "x"}, {"max_n": 0}, {"shutdown_timeout": -1},
+        {"root_path": "x"}, {"allowed_origins": ("*",), "allow_credentials": True},
+        {"request_timeout": float("nan")}, {"ssl_ca_certs": "x"},
+    ],
+)  # fmt: skip
+def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        ServerArgs(**options)

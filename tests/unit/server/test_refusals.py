@@ -1,0 +1,160 @@
+"""Nothing that a caller asks for is ignored, and nothing it sends is an error of the server's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .conftest import Harness, MakeHarness
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+TEXT = {"prompt": "A", "max_tokens": 1}
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
+    *((TEXT, name, value) for name, value in {
+        "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1,
+        "logit_bias": {"1": 2.0}, "best_of": 2, "suffix": "x", "use_beam_search": True,
+        "prompt_logprobs": 1, "allowed_token_ids": [1], "bad_words": ["x"],
+        "truncate_prompt_tokens": 4, "structured_outputs": {"regex": "a"},
+        "response_format": {"type": "json_object"}, "kv_transfer_params": {"a": 1},
+        "length_penalty": 2.0, "vllm_xargs": {"a": 1}, "logprob_token_ids": [1],
+        "thinking_token_budget": 5, "prompt_embeds": "abc", "repetition_detection": {"a": 1},
+    }.items()),
+    *((CHAT, name, value) for name, value in {
+        "tool_choice": "required", "functions": [{"name": "f"}], "audio": {"voice": "x"},
+        "modalities": ["audio"], "chat_template": "{{ messages }}", "store": True,
+        "service_tier": "flex", "prediction": {"type": "content"}, "top_logprobs": 3,
+        "response_format": {"type": "json_schema", "json_schema": {}}, "tools": [],
+        "web_search_options": {}, "verbosity": "high", "function_call": "auto",
+        "mm_processor_kwargs": {"a": 1},
+    }.items()),
+    ({**CHAT, "tools": [TOOL]}, "tool_choice", "auto"),
+    ({**CHAT, "tools": [TOOL]}, "tool_choice", None),
+    *((CHAT, "chat_template_kwargs", {name: []}) for name in (
+        "messages", "tools", "self", "chat_template", "tokenize", "add_generation_prompt",
+    )),
+    (CHAT, "continue_final_message", True),
+    (TEXT, "stream_options", {"include_usage": True}),
+    (TEXT, "priority", 3),
+    ({**TEXT, "logprobs": 1}, "echo", True),
+]  # fmt: skip
+
+NEUTRAL: list[tuple[dict[str, Any], str, Any]] = [
+    *((TEXT, name, value) for name, value in {
+        "presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1,
+        "logit_bias": {}, "best_of": 1, "suffix": "", "use_beam_search": False,
+        "response_format": {"type": "text"}, "user": "me", "bad_words": [], "priority": 0,
+        "stop": None, "n": None, "seed": None, "temperature": None, "unknown_field": [1, 2],
+    }.items()),
+    *((CHAT, name, value) for name, value in {
+        "tool_choice": "none", "modalities": ["text"], "store": False, "service_tier": "auto",
+        "parallel_tool_calls": False, "metadata": {"a": "b"}, "reasoning_effort": "low",
+        "chat_template_kwargs": {"enable_thinking": False}, "logprobs": False,
+        "top_logprobs": 0, "functions": [], "include_reasoning": True,
+    }.items()),
+]  # fmt: skip
+
+
+def path_of(body: dict[str, Any]) -> str:
+    return "/v1/chat/completions" if "messages" in body else "/v1/completions"
+
+
+@pytest.mark.parametrize(("body", "name", "value"), NOT_YET)
+def test_what_does_not_work_is_refused_by_name(
+    harness: Harness, body: dict[str, Any], name: str, value: Any
+) -> None:
+    reply = harness.post(path_of(body), {**body, name: value})
+    error = reply.json()["error"]
+    assert reply.status_code == 400, error
+    assert error["param"] == name
+    assert error["code"] == 400
+
+
+@pytest.mark.parametrize(("body", "name", "value"), NEUTRAL)
+def test_what_asks_for_nothing_is_accepted(
+    harness: Harness, body: dict[str, Any], name: str, value: Any
+) -> None:
+    reply = harness.post(path_of(body), {**body, name: value})
+    assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"max_tokens": 600}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": "7"}, "max_tokens"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"n": 5}, "n"),
+        ({"stop": ["a"] * 4}, "stop"),
+        ({"stop": "a" * 60}, "stop"),
+        ({"stop_token_ids": [260]}, "stop_token_ids"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"min_tokens": 2}, "min_tokens"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ["a", [1]]}, "prompt"),
+        ({"prompt": [1, "a"]}, "prompt"),
+        ({"prompt": [260]}, "prompt_token_ids"),
+        ({"prompt": [1] * 513}, "prompt"),
+        ({"prompt": ["a"] * 4}, "prompt"),
+        ({"cache_salt": ""}, "cache_salt"),
+        ({"seed": 2**63}, "seed"),
+        ({"request_id": "x" * 200}, "request_id"),
+    ],
+)
+def test_invalid_values_name_their_field(
+    make_harness: MakeHarness, change: dict[str, Any], param: str
+) -> None:
+    harness = make_harness(max_n=4, max_stop_strings=3, max_stop_string_chars=50, max_prompts=3)
+    reply = harness.post("/v1/completions", {**TEXT, **change})
+    assert reply.status_code == 400, reply.text
+    assert reply.json()["error"]["param"] == param, reply.text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"prompt": "\\ud800"}',
+        b'{"prompt": "a", "temperature": NaN}',
+        b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"x": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}",
+    ],
+)  # fmt: skip
+def test_rubbish_is_a_bad_request(harness: Harness, data: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+        reply = harness.request("POST", path, content=data, headers=headers)
+        assert reply.status_code == 400, (path, reply.text[:300])
+        assert reply.json()["error"]["type"]
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 5000, "1.5", "true", "{}"])
+def test_numbers_out_of_range_are_bad_requests(harness: Harness, number: str) -> None:
+    headers = {"content-type": "application/json"}
+    for name in ("seed", "max_tokens", "n"):
+        data = f'{{"prompt": "a", "{name}": {number}}}'.encode()
+        reply = harness.request("POST", "/v1/completions", content=data, headers=headers)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
+
+
+def test_odd_text_goes_through(harness: Harness) -> None:
+    for prompt in ("a\x00b", "\u202e", "🙂" * 50, "\ufffd", "<|im_end|>x"):
+        assert harness.post("/v1/completions", {**TEXT, "prompt": prompt}).status_code == 200
+
+
+def test_other_media_types_and_models_are_refused(harness: Harness) -> None:
+    reply = harness.request("POST", "/tokenize", content=b"x", headers={"content-type": "text/xml"})
+    assert reply.status_code == 415
+    for path in ("/v1/completions", "/tokenize", "/v1/completions/render"):
+        reply = harness.post(path, {**TEXT, "model": "other"})
+        assert reply.status_code == 404
+        assert reply.json()["error"]["message"] == "The model `other` does not exist."
+    assert harness.request("GET", "/v1/nothing").json()["error"]["code"] == 404
+    assert harness.request("PUT", "/tokenize").json()["error"]["code"] == 405
