@@ -285,7 +285,7 @@ def test_the_live_view_follows_the_engine(open_page: Any, server: Any) -> None:
     server.script.busy = True
     page = open_page()
     page.wait_for_selector("#running >> text=/^[4-9]$/")
-    assert page.locator("#kv-usage").inner_text().endswith("1,024 blocks of 16 tokens")
+    assert page.locator("#kv-usage").inner_text().endswith("% of 1,024 blocks held")
     held = page.locator("#pool").get_attribute("aria-label")
     assert "blocks held" in held
     colours = page.evaluate(

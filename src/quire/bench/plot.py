@@ -103,7 +103,8 @@ def line_chart(
             f"<polyline points='{path}' fill='none' stroke='{color}' stroke-width='1.8' "
             "stroke-linejoin='round'/>"
         )
-        parts.append(_legend(box.left + box.width, box.top - 12 + 16 * number, one.name, color))
+        if len(series) > 1:
+            parts.append(_legend(box.left + box.width, box.top - 12 + 16 * number, one.name, color))
     return "".join(parts)
 
 

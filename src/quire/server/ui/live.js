@@ -82,7 +82,7 @@ export class LiveView {
     this.pool.show(kv);
     const held = kv.used + kv.shared;
     byId("kv-usage").textContent =
-      `${(100 * kv.usage).toFixed(kv.usage < 0.1 ? 1 : 0)} % held, ${count(kv.num_blocks)} blocks of ${kv.block_size} tokens`;
+      `${(100 * kv.usage).toFixed(kv.usage < 0.1 ? 1 : 0)} % of ${count(kv.num_blocks)} blocks held`;
     for (const name of ["used", "shared", "cached", "free"]) {
       byId(`kv-${name}`).textContent = count(kv[name]);
     }

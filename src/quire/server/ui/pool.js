@@ -49,9 +49,8 @@ export class PoolMap {
       isNew ? -GLOW_MS : cell === this.cells[i] ? this.changedAt[i] : now);
     this.cells = cells;
     this.kv = kv;
-    this.tipAtRest = kv.blocks_per_cell === 1
-      ? "One cell is one block of the cache."
-      : `One cell is ${kv.blocks_per_cell} blocks of the cache.`;
+    const blocks = kv.blocks_per_cell === 1 ? "one block" : `${kv.blocks_per_cell} blocks`;
+    this.tipAtRest = `One cell is ${blocks} of ${kv.block_size} tokens.`;
     if (isNew) this.tip.textContent = this.tipAtRest;
     this.animate();
   }
