@@ -61,7 +61,7 @@ def test_no_random_request_breaks_it(start_server: StartServer, tmp_path: Path) 
     server = start_server()
     examples = ("--phases", "fuzzing", "--max-examples", "25")
     run_schemathesis(server, tmp_path, *examples, *NOT_LIVE)
-    assert num_good(server, "/tokenize") > 5
+    assert num_good(server, "/v1/completions") > 0
 
 
 @pytest.mark.long

@@ -108,7 +108,7 @@ def test_parts_tools_and_echo_of_a_chat(harness: Harness) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     body = {
         "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "user", "content": [{"type": "text", "text": part} for part in "ab"]},
             {"role": "assistant", "content": "So"},
         ],
         "tools": [tool], "tool_choice": "none", "max_tokens": 1, "echo": True,

@@ -1,0 +1,276 @@
+"""`AsyncLLM` over the fake core, in both homes: streams, cancelling, pausing, dying, ending."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.engine.async_llm import AsyncLLM, AsyncLLMEngine
+from quire.errors import CapacityError, EngineDeadError, EngineGenerateError, RequestError
+from quire.outputs import RequestOutput
+from quire.params import RequestOutputKind, SamplingParams
+
+from .conftest import make_process_client, make_thread_client
+
+MakeEngine = Callable[..., AsyncLLM]
+
+
+@pytest.fixture(params=["thread", "process"])
+def make_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeEngine]:
+    from fake_engine import fake_config
+    from tiny_model import write_tiny_model
+
+    engines: list[AsyncLLM] = []
+    tokenizer = write_tiny_model(tmp_path / "tiny")
+    make_client = make_thread_client if request.param == "thread" else make_process_client
+
+    def make(**options: Any) -> AsyncLLM:
+        config = fake_config(tokenizer=tokenizer, **options)
+        engine = AsyncLLM(config, client=make_client(config))
+        engines.append(engine)
+        return engine
+
+    yield make
+    for engine in engines:
+        engine.shutdown()
+
+
+def params(max_tokens: int = 4, **options: Any) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, **options)
+
+
+async def collect(engine: AsyncLLM, prompt: Any, given: SamplingParams, name: str = "r") -> Any:
+    return [output async for output in engine.generate(prompt, given, name)]
+
+
+async def until(condition: Callable[[], Any], timeout_s: float = 5.0) -> None:
+    async def wait() -> None:
+        while not condition():
+            await asyncio.sleep(0.005)
+
+    await asyncio.wait_for(wait(), timeout_s)
+
+
+def test_the_three_kinds_of_outputs(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+
+    async def scenario() -> None:
+        final = await collect(engine, "A", params(output_kind=RequestOutputKind.FINAL_ONLY))
+        assert [output.outputs[0].text for output in final] == ["BCDE"]
+        deltas = await collect(engine, "A", params(output_kind=RequestOutputKind.DELTA))
+        assert "".join(output.outputs[0].text for output in deltas) == "BCDE"
+        assert sum((output.outputs[0].token_ids for output in deltas), []) == [33, 34, 35, 36]
+        growing = await collect(engine, "A", params())
+        texts = [output.outputs[0].text for output in growing]
+        assert texts[-1] == "BCDE"
+        assert all(texts[-1].startswith(text) for text in texts)
+        for outputs in (final, deltas, growing):
+            assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
+            assert {output.request_id for output in outputs} == {"r"}
+
+    assert AsyncLLMEngine is AsyncLLM
+    asyncio.run(scenario())
+
+
+def test_a_slow_reader_gets_everything_merged(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+
+    async def scenario() -> None:
+        given = params(50, output_kind=RequestOutputKind.DELTA, n=2, temperature=1.0)
+        texts = {0: "", 1: ""}
+        num_outputs = 0
+        async for output in engine.generate("A", given, "slow"):
+            await asyncio.sleep(0.03)
+            num_outputs += 1
+            for one in output.outputs:
+                texts[one.index] += one.text
+        assert num_outputs < 50
+        assert len(texts[0]) == 50
+        assert texts[0] == texts[1]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("way", ["close", "cancel", "abort", "break"])
+def test_leaving_frees_the_request_before_the_next_step(make_engine: MakeEngine, way: str) -> None:
+    engine = make_engine()
+
+    async def scenario() -> None:
+        given = params(400, output_kind=RequestOutputKind.DELTA)
+        generator = engine.generate("A", given, "leaver")
+        await generator.__anext__()
+        if way == "close":
+            await generator.aclose()
+        elif way == "cancel":
+            task = asyncio.create_task(generator.__anext__())
+            await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, RequestError):
+                await task
+        elif way == "abort":
+            await engine.abort("leaver")
+            last: RequestOutput | None = None
+            async for output in generator:
+                last = output
+            assert last is not None
+            assert last.outputs[0].finish_reason == "abort"
+        else:
+            async for _ in generator:
+                break
+            await generator.aclose()
+        assert (await engine.block_map())["used"] == 0
+        assert engine.metrics.num_in_flight == 0
+        assert engine.metrics.finished_counts()["abort"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_equal_ids_are_different_requests(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+
+    async def scenario() -> None:
+        first = engine.generate("A", params(100), "same")
+        await first.__anext__()
+        second = asyncio.create_task(collect(engine, "K", params(3), "same"))
+        await asyncio.sleep(0.01)
+        await first.aclose()
+        assert (await second)[-1].outputs[0].text == "LMN"
+
+    asyncio.run(scenario())
+
+
+def test_bad_requests_raise_and_harm_nobody(make_engine: MakeEngine) -> None:
+    from fake_core import REFUSE
+
+    engine = make_engine()
+
+    async def scenario() -> None:
+        with pytest.raises(RequestError):
+            await collect(engine, "", params())
+        with pytest.raises(EngineGenerateError, match="refused"):
+            await collect(engine, [REFUSE], params())
+        assert (await collect(engine, "A", params(1)))[-1].outputs[0].text == "B"
+        await engine.check_health()
+
+    asyncio.run(scenario())
+
+
+def test_a_full_queue_refuses_and_empties(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_num_seqs=1, max_num_queued_reqs=1, max_num_queued_tokens=10)
+
+    async def scenario() -> None:
+        streams = [engine.generate("A", params(300), f"r{i}") for i in range(2)]
+        tasks = [asyncio.create_task(stream.__anext__()) for stream in streams]
+        await until(lambda: engine.metrics.num_in_flight == 2)
+        with pytest.raises(CapacityError, match="max_num_queued_reqs 1"):
+            await collect(engine, "A", params())
+        for stream, task in zip(streams, tasks, strict=True):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            await stream.aclose()
+        assert (await collect(engine, "A", params(1)))[-1].finished
+        running = engine.generate("A", params(300), "a")
+        await running.__anext__()
+        waiting = asyncio.create_task(engine.generate("A" * 9, params(), "b").__anext__())
+        await asyncio.sleep(0.01)
+        with pytest.raises(CapacityError):
+            await collect(engine, "AA", params())
+        waiting.cancel()
+        await running.aclose()
+
+    asyncio.run(scenario())
+
+
+def test_a_pause_holds_new_requests(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+
+    async def scenario() -> None:
+        running = asyncio.create_task(collect(engine, "A", params(400), "old"))
+        await until(lambda: engine.metrics.num_in_flight)
+        await engine.pause_generation(mode="abort")
+        assert (await running)[-1].outputs[0].finish_reason == "abort"
+        assert engine.is_paused
+        held = asyncio.create_task(collect(engine, "A", params(1), "new"))
+        await asyncio.sleep(0.05)
+        assert not held.done()
+        await engine.resume_generation()
+        assert (await held)[-1].outputs[0].text == "B"
+        frozen = asyncio.create_task(collect(engine, "A", params(50), "frozen"))
+        await until(lambda: engine.metrics.num_in_flight)
+        await engine.pause_generation(mode="keep")
+        await asyncio.sleep(0.05)
+        assert not frozen.done()
+        await engine.resume_generation()
+        assert len((await frozen)[-1].outputs[0].token_ids) == 50
+
+    asyncio.run(scenario())
+
+
+def test_death_reaches_everyone_who_waits(make_engine: MakeEngine) -> None:
+    from fake_core import RAISE_IN_STEP
+
+    engine = make_engine()
+
+    async def scenario() -> None:
+        waiting = [
+            asyncio.create_task(collect(engine, "A", params(400), f"r{index}"))
+            for index in range(3)
+        ]
+        await until(lambda: engine.metrics.num_in_flight == 3)
+        killer = asyncio.create_task(collect(engine, [RAISE_IN_STEP], params()))
+        results = await asyncio.wait_for(
+            asyncio.gather(*waiting, killer, return_exceptions=True), 2.0
+        )
+        assert all(isinstance(result, EngineDeadError) for result in results)
+        assert "on purpose" in str(results[0])
+        assert engine.errored
+        assert not engine.is_running
+        assert "on purpose" in str(engine.dead_error)
+        with pytest.raises(EngineDeadError, match="on purpose"):
+            await collect(engine, "A", params())
+        with pytest.raises(EngineDeadError, match="on purpose"):
+            await engine.check_health()
+
+    asyncio.run(scenario())
+
+
+def test_draining_waits_and_then_aborts(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+
+    async def scenario() -> None:
+        short = asyncio.create_task(collect(engine, "A", params(20)))
+        await until(lambda: engine.metrics.num_in_flight)
+        assert await engine.drain(5.0)
+        assert len((await short)[-1].outputs[0].token_ids) == 20
+        long = asyncio.create_task(collect(engine, "A", params(400)))
+        await until(lambda: engine.metrics.num_in_flight)
+        assert not await engine.drain(0.05)
+        assert (await long)[-1].outputs[0].finish_reason == "abort"
+
+    asyncio.run(scenario())
+
+
+def test_shutdown_tells_who_still_waits(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+
+    async def scenario() -> None:
+        waiting = asyncio.create_task(collect(engine, "A", params(400)))
+        await until(lambda: engine.metrics.num_in_flight)
+        await asyncio.to_thread(engine.shutdown)
+        with pytest.raises(EngineDeadError, match="shut down"):
+            await asyncio.wait_for(waiting, 2.0)
+
+    asyncio.run(scenario())
+
+
+def test_one_event_loop_after_another(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    for _ in range(2):
+        outputs = asyncio.run(collect(engine, "A", params(2)))
+        assert outputs[-1].outputs[0].text == "BC"
