@@ -30,6 +30,8 @@ def main(header: str, module: str) -> None:
     ffi.set_source("abi", None)
     ffi.cdef(declarations(Path(header).read_text(encoding="utf-8")))
     ffi.emit_python_code(module)
+    path = Path(module)
+    path.write_text(f"# ruff: noqa\n# mypy: ignore-errors\n{path.read_text('utf-8')}", "utf-8")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ constexpr int64_t kTileBytes = 1024;
 constexpr int kTileRows = 16;
 constexpr int kStepTokens = 32;
 constexpr int64_t kColumnBytes = int64_t{kChunk} / 2 * 64;  // one column block of the V scratch
-constexpr int64_t kScoreStride = kChunk * 4;
-constexpr int64_t kWeightStride = kChunk * 2;
 
 // Tile registers: accumulators 0-3, rows 4-5, K or V 6-7.
 struct alignas(64) TileConfig {
@@ -58,11 +56,11 @@ QUIRE_INLINE void score_tiles(const uint16_t* q, int64_t dim, const uint8_t* key
       if constexpr (kTwoGroups) _tile_dpbf16ps(3, 5, 7);
     }
   }
-  _tile_stored(0, out, kScoreStride);
-  if constexpr (kTwoGroups) _tile_stored(1, out + kGroup, kScoreStride);
-  if constexpr (kTwoTiles) _tile_stored(2, out + kTileRows * kChunk, kScoreStride);
+  _tile_stored(0, out, kScoreStride * 4);
+  if constexpr (kTwoGroups) _tile_stored(1, out + kGroup, kScoreStride * 4);
+  if constexpr (kTwoTiles) _tile_stored(2, out + kTileRows * kScoreStride, kScoreStride * 4);
   if constexpr (kTwoTiles && kTwoGroups) {
-    _tile_stored(3, out + kTileRows * kChunk + kGroup, kScoreStride);
+    _tile_stored(3, out + kTileRows * kScoreStride + kGroup, kScoreStride * 4);
   }
 }
 
@@ -87,13 +85,13 @@ QUIRE_INLINE void value_tiles(const uint16_t* p, int64_t dim, const uint8_t* val
     _tile_zero(3);
   }
   for (int s = s0; s < s1; ++s) {
-    _tile_loadd(4, p + s * kStepTokens, kWeightStride);
+    _tile_loadd(4, p + s * kStepTokens, kWeightStride * 2);
     _tile_loadd(6, values + s * kTileBytes, 64);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, values + kColumnBytes + s * kTileBytes, 64);
     _tile_dpbf16ps(1, 4, 7);
     if constexpr (kTwoTiles) {
-      _tile_loadd(5, p + kTileRows * kChunk + s * kStepTokens, kWeightStride);
+      _tile_loadd(5, p + kTileRows * kWeightStride + s * kStepTokens, kWeightStride * 2);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }

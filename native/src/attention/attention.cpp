@@ -19,8 +19,8 @@ struct Workspace {
   Workspace(uint8_t* base, int64_t dim) {
     q = take(base, int64_t{kItemRows + kMaxTileRows} * dim);
     result = take(base, int64_t{kItemRows + kMaxTileRows} * dim);
-    scores = take(base, int64_t{kMaxTileRows} * kChunk);
-    weights = take(base, int64_t{kMaxTileRows} * kChunk);
+    scores = take(base, kMaxTileRows * kScoreStride);
+    weights = take(base, kMaxTileRows * kWeightStride);
     partial = take(base, int64_t{kMaxTileRows} * dim);
     tail = reinterpret_cast<uint8_t*>(take(base, int64_t{kGroup} * dim));
     chunk = base;
@@ -33,13 +33,13 @@ struct Workspace {
 
   float* q;        // [item rows][dim] of the kernel's element
   float* result;   // [item rows][dim]
-  float* scores;   // [tile rows][kChunk]
-  float* weights;  // [tile rows][kChunk] of the kernel's element
+  float* scores;   // [tile rows][kScoreStride]
+  float* weights;  // [tile rows][kWeightStride] of the kernel's element
   float* partial;  // [tile rows][dim]
   uint8_t* tail;   // the last V group of a request, zeros behind its end
   uint8_t* chunk;  // the kernel's own
-  RowState state[kItemRows];
-  RowState of_chunk[kMaxTileRows];
+  RowStates state;
+  RowStates of_chunk;  // of a tile
 };
 
 template <class Kernel>
@@ -79,7 +79,10 @@ class Attend {
       const float* rows = partial_rows(chunk);
       for (int r = 0; r < item.num_rows; ++r) {
         const float* row = rows + r * stride;
-        merge_row(space_.state[r], space_.result + r * dim_, {row[dim_], row[dim_ + 1]}, row, dim_);
+        std::copy_n(row, dim_, space_.partial);
+        space_.of_chunk.maximum[0] = row[dim_];
+        space_.of_chunk.sum[0] = row[dim_ + 1];
+        merge_rows(space_.state, r, 1, space_.of_chunk, space_.result, space_.partial, dim_);
       }
     }
     write_result();
@@ -95,7 +98,7 @@ class Attend {
     const int64_t start = op_.window > 0 ? position(0) - op_.window + 1 : 0;
     first_chunk_ = std::max<int64_t>(start, 0) / kChunk;
     last_chunk_ = position(item.num_rows - 1) / kChunk + 1;
-    for (int r = 0; r < item.num_rows; ++r) space_.state[r] = {};
+    space_.state.clear(item.num_rows);
     std::fill_n(space_.result, int64_t{item.num_rows} * dim_, 0.0f);
   }
 
@@ -180,20 +183,21 @@ class Attend {
       if (groups.first < groups.last) {
         attend_tile(chunk, r0, r1, groups, prepared);
       } else {
-        std::fill_n(space_.of_chunk, r1 - r0, RowState{});
+        space_.of_chunk.clear(r1 - r0);
       }
-      for (int r = r0; r < r1; ++r) {
-        const float* value = space_.partial + (r - r0) * dim_;
-        const RowState& state = space_.of_chunk[r - r0];
-        if (partials) {
-          float* out = partials + r * partial_floats(kv_.layout);
-          std::copy_n(value, dim_, out);
-          out[dim_] = state.maximum;
-          out[dim_ + 1] = state.sum;
-        } else {
-          merge_row(space_.state[r], space_.result + r * dim_, state, value, dim_);
-        }
+      if (partials) {
+        keep_partials(r1 - r0, partials + r0 * partial_floats(kv_.layout));
+      } else {
+        merge_rows(space_.state, r0, r1 - r0, space_.of_chunk, space_.result, space_.partial, dim_);
       }
+    }
+  }
+
+  void keep_partials(int rows, float* out) const {
+    for (int r = 0; r < rows; ++r, out += partial_floats(kv_.layout)) {
+      std::copy_n(space_.partial + r * dim_, dim_, out);
+      out[dim_] = space_.of_chunk.maximum[r];
+      out[dim_ + 1] = space_.of_chunk.sum[r];
     }
   }
 
@@ -207,9 +211,11 @@ class Attend {
     const int begin = groups.first / 2 * 2 * kGroup;
     const int end = (groups.last + 1) / 2 * 2 * kGroup;
     for (int r = 0; r < rows; ++r) {
-      space_.of_chunk[r] =
+      const RowState state =
           softmax_row(rule_, query_head(r0 + r), position(r0 + r) - chunk * kChunk, begin, end,
-                      space_.scores + r * kChunk, weights + r * kChunk);
+                      space_.scores + r * kScoreStride, weights + r * kWeightStride);
+      space_.of_chunk.maximum[r] = state.maximum;
+      space_.of_chunk.sum[r] = state.sum;
     }
     Kernel::values(weights, rows, dim_, prepared, groups.first, groups.last, space_.partial);
   }
@@ -217,7 +223,7 @@ class Attend {
   void write_result() {
     const int64_t head_dim = kv_.layout.head_dim;
     for (int r = 0; r < item_->num_rows; ++r) {
-      const float inverse = 1.0f / space_.state[r].sum;
+      const float inverse = 1.0f / space_.state.sum[r];
       uint8_t* out = step_.row(op_.out, token(r));
       const float* result = space_.result + r * dim_;
       for (int64_t d = 0; d < head_dim; d += kLanes) {
@@ -265,6 +271,16 @@ void attend(const Step& step, const quire_attention& op, Worker& worker) {
   }
 }
 
+// Large items read K and V less often, small ones share the work better.
+int32_t choose_item_rows(const Model& model, int64_t query_rows) {
+  const int64_t heads = model.kv.layout.num_kv_heads;
+  int32_t rows = kItemRows;
+  while (rows > kMaxTileRows && query_rows / rows * heads < 8 * int64_t{model.pool.size()}) {
+    rows /= 2;
+  }
+  return rows;
+}
+
 // Where there is less work than workers, long contexts are cut between chunks. Only as far as the
 // chunks' results fit their memory.
 void split_items(const Model& model, const quire_batch& batch, AttentionPlan& plan) {
@@ -291,8 +307,9 @@ AttentionScratch::AttentionScratch(const KvLayout& layout, int num_workers)
     : worker_bytes_([&] {
         const int64_t dim = layout.padded_dim;
         const int64_t floats = 2 * int64_t{kItemRows + kMaxTileRows} * dim +
-                               2 * int64_t{kMaxTileRows} * kChunk + int64_t{kMaxTileRows} * dim +
-                               int64_t{kGroup} * dim + int64_t{kChunk} * dim / 2;
+                               kMaxTileRows * (kScoreStride + kWeightStride) +
+                               int64_t{kMaxTileRows} * dim + int64_t{kGroup} * dim +
+                               int64_t{kChunk} * dim / 2;
         return round_up(floats * 4 + 4096, 4096);
       }()),
       workers_(worker_bytes_ * num_workers),
@@ -301,10 +318,11 @@ AttentionScratch::AttentionScratch(const KvLayout& layout, int num_workers)
 AttentionPlan plan_attention(const Model& model, const quire_batch& batch) {
   AttentionPlan plan;
   const int32_t group = model.query_group;
+  const int32_t item_rows = choose_item_rows(model, batch.num_tokens * group);
   for (int32_t seq = 0; seq < batch.num_seqs; ++seq) {
     const int32_t rows = (batch.seq_starts[seq + 1] - batch.seq_starts[seq]) * group;
-    for (int32_t row = 0; row < rows; row += kItemRows) {
-      const int32_t count = std::min(kItemRows, rows - row);
+    for (int32_t row = 0; row < rows; row += item_rows) {
+      const int32_t count = std::min(item_rows, rows - row);
       const int64_t last = batch.positions[batch.seq_starts[seq] + (row + count - 1) / group];
       plan.items.push_back({seq, row, count, 1, 0, (last + 1) * ((count + 15) / 16)});
     }

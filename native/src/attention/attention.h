@@ -19,8 +19,14 @@ namespace quire {
 struct Step;
 struct Model;
 
-constexpr int kChunk = 256;     // positions
-constexpr int kItemRows = 128;  // query rows of one kv head that share one pass over K and V
+constexpr int kChunk = 256;  // positions
+constexpr int kItemRows =
+    256;  // query rows of one kv head that share one pass over K and V, at most
+
+// Distances between rows of scores and of weights: not a power of two, so that the rows of a tile
+// do not compete for the same cache lines.
+constexpr int64_t kScoreStride = kChunk + 16;
+constexpr int64_t kWeightStride = kChunk + 32;
 
 // Query rows of one kv head: row f of a request is its new token f / group, query head f % group of
 // that kv head.

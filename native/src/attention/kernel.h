@@ -4,8 +4,9 @@
 //   Elem       how it wants q and the probabilities: float or bfloat16 bits
 //   kRows      query rows it takes at most
 //   Chunk      the chunk's groups of 16 tokens, brought into reach by prepare()
-//   scores     raw q * K for groups [g0, g1):  out[row][16 * g ..]
-//   values     P * V over groups [g0, g1):     out[row][padded_dim], P zero at masked positions
+//   scores     raw q * K for groups [g0, g1):  out[row][16 * g ..], rows kScoreStride apart
+//   values     P * V over groups [g0, g1):     out[row][padded_dim], P's rows kWeightStride apart
+//              and zero at masked positions
 // Neither product mixes rows, and each element is summed in an order that does not depend on the
 // number of rows.
 #pragma once
@@ -118,7 +119,7 @@ struct VectorKernel {
     by_rows(rows, [&](auto count, int r) {
       constexpr int R = decltype(count)::value;
       for (int g = g0; g < g1; ++g) {
-        score_group<R>(q + r * dim, dim, chunk.keys[g], out + r * kChunk + g * kGroup);
+        score_group<R>(q + r * dim, dim, chunk.keys[g], out + r * kScoreStride + g * kGroup);
       }
     });
   }
@@ -130,10 +131,10 @@ struct VectorKernel {
       constexpr int kColumns = std::max(1, std::min(8, kVectorRegisters / R));
       int64_t c = 0;
       for (; c + kColumns * kLanes <= dim; c += kColumns * kLanes) {
-        value_columns<R, kColumns>(p + r * kChunk, dim, chunk, g0, g1, c, out + r * dim);
+        value_columns<R, kColumns>(p + r * kWeightStride, dim, chunk, g0, g1, c, out + r * dim);
       }
       for (; c < dim; c += kLanes) {
-        value_columns<R, 1>(p + r * kChunk, dim, chunk, g0, g1, c, out + r * dim);
+        value_columns<R, 1>(p + r * kWeightStride, dim, chunk, g0, g1, c, out + r * dim);
       }
     });
   }
@@ -163,7 +164,7 @@ struct VectorKernel {
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) Pairs::dot_two(q + r * dim + d, y, z, a[r], b[r]);
     }
-    for (int r = 0; r < R; ++r) gemm::store(out + r * kChunk, a[r] + b[r]);
+    for (int r = 0; r < R; ++r) gemm::store(out + r * kScoreStride, a[r] + b[r]);
   }
 
   template <int R, int C>
@@ -179,7 +180,8 @@ struct VectorKernel {
         for (int c = 0; c < C; ++c) {
           const auto y = Pairs::load(v + c * kLanes * 4, dim * 4);
 #pragma GCC unroll 12
-          for (int r = 0; r < R; ++r) Pairs::dot(weight + r * kChunk, y, sum[r][c], sum[r][c]);
+          for (int r = 0; r < R; ++r)
+            Pairs::dot(weight + r * kWeightStride, y, sum[r][c], sum[r][c]);
         }
       }
     }

@@ -12,11 +12,16 @@
 
 namespace quire {
 
-// What is known of a row after some chunks: the largest score (times log2 e), and the sum of the
+// What is known of rows after some chunks: the largest score (times log2 e), and the sum of the
 // weights relative to it.
-struct RowState {
-  float maximum = -std::numeric_limits<float>::infinity();
-  float sum = 0.0f;
+struct RowStates {
+  alignas(64) float maximum[kItemRows];
+  alignas(64) float sum[kItemRows];
+
+  void clear(int rows) {
+    std::fill_n(maximum, rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(sum, rows, 0.0f);
+  }
 };
 
 // How a raw product q * k becomes a score.
@@ -32,18 +37,29 @@ constexpr float kLog2E = 1.44269504088896341f;
 QUIRE_INLINE void store_element(float* out, F32x16 v) { gemm::store(out, v); }
 QUIRE_INLINE void store_element(uint16_t* out, F32x16 v) { gemm::store(out, to_bf16(v)); }
 
-// The places of a chunk that a row sees.
+// The places of a chunk that a row sees, both ends included.
 struct Visible {
   int low;
-  int high;  // inclusive
+  int high;
 
-  // Scores i .. i + 15, those out of sight at minus infinity.
-  QUIRE_INLINE F32x16 load(const float* scores, int i) const {
-    const F32x16 v = load_f32(scores + i);
-    if (i >= low && i + kLanes - 1 <= high) return v;
+  // Calls f(i, scores i .. i + 15) for every vector that holds a visible place; places out of sight
+  // are at minus infinity.
+  template <class F>
+  QUIRE_INLINE void each(const float* scores, F f) const {
+    int i = low / kLanes * kLanes;
+    if (i < low) {
+      f(i, masked(scores, i));
+      i += kLanes;
+    }
+    for (; i + kLanes - 1 <= high; i += kLanes) f(i, load_f32(scores + i));
+    if (i <= high) f(i, masked(scores, i));
+  }
+
+ private:
+  F32x16 masked(const float* scores, int i) const {
     const I32x16 place = I32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + i;
     const I32x16 seen = (place >= low) & (place <= high);
-    return gemm::select(seen, v, splat(-std::numeric_limits<float>::infinity()));
+    return gemm::select(seen, load_f32(scores + i), splat(-std::numeric_limits<float>::infinity()));
   }
 };
 
@@ -62,6 +78,11 @@ inline void bend_scores(const ScoreRule& rule, int head, int64_t place, Visible 
   }
 }
 
+struct RowState {
+  float maximum;
+  float sum;
+};
+
 // Turns one row's scores of a chunk into weights 2^(score - maximum). `place` is the row's position
 // relative to the chunk's first. Weights in [begin, end) that the row does not see become 0.
 template <class Elem>
@@ -71,7 +92,7 @@ RowState softmax_row(const ScoreRule& rule, int head, int64_t place, int begin, 
   const int64_t high = std::min<int64_t>(place, kChunk - 1);
   if (low > high) {
     std::fill(weights + begin, weights + end, Elem{0});
-    return {};
+    return {-std::numeric_limits<float>::infinity(), 0.0f};
   }
   const Visible seen{static_cast<int>(low), static_cast<int>(high)};
   float factor = rule.scale * kLog2E;
@@ -79,40 +100,51 @@ RowState softmax_row(const ScoreRule& rule, int head, int64_t place, int begin, 
     bend_scores(rule, head, place, seen, scores);
     factor = kLog2E;
   }
-  const int first = seen.low / kLanes * kLanes;
   F32x16 largest = splat(-std::numeric_limits<float>::infinity());
-  for (int i = first; i <= seen.high; i += kLanes) largest = max(largest, seen.load(scores, i));
-  RowState state{max_lanes(largest) * factor, 0.0f};
+  seen.each(scores, [&](int, F32x16 score) { largest = max(largest, score); });
+  const float maximum = max_lanes(largest) * factor;
+  const F32x16 scale = splat(factor);
+  const F32x16 shift = splat(-maximum);
   F32x16 sum = {};
-  int i = first;
-  for (; i <= seen.high; i += kLanes) {
-    const F32x16 weight =
-        exp2_nonpositive(fma(seen.load(scores, i), splat(factor), splat(-state.maximum)));
+  seen.each(scores, [&](int i, F32x16 score) {
+    const F32x16 weight = exp2_nonpositive(fma(score, scale, shift));
     sum = sum + weight;
     store_element(weights + i, weight);
-  }
-  std::fill(weights + begin, weights + std::max(begin, first), Elem{0});
-  if (i < end) std::fill(weights + i, weights + end, Elem{0});
-  state.sum = sum_lanes(sum);
-  return state;
+  });
+  const int first = seen.low / kLanes * kLanes;
+  const int behind = seen.high / kLanes * kLanes + kLanes;
+  if (begin < first) std::fill(weights + begin, weights + first, Elem{0});
+  if (behind < end) std::fill(weights + behind, weights + end, Elem{0});
+  return {maximum, sum_lanes(sum)};
 }
 
-// Adds one chunk's result to what came before it.
-inline void merge_row(RowState& state, float* result, RowState chunk, const float* value,
-                      int64_t dim) {
-  if (chunk.sum == 0.0f) return;
-  const float maximum = std::max(state.maximum, chunk.maximum);
-  F32x16 difference = {};
-  difference[0] = state.maximum - maximum;
-  difference[1] = chunk.maximum - maximum;
-  const F32x16 factor = exp2_nonpositive(difference);
-  const F32x16 old_factor = splat(factor[0]);
-  const F32x16 new_factor = splat(factor[1]);
-  state.sum = state.sum * factor[0] + chunk.sum * factor[1];
-  state.maximum = maximum;
-  for (int64_t d = 0; d < dim; d += kLanes) {
-    gemm::store(result + d,
-                fma(load_f32(result + d), old_factor, load_f32(value + d) * new_factor));
+// Adds one chunk's results to what came before it: rows r0 .. r0 + rows - 1 of `states` and
+// `result` with the first `rows` of `chunk` and `values`. Both arrays of states have room for whole
+// vectors.
+inline void merge_rows(RowStates& states, int r0, int rows, const RowStates& chunk, float* result,
+                       const float* values, int64_t dim) {
+  for (int r = 0; r < rows; r += kLanes) {
+    const F32x16 old_maximum = load_f32(states.maximum + r0 + r);
+    const F32x16 new_maximum = load_f32(chunk.maximum + r);
+    const F32x16 maximum = max(old_maximum, new_maximum);
+    alignas(64) float old_factor[kLanes];
+    alignas(64) float new_factor[kLanes];
+    gemm::store(old_factor, exp2_nonpositive(old_maximum - maximum));
+    gemm::store(new_factor, exp2_nonpositive(new_maximum - maximum));
+    for (int lane = 0; lane < kLanes && r + lane < rows; ++lane) {
+      const int row = r0 + r + lane;
+      const float sum = chunk.sum[r + lane];
+      if (sum == 0.0f) continue;  // the row sees nothing of the chunk
+      states.maximum[row] = std::max(states.maximum[row], chunk.maximum[r + lane]);
+      states.sum[row] = states.sum[row] * old_factor[lane] + sum * new_factor[lane];
+      const F32x16 keep = splat(old_factor[lane]);
+      const F32x16 add = splat(new_factor[lane]);
+      float* into = result + row * dim;
+      const float* from = values + (r + lane) * dim;
+      for (int64_t d = 0; d < dim; d += kLanes) {
+        gemm::store(into + d, fma(load_f32(into + d), keep, load_f32(from + d) * add));
+      }
+    }
   }
 }
 

@@ -95,7 +95,7 @@ class OpChecker {
     const int64_t rows = op.matrix >= 0 ? matrix(op.matrix).n : table(op.table).rows;
     const int64_t width = op.matrix >= 0 ? matrix(op.matrix).k : table(op.table).width;
     require(op.matrix < 0 || !matrix(op.matrix).glu, "embed: a glu matrix is no table");
-    require(width == op.out.dim && rows >= model_.spec.vocab_size, "embed: table of another shape");
+    require(width == op.out.dim && rows >= 1, "embed: table of another shape");
   }
   void positions(const quire_positions& op) const {
     view(op.x);
@@ -203,6 +203,7 @@ void set_ops(Model& model, const quire_op* ops, int32_t num_ops) {
   OpChecker checker(model);
   int32_t query_heads = 0;
   size_t scratch = 64;
+  int64_t token_ids = model.spec.vocab_size;
   const auto reserve_for = [&](int32_t id, int64_t rows) {
     const PackedMatrix& weight = model.matrices[id];
     scratch = std::max(scratch, linear_scratch_bytes(weight.format, weight.k, rows));
@@ -210,6 +211,12 @@ void set_ops(Model& model, const quire_op* ops, int32_t num_ops) {
   for (int32_t i = 0; i < num_ops; ++i) {
     const quire_op& op = ops[i];
     checker.check(op, i + 1 == num_ops);
+    if (op.kind == QUIRE_OP_EMBED) {
+      const quire_embed& embed = op.u.embed;
+      const int64_t rows =
+          embed.matrix >= 0 ? model.matrices[embed.matrix].n : model.tables[embed.table].rows;
+      token_ids = std::min(token_ids, rows);
+    }
     if (op.kind == QUIRE_OP_LINEAR) reserve_for(op.u.linear.matrix, model.spec.max_num_tokens);
     if (op.kind == QUIRE_OP_LOGITS) reserve_for(op.u.logits.matrix, kLogitsSlab);
     if (op.kind != QUIRE_OP_ATTENTION) continue;
@@ -220,6 +227,7 @@ void set_ops(Model& model, const quire_op* ops, int32_t num_ops) {
   model.ops.assign(ops, ops + num_ops);
   model.op_seconds.assign(num_ops, 0.0);
   model.query_group = query_heads == 0 ? 1 : query_heads / model.spec.kv.num_kv_heads;
+  model.num_token_ids = token_ids;
   model.linear_scratch = std::make_unique<Reservation>(scratch);
   const int64_t slab = std::min<int64_t>(kLogitsSlab, max_logits_rows(model.spec));
   model.logits = std::make_unique<Reservation>(slab * model.spec.vocab_size * sizeof(float));

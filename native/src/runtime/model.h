@@ -54,7 +54,8 @@ struct Model {
   std::vector<PackedMatrix> matrices;
   std::vector<RopeTable> ropes;
   std::vector<quire_op> ops;
-  int32_t query_group = 1;  // query heads per kv head
+  int32_t query_group = 1;    // query heads per kv head
+  int64_t num_token_ids = 0;  // the head may be larger than the table, or smaller
   std::unique_ptr<Reservation> linear_scratch;
   std::unique_ptr<Reservation> logits;  // one slab of float32 rows
   AttentionScratch attention;

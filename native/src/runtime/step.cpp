@@ -71,7 +71,7 @@ void check_batch(const Model& model, const quire_batch& batch, const quire_outpu
   require(batch.seq_starts[0] == 0 && batch.seq_starts[batch.num_seqs] == batch.num_tokens,
           "seq_starts do not divide the tokens");
   for (int32_t seq = 0; seq < batch.num_seqs; ++seq) check_seq(model, batch, seq);
-  check_range("token id", batch.token_ids, batch.num_tokens, model.spec.vocab_size);
+  check_range("token id", batch.token_ids, batch.num_tokens, model.num_token_ids);
   check_range("logits row", batch.logits_rows, batch.num_logits_rows, batch.num_tokens);
   if (batch.sampling) check_sampling(batch, output, model.spec.vocab_size);
 }

@@ -139,10 +139,10 @@ class _Fuser:
         linear = NativeLinear(op.x, op.outs, op.weight, op.bias)
         if len(op.outs) == 2:
             glu = self._only_reader(op.outs[0])
-            if isinstance(glu, Glu) and self._only_reader(op.outs[1]) is glu:
-                if (glu.gate, glu.up) == op.outs:
-                    self._join(glu)
-                    return replace(linear, outs=(glu.out,), activation=glu.act, glu=True)
+            alone = glu is self._only_reader(op.outs[1])
+            if isinstance(glu, Glu) and alone and (glu.gate, glu.up) == op.outs:
+                self._join(glu)
+                return replace(linear, outs=(glu.out,), activation=glu.act, glu=True)
         if len(op.outs) != 1:
             return linear
         reader = self._only_reader(op.outs[0])

@@ -1,0 +1,29 @@
+"""Every kernel test runs on each instruction-set tier that this machine can run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from quire.backends.cpu import CpuBackend, load
+from quire.backends.cpu.library import TIERS
+from quire.errors import BackendError
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session", params=TIERS)
+def isa(request: pytest.FixtureRequest) -> str:
+    """A tier; skipped where it was not built or cannot run."""
+    try:
+        return load(request.param).isa
+    except BackendError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def backend(isa: str) -> CpuBackend:
+    """Two threads, so that every op is shared out."""
+    return CpuBackend(2, isa)

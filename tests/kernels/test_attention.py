@@ -1,0 +1,156 @@
+"""Paged attention against the reference: shapes, windows, caps, slopes, caches, long contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from harness import (
+    Body,
+    Floats,
+    Weights,
+    batch_of,
+    compile_on,
+    logits_of,
+    make_seqs,
+    program_of,
+)
+
+from quire.backends.base import CompiledModel
+from quire.backends.cpu import CpuBackend
+from quire.backends.reference import ReferenceBackend
+from quire.program import Attention, Linear, Op, Value
+
+DIM = 64
+F32, BF16 = 3e-6, 1.2e-2
+"""Tolerances."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An attention, by what sets it apart."""
+
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 32
+    window: int | None = None
+    softcap: float | None = None
+    alibi: bool = False
+
+    def body(self) -> Body:
+        """Two layers, so that the cache of one cannot stand in for the other's."""
+
+        def write(x: Value, weights: Weights) -> tuple[list[Op], Value]:
+            ops: list[Op] = []
+            out = x
+            for layer in range(2):
+                more, out = self.layer(out, weights, layer)
+                ops += more
+            return ops, out
+
+        return write
+
+    def layer(self, x: Value, weights: Weights, layer: int) -> tuple[list[Op], Value]:
+        q = Value(f"q{layer}", self.heads * self.head_dim)
+        k, v = (Value(f"{n}{layer}", self.kv_heads * self.head_dim) for n in "kv")
+        weight = weights.param(f"qkv{layer}", (q.dim + k.dim + v.dim, x.dim), x.dim**-0.5)
+        attended, out = Value(f"attended{layer}", q.dim), Value(f"out{layer}", DIM)
+        slopes = tuple(0.5 ** (n + 1) for n in range(self.heads)) if self.alibi else None
+        return [
+            Linear(x, (q, k, v), weight),
+            Attention(
+                q, k, v, attended, layer, self.heads, self.kv_heads, self.head_dim,
+                self.head_dim**-0.5, self.window, self.softcap, slopes,
+            ),
+            Linear(attended, (out,), weights.param(f"o{layer}", (DIM, q.dim), q.dim**-0.5)),
+        ], out  # fmt: skip
+
+
+SHAPES = [
+    Shape(),
+    Shape(heads=7, kv_heads=1, head_dim=16),
+    Shape(heads=3, kv_heads=3, head_dim=80),
+    Shape(heads=2, kv_heads=2, head_dim=100),
+    Shape(heads=4, kv_heads=2, head_dim=128),
+    Shape(heads=2, kv_heads=1, head_dim=256),
+    Shape(window=5),
+    Shape(window=300),
+    Shape(softcap=2.0),
+    Shape(alibi=True),
+    Shape(window=40, softcap=5.0, alibi=True),
+]
+
+
+def both(
+    backend: CpuBackend, shape: Shape, dtype: str, kv_dtype: str
+) -> tuple[CompiledModel, CompiledModel]:
+    weights = Weights(7)
+    program = program_of(shape.body(), DIM, weights)
+    native, reference = (
+        compile_on(b, program, weights, dtype, kv_dtype=kv_dtype)  # type: ignore[arg-type]
+        for b in (backend, ReferenceBackend())
+    )
+    return native, reference
+
+
+def compare(native: Floats, reference: Floats, tolerance: float) -> None:
+    """The root mean square of each row's error, relative to the row's."""
+    assert np.isfinite(native).all()
+    error = np.sqrt(np.square(native - reference).mean(axis=1))
+    worst = float((error / np.sqrt(np.square(reference).mean(axis=1))).max())
+    assert worst <= tolerance, f"a row differs by {worst:.2e}"
+
+
+def steps(models: Sequence[CompiledModel], plan: Sequence[Sequence[int]], tolerance: float) -> None:
+    """plan[s][r]: tokens of request r in step s."""
+    seqs = make_seqs([sum(counts) for counts in zip(*plan, strict=True)])
+    for counts in plan:
+        batch = batch_of([(q, n) for q, n in zip(seqs, counts, strict=True) if n])
+        native, reference = (logits_of(model.step(batch)) for model in models)
+        compare(native, reference, tolerance)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_float32(backend: CpuBackend, shape: Shape) -> None:
+    models = both(backend, shape, "float32", "float32")
+    steps(models, [[20, 1, 33], [1, 1, 1], [0, 40, 7], [1, 1, 1]], F32)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_bfloat16(backend: CpuBackend, shape: Shape) -> None:
+    models = both(backend, shape, "bfloat16", "bfloat16")
+    steps(models, [[20, 1, 33], [1, 1, 1], [0, 40, 7], [1, 1, 1]], BF16)
+
+
+@pytest.mark.parametrize("shape", [Shape(), Shape(window=300), Shape(heads=2, head_dim=128)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_contexts_of_several_chunks(backend: CpuBackend, shape: Shape, dtype: str) -> None:
+    models = both(backend, shape, dtype, dtype)
+    plan = [[250, 700], [10, 1], [1, 1], [260, 30], [1, 1]]
+    steps(models, plan, F32 if dtype == "float32" else BF16)
+
+
+@pytest.mark.parametrize(("dtype", "kv_dtype"), [("float32", "bfloat16"), ("bfloat16", "float32")])
+def test_a_cache_of_another_type(backend: CpuBackend, dtype: str, kv_dtype: str) -> None:
+    models = both(backend, Shape(), dtype, kv_dtype)
+    steps(models, [[40, 3], [1, 300]], BF16)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_an_earlier_owner_left_in_a_block_harms_nobody(
+    backend: CpuBackend, dtype: str
+) -> None:
+    """Blocks full of NaN, as after a request whose numbers overflowed."""
+    native, reference = both(backend, Shape(), dtype, dtype)
+    [seq] = make_seqs([21])
+    poison = np.full_like(native.read_blocks(seq.blocks), 0xFF)
+    native.write_blocks(seq.blocks, poison)
+    for count in (5, 1, 15):
+        batch = batch_of([(seq, count)])
+        compare(
+            logits_of(native.step(batch)),
+            logits_of(reference.step(batch)),
+            F32 if dtype == "float32" else BF16,
+        )
