@@ -64,7 +64,8 @@ def test_the_three_kinds_of_outputs(make_engine: MakeEngine) -> None:
         assert [output.outputs[0].text for output in final] == ["BCDE"]
         deltas = await collect(engine, "A", params(output_kind=RequestOutputKind.DELTA))
         assert "".join(output.outputs[0].text for output in deltas) == "BCDE"
-        assert sum((output.outputs[0].token_ids for output in deltas), []) == [33, 34, 35, 36]
+        tokens = [token for output in deltas for token in output.outputs[0].token_ids]
+        assert tokens == [33, 34, 35, 36]
         growing = await collect(engine, "A", params())
         texts = [output.outputs[0].text for output in growing]
         assert texts[-1] == "BCDE"
