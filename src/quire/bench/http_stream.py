@@ -19,7 +19,12 @@ from quire.units import MiB
 _MAX_HEADER_BYTES = 64 * 1024
 _MAX_CHUNK_BYTES = 64 * MiB
 _READ_TIMEOUT_S = 600.0
-_BROKEN = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+_BROKEN = (
+    OSError,
+    asyncio.IncompleteReadError,
+    asyncio.LimitOverrunError,
+    asyncio.TimeoutError,
+)
 
 
 class HttpError(QuireError):

@@ -100,7 +100,7 @@ async def send_one(target: Target, request: SampleRequest, request_id: str) -> R
                 if data == b"[DONE]" or not data:
                     continue
                 last = _take(result, _decode_event(data), now, last)
-    except (HttpError, msgspec.MsgspecError, TimeoutError) as error:
+    except (HttpError, msgspec.MsgspecError) as error:
         result.error = str(error) or type(error).__name__
         return result
     result.latency = last - result.start_time

@@ -48,7 +48,7 @@ def execute(args: argparse.Namespace) -> int:
     if model is not None:
         args.model = model
     if prompt is None and not sys.stdin.isatty():
-        prompt = sys.stdin.read()
+        prompt = _read_pipe()
         if not prompt.strip():
             raise RequestError("nothing came through the pipe; give a prompt")
     if not args.verbose:
@@ -60,6 +60,13 @@ def execute(args: argparse.Namespace) -> int:
         return _talk(conversation, args, prompt)
     finally:
         conversation.close()
+
+
+def _read_pipe() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"what came through the pipe is no UTF-8 text: {error}") from None
 
 
 def _talk(conversation: LocalConversation, args: argparse.Namespace, prompt: str | None) -> int:

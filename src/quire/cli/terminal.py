@@ -17,6 +17,7 @@ from typing import Any
 from quire.log import get_logger
 
 _HISTORY_LINES = 2000
+_CONTROLS = dict.fromkeys([*range(32), *range(127, 160)]) | {9: "\t", 10: "\n"}
 
 
 class StopOnInterrupt:
@@ -71,7 +72,7 @@ def dim(text: str) -> str:
 
 def printable(text: str) -> str:
     """The text without control characters, so that no model can command the terminal."""
-    return "".join(char for char in text if char.isprintable() or char in "\n\t")
+    return text.translate(_CONTROLS)
 
 
 def read_line(prompt: str) -> str | None:

@@ -109,6 +109,7 @@ def test_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_line("> ") == "one\ntwo"
     assert read_line("> ") is None
     assert printable("a\x1b[2Jb\tc\nd\x00\x9b") == "a[2Jb\tc\nd"
+    assert printable("می\u200cخواهم 👩\u200d🚀") == "می\u200cخواهم 👩\u200d🚀"
 
 
 def test_history_needs_no_writable_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
