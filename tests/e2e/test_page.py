@@ -310,6 +310,16 @@ def test_a_vanished_server_is_noticed(open_page: Any, server: Any) -> None:
     page.wait_for_selector('#state[data-state="away"]', timeout=8000)
 
 
+def test_the_untouched_end_of_a_large_pool_is_left_out(open_page: Any) -> None:
+    page = open_page()
+    shown = page.evaluate(
+        """maps => import('/ui/pool.js').then(pool =>
+            maps.map(map => pool.cellsToShow(pool.decodeMap(map))))""",
+        ["f4096", "u40c10f4000", "u300f3000", "f4000u1f95", "u4096", "f100"],
+    )
+    assert shown == [256, 256, 512, 4096, 4096, 100]
+
+
 def test_the_block_map_is_checked(open_page: Any) -> None:
     page = open_page()
     decoded = page.evaluate("import('/ui/pool.js').then(m => m.decodeMap('f2u1s1c3').join(''))")

@@ -18,6 +18,20 @@ export function decodeMap(text) {
   return cells;
 }
 
+const FEWEST_SHOWN = 256;
+
+/**
+ * How many cells to draw: all, unless the end of a large pool was never touched. That end is
+ * left out in steps of two, so that what happens in the rest can be seen.
+ */
+export function cellsToShow(cells) {
+  let touched = cells.length;
+  while (touched > 0 && cells[touched - 1] === "f") touched -= 1;
+  let shown = FEWEST_SHOWN;
+  while (shown < 1.25 * touched) shown *= 2;
+  return Math.min(shown, cells.length);
+}
+
 /** Columns and cell size that fill a width and stay near a height. */
 export function layout(cells, width) {
   const wanted = Math.sqrt((width * 190) / Math.max(1, cells));
@@ -42,16 +56,20 @@ export class PoolMap {
 
   /** Takes the `kv` part of a live picture. */
   show(kv) {
-    const cells = decodeMap(kv.map);
     const now = performance.now();
-    const isNew = cells.length !== this.cells.length;
+    const all = decodeMap(kv.map);
+    const cells = all.slice(0, cellsToShow(all));
+    const isNew = this.cells.length === 0;
     this.changedAt = cells.map((cell, i) =>
-      isNew ? -GLOW_MS : cell === this.cells[i] ? this.changedAt[i] : now);
+      isNew ? -GLOW_MS : cell === (this.cells[i] ?? "f") ? (this.changedAt[i] ?? -GLOW_MS) : now);
     this.cells = cells;
     this.kv = kv;
     const blocks = kv.blocks_per_cell === 1 ? "one block" : `${kv.blocks_per_cell} blocks`;
-    this.tipAtRest = `One cell is ${blocks} of ${kv.block_size} tokens.`;
-    if (isNew) this.tip.textContent = this.tipAtRest;
+    const left = kv.num_blocks - cells.length * kv.blocks_per_cell;
+    const rest = left > 0 ? ` ${count(left)} free blocks more are not drawn.` : "";
+    const isAtRest = this.tip.textContent === this.tipAtRest;
+    this.tipAtRest = `One cell is ${blocks} of ${kv.block_size} tokens.${rest}`;
+    if (isNew || isAtRest) this.tip.textContent = this.tipAtRest;
     this.animate();
   }
 
