@@ -9,18 +9,39 @@ from quire.cli.engine_options import add_engine_options, engine_args
 from quire.cli.options import add_options, read
 from quire.cli.parser import Parser
 from quire.config.engine_args import AsyncEngineArgs
+from quire.errors import ConfigError
 from quire.server.args import ServerArgs
+
+_ALWAYS_ON = (
+    "--enable-prompt-tokens-details",
+    "--enable-request-id-headers",
+    "--enable-server-load-tracking",
+)
+"""Switches of vLLM's server for what this one always does; accepted, so that a command line
+need not be changed."""
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options: the server's, then the engine's."""
+    """Declares the options: the server's, then the engine's, then those for vLLM's sake."""
     add_options(parser, ServerArgs, title="server")
     shared = {field.name for field in dataclasses.fields(ServerArgs)}
     add_engine_options(parser, record=AsyncEngineArgs, skip=shared)
+    for switch in _ALWAYS_ON:
+        parser.add_argument(switch, action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--disable-uvicorn-access-log", dest="disable_access_log", action="store_true",
+        default=argparse.SUPPRESS, help=argparse.SUPPRESS,
+    )  # fmt: skip
+    parser.add_argument("--api-server-count", "-asc", type=int, default=1, help=argparse.SUPPRESS)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Serves until a signal; the exit code is the server's."""
+    if args.api_server_count != 1:
+        raise ConfigError(
+            f"--api-server-count {args.api_server_count} is not supported: one process answers "
+            "HTTP; leave it out, or start several servers behind a proxy"
+        )
     server_args = read(ServerArgs, args)
     wanted = engine_args(args, record=AsyncEngineArgs)
     from quire.server.serving import serve
