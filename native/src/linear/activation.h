@@ -13,9 +13,6 @@ QUIRE_INLINE F32x16 exp2_whole(F32x16 n) {
   return (F32x16)((__builtin_convertvector(n, I32x16) + 127) << 23);
 }
 
-// Nearest whole number for |x| < 2^22: adding 1.5 * 2^23 leaves no bits below one.
-QUIRE_INLINE F32x16 round_whole(F32x16 x) { return (x + 12582912.0f) - 12582912.0f; }
-
 // Source: Cephes expf (argument reduction by ln 2 in two parts, polynomial of degree 6).
 QUIRE_INLINE F32x16 exponential(F32x16 x) {
   const F32x16 clamped = maximum(minimum(x, splat(88.3f)), splat(-87.3f));

@@ -16,132 +16,25 @@
 
 #include <cstring>
 
+#include "linear/amx_steps.h"
+#include "linear/int8_sums.h"
+#include "linear/x_chunk.h"
+
 namespace quire::gemm {
 namespace {
 
-constexpr int64_t kStepWeightBytes = 2048;  // one step of K, 32 columns
-constexpr int64_t kStepLines = kStepWeightBytes / 64;
 constexpr int64_t kBlockSteps = 16;
 constexpr int64_t kShortBlockSteps = 8;  // with few passes the next block is fetched to level one
 constexpr int64_t kFewPasses = 2;
 constexpr int64_t kAheadSteps = 4;
-constexpr int64_t kWeightStride = 128;  // between the pairs of K of a strip
-constexpr int64_t kSumsStride = kStripColumns * 4;
-
-// Tile registers: accumulators 0-3, x 4-5, weights 6-7.
-struct TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-// Where the next step reads.
-struct Cursor {
-  const uint8_t* x;
-  int64_t x_step;  // bytes of one tile's step
-  int64_t x_tile;  // to the next tile of rows
-  const uint8_t* weight;
-  int64_t strip;         // to the next strip
-  const uint8_t* ahead;  // what to prefetch meanwhile
-};
-
-enum class Near { kFirstLevel, kSecondLevel };
-
-template <int kLines, Near near = Near::kFirstLevel>
-QUIRE_INLINE void prefetch_lines(const uint8_t* p) {
-  constexpr auto kHint = near == Near::kFirstLevel ? _MM_HINT_T0 : _MM_HINT_T1;
-#pragma GCC unroll 32
-  for (int i = 0; i < kLines; ++i) _mm_prefetch(reinterpret_cast<const char*>(p + i * 64), kHint);
-}
-
-template <bool kStreamX>
-QUIRE_INLINE void step_two_tiles(const Cursor& at) {
-  if constexpr (kStreamX) {
-    _tile_stream_loadd(4, at.x, 64);
-  } else {
-    _tile_loadd(4, at.x, 64);
-  }
-  _tile_loadd(6, at.weight, kWeightStride);
-  _tile_loadd(7, at.weight + 64, kWeightStride);
-  _tile_dpbf16ps(0, 4, 6);
-  if constexpr (kStreamX) {
-    _tile_stream_loadd(5, at.x + at.x_tile, 64);
-  } else {
-    _tile_loadd(5, at.x + at.x_tile, 64);
-  }
-  _tile_dpbf16ps(1, 4, 7);
-  _tile_dpbf16ps(2, 5, 6);
-  _tile_dpbf16ps(3, 5, 7);
-}
-
-QUIRE_INLINE void step_one_tile(const Cursor& at) {
-  _tile_loadd(4, at.x, 64);
-  _tile_loadd(6, at.weight, kWeightStride);
-  _tile_dpbf16ps(0, 4, 6);
-  _tile_loadd(7, at.weight + 64, kWeightStride);
-  _tile_dpbf16ps(1, 4, 7);
-}
-
-QUIRE_INLINE void step_two_strips(const Cursor& at) {
-  step_one_tile(at);
-  _tile_loadd(6, at.weight + at.strip, kWeightStride);
-  _tile_dpbf16ps(2, 4, 6);
-  _tile_loadd(7, at.weight + at.strip + 64, kWeightStride);
-  _tile_dpbf16ps(3, 4, 7);
-}
-
-// Tiles of rows and strips that one pass of the inner loop holds: 1x1, 2x1 or 1x2.
-template <int kTiles, int kStrips, bool kStreamX = false>
-QUIRE_INLINE void step(const Cursor& at) {
-  static_assert(kTiles * kStrips <= 2);
-  if constexpr (kTiles == 2) {
-    step_two_tiles<kStreamX>(at);
-  } else if constexpr (kStrips == 2) {
-    step_two_strips(at);
-  } else {
-    step_one_tile(at);
-  }
-}
-
-template <int kAccumulatorPairs>
-QUIRE_INLINE void zero_sums() {
-  _tile_zero(0);
-  _tile_zero(1);
-  if constexpr (kAccumulatorPairs == 2) {
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-}
-
-template <int kAccumulatorPairs>
-QUIRE_INLINE void load_sums(const float* first, const float* second) {
-  _tile_loadd(0, first, kSumsStride);
-  _tile_loadd(1, first + kHalfStrip, kSumsStride);
-  if constexpr (kAccumulatorPairs == 2) {
-    _tile_loadd(2, second, kSumsStride);
-    _tile_loadd(3, second + kHalfStrip, kSumsStride);
-  }
-}
-
-template <int kAccumulatorPairs>
-QUIRE_INLINE void store_sums(float* first, float* second) {
-  _tile_stored(0, first, kSumsStride);
-  _tile_stored(1, first + kHalfStrip, kSumsStride);
-  if constexpr (kAccumulatorPairs == 2) {
-    _tile_stored(2, second, kSumsStride);
-    _tile_stored(3, second + kHalfStrip, kSumsStride);
-  }
-}
 
 // `count` steps that prefetch as many bytes of weights as they consume, from `ahead`.
-template <int kTiles, int kStrips>
+template <bool kInt8, int kTiles, int kStrips>
 QUIRE_INLINE void stream_steps(Cursor& at, int64_t count, int64_t ahead_strip) {
   for (int64_t i = 0; i < count; ++i) {
     prefetch_lines<kStepLines>(at.ahead);
     if constexpr (kStrips == 2) prefetch_lines<kStepLines>(at.ahead + ahead_strip);
-    step<kTiles, kStrips>(at);
+    step<kInt8, kTiles, kStrips>(at);
     at.x += at.x_step;
     at.weight += kStepWeightBytes;
     at.ahead += kStepWeightBytes;
@@ -149,18 +42,18 @@ QUIRE_INLINE void stream_steps(Cursor& at, int64_t count, int64_t ahead_strip) {
 }
 
 // One or two tiles of rows with one or two strips, over the whole of K.
-template <int kTiles, int kStrips>
+template <class Product, int kTiles, int kStrips>
 void stream(const Block& block, int64_t strip) {
-  const int64_t steps = block.k / AmxFamily::kDepth;
+  const int64_t steps = block.k / AmxFamily<Product>::kDepth;
   const int64_t ahead = std::min(steps, kAheadSteps);
   Cursor at{block.x,           block.rows * 64,
             block.tile_bytes,  block.weight + strip * block.strip_bytes,
             block.strip_bytes, nullptr};
   zero_sums<kTiles * kStrips>();
   at.ahead = at.weight + ahead * kStepWeightBytes;
-  stream_steps<kTiles, kStrips>(at, steps - ahead, block.strip_bytes);
+  stream_steps<Product::kInt8, kTiles, kStrips>(at, steps - ahead, block.strip_bytes);
   at.ahead = block.next;
-  stream_steps<kTiles, kStrips>(at, ahead, block.strip_bytes);
+  stream_steps<Product::kInt8, kTiles, kStrips>(at, ahead, block.strip_bytes);
   store_sums<kTiles * kStrips>(block.sums_of(strip, 0),
                                kTiles == 2 ? block.sums_of(strip, 1) : block.sums_of(strip + 1, 0));
 }
@@ -181,13 +74,14 @@ QUIRE_INLINE void fetch_rows(const Destination& where, int64_t from, int64_t to)
 }
 
 QUIRE_INLINE void fetch_destinations(const Block& block, int64_t from, int64_t to) {
-  to = std::min(to, (block.tiles - 1) * block.rows + block.last_rows);
+  from /= block.planes;
+  to = std::min(to, (block.tiles - 1) * block.rows + block.last_rows) / block.planes;
   fetch_rows<true>(block.out, from, to);
   fetch_rows<false>(block.residual, from, to);
 }
 
 // One or two tiles of rows times one block of K; every step prefetches `lines` cache lines.
-template <int kTiles, Near near, bool kStreamX>
+template <bool kInt8, int kTiles, Near near, bool kStreamX>
 void pass(const Block& block, int64_t tile, Cursor at, int64_t steps, int64_t lines, bool first) {
   float* upper = block.sums_of(0, tile);
   float* lower = block.sums_of(0, tile + kTiles - 1);
@@ -201,7 +95,7 @@ void pass(const Block& block, int64_t tile, Cursor at, int64_t steps, int64_t li
   for (int64_t i = 0; i < steps; ++i) {
     fetch_destinations(block, row0 + i * rows, row0 + (i + 1) * rows);
     for (int64_t line = 0; line < lines; ++line, at.ahead += 64) prefetch_lines<1, near>(at.ahead);
-    step<kTiles, 1, kStreamX>(at);
+    step<kInt8, kTiles, 1, kStreamX>(at);
     at.x += at.x_step;
     at.weight += kStepWeightBytes;
   }
@@ -209,9 +103,9 @@ void pass(const Block& block, int64_t tile, Cursor at, int64_t steps, int64_t li
 }
 
 // All tiles of rows with one strip, K in blocks.
-template <Near near, bool kStreamX>
+template <class Product, Near near, bool kStreamX>
 void blocked(const Block& block, int64_t block_steps) {
-  const int64_t total = block.k / AmxFamily::kDepth;
+  const int64_t total = block.k / AmxFamily<Product>::kDepth;
   const int64_t passes = ceil_div(block.tiles, 2);
   const int64_t x_step = block.rows * 64;
   for (int64_t done = 0; done < total; done += block_steps) {
@@ -229,22 +123,23 @@ void blocked(const Block& block, int64_t block_steps) {
                       ahead};
       const int64_t now = ahead < ahead_end ? lines : 0;
       if (tile + 1 < block.tiles) {
-        pass<2, near, kStreamX>(block, tile, at, steps, now, done == 0);
+        pass<Product::kInt8, 2, near, kStreamX>(block, tile, at, steps, now, done == 0);
       } else {
-        pass<1, near, kStreamX>(block, tile, at, steps, now, done == 0);
+        pass<Product::kInt8, 1, near, kStreamX>(block, tile, at, steps, now, done == 0);
       }
       ahead += now * steps * 64;
     }
   }
 }
 
+template <class Product>
 void many_tiles(const Block& block) {
   if (block.tiles <= 2 * kFewPasses) {
-    blocked<Near::kSecondLevel, false>(block, kShortBlockSteps);
+    blocked<Product, Near::kSecondLevel, false>(block, kShortBlockSteps);
   } else if (block.x_is_near) {
-    blocked<Near::kSecondLevel, true>(block, kBlockSteps);
+    blocked<Product, Near::kSecondLevel, true>(block, kBlockSteps);
   } else {
-    blocked<Near::kSecondLevel, false>(block, kBlockSteps);
+    blocked<Product, Near::kSecondLevel, false>(block, kBlockSteps);
   }
 }
 
@@ -268,43 +163,78 @@ QUIRE_INLINE void pack_line(const Rows& x, const void* row, int64_t k, uint8_t* 
 
 }  // namespace
 
-void AmxFamily::pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t tile_rows,
-                          int64_t k_padded, uint8_t* out) {
-  for (int64_t k = 0; k < k_padded; k += kDepth) {
-    for (int64_t r = 0; r < tile_rows; ++r, out += 64) {
-      if (r < rows) {
-        pack_line(x, x.row(row0 + r), k, out);
-      } else {
-        std::memset(out, 0, 64);
-      }
-    }
-  }
-}
-
-bool AmxFamily::available() {
+template <class Product>
+bool AmxFamily<Product>::available() {
   constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM, absent from older headers
   constexpr int kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-void AmxFamily::begin(int64_t tile_rows) {
+template <class Product>
+void AmxFamily<Product>::pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t tile_rows,
+                                   int64_t k_padded, uint8_t* out) {
+  RowScale scales[kMaxTileRows] = {};
+  if constexpr (Product::kInt8) {
+    auto* kept = reinterpret_cast<float*>(out + matrix_bytes(tile_rows, k_padded));
+    for (int64_t r = 0; r < rows; ++r) {
+      scales[r] = row_scale(x, row0 + r, limit_of(kPlanes));
+      kept[r] = scales[r].scale;
+    }
+  }
+  for (int64_t k = 0; k < k_padded; k += kDepth) {
+    for (int64_t r = 0; r < tile_rows; ++r, out += 64 * kPlanes) {
+      if (r >= rows) {
+        std::memset(out, 0, 64 * kPlanes);
+      } else if constexpr (Product::kInt8) {
+        int8_t planes[kPlanes][kChunk];
+        quantise_chunk<kPlanes>(x, row0 + r, k, std::min(kChunk, x.k - k), scales[r].inverse,
+                                planes);
+        std::memcpy(out, planes, sizeof planes);
+      } else {
+        pack_line(x, x.row(row0 + r), k, out);
+      }
+    }
+  }
+}
+
+template <class Product>
+void AmxFamily<Product>::begin(int64_t tile_rows) {
   TileConfig config;
   for (int i = 0; i < 8; ++i) {
     config.row_bytes[i] = 64;
-    config.rows[i] = static_cast<uint8_t>(i < 6 ? tile_rows : 16);
+    config.rows[i] = static_cast<uint8_t>(i < 6 ? tile_rows * kPlanes : 16);
   }
   // Not the intrinsic: gcc 12 tells the optimiser that it reads eight bytes only.
   asm volatile("ldtilecfg %0" : : "m"(config));
 }
 
-void AmxFamily::end() { _tile_release(); }
-
-void AmxFamily::multiply(const Block& block) {
-  if (block.tiles > 2) return many_tiles(block);
-  if (block.tiles == 2) return stream<2, 1>(block, 0);
-  if (block.strips == 2) return stream<1, 2>(block, 0);
-  stream<1, 1>(block, 0);
+template <class Product>
+void AmxFamily<Product>::end() {
+  _tile_release();
 }
+
+template <class Product>
+void AmxFamily<Product>::multiply(const Block& block) {
+  if (block.tiles > 2) {
+    many_tiles<Product>(block);
+  } else if (block.tiles == 2) {
+    stream<Product, 2, 1>(block, 0);
+  } else if (block.strips == 2) {
+    stream<Product, 1, 2>(block, 0);
+  } else {
+    stream<Product, 1, 1>(block, 0);
+  }
+  if constexpr (Product::kInt8) {
+    scale_sums<kPlanes, false>(block, [&](int64_t tile) {
+      return reinterpret_cast<const float*>(block.x + tile * block.tile_bytes +
+                                            matrix_bytes(block.rows / kPlanes, block.k));
+    });
+  }
+}
+
+template struct AmxFamily<AmxBf16>;
+template struct AmxFamily<AmxInt8<1>>;
+template struct AmxFamily<AmxInt8<2>>;
 
 }  // namespace quire::gemm
 

@@ -14,11 +14,38 @@ namespace quire::gemm {
 using F32Family = VectorFamily<F32Product>;
 
 #if defined(__AMX_BF16__)
-using Bf16Family = AmxFamily;
-#elif defined(__AVX512BF16__)
+using Bf16Family = AmxFamily<AmxBf16>;
+using Int8A8Family = AmxFamily<AmxInt8<1>>;
+using Int8A16Family = AmxFamily<AmxInt8<2>>;
+#else
+#if defined(__AVX512BF16__)
 using Bf16Family = VectorFamily<Bf16Dot>;
 #else
 using Bf16Family = VectorFamily<Bf16Widened>;
 #endif
+using Int8A8Family = VectorFamily<Int8Product<1>>;
+using Int8A16Family = VectorFamily<Int8Product<2>>;
+#endif
+
+template <class Family_>
+struct FamilyTag {
+  using Family = Family_;
+};
+
+// Calls `use` with the tag of a format's family.
+template <class Use>
+auto with_family(Format format, Use use) {
+  switch (format) {
+    case Format::kBF16:
+      return use(FamilyTag<Bf16Family>{});
+    case Format::kInt8A8:
+      return use(FamilyTag<Int8A8Family>{});
+    case Format::kInt8A16:
+      return use(FamilyTag<Int8A16Family>{});
+    case Format::kF32:
+      break;
+  }
+  return use(FamilyTag<F32Family>{});
+}
 
 }  // namespace quire::gemm

@@ -3,6 +3,7 @@
 // A family is a struct of static members, chosen at compile time by format and ISA tier:
 //
 //   kDepth              K is padded with zeros to a multiple of this
+//   kPlanes             rows that its micro-kernel sees for each row of x
 //   kMaxTileRows        rows of x that one micro-kernel call takes at most
 //   available()         whether the operating system lets the process use these instructions
 //   tile_bytes(rows, k) bytes of one packed tile of x, k padded
@@ -11,8 +12,12 @@
 //   begin(rows), end()  around all multiply() calls of one worker in one product
 //   multiply(block)     raw float32 sums of a block of rows with a few strips of the weight
 //
+// Where kPlanes > 1, the rows of a Block are those of the micro-kernel; the sums that multiply()
+// leaves are those of the rows of x, closely packed.
+//
 // A strip is 32 output columns, stored whole for all K: [k_padded / kGroup][32][kGroup] elements,
-// kGroup = 2 for bf16 and 1 for float32. The same strip order serves every tier and every m.
+// kGroup = 4 for int8, 2 for bf16 and 1 for float32. The same strip order serves every tier and
+// every m.
 #pragma once
 
 #include <cstddef>
@@ -66,13 +71,16 @@ struct Block {
   const uint8_t* x;  // first packed tile; the next tile_bytes further
   int64_t tile_bytes;
   int64_t tiles;
-  int64_t rows;           // of every tile but the last
-  int64_t last_rows;      // of the last
+  int64_t rows;       // of every tile but the last
+  int64_t last_rows;  // of the last
+  int64_t planes;
   int64_t k;              // padded
   const uint8_t* weight;  // first strip; the next strip_bytes further
   int64_t strip_bytes;
   int64_t strips;
-  const uint8_t* next;  // what this worker will stream after this block, to be prefetched
+  const float* scales;     // of the strips' columns, for formats that have them
+  const int32_t* offsets;  // 128 times the sum of each column's weights, likewise
+  const uint8_t* next;     // what this worker will stream after this block, to be prefetched
   float* sums;
   bool x_is_near;  // this worker has just read the same rows of x
   Destination out;

@@ -9,19 +9,41 @@ struct Layout {
   int64_t group;  // elements of one column that lie together
   int64_t depth;  // K is padded to a multiple of this
   int64_t element_bytes;
+  bool has_scales;  // a float32 scale and an int32 offset for each column, after all strips
 
   int64_t padded(int64_t k) const { return round_up(k, depth); }
   int64_t strip_bytes(int64_t k) const { return padded(k) * kStripColumns * element_bytes; }
 };
 
 inline Layout layout_of(Format format) {
-  if (format == Format::kBF16) return {2, Bf16Family::kDepth, 2};
-  return {1, F32Family::kDepth, 4};
+  const int64_t depth =
+      with_family(format, [](auto tag) -> int64_t { return decltype(tag)::Family::kDepth; });
+  switch (format) {
+    case Format::kBF16:
+      return {2, depth, 2, false};
+    case Format::kInt8A8:
+    case Format::kInt8A16:
+      return {4, depth, 1, true};
+    case Format::kF32:
+      break;
+  }
+  return {1, depth, 4, false};
 }
 
 // The columns that belong to one half strip: gate or up of a glu matrix take one half each.
 inline int64_t strips_of(int64_t n, bool glu) {
   return glu ? ceil_div(n / 2, kHalfStrip) : ceil_div(n, kStripColumns);
+}
+
+inline float* scales_of(const PackedMatrix& matrix) {
+  const int64_t bytes =
+      strips_of(matrix.n, matrix.glu) * layout_of(matrix.format).strip_bytes(matrix.k);
+  return reinterpret_cast<float*>(static_cast<uint8_t*>(matrix.data) + bytes);
+}
+
+inline int32_t* offsets_of(const PackedMatrix& matrix) {
+  return reinterpret_cast<int32_t*>(scales_of(matrix) +
+                                    strips_of(matrix.n, matrix.glu) * kStripColumns);
 }
 
 }  // namespace quire::gemm

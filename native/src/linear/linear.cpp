@@ -51,7 +51,8 @@ struct Plan {
     group = std::min(Family::strips_at_once(tiling.rows, tiling.tiles),
                      std::max<int64_t>(1, strips / (4 * workers)));
     groups = ceil_div(strips, group);
-    const int64_t most = std::min(kMaxBlockRows / tiling.rows, packed_x_budget() / tile_bytes);
+    const int64_t most =
+        std::min(kMaxBlockRows / (tiling.rows * Family::kPlanes), packed_x_budget() / tile_bytes);
     blocks = ceil_div(tiling.tiles, std::max<int64_t>(most, 2));
     block_tiles = ceil_div(tiling.tiles, blocks);
     blocks = ceil_div(tiling.tiles, block_tiles);
@@ -94,25 +95,29 @@ void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, in
   block.x = static_cast<const uint8_t*>(args.scratch) + tile0 * plan.tile_bytes;
   block.tile_bytes = plan.tile_bytes;
   block.tiles = std::min(plan.block_tiles, plan.tiling.tiles - tile0);
-  block.rows = plan.tiling.rows;
-  block.last_rows = plan.tiling.rows_of(tile0 + block.tiles - 1);
+  block.rows = plan.tiling.rows * Family::kPlanes;
+  block.last_rows = plan.tiling.rows_of(tile0 + block.tiles - 1) * Family::kPlanes;
+  block.planes = Family::kPlanes;
   block.k = plan.k;
   block.weight = weight_of(args, plan, unit);
   block.strip_bytes = plan.strip_bytes;
   block.strips = std::min(plan.group, plan.strips - strip0);
+  block.scales = scales_of(*args.weight) + strip0 * kStripColumns;
+  block.offsets = offsets_of(*args.weight) + strip0 * kStripColumns;
   block.next = weight_of(args, plan, next < plan.units() ? next : unit);
   block.sums = sums;
   block.x_is_near = x_is_near;
   const int64_t width = args.weight->glu ? kHalfStrip : kStripColumns;
-  const int64_t row = tile0 * block.rows;
+  const int64_t row = tile0 * plan.tiling.rows;
   block.out =
       destination(args.out, args.out_stride, size_of(args.out_dtype), row, strip0 * width, width);
   const void* residual = args.residual == args.out ? nullptr : args.residual;
   block.residual = destination(residual, args.residual_stride, 4, row, strip0 * width, width);
   Family::multiply(block);
-  const int64_t rows = (block.tiles - 1) * block.rows + block.last_rows;
+  const int64_t rows = ((block.tiles - 1) * block.rows + block.last_rows) / Family::kPlanes;
+  const int64_t strip_sums = block.tiles * plan.tiling.rows * kStripColumns;
   for (int64_t s = 0; s < block.strips; ++s) {
-    finish_strip(args, strip0 + s, row, rows, block.sums_of(s, 0));
+    finish_strip(args, strip0 + s, row, rows, sums + s * strip_sums);
   }
 }
 
@@ -150,16 +155,14 @@ size_t scratch_bytes(int64_t k, int64_t max_m) {
 bool linear_available() { return gemm::Bf16Family::available(); }
 
 size_t linear_scratch_bytes(Format format, int64_t k, int64_t max_m) {
-  return format == Format::kBF16 ? gemm::scratch_bytes<gemm::Bf16Family>(k, max_m)
-                                 : gemm::scratch_bytes<gemm::F32Family>(k, max_m);
+  return gemm::with_family(format, [&](auto tag) {
+    return gemm::scratch_bytes<typename decltype(tag)::Family>(k, max_m);
+  });
 }
 
 void linear(const LinearArgs& args, Worker& worker) {
-  if (args.weight->format == Format::kBF16) {
-    gemm::run<gemm::Bf16Family>(args, worker);
-  } else {
-    gemm::run<gemm::F32Family>(args, worker);
-  }
+  gemm::with_family(args.weight->format,
+                    [&](auto tag) { gemm::run<typename decltype(tag)::Family>(args, worker); });
 }
 
 }  // namespace quire

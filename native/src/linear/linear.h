@@ -18,8 +18,9 @@ namespace quire {
 
 enum class DType : int32_t { kF32 = 0, kBF16 = 1, kF16 = 2 };
 
-// How a matrix is held and multiplied.
-enum class Format : int32_t { kF32 = 0, kBF16 = 1 };
+// How a matrix is held and multiplied. The int8 formats have one scale for each row of the matrix
+// and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits.
+enum class Format : int32_t { kF32 = 0, kBF16 = 1, kInt8A8 = 2, kInt8A16 = 3 };
 
 enum class Activation : int32_t { kNone = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4 };
 

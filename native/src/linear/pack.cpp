@@ -1,6 +1,7 @@
 // Brings a weight [n, k] into strips (see family.h). Called once per weight at load, by several
 // threads on disjoint rows.
 #include <algorithm>
+#include <cmath>
 
 #include "linear/layout.h"
 #include "linear/simd.h"
@@ -55,29 +56,71 @@ void read_row(const Source& source, int64_t row, int64_t first, int64_t count, u
   for (int64_t c = std::max<int64_t>(have, 0); c < count; ++c) out[c] = 0;
 }
 
+// The scale that brings a row of weights to signed bytes.
+float row_scale(const Source& source, int64_t row) {
+  float top = 0.0f;
+  for (int64_t c = 0; c < source.k; ++c) {
+    top = std::max(top, std::fabs(source.as_f32(source.index(row, c))));
+  }
+  return top / 127.0f;
+}
+
+// Nearest whole number in [-127, 127]; not a number becomes -127.
+int8_t quantised(float value) {
+  const float x = std::nearbyint(value);
+  return static_cast<int8_t>(x > -127.0f ? std::min(x, 127.0f) : -127.0f);
+}
+
 // Writes columns of one half strip: source rows `row .. row + count - 1` become its columns
-// `column ..`; with `zero_rest` the columns after them are cleared.
+// `column ..`; with `zero_rest` the columns after them are cleared. T is the packed element.
 template <class T>
 struct HalfStripWriter {
   static constexpr int64_t kGroup = 4 / sizeof(T);
-  static constexpr int64_t kChunk = 64;  // groups of K converted at a time
+  static constexpr int64_t kChunkGroups = 64;  // converted at a time
+  static constexpr int64_t kChunkElements = kChunkGroups * kGroup;
 
   const Source& source;
-  uint32_t* half;  // first 4-byte group of the half strip
-  int64_t groups;  // of K, padding included
+  uint32_t* half;    // first 4-byte group of the half strip
+  int64_t groups;    // of K, padding included
+  float* scales;     // of its columns, for int8
+  int32_t* offsets;  // likewise
 
   void write(int64_t row, int64_t count, int64_t column, bool zero_rest) {
-    alignas(64) T block[kHalfStrip][kChunk * kGroup] = {};
+    alignas(64) T block[kHalfStrip][kChunkElements] = {};
     const int64_t end = zero_rest ? kHalfStrip : column + count;
-    for (int64_t g = 0; g < groups; g += kChunk) {
-      const int64_t width = std::min(kChunk, groups - g);
+    if constexpr (sizeof(T) == 1) prepare_scales(row, count, column, end);
+    for (int64_t g = 0; g < groups; g += kChunkGroups) {
+      const int64_t width = std::min(kChunkGroups, groups - g);
       for (int64_t r = 0; r < count; ++r) {
-        read_row(source, row + r, g * kGroup, width * kGroup, block[column + r]);
+        read(row + r, column + r, g * kGroup, width * kGroup, block[column + r]);
       }
       for (int64_t i = 0; i < width; ++i) {
         uint32_t* line = half + (g + i) * kStripColumns;
         for (int64_t c = column; c < end; ++c) std::memcpy(line + c, block[c] + i * kGroup, 4);
       }
+    }
+  }
+
+  void prepare_scales(int64_t row, int64_t count, int64_t column, int64_t end) {
+    for (int64_t c = column; c < end; ++c) {
+      scales[c] = c < column + count ? row_scale(source, row + c - column) : 0.0f;
+      offsets[c] = 0;
+    }
+  }
+
+  void read(int64_t row, int64_t column, int64_t first, int64_t count, T* out) {
+    if constexpr (sizeof(T) == 1) {
+      float values[kChunkElements];
+      read_row(source, row, first, count, values);
+      const float inverse = scales[column] > 0.0f ? 1.0f / scales[column] : 0.0f;
+      int32_t total = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        out[i] = quantised(values[i] * inverse);
+        total += out[i];
+      }
+      offsets[column] += 128 * total;
+    } else {
+      read_row(source, row, first, count, out);
     }
   }
 };
@@ -97,8 +140,10 @@ void pack_section(const PackedMatrix& matrix, const Source& source, int64_t src_
     auto* half = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(matrix.data) +
                                              index / 2 * layout.strip_bytes(matrix.k)) +
                  index % 2 * kHalfStrip;
-    HalfStripWriter<T>{source, half, groups}.write(src_row0 + row - row0, count, column,
-                                                   row + count == end);
+    const int64_t first_column = index * kHalfStrip;
+    HalfStripWriter<T>{source, half, groups, gemm::scales_of(matrix) + first_column,
+                       gemm::offsets_of(matrix) + first_column}
+        .write(src_row0 + row - row0, count, column, row + count == end);
     row += count;
   }
 }
@@ -113,6 +158,9 @@ void clear_missing_half(const PackedMatrix& matrix) {
                kHalfStrip;
   const int64_t groups = layout.padded(matrix.k) / layout.group;
   for (int64_t g = 0; g < groups; ++g) std::fill_n(line + g * kStripColumns, kHalfStrip, 0u);
+  if (!layout.has_scales) return;
+  std::fill_n(gemm::scales_of(matrix) + halves * kHalfStrip, kHalfStrip, 0.0f);
+  std::fill_n(gemm::offsets_of(matrix) + halves * kHalfStrip, kHalfStrip, 0);
 }
 
 template <class T>
@@ -133,7 +181,9 @@ void pack_format(const PackedMatrix& matrix, const Source& source, int64_t src_r
 }  // namespace
 
 size_t packed_bytes(Format format, int64_t n, int64_t k, bool glu) {
-  return static_cast<size_t>(gemm::strips_of(n, glu) * gemm::layout_of(format).strip_bytes(k));
+  const gemm::Layout layout = gemm::layout_of(format);
+  const int64_t strip = layout.strip_bytes(k) + (layout.has_scales ? kStripColumns * 8 : 0);
+  return static_cast<size_t>(gemm::strips_of(n, glu) * strip);
 }
 
 int64_t pack_row_multiple() { return kStripColumns; }
@@ -141,10 +191,14 @@ int64_t pack_row_multiple() { return kStripColumns; }
 void pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, bool transposed,
                int64_t src_rows, int64_t src_row0, int64_t row0, int64_t rows) {
   const Source source{src, src_dtype, transposed, src_rows, matrix.k};
-  if (matrix.format == Format::kBF16) {
-    pack_format<uint16_t>(matrix, source, src_row0, row0, rows);
-  } else {
-    pack_format<float>(matrix, source, src_row0, row0, rows);
+  switch (matrix.format) {
+    case Format::kF32:
+      return pack_format<float>(matrix, source, src_row0, row0, rows);
+    case Format::kBF16:
+      return pack_format<uint16_t>(matrix, source, src_row0, row0, rows);
+    case Format::kInt8A8:
+    case Format::kInt8A16:
+      return pack_format<int8_t>(matrix, source, src_row0, row0, rows);
   }
 }
 

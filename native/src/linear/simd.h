@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -89,6 +89,9 @@ QUIRE_INLINE F32x16 select(I32x16 mask, F32x16 yes, F32x16 no) {
 }
 
 QUIRE_INLINE F32x16 absolute(F32x16 v) { return (F32x16)(bits(v) & 0x7fffffffu); }
+
+// Nearest whole number for |x| < 2^22: adding 1.5 * 2^23 leaves no bits below one.
+QUIRE_INLINE F32x16 round_whole(F32x16 x) { return (x + 12582912.0f) - 12582912.0f; }
 
 QUIRE_INLINE F32x16 bf16_to_f32(U16x16 v) {
   const auto narrow = split<U16Part>(v);

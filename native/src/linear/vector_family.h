@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "linear/family.h"
+#include "linear/int8_products.h"
+#include "linear/int8_sums.h"
 #include "linear/simd.h"
 #include "linear/vector_products.h"
 
@@ -51,7 +53,7 @@ struct MicroArgs {
 template <class Product, int kRows, int kColumns, int kStrips>
 void micro_kernel(const MicroArgs& args) {
   constexpr int kVectors = kColumns / kVectorLanes;
-  Vector sums[kRows][kStrips * kVectors] = {};
+  typename Product::Sum sums[kRows][kStrips * kVectors] = {};
   const uint32_t* x = args.x;
   const uint8_t* weight = args.weight;
   const uint8_t* ahead = args.ahead;
@@ -124,30 +126,43 @@ void dispatch_rows(int64_t rows, const MicroArgs& args, int64_t strips,
 template <class Product>
 struct VectorFamily {
   static constexpr int64_t kDepth = Product::kDepth;
-  static constexpr int64_t kMaxTileRows = kMaxVectorRows;
+  static constexpr int64_t kPlanes = Product::kPlanes;
+  static constexpr int64_t kMaxTileRows = kMaxVectorRows / kPlanes;
 
   static bool available() { return true; }
 
+  // The units, and after them the scales of the rows where x is quantised.
+  static int64_t units_bytes(int64_t rows, int64_t k) {
+    return rows * kPlanes * (k / kDepth) * Product::kUnits * 4;
+  }
   static int64_t tile_bytes(int64_t rows, int64_t k) {
-    return rows * (k / kDepth) * Product::kUnits * 4;
+    return units_bytes(rows, k) + (Product::kQuantised ? rows * 4 : 0);
   }
 
   static int64_t strips_at_once(int64_t rows, int64_t tiles) {
-    return tiles == 1 ? strips_for_rows(rows) : 1;
+    return tiles == 1 ? strips_for_rows(rows * kPlanes) : 1;
   }
 
-  static void pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t /*tile_rows*/,
+  static void pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t tile_rows,
                         int64_t k_padded, uint8_t* out) {
-    constexpr int64_t kChunkUnits = kChunk / kDepth * Product::kUnits;
+    RowScale scales[kMaxTileRows] = {};
+    if constexpr (Product::kQuantised) {
+      auto* kept = reinterpret_cast<float*>(out + units_bytes(tile_rows, k_padded));
+      for (int64_t r = 0; r < rows; ++r) {
+        scales[r] = row_scale(x, row0 + r, limit_of(kPlanes));
+        kept[r] = scales[r].scale;
+      }
+    }
     auto* to = reinterpret_cast<uint32_t*>(out);
-    uint32_t units[kMaxTileRows][kChunkUnits];
+    uint32_t units[kMaxVectorRows][kChunk];
     for (int64_t k = 0; k < k_padded; k += kChunk) {
       const int64_t width = std::min(kChunk, k_padded - k) / kDepth * Product::kUnits;
       for (int64_t r = 0; r < rows; ++r) {
-        Product::units_of(x, row0 + r, k, std::min(kChunk, x.k - k), units[r]);
+        Product::units_of(x, row0 + r, k, std::min(kChunk, x.k - k), scales[r].inverse,
+                          units + r * kPlanes);
       }
-      for (int64_t i = 0; i < width; ++i, to += rows) {
-        for (int64_t r = 0; r < rows; ++r) to[r] = units[r][i];
+      for (int64_t i = 0; i < width; ++i, to += rows * kPlanes) {
+        for (int64_t r = 0; r < rows * kPlanes; ++r) to[r] = units[r][i];
       }
     }
   }
@@ -169,6 +184,12 @@ struct VectorFamily {
                            block.sums_of(0, tile),
                            block.tiles * block.rows * kStripColumns};
       dispatch_rows<Product>(rows, args, block.strips, std::make_index_sequence<kMaxVectorRows>{});
+    }
+    if constexpr (Product::kQuantised) {
+      scale_sums<kPlanes, Product::kUnsignedX>(block, [&](int64_t tile) {
+        return reinterpret_cast<const float*>(block.x + tile * block.tile_bytes +
+                                              units_bytes(block.rows / kPlanes, block.k));
+      });
     }
   }
 };

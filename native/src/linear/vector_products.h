@@ -2,11 +2,12 @@
 //
 // A product says what a step of K is: kDepth elements of K in one line of weights, that meet
 // kUnits broadcasts of 4 bytes for each row of x. `units_of` reads a
-// chunk of a row of x as those units.
+// chunk of a row of x as those units, a row of them for each plane.
 #pragma once
 
 #include "linear/family.h"
 #include "linear/simd.h"
+#include "linear/x_chunk.h"
 
 #if defined(__ARM_NEON)
 #include <arm_neon.h>
@@ -37,33 +38,14 @@ QUIRE_INLINE Vector fused(Vector sum, Vector a, Vector b) {
 #endif
 }
 
-constexpr int64_t kChunk = 64;  // elements of a row of x that are converted at a time
+// Most products keep x as it is: one plane, nothing to know about a row beforehand.
+struct PlainX {
+  static constexpr int kPlanes = 1;
+  static constexpr bool kQuantised = false;
+  using Sum = Vector;
+};
 
-// `count` elements of a row as float32, zeros after them up to kChunk.
-QUIRE_INLINE void read_chunk(const Rows& x, int64_t row, int64_t k, int64_t count, float* out) {
-  const auto* f32 = static_cast<const float*>(x.row(row)) + k;
-  const auto* bf16 = static_cast<const uint16_t*>(x.row(row)) + k;
-  const bool is_f32 = x.dtype == DType::kF32;
-  if (count == kChunk) {
-    for (int64_t i = 0; i < kChunk; i += kLanes) {
-      store(out + i, is_f32 ? load<F32x16>(f32 + i) : bf16_to_f32(load<U16x16>(bf16 + i)));
-    }
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) out[i] = is_f32 ? f32[i] : bf16_to_f32(bf16[i]);
-  for (int64_t i = count; i < kChunk; ++i) out[i] = 0.0f;
-}
-
-// The same rounded to bfloat16.
-QUIRE_INLINE void read_chunk(const Rows& x, int64_t row, int64_t k, int64_t count, uint16_t* out) {
-  float chunk[kChunk];
-  read_chunk(x, row, k, count, chunk);
-  for (int64_t i = 0; i < kChunk; i += kLanes) {
-    store(out + i, f32_to_bf16(load<F32x16>(chunk + i)));
-  }
-}
-
-struct F32Product {
+struct F32Product : PlainX {
   static constexpr int kDepth = 1;
   static constexpr int kUnits = 1;
   using Weight = Vector;
@@ -78,15 +60,16 @@ struct F32Product {
   static QUIRE_INLINE Vector multiply_add(Vector sum, Broadcast x, Weight w, int /*unit*/) {
     return fused(sum, x, w);
   }
-  static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, uint32_t* out) {
+  static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float /*inverse*/,
+                       uint32_t (*out)[kChunk]) {
     float chunk[kChunk];
     read_chunk(x, row, k, count, chunk);
-    std::memcpy(out, chunk, sizeof chunk);
+    std::memcpy(out[0], chunk, sizeof chunk);
   }
 };
 
 // Where no bfloat16 instructions exist: a line holds pairs, widened by a shift and a mask.
-struct Bf16Widened {
+struct Bf16Widened : PlainX {
   static constexpr int kDepth = 2;
   static constexpr int kUnits = 2;
   struct Weight {
@@ -104,15 +87,16 @@ struct Bf16Widened {
   static QUIRE_INLINE Vector multiply_add(Vector sum, Broadcast x, const Weight& w, int unit) {
     return fused(sum, x, w.unit[unit]);
   }
-  static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, uint32_t* out) {
+  static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float /*inverse*/,
+                       uint32_t (*out)[kChunk]) {
     uint16_t chunk[kChunk];
     read_chunk(x, row, k, count, chunk);
-    for (int64_t i = 0; i < kChunk; ++i) out[i] = static_cast<uint32_t>(chunk[i]) << 16;
+    for (int64_t i = 0; i < kChunk; ++i) out[0][i] = static_cast<uint32_t>(chunk[i]) << 16;
   }
 };
 
 #if defined(__AVX512BF16__)
-struct Bf16Dot {
+struct Bf16Dot : PlainX {
   static constexpr int kDepth = 2;
   static constexpr int kUnits = 1;
   using Weight = __m512bh;
@@ -127,10 +111,11 @@ struct Bf16Dot {
   static QUIRE_INLINE Vector multiply_add(Vector sum, Broadcast x, Weight w, int /*unit*/) {
     return _mm512_dpbf16_ps(sum, x, w);
   }
-  static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, uint32_t* out) {
+  static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float /*inverse*/,
+                       uint32_t (*out)[kChunk]) {
     uint16_t chunk[kChunk];
     read_chunk(x, row, k, count, chunk);
-    std::memcpy(out, chunk, sizeof chunk);
+    std::memcpy(out[0], chunk, sizeof chunk);
   }
 };
 #endif

@@ -1,0 +1,89 @@
+// Reads rows of x in chunks, converted to what a kernel family packs: float32, bfloat16, int8.
+#pragma once
+
+#include <algorithm>
+
+#include "linear/family.h"
+#include "linear/simd.h"
+
+namespace quire::gemm {
+
+constexpr int64_t kChunk = 64;  // elements of a row of x that are converted at a time
+
+// `count` elements of a row as float32, zeros after them up to kChunk.
+QUIRE_INLINE void read_chunk(const Rows& x, int64_t row, int64_t k, int64_t count, float* out) {
+  const auto* f32 = static_cast<const float*>(x.row(row)) + k;
+  const auto* bf16 = static_cast<const uint16_t*>(x.row(row)) + k;
+  const bool is_f32 = x.dtype == DType::kF32;
+  if (count == kChunk) {
+    for (int64_t i = 0; i < kChunk; i += kLanes) {
+      store(out + i, is_f32 ? load<F32x16>(f32 + i) : bf16_to_f32(load<U16x16>(bf16 + i)));
+    }
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) out[i] = is_f32 ? f32[i] : bf16_to_f32(bf16[i]);
+  for (int64_t i = count; i < kChunk; ++i) out[i] = 0.0f;
+}
+
+// The same rounded to bfloat16.
+QUIRE_INLINE void read_chunk(const Rows& x, int64_t row, int64_t k, int64_t count, uint16_t* out) {
+  float chunk[kChunk];
+  read_chunk(x, row, k, count, chunk);
+  for (int64_t i = 0; i < kChunk; i += kLanes) {
+    store(out + i, f32_to_bf16(load<F32x16>(chunk + i)));
+  }
+}
+
+// How a row of x becomes integers: value * inverse, rounded, in [-limit, limit].
+struct RowScale {
+  float scale;
+  float inverse;
+};
+
+constexpr float limit_of(int planes) { return planes == 1 ? 127.0f : 127.0f * 256.0f; }
+
+// A NaN or an infinity anywhere in the row makes the scale NaN, and so every output of the row.
+inline RowScale row_scale(const Rows& x, int64_t row, float limit) {
+  F32x16 largest = {};
+  F32x16 poison = {};
+  float chunk[kChunk];
+  for (int64_t k = 0; k < x.k; k += kChunk) {
+    read_chunk(x, row, k, std::min(kChunk, x.k - k), chunk);
+    for (int64_t i = 0; i < kChunk; i += kLanes) {
+      const F32x16 v = load<F32x16>(chunk + i);
+      largest = maximum(absolute(v), largest);
+      poison += v * 0.0f;
+    }
+  }
+  float top = 0.0f;
+  float bad = 0.0f;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    top = std::max(top, largest[lane]);
+    bad += poison[lane];
+  }
+  return {top / limit + bad, top > 0.0f && bad == 0.0f ? limit / top : 0.0f};
+}
+
+// One chunk as signed bytes: value / scale, or for two planes high * 256 + low.
+template <int kPlanes>
+QUIRE_INLINE void quantise_chunk(const Rows& x, int64_t row, int64_t k, int64_t count,
+                                 float inverse, int8_t (*planes)[kChunk]) {
+  float chunk[kChunk];
+  int32_t whole[kChunk];
+  read_chunk(x, row, k, count, chunk);
+  for (int64_t i = 0; i < kChunk; i += kLanes) {
+    store(whole + i,
+          __builtin_convertvector(round_whole(load<F32x16>(chunk + i) * inverse), I32x16));
+  }
+  for (int64_t i = 0; i < kChunk; ++i) {
+    if constexpr (kPlanes == 1) {
+      planes[0][i] = static_cast<int8_t>(whole[i]);
+    } else {
+      const int32_t high = (whole[i] + 128) >> 8;
+      planes[0][i] = static_cast<int8_t>(high);
+      planes[1][i] = static_cast<int8_t>(whole[i] - high * 256);
+    }
+  }
+}
+
+}  // namespace quire::gemm
