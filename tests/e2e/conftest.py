@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import re
@@ -27,15 +26,28 @@ _SERVING = re.compile(r"Serving (.+) at (\S+), ready")
 _START_S = 60.0
 
 
+def flags(options: dict[str, Any]) -> list[str]:
+    """Options as the command line has them."""
+    words = []
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif isinstance(value, (list, tuple)):
+            words += [flag, *map(str, value)]
+        else:
+            words += [flag, str(value)]
+    return words
+
+
 class RunningServer:
     """A server process: its address, its log, its end."""
 
     def __init__(
         self, engine: dict[str, Any], server: dict[str, Any], env: dict[str, str] | None = None
     ) -> None:
-        options = json.dumps({"engine": engine, "server": server})
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "launch.py"), options],
+            [sys.executable, "-m", "quire", "serve", *flags({**engine, **server})],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
+import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -166,3 +169,27 @@ def test_an_open_bind_without_a_key_is_refused(start_server: StartServer) -> Non
     server = start_server(wait=False, host="0.0.0.0")
     assert server.wait() == 1
     assert "--api-key" in server.lines[-1]
+
+
+def test_tls_serves_and_wrong_files_are_one_line(start_server: StartServer, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    server = start_server(ssl_keyfile=str(key), ssl_certfile=str(certificate), api_key=["k"])
+    assert server.url.startswith("https://")
+    context = ssl.create_default_context(cafile=str(certificate))
+    with httpx.Client(base_url=server.url, verify=context) as client:
+        assert client.get("/ready").status_code == 200
+        assert client.get("/v1/models").status_code == 401
+        right = {"Authorization": "Bearer k"}
+        assert client.get("/v1/models", headers=right).status_code == 200
+    wrong = start_server(wait=False, ssl_keyfile=str(certificate), ssl_certfile=str(certificate))
+    assert wrong.wait() == 1
+    assert "TLS" in wrong.lines[-1]
+    assert "Traceback" not in wrong.log()

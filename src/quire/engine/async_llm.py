@@ -7,22 +7,18 @@ engine loop in one of its homes, and the output processor. `AsyncLLMEngine` is t
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
-import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, Literal
 
 from quire.config import EngineConfig, ModelConfig
 from quire.config.engine_args import EngineArgs
-from quire.engine.admission import AdmissionControl, QueueFullError
 from quire.engine.build import build_engine_config
 from quire.engine.client import EngineCoreClient, EngineHealth, EngineListener
+from quire.engine.in_flight import InFlight
 from quire.engine.input_processor import EngineInput, InputProcessor
 from quire.engine.llm_engine import refuse_unsupported, wants_special_tokens
-from quire.engine.output_processor import OutputProcessor
 from quire.engine.request_stream import RequestStream
-from quire.engine.stat_logger import LoggingStatLogger
 from quire.engine.tokenizer_loader import load_tokenizer
 from quire.errors import ConfigError, EngineDeadError
 from quire.inputs import PromptType
@@ -30,7 +26,6 @@ from quire.log import get_logger
 from quire.metrics import EngineMetrics
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
-from quire.protocol import EngineCoreOutputs
 from quire.tokenizer import Tokenizer
 
 logger = get_logger(__name__)
@@ -62,14 +57,9 @@ class AsyncLLM:
     ) -> None:
         self.config = config
         self.tokenizer = load_tokenizer(config.model)
-        self.metrics = EngineMetrics(config)
         self.input_processor = InputProcessor(config, self.tokenizer)
-        self.output_processor = OutputProcessor(self.tokenizer, config.scheduler.stream_interval)
-        self._admission = AdmissionControl(config.scheduler)
-        self._stat_logger = LoggingStatLogger(config) if config.observability.log_stats else None
+        self._in_flight = InFlight(config, self.tokenizer, self._abort_in_core)
         self._log_requests = log_requests
-        self._streams: dict[str, RequestStream] = {}
-        """By the internal id of the request, which is unique; users' ids need not be."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: asyncio.Task[None] | None = None
         self._dead_error: EngineDeadError | None = None
@@ -128,24 +118,13 @@ class AsyncLLM:
         Raises EngineDeadError. `news` is set when the stream has something to take.
         """
         self._attach()
-        user_id, core_requests = request.request_id, request.core_requests
-        internal_id = core_requests[0].request_id
-        stream = RequestStream(
-            user_id, request.params.output_kind, lambda: self._abort_internal([internal_id]), news
-        )
-        self.output_processor.add_request(
-            dataclasses.replace(request, request_id=internal_id), stream.put
-        )
-        self._streams[internal_id] = stream
-        self.metrics.on_added(core_requests)
-        for core_request in core_requests:
-            num_tokens = len(core_request.prompt_token_ids)
-            self._admission.admit(core_request.request_id, num_tokens, request.arrival_time)
+        stream = self._in_flight.add(request, news)
+        for core_request in request.core_requests:
             self._client.add_request(core_request)
         if self._log_requests:
             logger.info(
                 "request %s: %d prompt tokens, %s",
-                user_id,
+                request.request_id,
                 len(request.prompt_token_ids),
                 request.params,
             )
@@ -153,22 +132,15 @@ class AsyncLLM:
 
     def check_admission(self, num_requests: int, num_tokens: int = 0) -> None:
         """Raises CapacityError if the queue has no room for that many more."""
-        try:
-            self._admission.check(num_requests, num_tokens)
-        except QueueFullError as error:
-            self.metrics.on_rejected(error.reason)
-            raise
+        self._in_flight.check_admission(num_requests, num_tokens)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Ends all requests of these ids; their streams get a last output saying so."""
-        wanted = {request_id} if isinstance(request_id, str) else set(request_id)
-        self._abort_internal(
-            [key for key, stream in self._streams.items() if stream.request_id in wanted]
-        )
+        self._in_flight.abort_users([request_id] if isinstance(request_id, str) else request_id)
 
     async def abort_all(self) -> None:
         """Ends every request."""
-        self._abort_internal(list(self._streams))
+        self._in_flight.abort_all()
 
     # --- life
 
@@ -237,7 +209,7 @@ class AsyncLLM:
 
     async def wait_until_idle(self) -> None:
         """Returns when nothing is in flight."""
-        while self._streams:
+        while self._in_flight:
             await asyncio.sleep(0.02)
 
     async def drain(self, timeout_s: float) -> bool:
@@ -259,9 +231,19 @@ class AsyncLLM:
         """
         del timeout
         self._client.shutdown()
-        self._on_dead(EngineDeadError("the engine was shut down"))
+        error = EngineDeadError("the engine was shut down")
+        loop = self._loop
+        if loop is not None and loop.is_running():
+            loop.call_soon_threadsafe(self._on_dead, error)
+        else:
+            self._on_dead(error)
 
     # --- questions
+
+    @property
+    def metrics(self) -> EngineMetrics:
+        """What the engine counts about itself."""
+        return self._in_flight.metrics
 
     async def get_model_config(self) -> ModelConfig:
         """What is being served."""
@@ -284,8 +266,7 @@ class AsyncLLM:
 
     async def do_log_stats(self) -> None:
         """Logs the statistics line now, if there is one."""
-        if self._stat_logger is not None:
-            self._stat_logger.log()
+        self._in_flight.log_stats()
 
     # --- the other side
 
@@ -297,70 +278,28 @@ class AsyncLLM:
         """Makes the running event loop the one that is told, and watches over the engine."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            if self._streams and self._loop is not None and not self._loop.is_closed():
+            if self._in_flight and self._loop is not None and not self._loop.is_closed():
                 raise ConfigError("the engine is being used by another event loop")
             self._loop = loop
-            self._client.attach(loop, EngineListener(self._on_outputs, self._on_dead))
+            self._client.attach(loop, EngineListener(self._in_flight.on_outputs, self._on_dead))
         if self._watch is None or self._watch.done() or self._watch.get_loop() is not loop:
             self._watch = loop.create_task(self._watch_health(), name="quire-watch")
 
     async def _watch_health(self) -> None:
         """Looks at the engine while anybody waits: looking is what finds a stuck one dead."""
-        while self._streams:
+        while self._in_flight:
             await asyncio.sleep(_WATCH_INTERVAL_S)
             health = self._client.health()
             if health.state == "dead":
                 self._on_dead(EngineDeadError(health.reason))
 
-    def _on_outputs(self, outputs: EngineCoreOutputs) -> None:
-        """What a step brought. The streams are filled here, their readers run afterwards."""
-        done = self.output_processor.process_outputs(outputs)
-        if done.aborts:
-            self._tell_core_to_abort(done.aborts)
-        self.metrics.on_outputs(outputs, done.aborts)
-        self._account(outputs, done.aborts)
-        if self._stat_logger is not None:
-            self._stat_logger.record(
-                outputs.stats, done.num_prompt_tokens, done.num_generation_tokens
-            )
-            self._stat_logger.log_if_due()
-
-    def _account(self, outputs: EngineCoreOutputs, stopped_ids: list[str]) -> None:
-        """Tells admission who got a first token, and who is gone."""
-        ended = list(stopped_ids)
-        for output in outputs.outputs:
-            if output.finish_reason is not None:
-                ended.append(output.request_id)
-            elif output.new_token_ids:
-                self._admission.on_first_token(output.request_id)
-        for request_id in ended:
-            self._admission.on_end(request_id, outputs.timestamp)
-        if ended:
-            self._forget_done()
-
-    def _forget_done(self) -> None:
-        for key in [key for key, stream in self._streams.items() if stream.is_done]:
-            del self._streams[key]
-
-    def _abort_internal(self, internal_ids: list[str]) -> None:
-        core_ids = self.output_processor.abort_requests(internal_ids)
-        now = time.time()
-        self.metrics.on_aborted(core_ids, now)
-        for core_id in core_ids:
-            self._admission.on_end(core_id, now)
-        self._tell_core_to_abort(core_ids)
-        self._forget_done()
-
-    def _tell_core_to_abort(self, core_ids: list[str]) -> None:
-        if core_ids and not self.errored:
+    def _abort_in_core(self, core_ids: list[str]) -> None:
+        if not self.errored:
             self._client.abort_requests(core_ids)
 
     def _on_dead(self, error: EngineDeadError) -> None:
-        """Tells everyone who waits, with an error of their own each."""
         self._dead_error = self._dead_error or error
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            stream.fail(EngineDeadError(str(error)))
+        self._in_flight.fail_all(error)
 
 
 AsyncLLMEngine = AsyncLLM

@@ -31,7 +31,8 @@ the API key like every other route (use `fetch` with the header, not `EventSourc
 `f` free and empty; `c` cached: no request holds it, a prefix hit could revive it;
 `u` held by one request; `s` shared by several. A pool of more than 4,096 blocks is shown in
 cells of `blocks_per_cell` blocks each (the last may stand for fewer), a cell showing the
-first of s, u, c, f that occurs in it. `kv` is null until the engine has answered once.
+first of s, u, c, f that occurs in it. `kv` is null until the engine has answered once. While
+the model loads there are only `state`, `model`, `uptime_s` and `kv`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -52,7 +53,7 @@ async def completion_prompts(
     prompts = []
     for part in parts:
         if isinstance(part, str):
-            token_ids = await encode(context.tokenizer(), part, add_special_tokens)
+            token_ids = await encode(context, part, add_special_tokens)
             prompts.append(PreparedPrompt(token_ids, part, salt))
         else:
             prompts.append(PreparedPrompt(part, None, salt))
@@ -109,7 +110,7 @@ async def chat_prompt(
         text = await asyncio.to_thread(_render, context, request, messages)
     else:
         text = _render(context, request, messages)
-    token_ids = await encode(context.tokenizer(), text, request.add_special_tokens is True)
+    token_ids = await encode(context, text, request.add_special_tokens is True)
     salt = request.cache_salt if isinstance(request, ChatRequest) else None
     return PreparedPrompt(token_ids, text, salt)
 
@@ -146,12 +147,30 @@ def _num_chars(message: ChatMessage) -> int:
     return len(message.content or "")
 
 
-async def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
-    """Token ids of a text. Raises RequestError if it is not valid Unicode."""
+async def encode(context: ServerContext, text: str, add_special_tokens: bool) -> list[int]:
+    """Token ids of a text. Raises RequestError if it is not valid Unicode, or so long that it
+    cannot fit however it is cut into tokens, which costs nothing to find out."""
+    tokenizer = context.tokenizer()
     try:
-        text.encode("utf-8")
+        num_bytes = len(text.encode("utf-8"))
     except UnicodeEncodeError:
         raise RequestError("the prompt is not valid Unicode", parameter="prompt") from None
     if len(text) <= THREAD_ABOVE_CHARS:
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    limit, longest = context.config.model.max_model_len, _longest_piece_bytes(tokenizer)
+    if longest is not None and num_bytes > limit * longest:
+        raise RequestError(
+            f"This model's maximum context length is {limit} tokens. However, your prompt has "
+            f"{num_bytes} bytes, which are more than {num_bytes // longest} tokens.",
+            parameter="prompt",
+        )
     return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+
+@lru_cache(maxsize=4)
+def _longest_piece_bytes(tokenizer: Tokenizer) -> int | None:
+    """Bytes of the longest token; None where tokens do not stand for bytes."""
+    pieces = tokenizer.pieces
+    if pieces is None:
+        return None
+    return max(len(pieces.piece_bytes(token_id)) for token_id in range(tokenizer.max_token_id + 1))

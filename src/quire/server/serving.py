@@ -262,10 +262,10 @@ def _uvicorn_config(args: ServerArgs, app: object) -> uvicorn.Config:
 
 
 def _adopt_uvicorn_logs() -> None:
-    """Its warnings look like ours; its chatter is not wanted."""
+    """Its errors look like ours; what clients do wrong is no news."""
     theirs, ours = logging.getLogger("uvicorn"), logging.getLogger("quire")
     theirs.handlers, theirs.propagate = ours.handlers, not ours.handlers
-    theirs.setLevel(logging.WARNING)
+    theirs.setLevel(logging.ERROR)
 
 
 def _exit_now(code: int) -> NoReturn:

@@ -37,7 +37,7 @@ async def tokenize(http: Request) -> Response:
         raise RequestError("give either prompt or messages", parameter="prompt")
     if request.prompt is not None:
         wants_special = request.add_special_tokens is not False
-        token_ids = await encode(tokenizer, request.prompt, wants_special)
+        token_ids = await encode(context, request.prompt, wants_special)
     else:
         token_ids = (await chat_prompt(context, request)).token_ids
     token_strs = None
