@@ -87,11 +87,14 @@ def test_a_storm_of_leavers_leaves_nothing(server: RunningServer) -> None:
 @pytest.mark.long
 def test_a_long_storm_leaves_nothing(server: RunningServer) -> None:
     text, files = canary(server), open_files(server)
-    for _ in range(5):
+    storm(server, 500)
+    resident = server.metrics()["process_resident_memory_bytes"]
+    for _ in range(4):
         storm(server, 500)
     server.until_idle()
     server.until(lambda: open_files(server) <= files + 2)
     assert canary(server) == text
+    assert server.metrics()["process_resident_memory_bytes"] < 1.1 * resident
 
 
 def test_slow_readers_are_cut_and_harm_nobody(start_server: StartServer) -> None:

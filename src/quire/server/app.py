@@ -1,6 +1,7 @@
 """`build_app`: the ASGI application, out of endpoints and layers around them.
 
-Order of the layers, outermost first: request id and access log, CORS, API key, body bounds.
+Order of the layers, outermost first: request id and access log, CORS, a guard against web pages
+(where no key is needed), API key, body bounds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from quire.server.context import ServerContext
 from quire.server.endpoints import ENDPOINTS
 from quire.server.live import LiveView
 from quire.server.middleware.body import BodyMiddleware
+from quire.server.middleware.local_guard import LocalGuardMiddleware
 from quire.server.middleware.request_id import RequestIdMiddleware
 from quire.server.openapi import docs_page, openapi_document
 from quire.server.problems import Problem, problem_of
@@ -94,6 +96,11 @@ def _middleware(
                 expose_headers=["X-Request-Id", "Retry-After"],
             )
         )
+    if not keys and args.is_loopback and args.uds is None:
+        hosts = (args.host, *args.allowed_hosts)
+        origins = args.allowed_origins
+        guard = Middleware(LocalGuardMiddleware, allowed_hosts=hosts, allowed_origins=origins)
+        layers.append(guard)
     layers.append(Middleware(AuthMiddleware, keys=keys, public_paths=public_paths(context)))
     layers.append(
         Middleware(

@@ -86,7 +86,10 @@ class Generation:
     ) -> Generation:
         """Admits all prompts or none. Raises RequestError, CapacityError, EngineDeadError."""
         engine = context.live_engine()
-        await engine.wait_until_resumed()
+        try:
+            await asyncio.wait_for(engine.wait_until_resumed(), deadline.left_s())
+        except asyncio.TimeoutError:
+            raise deadline.error() from None
         max_model_len = context.config.model.max_model_len
         for prompt in prompts:
             check_room(params, len(prompt.token_ids), max_model_len)

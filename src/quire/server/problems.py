@@ -27,6 +27,7 @@ logger = get_logger(__name__)
 _TYPES = {
     400: "BadRequestError",
     401: "Unauthorized",
+    403: "PermissionDeniedError",
     404: "NotFoundError",
     405: "MethodNotAllowedError",
     408: "RequestTimeoutError",

@@ -147,9 +147,11 @@ def _num_chars(message: ChatMessage) -> int:
     return len(message.content or "")
 
 
-async def encode(context: ServerContext, text: str, add_special_tokens: bool) -> list[int]:
-    """Token ids of a text. Raises RequestError if it is not valid Unicode, or so long that it
-    cannot fit however it is cut into tokens, which costs nothing to find out."""
+async def encode(
+    context: ServerContext, text: str, add_special_tokens: bool, *, must_fit: bool = True
+) -> list[int]:
+    """Token ids of a text. Raises RequestError if it is not valid Unicode, or (`must_fit`) so
+    long that it cannot fit however it is cut into tokens, which costs nothing to find out."""
     tokenizer = context.tokenizer()
     try:
         num_bytes = len(text.encode("utf-8"))
@@ -158,7 +160,7 @@ async def encode(context: ServerContext, text: str, add_special_tokens: bool) ->
     if len(text) <= THREAD_ABOVE_CHARS:
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
     limit, longest = context.config.model.max_model_len, _longest_piece_bytes(tokenizer)
-    if longest is not None and num_bytes > limit * longest:
+    if must_fit and longest is not None and num_bytes > limit * longest:
         raise RequestError(
             f"This model's maximum context length is {limit} tokens. However, your prompt has "
             f"{num_bytes} bytes, which are more than {num_bytes // longest} tokens.",

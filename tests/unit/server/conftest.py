@@ -66,6 +66,7 @@ def make_harness(tiny_model: Path) -> Iterator[MakeHarness]:
 
     def make(keys: tuple[str, ...] = (), is_loaded: bool = True, **options: Any) -> Harness:
         scheduler = options.pop("scheduler", {})
+        options.setdefault("allowed_hosts", ("quire",))
         context = ServerContext(ServerArgs(**options), ("tiny", "alias"))
         if is_loaded:
             engine = fake_engine(tiny_model, FakeCore, **scheduler)

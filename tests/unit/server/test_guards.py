@@ -130,6 +130,34 @@ def test_cors_is_off_unless_asked_for(make_harness: MakeHarness) -> None:
     assert on.request("OPTIONS", "/v1/models", headers=other).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "localhost:8000"}, 200),
+        ({"Host": "127.0.0.1:8000", "Origin": "http://127.0.0.1:8000"}, 200),
+        ({"Host": "127.9.9.9"}, 200),
+        ({"Host": "[::1]:8000"}, 200),
+        ({"Host": "quire"}, 200),
+        ({"Host": "evil.example:8000"}, 403),
+        ({"Host": "localhost.evil.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example"}, 403),
+        ({"Host": "[::1"}, 403),
+        ({"Host": "localhost:8000", "Origin": "http://evil.example"}, 403),
+        ({"Host": "localhost:8000", "Origin": "http://localhost:3000"}, 403),
+        ({"Host": "localhost:8000", "Origin": "null"}, 403),
+        ({"Host": "localhost:8000", "Origin": "https://good.example"}, 200),
+    ],
+)
+def test_web_pages_cannot_use_a_server_without_keys(
+    make_harness: MakeHarness, headers: dict[str, str], status: int
+) -> None:
+    open_harness = make_harness(allowed_origins=("https://good.example",))
+    assert open_harness.request("GET", "/version", headers=headers).status_code == status
+    keyed = make_harness(keys=(KEY,))
+    right = {**headers, "Authorization": f"Bearer {KEY}"}
+    assert keyed.request("GET", "/version", headers=right).status_code == 200
+
+
 def test_request_ids_are_echoed_or_made_or_refused(harness: Harness) -> None:
     given = harness.request("GET", "/version", headers={"X-Request-Id": "a-1:b"})
     assert given.headers["x-request-id"] == "a-1:b"

@@ -149,6 +149,15 @@ def test_odd_text_goes_through(harness: Harness) -> None:
         assert harness.post("/v1/completions", {**TEXT, "prompt": prompt}).status_code == 200
 
 
+def test_long_texts_are_counted_but_not_run(harness: Harness) -> None:
+    text = "a" * 100_000
+    assert harness.post("/tokenize", {"prompt": text}).json()["count"] == 100_000
+    reply = harness.post("/v1/completions", {"prompt": text})
+    assert reply.status_code == 400
+    assert "100000 bytes" in reply.json()["error"]["message"]
+    assert harness.post("/detokenize", {"tokens": [1] * 513}).status_code == 400
+
+
 def test_other_media_types_and_models_are_refused(harness: Harness) -> None:
     reply = harness.request("POST", "/tokenize", content=b"x", headers={"content-type": "text/xml"})
     assert reply.status_code == 415

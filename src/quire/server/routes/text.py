@@ -37,7 +37,7 @@ async def tokenize(http: Request) -> Response:
         raise RequestError("give either prompt or messages", parameter="prompt")
     if request.prompt is not None:
         wants_special = request.add_special_tokens is not False
-        token_ids = await encode(context, request.prompt, wants_special)
+        token_ids = await encode(context, request.prompt, wants_special, must_fit=False)
     else:
         token_ids = (await chat_prompt(context, request)).token_ids
     token_strs = None
@@ -59,7 +59,13 @@ async def detokenize(http: Request) -> Response:
     request = await read_body(http, DetokenizeRequest)
     context.served_name(request.model)
     tokenizer = context.tokenizer()
-    vocab_size = context.config.model.vocab_size
+    vocab_size, limit = context.config.model.vocab_size, context.config.model.max_model_len
+    if len(request.tokens) > limit:
+        raise RequestError(
+            f"{len(request.tokens)} tokens are more than max_model_len {limit}; "
+            "send them in several requests",
+            parameter="tokens",
+        )
     if request.tokens and max(request.tokens) >= vocab_size:
         raise RequestError(
             f"Token id {max(request.tokens)} is out of vocabulary: ids are from 0 to "
