@@ -27,7 +27,7 @@ def connect(server: RunningServer) -> socket.socket:
 
 def post(body: object, path: str = "/v1/completions") -> bytes:
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: q\r\nContent-Type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
@@ -97,18 +97,23 @@ def test_a_long_storm_leaves_nothing(server: RunningServer) -> None:
     assert server.metrics()["process_resident_memory_bytes"] < 1.1 * resident
 
 
-def test_slow_readers_are_cut_and_harm_nobody(start_server: StartServer) -> None:
+@pytest.mark.parametrize(
+    ("num_readers", "n"), [(2, 16), pytest.param(200, 1, marks=pytest.mark.long)]
+)
+def test_slow_readers_are_cut_and_harm_nobody(
+    start_server: StartServer, num_readers: int, n: int
+) -> None:
     server = start_server(slow_reader_timeout=1.0)
     text = canary(server)
-    body = {**LONG, "n": 16, "stream": True, "logprobs": 20}
-    readers = [connect(server) for _ in range(2)]
+    body = {**LONG, "n": n, "stream": True, "logprobs": 20}
+    readers = [connect(server) for _ in range(num_readers)]
     try:
         for reader in readers:
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             reader.sendall(post(body))
         server.until(lambda: "cut off" in server.log(), timeout_s=40)
         assert canary(server) == text
-        server.until_idle(40)
+        server.until_idle(40 + num_readers)
     finally:
         for reader in readers:
             reader.close()
@@ -117,13 +122,13 @@ def test_slow_readers_are_cut_and_harm_nobody(start_server: StartServer) -> None
 def test_headers_must_come_soon_and_be_small(start_server: StartServer) -> None:
     server = start_server(header_timeout=0.5, body_timeout=0.7, keep_alive_timeout=1.0)
     rubbish = {
-        b"GET /ready HTTP/1.1\r\nHost: q\r\n": b"408",
+        b"GET /ready HTTP/1.1\r\nHost: localhost\r\n": b"408",
         post({"prompt": "a"})[:-5]: b"408",
-        b"GET /ready?" + b"a" * 9000 + b" HTTP/1.1\r\nHost: q\r\n\r\n": b"414",
-        b"GET /ready HTTP/1.1\r\nHost: q\r\nX-A: " + b"a" * 40_000 + b"\r\n\r\n": b"431",
+        b"GET /ready?" + b"a" * 9000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n": b"414",
+        b"GET /ready HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 40_000 + b"\r\n\r\n": b"431",
         b"GET /ready HTTP/1.1\r\n" + b"A: b\r\n" * 20_000 + b"\r\n": b"431",
         b"\x16\x03\x01\x02\x00\x01\x00": b"400",
-        b"POST /tokenize HTTP/1.1\r\nHost: q\r\nContent-Length: 99999999\r\n\r\n": b"413",
+        b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n": b"413",
     }
     for data, status in rubbish.items():
         with connect(server) as client:
@@ -135,7 +140,9 @@ def test_headers_must_come_soon_and_be_small(start_server: StartServer) -> None:
             assert b'"error"' in reply
     # A body without a length that never ends is cut by its size.
     with connect(server) as client:
-        client.sendall(b"POST /tokenize HTTP/1.1\r\nHost: q\r\nTransfer-Encoding: chunked\r\n\r\n")
+        client.sendall(
+            b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
         chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
         reply = b""
         try:
