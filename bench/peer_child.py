@@ -10,8 +10,10 @@ end-of-sequence, no prefix cache: every engine does the same work.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -164,8 +166,15 @@ def load(engine: str, checkpoint: str, options: dict[str, Any]) -> Engine:
     raise SystemExit(f"unknown engine {engine!r}; known are quire, vllm, openvino, llamacpp")
 
 
+def die_with_parent() -> None:
+    """Linux kills this process when its parent ends, even while it is stopped."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
 def main() -> None:
     """Serves requests until stdin ends."""
+    die_with_parent()
     # Engines talk on stdout; the answers go out on a descriptor that only this file knows.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -46,11 +47,13 @@ class Workload:
             return self.count * self.input_len / seconds
         return self.count * self.output_len / seconds
 
-    def prompts(self, round_number: int) -> list[list[int]]:
-        """The same for every engine, others in every round."""
+    def prompts(self, round_number: int, id_end: int) -> list[list[int]]:
+        """Token ids below `id_end`: the same for every engine, others in every round."""
         rng = random.Random(f"{self.name} {round_number}")
+        id_start = min(100, id_end // 2)
         return [
-            [rng.randrange(100, 7000) for _ in range(self.input_len)] for _ in range(self.count)
+            [rng.randrange(id_start, id_end) for _ in range(self.input_len)]
+            for _ in range(self.count)
         ]
 
 
@@ -68,10 +71,13 @@ _WARM_UP = Workload("warm-up", 2, 32, 4)
 def main() -> int:
     """Runs the comparison. 1 if Quire itself failed."""
     args = _arguments()
+    # A polite end still ends the children.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     results: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d %H:%M:%S"),
         "machine": _machine(),
         "threads": args.threads,
+        "id_end": _id_end(Path(args.model)),
         "rounds": args.rounds,
         "bandwidth_bytes_per_s": [],
         "peers": {},
@@ -81,15 +87,12 @@ def main() -> int:
         try:
             for spec in _specs(args):
                 _start(spec, Path(logs), args.timeout, peers, results)
-            _run_rounds(peers, _chosen(args.workloads), args, results)
+            if peers:
+                _run_rounds(peers, _chosen(args.workloads), args, results)
         finally:
             for peer in peers:
                 peer.close()
     print(table(results))
-    if args.json:
-        Path(args.json).write_text(json.dumps(results, indent=1))
-    if args.svg:
-        Path(args.svg).write_text(chart(results))
     return 0 if any(name.startswith("quire") for name in _alive(results)) else 1
 
 
@@ -103,7 +106,7 @@ def _start(
     results["peers"][spec.name] = row
     try:
         peer = Peer(spec, logs / f"{spec.name}.log", timeout_s)
-        peer.ask(_WARM_UP.prompts(0), _WARM_UP.output_len)
+        peer.ask(_WARM_UP.prompts(0, results["id_end"]), _WARM_UP.output_len)
     except PeerError as error:
         row["error"] = str(error)
         print(f"{spec.name}: {error}", file=sys.stderr)
@@ -129,7 +132,9 @@ def _run_rounds(
                 if "error" in row:
                     continue
                 try:
-                    seconds = peer.ask(workload.prompts(number), workload.output_len)
+                    seconds = peer.ask(
+                        workload.prompts(number, results["id_end"]), workload.output_len
+                    )
                 except PeerError as error:
                     row["error"] = str(error)
                     print(error, file=sys.stderr)
@@ -137,10 +142,26 @@ def _run_rounds(
                 row["values"].setdefault(workload.name, []).append(workload.value(seconds))
                 shown.append(f"{peer.spec.name} {workload.value(seconds):.1f}")
             print(f"  {workload.name}: {', '.join(shown)} tokens/s", flush=True)
+        _conclude(peers, args, results)
+
+
+def _conclude(peers: list[Peer], args: argparse.Namespace, results: dict[str, Any]) -> None:
+    """Medians and memory so far, and the files: a run that is cut short leaves its rounds."""
     for peer in peers:
         results["peers"][peer.spec.name]["resident_bytes"] = peer.resident_bytes()
     for row in results["peers"].values():
         row["medians"] = {name: statistics.median(v) for name, v in row["values"].items()}
+    if args.json:
+        Path(args.json).write_text(json.dumps(results, indent=1))
+    if args.svg:
+        Path(args.svg).write_text(chart(results))
+
+
+def _id_end(model: Path) -> int:
+    """Token ids to draw from: ordinary ones, and none that the model lacks."""
+    config = model / "config.json"
+    known = json.loads(config.read_text()).get("vocab_size") if config.is_file() else None
+    return min(7000, known or 7000)
 
 
 def _alive(results: dict[str, Any]) -> list[str]:

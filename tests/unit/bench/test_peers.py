@@ -123,3 +123,27 @@ def test_quire_itself_is_driven(tiny_model: Path, monkeypatch: pytest.MonkeyPatc
     assert lines[0]["ready"] > 0
     assert lines[1]["output_tokens"] == 8
     assert lines[1]["seconds"] > 0
+
+
+def test_no_engine_outlives_the_benchmark(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_BACKEND", "reference")
+    script = Path(__file__).parents[3] / "bench" / "peers.py"
+    settings = 'quire={"max_model_len": 256}'
+    parent = subprocess.Popen(
+        [sys.executable, str(script), "--model", str(tiny_model), "--option", settings,
+         "--rounds", "1000", "--workloads", "decode"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert parent.stdout is not None
+    with parent.stdout as lines:
+        assert lines.readline().startswith("quire ")
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        assert children
+        parent.kill()
+        parent.wait()
+    end = time.monotonic() + 10
+    while any(Path(f"/proc/{child}").exists() for child in children):
+        assert time.monotonic() < end, "an engine outlived the benchmark"
+        time.sleep(0.05)
