@@ -54,25 +54,35 @@ def test_times_and_tokens(endpoint: str) -> None:
     assert found.text == "x" * 24
     assert (found.prompt_len, found.output_tokens, found.cached_tokens) == (48, 6, 32)
     assert len(found.itl) == 6  # five more tokens, and the event that says why it ended
-    assert found.ttft < 0.1
-    assert 0.15 <= found.latency < 1
+    assert found.latency >= 0.15
     assert found.latency == pytest.approx(found.ttft + sum(found.itl))
 
 
 def test_concurrency_is_bounded_and_waiting_is_not_latency() -> None:
+    active: list[int] = []
+    peak = 0
+
+    def answer(_: Any) -> Iterator[dict[str, Any]]:
+        nonlocal peak
+        active.append(1)
+        peak = max(peak, len(active))
+        yield from say("x" * 20)
+        active.pop()
+
     with ScriptedServer() as server:
         server.script.delay_s = 0.02
-        server.script.answer = lambda _: say("x" * 20)
+        server.script.answer = answer
         done: list[RequestResult] = []
         run = run_load(target(server.url), [REQUEST] * 6, [0.0] * 6, 2, done.append)
         begin = time.perf_counter()
         found = asyncio.run(run)
         elapsed = time.perf_counter() - begin
+    assert peak == 2
     assert len(done) == 6
     assert all(one.is_success for one in found)
-    assert elapsed > 3 * 0.1
+    assert sum(one.latency for one in found) < 2 * elapsed
     assert max(one.queue_time for one in found) > 0.15
-    assert max(one.latency for one in found) < elapsed / 2
+    assert min(one.queue_time for one in found) < 0.15
 
 
 def test_requests_are_sent_when_they_are_due() -> None:
@@ -80,7 +90,8 @@ def test_requests_are_sent_when_they_are_due() -> None:
         run = run_load(target(server.url), [REQUEST] * 3, [0.0, 0.2, 0.4], None, lambda _: None)
         found = asyncio.run(run)
     starts = [one.start_time - found[0].start_time for one in found]
-    assert starts == pytest.approx([0.0, 0.2, 0.4], abs=0.1)
+    assert starts[1] > 0.15
+    assert starts[2] > 0.35
 
 
 def test_a_refusal_is_a_result() -> None:
