@@ -63,8 +63,8 @@ def count_item(rng: Random) -> Item:
 
 
 def upper_item(rng: Random) -> Item:
-    """One to three words to be written in capital letters."""
-    words = rng.sample(NOUNS, rng.choice((1, 1, 2, 3)))
+    """One to six words to be written in capital letters."""
+    words = rng.sample(NOUNS, rng.choice((1, 1, 2, 3, 5, 6)))
     text = " ".join(words)
     prompt = rng.choice(_UPPER_PHRASES).format(w=text)
     thought = f"I change every letter of {text} to a capital letter."
