@@ -65,10 +65,12 @@ QUIRE_INLINE void score_tiles(const uint16_t* q, int64_t dim, const uint8_t* key
 }
 
 template <bool kTwoTiles>
-void score_all(const uint16_t* q, int64_t dim, const AmxKernel::Chunk& chunk, int g0, int g1,
-               float* out) {
+void score_all(const uint16_t* q, int64_t dim, const ChunkView& chunk, int g0, int g1, float* out) {
   int g = g0;
   for (; g + 1 < g1; g += 2) {
+    if (chunk.fetch && (g - g0) % kFetchGroups == 0) {
+      fetch_groups(chunk.values, g, std::min(g + kFetchGroups, g1), chunk.group_bytes);
+    }
     score_tiles<kTwoTiles, true>(q, dim, chunk.keys[g], chunk.keys[g + 1], out + g * kGroup);
   }
   if (g < g1) score_tiles<kTwoTiles, false>(q, dim, chunk.keys[g], nullptr, out + g * kGroup);
@@ -113,25 +115,28 @@ void AmxKernel::end() { _tile_release(); }
 
 void AmxKernel::begin_item(int rows) { configure(std::min(rows, kTileRows)); }
 
-AmxKernel::Chunk AmxKernel::prepare(const ChunkView& view, int g0, int g1, int64_t dim,
-                                    uint8_t* scratch) {
-  const int first = g0 / 2 * 2;
-  const int last = (g1 + 1) / 2 * 2;
+void AmxKernel::load_values(const ChunkView& chunk, int64_t dim) {
+  const int first = chunk.first / 2 * 2;
+  const int last = (chunk.last + 1) / 2 * 2;
   for (int g = first; g < last; ++g) {
-    uint8_t* out = scratch + g * (kGroup / 2) * 64;
+    uint8_t* out = chunk.tile_space + g * (kGroup / 2) * 64;
+    const bool have = g >= chunk.first && g < chunk.last;
+    if ((g - first) % kFetchGroups == 0) {
+      const int begin = std::max(g, chunk.first);
+      const int end = std::min(g + kFetchGroups, chunk.last);
+      fetch_groups(chunk.next_keys, begin, end, chunk.group_bytes);
+    }
     for (int pair = 0; pair < kGroup / 2; ++pair, out += 64) {
+      const uint8_t* row = have ? chunk.values[g] + pair * dim * 4 : nullptr;
       for (int64_t c = 0; c < dim / kLanes; ++c) {
-        const bool have = g >= g0 && g < g1;
-        const __m512i v = have ? _mm512_loadu_si512(view.values[g] + pair * dim * 4 + c * 64)
-                               : _mm512_setzero_si512();
+        const __m512i v = have ? _mm512_loadu_si512(row + c * 64) : _mm512_setzero_si512();
         _mm512_store_si512(out + c * kColumnBytes, v);
       }
     }
   }
-  return {view.keys, scratch};
 }
 
-void AmxKernel::scores(const Elem* q, int rows, int64_t dim, const Chunk& chunk, int g0, int g1,
+void AmxKernel::scores(const Elem* q, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
                        float* out) {
   if (rows > kTileRows) {
     score_all<true>(q, dim, chunk, g0, g1, out);
@@ -140,12 +145,12 @@ void AmxKernel::scores(const Elem* q, int rows, int64_t dim, const Chunk& chunk,
   }
 }
 
-void AmxKernel::values(const Elem* p, int rows, int64_t dim, const Chunk& chunk, int g0, int g1,
+void AmxKernel::values(const Elem* p, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
                        float* out) {
   const int s0 = g0 / 2;
   const int s1 = (g1 + 1) / 2;
   for (int64_t c = 0; c < dim; c += 2 * kLanes) {
-    const uint8_t* v = chunk.values + c / kLanes * kColumnBytes;
+    const uint8_t* v = chunk.tile_space + c / kLanes * kColumnBytes;
     if (rows > kTileRows) {
       value_tiles<true>(p, dim, v, s0, s1, out + c);
     } else {

@@ -1,8 +1,8 @@
 // Both products of attention on AMX tiles, for a bfloat16 cache.
 //
 // K groups are tiles as they lie in the cache (16 pairs of the head dimension by 16 tokens). A V
-// tile spans 32 tokens, two groups that may lie in different blocks, so prepare() copies the
-// chunk's V into tiles of 1 KB, once for all rows of the item. Tokens that the request does not
+// tile spans 32 tokens, two groups that may lie in different blocks, so load_values() copies
+// the chunk's V into tiles of 1 KB, once for all rows of the item. Tokens that the request does not
 // have yet are copied as zeros: what an earlier owner of the block left there may not be finite.
 #pragma once
 
@@ -15,20 +15,15 @@ namespace quire {
 struct AmxKernel {
   using Elem = uint16_t;
   static constexpr int kRows = 32;
-  struct Chunk {
-    const uint8_t* const* keys;
-    const uint8_t* values;  // [padded_dim / 16][kChunk / 2][16][2]
-  };
-  static constexpr int64_t kScratchBytes = int64_t{kChunk} * 512 * 2;
-
   static void begin();
   static void end();
   // Sets the tile height for an item of so many rows.
   static void begin_item(int rows);
-  static Chunk prepare(const ChunkView& view, int g0, int g1, int64_t dim, uint8_t* scratch);
-  static void scores(const Elem* q, int rows, int64_t dim, const Chunk& chunk, int g0, int g1,
+  // Copies V into tiles: [padded_dim / 16][kChunk / 2][16][2].
+  static void load_values(const ChunkView& chunk, int64_t dim);
+  static void scores(const Elem* q, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
                      float* out);
-  static void values(const Elem* p, int rows, int64_t dim, const Chunk& chunk, int g0, int g1,
+  static void values(const Elem* p, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
                      float* out);
 };
 

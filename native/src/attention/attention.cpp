@@ -56,9 +56,18 @@ class Attend {
         space_(step.model.attention.worker(worker), dim_),
         rule_{op.scale, op.softcap, step.vector(op.alibi), op.window} {}
 
-  // One part of one item's context for one kv head.
-  void work(const AttentionItem& item, int part, int head) {
-    begin(item, head);
+  // Part of one item's context for one kv head, and what this worker does next.
+  struct Unit {
+    const AttentionItem* item;  // null: nothing
+    int part;
+    int head;
+  };
+
+  void work(const Unit& unit, const Unit& next) {
+    const AttentionItem& item = *unit.item;
+    const int part = unit.part;
+    next_ = next;
+    begin(item, unit.head);
     const int64_t count = last_chunk_ - first_chunk_;
     const int64_t from = first_chunk_ + count * part / item.parts;
     const int64_t to = first_chunk_ + count * (part + 1) / item.parts;
@@ -66,7 +75,7 @@ class Attend {
     load_queries();
     Kernel::begin_item(item.num_rows);
     for (int64_t chunk = from; chunk < to; ++chunk) {
-      attend_chunk(chunk, item.parts > 1 ? partial_rows(chunk) : nullptr);
+      attend_chunk(chunk, chunk + 1 < to, item.parts > 1 ? partial_rows(chunk) : nullptr);
     }
     if (item.parts == 1) write_result();
   }
@@ -145,15 +154,36 @@ class Attend {
             static_cast<int>(high < 0 ? 0 : high / kGroup + 1)};
   }
 
-  ChunkView view_of(int64_t chunk, Groups groups) {
+  ChunkView view_of(int64_t chunk, bool more, Groups groups) {
     ChunkView view;
+    view.first = groups.first;
+    view.last = groups.last;
+    view.group_bytes = kv_.layout.group_bytes;
+    view.fetch = true;
+    view.tile_space = space_.chunk;
     for (int g = groups.first; g < groups.last; ++g) {
       const int64_t start = chunk * kChunk + g * kGroup;
       view.keys[g] = kv_.key_group(table_, start, op_.layer, head_);
       view.values[g] = view.keys[g] + kv_.layout.half_bytes;
       if (start + kGroup > context_) view.values[g] = zero_tail(view.values[g], context_ - start);
+      view.next_keys[g] = next_keys(start, more);
     }
     return view;
+  }
+
+  // K of the group that takes this one's place in what comes next: in the next chunk, or in the
+  // first one of the next unit. Only a hint, hence not exact for windows and parts.
+  const uint8_t* next_keys(int64_t start, bool more) const {
+    if (more) {
+      const int64_t next = start + kChunk;
+      return next < context_ ? kv_.key_group(table_, next, op_.layer, head_) : nullptr;
+    }
+    if (!next_.item) return nullptr;
+    const int64_t next = start % kChunk;
+    const int32_t* table =
+        step_.batch.block_tables + int64_t{next_.item->seq} * step_.batch.table_width;
+    if (next >= step_.batch.context_lens[next_.item->seq]) return nullptr;
+    return kv_.key_group(table, next, op_.layer, next_.head);
   }
 
   // A copy of a V group of which only `count` tokens exist: what is behind them belongs to nobody,
@@ -173,15 +203,13 @@ class Attend {
 
   // All rows of the item against one chunk; the results are merged into the item's state, or
   // written to `partials` for a later merge.
-  void attend_chunk(int64_t chunk, float* partials) {
-    const Groups all = visible_groups(chunk, 0, item_->num_rows);
-    const ChunkView view = view_of(chunk, all);
-    const auto& prepared = Kernel::prepare(view, all.first, all.last, dim_, space_.chunk);
+  void attend_chunk(int64_t chunk, bool more, float* partials) {
+    ChunkView view = view_of(chunk, more, visible_groups(chunk, 0, item_->num_rows));
     for (int r0 = 0; r0 < item_->num_rows; r0 += Kernel::kRows) {
       const int r1 = std::min(r0 + Kernel::kRows, item_->num_rows);
       const Groups groups = visible_groups(chunk, r0, r1);
       if (groups.first < groups.last) {
-        attend_tile(chunk, r0, r1, groups, prepared);
+        attend_tile(chunk, r0, r1, groups, view);
       } else {
         space_.of_chunk.clear(r1 - r0);
       }
@@ -201,12 +229,11 @@ class Attend {
     }
   }
 
-  template <class Prepared>
-  void attend_tile(int64_t chunk, int r0, int r1, Groups groups, const Prepared& prepared) {
+  void attend_tile(int64_t chunk, int r0, int r1, Groups groups, ChunkView& view) {
     const int rows = r1 - r0;
     const Elem* q = reinterpret_cast<const Elem*>(space_.q) + r0 * dim_;
     Elem* weights = reinterpret_cast<Elem*>(space_.weights);
-    Kernel::scores(q, rows, dim_, prepared, groups.first, groups.last, space_.scores);
+    Kernel::scores(q, rows, dim_, view, groups.first, groups.last, space_.scores);
     // Pairs of groups, so that a step of the second product finds zeros where nothing is seen.
     const int begin = groups.first / 2 * 2 * kGroup;
     const int end = (groups.last + 1) / 2 * 2 * kGroup;
@@ -217,7 +244,9 @@ class Attend {
       space_.of_chunk.maximum[r] = state.maximum;
       space_.of_chunk.sum[r] = state.sum;
     }
-    Kernel::values(weights, rows, dim_, prepared, groups.first, groups.last, space_.partial);
+    if (view.fetch) Kernel::load_values(view, dim_);
+    view.fetch = false;
+    Kernel::values(weights, rows, dim_, view, groups.first, groups.last, space_.partial);
   }
 
   void write_result() {
@@ -241,6 +270,7 @@ class Attend {
   Workspace space_;
   const ScoreRule rule_;
 
+  Unit next_ = {};
   const AttentionItem* item_ = nullptr;
   int head_ = 0;
   const int32_t* table_ = nullptr;
@@ -257,9 +287,16 @@ void attend(const Step& step, const quire_attention& op, Worker& worker) {
   Attend<Kernel> work(step, op, worker.index());
   Kernel::begin();
   const int64_t pieces = static_cast<int64_t>(plan.pieces.size()) * num_heads;
-  for (int64_t ticket; (ticket = worker.grab()) < pieces;) {
+  const auto unit_of = [&](int64_t ticket) -> typename Attend<Kernel>::Unit {
+    if (ticket >= pieces) return {};
     const AttentionPlan::Piece& piece = plan.pieces[ticket / num_heads];
-    work.work(plan.items[piece.item], piece.part, static_cast<int>(ticket % num_heads));
+    return {&plan.items[piece.item], piece.part, static_cast<int>(ticket % num_heads)};
+  };
+  // The next unit is taken before this one is done, so that its K can be fetched meanwhile.
+  for (auto unit = unit_of(worker.grab()); unit.item;) {
+    const auto next = unit_of(worker.grab());
+    work.work(unit, next);
+    unit = next;
   }
   Kernel::end();
   if (!plan.split) return;

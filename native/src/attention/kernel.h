@@ -3,7 +3,8 @@
 // A kernel is a struct of static members:
 //   Elem       how it wants q and the probabilities: float or bfloat16 bits
 //   kRows      query rows it takes at most
-//   Chunk      the chunk's groups of 16 tokens, brought into reach by prepare()
+//   begin_item(rows)    before the products of an item
+//   load_values(chunk)  before the first values() of a chunk, whose V is in the cache by then
 //   scores     raw q * K for groups [g0, g1):  out[row][16 * g ..], rows kScoreStride apart
 //   values     P * V over groups [g0, g1):     out[row][padded_dim], P's rows kWeightStride apart
 //              and zero at masked positions
@@ -22,11 +23,29 @@ namespace quire {
 
 constexpr int kChunkGroups = kChunk / kGroup;
 
-// Where the groups of a chunk lie.
+// Where the groups [first, last) of a chunk lie, and what to bring into the cache meanwhile:
+// reading K fetches the V beside it, reading V fetches the K that this worker reads next.
 struct ChunkView {
   const uint8_t* keys[kChunkGroups];
   const uint8_t* values[kChunkGroups];
+  const uint8_t* next_keys[kChunkGroups];  // null: nothing
+  int first;
+  int last;
+  int64_t group_bytes;
+  bool fetch;           // until the first tile of rows has passed
+  uint8_t* tile_space;  // the kernel's own
 };
+
+// Brings groups [first, last) of `groups` into the second-level cache, where there are any, line by
+// line in turn: the processor's own prefetchers then follow several streams at once.
+inline void fetch_groups(const uint8_t* const* groups, int first, int last, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) {
+    for (int g = first; g < last; ++g) {
+      if (groups[g]) __builtin_prefetch(groups[g] + i, 0, 2);
+    }
+  }
+}
+constexpr int kFetchGroups = 4;
 
 // Operands: two neighbours of the summed dimension for 16 columns.
 struct F32Pairs {
@@ -106,25 +125,26 @@ template <class Pairs>
 struct VectorKernel {
   using Elem = typename Pairs::Elem;
   static constexpr int kRows = kVectorRows;
-  using Chunk = ChunkView;
-  static constexpr int64_t kScratchBytes = 0;
 
   static void begin() {}
   static void end() {}
   static void begin_item(int) {}
-  static const Chunk& prepare(const ChunkView& view, int, int, int64_t, uint8_t*) { return view; }
+  static void load_values(const ChunkView& chunk, int64_t) {
+    fetch_groups(chunk.next_keys, chunk.first, chunk.last, chunk.group_bytes);
+  }
 
-  static void scores(const Elem* q, int rows, int64_t dim, const Chunk& chunk, int g0, int g1,
+  static void scores(const Elem* q, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
                      float* out) {
     by_rows(rows, [&](auto count, int r) {
       constexpr int R = decltype(count)::value;
       for (int g = g0; g < g1; ++g) {
+        if (chunk.fetch && r == 0) fetch_groups(chunk.values, g, g + 1, chunk.group_bytes);
         score_group<R>(q + r * dim, dim, chunk.keys[g], out + r * kScoreStride + g * kGroup);
       }
     });
   }
 
-  static void values(const Elem* p, int rows, int64_t dim, const Chunk& chunk, int g0, int g1,
+  static void values(const Elem* p, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
                      float* out) {
     by_rows(rows, [&](auto count, int r) {
       constexpr int R = decltype(count)::value;
@@ -168,7 +188,7 @@ struct VectorKernel {
   }
 
   template <int R, int C>
-  static void value_columns(const Elem* p, int64_t dim, const Chunk& chunk, int g0, int g1,
+  static void value_columns(const Elem* p, int64_t dim, const ChunkView& chunk, int g0, int g1,
                             int64_t column, float* out) {
     const int64_t pair_bytes = dim * Pairs::kPairBytes;
     F32x16 sum[R][C] = {};

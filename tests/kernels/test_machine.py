@@ -1,0 +1,105 @@
+"""Threads from affinity, quota and environment; the tiers; threads across a fork."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import Weights, batch_of, compile_on, logits_of, make_seqs, program_of
+
+from quire.backends.cpu import CpuBackend, cpu_report, default_num_threads, load, machine
+from quire.errors import BackendError, ConfigError
+
+
+def cgroup(tmp_path: Path, files: dict[str, str], line: str) -> float | None:
+    """The quota seen with these files under a cgroup root."""
+    for name, text in {**files, "proc/self/cgroup": line}.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return machine.cgroup_quota_cpus(tmp_path / "cgroup", tmp_path / "proc")
+
+
+def test_quota_of_version_2_is_the_smallest_on_the_way_up(tmp_path: Path) -> None:
+    files = {
+        "cgroup/cpu.max": "max 100000\n",
+        "cgroup/a/cpu.max": "150000 100000\n",
+        "cgroup/a/b/cpu.max": "400000 100000\n",
+    }
+    assert cgroup(tmp_path, files, "0::/a/b\n") == 1.5
+
+
+def test_quota_of_version_1(tmp_path: Path) -> None:
+    files = {
+        "cgroup/cpu/x/cpu.cfs_quota_us": "250000\n",
+        "cgroup/cpu/x/cpu.cfs_period_us": "100000\n",
+    }
+    assert cgroup(tmp_path, files, "4:cpu,cpuacct:/x\n2:memory:/y\n") == 2.5
+
+
+def test_no_quota_and_nonsense(tmp_path: Path) -> None:
+    files = {"cgroup/cpu.max": "what\n", "cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+             "cgroup/cpu/cpu.cfs_period_us": "100000\n"}  # fmt: skip
+    assert cgroup(tmp_path, files, "0::/../../escape\n") is None
+
+
+def test_a_quota_is_rounded_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QUIRE_THREADS", raising=False)
+    monkeypatch.setattr(machine, "allowed_cpus", lambda: 8)
+    for quota, threads in ((None, 8), (0.5, 1), (1.5, 1), (2.9, 2), (64.0, 8)):
+        monkeypatch.setattr(machine, "cgroup_quota_cpus", lambda quota=quota: quota)
+        assert default_num_threads() == threads
+    monkeypatch.setenv("QUIRE_THREADS", "3")
+    assert default_num_threads() == 3
+
+
+def test_tiers(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_ISA", isa)
+    report = cpu_report()
+    assert report.isa == isa
+    assert report.problem is None
+    assert isa in report.available_isas
+    assert f"tier {isa}" in CpuBackend(1).capabilities.description
+
+
+def test_an_unknown_tier_is_refused() -> None:
+    with pytest.raises(ConfigError, match="avx2"):
+        load("avx1024")
+
+
+def test_a_wrong_step_is_refused_and_harms_nothing(backend: CpuBackend) -> None:
+    weights = Weights()
+    model = compile_on(backend, program_of(lambda x, _: ([], x), 32, weights), weights)
+    [seq] = make_seqs([20])
+    good = batch_of([(seq, 20)])
+    expected = logits_of(model.step(good))
+    for field, value in (
+        ("token_ids", 1 << 20), ("positions", 7), ("block_tables", 1 << 20),
+        ("block_tables", -1), ("context_lens", 1 << 30), ("logits_rows", 20), ("seq_starts", 1),
+    ):  # fmt: skip
+        bad = batch_of([(make_seqs([20])[0], 20)])
+        getattr(bad, field).reshape(-1)[0] = value
+        with pytest.raises(BackendError):
+            model.step(bad)
+    assert np.array_equal(logits_of(model.step(good)), expected)
+    model.close()
+    model.close()
+    with pytest.raises(BackendError, match="closed"):
+        model.step(good)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_gets_threads_of_its_own() -> None:
+    weights = Weights()
+    model = compile_on(CpuBackend(3), program_of(lambda x, _: ([], x), 32, weights), weights)
+    [seq] = make_seqs([20])
+    batch = batch_of([(seq, 20)])
+    expected = logits_of(model.step(batch)).tobytes()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if logits_of(model.step(batch)).tobytes() == expected else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert logits_of(model.step(batch)).tobytes() == expected
