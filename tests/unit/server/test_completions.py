@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from typing import Any
 
 import httpx
@@ -187,3 +189,23 @@ def test_nothing_generates_while_loading_or_draining(make_harness: MakeHarness, 
     assert "retry-after" in reply.headers
     assert draining.request("GET", "/ready").status_code == 503
     assert draining.request("GET", "/health").status_code == 200
+
+
+def test_a_stuck_engine_is_not_ready_within_two_seconds(harness: Harness) -> None:
+    from fake_core import HANG
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        asking = asyncio.create_task(
+            client.post(
+                "/v1/completions", json={"prompt": [HANG]}, headers={"X-Request-Timeout": "2.5"}
+            )
+        )
+        begin = time.monotonic()
+        while (ready := await client.get("/ready")).status_code == 200:
+            assert time.monotonic() - begin < 2.3
+            await asyncio.sleep(0.05)
+        assert ready.json()["status"] == "stalled"
+        assert (await client.get("/health")).status_code == 200
+        assert (await asking).status_code == 503
+
+    harness.run(scenario)

@@ -69,9 +69,9 @@ async def ready(http: Request) -> Response:
 
 
 async def health(http: Request) -> Response:
-    """Whether the engine works; a draining or paused one does."""
+    """Whether the engine is up: loaded and not dead, whatever it is busy with."""
     state, reason = context_of(http).state()
-    return _status(state, reason, is_well=state in {"ready", "draining", "paused"})
+    return _status(state, reason, is_well=state not in {"loading", "dead"})
 
 
 def _status(state: str, reason: str, is_well: bool) -> Response:
