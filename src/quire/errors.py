@@ -61,9 +61,7 @@ class RequestError(QuireError, ValueError):
     request is wrong as a whole.
     """
 
-    def __init__(
-        self, message: str, *, parameter: str | None = None, value: object = None
-    ) -> None:
+    def __init__(self, message: str, *, parameter: str | None = None, value: object = None) -> None:
         super().__init__(message)
         self.parameter = parameter
         self.value = value
