@@ -39,10 +39,24 @@ struct Source {
 };
 
 // Elements `first .. first + count - 1` of one row of the source, converted, zeros after the end.
+// The plain loops by type are there for the compiler to vectorise.
 void read_row(const Source& source, int64_t row, int64_t first, int64_t count, float* out) {
-  const int64_t have = std::min(count, source.k - first);
-  for (int64_t c = 0; c < have; ++c) out[c] = source.as_f32(source.index(row, first + c));
-  for (int64_t c = std::max<int64_t>(have, 0); c < count; ++c) out[c] = 0.0f;
+  const int64_t have = std::clamp<int64_t>(source.k - first, 0, count);
+  const int64_t at = source.index(row, first);
+  if (source.transposed) {
+    for (int64_t c = 0; c < have; ++c) out[c] = source.as_f32(source.index(row, first + c));
+  } else if (source.dtype == DType::kF32) {
+    std::copy_n(static_cast<const float*>(source.data) + at, have, out);
+  } else {
+    const auto* from = static_cast<const uint16_t*>(source.data) + at;
+    const bool is_bf16 = source.dtype == DType::kBF16;
+    if (is_bf16) {
+      for (int64_t c = 0; c < have; ++c) out[c] = gemm::bf16_to_f32(from[c]);
+    } else {
+      for (int64_t c = 0; c < have; ++c) out[c] = gemm::f16_to_f32(from[c]);
+    }
+  }
+  std::fill(out + have, out + count, 0.0f);
 }
 
 void read_row(const Source& source, int64_t row, int64_t first, int64_t count, uint16_t* out) {
@@ -58,17 +72,25 @@ void read_row(const Source& source, int64_t row, int64_t first, int64_t count, u
 
 // The scale that brings a row of weights to signed bytes.
 float row_scale(const Source& source, int64_t row) {
-  float top = 0.0f;
-  for (int64_t c = 0; c < source.k; ++c) {
-    top = std::max(top, std::fabs(source.as_f32(source.index(row, c))));
+  constexpr int64_t kChunk = 256;
+  float values[kChunk];
+  gemm::F32x16 largest = {};
+  for (int64_t c = 0; c < source.k; c += kChunk) {
+    read_row(source, row, c, kChunk, values);
+    for (int64_t i = 0; i < kChunk; i += gemm::kLanes) {
+      largest = gemm::maximum(gemm::absolute(gemm::load<gemm::F32x16>(values + i)), largest);
+    }
   }
+  float top = 0.0f;
+  for (int lane = 0; lane < gemm::kLanes; ++lane) top = std::max(top, largest[lane]);
   return top / 127.0f;
 }
 
 // Nearest whole number in [-127, 127]; not a number becomes -127.
 int8_t quantised(float value) {
-  const float x = std::nearbyint(value);
-  return static_cast<int8_t>(x > -127.0f ? std::min(x, 127.0f) : -127.0f);
+  const float x = (value + 12582912.0f) - 12582912.0f;  // as gemm::round_whole
+  const float low = x > -127.0f ? x : -127.0f;
+  return static_cast<int8_t>(static_cast<int32_t>(low < 127.0f ? low : 127.0f));
 }
 
 // Writes columns of one half strip: source rows `row .. row + count - 1` become its columns

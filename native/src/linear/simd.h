@@ -131,6 +131,18 @@ QUIRE_INLINE U16x16 f32_to_bf16(F32x16 v) {
 #endif
 }
 
+// The low byte of each lane.
+QUIRE_INLINE void store_bytes(int8_t* out, I32x16 v) {
+#if defined(__AVX512F__)
+  typedef int8_t I8x16 __attribute__((vector_size(16)));
+  store(out, __builtin_convertvector(v, I8x16));
+#else
+  int32_t words[kLanes];
+  store(words, v);
+  for (int i = 0; i < kLanes; ++i) out[i] = static_cast<int8_t>(words[i]);
+#endif
+}
+
 QUIRE_INLINE float bf16_to_f32(uint16_t v) {
   const uint32_t u = static_cast<uint32_t>(v) << 16;
   float f;

@@ -69,19 +69,16 @@ template <int kPlanes>
 QUIRE_INLINE void quantise_chunk(const Rows& x, int64_t row, int64_t k, int64_t count,
                                  float inverse, int8_t (*planes)[kChunk]) {
   float chunk[kChunk];
-  int32_t whole[kChunk];
   read_chunk(x, row, k, count, chunk);
   for (int64_t i = 0; i < kChunk; i += kLanes) {
-    store(whole + i,
-          __builtin_convertvector(round_whole(load<F32x16>(chunk + i) * inverse), I32x16));
-  }
-  for (int64_t i = 0; i < kChunk; ++i) {
+    const F32x16 scaled = round_whole(load<F32x16>(chunk + i) * inverse);
+    const I32x16 whole = __builtin_convertvector(scaled, I32x16);
     if constexpr (kPlanes == 1) {
-      planes[0][i] = static_cast<int8_t>(whole[i]);
+      store_bytes(planes[0] + i, whole);
     } else {
-      const int32_t high = (whole[i] + 128) >> 8;
-      planes[0][i] = static_cast<int8_t>(high);
-      planes[1][i] = static_cast<int8_t>(whole[i] - high * 256);
+      const I32x16 high = (whole + 128) >> 8;
+      store_bytes(planes[0] + i, high);
+      store_bytes(planes[1] + i, whole - high * 256);
     }
   }
 }
