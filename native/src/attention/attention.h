@@ -23,6 +23,9 @@ constexpr int kChunk = 256;  // positions
 constexpr int kItemRows =
     256;  // query rows of one kv head that share one pass over K and V, at most
 
+constexpr int kMaxTileRows = 32;  // query rows that a kernel takes at once, at most
+constexpr size_t kPartialBytes = size_t{64} << 20;  // for the chunk results of split items
+
 // Distances between rows of scores and of weights: not a power of two, so that the rows of a tile
 // do not compete for the same cache lines.
 constexpr int64_t kScoreStride = kChunk + 16;
@@ -62,6 +65,9 @@ class AttentionScratch {
   Reservation workers_;
   Reservation partials_;
 };
+
+// Chunks that a context of so many tokens spans.
+inline int64_t max_chunks(int64_t context) { return (context + kChunk - 1) / kChunk; }
 
 // Floats that one row's result of one chunk takes.
 inline int64_t partial_floats(const KvLayout& layout) { return layout.padded_dim + 16; }

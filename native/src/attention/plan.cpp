@@ -1,0 +1,65 @@
+// How the attention of a step is shared out: computed once, used by every layer.
+#include <algorithm>
+
+#include "attention/attention.h"
+#include "runtime/model.h"
+
+namespace quire {
+namespace {
+
+// Large items read K and V less often, small ones share the work better.
+int32_t choose_item_rows(const Model& model, int64_t query_rows) {
+  const int64_t heads = model.kv.layout.num_kv_heads;
+  int32_t rows = kItemRows;
+  while (rows > kMaxTileRows && query_rows / rows * heads < 8 * int64_t{model.pool.size()}) {
+    rows /= 2;
+  }
+  return rows;
+}
+
+// Where there is less work than workers, long contexts are cut between chunks. Only as far as the
+// chunks' results fit their memory.
+void split_items(const Model& model, const quire_batch& batch, AttentionPlan& plan) {
+  const int64_t heads = model.kv.layout.num_kv_heads;
+  const int64_t units = static_cast<int64_t>(plan.items.size()) * heads;
+  const int64_t wanted = 4 * int64_t{model.pool.size()};
+  if (model.pool.size() == 1 || units == 0 || units >= wanted) return;
+  const int64_t capacity = kPartialBytes / (4 * partial_floats(model.kv.layout));
+  int64_t rows = 0;
+  for (AttentionItem& item : plan.items) {
+    const int64_t chunks = max_chunks(batch.context_lens[item.seq]);
+    const int64_t needed = heads * chunks * item.num_rows;
+    if (chunks == 1 || rows + needed > capacity) continue;
+    item.parts = static_cast<int32_t>(std::min(chunks, (wanted + units - 1) / units));
+    item.partial_rows = rows;
+    rows += needed;
+    plan.split = true;
+  }
+}
+
+}  // namespace
+
+AttentionPlan plan_attention(const Model& model, const quire_batch& batch) {
+  AttentionPlan plan;
+  const int32_t group = model.query_group;
+  const int32_t item_rows = choose_item_rows(model, batch.num_tokens * group);
+  for (int32_t seq = 0; seq < batch.num_seqs; ++seq) {
+    const int32_t rows = (batch.seq_starts[seq + 1] - batch.seq_starts[seq]) * group;
+    for (int32_t row = 0; row < rows; row += item_rows) {
+      const int32_t count = std::min(item_rows, rows - row);
+      const int64_t last = batch.positions[batch.seq_starts[seq] + (row + count - 1) / group];
+      plan.items.push_back({seq, row, count, 1, 0, (last + 1) * ((count + 15) / 16)});
+    }
+  }
+  std::stable_sort(plan.items.begin(), plan.items.end(),
+                   [](const AttentionItem& a, const AttentionItem& b) { return a.cost > b.cost; });
+  split_items(model, batch, plan);
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    for (int32_t part = 0; part < plan.items[i].parts; ++part) {
+      plan.pieces.push_back({static_cast<int32_t>(i), part});
+    }
+  }
+  return plan;
+}
+
+}  // namespace quire
