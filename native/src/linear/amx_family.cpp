@@ -24,7 +24,7 @@ namespace quire::gemm {
 namespace {
 
 constexpr int64_t kBlockSteps = 16;
-constexpr int64_t kShortBlockSteps = 8;  // with few passes the next block is fetched to level one
+constexpr int64_t kShortBlockSteps = 8;  // with few passes: the next block comes in more evenly
 constexpr int64_t kFewPasses = 2;
 constexpr int64_t kAheadSteps = 4;
 
@@ -81,7 +81,7 @@ QUIRE_INLINE void fetch_destinations(const Block& block, int64_t from, int64_t t
 }
 
 // One or two tiles of rows times one block of K; every step prefetches `lines` cache lines.
-template <bool kInt8, int kTiles, Near near, bool kStreamX>
+template <bool kInt8, int kTiles, bool kStreamX>
 void pass(const Block& block, int64_t tile, Cursor at, int64_t steps, int64_t lines, bool first) {
   float* upper = block.sums_of(0, tile);
   float* lower = block.sums_of(0, tile + kTiles - 1);
@@ -94,7 +94,8 @@ void pass(const Block& block, int64_t tile, Cursor at, int64_t steps, int64_t li
   const int64_t row0 = tile * block.rows;
   for (int64_t i = 0; i < steps; ++i) {
     fetch_destinations(block, row0 + i * rows, row0 + (i + 1) * rows);
-    for (int64_t line = 0; line < lines; ++line, at.ahead += 64) prefetch_lines<1, near>(at.ahead);
+    for (int64_t line = 0; line < lines; ++line, at.ahead += 64)
+      prefetch_lines<1, Near::kSecondLevel>(at.ahead);
     step<kInt8, kTiles, 1, kStreamX>(at);
     at.x += at.x_step;
     at.weight += kStepWeightBytes;
@@ -103,7 +104,7 @@ void pass(const Block& block, int64_t tile, Cursor at, int64_t steps, int64_t li
 }
 
 // All tiles of rows with one strip, K in blocks.
-template <class Product, Near near, bool kStreamX>
+template <class Product, bool kStreamX>
 void blocked(const Block& block, int64_t block_steps) {
   const int64_t total = block.k / AmxFamily<Product>::kDepth;
   const int64_t passes = ceil_div(block.tiles, 2);
@@ -123,9 +124,9 @@ void blocked(const Block& block, int64_t block_steps) {
                       ahead};
       const int64_t now = ahead < ahead_end ? lines : 0;
       if (tile + 1 < block.tiles) {
-        pass<Product::kInt8, 2, near, kStreamX>(block, tile, at, steps, now, done == 0);
+        pass<Product::kInt8, 2, kStreamX>(block, tile, at, steps, now, done == 0);
       } else {
-        pass<Product::kInt8, 1, near, kStreamX>(block, tile, at, steps, now, done == 0);
+        pass<Product::kInt8, 1, kStreamX>(block, tile, at, steps, now, done == 0);
       }
       ahead += now * steps * 64;
     }
@@ -135,11 +136,11 @@ void blocked(const Block& block, int64_t block_steps) {
 template <class Product>
 void many_tiles(const Block& block) {
   if (block.tiles <= 2 * kFewPasses) {
-    blocked<Product, Near::kSecondLevel, false>(block, kShortBlockSteps);
+    blocked<Product, false>(block, kShortBlockSteps);
   } else if (block.x_is_near) {
-    blocked<Product, Near::kSecondLevel, true>(block, kBlockSteps);
+    blocked<Product, true>(block, kBlockSteps);
   } else {
-    blocked<Product, Near::kSecondLevel, false>(block, kBlockSteps);
+    blocked<Product, false>(block, kBlockSteps);
   }
 }
 

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kMaxBlockRows = 512;
 constexpr int64_t kSumsFloats = kMaxBlockRows * kStripColumns;
 
-// Half of the second-level cache: the rest is for weights and sums.
+// Five eighths of the second-level cache: the rest is for weights and sums.
 int64_t packed_x_budget() {
   static const int64_t bytes = [] {
     const long l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
