@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 1
+#define QUIRE_ABI_VERSION 2
 
 enum quire_dtype { QUIRE_F32 = 0, QUIRE_BF16 = 1, QUIRE_F16 = 2 };
 
@@ -281,6 +281,8 @@ quire_pool* quire_pool_create(int32_t num_threads, int32_t pin);
 void quire_pool_destroy(quire_pool* pool);
 
 int64_t quire_kv_block_bytes(const quire_kv_spec* spec);
+// Bytes of a matrix once packed; -1 for a spec that add_matrix would refuse.
+int64_t quire_matrix_bytes(const quire_matrix_spec* spec);
 
 quire_model* quire_model_create(quire_pool* pool, const quire_model_spec* spec);
 void quire_model_destroy(quire_model* model);

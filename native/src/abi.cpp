@@ -76,6 +76,10 @@ QUIRE_API int64_t quire_kv_block_bytes(const quire_kv_spec* spec) {
   return quire::KvLayout(*spec).block_bytes;
 }
 
+QUIRE_API int64_t quire_matrix_bytes(const quire_matrix_spec* spec) {
+  return guarded<int64_t>(-1, [&] { return static_cast<int64_t>(quire::matrix_bytes(*spec)); });
+}
+
 QUIRE_API quire_model* quire_model_create(quire_pool* pool, const quire_model_spec* spec) {
   return guarded<quire_model*>(nullptr, [&] { return new quire_model{{pool->pool, *spec}}; });
 }

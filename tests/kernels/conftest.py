@@ -11,7 +11,7 @@ from quire.backends.cpu import CpuBackend, load
 from quire.backends.cpu.library import TIERS
 from quire.errors import BackendError
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "fakes")]
 
 
 @pytest.fixture(scope="session", params=TIERS)

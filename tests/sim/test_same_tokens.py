@@ -30,12 +30,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_tiny_checkpoint(tmp_path_factory.mktemp("tiny")))
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+FORMATS = {
+    "float32": ("float32", None), "bfloat16": ("bfloat16", None),
+    "int8": ("bfloat16", "int8"), "int8_w8a8": ("bfloat16", "int8_w8a8"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=FORMATS)
 def settings(model: str, backend: str, request: pytest.FixtureRequest) -> dict[str, Any]:
+    dtype, quantization = FORMATS[request.param]
     return {
         "model": model,
         "backend": backend,
-        "dtype": request.param,
+        "dtype": dtype,
+        "quantization": quantization,
         "max_model_len": 128,
         "num_threads": 1,
     }

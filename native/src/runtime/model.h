@@ -94,6 +94,9 @@ struct Step {
   const float* vector(int32_t id) const { return id < 0 ? nullptr : model.vectors[id].data; }
 };
 
+// Bytes of a matrix once packed. Throws on a bad size or format.
+size_t matrix_bytes(const quire_matrix_spec& spec);
+
 // Adds a matrix, table or vector; packs in parallel. Each returns the new id. Throws on bad sizes.
 int32_t add_matrix(Model& model, const quire_matrix_spec& spec, const quire_part* parts,
                    int32_t num_parts);

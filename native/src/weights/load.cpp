@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kPieceRows = 256;  // of a matrix, packed by one worker at a time
 constexpr int64_t kPieceBytes = 1 << 20;
+constexpr int64_t kMaxElements = int64_t{1} << 48;  // of a matrix: its bytes fit, padded too
 
 void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(what);
@@ -82,17 +83,22 @@ void convert_row(const quire_part& part, int64_t index, int64_t width, int32_t d
 
 }  // namespace
 
-int32_t add_matrix(Model& model, const quire_matrix_spec& spec, const quire_part* parts,
-                   int32_t num_parts) {
-  require(spec.n >= 1 && spec.k >= 1 && total_rows(parts, num_parts) == spec.n,
-          "matrix: the parts do not make up its rows");
-  require(spec.format == static_cast<int32_t>(Format::kF32) ||
-              spec.format == static_cast<int32_t>(Format::kBF16),
+size_t matrix_bytes(const quire_matrix_spec& spec) {
+  require(spec.n >= 1 && spec.k >= 1, "matrix: empty");
+  require(spec.n <= kMaxElements / spec.k, "matrix: too large");
+  require(spec.format >= static_cast<int32_t>(Format::kF32) &&
+              spec.format <= static_cast<int32_t>(Format::kInt8A16),
           "matrix: unknown format");
   require(!spec.glu || spec.n % 2 == 0, "matrix: a glu matrix has an even number of rows");
-  const Format format = static_cast<Format>(spec.format);
-  PackedMatrix matrix{format, spec.n, spec.k, spec.glu != 0,
-                      model.arena.take(packed_bytes(format, spec.n, spec.k, spec.glu != 0))};
+  return packed_bytes(static_cast<Format>(spec.format), spec.n, spec.k, spec.glu != 0);
+}
+
+int32_t add_matrix(Model& model, const quire_matrix_spec& spec, const quire_part* parts,
+                   int32_t num_parts) {
+  const size_t bytes = matrix_bytes(spec);
+  require(total_rows(parts, num_parts) == spec.n, "matrix: the parts do not make up its rows");
+  PackedMatrix matrix{static_cast<Format>(spec.format), spec.n, spec.k, spec.glu != 0,
+                      model.arena.take(bytes)};
   const auto units = pieces_of(parts, num_parts, pack_row_multiple(), kPieceRows);
   model.pool.run([&](Worker& worker) {
     for (int64_t unit; (unit = worker.grab()) < static_cast<int64_t>(units.size());) {

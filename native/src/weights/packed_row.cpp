@@ -16,6 +16,13 @@ void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
     for (int64_t i = 0; i < matrix.k; ++i) std::memcpy(out + i, column + i * kLine, 4);
     return;
   }
+  if (layout.has_scales) {
+    const float scale = gemm::scales_of(matrix)[row];
+    for (int64_t i = 0; i < matrix.k; ++i) {
+      out[i] = static_cast<float>(static_cast<int8_t>(column[i / 4 * kLine + i % 4])) * scale;
+    }
+    return;
+  }
   for (int64_t i = 0; i < matrix.k; ++i) {
     uint16_t half;
     std::memcpy(&half, column + i / 2 * kLine + i % 2 * 2, 2);

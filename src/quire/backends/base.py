@@ -61,7 +61,6 @@ class CompileOptions:
     """The largest T of a step."""
     max_num_seqs: int
     max_model_len: int
-    quantization: str | None = None
 
 
 @dataclass(slots=True)
@@ -143,6 +142,10 @@ class Backend(ABC):
     @abstractmethod
     def kv_block_bytes(self, program: Program, block_size: int, kv_cache_dtype: str) -> int:
         """Bytes of one KV block over all layers, padding included. No side effect."""
+
+    @abstractmethod
+    def weight_bytes(self, program: Program, dtype: Dtype) -> int:
+        """Bytes of the weights once loaded, each in its format; none is read. No side effect."""
 
     @abstractmethod
     def compile(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from quire.cli.engine_options import add_engine_options, engine_args
 from quire.cli.parser import Parser
 from quire.cli.terminal import quiet_log
+from quire.config.quantization import MEANINGS, Quantization
 from quire.units import format_bytes
 
 if TYPE_CHECKING:
@@ -80,11 +81,12 @@ def _model_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         ("attention", f"{heads}, {facts.head_dim} wide{window}"),
         ("vocabulary", f"{facts.vocab_size:,}{', tied head' * facts.tie_word_embeddings}"),
         ("context", f"{model.max_model_len:,} of {facts.max_model_len:,} tokens"),
-        (
-            "arithmetic",
-            model.dtype + (f", weights {model.quantization}" * bool(model.quantization)),
-        ),
+        ("arithmetic", _arithmetic(model.dtype, model.quantization)),
     ]
+
+
+def _arithmetic(dtype: str, quantization: Quantization | None) -> str:
+    return dtype if quantization is None else f"{dtype}, {quantization}: {MEANINGS[quantization]}"
 
 
 def _parameter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
@@ -92,7 +94,8 @@ def _parameter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     kinds: dict[str, list[int]] = {}
     for param in plan.program.params():
         words = [word for word in param.name.split(".") if not word.isdigit()]
-        kinds.setdefault(" ".join(words), []).append(param.num_elements)
+        kind = " ".join(words) + f" ({param.format})" * (param.format != "dense")
+        kinds.setdefault(kind, []).append(param.num_elements)
     total = sum(sum(sizes) for sizes in kinds.values())
     largest = sorted(kinds.items(), key=lambda kind: -sum(kind[1]))
     rows = [

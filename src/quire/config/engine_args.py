@@ -43,7 +43,8 @@ class EngineArgs:
     dtype: DtypeChoice = "auto"
     """Number format of weights and activations; `auto` is bfloat16, as vLLM chooses."""
     quantization: str | None = None
-    """Quantise the weights while loading; none by default."""
+    """Round the weights while loading: `int8` to 8 bits with activations of 16, `int8_w8a8` with
+    activations of 8; none by default."""
     max_model_len: int | None = None
     """Most tokens of a request, prompt and output together; the checkpoint's limit by default.
     -1: as many as the memory has room for."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from quire.config.quantization import Quantization
+
 SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference"]
 
@@ -36,7 +38,8 @@ class ModelConfig:
     served_model_name: tuple[str, ...]
     seed: int = 0
     max_logprobs: int = 20
-    quantization: str | None = None
+    quantization: Quantization | None = None
+    """Format of the matrices; None: `dtype`."""
     default_sampling_params: Mapping[str, Any] = field(default_factory=dict)
     """From generation_config.json, for requests that leave them open."""
     eos_token_ids: tuple[int, ...] = ()

@@ -29,13 +29,15 @@ from quire.config.memory import (
     longest_fit,
     num_kv_blocks,
 )
-from quire.config.records import CacheConfig, DeviceConfig, EngineConfig, ModelConfig
+from quire.config.quantization import Quantization, resolve_quantization
+from quire.config.records import CacheConfig, EngineConfig, ModelConfig
 from quire.config.resolve import Dtype, Usage
 from quire.errors import ConfigError, DoesNotFitError
 from quire.log import get_logger
 from quire.models import ModelFacts, build_program, model_facts
 from quire.models.registry import architectures_of
 from quire.program import Program
+from quire.program.passes import quantise_weights
 from quire.units import format_bytes
 from quire.worker.backends import choose_device, make_backend
 
@@ -44,9 +46,6 @@ logger = get_logger(__name__)
 DEMO_MODEL = "demo"
 """The bundled model's name."""
 
-_WEIGHT_BITS = {None: None, "int8": 9, "int8_w8a8": 9, "int4": 5, "int4_w4a8": 5}
-"""Bits per weight of a matrix, scales included; None: the dtype's."""
-
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
@@ -54,6 +53,7 @@ class EnginePlan:
 
     config: EngineConfig
     program: Program
+    """With the format that each weight gets."""
     facts: ModelFacts
     needs: MemoryNeeds
     memory: AvailableMemory
@@ -83,10 +83,13 @@ def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
     device = choose_device(args.backend, args.num_threads)
     backend = make_backend(device)
     dtype = resolve.resolve_dtype(args, checkpoint.hf_config, backend.capabilities.dtypes)
-    _check_quantization(args, backend)
+    quantization = resolve_quantization(args.quantization, backend.capabilities.weight_formats)
+    if quantization is not None:
+        quantised = quantise_weights(checkpoint.program, quantization)
+        checkpoint = dataclasses.replace(checkpoint, program=quantised)
     wanted_len = resolve.resolve_max_model_len(args, checkpoint.facts.max_model_len)
     max_model_len = wanted_len or checkpoint.facts.max_model_len
-    needs = _memory_needs(args, usage, checkpoint, device, dtype, backend, max_model_len)
+    needs = _memory_needs(args, usage, checkpoint.program, dtype, backend, max_model_len)
     choice, memory = resolve.resolve_kv_choice(args), available_memory()
     if wanted_len is None:
         needs = _fit_context(needs, choice, memory)
@@ -99,10 +102,10 @@ def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
         ),
         enable_prefix_caching=args.enable_prefix_caching is not False,
         block_bytes=needs.kv_block_bytes,
-        fingerprint=_fingerprint(checkpoint, dtype, args.quantization),
+        fingerprint=_fingerprint(checkpoint, dtype, quantization),
     )
     config = EngineConfig(
-        model=_model_config(args, checkpoint, dtype, needs.max_model_len),
+        model=_model_config(args, checkpoint, dtype, quantization, needs.max_model_len),
         cache=cache,
         scheduler=scheduler,
         device=device,
@@ -129,7 +132,11 @@ def _read_checkpoint(args: EngineArgs) -> _Checkpoint:
 
 
 def _model_config(
-    args: EngineArgs, checkpoint: _Checkpoint, dtype: Dtype, max_model_len: int
+    args: EngineArgs,
+    checkpoint: _Checkpoint,
+    dtype: Dtype,
+    quantization: Quantization | None,
+    max_model_len: int,
 ) -> ModelConfig:
     facts, hf_config, path = checkpoint.facts, checkpoint.hf_config, checkpoint.path
     if args.max_logprobs < -1:
@@ -146,7 +153,7 @@ def _model_config(
         served_model_name=resolve.served_names(args, checkpoint.name),
         seed=args.seed,
         max_logprobs=args.max_logprobs,
-        quantization=args.quantization,
+        quantization=quantization,
         default_sampling_params=resolve.resolve_sampling_defaults(args, path, hf_config),
         eos_token_ids=_eos_token_ids(path, hf_config, facts.vocab_size),
         chat_template=_chat_template(args.chat_template),
@@ -180,21 +187,10 @@ def _eos_token_ids(path: Path, hf_config: Mapping[str, Any], vocab_size: int) ->
     return tuple(token_id for token_id in found if token_id < vocab_size)
 
 
-def _check_quantization(args: EngineArgs, backend: Backend) -> None:
-    known = [name for name in backend.capabilities.weight_formats if name != "dense"]
-    if args.quantization is not None and args.quantization not in known:
-        raise ConfigError(
-            f"quantization={args.quantization!r} is not available on the "
-            f"{backend.capabilities.name} backend; "
-            + (f"use one of {', '.join(known)}" if known else "leave it out")
-        )
-
-
 def _memory_needs(
     args: EngineArgs,
     usage: Usage,
-    checkpoint: _Checkpoint,
-    device: DeviceConfig,
+    program: Program,
     dtype: Dtype,
     backend: Backend,
     max_model_len: int,
@@ -202,10 +198,8 @@ def _memory_needs(
     scheduler = resolve.resolve_scheduler(args, usage, max_model_len)
     block_size = resolve.resolve_block_size(args)
     kv_dtype = resolve.resolve_kv_cache_dtype(args, dtype, backend.capabilities.kv_cache_dtypes)
-    item_bytes = 4 if dtype == "float32" or device.backend == "reference" else 2
-    program = checkpoint.program
     return MemoryNeeds(
-        weight_bytes=_weight_bytes(program, item_bytes, args.quantization),
+        weight_bytes=backend.weight_bytes(program, dtype),
         workspace_bytes=_workspace_bytes(
             program, scheduler.max_num_batched_tokens, scheduler.max_num_seqs
         ),
@@ -214,15 +208,6 @@ def _memory_needs(
         max_model_len=max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
     )
-
-
-def _weight_bytes(program: Program, item_bytes: int, quantization: str | None) -> int:
-    bits = _WEIGHT_BITS.get(quantization)
-    total = 0
-    for param in program.params():
-        is_quantised = bits is not None and len(param.shape) == 2
-        total += param.num_elements * (bits if is_quantised and bits else 8 * item_bytes) // 8
-    return total
 
 
 def _workspace_bytes(program: Program, num_tokens: int, num_seqs: int) -> int:
@@ -245,7 +230,7 @@ def _fit_context(
     return dataclasses.replace(needs, max_model_len=fits)
 
 
-def _fingerprint(checkpoint: _Checkpoint, dtype: str, quantization: str | None) -> str:
+def _fingerprint(checkpoint: _Checkpoint, dtype: Dtype, quantization: Quantization | None) -> str:
     """Equal for equal models: their config.json, weight files (name and size) and arithmetic."""
     files = sorted(
         (file.name, file.stat().st_size)
@@ -265,7 +250,7 @@ def _log_plan(config: EngineConfig) -> None:
         "maximum concurrency %.2fx",
         model.model,
         model.architecture,
-        model.dtype,
+        model.dtype + f", weights {model.quantization}" * bool(model.quantization),
         model.max_model_len,
         format_bytes(cache.num_blocks * cache.block_bytes),
         num_tokens,

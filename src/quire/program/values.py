@@ -13,7 +13,12 @@ Shard = Literal["none", "column", "row"]
 """How tensor parallelism may cut a linear's weight [N, K]: not, along N, or along K."""
 
 WeightFormat = Literal["dense", "int8", "int8_w8a8", "int4", "int4_w4a8"]
-"""How a matrix is held and multiplied. `dense` is the model's own dtype."""
+"""How a matrix is held and multiplied. `dense` is the model's own dtype.
+
+The others round weights to integers with a scale for each row; `int8` and `int4` leave activations
+in 16 bits, `_w8a8` and `_w4a8` round them to 8 with a scale for each token. What they compute, to
+the rounding, is fixed by `backends/reference`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +69,9 @@ class Param:
         return total
 
     def __str__(self) -> str:
-        return f"{self.name}[{'x'.join(map(str, self.shape))}]"
+        size = "x".join(map(str, self.shape))
+        return (
+            f"{self.name}[{size}]"
+            if self.format == "dense"
+            else (f"{self.name}[{size} {self.format}]")
+        )

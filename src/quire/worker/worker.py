@@ -10,6 +10,7 @@ from quire.backends.base import CompiledModel, CompileOptions, KVCacheSpec, Memo
 from quire.config.records import EngineConfig
 from quire.log import get_logger, phase
 from quire.models import build_program, name_map
+from quire.program.passes import quantise_weights
 from quire.protocol import SchedulePlan, StepResult
 from quire.units import ceil_div
 from quire.weights import bind, open_checkpoint
@@ -50,6 +51,8 @@ def _load(config: EngineConfig) -> CompiledModel:
     """Raises CheckpointError for weights that do not fit the model, BackendError otherwise."""
     hf_config = config.model.hf_config
     program = build_program(hf_config)
+    if config.model.quantization is not None:
+        program = quantise_weights(program, config.model.quantization)
     backend = make_backend(config.device)
     logger.info("%s: %s", config.device.backend, backend.capabilities.description)
     store = open_checkpoint(config.model.path)
@@ -65,7 +68,6 @@ def _load(config: EngineConfig) -> CompiledModel:
                 max_num_tokens=config.scheduler.max_num_batched_tokens,
                 max_num_seqs=config.scheduler.max_num_seqs,
                 max_model_len=config.model.max_model_len,
-                quantization=config.model.quantization,
             ),
         )
     finally:

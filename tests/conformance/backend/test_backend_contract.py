@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,6 +14,8 @@ from small_model import OPTIONS, RandomStore, one_request, small_program
 
 from quire.backends.base import Backend, CompiledModel, KVCacheSpec
 from quire.errors import BackendError, QuireError
+from quire.program.passes import quantise_weights
+from quire.program.values import WeightFormat
 from quire.sampling import logprobs, sample
 
 SPEC = KVCacheSpec(num_blocks=6, block_size=16, dtype="float32")
@@ -143,13 +145,21 @@ def test_a_step_larger_than_compiled_for_is_refused(model: CompiledModel) -> Non
         model.step(one_request([1] * 65, range(6)))
 
 
-@pytest.mark.parametrize(
-    "options", [{"dtype": "float16"}, {"quantization": "int3"}, {"max_model_len": 33}], ids=str
-)
+@pytest.mark.parametrize("options", [{"dtype": "float16"}, {"max_model_len": 33}], ids=str)
 def test_what_it_cannot_compile_is_refused(backend: Backend, options: dict[str, Any]) -> None:
     program = small_program()
     with pytest.raises(QuireError):
         backend.compile(program, RandomStore(program), SPEC, replace(OPTIONS, **options))
+
+
+def test_a_format_it_does_not_list_is_refused(backend: Backend) -> None:
+    held = backend.capabilities.weight_formats
+    unlisted = [name for name in get_args(WeightFormat) if name not in held]
+    for name in unlisted:
+        program = quantise_weights(small_program(), name)
+        with pytest.raises(BackendError, match=name):
+            backend.compile(program, RandomStore(program), SPEC, OPTIONS)
+    assert "dense" in held
 
 
 def test_closing_twice_is_harmless_and_using_it_after_is_refused(backend: Backend) -> None:

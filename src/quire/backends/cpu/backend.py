@@ -10,6 +10,7 @@ from quire.backends.base import (
     Capabilities,
     CompiledModel,
     CompileOptions,
+    Dtype,
     KVCacheSpec,
 )
 from quire.backends.cpu.encode import encode
@@ -17,7 +18,7 @@ from quire.backends.cpu.library import Library, load
 from quire.backends.cpu.lowering import NativeOp, Storage, assign_storage, fuse
 from quire.backends.cpu.machine import default_num_threads
 from quire.backends.cpu.model import CpuModel
-from quire.backends.cpu.weights import WeightLoader
+from quire.backends.cpu.weights import WEIGHT_FORMATS, WeightLoader, weight_bytes
 from quire.errors import BackendError
 from quire.log import get_logger, phase
 from quire.program import Program
@@ -48,7 +49,7 @@ class CpuBackend(Backend):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Dense models in float32 and bfloat16."""
+        """Models in float32 and bfloat16, their matrices as they are or in 8 bits."""
         plural = "" if self._num_threads == 1 else "s"
         return Capabilities(
             name="cpu",
@@ -58,7 +59,7 @@ class CpuBackend(Backend):
             ),
             dtypes=("float32", "bfloat16"),
             kv_cache_dtypes=tuple(_KV_DTYPES),
-            weight_formats=("dense",),
+            weight_formats=WEIGHT_FORMATS,
         )
 
     def kv_block_bytes(self, program: Program, block_size: int, kv_cache_dtype: str) -> int:
@@ -66,6 +67,10 @@ class CpuBackend(Backend):
         spec = _kv_spec(self._library, program, KVCacheSpec(1, block_size, kv_cache_dtype))
         size: int = self._library.lib.quire_kv_block_bytes(spec)
         return size
+
+    def weight_bytes(self, program: Program, dtype: Dtype) -> int:
+        """Packed bytes, padding and scales included."""
+        return weight_bytes(self._library, fuse(program), program, dtype)
 
     def compile(
         self, program: Program, weights: WeightStore, kv: KVCacheSpec, options: CompileOptions
@@ -111,10 +116,8 @@ def _check(program: Program, options: CompileOptions) -> None:
     program.check()
     if options.dtype not in ("float32", "bfloat16"):
         raise BackendError(f"the CPU backend has no dtype {options.dtype}")
-    if options.quantization is not None:
-        raise BackendError(f"the CPU backend has no quantization {options.quantization}")
     for param in program.params():
-        if param.format != "dense":
+        if param.format not in WEIGHT_FORMATS:
             raise BackendError(f"the CPU backend has no weight format {param.format} ({param})")
     limit = program.position_limit
     if limit is not None and options.max_model_len > limit:

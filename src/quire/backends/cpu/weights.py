@@ -6,20 +6,62 @@ loading needs little more memory than the weights themselves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from quire.backends.base import Dtype
 from quire.backends.cpu.library import Library
-from quire.backends.cpu.lowering.native_ops import Rotation
-from quire.errors import CheckpointError
-from quire.program import Param
+from quire.backends.cpu.lowering import NativeOp
+from quire.backends.cpu.lowering.native_ops import (
+    NativeEmbed,
+    NativeLinear,
+    NativeLogits,
+    NativePositions,
+    Rotation,
+)
+from quire.errors import BackendError, CheckpointError
+from quire.program import Param, Program
+from quire.program.values import WeightFormat
 from quire.weights import HostTensor, WeightStore
 
 _SOURCE_DTYPES = {"F32": "QUIRE_F32", "BF16": "QUIRE_BF16", "F16": "QUIRE_F16"}
-_FORMATS = {"float32": 0, "bfloat16": 1}
+_FORMATS: dict[WeightFormat, dict[Dtype, int]] = {
+    "dense": {"float32": 0, "bfloat16": 1},
+    "int8": {"float32": 3, "bfloat16": 3},
+    "int8_w8a8": {"float32": 2, "bfloat16": 2},
+}
 """Of `Format` in linear.h."""
+
+WEIGHT_FORMATS = tuple(_FORMATS)
+
+
+def weight_bytes(library: Library, ops: Sequence[NativeOp], program: Program, dtype: Dtype) -> int:
+    """What `WeightLoader` would hold for these ops of the program, without loading anything.
+
+    A table of a float32 model counts as float32: only its file tells whether less is enough.
+    """
+    item_bytes = 2 if dtype == "bfloat16" else 4
+    matrices = {(op.weight, op.glu) for op in ops if isinstance(op, NativeLinear)}
+    matrices |= {(op.weight, False) for op in ops if isinstance(op, NativeLogits)}
+    tables = {op.table for op in ops if isinstance(op, NativeEmbed | NativePositions)}
+    tables -= {param for param, _ in matrices}
+    total = sum(item_bytes * table.num_elements for table in tables)
+    for param, glu in matrices:
+        size = library.lib.quire_matrix_bytes(_matrix_spec(library, param, dtype, glu))
+        if size < 0:
+            raise library.error(f"weight {param} cannot be held")
+        total += size
+    vectors = (param for param in program.params() if len(param.shape) == 1)
+    return total + sum(4 * vector.num_elements for vector in vectors)
+
+
+def _matrix_spec(library: Library, param: Param, dtype: Dtype, glu: bool) -> Any:
+    """quire_matrix_spec."""
+    return library.ffi.new(
+        "quire_matrix_spec *", (*param.shape, _FORMATS[param.format][dtype], glu)
+    )
 
 
 class WeightLoader:
@@ -39,9 +81,7 @@ class WeightLoader:
         """The id of a packed [N, K] weight."""
         key = (param.name, glu)
         if key not in self._matrices:
-            spec = self._library.ffi.new(
-                "quire_matrix_spec *", (*param.shape, _FORMATS[self._dtype], glu)
-            )
+            spec = _matrix_spec(self._library, param, self._dtype, glu)
             tensors = self._tensors(param)
             parts = self._parts(param, tensors)
             self._matrices[key] = self._added(
@@ -52,6 +92,8 @@ class WeightLoader:
 
     def table(self, param: Param) -> int:
         """The id of a table [rows, width] for lookups, as narrow as its source allows."""
+        if param.format != "dense":
+            raise BackendError(f"the table {param} is never multiplied and stays as it is")
         if param.name not in self._tables:
             tensors = self._tensors(param)
             narrow = self._dtype == "bfloat16" or all(t.dtype == "BF16" for t in tensors)

@@ -15,6 +15,7 @@ from quire.backends.base import (
     Capabilities,
     CompiledModel,
     CompileOptions,
+    Dtype,
     KVCacheSpec,
     MemoryReport,
     StepBatch,
@@ -24,6 +25,7 @@ from quire.backends.reference.batch_check import check_batch
 from quire.backends.reference.kv_cache import PagedKVCache, block_bytes
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.ops import Frame, Weights, run
+from quire.backends.reference.quantised import WEIGHT_FORMATS, check_format
 from quire.backends.reference.weights import load_param
 from quire.errors import BackendError
 from quire.program import Linear, Logits, Program, last_reads
@@ -36,18 +38,22 @@ class ReferenceBackend(Backend):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Everything dense; arithmetic in float32 whatever the model's dtype."""
+        """Every format that is defined; arithmetic in float32 whatever the model's dtype."""
         return Capabilities(
             name="reference",
             description=f"NumPy {np.__version__}, float32, for correctness and not for speed",
             dtypes=("float32", "bfloat16"),
             kv_cache_dtypes=("float32", "bfloat16"),
-            weight_formats=("dense",),
+            weight_formats=WEIGHT_FORMATS,
         )
 
     def kv_block_bytes(self, program: Program, block_size: int, kv_cache_dtype: str) -> int:
         """Bytes of one KV block over all layers."""
         return block_bytes(program.attention_layers(), block_size, kv_cache_dtype)
+
+    def weight_bytes(self, program: Program, dtype: Dtype) -> int:  # noqa: ARG002 (one for all)
+        """float32 whatever the format: rounded numbers are held widened."""
+        return 4 * sum(param.num_elements for param in program.params())
 
     def compile(
         self, program: Program, weights: WeightStore, kv: KVCacheSpec, options: CompileOptions
@@ -56,8 +62,8 @@ class ReferenceBackend(Backend):
         program.check()
         if options.dtype not in self.capabilities.dtypes:
             raise BackendError(f"the reference backend has no dtype {options.dtype}")
-        if options.quantization is not None:
-            raise BackendError(f"the reference backend has no quantization {options.quantization}")
+        for param in program.params():
+            check_format(param.format)
         limit = program.position_limit
         if limit is not None and options.max_model_len > limit:
             raise BackendError(
@@ -68,10 +74,11 @@ class ReferenceBackend(Backend):
 
 def _load(program: Program, store: WeightStore) -> Weights:
     arrays = {param.name: load_param(param, store) for param in program.params()}
-    multiplied = {op.weight.name for op in program.ops if isinstance(op, Linear | Logits)}
-    return Weights(
-        arrays, {name: RowIndependentMatrix(arrays[name]) for name in sorted(multiplied)}
-    )
+    multiplied = {op.weight for op in program.ops if isinstance(op, Linear | Logits)}
+    matrices = {
+        param.name: RowIndependentMatrix(arrays[param.name], param.format) for param in multiplied
+    }
+    return Weights(arrays, matrices)
 
 
 class ReferenceModel(CompiledModel):

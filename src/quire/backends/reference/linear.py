@@ -10,6 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.backends.reference.quantised import round_activations
+from quire.program.values import WeightFormat
+
 Floats = NDArray[np.float32]
 
 _TILE = 8
@@ -19,7 +22,9 @@ _PROBE_SEED = 20240229
 class RowIndependentMatrix:
     """A weight [N, K] and a way to multiply by it that gives a row the same bits in any batch."""
 
-    def __init__(self, weight: Floats) -> None:
+    def __init__(self, weight: Floats, weight_format: WeightFormat = "dense") -> None:
+        """`weight` is rounded to its format already; x is rounded to match it here."""
+        self._format = weight_format
         self.weight = np.ascontiguousarray(weight, np.float32)
         self._transposed = self.weight.T
         self._places_are_equal = self._probe()
@@ -34,6 +39,7 @@ class RowIndependentMatrix:
 
     def multiply(self, x: Floats) -> Floats:
         """x [T, K] times the transposed weight: float32 [T, N]."""
+        x = round_activations(x, self._format)
         out = np.empty((len(x), self.weight.shape[0]), np.float32)
         height = _TILE if self._places_are_equal else 1
         # A buffer of its own: neither the tile's address nor what lies beside it varies.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.errors import BackendError, CheckpointError
+from quire.backends.reference.quantised import round_weights
+from quire.errors import CheckpointError
 from quire.program import Param, Tensor
 from quire.weights import WeightStore
 
@@ -13,14 +14,15 @@ Floats = NDArray[np.float32]
 
 
 def load_param(param: Param, store: WeightStore) -> Floats:
-    """The slot's parts, transposed where the checkpoint holds them so, stacked. float32."""
-    if param.format != "dense":
-        raise BackendError(f"the reference backend has no weight format {param.format}: {param}")
+    """The slot's parts, transposed where the checkpoint holds them so, stacked. float32.
+
+    A matrix of a quantised format is rounded to it.
+    """
     parts = [_load_part(part, store) for part in param.parts]
     array = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if array.shape != param.shape:
         raise CheckpointError(f"the parts of {param} give {list(array.shape)}")
-    return np.ascontiguousarray(array)
+    return round_weights(np.ascontiguousarray(array), param.format)
 
 
 def _load_part(part: Tensor, store: WeightStore) -> Floats:

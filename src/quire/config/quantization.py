@@ -1,0 +1,56 @@
+"""The names that `quantization` takes, and what to say of those it does not.
+
+vLLM's names are about checkpoints that are quantised already, or about fp8 and mixtures of
+experts; none of them means one of the formats here, so none is taken for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+from quire.errors import ConfigError
+
+Quantization = Literal["int8", "int8_w8a8"]
+
+MEANINGS: dict[Quantization, str] = {
+    "int8": "8-bit weights, 16-bit activations",
+    "int8_w8a8": "8-bit weights, 8-bit activations",
+}
+
+_NOT_YET = ("int4", "int4_w4a8")
+
+_CHECKPOINTS = (
+    "awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "compressed-tensors",
+    "fbgemm_fp8", "fp_quant", "modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed",
+    "quark", "inc", "humming", "torchao", "gpt_oss_mxfp4", "deepseek_v4_fp8", "bitsandbytes",
+    "gguf",
+)  # fmt: skip
+_NARROW_FLOATS = (
+    "fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp4", "mxfp8",
+    "nvfp4_per_token",
+)  # fmt: skip
+_EXPERTS = ("experts_int8", "moe_wna16", "int8_per_channel_weight_only")
+
+_REASONS: dict[str, str] = {
+    **dict.fromkeys(_NOT_YET, "4-bit weights are not available yet"),
+    **dict.fromkeys(_CHECKPOINTS, "checkpoints that are quantised already cannot be read yet"),
+    **dict.fromkeys(_NARROW_FLOATS, "narrow floating-point weights are not available"),
+    **dict.fromkeys(_EXPERTS, "it quantises mixtures of experts only"),
+    "online": "the format itself is what is named here",
+}
+
+
+def resolve_quantization(name: str | None, weight_formats: Collection[str]) -> Quantization | None:
+    """The format for the matrices, of those that the backend has; None: as the dtype says."""
+    if name is None:
+        return None
+    works = [known for known in MEANINGS if known in weight_formats]
+    if name in works:
+        return name
+    reason = _REASONS.get(name, "not on this backend" if name in MEANINGS else "unknown name")
+    choices = "; ".join(f"{known} ({MEANINGS[known]})" for known in works)
+    raise ConfigError(
+        f"quantization={name!r} is not available: {reason}; "
+        + (f"use {choices}, or leave it out" if works else "leave it out")
+    )
