@@ -90,17 +90,20 @@ def _arithmetic(dtype: str, quantization: Quantization | None) -> str:
 
 
 def _parameter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    """By kind: the last part of a slot's name, its layer left out."""
-    kinds: dict[str, list[int]] = {}
+    """By kind: the last part of a slot's name, its layer left out; and by format."""
+    kinds: dict[tuple[str, str], list[int]] = {}
     for param in plan.program.params():
         words = [word for word in param.name.split(".") if not word.isdigit()]
-        kind = " ".join(words) + f" ({param.format})" * (param.format != "dense")
-        kinds.setdefault(kind, []).append(param.num_elements)
+        kinds.setdefault((" ".join(words), param.format), []).append(param.num_elements)
     total = sum(sum(sizes) for sizes in kinds.values())
     largest = sorted(kinds.items(), key=lambda kind: -sum(kind[1]))
     rows = [
-        (name, f"{sum(sizes):>13,}  {100 * sum(sizes) / total:5.1f} %  in {len(sizes)}")
-        for name, sizes in largest
+        (
+            name,
+            f"{sum(sizes):>13,}  {100 * sum(sizes) / total:5.1f} %  in {len(sizes)}"
+            + f", {weight_format}" * (weight_format != "dense"),
+        )
+        for (name, weight_format), sizes in largest
     ]
     return [("all", f"{total:>13,}  100.0 %"), *rows]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from quire.backends.cpu import load
 from quire.config.engine_args import EngineArgs
 from quire.engine.build import build_engine_config, plan_engine
 from quire.errors import (
@@ -45,6 +46,27 @@ def test_the_numbers_behind_it(model_dir: Path) -> None:
     assert abs(plan.needs.weight_bytes - file_bytes) < 8192, "the reference holds float32"
     assert plan.needs.kv_block_bytes == 2 * 2 * 16 * 2 * 16 * 2  # layers, K and V, slots, ...
     assert plan.memory.available_bytes > 0
+
+
+@pytest.mark.parametrize("name", ["int8", "int8_w8a8"])
+def test_quantised_weights_are_planned_for(model_dir: Path, name: str) -> None:
+    plain, plan = (plan_engine(args(model_dir, quantization=q)) for q in (None, name))
+    assert plan.config.model.quantization == name
+    assert {param.format for param in plan.program.params()} == {"dense", name}
+    assert plan.config.cache.fingerprint != plain.config.cache.fingerprint
+    if cpu_is_built():
+        given = {"backend": "cpu", "quantization": name}
+        held = plan_engine(EngineArgs(str(model_dir), **given)).needs.weight_bytes
+        dense = plan_engine(EngineArgs(str(model_dir), backend="cpu")).needs.weight_bytes
+        assert 0.5 < held / dense < 0.8  # the table of an untied head stays in bfloat16
+
+
+def cpu_is_built() -> bool:
+    try:
+        load()
+    except BackendError:
+        return False
+    return True
 
 
 def test_the_context_is_fitted_on_request(model_dir: Path) -> None:
