@@ -20,6 +20,8 @@ from quire.backends.base import (
 )
 from quire.config.checkpoint import read_config
 from quire.models import build_program, model_facts, name_map
+from quire.program.passes import quantise_weights
+from quire.program.values import WeightFormat
 from quire.weights import bind, open_checkpoint
 
 BLOCK_SIZE = 16
@@ -28,10 +30,15 @@ NUM_BLOCKS = 400
 Floats = NDArray[np.float32]
 
 
-def load(directory: Path, backend: Backend, dtype: Dtype = "float32") -> CompiledModel:
+def load(
+    directory: Path,
+    backend: Backend,
+    dtype: Dtype = "float32",
+    weight_format: WeightFormat = "dense",
+) -> CompiledModel:
     """config.json to program, safetensors to weights, both to a compiled model."""
     config = read_config(directory)
-    program = build_program(config)
+    program = quantise_weights(build_program(config), weight_format)
     max_model_len = model_facts(config).max_model_len
     options = CompileOptions(
         dtype, max_num_tokens=512, max_num_seqs=64, max_model_len=max_model_len
