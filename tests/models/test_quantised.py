@@ -1,4 +1,4 @@
-"""Every family with rounded weights is still itself: transformers' logits, to the format's steps."""
+"""Every family with rounded weights is still close to transformers, within the format's steps."""
 
 from __future__ import annotations
 
