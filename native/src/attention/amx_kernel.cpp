@@ -34,15 +34,24 @@ void configure(int rows) {
   configured_rows = rows;
 }
 
-// Scores of one or two tiles of rows with two groups (the second may be missing).
+// Scores of one or two tiles of rows with two groups (the second may be missing). With every tile
+// of K goes the fetching of as much V.
 template <bool kTwoTiles, bool kTwoGroups>
-QUIRE_INLINE void score_tiles(const uint16_t* q, int64_t dim, const uint8_t* keys0,
-                              const uint8_t* keys1, float* out) {
+QUIRE_INLINE void score_tiles(const uint16_t* q, int64_t dim, const ChunkView& chunk, int g,
+                              float* out) {
+  const uint8_t* keys0 = chunk.keys[g];
+  const uint8_t* keys1 = kTwoGroups ? chunk.keys[g + 1] : nullptr;
   _tile_zero(0);
   if constexpr (kTwoGroups) _tile_zero(1);
   if constexpr (kTwoTiles) _tile_zero(2);
   if constexpr (kTwoTiles && kTwoGroups) _tile_zero(3);
   for (int64_t d = 0; d < dim; d += 32) {
+    if (chunk.fetch) {
+      fetch_lines(chunk.values[g] + d / 32 * kTileBytes, kTileBytes);
+      if constexpr (kTwoGroups) {
+        fetch_lines(chunk.values[g + 1] + d / 32 * kTileBytes, kTileBytes);
+      }
+    }
     _tile_loadd(4, q + d, dim * 2);
     _tile_loadd(6, keys0 + d / 32 * kTileBytes, 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -68,18 +77,46 @@ template <bool kTwoTiles>
 void score_all(const uint16_t* q, int64_t dim, const ChunkView& chunk, int g0, int g1, float* out) {
   int g = g0;
   for (; g + 1 < g1; g += 2) {
-    if (chunk.fetch && (g - g0) % kFetchGroups == 0) {
-      fetch_groups(chunk.values, g, std::min(g + kFetchGroups, g1), chunk.group_bytes);
-    }
-    score_tiles<kTwoTiles, true>(q, dim, chunk.keys[g], chunk.keys[g + 1], out + g * kGroup);
+    score_tiles<kTwoTiles, true>(q, dim, chunk, g, out + g * kGroup);
   }
-  if (g < g1) score_tiles<kTwoTiles, false>(q, dim, chunk.keys[g], nullptr, out + g * kGroup);
+  if (g < g1) score_tiles<kTwoTiles, false>(q, dim, chunk, g, out + g * kGroup);
 }
 
-// P * V for two blocks of 16 columns, over steps [s0, s1) of 32 tokens.
+// The next K comes in two halves: the first beside the copying of V, the other beside P * V, in as
+// many pieces as there are pairs of column blocks.
+QUIRE_INLINE void fetch_first_half(const ChunkView& chunk, int g, int pair) {
+  const int64_t bytes = chunk.group_bytes / kGroup;
+  if (chunk.next_keys[g]) fetch_lines(chunk.next_keys[g] + pair * bytes, bytes);
+}
+
+QUIRE_INLINE void fetch_second_half(const ChunkView& chunk, int g, int64_t dim, int64_t c) {
+  const int64_t bytes = chunk.group_bytes / 2 / (dim / (2 * kLanes));
+  const int64_t from = chunk.group_bytes / 2 + c / (2 * kLanes) * bytes;
+  for (int i = std::max(g, chunk.first); i < std::min(g + 2, chunk.last); ++i) {
+    if (chunk.next_keys[i]) fetch_lines(chunk.next_keys[i] + from, bytes);
+  }
+}
+
+// The next K comes in two halves: the first beside the copying of V, the other beside P * V, in as
+// many pieces as there are pairs of column blocks.
+QUIRE_INLINE void fetch_first_half(const ChunkView& chunk, int g, int pair) {
+  const int64_t bytes = chunk.group_bytes / kGroup;
+  if (chunk.next_keys[g]) fetch_lines(chunk.next_keys[g] + pair * bytes, bytes);
+}
+
+QUIRE_INLINE void fetch_second_half(const ChunkView& chunk, int g, int64_t dim, int64_t c) {
+  const int64_t bytes = chunk.group_bytes / 2 / (dim / (2 * kLanes));
+  const int64_t from = chunk.group_bytes / 2 + c / (2 * kLanes) * bytes;
+  for (int i = std::max(g, chunk.first); i < std::min(g + 2, chunk.last); ++i) {
+    if (chunk.next_keys[i]) fetch_lines(chunk.next_keys[i] + from, bytes);
+  }
+}
+
+// P * V for two blocks of 16 columns from column c, over steps [s0, s1) of 32 tokens.
 template <bool kTwoTiles>
-QUIRE_INLINE void value_tiles(const uint16_t* p, int64_t dim, const uint8_t* values, int s0, int s1,
-                              float* out) {
+QUIRE_INLINE void value_tiles(const uint16_t* p, int64_t dim, const ChunkView& chunk, int64_t c,
+                              int s0, int s1, float* out) {
+  const uint8_t* values = chunk.tile_space + c / kLanes * kColumnBytes;
   _tile_zero(0);
   _tile_zero(1);
   if constexpr (kTwoTiles) {
@@ -87,6 +124,7 @@ QUIRE_INLINE void value_tiles(const uint16_t* p, int64_t dim, const uint8_t* val
     _tile_zero(3);
   }
   for (int s = s0; s < s1; ++s) {
+    if (chunk.fetch) fetch_second_half(chunk, 2 * s, dim, c);
     _tile_loadd(4, p + s * kStepTokens, kWeightStride * 2);
     _tile_loadd(6, values + s * kTileBytes, 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -121,12 +159,9 @@ void AmxKernel::load_values(const ChunkView& chunk, int64_t dim) {
   for (int g = first; g < last; ++g) {
     uint8_t* out = chunk.tile_space + g * (kGroup / 2) * 64;
     const bool have = g >= chunk.first && g < chunk.last;
-    if ((g - first) % kFetchGroups == 0) {
-      const int begin = std::max(g, chunk.first);
-      const int end = std::min(g + kFetchGroups, chunk.last);
-      fetch_groups(chunk.next_keys, begin, end, chunk.group_bytes);
-    }
     for (int pair = 0; pair < kGroup / 2; ++pair, out += 64) {
+      if (have) fetch_first_half(chunk, g, pair);
+      if (have) fetch_first_half(chunk, g, pair);
       const uint8_t* row = have ? chunk.values[g] + pair * dim * 4 : nullptr;
       for (int64_t c = 0; c < dim / kLanes; ++c) {
         const __m512i v = have ? _mm512_loadu_si512(row + c * 64) : _mm512_setzero_si512();
@@ -150,11 +185,10 @@ void AmxKernel::values(const Elem* p, int rows, int64_t dim, const ChunkView& ch
   const int s0 = g0 / 2;
   const int s1 = (g1 + 1) / 2;
   for (int64_t c = 0; c < dim; c += 2 * kLanes) {
-    const uint8_t* v = chunk.tile_space + c / kLanes * kColumnBytes;
     if (rows > kTileRows) {
-      value_tiles<true>(p, dim, v, s0, s1, out + c);
+      value_tiles<true>(p, dim, chunk, c, s0, s1, out + c);
     } else {
-      value_tiles<false>(p, dim, v, s0, s1, out + c);
+      value_tiles<false>(p, dim, chunk, c, s0, s1, out + c);
     }
   }
 }

@@ -240,8 +240,8 @@ class Attend {
       space_.of_chunk.sum[r] = state.sum;
     }
     if (view.fetch) Kernel::load_values(view, dim_);
-    view.fetch = false;
     Kernel::values(weights, rows, dim_, view, groups.first, groups.last, space_.partial);
+    view.fetch = false;
   }
 
   void write_result() {

@@ -36,6 +36,18 @@ struct ChunkView {
   uint8_t* tile_space;  // the kernel's own
 };
 
+// Brings a piece of a group into the second-level cache. Small pieces between the arithmetic keep
+// memory busy all the time: a long run of fetches only waits for itself.
+QUIRE_INLINE void fetch_lines(const uint8_t* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+
+// Brings a piece of a group into the second-level cache. Small pieces between the arithmetic keep
+// memory busy all the time: a long run of fetches only waits for itself.
+QUIRE_INLINE void fetch_lines(const uint8_t* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+
 // Brings groups [first, last) of `groups` into the second-level cache, where there are any, line by
 // line in turn: the processor's own prefetchers then follow several streams at once.
 inline void fetch_groups(const uint8_t* const* groups, int first, int last, int64_t bytes) {
