@@ -1,6 +1,6 @@
 """Times whole steps of a checkpoint on the CPU backend, and where in them the time goes.
 
-    python native/profile_step.py MODEL_DIR [--isa amx] [--threads 2] [--case prefill:1x512] ...
+    python native/profile_step.py MODEL_DIR [--isa amx] [--format int8_w8a8] [--case prefill:1x512]
 
 A case is kind:REQUESTSxTOKENS: `prefill:1x512` computes 512 new tokens, `decode:32x160` one token
 each of 32 requests whose context has 160 tokens. Weights may be random; the tokens are.
@@ -19,8 +19,11 @@ import numpy as np
 from quire.backends.base import CompileOptions, KVCacheSpec, SamplingColumns, StepBatch
 from quire.backends.cpu import CpuBackend
 from quire.backends.cpu.model import CpuModel
+from quire.backends.cpu.weights import WEIGHT_FORMATS
 from quire.config.checkpoint import read_config
 from quire.models import build_program, name_map
+from quire.program.passes import quantise_weights
+from quire.program.values import WeightFormat
 from quire.weights import bind, open_checkpoint
 
 CASES = ("decode:1x160", "decode:32x160", "decode:32x512", "prefill:1x512", "prefill:1x2048")
@@ -29,10 +32,12 @@ MAX_TOKENS = 2048
 NUM_BLOCKS = 1088
 
 
-def load(directory: Path, backend: CpuBackend, num_blocks: int) -> CpuModel:
-    """The checkpoint in bfloat16."""
+def load(
+    directory: Path, backend: CpuBackend, num_blocks: int, weight_format: WeightFormat
+) -> CpuModel:
+    """The checkpoint in bfloat16, its matrices in this format."""
     config = read_config(directory)
-    program = build_program(config)
+    program = quantise_weights(build_program(config), weight_format)
     store = open_checkpoint(directory)
     options = CompileOptions("bfloat16", MAX_TOKENS, max_num_seqs=256, max_model_len=32768)
     bound = bind(program, store, name_map(config).canonical)
@@ -107,13 +112,14 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--isa")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--format", choices=WEIGHT_FORMATS, default="dense")
     parser.add_argument("--case", action="append")
     parser.add_argument("--seconds", type=float, default=2.0)
     arguments = parser.parse_args()
     backend = CpuBackend(arguments.threads, arguments.isa)
     print(backend.capabilities.description)
     begin = time.perf_counter()
-    model = load(arguments.model, backend, NUM_BLOCKS)
+    model = load(arguments.model, backend, NUM_BLOCKS, arguments.format)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"loaded in {time.perf_counter() - begin:.2f} s, peak {peak:.0f} MiB, {model.memory()}")
     fill_cache(model, NUM_BLOCKS)
