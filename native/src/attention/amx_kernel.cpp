@@ -97,21 +97,6 @@ QUIRE_INLINE void fetch_second_half(const ChunkView& chunk, int g, int64_t dim, 
   }
 }
 
-// The next K comes in two halves: the first beside the copying of V, the other beside P * V, in as
-// many pieces as there are pairs of column blocks.
-QUIRE_INLINE void fetch_first_half(const ChunkView& chunk, int g, int pair) {
-  const int64_t bytes = chunk.group_bytes / kGroup;
-  if (chunk.next_keys[g]) fetch_lines(chunk.next_keys[g] + pair * bytes, bytes);
-}
-
-QUIRE_INLINE void fetch_second_half(const ChunkView& chunk, int g, int64_t dim, int64_t c) {
-  const int64_t bytes = chunk.group_bytes / 2 / (dim / (2 * kLanes));
-  const int64_t from = chunk.group_bytes / 2 + c / (2 * kLanes) * bytes;
-  for (int i = std::max(g, chunk.first); i < std::min(g + 2, chunk.last); ++i) {
-    if (chunk.next_keys[i]) fetch_lines(chunk.next_keys[i] + from, bytes);
-  }
-}
-
 // P * V for two blocks of 16 columns from column c, over steps [s0, s1) of 32 tokens.
 template <bool kTwoTiles>
 QUIRE_INLINE void value_tiles(const uint16_t* p, int64_t dim, const ChunkView& chunk, int64_t c,
@@ -160,7 +145,6 @@ void AmxKernel::load_values(const ChunkView& chunk, int64_t dim) {
     uint8_t* out = chunk.tile_space + g * (kGroup / 2) * 64;
     const bool have = g >= chunk.first && g < chunk.last;
     for (int pair = 0; pair < kGroup / 2; ++pair, out += 64) {
-      if (have) fetch_first_half(chunk, g, pair);
       if (have) fetch_first_half(chunk, g, pair);
       const uint8_t* row = have ? chunk.values[g] + pair * dim * 4 : nullptr;
       for (int64_t c = 0; c < dim / kLanes; ++c) {

@@ -160,7 +160,6 @@ class Attend {
       const int64_t start = chunk * kChunk + g * kGroup;
       view.keys[g] = kv_.key_group(table_, start, op_.layer, head_);
       view.values[g] = view.keys[g] + kv_.layout.half_bytes;
-      if (start + kGroup > context_) view.values[g] = zero_tail(view.values[g], context_ - start);
       view.next_keys[g] = next_keys(start, more);
     }
     return view;
@@ -179,6 +178,14 @@ class Attend {
         step_.batch.block_tables + int64_t{next_.item->seq} * step_.batch.table_width;
     if (next >= step_.batch.context_lens[next_.item->seq]) return nullptr;
     return kv_.key_group(table, next, op_.layer, next_.head);
+  }
+
+  // Late, because by now V is in the cache.
+  void hide_tail(int64_t chunk, ChunkView& view) {
+    const int64_t end = context_ - chunk * kChunk;
+    const int64_t g = end / kGroup;
+    if (end % kGroup == 0 || g < view.first || g >= view.last) return;
+    view.values[g] = zero_tail(view.values[g], end % kGroup);
   }
 
   // A copy of a V group of which only `count` tokens exist: what is behind them belongs to nobody,
@@ -239,7 +246,10 @@ class Attend {
       space_.of_chunk.maximum[r] = state.maximum;
       space_.of_chunk.sum[r] = state.sum;
     }
-    if (view.fetch) Kernel::load_values(view, dim_);
+    if (view.fetch) {
+      hide_tail(chunk, view);
+      Kernel::load_values(view, dim_);
+    }
     Kernel::values(weights, rows, dim_, view, groups.first, groups.last, space_.partial);
     view.fetch = false;
   }

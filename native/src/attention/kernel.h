@@ -24,7 +24,8 @@ namespace quire {
 constexpr int kChunkGroups = kChunk / kGroup;
 
 // Where the groups [first, last) of a chunk lie, and what to bring into the cache meanwhile:
-// reading K fetches the V beside it, reading V fetches the K that this worker reads next.
+// reading K fetches the V beside it, reading V fetches the K that this worker reads next, both a
+// few lines at a time.
 struct ChunkView {
   const uint8_t* keys[kChunkGroups];
   const uint8_t* values[kChunkGroups];
@@ -41,23 +42,6 @@ struct ChunkView {
 QUIRE_INLINE void fetch_lines(const uint8_t* from, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
 }
-
-// Brings a piece of a group into the second-level cache. Small pieces between the arithmetic keep
-// memory busy all the time: a long run of fetches only waits for itself.
-QUIRE_INLINE void fetch_lines(const uint8_t* from, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
-}
-
-// Brings groups [first, last) of `groups` into the second-level cache, where there are any, line by
-// line in turn: the processor's own prefetchers then follow several streams at once.
-inline void fetch_groups(const uint8_t* const* groups, int first, int last, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) {
-    for (int g = first; g < last; ++g) {
-      if (groups[g]) __builtin_prefetch(groups[g] + i, 0, 2);
-    }
-  }
-}
-constexpr int kFetchGroups = 4;
 
 // Operands: two neighbours of the summed dimension for 16 columns.
 struct F32Pairs {
@@ -141,17 +125,15 @@ struct VectorKernel {
   static void begin() {}
   static void end() {}
   static void begin_item(int) {}
-  static void load_values(const ChunkView& chunk, int64_t) {
-    fetch_groups(chunk.next_keys, chunk.first, chunk.last, chunk.group_bytes);
-  }
+  static void load_values(const ChunkView&, int64_t) {}
 
   static void scores(const Elem* q, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
                      float* out) {
     by_rows(rows, [&](auto count, int r) {
       constexpr int R = decltype(count)::value;
       for (int g = g0; g < g1; ++g) {
-        if (chunk.fetch && r == 0) fetch_groups(chunk.values, g, g + 1, chunk.group_bytes);
-        score_group<R>(q + r * dim, dim, chunk.keys[g], out + r * kScoreStride + g * kGroup);
+        const uint8_t* fetch = chunk.fetch && r == 0 ? chunk.values[g] : nullptr;
+        score_group<R>(q + r * dim, dim, chunk.keys[g], fetch, out + r * kScoreStride + g * kGroup);
       }
     });
   }
@@ -163,10 +145,11 @@ struct VectorKernel {
       constexpr int kColumns = std::max(1, std::min(8, kVectorRegisters / R));
       int64_t c = 0;
       for (; c + kColumns * kLanes <= dim; c += kColumns * kLanes) {
-        value_columns<R, kColumns>(p + r * kWeightStride, dim, chunk, g0, g1, c, out + r * dim);
+        value_columns<R, kColumns>(p + r * kWeightStride, dim, chunk, r == 0, g0, g1, c,
+                                   out + r * dim);
       }
       for (; c < dim; c += kLanes) {
-        value_columns<R, 1>(p + r * kWeightStride, dim, chunk, g0, g1, c, out + r * dim);
+        value_columns<R, 1>(p + r * kWeightStride, dim, chunk, r == 0, g0, g1, c, out + r * dim);
       }
     });
   }
@@ -186,11 +169,13 @@ struct VectorKernel {
   }
 
   template <int R>
-  static void score_group(const Elem* q, int64_t dim, const uint8_t* keys, float* out) {
+  static void score_group(const Elem* q, int64_t dim, const uint8_t* keys, const uint8_t* fetch,
+                          float* out) {
     constexpr int64_t kStep = kLanes * Pairs::kPairBytes;
     F32x16 a[R] = {};
     F32x16 b[R] = {};
     for (int64_t d = 0; d < dim; d += 4) {
+      if (fetch) fetch_lines(fetch + d / 2 * kStep, 2 * kStep);
       const auto y = Pairs::load(keys + d / 2 * kStep, kLanes * 4);
       const auto z = Pairs::load(keys + (d / 2 + 1) * kStep, kLanes * 4);
 #pragma GCC unroll 12
@@ -200,14 +185,19 @@ struct VectorKernel {
   }
 
   template <int R, int C>
-  static void value_columns(const Elem* p, int64_t dim, const ChunkView& chunk, int g0, int g1,
-                            int64_t column, float* out) {
+  static void value_columns(const Elem* p, int64_t dim, const ChunkView& chunk, bool first_rows,
+                            int g0, int g1, int64_t column, float* out) {
     const int64_t pair_bytes = dim * Pairs::kPairBytes;
+    // As much of the next K as these columns are of V.
+    constexpr int64_t kFetchBytes = C * kLanes * Pairs::kPairBytes;
     F32x16 sum[R][C] = {};
     for (int g = g0; g < g1; ++g) {
       const uint8_t* v = chunk.values[g] + column * 4;
       const Elem* weight = p + g * kGroup;
+      const uint8_t* next = chunk.fetch && first_rows ? chunk.next_keys[g] : nullptr;
+      if (next) next += column * kGroup / 2 * Pairs::kPairBytes;
       for (int t = 0; t < kGroup; t += 2, v += pair_bytes, weight += 2) {
+        if (next) fetch_lines(next + t / 2 * kFetchBytes, kFetchBytes);
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
           const auto y = Pairs::load(v + c * kLanes * 4, dim * 4);
