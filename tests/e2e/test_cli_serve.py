@@ -113,9 +113,11 @@ def test_the_page_talks_to_the_real_server(server: str) -> None:
         page.fill("[name=max_tokens]", "24")
         page.fill("[name=temperature]", "0")
         page.click("text=Done")
-        for text in ("a prompt that is long enough to fill a block or two", "and on"):
+        prompts = ("a prompt that is long enough to fill a block or two", "and on")
+        for index, text in enumerate(prompts):
             page.fill("#prompt", text)
             page.press("#prompt", "Enter")
+            page.wait_for_selector(f".message.assistant >> nth={index}")
             page.wait_for_selector("#send:not([hidden])")
         stats = page.locator(".message.assistant .stats").last
         assert "24 tokens" in stats.inner_text()

@@ -20,22 +20,23 @@ export function askForKey() {
   });
 }
 
-/** The settings dialog; every change is told to `onChange` when the dialog closes. */
+/** The settings dialog; changes hold as they are made, and `onChange` is told on closing. */
 export class SettingsDialog {
   constructor(settings, onChange, onKey) {
     this.settings = settings;
     this.dialog = byId("settings");
     this.form = this.dialog.querySelector("form");
     byId("open-settings").addEventListener("click", () => this.open());
-    byId("reset-settings").addEventListener("click", () => this.fill(DEFAULT_SETTINGS));
+    this.form.addEventListener("input", () => this.take());
+    byId("reset-settings").addEventListener("click", () => {
+      this.fill(DEFAULT_SETTINGS);
+      this.take();
+    });
     byId("change-key").addEventListener("click", () => {
       this.dialog.close();
       onKey();
     });
-    this.dialog.addEventListener("close", () => {
-      Object.assign(this.settings, this.values());
-      onChange(this.settings);
-    });
+    this.dialog.addEventListener("close", () => onChange(this.settings));
     // A click on the backdrop arrives at the dialog itself.
     this.dialog.addEventListener("click", (event) => {
       if (event.target === this.dialog && this.form.reportValidity()) this.dialog.close();
@@ -53,10 +54,10 @@ export class SettingsDialog {
     }
   }
 
-  values() {
-    const found = {};
-    for (const name of Object.keys(DEFAULT_SETTINGS)) found[name] = this.form.elements[name].value;
-    return found;
+  take() {
+    for (const name of Object.keys(DEFAULT_SETTINGS)) {
+      this.settings[name] = this.form.elements[name].value;
+    }
   }
 }
 
