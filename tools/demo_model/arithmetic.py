@@ -89,7 +89,7 @@ def arithmetic_drill(rng: Random) -> list[Piece]:
     runs = [Piece("Exercises:\n", False)]
     last = 2 * rng.randint(6, 16)
     while len(runs) < last:
-        digits = rng.choice((1, 2, 2, 3, 3, 3, 3, 3, 3))
+        digits = rng.choice((1, 2, 2, 2, 2, 3, 3, 3, 3, 3))
         a, b, sign = _operands(rng, digits, rng.random() < 0.1)
         if is_held_out(_key(a, b, sign)):
             continue
