@@ -79,7 +79,8 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
     above = torch.ones(length, length, dtype=torch.bool).triu(1)
     scores = scores.float().masked_fill(above, float("-inf"))
-    return scores.softmax(-1).to(v.dtype) @ v
+    mixed: Tensor = scores.softmax(-1).to(v.dtype) @ v
+    return mixed
 
 
 class Attention(nn.Module):
