@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 2
+#define QUIRE_ABI_VERSION 3
 
 enum quire_dtype { QUIRE_F32 = 0, QUIRE_BF16 = 1, QUIRE_F16 = 2 };
 
@@ -279,6 +279,9 @@ const char* quire_last_error(void);
 
 quire_pool* quire_pool_create(int32_t num_threads, int32_t pin);
 void quire_pool_destroy(quire_pool* pool);
+// A number that changes with every piece of work that the threads take or finish: whoever watches
+// a long step from another thread, at any time, sees whether it advances.
+uint64_t quire_pool_progress(const quire_pool* pool);
 
 int64_t quire_kv_block_bytes(const quire_kv_spec* spec);
 // Bytes of a matrix once packed; -1 for a spec that add_matrix would refuse.

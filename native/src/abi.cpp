@@ -72,6 +72,8 @@ QUIRE_API quire_pool* quire_pool_create(int32_t num_threads, int32_t pin) {
 
 QUIRE_API void quire_pool_destroy(quire_pool* pool) { delete pool; }
 
+QUIRE_API uint64_t quire_pool_progress(const quire_pool* pool) { return pool->pool.progress(); }
+
 QUIRE_API int64_t quire_kv_block_bytes(const quire_kv_spec* spec) {
   return quire::KvLayout(*spec).block_bytes;
 }

@@ -44,10 +44,14 @@ class RunningServer:
     """A server process: its address, its log, its end."""
 
     def __init__(
-        self, engine: dict[str, Any], server: dict[str, Any], env: dict[str, str] | None = None
+        self,
+        engine: dict[str, Any],
+        server: dict[str, Any],
+        env: dict[str, str] | None = None,
+        program: tuple[str, ...] = ("-m", "quire"),
     ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "quire", "serve", *flags({**engine, **server})],
+            [sys.executable, *program, "serve", *flags({**engine, **server})],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -167,10 +171,11 @@ def start_server(tiny_model: Path) -> Iterator[StartServer]:
         engine: dict[str, Any] | None = None,
         env: dict[str, str] | None = None,
         wait: bool = True,
+        program: tuple[str, ...] = ("-m", "quire"),
         **server: Any,
     ) -> RunningServer:
         options = {**engine_options(tiny_model), **(engine or {})}
-        running = RunningServer(options, {"port": 0, **server}, env)
+        running = RunningServer(options, {"port": 0, **server}, env, program)
         servers.append(running)
         return running.wait_until_serving() if wait else running
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import socket
@@ -19,17 +18,11 @@ import httpx
 import pytest
 
 from .conftest import RunningServer, StartServer
+from .processes import is_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
 LONG = {"prompt": "abc", "max_tokens": 1200, "ignore_eos": True}
 ENDLESS = {**LONG, "max_tokens": 2000, "n": 32, "temperature": 1.0}
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except OSError:
-        return False
 
 
 def _in_flight(server: RunningServer) -> bool:
@@ -100,38 +93,9 @@ def test_sigkill_leaves_no_engine_behind(start_server: StartServer) -> None:
     server.signal(signal.SIGKILL)
     server.process.wait()
     end = time.monotonic() + 2
-    while _is_alive(engine_pid) and time.monotonic() < end:
+    while is_alive(engine_pid) and time.monotonic() < end:
         time.sleep(0.02)
-    assert not _is_alive(engine_pid)
-
-
-@pytest.mark.parametrize(
-    ("number", "cause"), [(signal.SIGKILL, "killed by signal 9"), (signal.SIGSTOP, "SIGSTOP")]
-)
-def test_a_dead_engine_is_told_within_two_seconds(
-    start_server: StartServer, number: signal.Signals, cause: str
-) -> None:
-    server = start_server(engine_home="process")
-    (engine_pid,) = server.children()
-    with ThreadPoolExecutor(2) as pool, server.client() as client:
-        asked = [
-            pool.submit(httpx.post, f"{server.url}/v1/completions", json=body, timeout=30)
-            for body in (ENDLESS, {**ENDLESS, "stream": True})
-        ]
-        server.until(lambda: client.get("/load").json()["server_load"] == 2)
-        os.kill(engine_pid, number)
-        begin = time.monotonic()
-        whole, stream = [one.result(10) for one in asked]
-        assert time.monotonic() - begin < 2.0
-        assert client.get("/ready").status_code == 503
-        assert client.get("/health").status_code == 503
-        assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 503
-    assert whole.status_code == 503
-    assert cause in whole.json()["error"]["message"]
-    assert cause in json.loads(stream.text.split("\n\n")[-3][6:])["error"]["message"]
-    assert server.wait() == 1
-    assert cause in server.lines[-1]
-    assert not _is_alive(engine_pid)
+    assert not is_alive(engine_pid)
 
 
 def test_an_unix_socket_is_private_and_gone_afterwards(

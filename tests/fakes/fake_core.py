@@ -22,7 +22,7 @@ from quire.protocol import (
 )
 
 VOCAB_SIZE = 256
-REFUSE, RAISE_IN_STEP, KILL_SELF, STOP_SELF, HANG = 201, 202, 203, 204, 205
+REFUSE, RAISE_IN_STEP, KILL_SELF, STOP_SELF, HANG, TOIL = 201, 202, 203, 204, 205, 206
 """First prompt tokens that make the core misbehave."""
 STEP_S = 0.002
 
@@ -73,6 +73,9 @@ class FakeCore:
             "shared": 0, "blocks_per_cell": 1, "map": f"u{used}f{100 - used}",
         }  # fmt: skip
 
+    def progress(self) -> int | None:
+        return None
+
     def shutdown(self) -> None:
         self._requests.clear()
 
@@ -115,3 +118,7 @@ def _misbehave(token_id: int) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     if token_id == HANG:
         time.sleep(4)  # longer than any test waits; short enough to be waited out
+    if token_id == TOIL:
+        end = time.thread_time() + 2.5
+        while time.thread_time() < end:
+            sum(range(1000))

@@ -151,11 +151,12 @@ void Pool::enter(Entry entry, void* context) {
 }
 
 void Pool::barrier() {
+  const uint32_t phase = phase_.load(std::memory_order_relaxed);
   if (num_threads_ == 1) {
     tickets_.store(0, std::memory_order_relaxed);
+    phase_.store(phase + 1, std::memory_order_relaxed);
     return;
   }
-  const uint32_t phase = phase_.load(std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) == num_threads_ - 1) {
     arrived_.store(0, std::memory_order_relaxed);
     tickets_.store(0, std::memory_order_relaxed);

@@ -28,6 +28,12 @@ class Pool {
 
   int size() const { return num_threads_; }
 
+  // Changes with every barrier that is passed and every ticket that is taken. Any thread may ask.
+  uint64_t progress() const {
+    return (uint64_t{phase_.load(std::memory_order_relaxed)} << 32) ^
+           static_cast<uint64_t>(tickets_.load(std::memory_order_relaxed));
+  }
+
   // Runs body(worker) once on every worker and returns when all are done. One region at a time:
   // callers from several threads take turns. `body` must not throw.
   template <class Body>

@@ -104,7 +104,7 @@ class MemoryReport:
 
 
 class CompiledModel(ABC):
-    """A program with its weights and KV cache, ready to run. Not thread-safe: one caller."""
+    """A program with its weights and KV cache, ready to run. One caller, but for `progress`."""
 
     @abstractmethod
     def step(self, batch: StepBatch) -> StepOutput:
@@ -125,6 +125,11 @@ class CompiledModel(ABC):
     @abstractmethod
     def memory(self) -> MemoryReport:
         """What is held now."""
+
+    def progress(self) -> int | None:
+        """A number that changes whenever a step under way finishes a piece of its work, each a
+        small fraction of a second; None if nobody counts. Any thread may ask at any time."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

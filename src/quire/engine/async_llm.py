@@ -34,7 +34,6 @@ EngineHome = Literal["auto", "thread", "process"]
 PauseMode = Literal["abort", "wait", "keep"]
 
 DEFAULT_STEP_TIMEOUT_S = 120.0
-_WATCH_INTERVAL_S = 0.25
 _FEW_CORES = 8
 
 
@@ -61,7 +60,6 @@ class AsyncLLM:
         self._in_flight = InFlight(config, self.tokenizer, self._abort_in_core)
         self._log_requests = log_requests
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._watch: asyncio.Task[None] | None = None
         self._dead_error: EngineDeadError | None = None
         self._resumed: asyncio.Event | None = None
         """Exists while generation is paused."""
@@ -275,23 +273,13 @@ class AsyncLLM:
         return await self._client.call(method)
 
     def _attach(self) -> None:
-        """Makes the running event loop the one that is told, and watches over the engine."""
+        """Makes the running event loop the one that is told."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             if self._in_flight and self._loop is not None and not self._loop.is_closed():
                 raise ConfigError("the engine is being used by another event loop")
             self._loop = loop
             self._client.attach(loop, EngineListener(self._in_flight.on_outputs, self._on_dead))
-        if self._watch is None or self._watch.done() or self._watch.get_loop() is not loop:
-            self._watch = loop.create_task(self._watch_health(), name="quire-watch")
-
-    async def _watch_health(self) -> None:
-        """Looks at the engine while anybody waits: looking is what finds a stuck one dead."""
-        while self._in_flight:
-            await asyncio.sleep(_WATCH_INTERVAL_S)
-            health = self._client.health()
-            if health.state == "dead":
-                self._on_dead(EngineDeadError(health.reason))
 
     def _abort_in_core(self, core_ids: list[str]) -> None:
         if not self.errored:

@@ -13,14 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from quire.engine.step_watch import StepSigns
 from quire.engine.wire import AbortRequests, AddRequest, Call, CallMethod, Command, Reply
 from quire.errors import EngineDeadError, EngineGenerateError
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest
 
-STALL_FLOOR_S = 1.8
-"""A step younger than this never counts as stalled."""
-STALL_FACTOR = 3.0
-"""Nor does one younger than this many times the longest step so far."""
+STALLED_S = 1.4
+"""An engine that has not advanced for so long, for whatever reason, is not ready for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,8 @@ class EngineHealth:
     """How an engine loop is doing, as far as its client can tell."""
 
     state: Literal["alive", "stalled", "dead"]
-    """`stalled`: no sign of life lately, but no proof of death either."""
+    """`stalled`: it does not advance, but it may not be its fault: no core, or a slow disk.
+    `dead` is final: whoever revives it (SIGCONT, say) starts the server again."""
     reason: str = ""
     """Why it is not alive, in a line."""
 
@@ -138,11 +138,13 @@ class EngineCoreClient(ABC):
             self._listener.on_dead(EngineDeadError(cause))
 
 
-def judge_turn(turn_age_s: float, longest_step_s: float, step_timeout_s: float) -> EngineHealth:
-    """Whether a loop that last passed its top `turn_age_s` ago is still believed in."""
-    if turn_age_s < max(STALL_FLOOR_S, STALL_FACTOR * longest_step_s):
-        return EngineHealth("alive")
-    reason = f"a step has been running for {turn_age_s:.1f} s"
-    if turn_age_s < step_timeout_s:
-        return EngineHealth("stalled", reason)
-    return EngineHealth("dead", f"{reason}, longer than step_timeout {step_timeout_s:g} s")
+def judge(signs: StepSigns, step_timeout_s: float) -> EngineHealth:
+    """What the last look at a loop says of it."""
+    if signs.is_stuck:
+        return EngineHealth("dead", f"a step is stuck: no progress for {signs.still_s:.1f} s")
+    if signs.turn_age_s >= step_timeout_s:
+        age = f"a step has been running for {signs.turn_age_s:.1f} s"
+        return EngineHealth("dead", f"{age}, longer than step_timeout {step_timeout_s:g} s")
+    if signs.still_s >= STALLED_S:
+        return EngineHealth("stalled", f"no step has advanced for {signs.still_s:.1f} s")
+    return EngineHealth("alive")

@@ -74,6 +74,10 @@ class EngineCore:
         """The state of every KV block, run-length coded."""
         return block_map(self.scheduler.kv)
 
+    def progress(self) -> int | None:
+        """A number that changes while a step advances; None if it is not counted. Any thread."""
+        return self.executor.progress()
+
     def shutdown(self) -> None:
         """Frees the model. Idempotent."""
         self.executor.shutdown()

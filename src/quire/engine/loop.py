@@ -7,10 +7,11 @@ Runs on one thread, in whichever home: `ThreadHome` gives it a thread of the ser
 from __future__ import annotations
 
 import queue
+import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from quire.engine.wire import (
@@ -56,21 +57,27 @@ class SteppedCore(Protocol):
     def block_map(self) -> dict[str, Any]:
         """The state of every KV block, run-length coded, for the live view."""
 
+    def progress(self) -> int | None:
+        """A number that changes while a step advances; None if it is not counted. Any thread."""
+
     def shutdown(self) -> None:
         """Releases everything."""
 
 
+def _not_counted() -> int | None:
+    return None
+
+
 @dataclass(slots=True)
 class LoopPulse:
-    """When the loop last showed life. Written by the loop's thread, read by any other."""
+    """Where the loop is. Written by the loop's thread, read by any other."""
 
-    last_turn: float
-    """`time.monotonic()` when the loop last passed its top; an idle loop passes it too."""
-    longest_step_s: float = 0.0
-
-    def turn_age_s(self) -> float:
-        """How long the loop has been busy with one turn, which is at most one step."""
-        return time.monotonic() - self.last_turn
+    last_turn: float = field(default_factory=time.monotonic)
+    """`time.monotonic()` when it last passed its top, or took a command; so does an idle loop."""
+    thread_id: int | None = None
+    """The system's id of its thread, once it runs."""
+    progress: Callable[[], int | None] = _not_counted
+    """The core's."""
 
 
 class EngineLoop:
@@ -85,8 +92,9 @@ class EngineLoop:
         self, core: SteppedCore, emit: Callable[[Event], None], pulse: LoopPulse | None = None
     ) -> None:
         self.inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self.pulse = pulse or LoopPulse(last_turn=time.monotonic())
+        self.pulse = pulse or LoopPulse()
         self.pulse.last_turn = time.monotonic()
+        self.pulse.progress = core.progress
         self.failure: BaseException | None = None
         """What ended the loop, unless it was told to stop."""
         self._core = core
@@ -96,6 +104,7 @@ class EngineLoop:
 
     def run(self) -> None:
         """Loops until a `Stop`, or until the core raises; never raises itself."""
+        self.pulse.thread_id = threading.get_native_id()
         try:
             while not self._is_stopped:
                 self._take_commands()
@@ -123,11 +132,10 @@ class EngineLoop:
             pass
 
     def _step(self) -> None:
-        outputs = self._core.step()
-        self.pulse.longest_step_s = max(self.pulse.longest_step_s, self.pulse.turn_age_s())
-        self._emit(Step(outputs))
+        self._emit(Step(self._core.step()))
 
     def _obey(self, command: Command) -> None:
+        self.pulse.last_turn = time.monotonic()
         if isinstance(command, AddRequest):
             self._add(command.request)
         elif isinstance(command, AbortRequests):

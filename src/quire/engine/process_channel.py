@@ -18,8 +18,6 @@ from quire.engine.wire import Command, Event
 COMMANDS_SOCKET = "commands"
 EVENTS_SOCKET = "events"
 
-BEAT_INTERVAL_S = 0.4
-
 
 class EngineBoot(msgspec.Struct, kw_only=True):
     """The first message to an engine process: what to build."""

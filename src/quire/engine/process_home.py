@@ -12,13 +12,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from concurrent.futures import Future
 
 import zmq
 
 from quire.config import EngineConfig
-from quire.engine.client import EngineCoreClient, EngineHealth, judge_turn
+from quire.engine.client import EngineCoreClient, EngineHealth, judge
 from quire.engine.process_channel import (
     COMMANDS_SOCKET,
     EVENTS_SOCKET,
@@ -27,6 +26,8 @@ from quire.engine.process_channel import (
     event_decoder,
     socket_address,
 )
+from quire.engine.step_watch import StepSigns
+from quire.engine.thread_states import thread_states
 from quire.engine.wire import Beat, Command, Dead, Event, Ready, Reply, Step, Stop
 from quire.errors import ConfigError, EngineDeadError
 from quire.log import get_logger
@@ -36,10 +37,9 @@ logger = get_logger(__name__)
 DEFAULT_CORE = "quire.engine.core:EngineCore"
 
 _POLL_MS = 200
-_SILENCE_S = 1.2
-"""Without a beat for so long, a process that is stopped counts as dead ..."""
-_LOST_S = 15.0
-"""... and one that merely gets no processor time after so long."""
+_SILENCE_S = 1.0
+"""Without a beat for so long, a process counts as dead if it is stopped or asleep; one that gets
+no processor time is waited for until `step_timeout`."""
 _EXIT_S = 5.0
 _MAX_SOCKET_PATH = 100
 
@@ -64,8 +64,9 @@ class ProcessHome(EngineCoreClient):
         super().__init__()
         self._step_timeout_s = step_timeout_s
         self._is_closing = False
-        self._last_heard = time.monotonic()
-        self._beat = Beat(turn_age_s=0.0, longest_step_s=0.0)
+        self._silent_s = 0.0
+        """Since the last event, as far as somebody was listening."""
+        self._signs = StepSigns()
         self._directory = _private_directory()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._commands = self._bind(zmq.PUSH, COMMANDS_SOCKET)
@@ -93,11 +94,10 @@ class ProcessHome(EngineCoreClient):
     def health(self) -> EngineHealth:
         if self._dead_cause is not None:
             return EngineHealth("dead", self._dead_cause)
-        silent_s = time.monotonic() - self._last_heard
-        if silent_s > _SILENCE_S + _POLL_MS / 1000:
-            return EngineHealth("stalled", f"no sign of the engine process for {silent_s:.1f} s")
-        beat = self._beat
-        return judge_turn(beat.turn_age_s, beat.longest_step_s, self._step_timeout_s)
+        if self._silent_s > _SILENCE_S:
+            silent = f"no sign of the engine process for {self._silent_s:.1f} s"
+            return EngineHealth("stalled", silent)
+        return judge(self._signs, self._step_timeout_s)
 
     def shutdown(self) -> None:
         if self._is_closing:
@@ -163,8 +163,9 @@ class ProcessHome(EngineCoreClient):
     def _next_event(self) -> Event | None:
         """The next event, or None if none came for a while."""
         if not self._events.poll(_POLL_MS):
+            self._silent_s += _POLL_MS / 1000
             return None
-        self._last_heard = time.monotonic()
+        self._silent_s = 0.0
         return event_decoder.decode(self._events.recv())
 
     def _receive(self, process: subprocess.Popen[bytes]) -> None:
@@ -182,8 +183,8 @@ class ProcessHome(EngineCoreClient):
         elif isinstance(event, Reply):
             self._post_reply(event)
         elif isinstance(event, Beat):
-            self._beat = event
-            health = judge_turn(event.turn_age_s, event.longest_step_s, self._step_timeout_s)
+            self._signs = StepSigns(event.turn_age_s, event.still_s, event.is_stuck)
+            health = judge(self._signs, self._step_timeout_s)
             if health.state == "dead":
                 self._declare_dead(health.reason)
         elif isinstance(event, Dead) and not self._is_closing:
@@ -193,11 +194,16 @@ class ProcessHome(EngineCoreClient):
         """Why a silent process is given up, or None while it may yet speak."""
         if process.poll() is not None:
             return _exit_text(process.returncode)
-        silent_s = time.monotonic() - self._last_heard
-        if silent_s > _LOST_S:
-            return f"the engine process has not been heard of for {silent_s:.1f} s"
-        if silent_s > _SILENCE_S and _is_stopped(process.pid):
+        if self._silent_s < _SILENCE_S:
+            return None
+        states = thread_states(process.pid).values()
+        if any(state.is_stopped for state in states):
             return "the engine process was stopped by a signal (SIGSTOP)"
+        silence = f"the engine process has not been heard of for {self._silent_s:.1f} s"
+        if states and all(state.is_asleep for state in states):
+            return f"{silence}, and all of it is asleep"
+        if self._silent_s > self._step_timeout_s:
+            return f"{silence}, longer than step_timeout {self._step_timeout_s:g} s"
         return None
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
@@ -239,13 +245,3 @@ def _exit_text(code: int) -> str:
     if code < 0:
         return f"the engine process was killed by signal {-code}"
     return f"the engine process ended with exit code {code}"
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether the process is stopped by a signal or a debugger, as Linux tells it."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            state = file.read().rpartition(b") ")[2][:1]
-    except OSError:
-        return False
-    return state in {b"T", b"t"}

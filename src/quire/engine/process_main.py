@@ -19,7 +19,6 @@ import zmq
 
 from quire.engine.loop import EngineLoop, LoopPulse, SteppedCore, death_of
 from quire.engine.process_channel import (
-    BEAT_INTERVAL_S,
     COMMANDS_SOCKET,
     EVENTS_SOCKET,
     boot_decoder,
@@ -27,6 +26,7 @@ from quire.engine.process_channel import (
     encoder,
     socket_address,
 )
+from quire.engine.step_watch import WATCH_INTERVAL_S, StepSigns, StepWatch
 from quire.engine.wire import Beat, Event, Ready
 from quire.log import get_logger
 
@@ -55,7 +55,7 @@ def main(directory: str, parent_pid: int) -> int:
 
 
 def _serve(inbox: zmq.Socket[bytes], outbox: _Outbox) -> int:
-    pulse = LoopPulse(last_turn=time.monotonic())
+    pulse = LoopPulse()
     threading.Thread(target=_beat, args=(outbox, pulse), daemon=True).start()
     try:
         boot = boot_decoder.decode(inbox.recv())
@@ -93,9 +93,12 @@ def _factory(path: str) -> Any:
 
 
 def _beat(outbox: _Outbox, pulse: LoopPulse) -> None:
+    """Shows that the process lives, and how its loop is doing."""
+    watch = StepWatch(pulse)
     while True:
-        outbox.send(Beat(turn_age_s=pulse.turn_age_s(), longest_step_s=pulse.longest_step_s))
-        time.sleep(BEAT_INTERVAL_S)
+        signs = StepSigns() if pulse.thread_id is None else watch.look()
+        outbox.send(Beat(signs.turn_age_s, signs.still_s, signs.is_stuck))
+        time.sleep(WATCH_INTERVAL_S)
 
 
 def _die_with_parent(parent_pid: int) -> None:

@@ -10,18 +10,21 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from quire.engine.client import EngineCoreClient, EngineHealth, judge_turn
+from quire.engine.client import EngineCoreClient, EngineHealth, judge
 from quire.engine.loop import EngineLoop, SteppedCore
+from quire.engine.step_watch import WATCH_INTERVAL_S, StepSigns, StepWatch
 from quire.engine.wire import Command, Dead, Event, Reply, Step, Stop
 from quire.log import get_logger
 
 logger = get_logger(__name__)
 
 _JOIN_S = 5.0
+_DEAD_JOIN_S = 0.5
+"""A thread that failed ends at once, one that is stuck never."""
 
 
 class ThreadHome(EngineCoreClient):
-    """Owns the thread, which builds the core, steps it and shuts it down."""
+    """Owns two threads: one builds the core, steps it and shuts it down; the other watches."""
 
     def __init__(self, make_core: Callable[[], SteppedCore], step_timeout_s: float) -> None:
         super().__init__()
@@ -32,6 +35,10 @@ class ThreadHome(EngineCoreClient):
         self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
         self._thread.start()
         self._engine_loop = self._booted.result()
+        self._signs = StepSigns()
+        self._is_over = threading.Event()
+        self._watching = threading.Thread(target=self._watch, name="quire-watch", daemon=True)
+        self._watching.start()
 
     def _run(self) -> None:
         """The engine thread, from the building of the core to its end."""
@@ -43,22 +50,29 @@ class ThreadHome(EngineCoreClient):
         self._booted.set_result(loop)
         loop.run()
 
+    def _watch(self) -> None:
+        """The watching thread, until the engine is dead or told to stop."""
+        watch = StepWatch(self._engine_loop.pulse)
+        while not self._is_over.wait(WATCH_INTERVAL_S) and self._dead_cause is None:
+            self._signs = watch.look()
+            health = judge(self._signs, self._step_timeout_s)
+            if health.state == "dead" and not self._is_closing:
+                self._declare_dead(health.reason)
+
     def health(self) -> EngineHealth:
         if self._dead_cause is not None:
             return EngineHealth("dead", self._dead_cause)
         if not self._thread.is_alive():
             return EngineHealth("dead", "the engine thread has ended")
-        pulse = self._engine_loop.pulse
-        health = judge_turn(pulse.turn_age_s(), pulse.longest_step_s, self._step_timeout_s)
-        if health.state == "dead":
-            self._declare_dead(health.reason)
-        return health
+        return judge(self._signs, self._step_timeout_s)
 
     def shutdown(self) -> None:
         self._is_closing = True
+        self._is_over.set()
+        self._watching.join(_JOIN_S)
         self._engine_loop.inbox.put(Stop())
         if threading.current_thread() is not self._thread:
-            self._thread.join(_JOIN_S)
+            self._thread.join(_JOIN_S if self._dead_cause is None else _DEAD_JOIN_S)
             if self._thread.is_alive():
                 logger.warning("the engine thread is still inside a step; it ends with the process")
         self._mark_shut_down()

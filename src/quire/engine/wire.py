@@ -61,10 +61,11 @@ class Reply(msgspec.Struct, tag="reply", array_like=True):
 
 
 class Beat(msgspec.Struct, tag="beat", array_like=True):
-    """The engine process runs; its loop passed its top `turn_age_s` ago."""
+    """The engine process runs; the rest is what a look at its loop has shown (`StepSigns`)."""
 
-    turn_age_s: float
-    longest_step_s: float
+    turn_age_s: float = 0.0
+    still_s: float = 0.0
+    is_stuck: bool = False
 
 
 class Dead(msgspec.Struct, tag="dead", array_like=True):

@@ -23,6 +23,10 @@ class Executor(ABC):
     def memory(self) -> list[MemoryReport]:
         """What each worker holds."""
 
+    def progress(self) -> int | None:
+        """A number that changes while a step advances; None if it is not counted. Any thread."""
+        return None
+
     @abstractmethod
     def shutdown(self) -> None:
         """Frees everything. Idempotent."""

@@ -21,5 +21,8 @@ class UniProcExecutor(Executor):
     def memory(self) -> list[MemoryReport]:
         return [self._worker.memory()]
 
+    def progress(self) -> int | None:
+        return self._worker.progress()
+
     def shutdown(self) -> None:
         self._worker.close()

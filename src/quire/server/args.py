@@ -77,8 +77,8 @@ class ServerArgs:
     shutdown_timeout: float = 30.0
     """Seconds that requests in flight get after SIGTERM or Ctrl+C; 0 ends them at once."""
     step_timeout: float = 120.0
-    """Seconds after which a step that has not returned counts as stuck for good: everyone
-    waiting is told and the server exits."""
+    """Longest step in seconds: beyond it everyone waiting is told and the server exits. A step that
+    does not advance at all is given up within two seconds, whatever this says."""
     request_timeout: float = 3600.0
     """Longest life of one request in seconds; callers may ask for less with the header
     `X-Request-Timeout`."""

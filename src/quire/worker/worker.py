@@ -42,6 +42,10 @@ class Worker:
         """What the compiled model holds."""
         return self._model.memory()
 
+    def progress(self) -> int | None:
+        """A number that changes while a step advances; None if it is not counted. Any thread."""
+        return self._model.progress()
+
     def close(self) -> None:
         """Frees the model. Idempotent."""
         self._model.close()

@@ -223,3 +223,12 @@ def test_a_draw_depends_on_seed_and_position_alone(wide_model: CompiledModel) ->
         assert wide_model.step(alone).sampled.tolist() == [together[index]]
     batch.sampling = build_columns([replace(row, seed=10) for row in rows])
     assert wide_model.step(batch).sampled.tolist() != together
+
+
+def test_progress_is_seen_from_outside(model: CompiledModel) -> None:
+    before = model.progress()
+    logits(model, tokens=TOKENS, blocks=[4, 1])
+    after = model.progress()
+    assert (before is None) == (after is None)
+    assert before is None or before != after
+    assert model.progress() == after

@@ -102,6 +102,11 @@ class CpuModel(CompiledModel):
         """Weights as packed; workspace and KV are reserved and committed as they are used."""
         return self._memory
 
+    def progress(self) -> int | None:
+        """Changes with every piece of work that the compute threads take or finish."""
+        count: int = self._library.lib.quire_pool_progress(self._pool)
+        return count
+
     def close(self) -> None:
         """Frees weights and cache."""
         if self._model is not None:

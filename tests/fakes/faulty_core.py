@@ -1,0 +1,43 @@
+"""The real core, whose steps misbehave as soon as the file named by FAULT_FILE says how."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+from quire.config import EngineConfig
+from quire.engine.core import EngineCore
+from quire.errors import BackendError
+from quire.executor import UniProcExecutor
+from quire.protocol import SchedulePlan, StepResult
+
+
+class FaultyCore(EngineCore):
+    """An `EngineCore` over a faulty executor."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config, _FaultyExecutor(config))
+
+
+class _FaultyExecutor(UniProcExecutor):
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self._fault = Path(os.environ["FAULT_FILE"])
+
+    def execute(self, plan: SchedulePlan) -> StepResult:
+        if plan.request_ids and self._fault.exists():
+            self._misbehave()
+        return super().execute(plan)
+
+    def _misbehave(self) -> None:
+        fault = self._fault.read_text()
+        if fault == "raise":
+            raise RuntimeError("the step failed on purpose")
+        if fault == "backend error":
+            self._fault.unlink()
+            raise BackendError("the device failed on purpose")
+        if fault == "hang":
+            ctypes.CDLL(None).sleep(3600)  # native code, and the interpreter is free meanwhile
+        while fault == "loop":
+            pass

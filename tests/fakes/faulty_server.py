@@ -1,0 +1,28 @@
+"""`quire` with the core of `faulty_core.py`, in either home. Run as a script."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from faulty_core import FaultyCore
+
+from quire.cli import main
+from quire.config import EngineConfig
+from quire.engine import async_llm
+from quire.engine.client import EngineCoreClient
+from quire.engine.process_home import ProcessHome
+from quire.engine.thread_home import ThreadHome
+
+
+def make_client(config: EngineConfig, home: str, step_timeout_s: float) -> EngineCoreClient:
+    """In place of the function of the same name."""
+    if home == "process":
+        return ProcessHome(config, step_timeout_s, core_factory="faulty_core:FaultyCore")
+    return ThreadHome(lambda: FaultyCore(config), step_timeout_s)
+
+
+async_llm.make_client = make_client  # type: ignore[assignment]
+sys.exit(main(sys.argv[1:]))
