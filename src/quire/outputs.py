@@ -70,6 +70,8 @@ class RequestOutput:
     """None if the prompt was given as token ids."""
     prompt_token_ids: list[int] | None
     prompt_logprobs: PromptLogprobs | None
+    """A dict for each prompt token: the token itself first, then the best ones in order; None
+    for the first, which nothing precedes. In a stream of deltas: with the first one alone."""
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestStateStats | None = None
@@ -88,6 +90,7 @@ class RequestOutput:
         """
         self.finished |= next_output.finished
         self.metrics = next_output.metrics or self.metrics
+        self.prompt_logprobs = next_output.prompt_logprobs or self.prompt_logprobs
         self.error = next_output.error or self.error
         for new in next_output.outputs:
             for position, old in enumerate(self.outputs):

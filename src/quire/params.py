@@ -34,7 +34,6 @@ _NOT_YET: dict[str, tuple[object, ...]] = {
     "frequency_penalty": (0.0,),
     "repetition_penalty": (1.0,),
     "watermarking": (None, False),
-    "prompt_logprobs": (None, False),
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None,),
     "logprob_token_ids": (None,),
@@ -118,6 +117,7 @@ class SamplingParams(
     logprobs: int | None = None
     """How many of the best tokens' log-probabilities to return; -1: the whole vocabulary."""
     prompt_logprobs: int | None = None
+    """The same of the prompt's tokens, from the second one on; its prefix is computed, not hit."""
     prompt_logprob_token_ids: Any = None
     prompt_logprob_start: int | None = None
     logprob_token_ids: list[int] | None = None
@@ -226,10 +226,8 @@ class SamplingParams(
         if self.seed is not None:
             self.seed = _as_int("seed", self.seed)
             self.seed = None if self.seed == -1 else self.seed
-        if isinstance(self.logprobs, bool):
-            self.logprobs = 1 if self.logprobs else None
-        if self.logprobs is not None:
-            self.logprobs = _as_int("logprobs", self.logprobs)
+        self.logprobs = _as_count("logprobs", self.logprobs)
+        self.prompt_logprobs = _as_count("prompt_logprobs", self.prompt_logprobs)
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 value = getattr(self, name)
@@ -297,6 +295,11 @@ class SamplingParams(
             ),
             ("logprobs", (self.logprobs or 0) >= -1, "must be non-negative or -1"),
             (
+                "prompt_logprobs",
+                (self.prompt_logprobs or 0) >= -1,
+                "must be non-negative or -1",
+            ),
+            (
                 "seed",
                 self.seed is None or _MIN_SEED <= self.seed <= _MAX_SEED,
                 "must fit in 64 bits",
@@ -351,6 +354,13 @@ def _as_int(name: str, value: Any) -> int:
         kind = type(value).__name__
         raise _error(name, value, f"{name} must be an integer, got {kind} ({value!r})")
     return int(value)
+
+
+def _as_count(name: str, value: Any) -> int | None:
+    """As an integer; True means 1, False none."""
+    if isinstance(value, bool):
+        return 1 if value else None
+    return None if value is None else _as_int(name, value)
 
 
 def _as_float(name: str, value: Any) -> float:

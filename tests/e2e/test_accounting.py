@@ -23,6 +23,11 @@ CASES: list[dict[str, Any]] = [
     {"prompt": "x", "max_tokens": 30, "seed": 8, "ignore_eos": True, "min_tokens": 10,
      "skip_special_tokens": False},
     {"prompt": "é漢字🙂", "max_tokens": 30, "seed": 9, "logprobs": 2},
+    {"prompt": ["Hello there", "AB"], "max_tokens": 5, "seed": 10, "n": 2, "echo": True,
+     "logprobs": 3},
+    {"prompt": ["Hello there", "é漢字🙂"], "max_tokens": 0, "seed": 1, "echo": True, "logprobs": 1},
+    {"prompt": "Hello there", "max_tokens": 0, "seed": 1, "echo": True},
+    {"prompt": "x" * 1500, "max_tokens": 3, "seed": 1, "echo": True, "logprobs": 0},
 ]  # fmt: skip
 
 
@@ -38,9 +43,13 @@ def streamed(client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str,
     for event in map(json.loads, events[:-1]):
         usage = event["usage"] or usage
         for choice in event["choices"]:
-            held = choices.setdefault(choice["index"], {"text": "", "token_ids": [], "ends": []})
+            held = choices.setdefault(
+                choice["index"], {"text": "", "token_ids": [], "ends": [], "logprobs": {}}
+            )
             held["text"] += choice.get("text", choice.get("delta", {}).get("content")) or ""
             held["token_ids"] += choice["token_ids"] or []
+            for name, values in (choice["logprobs"] or {}).items():
+                held["logprobs"].setdefault(name, []).extend(values)
             if choice["finish_reason"]:
                 held["ends"].append((choice["finish_reason"], choice["stop_reason"]))
     return {"choices": [choices[index] for index in sorted(choices)], "usage": usage}
@@ -55,13 +64,46 @@ def test_stream_and_whole_reply_are_the_same(server: RunningServer, case: dict[s
     assert len(whole["choices"]) == len(stream["choices"])
     for choice, held in zip(whole["choices"], stream["choices"], strict=True):
         assert held["text"] == choice["text"]
-        assert held["token_ids"] == choice["token_ids"]
+        assert held["token_ids"] == (choice["token_ids"] or [])
+        assert held["logprobs"] == (choice["logprobs"] or {})
         assert held["ends"] == [(choice["finish_reason"], choice["stop_reason"])]
     plain = {name: value for name, value in whole["usage"].items() if "details" not in name}
     assert plain == {
         name: value for name, value in stream["usage"].items() if "details" not in name
     }
     assert plain["completion_tokens"] == sum(len(one["token_ids"]) for one in stream["choices"])
+
+
+def test_an_echoed_prompt_has_log_probabilities(server: RunningServer) -> None:
+    """In the shape that evaluation tools read: nothing for the first token, and one new token."""
+    text = "Hello there"
+    body = {"prompt": text, "echo": True, "logprobs": 2, "temperature": 0}
+    with server.client() as client:
+
+        def ask(**changes: Any) -> dict[str, Any]:
+            reply = client.post("/v1/completions", json={**body, **changes}).raise_for_status()
+            return reply.json()["choices"][0]
+
+        one, none = ask(max_tokens=1), ask(max_tokens=0)
+        token_ids = client.post("/tokenize", json={"prompt": text}).json()["tokens"]
+        by_ids = ask(max_tokens=1, prompt=token_ids)
+        reported = ask(max_tokens=1, echo=False, logprobs=None, prompt_logprobs=2)
+    found = one["logprobs"]
+    assert by_ids["logprobs"] == found
+    assert one["text"].startswith(text)
+    assert none["text"] == text
+    assert len(found["tokens"]) == len(token_ids) + 1
+    assert {name: values[:-1] for name, values in found.items()} == none["logprobs"]
+    assert "".join(found["tokens"][:-1]) == text
+    assert found["text_offset"] == list(range(len(text) + 1))
+    assert found["token_logprobs"][0] is None
+    assert found["top_logprobs"][0] is None
+    for place, token_id in enumerate(token_ids[1:], start=1):
+        position = reported["prompt_logprobs"][place]
+        assert position[str(token_id)]["logprob"] == found["token_logprobs"][place]
+        spelled = {held["decoded_token"]: held["logprob"] for held in position.values()}
+        assert spelled == found["top_logprobs"][place]
+    assert reported["prompt_logprobs"][0] is None
 
 
 def test_usage_adds_up_to_the_counters(start_server: StartServer) -> None:

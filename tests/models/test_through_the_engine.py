@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from model_cases import CASES, Case, logits_of, prompt_of, write_checkpoint
 
@@ -49,3 +50,35 @@ def test_greedy_continuations(case: Case, llm: LLM) -> None:
     [hit] = llm.generate(inputs[-1], again, use_tqdm=False)
     assert hit.num_cached_tokens == 32
     assert list(hit.outputs[0].token_ids) == list(outputs[-1].outputs[0].token_ids)[:3]
+
+
+def test_prompt_logprobs(case: Case, llm: LLM) -> None:
+    """In chunks, beside others that want none or fewer, hit by nothing, and preempted."""
+    prompts = [prompt_of(case, length) for length in LENGTHS]
+    wanted = (3, None, 0, 5)
+    params = [
+        SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, prompt_logprobs=n)
+        for n in wanted
+    ]
+    inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+    first = llm.generate(inputs, params, use_tqdm=False)
+    again = llm.generate(inputs, params, use_tqdm=False)
+    for prompt, count, output, repeated in zip(prompts, wanted, first, again, strict=True):
+        assert output.outputs[0].token_ids == repeated.outputs[0].token_ids
+        assert output.prompt_logprobs == repeated.prompt_logprobs  # bit for bit
+        if count is None:
+            assert output.prompt_logprobs is None
+            continue
+        assert repeated.num_cached_tokens == 0
+        assert output.prompt_logprobs is not None
+        assert len(output.prompt_logprobs) == len(prompt)
+        assert output.prompt_logprobs[0] is None
+        logits = logits_of(case, prompt).astype(np.float64)
+        truth = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        for token_id, row, held in zip(prompt[1:], truth, output.prompt_logprobs[1:], strict=False):
+            assert held is not None
+            best = np.argsort(-row, kind="stable")[:count].tolist()
+            assert list(held) == list(dict.fromkeys([token_id, *best]))
+            assert held[token_id].rank == 1 + np.count_nonzero(row > row[token_id])
+            for other, logprob in held.items():
+                assert abs(logprob.logprob - row[other]) < 1e-3

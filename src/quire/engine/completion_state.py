@@ -169,15 +169,19 @@ class CompletionState:
             return
         for found in positions[: len(self.token_ids) - len(self._logprobs)]:
             self._cumulative_logprob += found.logprobs[0]
-            position: LogprobsOnePosition = {}
-            for token_id, logprob, rank in zip(
-                found.token_ids, found.logprobs, found.ranks, strict=True
-            ):
-                if token_id not in position:
-                    position[token_id] = Logprob(logprob, rank, self._piece(token_id))
-            self._logprobs.append(position)
+            self._logprobs.append(position_of(found, self._tokenizer, self._params))
 
-    def _piece(self, token_id: int) -> str | None:
-        if self._tokenizer is None or not self._params.detokenize:
-            return None
-        return self._tokenizer.decode([token_id], skip_special_tokens=False)
+
+def position_of(
+    found: TokenLogprobs, tokenizer: Tokenizer | None, params: SamplingParams
+) -> LogprobsOnePosition:
+    """What the core reports of one position, as users hold it."""
+    position: LogprobsOnePosition = {}
+    decoder = tokenizer if params.detokenize else None
+    for token_id, logprob, rank in zip(found.token_ids, found.logprobs, found.ranks, strict=True):
+        if token_id not in position:
+            text = (
+                None if decoder is None else decoder.decode([token_id], skip_special_tokens=False)
+            )
+            position[token_id] = Logprob(logprob, rank, text)
+    return position

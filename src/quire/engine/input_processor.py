@@ -103,16 +103,8 @@ class InputProcessor:
     def _check_params(self, params: SamplingParams) -> None:
         params.verify()
         vocab_size = self.model_config.vocab_size
-        wanted, allowed = params.logprobs, self.model_config.max_logprobs
-        wanted = vocab_size if wanted == -1 else wanted
-        allowed = vocab_size if allowed == -1 else allowed
-        if wanted is not None and wanted > allowed:
-            raise RequestError(
-                f"Requested sample logprobs of {wanted}, "
-                f"which is greater than max allowed: {allowed}",
-                parameter="logprobs",
-                value=wanted,
-            )
+        self._check_logprobs("logprobs", "sample", params.logprobs)
+        self._check_logprobs("prompt_logprobs", "prompt", params.prompt_logprobs)
         outside = [i for i in params.stop_token_ids or [] if not 0 <= i < vocab_size]
         if outside:
             raise RequestError(
@@ -126,6 +118,18 @@ class InputProcessor:
                 "stop strings need a tokenizer, which skip_tokenizer_init left out",
                 parameter="stop",
                 value=params.stop,
+            )
+
+    def _check_logprobs(self, name: str, kind: str, wanted: int | None) -> None:
+        vocab_size, allowed = self.model_config.vocab_size, self.model_config.max_logprobs
+        wanted = vocab_size if wanted == -1 else wanted
+        allowed = vocab_size if allowed == -1 else allowed
+        if wanted is not None and wanted > allowed:
+            raise RequestError(
+                f"Requested {kind} logprobs of {wanted}, "
+                f"which is greater than max allowed: {allowed}",
+                parameter=name,
+                value=wanted,
             )
 
     def _check_priority(self, priority: int) -> None:
@@ -241,7 +245,8 @@ class InputProcessor:
         return list(dict.fromkeys(ids))
 
     def _children(self, base: EngineCoreRequest) -> list[EngineCoreRequest]:
-        """One request per output. Seeds: the user's, counted up; or drawn for each."""
+        """One request per output. Seeds: the user's, counted up; or drawn for each. The prompt's
+        log-probabilities are the first one's business."""
         params = base.sampling_params
         children = []
         for index in range(params.n):
@@ -249,6 +254,9 @@ class InputProcessor:
             own.n = 1
             seed = self._draw_seed() if params.seed is None else params.seed + index
             own.seed = seed % 2**64
+            if index and params.prompt_logprobs is not None:
+                # Nobody overtakes the first by a prefix hit: its prompt's come with its token.
+                own.prompt_logprobs, own.skip_reading_prefix_cache = None, True
             child = EngineCoreRequest(
                 request_id=base.request_id if params.n == 1 else f"{base.request_id}.{index}",
                 prompt_token_ids=base.prompt_token_ids,

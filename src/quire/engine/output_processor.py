@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from quire.engine.completion_state import CompletionState
+from quire.engine.completion_state import CompletionState, position_of
 from quire.engine.input_processor import EngineInput
-from quire.outputs import RequestOutput, RequestStateStats
+from quire.outputs import PromptLogprobs, RequestOutput, RequestStateStats
 from quire.params import RequestOutputKind
 from quire.protocol import EngineCoreOutputs
+from quire.protocol import PromptLogprobs as CorePromptLogprobs
 from quire.tokenizer import Tokenizer
 
 Sink = Callable[[RequestOutput], None]
@@ -36,7 +37,8 @@ class _RequestState:
     """One request of a user, with its `n` completions."""
 
     __slots__ = (
-        "completions", "core_ids", "error", "input", "num_open", "sink", "stream_interval",
+        "completions", "core_ids", "error", "input", "num_open", "prompt_logprobs", "sink",
+        "stream_interval", "tokenizer",
     )  # fmt: skip
 
     def __init__(
@@ -48,7 +50,12 @@ class _RequestState:
     ) -> None:
         self.input = request
         self.sink = sink
+        self.tokenizer = tokenizer
         self.error: str | None = None
+        self.prompt_logprobs: PromptLogprobs | None = None
+        """Of the whole prompt once the first token is there; a stream of deltas gets them once."""
+        if request.params.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
         self.stream_interval = max(stream_interval, request.params.stream_interval or 1)
         self.core_ids = [core.request_id for core in request.core_requests]
         self.completions = [
@@ -68,14 +75,29 @@ class _RequestState:
             return None
         return self.request_output([completion])
 
+    def take_prompt_logprobs(self, piece: CorePromptLogprobs) -> None:
+        """The next piece, or one that a preemption repeats."""
+        if self.prompt_logprobs is None:
+            return
+        positions = [
+            position_of(found, self.tokenizer, self.input.params) for found in piece.positions
+        ]
+        last = piece.first + len(positions)
+        self.prompt_logprobs[piece.first : last] = positions
+
     def request_output(self, completions: list[CompletionState]) -> RequestOutput:
         """The request's state, with these of its completions."""
         kind = self.input.params.output_kind
+        prompt_logprobs = self.prompt_logprobs
+        if len(prompt_logprobs or ()) < len(self.input.prompt_token_ids):
+            prompt_logprobs = None
+        elif kind is RequestOutputKind.DELTA:
+            self.prompt_logprobs = None
         return RequestOutput(
             request_id=self.input.request_id,
             prompt=self.input.prompt,
             prompt_token_ids=self.input.prompt_token_ids,
-            prompt_logprobs=None,
+            prompt_logprobs=prompt_logprobs,
             outputs=[completion.snapshot(kind) for completion in completions],
             finished=self.num_open == 0,
             metrics=_joined_stats(self.completions),
@@ -121,6 +143,10 @@ class OutputProcessor:
             if held is None:
                 continue
             state, completion = held
+            if output.prompt_logprobs is not None:
+                state.take_prompt_logprobs(output.prompt_logprobs)
+            if not output.new_token_ids and output.finish_reason is None:
+                continue
             if not completion.token_ids and output.new_token_ids:
                 num_computed = len(state.input.prompt_token_ids) - output.num_cached_tokens
                 done.num_prompt_tokens += num_computed

@@ -5,6 +5,7 @@ from quire.protocol.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
     FinishReason,
+    PromptLogprobs,
     ScheduledRequest,
     SchedulePlan,
     SchedulerStats,
@@ -13,6 +14,6 @@ from quire.protocol.messages import (
 )
 
 __all__ = [
-    "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason",
+    "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason", "PromptLogprobs",
     "ScheduledRequest", "SchedulePlan", "SchedulerStats", "StepResult", "TokenLogprobs",
 ]  # fmt: skip

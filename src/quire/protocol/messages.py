@@ -84,6 +84,14 @@ class TokenLogprobs(msgspec.Struct, array_like=True):
     """1 is the most likely token of the vocabulary."""
 
 
+class PromptLogprobs(msgspec.Struct, array_like=True):
+    """Log-probabilities of some prompt tokens in a row."""
+
+    first: int
+    """Place of the first of them in the prompt; at least 1."""
+    positions: list[TokenLogprobs]
+
+
 class StepResult(msgspec.Struct, kw_only=True):
     """What a step produced, parallel to the plan's `request_ids`."""
 
@@ -91,6 +99,8 @@ class StepResult(msgspec.Struct, kw_only=True):
     """Empty for a request whose prompt is not finished yet."""
     logprobs: dict[str, list[TokenLogprobs]] = {}
     """For the requests that asked, one entry per sampled token."""
+    prompt_logprobs: dict[str, PromptLogprobs] = {}
+    """For the requests that asked, of the prompt tokens that the step's tokens predict."""
 
 
 class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -99,6 +109,8 @@ class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     request_id: str
     new_token_ids: list[int] = []
     logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    """Come piece by piece before the first token; a preemption may repeat some, unchanged."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     """The stop token that ended it; None for EOS and all other ends."""

@@ -81,6 +81,8 @@ class Request:
         self.eos_token_ids = frozenset(message.eos_token_ids)
         self.banned_token_ids = message.stop_token_ids if params.min_tokens else []
         self.skip_reading_cache = bool(params.skip_reading_prefix_cache)
+        if params.prompt_logprobs is not None:  # they come of computing
+            self.skip_reading_cache = True
         self.scheduled_time: float | None = None
         self.stop_reason: int | None = None
 

@@ -104,7 +104,7 @@ class Scheduler:
 
     def update(self, plan: SchedulePlan, result: StepResult) -> EngineCoreOutputs:
         """Takes in what an executed plan computed and sampled; ends requests that are done."""
-        requests, logprobs = self._requests, result.logprobs
+        requests, logprobs, of_prompts = self._requests, result.logprobs, result.prompt_logprobs
         outputs: list[EngineCoreOutput] = []
         num_before = len(requests)
         for request_id, num_scheduled, sampled in zip(
@@ -114,12 +114,14 @@ class Scheduler:
             if request is None:
                 continue
             request.num_computed_tokens += num_scheduled
-            if not sampled:
+            prompt_logprobs = of_prompts.get(request_id) if of_prompts else None
+            if not sampled and prompt_logprobs is None:
                 continue
             output = EngineCoreOutput(
                 request_id=request_id,
                 new_token_ids=request.append_tokens(sampled),
                 logprobs=logprobs.get(request_id) if logprobs else None,
+                prompt_logprobs=prompt_logprobs,
                 num_cached_tokens=request.num_cached_tokens,
                 num_preemptions=request.num_preemptions,
                 scheduled_time=request.scheduled_time,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-
-import msgspec
+from typing import Any
 
 from quire.outputs import CompletionOutput, RequestOutput
-from quire.server.event_stream import event
+from quire.server.chunks import ChunkWriter
 from quire.server.generation import Generation
-from quire.server.logprobs import LogprobsWriter
+from quire.server.logprobs import LogprobsWriter, prompt_logprobs
 from quire.server.prompts import PreparedPrompt
 from quire.server.reply import ReplyHead
 from quire.server.schema.chat import (
@@ -21,7 +20,7 @@ from quire.server.schema.chat import (
     Delta,
     ReplyMessage,
 )
-from quire.server.usage import UsageCounter, timings, usage_of
+from quire.server.usage import timings, usage_of
 from quire.tokenizer import Tokenizer
 
 
@@ -47,13 +46,11 @@ class ChatWriter:
     def whole(self, final: RequestOutput) -> ChatResponse:
         """The reply to a request that does not stream."""
         request = self._request
-        response = ChatResponse(
-            id=self._head.id,
-            created=self._head.created,
-            model=self._head.model,
+        response = self._head.begin(
+            ChatResponse,
             choices=[self._choice(one) for one in final.outputs],
-            system_fingerprint=self._head.fingerprint,
             usage=usage_of([final]),
+            prompt_logprobs=prompt_logprobs(final.prompt_logprobs),
         )
         if request.return_token_ids:
             response.prompt_token_ids = self._prompt.token_ids
@@ -65,22 +62,22 @@ class ChatWriter:
 
     async def stream(self, generation: Generation) -> AsyncIterator[bytes]:
         """The chunks of a streamed reply, those of one step together."""
-        counter, started = UsageCounter(), set[int]()
-        n = self._request.n or 1
+        writer = ChunkWriter(ChatChunk, self._head, self._request.n or 1)
+        started = set[int]()
         async for batch in generation.outputs():
             parts = []
             for _, output in batch:
-                counter.add(0, output, n)
+                writer.count(0, output)
                 for one in output.outputs:
                     if one.index not in started:
                         started.add(one.index)
-                        parts.append(self._first_chunk(one.index, counter))
+                        parts.append(self._first_chunk(one.index, writer))
                     if one.text or one.finish_reason or one.logprobs or self._wants_ids:
-                        parts.append(self._chunk(one, counter))
+                        parts.append(writer.chunk(0, self._chunk_choice(one)))
             if parts:
                 yield b"".join(parts)
-        if self._head.include_usage or self._head.has_metrics:
-            yield self._last_chunk(counter)
+        if last := writer.last():
+            yield last
 
     @property
     def _wants_ids(self) -> bool:
@@ -96,53 +93,24 @@ class ChatWriter:
             token_ids=list(one.token_ids) if self._wants_ids else None,
         )
 
-    def _first_chunk(self, index: int, counter: UsageCounter) -> bytes:
+    def _first_chunk(self, index: int, writer: ChunkWriter[ChatChunk]) -> bytes:
         """The role, and what is told once."""
-        chunk = self._empty_chunk()
-        delta = Delta(role=self._role, content=self._echo)
-        chunk.choices.append(ChatChunkChoice(index=index, delta=delta))
+        once: dict[str, Any] = {}
         if self._wants_ids:
-            chunk.prompt_token_ids = self._prompt.token_ids
+            once["prompt_token_ids"] = self._prompt.token_ids
         if self._request.return_prompt_text and self._prompt.text is not None:
-            chunk.prompt_text = self._prompt.text
-        return self._encode(chunk, index, counter)
+            once["prompt_text"] = self._prompt.text
+        delta = Delta(role=self._role, content=self._echo)
+        return writer.chunk(0, ChatChunkChoice(index=index, delta=delta), **once)
 
-    def _chunk(self, one: CompletionOutput, counter: UsageCounter) -> bytes:
-        chunk = self._empty_chunk()
-        chunk.choices.append(
-            ChatChunkChoice(
-                index=one.index,
-                delta=Delta(content=one.text),
-                logprobs=self._logprobs.chat(one),
-                finish_reason=one.finish_reason,  # type: ignore[arg-type]
-                stop_reason=one.stop_reason,
-                token_ids=list(one.token_ids) if self._wants_ids else None,
-            )
-        )
-        return self._encode(chunk, one.index, counter)
-
-    def _encode(self, chunk: ChatChunk, index: int, counter: UsageCounter) -> bytes:
-        if self._head.continuous_usage:
-            chunk.usage = counter.of_choice(0, index)
-        elif self._head.include_usage:
-            chunk.usage = None
-        return event(msgspec.json.encode(chunk))
-
-    def _last_chunk(self, counter: UsageCounter) -> bytes:
-        chunk = self._empty_chunk()
-        chunk.usage = counter.total() if self._head.include_usage else None
-        if self._head.has_metrics:
-            chunk.metrics = timings(counter.stats)
-        return event(msgspec.json.encode(chunk))
-
-    def _empty_chunk(self) -> ChatChunk:
-        head = self._head
-        return ChatChunk(
-            id=head.id,
-            created=head.created,
-            model=head.model,
-            choices=[],
-            system_fingerprint=head.fingerprint,
+    def _chunk_choice(self, one: CompletionOutput) -> ChatChunkChoice:
+        return ChatChunkChoice(
+            index=one.index,
+            delta=Delta(content=one.text),
+            logprobs=self._logprobs.chat(one),
+            finish_reason=one.finish_reason,  # type: ignore[arg-type]
+            stop_reason=one.stop_reason,
+            token_ids=list(one.token_ids) if self._wants_ids else None,
         )
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-import msgspec
-
-from quire.outputs import CompletionOutput, RequestOutput
-from quire.server.event_stream import event
+from quire.outputs import CompletionOutput, PromptLogprobs, RequestOutput
+from quire.server.chunks import ChunkWriter
 from quire.server.generation import Generation
-from quire.server.logprobs import LogprobsWriter
+from quire.server.logprobs import LogprobsWriter, prompt_logprobs
 from quire.server.prompts import PreparedPrompt
 from quire.server.reply import ReplyHead
+from quire.server.sampling import is_echo_alone
 from quire.server.schema.completion import (
     CompletionChoice,
     CompletionChunk,
+    CompletionLogprobs,
     CompletionRequest,
     CompletionResponse,
 )
-from quire.server.usage import UsageCounter, make_usage, timings, usage_of
+from quire.server.usage import timings, usage_of
 from quire.tokenizer import Tokenizer
 
 
@@ -37,6 +37,8 @@ class CompletionWriter:
         self._n = request.n or 1
         as_ids = request.return_tokens_as_token_ids is True
         self._logprobs = LogprobsWriter(tokenizer, request.logprobs or 0, as_ids)
+        self._is_echo_alone = is_echo_alone(request)
+        """The one token that is generated is not shown."""
         self._echoes = self._echo_texts(prompts, tokenizer) if request.echo else None
         self._prompts = prompts
 
@@ -45,115 +47,65 @@ class CompletionWriter:
         choices = []
         for prompt_index, final in enumerate(finals):
             for one in final.outputs:
-                choice = self._choice(prompt_index, one)
-                choice.text = self._echo(prompt_index) + choice.text
+                choice = self._choice(prompt_index, one, final.prompt_logprobs, is_first=True)
+                if self._request.prompt_logprobs is not None:
+                    choice.prompt_logprobs = prompt_logprobs(final.prompt_logprobs)
+                if self._request.return_token_ids:
+                    choice.prompt_token_ids = self._prompts[prompt_index].token_ids
                 choices.append(choice)
-        response = CompletionResponse(
-            id=self._head.id,
-            created=self._head.created,
-            model=self._head.model,
-            choices=choices,
-            system_fingerprint=self._head.fingerprint,
-            usage=usage_of(finals),
-        )
+        response = self._head.begin(CompletionResponse, choices=choices, usage=usage_of(finals))
         if self._head.has_metrics:
             response.metrics = timings(finals[-1].metrics)
         return response
 
-    def prompts_only(self) -> CompletionResponse:
-        """The reply to `echo` with `max_tokens` 0: the prompts come back, nothing runs."""
-        num_tokens = sum(len(prompt.token_ids) for prompt in self._prompts)
-        choices = [
-            CompletionChoice(
-                index=index * self._n + i, text=self._echo(index), finish_reason="length"
-            )
-            for index in range(len(self._prompts))
-            for i in range(self._n)
-        ]
-        return CompletionResponse(
-            id=self._head.id,
-            created=self._head.created,
-            model=self._head.model,
-            choices=choices,
-            system_fingerprint=self._head.fingerprint,
-            usage=make_usage(num_tokens, 0, 0),
-        )
-
-    async def stream_prompts_only(self) -> AsyncIterator[bytes]:
-        """The same as chunks."""
-        whole = self.prompts_only()
-        for choice in whole.choices:
-            chunk = self._empty_chunk()
-            chunk.choices.append(choice)
-            yield event(msgspec.json.encode(chunk))
-        if self._head.include_usage:
-            chunk = self._empty_chunk()
-            chunk.usage = whole.usage
-            yield event(msgspec.json.encode(chunk))
-
     async def stream(self, generation: Generation) -> AsyncIterator[bytes]:
         """The chunks of a streamed reply, those of one step together."""
-        counter, started = UsageCounter(), set[int]()
+        writer = ChunkWriter(CompletionChunk, self._head, self._n)
+        started = set[int]()
+        of_prompts: dict[int, PromptLogprobs] = {}
         async for batch in generation.outputs():
             parts = []
             for prompt_index, output in batch:
-                counter.add(prompt_index, output, self._n)
+                writer.count(prompt_index, output)
+                if output.prompt_logprobs is not None:
+                    of_prompts[prompt_index] = output.prompt_logprobs
                 for one in output.outputs:
-                    choice = self._choice(prompt_index, one)
-                    if choice.index not in started:
-                        started.add(choice.index)
-                        choice.text = self._echo(prompt_index) + choice.text
-                        if self._request.return_token_ids:
-                            choice.prompt_token_ids = output.prompt_token_ids
+                    is_first = prompt_index * self._n + one.index not in started
+                    choice = self._choice(prompt_index, one, of_prompts.get(prompt_index), is_first)
+                    if is_first and self._request.return_token_ids:
+                        choice.prompt_token_ids = output.prompt_token_ids
+                    started.add(choice.index)
                     if _tells_something(choice):
-                        parts.append(self._chunk(choice, prompt_index, counter))
+                        parts.append(writer.chunk(prompt_index, choice))
             if parts:
                 yield b"".join(parts)
-        if self._head.include_usage or self._head.has_metrics:
-            yield self._last_chunk(counter)
+        if last := writer.last():
+            yield last
 
-    def _choice(self, prompt_index: int, one: CompletionOutput) -> CompletionChoice:
+    def _choice(
+        self,
+        prompt_index: int,
+        one: CompletionOutput,
+        of_prompt: PromptLogprobs | None,
+        is_first: bool,
+    ) -> CompletionChoice:
+        """What is new of a choice; the first time, the echoed prompt and its log-probabilities."""
         index = prompt_index * self._n + one.index
-        wants_ids = self._request.return_token_ids
-        return CompletionChoice(
+        choice = CompletionChoice(
             index=index,
-            text=one.text,
-            logprobs=self._logprobs.completion(index, one),
+            text="" if self._is_echo_alone else one.text,
             finish_reason=one.finish_reason,  # type: ignore[arg-type]
             stop_reason=one.stop_reason,
-            token_ids=list(one.token_ids) if wants_ids else None,
-            prompt_token_ids=(
-                self._prompts[prompt_index].token_ids
-                if wants_ids and not self._request.stream
-                else None
-            ),
+            token_ids=list(one.token_ids) if self._request.return_token_ids else None,
         )
-
-    def _chunk(self, choice: CompletionChoice, prompt_index: int, counter: UsageCounter) -> bytes:
-        chunk = self._empty_chunk()
-        chunk.choices.append(choice)
-        if self._head.continuous_usage:
-            chunk.usage = counter.of_choice(prompt_index, choice.index)
-        elif self._head.include_usage:
-            chunk.usage = None
-        return event(msgspec.json.encode(chunk))
-
-    def _last_chunk(self, counter: UsageCounter) -> bytes:
-        chunk = self._empty_chunk()
-        chunk.usage = counter.total() if self._head.include_usage else None
-        if self._head.has_metrics:
-            chunk.metrics = timings(counter.stats)
-        return event(msgspec.json.encode(chunk))
-
-    def _empty_chunk(self) -> CompletionChunk:
-        head = self._head
-        return CompletionChunk(
-            id=head.id,
-            created=head.created,
-            model=head.model,
-            choices=[],
-            system_fingerprint=head.fingerprint,
-        )
+        if is_first:
+            choice.text = self._echo(prompt_index) + choice.text
+        if is_first and self._echoes is not None and of_prompt is not None:
+            token_ids = self._prompts[prompt_index].token_ids
+            choice.logprobs = self._logprobs.tokens(index, token_ids, of_prompt)
+        if not self._is_echo_alone:
+            choice.logprobs = _joined(choice.logprobs, self._logprobs.completion(index, one))
+        return choice
 
     def _echo(self, prompt_index: int) -> str:
         return self._echoes[prompt_index] if self._echoes is not None else ""
@@ -167,6 +119,19 @@ class CompletionWriter:
             else:
                 texts.append(tokenizer.decode(prompt.token_ids) if tokenizer is not None else "")
         return texts
+
+
+def _joined(
+    first: CompletionLogprobs | None, then: CompletionLogprobs | None
+) -> CompletionLogprobs | None:
+    if first is None or then is None:
+        return first or then
+    return CompletionLogprobs(
+        text_offset=first.text_offset + then.text_offset,
+        token_logprobs=first.token_logprobs + then.token_logprobs,
+        tokens=first.tokens + then.tokens,
+        top_logprobs=first.top_logprobs + then.top_logprobs,
+    )
 
 
 def _tells_something(choice: CompletionChoice) -> bool:

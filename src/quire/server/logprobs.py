@@ -4,8 +4,11 @@ a list of positions for chats. JSON has no infinity: minus infinity becomes -999
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quire.outputs import CompletionOutput, Logprob, LogprobsOnePosition
 from quire.server.schema.chat import ChatLogprobs, PositionLogprobs, TokenLogprob
+from quire.server.schema.common import PromptLogprob, PromptLogprobs
 from quire.server.schema.completion import CompletionLogprobs
 from quire.tokenizer import Tokenizer
 
@@ -25,14 +28,21 @@ class LogprobsWriter:
         """Those of a completion's new tokens; None if none were asked for."""
         if output.logprobs is None:
             return None
+        return self.tokens(choice, output.token_ids, output.logprobs)
+
+    def tokens(
+        self, choice: int, token_ids: Sequence[int], positions: Sequence[LogprobsOnePosition | None]
+    ) -> CompletionLogprobs:
+        """Those of the next tokens of a choice, be they echoed or new; what nothing precedes has
+        none."""
         result = CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
         offset = self._offsets.get(choice, 0)
-        for token_id, position in zip(output.token_ids, output.logprobs, strict=False):
-            token = self._token(token_id, position[token_id])
+        for token_id, position in zip(token_ids, positions, strict=False):
+            token = self._token(token_id, position[token_id] if position else None)
             result.text_offset.append(offset)
             result.tokens.append(token)
-            result.token_logprobs.append(_finite(position[token_id].logprob))
-            result.top_logprobs.append(self._best(position))
+            result.token_logprobs.append(_finite(position[token_id].logprob) if position else None)
+            result.top_logprobs.append(self._best(position) if position else None)
             offset += len(token)
         self._offsets[choice] = offset
         return result
@@ -69,9 +79,11 @@ class LogprobsWriter:
             bytes=list(self._bytes(token_id, held)),
         )
 
-    def _token(self, token_id: int, held: Logprob) -> str:
-        if self._as_token_ids or held.decoded_token is None:
+    def _token(self, token_id: int, held: Logprob | None) -> str:
+        if self._as_token_ids or self._tokenizer is None:
             return f"token_id:{token_id}"
+        if held is None or held.decoded_token is None:
+            return self._tokenizer.decode([token_id], skip_special_tokens=False)
         return held.decoded_token
 
     def _bytes(self, token_id: int, held: Logprob) -> bytes:
@@ -80,6 +92,25 @@ class LogprobsWriter:
         if pieces is not None:
             return bytes(pieces.piece_bytes(token_id))
         return (held.decoded_token or "").encode()
+
+
+def prompt_logprobs(
+    positions: Sequence[LogprobsOnePosition | None] | None,
+) -> PromptLogprobs | None:
+    """Those of a prompt in vLLM's shape; None if none were asked for."""
+    if positions is None:
+        return None
+    return [
+        None
+        if position is None
+        else {
+            str(token_id): PromptLogprob(
+                logprob=_finite(held.logprob), rank=held.rank, decoded_token=held.decoded_token
+            )
+            for token_id, held in position.items()
+        }
+        for position in positions
+    ]
 
 
 def _rank(item: tuple[int, Logprob]) -> int:

@@ -44,7 +44,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 
 PASSED_TO_SAMPLING_PARAMS = (
     "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias",
-    "allowed_token_ids", "bad_words", "prompt_logprobs", "logprob_token_ids",
+    "allowed_token_ids", "bad_words", "logprob_token_ids",
     "structured_outputs", "thinking_token_budget", "repetition_detection", "watermarking",
     "routed_experts_prompt_start",
 )  # fmt: skip

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from quire.server.context import ServerContext
 from quire.server.schema.chat import ChatRequest
+from quire.server.schema.common import ReplyFields
 from quire.server.schema.completion import CompletionRequest
+
+Reply = TypeVar("Reply", bound=ReplyFields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +57,14 @@ class ReplyHead:
             has_metrics=(
                 request.include_metrics is True or context.args.enable_per_request_metrics
             ),
+        )
+
+    def begin(self, kind: type[Reply], **fields: Any) -> Reply:
+        """A reply, or an event of one, that begins like all of this request's."""
+        return kind(
+            id=self.id,
+            created=self.created,
+            model=self.model,
+            system_fingerprint=self.fingerprint,
+            **fields,
         )

@@ -36,6 +36,7 @@ def sampling_params(
     values = {**{k: v for k, v in defaults.items() if k != "max_tokens"}, **values}
     values["max_tokens"] = _max_tokens(request, defaults)
     values["logprobs"] = _num_logprobs(request)
+    values["prompt_logprobs"] = _num_prompt_logprobs(request)
     values["output_kind"] = (
         RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
     )
@@ -68,6 +69,13 @@ def check_room(params: SamplingParams, num_prompt_tokens: int, max_model_len: in
         )
 
 
+def is_echo_alone(request: CompletionRequest | ChatRequest) -> bool:
+    """Whether the prompt itself is all that is to be shown; as in vLLM a token is generated, and
+    counted, for it."""
+    is_completion = isinstance(request, CompletionRequest)
+    return is_completion and request.echo is True and request.max_tokens == 0
+
+
 def _at_most(name: str, value: int, limit: int, option: str, unit: str = "") -> None:
     if value > limit:
         what = f"{value} {unit}".strip()
@@ -80,6 +88,8 @@ def _at_most(name: str, value: int, limit: int, option: str, unit: str = "") -> 
 
 def _max_tokens(request: CompletionRequest | ChatRequest, defaults: dict[str, Any]) -> int | None:
     """The limit of the reply; None: whatever the context has room for."""
+    if is_echo_alone(request):
+        return 1  # the least that the engine generates
     wanted = request.max_tokens
     if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
         wanted = request.max_completion_tokens
@@ -92,11 +102,6 @@ def _num_logprobs(request: CompletionRequest | ChatRequest) -> int | None:
             raise RequestError(
                 "`logprobs` must be a positive value.", parameter="logprobs", value=request.logprobs
             )
-        if request.logprobs is not None and request.echo:
-            raise RequestError(
-                "logprobs of an echoed prompt are not supported yet; leave out echo or logprobs",
-                parameter="echo",
-            )
         return request.logprobs
     top = request.top_logprobs
     if top is not None and top < 0:
@@ -108,3 +113,20 @@ def _num_logprobs(request: CompletionRequest | ChatRequest) -> int | None:
             "when using `top_logprobs`, `logprobs` must be set to true.", parameter="top_logprobs"
         )
     return (top or 0) if request.logprobs else None
+
+
+def _num_prompt_logprobs(request: CompletionRequest | ChatRequest) -> int | None:
+    wanted = request.prompt_logprobs
+    if wanted is not None and wanted < -1:
+        raise RequestError(
+            "`prompt_logprobs` must be a positive value or -1.",
+            parameter="prompt_logprobs",
+            value=wanted,
+        )
+    if wanted and request.stream:
+        raise RequestError(
+            "`prompt_logprobs` are not available when `stream=True`.", parameter="prompt_logprobs"
+        )
+    if wanted is None and isinstance(request, CompletionRequest) and request.echo:
+        return request.logprobs  # of the echoed prompt, beside those of what follows
+    return wanted

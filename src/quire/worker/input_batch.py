@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from quire.backends.base import StepBatch
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest, SchedulePlan
+from quire.worker.prompt_logprobs import PromptLogprobRows, PromptRows
 from quire.worker.sampling_rows import SamplingRows
 
 Ints = NDArray[np.int32]
@@ -33,7 +34,9 @@ class PreparedStep:
     samples: NDArray[np.bool_] | None
     """[R]; whose next token is chosen; None: everyone's."""
     sampled_rows: Ints
-    """[L]; the rows of those."""
+    """The rows of those."""
+    prompt_rows: PromptRows | None = None
+    """What else needs logits: None, or all of them."""
 
 
 class InputBatch:
@@ -46,6 +49,7 @@ class InputBatch:
     def __init__(self, max_num_seqs: int, max_blocks_per_seq: int, vocab_size: int) -> None:
         self.row_of: dict[str, int] = {}
         self.sampling = SamplingRows(max_num_seqs, vocab_size)
+        self._prompt_logprobs = PromptLogprobRows(vocab_size)
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._known: list[Ints] = [np.empty(0, np.int32)] * max_num_seqs
         self._block_tables = np.zeros((max_num_seqs, max_blocks_per_seq), np.int32)
@@ -61,6 +65,7 @@ class InputBatch:
             row = self.row_of.pop(request_id, None)
             if row is not None:
                 self.sampling.clear(row)
+                self._prompt_logprobs.clear(row)
                 self._free_rows.append(row)
         for request in plan.started.values():
             self._start(request)
@@ -87,6 +92,14 @@ class InputBatch:
             positions += np.arange(starts[-1], dtype=np.int32)
             logits_rows = starts[1:][is_complete] - 1
         sampled_rows = rows if all_complete else rows[is_complete]
+        spans = self._prompt_logprobs.spans(rows, starts, computed, ends)
+        prompt_rows = PromptRows.merge(spans, logits_rows, sampled_rows) if spans else None
+        columns_of = sampled_rows
+        if prompt_rows is not None:
+            logits_rows, columns_of = prompt_rows.logits_rows, prompt_rows.rows
+        columns = self.sampling.columns(columns_of, self._num_tokens[columns_of])
+        if prompt_rows is not None and columns is not None:
+            prompt_rows.force(columns)
         batch = StepBatch(
             token_ids=token_ids,
             positions=positions,
@@ -94,10 +107,10 @@ class InputBatch:
             context_lens=ends,
             block_tables=self._tables(rows),
             logits_rows=np.ascontiguousarray(logits_rows),
-            sampling=self.sampling.columns(sampled_rows, self._num_tokens[sampled_rows]),
+            sampling=columns,
         )
         samples = None if all_complete else is_complete
-        return PreparedStep(batch, rows, ends, samples, sampled_rows)
+        return PreparedStep(batch, rows, ends, samples, sampled_rows, prompt_rows)
 
     def advance(self, step: PreparedStep, sampled: Ints) -> None:
         """Takes in that the step is computed; `sampled` [L] are the tokens chosen."""
@@ -117,6 +130,7 @@ class InputBatch:
         self._num_blocks[row] = 0
         self._append_blocks(row, request.block_ids)
         self.sampling.set(row, request)
+        self._prompt_logprobs.set(row, request)
 
     def _append_blocks(self, row: int, block_ids: list[int]) -> None:
         begin = self._num_blocks[row]

@@ -6,10 +6,14 @@ results back. Called by `Worker`. Knows no device and no text.
 
 from __future__ import annotations
 
-from quire.backends.base import CompiledModel, Logprobs
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import CompiledModel, Logprobs, StepOutput
 from quire.errors import BackendError
-from quire.protocol import SchedulePlan, StepResult, TokenLogprobs
+from quire.protocol import PromptLogprobs, SchedulePlan, StepResult, TokenLogprobs
 from quire.worker.input_batch import InputBatch, PreparedStep
+from quire.worker.prompt_logprobs import PromptRows
 
 
 class ModelRunner:
@@ -26,13 +30,17 @@ class ModelRunner:
             return StepResult(sampled_token_ids=[])
         step = self._batch.prepare(plan)
         output = self._model.step(step.batch)
-        if len(output.sampled) != len(step.sampled_rows):
+        if len(output.sampled) != len(step.batch.logits_rows):
             raise BackendError(
-                f"{len(output.sampled)} tokens were sampled, {len(step.sampled_rows)} wanted"
+                f"{len(output.sampled)} tokens were sampled, {len(step.batch.logits_rows)} wanted"
             )
+        of_prompts = {}
+        if step.prompt_rows is not None:
+            of_prompts = self._prompt_logprobs(step.prompt_rows, output)
+            output = _only(output, step.prompt_rows.is_new)
         self._batch.advance(step, output.sampled)
         sampled = [[token_id] for token_id in output.sampled.tolist()]
-        result = StepResult(sampled_token_ids=sampled)
+        result = StepResult(sampled_token_ids=sampled, prompt_logprobs=of_prompts)
         samplers = plan.request_ids
         if step.samples is not None:
             is_sampled = step.samples.tolist()
@@ -42,6 +50,20 @@ class ModelRunner:
         if output.logprobs is not None:
             result.logprobs = self._logprobs(step, samplers, sampled, output.logprobs)
         return result
+
+    def _prompt_logprobs(self, rows: PromptRows, output: StepOutput) -> dict[str, PromptLogprobs]:
+        logprobs = output.logprobs
+        if logprobs is None:
+            raise BackendError("the logprobs of prompt tokens that were asked for did not come")
+        found = {}
+        for span in rows.spans:
+            places = np.searchsorted(rows.logits_rows, span.token_rows).tolist()
+            positions = [
+                _token_logprobs(token_id, logprobs, place, span.num_logprobs)
+                for token_id, place in zip(span.targets.tolist(), places, strict=True)
+            ]
+            found[span.request_id] = PromptLogprobs(span.first, positions)
+        return found
 
     def _logprobs(
         self,
@@ -53,20 +75,33 @@ class ModelRunner:
         counts = self._batch.sampling.num_logprobs(step.sampled_rows)
         if counts is None:
             return {}
-        width = logprobs.token_ids.shape[1]
-        found = {}
-        for index, (request_id, count) in enumerate(zip(request_ids, counts.tolist(), strict=True)):
-            if count < 0:
-                continue
-            best = min(count, width)
-            found[request_id] = [
-                TokenLogprobs(
-                    token_ids=[*sampled[index], *logprobs.token_ids[index, :best].tolist()],
-                    logprobs=[
-                        float(logprobs.sampled[index]),
-                        *logprobs.logprobs[index, :best].tolist(),
-                    ],
-                    ranks=[int(logprobs.sampled_ranks[index]), *range(1, best + 1)],
-                )
-            ]
-        return found
+        return {
+            request_id: [_token_logprobs(sampled[index][0], logprobs, index, count)]
+            for index, (request_id, count) in enumerate(
+                zip(request_ids, counts.tolist(), strict=True)
+            )
+            if count >= 0
+        }
+
+
+def _token_logprobs(token_id: int, logprobs: Logprobs, row: int, count: int) -> TokenLogprobs:
+    """The chosen token of a row, then its `count` best ones."""
+    best = min(count, logprobs.token_ids.shape[1])
+    return TokenLogprobs(
+        token_ids=[token_id, *logprobs.token_ids[row, :best].tolist()],
+        logprobs=[float(logprobs.sampled[row]), *logprobs.logprobs[row, :best].tolist()],
+        ranks=[int(logprobs.sampled_ranks[row]), *range(1, best + 1)],
+    )
+
+
+def _only(output: StepOutput, rows: NDArray[np.bool_]) -> StepOutput:
+    """The output of some of the rows of logits."""
+    logprobs = output.logprobs
+    if logprobs is not None:
+        logprobs = Logprobs(
+            token_ids=logprobs.token_ids[rows],
+            logprobs=logprobs.logprobs[rows],
+            sampled=logprobs.sampled[rows],
+            sampled_ranks=logprobs.sampled_ranks[rows],
+        )
+    return StepOutput(output.sampled[rows], logprobs)

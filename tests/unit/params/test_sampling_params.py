@@ -83,7 +83,7 @@ def test_a_wrong_value_is_named_with_its_rule(given: dict[str, object], message:
         {"repetition_penalty": 1.1},
         {"logit_bias": {5: 1.0}},
         {"bad_words": ["x"]},
-        {"prompt_logprobs": 0},
+        {"prompt_logprob_start": 1},
         {"allowed_token_ids": []},
         {"structured_outputs": {"json": {}}},
         {"extra_args": {"a": 1}},

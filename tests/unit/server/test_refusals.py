@@ -16,7 +16,7 @@ NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
     *((TEXT, name, value) for name, value in {
         "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1,
         "logit_bias": {"1": 2.0}, "best_of": 2, "suffix": "x", "use_beam_search": True,
-        "prompt_logprobs": 1, "allowed_token_ids": [1], "bad_words": ["x"],
+        "allowed_token_ids": [1], "bad_words": ["x"],
         "truncate_prompt_tokens": 4, "structured_outputs": {"regex": "a"},
         "response_format": {"type": "json_object"}, "kv_transfer_params": {"a": 1},
         "length_penalty": 2.0, "vllm_xargs": {"a": 1}, "logprob_token_ids": [1],
@@ -38,7 +38,9 @@ NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
     (CHAT, "continue_final_message", True),
     (TEXT, "stream_options", {"include_usage": True}),
     (TEXT, "priority", 3),
-    ({**TEXT, "logprobs": 1}, "echo", True),
+    ({**TEXT, "stream": True}, "prompt_logprobs", 1),
+    (TEXT, "prompt_logprobs", -2),
+    (TEXT, "prompt_logprobs", 1000),
 ]  # fmt: skip
 
 NEUTRAL: list[tuple[dict[str, Any], str, Any]] = [

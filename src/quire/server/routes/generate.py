@@ -32,16 +32,10 @@ async def completions(http: Request) -> Response | ASGIApp:
     head = ReplyHead.of(context, http, request, "cmpl")
     engine = context.live_engine()
     refuse_unsupported(request)
-    is_echo_only = request.echo is True and request.max_tokens == 0
-    if is_echo_only:
-        request.max_tokens = 1
     params = _params(context, request)
     engine.check_admission(1)
     prompts = await completion_prompts(context, request)
     writer = CompletionWriter(request, head, prompts, engine.tokenizer)
-    if is_echo_only:
-        engine.input_processor.process(head.id, prompts[0].for_engine(), params)
-        return _echo_only(context, writer, request)
     generation = await _start(context, http, head, request, prompts, params)
     if request.stream:
         return _event_stream(context, generation, writer.stream(generation))
@@ -118,11 +112,3 @@ async def _finals(http: Request, generation: Generation) -> list[RequestOutput] 
         watcher.cancel()
         with suppress(asyncio.CancelledError):
             await watcher
-
-
-def _echo_only(
-    context: ServerContext, writer: CompletionWriter, request: CompletionRequest
-) -> Response | EventStream:
-    if not request.stream:
-        return json_response(writer.prompts_only())
-    return EventStream(writer.stream_prompts_only(), lambda: None, context.args.slow_reader_timeout)

@@ -8,13 +8,14 @@ import msgspec
 from msgspec import Meta
 
 from quire.server.schema.common import (
+    ChunkFields,
     Count,
     FinishReasonText,
     GenerationFields,
     Int64,
-    RequestMetrics,
+    PromptLogprobs,
     TokenId,
-    Usage,
+    WholeReplyFields,
 )
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -145,22 +146,16 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     token_ids: list[TokenId] | None = None
 
 
-class ChatResponse(msgspec.Struct, kw_only=True):
+class ChatResponse(WholeReplyFields, kw_only=True):
     """A whole reply."""
 
-    id: str
     object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
     choices: list[ChatChoice]
     service_tier: None = None
-    system_fingerprint: str | None = None
-    usage: Usage
-    prompt_logprobs: None = None
+    prompt_logprobs: PromptLogprobs | None = None
     prompt_token_ids: list[TokenId] | None = None
     prompt_text: str | None = None
     kv_transfer_params: None = None
-    metrics: RequestMetrics | msgspec.UnsetType = msgspec.UNSET
 
 
 class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -181,16 +176,10 @@ class ChatChunkChoice(msgspec.Struct, kw_only=True):
     token_ids: list[TokenId] | None = None
 
 
-class ChatChunk(msgspec.Struct, kw_only=True):
+class ChatChunk(ChunkFields, kw_only=True):
     """One event of a streamed reply."""
 
-    id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int
-    model: str
     choices: list[ChatChunkChoice]
-    system_fingerprint: str | None = None
-    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     prompt_token_ids: list[TokenId] | msgspec.UnsetType = msgspec.UNSET
     prompt_text: str | msgspec.UnsetType = msgspec.UNSET
-    metrics: RequestMetrics | msgspec.UnsetType = msgspec.UNSET

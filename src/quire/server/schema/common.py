@@ -52,6 +52,42 @@ class RequestMetrics(msgspec.Struct, kw_only=True):
     tokens_per_second: float | None = None
 
 
+class PromptLogprob(msgspec.Struct, kw_only=True):
+    """One token's log-probability at one place of the prompt."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+"""Of each prompt token, by token id: its own first, then those of the best ones; null for the
+first token, which nothing precedes."""
+
+
+class ReplyFields(msgspec.Struct, kw_only=True):
+    """What every reply and every event of a streamed one begin with."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str | None = None
+
+
+class WholeReplyFields(ReplyFields, kw_only=True):
+    """What every whole reply has."""
+
+    usage: Usage
+    metrics: RequestMetrics | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChunkFields(ReplyFields, kw_only=True):
+    """What every event of a streamed reply may have."""
+
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    metrics: RequestMetrics | msgspec.UnsetType = msgspec.UNSET
+
+
 class ErrorInfo(msgspec.Struct, kw_only=True):
     """What went wrong."""
 
@@ -112,6 +148,8 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     return_token_ids: bool | None = None
     include_metrics: bool | None = None
     """Put timings into the reply."""
+    prompt_logprobs: Int64 | None = None
+    """How many of the best tokens' log-probabilities to return for each place of the prompt."""
 
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
@@ -119,7 +157,6 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     logit_bias: dict[str, float] | None = None
     allowed_token_ids: list[TokenId] | None = None
     bad_words: list[str] | None = None
-    prompt_logprobs: Int64 | None = None
     logprob_token_ids: list[TokenId] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: dict[str, Any] | None = None

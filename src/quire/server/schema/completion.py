@@ -7,13 +7,14 @@ from typing import Any, Literal
 import msgspec
 
 from quire.server.schema.common import (
+    ChunkFields,
     Count,
     FinishReasonText,
     GenerationFields,
     Int64,
-    RequestMetrics,
+    PromptLogprobs,
     TokenId,
-    Usage,
+    WholeReplyFields,
 )
 
 
@@ -51,30 +52,19 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     stop_reason: int | str | None = None
     """The stop string or token that ended it; null for end-of-sequence and all other ends."""
     token_ids: list[TokenId] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     prompt_token_ids: list[TokenId] | None = None
 
 
-class CompletionResponse(msgspec.Struct, kw_only=True):
+class CompletionResponse(WholeReplyFields, kw_only=True):
     """A whole reply."""
 
-    id: str
     object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
     choices: list[CompletionChoice]
-    system_fingerprint: str | None = None
-    usage: Usage
-    metrics: RequestMetrics | msgspec.UnsetType = msgspec.UNSET
 
 
-class CompletionChunk(msgspec.Struct, kw_only=True):
+class CompletionChunk(ChunkFields, kw_only=True):
     """One event of a streamed reply."""
 
-    id: str
     object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
     choices: list[CompletionChoice]
-    system_fingerprint: str | None = None
-    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
-    metrics: RequestMetrics | msgspec.UnsetType = msgspec.UNSET

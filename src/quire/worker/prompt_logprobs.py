@@ -1,0 +1,150 @@
+"""`PromptLogprobRows`: whose prompt tokens' log-probabilities are wanted, and which rows of logits
+give them.
+
+Called by `InputBatch`. A prompt token is a choice that was already made: its row of logits goes
+through the sampler like any other, with all but this token out of question, and the sampler
+reports what it reports of a chosen token: the log-probability and rank that the raw logits give.
+
+Legend: T tokens in the step, R requests of the step, F prompt tokens predicted in the step, L rows
+that need logits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import SamplingColumns
+from quire.protocol import ScheduledRequest
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class PromptSpan:
+    """Prompt tokens of one request that the step predicts: those at places first, first + 1, ..."""
+
+    request_id: str
+    first: int
+    row: int
+    token_rows: Ints
+    """Which of the step's T tokens predict them."""
+    targets: Ints
+    """The prompt tokens themselves."""
+    num_logprobs: int
+
+
+@dataclass(slots=True)
+class _Wanted:
+    request_id: str
+    prompt: Ints
+    num_logprobs: int
+
+
+class PromptLogprobRows:
+    """Requests that want them, by row of the batch. Owned by the worker's thread."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._wanted: dict[int, _Wanted] = {}
+
+    def set(self, row: int, request: ScheduledRequest) -> None:
+        """Fills a row that is being started."""
+        count = request.sampling_params.prompt_logprobs
+        if count is None:
+            return
+        prompt = np.array(request.token_ids[: request.num_prompt_tokens], np.int32)
+        num_logprobs = count if 0 <= count <= self._vocab_size else self._vocab_size
+        self._wanted[row] = _Wanted(request.request_id, prompt, num_logprobs)
+
+    def clear(self, row: int) -> None:
+        """Forgets a row that is being released."""
+        self._wanted.pop(row, None)
+
+    def spans(self, rows: Ints, starts: Ints, computed: Ints, ends: Ints) -> list[PromptSpan]:
+        """What the step predicts; `starts` [R + 1], the others [R]. Empty if nobody wants any."""
+        if not self._wanted:
+            return []
+        found = []
+        for index, row in enumerate(rows.tolist()):
+            wanted = self._wanted.get(row)
+            if wanted is None:
+                continue
+            first = int(computed[index]) + 1
+            last = min(int(ends[index]) + 1, len(wanted.prompt))
+            if first < last:
+                token_rows = starts[index] + np.arange(last - first, dtype=np.int32)
+                targets = wanted.prompt[first:last]
+                found.append(
+                    PromptSpan(
+                        wanted.request_id, first, row, token_rows, targets, wanted.num_logprobs
+                    )
+                )
+        return found
+
+
+@dataclass(slots=True)
+class PromptRows:
+    """The rows of logits of a step in which prompt tokens are predicted beside new ones."""
+
+    spans: list[PromptSpan]
+    logits_rows: Ints
+    """[L]; ascending."""
+    rows: Ints
+    """[L]; the row of the batch that each belongs to."""
+    is_new: NDArray[np.bool_]
+    """[L]; where a new token is chosen."""
+    targets: Ints
+    """[L]; the prompt token to predict; of no meaning where `is_new`."""
+    num_logprobs: Ints
+    """[L]; the same."""
+
+    @classmethod
+    def merge(cls, spans: list[PromptSpan], new_logits_rows: Ints, new_rows: Ints) -> PromptRows:
+        """`new_logits_rows` are those whose next token is to be chosen, `new_rows` their rows."""
+        num_new = len(new_logits_rows)
+        logits_rows = np.concatenate([new_logits_rows, *(span.token_rows for span in spans)])
+        order = np.argsort(logits_rows, kind="stable").astype(np.int32)
+
+        def column(new: Ints, of_span: list[Ints]) -> Ints:
+            merged: Ints = np.concatenate([new, *of_span])[order].astype(np.int32)
+            return merged
+
+        counts = [len(span.targets) for span in spans]
+        nothing = np.zeros(num_new, np.int32)
+        return cls(
+            spans=spans,
+            logits_rows=logits_rows[order],
+            rows=column(new_rows, [np.full(n, s.row) for n, s in zip(counts, spans, strict=True)]),
+            is_new=order < num_new,
+            targets=column(nothing, [span.targets for span in spans]),
+            num_logprobs=column(
+                nothing, [np.full(n, s.num_logprobs) for n, s in zip(counts, spans, strict=True)]
+            ),
+        )
+
+    def force(self, columns: SamplingColumns) -> None:
+        """Leaves each prompt token as the only choice of its row."""
+        is_old = ~self.is_new
+        columns.temperature[is_old] = 0.0
+        if columns.num_logprobs is None:
+            columns.num_logprobs = np.full(len(self.rows), -1, np.int32)
+        columns.num_logprobs[is_old] = self.num_logprobs[is_old]
+        starts, ids, values = [0], [], []
+        for index in range(len(self.rows)):
+            if is_old[index]:
+                ids.append(self.targets[index : index + 1])
+                values.append(np.array([np.inf], np.float32))
+            elif columns.bias_starts is not None:
+                own = slice(columns.bias_starts[index], columns.bias_starts[index + 1])
+                ids.append(columns.bias_ids[own])  # type: ignore[index]
+                values.append(columns.bias_values[own])  # type: ignore[index]
+            else:
+                starts.append(starts[-1])
+                continue
+            starts.append(starts[-1] + len(ids[-1]))
+        columns.bias_starts = np.array(starts, np.int32)
+        columns.bias_ids = np.concatenate(ids).astype(np.int32)
+        columns.bias_values = np.concatenate(values).astype(np.float32)
