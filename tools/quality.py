@@ -39,6 +39,8 @@ FORMATS: dict[str, tuple[Dtype, WeightFormat]] = {
     "bfloat16": ("bfloat16", "dense"),
     "int8": ("bfloat16", "int8"),
     "int8_w8a8": ("bfloat16", "int8_w8a8"),
+    "int4": ("bfloat16", "int4"),
+    "int4_w4a8": ("bfloat16", "int4_w4a8"),
 }
 BLOCK_SIZE = 16
 MAX_TOKENS = 1024

@@ -23,7 +23,7 @@ from small_model import OPTIONS, RandomStore, one_request, small_program
 from quire.backends.base import CompiledModel, Dtype, KVCacheSpec
 from quire.backends.cpu import CpuBackend
 from quire.backends.reference import ReferenceBackend
-from quire.program import Glu, Linear, Op, Param, Value
+from quire.program import Glu, Linear, Logits, Op, Param, Value
 from quire.program.passes import quantise_weights
 from quire.program.values import WeightFormat
 
@@ -32,7 +32,7 @@ WIDE = 200
 LENGTHS = [1, 3, 17, 70]
 
 
-@pytest.fixture(params=["int8", "int8_w8a8"])
+@pytest.fixture(params=["int8", "int8_w8a8", "int4", "int4_w4a8"])
 def weight_format(request: pytest.FixtureRequest) -> WeightFormat:
     found: WeightFormat = request.param
     return found
@@ -96,7 +96,7 @@ def test_a_product_is_the_definition(
 def test_a_feed_forward(backend: CpuBackend, weight_format: WeightFormat, transposed: bool) -> None:
     """The second product's x differs in its last bits, which may move it by a step: 1e-2 of the
     largest in 8 bits, a 256th of that in 16."""
-    tolerance = 5e-5 if weight_format == "int8" else 1e-2
+    tolerance = 5e-5 if weight_format in ("int8", "int4") else 1e-2
     body = feed_forward(weight_format, transposed=transposed)
     assert_close(pair_of(backend, body, DIM), LENGTHS, tolerance)
 
@@ -121,7 +121,9 @@ def test_a_tied_head_is_looked_up_as_it_is_multiplied(
         for one in (backend, ReferenceBackend())
     )
     scale = np.abs(reference).max()
-    assert np.abs(native - reference).max() / scale < (1e-4 if weight_format == "int8" else 5e-2)
+    assert np.abs(native - reference).max() / scale < (
+        1e-4 if weight_format in ("int8", "int4") else 5e-2
+    )
 
 
 def test_the_plan_counts_the_bytes_that_are_held(
@@ -149,6 +151,49 @@ def test_what_is_not_finite_stays_in_its_row(
     rows = logits_of(model.step(batch_of([(seq, 5)])))
     assert np.isnan(rows).all(axis=1).tolist() == [False, True, False, True, False]
     assert np.isfinite(rows[[0, 2, 4]]).all()
+
+
+def test_a_weight_that_is_not_finite_spoils_its_output_alone(
+    backend: CpuBackend, weight_format: WeightFormat
+) -> None:
+    """Seen in the head, after which nothing mixes the outputs."""
+    weights = Weights()
+    program = program_of(lambda x, _: ([], x), DIM, weights)
+    *ops, head = program.ops
+    assert isinstance(head, Logits)
+    program = replace(program, ops=(*ops, replace(head, weight=of(head.weight, weight_format))))
+    weights.arrays["identity"][[4, 20], 9] = np.nan, np.inf
+    [seq] = make_seqs([5])
+    rows = logits_of(compile_on(backend, program, weights).step(batch_of([(seq, 5)])))
+    assert np.isnan(rows).all(axis=0).nonzero()[0].tolist() == [4, 20]
+    assert np.isfinite(np.delete(rows, [4, 20], axis=1)).all()
+
+
+ROW_COUNTS = [*range(1, 10), 12, 13, 16, 17, 24, 25, 31, 32, 33, 48, 64]
+
+
+def test_equal_bits_for_any_number_of_rows(isa: str, weight_format: WeightFormat) -> None:
+    """K spans several blocks of every kernel, and the last one is not full."""
+    weights = Weights()
+    program = program_of(one_linear(weight_format, 1111, 70), 1111, weights)
+    model = compile_on(CpuBackend(2, isa), program, weights)
+    [whole], [seq] = make_seqs([513]), make_seqs([513])
+    expected = logits_of(model.step(batch_of([(whole, 513)])))
+    cuts = [*ROW_COUNTS, 513 - sum(ROW_COUNTS)]
+    parts = [logits_of(model.step(batch_of([(seq, count)]))) for count in cuts]
+    assert np.concatenate(parts).tobytes() == expected.tobytes()
+
+
+def test_every_tier_has_the_same_sums(isa: str, weight_format: WeightFormat) -> None:
+    """Integers, the same scales, the same last multiplications: the very bits."""
+
+    def product(tier: str) -> bytes:
+        weights = Weights()
+        program = program_of(one_linear(weight_format, 333, 70), 333, weights)
+        model = compile_on(CpuBackend(2, tier), program, weights)
+        return logits_of(model.step(batch_of([(make_seqs([70])[0], 70)]))).tobytes()
+
+    assert product(isa) == product("generic")
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -12,9 +12,14 @@ from model_harness import Runner, load
 from quire.backends.base import Backend
 from quire.program.values import WeightFormat
 
-LIMITS: dict[WeightFormat, float] = {"int8": 0.06, "int8_w8a8": 0.09}
+LIMITS: dict[WeightFormat, float] = {
+    "int8": 0.06,
+    "int8_w8a8": 0.09,
+    "int4": 0.6,
+    "int4_w4a8": 0.6,
+}
 """Root mean square of the error over the deviation of the logits. The models are tiny, so that
-few numbers share a rounding error: 0.049 and 0.072 are the worst that were seen."""
+few numbers share a rounding error: 0.049, 0.072 and 0.53 are the worst that were seen."""
 
 
 @pytest.fixture(scope="module", params=CASES, ids=str)

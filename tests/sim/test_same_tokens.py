@@ -33,6 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 FORMATS = {
     "float32": ("float32", None), "bfloat16": ("bfloat16", None),
     "int8": ("bfloat16", "int8"), "int8_w8a8": ("bfloat16", "int8_w8a8"),
+    "int4": ("bfloat16", "int4"), "int4_w4a8": ("bfloat16", "int4_w4a8"),
 }  # fmt: skip
 
 

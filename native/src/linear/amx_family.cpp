@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "linear/amx_steps.h"
+#include "linear/int4_weights.h"
 #include "linear/int8_sums.h"
 #include "linear/x_chunk.h"
 
@@ -27,6 +28,11 @@ constexpr int64_t kBlockSteps = 16;
 constexpr int64_t kShortBlockSteps = 8;  // with few passes: the next block comes in more evenly
 constexpr int64_t kFewPasses = 2;
 constexpr int64_t kAheadSteps = 4;
+constexpr int64_t kAheadSlabs = 8;
+
+// Bytes that a step of K takes in memory, 32 columns.
+template <class Product>
+constexpr int64_t kHeldStepBytes = Product::kInt4 ? kSlabBytes : kStepWeightBytes;
 
 // `count` steps that prefetch as many bytes of weights as they consume, from `ahead`.
 template <bool kInt8, int kTiles, int kStrips>
@@ -43,19 +49,46 @@ QUIRE_INLINE void stream_steps(Cursor& at, int64_t count, int64_t ahead_strip) {
 
 // One or two tiles of rows with one or two strips, over the whole of K.
 template <class Product, int kTiles, int kStrips>
-void stream(const Block& block, int64_t strip) {
+void stream(const Block& block) {
   const int64_t steps = block.k / AmxFamily<Product>::kDepth;
   const int64_t ahead = std::min(steps, kAheadSteps);
-  Cursor at{block.x,           block.rows * 64,
-            block.tile_bytes,  block.weight + strip * block.strip_bytes,
-            block.strip_bytes, nullptr};
+  Cursor at{block.x, block.rows * 64, block.tile_bytes, block.weight, block.strip_bytes, nullptr};
   zero_sums<kTiles * kStrips>();
   at.ahead = at.weight + ahead * kStepWeightBytes;
   stream_steps<Product::kInt8, kTiles, kStrips>(at, steps - ahead, block.strip_bytes);
   at.ahead = block.next;
   stream_steps<Product::kInt8, kTiles, kStrips>(at, ahead, block.strip_bytes);
-  store_sums<kTiles * kStrips>(block.sums_of(strip, 0),
-                               kTiles == 2 ? block.sums_of(strip, 1) : block.sums_of(strip + 1, 0));
+  store_sums<kTiles * kStrips>(block.sums_of(0, 0),
+                               kTiles == 2 ? block.sums_of(0, 1) : block.sums_of(1, 0));
+}
+
+// The same for weights of 4 bits: vectors expand the next step while the tiles work on this one.
+template <int kTiles, int kStrips>
+void stream_int4(const Block& block) {
+  alignas(64) uint8_t expanded[2][kStrips][kExpandedSlabBytes];
+  const int64_t steps = block.k / kSlabDepth;
+  const uint8_t* slab = block.weight;
+  const auto expand = [&](int64_t i) {
+    const uint8_t* ahead = i + kAheadSlabs < steps
+                               ? slab + (i + kAheadSlabs) * kSlabBytes
+                               : block.next + (i + kAheadSlabs - steps) * kSlabBytes;
+#pragma GCC unroll 2
+    for (int s = 0; s < kStrips; ++s) {
+      prefetch_lines<kSlabBytes / 64>(ahead + s * block.strip_bytes);
+      expand_slab(slab + s * block.strip_bytes + i * kSlabBytes, expanded[i % 2][s]);
+    }
+  };
+  Cursor at{block.x, block.rows * 64, block.tile_bytes, nullptr, kExpandedSlabBytes, nullptr};
+  zero_sums<kTiles * kStrips>();
+  expand(0);
+  for (int64_t i = 0; i < steps; ++i) {
+    if (i + 1 < steps) expand(i + 1);
+    at.weight = expanded[i % 2][0];
+    step<true, kTiles, kStrips>(at);
+    at.x += at.x_step;
+  }
+  store_sums<kTiles * kStrips>(block.sums_of(0, 0),
+                               kTiles == 2 ? block.sums_of(0, 1) : block.sums_of(1, 0));
 }
 
 // Brings rows [from, to) of a destination near, to be written or only read.
@@ -109,12 +142,16 @@ void blocked(const Block& block, int64_t block_steps) {
   const int64_t total = block.k / AmxFamily<Product>::kDepth;
   const int64_t passes = ceil_div(block.tiles, 2);
   const int64_t x_step = block.rows * 64;
+  alignas(64) uint8_t expanded[Product::kInt4 ? kBlockSteps * kExpandedSlabBytes : 64];
   for (int64_t done = 0; done < total; done += block_steps) {
     const int64_t steps = std::min(block_steps, total - done);
-    const uint8_t* weight = block.weight + done * kStepWeightBytes;
-    const uint8_t* ahead = done + steps < total ? weight + steps * kStepWeightBytes : block.next;
-    const int64_t lines = ceil_div(block_steps * kStepLines, passes * steps);
-    const uint8_t* ahead_end = ahead + block_steps * kStepWeightBytes;
+    const uint8_t* held = block.weight + done * kHeldStepBytes<Product>;
+    const uint8_t* ahead =
+        done + steps < total ? held + steps * kHeldStepBytes<Product> : block.next;
+    const int64_t lines = ceil_div(block_steps * kHeldStepBytes<Product>, passes * steps * 64);
+    const uint8_t* ahead_end = ahead + block_steps * kHeldStepBytes<Product>;
+    if constexpr (Product::kInt4) expand_slabs(held, steps, expanded);
+    const uint8_t* weight = Product::kInt4 ? expanded : held;
     for (int64_t tile = 0; tile < block.tiles; tile += 2) {
       const Cursor at{block.x + tile * block.tile_bytes + done * x_step,
                       x_step,
@@ -141,6 +178,15 @@ void many_tiles(const Block& block) {
     blocked<Product, true>(block, kBlockSteps);
   } else {
     blocked<Product, false>(block, kBlockSteps);
+  }
+}
+
+template <class Product, int kTiles, int kStrips>
+void few_tiles(const Block& block) {
+  if constexpr (Product::kInt4) {
+    stream_int4<kTiles, kStrips>(block);
+  } else {
+    stream<Product, kTiles, kStrips>(block);
   }
 }
 
@@ -219,11 +265,11 @@ void AmxFamily<Product>::multiply(const Block& block) {
   if (block.tiles > 2) {
     many_tiles<Product>(block);
   } else if (block.tiles == 2) {
-    stream<Product, 2, 1>(block, 0);
+    few_tiles<Product, 2, 1>(block);
   } else if (block.strips == 2) {
-    stream<Product, 1, 2>(block, 0);
+    few_tiles<Product, 1, 2>(block);
   } else {
-    stream<Product, 1, 1>(block, 0);
+    few_tiles<Product, 1, 1>(block);
   }
   if constexpr (Product::kInt8) {
     scale_sums<kPlanes, false>(block, [&](int64_t tile) {
@@ -236,6 +282,8 @@ void AmxFamily<Product>::multiply(const Block& block) {
 template struct AmxFamily<AmxBf16>;
 template struct AmxFamily<AmxInt8<1>>;
 template struct AmxFamily<AmxInt8<2>>;
+template struct AmxFamily<AmxInt4<1>>;
+template struct AmxFamily<AmxInt4<2>>;
 
 }  // namespace quire::gemm
 

@@ -1,4 +1,4 @@
-// bfloat16 and int8 products on AMX tiles.
+// bfloat16 and int8 products on AMX tiles, the latter with weights of 8 or 4 bits.
 //
 // x is packed in tiles of up to 16 rows by 64 bytes of K; a step multiplies two of them with the
 // two 16-column halves of a strip, so that four accumulators share four loads. All tiles of a
@@ -17,6 +17,7 @@ namespace quire::gemm {
 
 struct AmxBf16 {
   static constexpr bool kInt8 = false;
+  static constexpr bool kInt4 = false;
   static constexpr int kPlanes = 1;
 };
 
@@ -24,7 +25,14 @@ struct AmxBf16 {
 template <int kPlanes_>
 struct AmxInt8 {
   static constexpr bool kInt8 = true;
+  static constexpr bool kInt4 = false;
   static constexpr int kPlanes = kPlanes_;
+};
+
+// The same with weights of 4 bits, expanded on their way to the tiles.
+template <int kPlanes_>
+struct AmxInt4 : AmxInt8<kPlanes_> {
+  static constexpr bool kInt4 = true;
 };
 
 template <class Product>

@@ -17,6 +17,8 @@ using F32Family = VectorFamily<F32Product>;
 using Bf16Family = AmxFamily<AmxBf16>;
 using Int8A8Family = AmxFamily<AmxInt8<1>>;
 using Int8A16Family = AmxFamily<AmxInt8<2>>;
+using Int4A8Family = AmxFamily<AmxInt4<1>>;
+using Int4A16Family = AmxFamily<AmxInt4<2>>;
 #else
 #if defined(__AVX512BF16__)
 using Bf16Family = VectorFamily<Bf16Dot>;
@@ -25,6 +27,8 @@ using Bf16Family = VectorFamily<Bf16Widened>;
 #endif
 using Int8A8Family = VectorFamily<Int8Product<1>>;
 using Int8A16Family = VectorFamily<Int8Product<2>>;
+using Int4A8Family = VectorFamily<Int8Product<1>, Int4Weights>;
+using Int4A16Family = VectorFamily<Int8Product<2>, Int4Weights>;
 #endif
 
 template <class Family_>
@@ -42,6 +46,10 @@ auto with_family(Format format, Use use) {
       return use(FamilyTag<Int8A8Family>{});
     case Format::kInt8A16:
       return use(FamilyTag<Int8A16Family>{});
+    case Format::kInt4A8:
+      return use(FamilyTag<Int4A8Family>{});
+    case Format::kInt4A16:
+      return use(FamilyTag<Int4A16Family>{});
     case Format::kF32:
       break;
   }

@@ -16,8 +16,9 @@
 // leaves are those of the rows of x, closely packed.
 //
 // A strip is 32 output columns, stored whole for all K: [k_padded / kGroup][32][kGroup] elements,
-// kGroup = 4 for int8, 2 for bf16 and 1 for float32. The same strip order serves every tier and
-// every m.
+// kGroup = 4 for int8, 2 for bf16 and 1 for float32; 4-bit weights lie as int4_weights.h says and
+// are expanded to int8, a block of K at a time, by whoever multiplies. The same strip order serves
+// every tier and every m.
 #pragma once
 
 #include <cstddef>

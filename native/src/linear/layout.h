@@ -2,17 +2,17 @@
 #pragma once
 
 #include "linear/families.h"
+#include "linear/int4_weights.h"
 
 namespace quire::gemm {
 
 struct Layout {
-  int64_t group;  // elements of one column that lie together
-  int64_t depth;  // K is padded to a multiple of this
-  int64_t element_bytes;
-  bool has_scales;  // a float32 scale and an int32 offset for each column, after all strips
+  int64_t depth;        // K is padded to a multiple of this
+  int64_t depth_bytes;  // of so much of K in one strip
+  bool has_scales;      // a float32 scale and an int32 offset for each column, after all strips
 
   int64_t padded(int64_t k) const { return round_up(k, depth); }
-  int64_t strip_bytes(int64_t k) const { return padded(k) * kStripColumns * element_bytes; }
+  int64_t strip_bytes(int64_t k) const { return padded(k) / depth * depth_bytes; }
 };
 
 inline Layout layout_of(Format format) {
@@ -20,14 +20,21 @@ inline Layout layout_of(Format format) {
       with_family(format, [](auto tag) -> int64_t { return decltype(tag)::Family::kDepth; });
   switch (format) {
     case Format::kBF16:
-      return {2, depth, 2, false};
+      return {depth, depth * kStripColumns * 2, false};
     case Format::kInt8A8:
     case Format::kInt8A16:
-      return {4, depth, 1, true};
+      return {depth, depth * kStripColumns, true};
+    case Format::kInt4A8:
+    case Format::kInt4A16:
+      return {depth, depth / kSlabDepth * kSlabBytes, true};
     case Format::kF32:
       break;
   }
-  return {1, depth, 4, false};
+  return {depth, depth * kStripColumns * 4, false};
+}
+
+inline bool is_int4(Format format) {
+  return format == Format::kInt4A8 || format == Format::kInt4A16;
 }
 
 // The columns that belong to one half strip: gate or up of a glu matrix take one half each.

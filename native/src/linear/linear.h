@@ -18,9 +18,23 @@ namespace quire {
 
 enum class DType : int32_t { kF32 = 0, kBF16 = 1, kF16 = 2 };
 
-// How a matrix is held and multiplied. The int8 formats have one scale for each row of the matrix
-// and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits.
-enum class Format : int32_t { kF32 = 0, kBF16 = 1, kInt8A8 = 2, kInt8A16 = 3 };
+// How a matrix is held and multiplied. The integer formats have one scale for each row of the
+// matrix and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits. 4-bit
+// weights have whole steps within a row besides (int4_weights.h).
+enum class Format : int32_t {
+  kF32 = 0,
+  kBF16 = 1,
+  kInt8A8 = 2,
+  kInt8A16 = 3,
+  kInt4A8 = 4,
+  kInt4A16 = 5
+};
+
+inline bool is_integer(Format format) { return format >= Format::kInt8A8; }
+
+// Longest row of an integer format: sums of products of two bytes, at most 128 * 127 each, and 128
+// times the sum of a row, then fit in 32 bits.
+constexpr int64_t kMaxIntegerDepth = (int64_t{1} << 17) - 1;
 
 enum class Activation : int32_t { kNone = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4 };
 

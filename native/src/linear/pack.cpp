@@ -1,90 +1,23 @@
 // Brings a weight [n, k] into strips (see family.h). Called once per weight at load, by several
 // threads on disjoint rows.
 #include <algorithm>
-#include <cmath>
+#include <cstring>
+#include <type_traits>
 
 #include "linear/layout.h"
-#include "linear/simd.h"
+#include "linear/pack_int4.h"
+#include "linear/pack_source.h"
 
 namespace quire {
 
 using gemm::ceil_div;
 using gemm::kHalfStrip;
 using gemm::kStripColumns;
+using gemm::Source;
 
 namespace {
 
-// Rows of the source matrix, read as float32 or as bfloat16 whatever they are held in.
-struct Source {
-  const void* data;
-  DType dtype;
-  bool transposed;
-  int64_t rows;  // of the whole source
-  int64_t k;
-
-  int64_t index(int64_t row, int64_t column) const {
-    return transposed ? column * rows + row : row * k + column;
-  }
-
-  float as_f32(int64_t i) const {
-    if (dtype == DType::kF32) return static_cast<const float*>(data)[i];
-    const uint16_t half = static_cast<const uint16_t*>(data)[i];
-    return dtype == DType::kBF16 ? gemm::bf16_to_f32(half) : gemm::f16_to_f32(half);
-  }
-
-  uint16_t as_bf16(int64_t i) const {
-    if (dtype == DType::kBF16) return static_cast<const uint16_t*>(data)[i];
-    return gemm::f32_to_bf16(as_f32(i));
-  }
-};
-
-// Elements `first .. first + count - 1` of one row of the source, converted, zeros after the end.
-// The plain loops by type are there for the compiler to vectorise.
-void read_row(const Source& source, int64_t row, int64_t first, int64_t count, float* out) {
-  const int64_t have = std::clamp<int64_t>(source.k - first, 0, count);
-  const int64_t at = source.index(row, first);
-  if (source.transposed) {
-    for (int64_t c = 0; c < have; ++c) out[c] = source.as_f32(source.index(row, first + c));
-  } else if (source.dtype == DType::kF32) {
-    std::copy_n(static_cast<const float*>(source.data) + at, have, out);
-  } else {
-    const auto* from = static_cast<const uint16_t*>(source.data) + at;
-    const bool is_bf16 = source.dtype == DType::kBF16;
-    if (is_bf16) {
-      for (int64_t c = 0; c < have; ++c) out[c] = gemm::bf16_to_f32(from[c]);
-    } else {
-      for (int64_t c = 0; c < have; ++c) out[c] = gemm::f16_to_f32(from[c]);
-    }
-  }
-  std::fill(out + have, out + count, 0.0f);
-}
-
-void read_row(const Source& source, int64_t row, int64_t first, int64_t count, uint16_t* out) {
-  const int64_t have = std::min(count, source.k - first);
-  if (source.dtype == DType::kBF16 && !source.transposed) {
-    std::copy_n(static_cast<const uint16_t*>(source.data) + source.index(row, first),
-                std::max<int64_t>(have, 0), out);
-  } else {
-    for (int64_t c = 0; c < have; ++c) out[c] = source.as_bf16(source.index(row, first + c));
-  }
-  for (int64_t c = std::max<int64_t>(have, 0); c < count; ++c) out[c] = 0;
-}
-
-// The scale that brings a row of weights to signed bytes.
-float row_scale(const Source& source, int64_t row) {
-  constexpr int64_t kChunk = 256;
-  float values[kChunk];
-  gemm::F32x16 largest = {};
-  for (int64_t c = 0; c < source.k; c += kChunk) {
-    read_row(source, row, c, kChunk, values);
-    for (int64_t i = 0; i < kChunk; i += gemm::kLanes) {
-      largest = gemm::maximum(gemm::absolute(gemm::load<gemm::F32x16>(values + i)), largest);
-    }
-  }
-  float top = 0.0f;
-  for (int lane = 0; lane < gemm::kLanes; ++lane) top = std::max(top, largest[lane]);
-  return top / 127.0f;
-}
+struct FourBits {};  // a kind of packed element
 
 // Nearest whole number in [-127, 127]; not a number becomes -127.
 int8_t quantised(float value) {
@@ -109,12 +42,14 @@ struct HalfStripWriter {
 
   void write(int64_t row, int64_t count, int64_t column, bool zero_rest) {
     alignas(64) T block[kHalfStrip][kChunkElements] = {};
+    float inverse[kHalfStrip] = {};
     const int64_t end = zero_rest ? kHalfStrip : column + count;
-    if constexpr (sizeof(T) == 1) prepare_scales(row, count, column, end);
+    if constexpr (sizeof(T) == 1) prepare_scales(row, count, column, end, inverse);
     for (int64_t g = 0; g < groups; g += kChunkGroups) {
       const int64_t width = std::min(kChunkGroups, groups - g);
       for (int64_t r = 0; r < count; ++r) {
-        read(row + r, column + r, g * kGroup, width * kGroup, block[column + r]);
+        const int64_t c = column + r;
+        read(row + r, c, g * kGroup, width * kGroup, inverse[c], block[c]);
       }
       for (int64_t i = 0; i < width; ++i) {
         uint32_t* line = half + (g + i) * kStripColumns;
@@ -123,18 +58,20 @@ struct HalfStripWriter {
     }
   }
 
-  void prepare_scales(int64_t row, int64_t count, int64_t column, int64_t end) {
+  void prepare_scales(int64_t row, int64_t count, int64_t column, int64_t end, float* inverse) {
     for (int64_t c = column; c < end; ++c) {
-      scales[c] = c < column + count ? row_scale(source, row + c - column) : 0.0f;
+      gemm::WeightScale found = {};
+      if (c < column + count) found = gemm::weight_scale(source, row + c - column, 127.0f);
+      inverse[c] = found.inverse;
+      scales[c] = found.scale;
       offsets[c] = 0;
     }
   }
 
-  void read(int64_t row, int64_t column, int64_t first, int64_t count, T* out) {
+  void read(int64_t row, int64_t column, int64_t first, int64_t count, float inverse, T* out) {
     if constexpr (sizeof(T) == 1) {
       float values[kChunkElements];
-      read_row(source, row, first, count, values);
-      const float inverse = scales[column] > 0.0f ? 1.0f / scales[column] : 0.0f;
+      gemm::read_row(source, row, first, count, values);
       int32_t total = 0;
       for (int64_t i = 0; i < count; ++i) {
         out[i] = quantised(values[i] * inverse);
@@ -142,47 +79,43 @@ struct HalfStripWriter {
       }
       offsets[column] += 128 * total;
     } else {
-      read_row(source, row, first, count, out);
+      gemm::read_row(source, row, first, count, out);
     }
   }
 };
+
+// The writer of half strip `index`, by the kind of its packed elements.
+template <class T>
+auto writer(const PackedMatrix& matrix, const Source& source, int64_t index) {
+  const gemm::Layout layout = gemm::layout_of(matrix.format);
+  const int64_t depth = layout.padded(matrix.k);
+  auto* strip = static_cast<uint8_t*>(matrix.data) + index / 2 * layout.strip_bytes(matrix.k);
+  const int64_t first = index % 2 * kHalfStrip;
+  float* scales = gemm::scales_of(matrix) + index * kHalfStrip;
+  int32_t* offsets = gemm::offsets_of(matrix) + index * kHalfStrip;
+  if constexpr (std::is_same_v<T, FourBits>) {
+    return gemm::Int4HalfStripWriter{source, strip,  first, depth / gemm::kSlabDepth,
+                                     scales, offsets};
+  } else {
+    auto* half = reinterpret_cast<uint32_t*>(strip) + first;
+    return HalfStripWriter<T>{source, half, depth / HalfStripWriter<T>::kGroup, scales, offsets};
+  }
+}
 
 // Packs matrix rows [row0, row0 + rows) that lie in the section [begin, end) of the matrix, whose
 // columns fill every `stride`-th half strip from `first_half` on.
 template <class T>
 void pack_section(const PackedMatrix& matrix, const Source& source, int64_t src_row0, int64_t row0,
                   int64_t rows, int64_t begin, int64_t end, int64_t first_half, int64_t stride) {
-  const gemm::Layout layout = gemm::layout_of(matrix.format);
-  const int64_t groups = layout.padded(matrix.k) / layout.group;
   const int64_t stop = std::min(row0 + rows, end);
   for (int64_t row = std::max(row0, begin); row < stop;) {
     const int64_t column = (row - begin) % kHalfStrip;
     const int64_t count = std::min(kHalfStrip - column, stop - row);
     const int64_t index = first_half + (row - begin) / kHalfStrip * stride;
-    auto* half = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(matrix.data) +
-                                             index / 2 * layout.strip_bytes(matrix.k)) +
-                 index % 2 * kHalfStrip;
-    const int64_t first_column = index * kHalfStrip;
-    HalfStripWriter<T>{source, half, groups, gemm::scales_of(matrix) + first_column,
-                       gemm::offsets_of(matrix) + first_column}
+    writer<T>(matrix, source, index)
         .write(src_row0 + row - row0, count, column, row + count == end);
     row += count;
   }
-}
-
-// A last strip of which not even the second half exists: cleared by whoever packs the last row.
-void clear_missing_half(const PackedMatrix& matrix) {
-  const int64_t halves = ceil_div(matrix.n, kHalfStrip);
-  if (matrix.glu || halves % 2 == 0) return;
-  const gemm::Layout layout = gemm::layout_of(matrix.format);
-  auto* line = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(matrix.data) +
-                                           halves / 2 * layout.strip_bytes(matrix.k)) +
-               kHalfStrip;
-  const int64_t groups = layout.padded(matrix.k) / layout.group;
-  for (int64_t g = 0; g < groups; ++g) std::fill_n(line + g * kStripColumns, kHalfStrip, 0u);
-  if (!layout.has_scales) return;
-  std::fill_n(gemm::scales_of(matrix) + halves * kHalfStrip, kHalfStrip, 0.0f);
-  std::fill_n(gemm::offsets_of(matrix) + halves * kHalfStrip, kHalfStrip, 0);
 }
 
 template <class T>
@@ -197,7 +130,11 @@ void pack_format(const PackedMatrix& matrix, const Source& source, int64_t src_r
   } else {
     pack_section<T>(matrix, source, src_row0, row0, rows, 0, n, 0, 1);
   }
-  if (row0 + rows == n) clear_missing_half(matrix);
+  // A last strip of which not even the second half exists is cleared by whoever packs the last row.
+  const int64_t halves = ceil_div(n, kHalfStrip);
+  if (row0 + rows == n && !matrix.glu && halves % 2 != 0) {
+    writer<T>(matrix, source, halves).write(0, 0, 0, true);
+  }
 }
 
 }  // namespace
@@ -221,6 +158,9 @@ void pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, boo
     case Format::kInt8A8:
     case Format::kInt8A16:
       return pack_format<int8_t>(matrix, source, src_row0, row0, rows);
+    case Format::kInt4A8:
+    case Format::kInt4A16:
+      return pack_format<FourBits>(matrix, source, src_row0, row0, rows);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "linear/family.h"
+#include "linear/int4_weights.h"
 #include "linear/int8_products.h"
 #include "linear/int8_sums.h"
 #include "linear/simd.h"
@@ -35,6 +36,7 @@ constexpr int64_t strips_for_rows(int64_t) { return 1; }
 #endif
 constexpr int kStepBytes = 128;  // one step of K, 32 columns, every format
 constexpr int kAheadBytes = 2048;
+constexpr int64_t kExpandedBytes = 16384;  // of weights, in the first-level cache
 
 // Rows that still fit in registers with all 32 columns of a strip.
 constexpr int kWideRows = kTallColumns == 32 ? kMaxVectorRows : kTallColumns == 16 ? 2 : 1;
@@ -46,22 +48,34 @@ struct MicroArgs {
   int64_t strip_bytes;
   const uint8_t* ahead;  // prefetched, ahead_step bytes a step
   int64_t ahead_step;
+  int64_t ahead_strip;
   float* sums;         // [row][32]
   int64_t sums_strip;  // floats from one strip's sums to the next's
+  bool resume;         // K was begun before: add to the sums
 };
 
 template <class Product, int kRows, int kColumns, int kStrips>
 void micro_kernel(const MicroArgs& args) {
   constexpr int kVectors = kColumns / kVectorLanes;
-  typename Product::Sum sums[kRows][kStrips * kVectors] = {};
+  using Sum = typename Product::Sum;
+  const auto place = [&](int r, int v) {
+    return args.sums + (v / kVectors) * args.sums_strip + r * kStripColumns +
+           (v % kVectors) * kVectorLanes;
+  };
+  Sum sums[kRows][kStrips * kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kStrips * kVectors; ++v) {
+      sums[r][v] = args.resume ? load<Sum>(place(r, v)) : Sum{};
+    }
+  }
   const uint32_t* x = args.x;
   const uint8_t* weight = args.weight;
   const uint8_t* ahead = args.ahead;
   for (int64_t step = 0; step < args.steps; ++step) {
 #pragma GCC unroll 4
     for (int s = 0; s < kStrips; ++s) {
-      __builtin_prefetch(ahead + s * args.strip_bytes);
-      __builtin_prefetch(ahead + s * args.strip_bytes + 64);
+      __builtin_prefetch(ahead + s * args.ahead_strip);
+      __builtin_prefetch(ahead + s * args.ahead_strip + 64);
     }
     typename Product::Weight w[kStrips * kVectors];
 #pragma GCC unroll 16
@@ -87,11 +101,7 @@ void micro_kernel(const MicroArgs& args) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-    for (int v = 0; v < kStrips * kVectors; ++v) {
-      store(args.sums + (v / kVectors) * args.sums_strip + r * kStripColumns +
-                (v % kVectors) * kVectorLanes,
-            sums[r][v]);
-    }
+    for (int v = 0; v < kStrips * kVectors; ++v) store(place(r, v), sums[r][v]);
   }
 }
 
@@ -123,9 +133,29 @@ void dispatch_rows(int64_t rows, const MicroArgs& args, int64_t strips,
   kTable[rows - 1](args, strips);
 }
 
-template <class Product>
+// Weights that lie in memory as the micro-kernel reads them, and weights that do not.
+struct HeldWeights {
+  static constexpr bool kExpanded = false;
+  static constexpr int64_t kDepth = 1;
+};
+struct Int4Weights {
+  static constexpr bool kExpanded = true;
+  static constexpr int64_t kDepth = kSlabDepth;
+};
+
+// Some of K of a block, as its micro-kernels go through it.
+struct Part {
+  const uint8_t* weight;  // first strip; the next strip_bytes further
+  int64_t strip_bytes;
+  int64_t k;
+  int64_t depth;
+  const uint8_t* ahead;  // to be brought near meanwhile, ahead_bytes of each strip
+  int64_t ahead_bytes;
+};
+
+template <class Product, class Weights = HeldWeights>
 struct VectorFamily {
-  static constexpr int64_t kDepth = Product::kDepth;
+  static constexpr int64_t kDepth = std::max<int64_t>(Product::kDepth, Weights::kDepth);
   static constexpr int64_t kPlanes = Product::kPlanes;
   static constexpr int64_t kMaxTileRows = kMaxVectorRows / kPlanes;
 
@@ -133,7 +163,7 @@ struct VectorFamily {
 
   // The units, and after them the scales of the rows where x is quantised.
   static int64_t units_bytes(int64_t rows, int64_t k) {
-    return rows * kPlanes * (k / kDepth) * Product::kUnits * 4;
+    return rows * kPlanes * (k / Product::kDepth) * Product::kUnits * 4;
   }
   static int64_t tile_bytes(int64_t rows, int64_t k) {
     return units_bytes(rows, k) + (Product::kQuantised ? rows * 4 : 0);
@@ -156,7 +186,7 @@ struct VectorFamily {
     auto* to = reinterpret_cast<uint32_t*>(out);
     uint32_t units[kMaxVectorRows][kChunk];
     for (int64_t k = 0; k < k_padded; k += kChunk) {
-      const int64_t width = std::min(kChunk, k_padded - k) / kDepth * Product::kUnits;
+      const int64_t width = std::min(kChunk, k_padded - k) / Product::kDepth * Product::kUnits;
       for (int64_t r = 0; r < rows; ++r) {
         Product::units_of(x, row0 + r, k, std::min(kChunk, x.k - k), scales[r].inverse,
                           units + r * kPlanes);
@@ -171,25 +201,56 @@ struct VectorFamily {
   static void end() {}
 
   static void multiply(const Block& block) {
-    for (int64_t tile = 0; tile < block.tiles; ++tile) {
-      const int64_t rows = block.rows_of(tile);
-      const bool alone = block.tiles == 1;
-      const int64_t share = block.strip_bytes / block.tiles;
-      const MicroArgs args{reinterpret_cast<const uint32_t*>(block.x + tile * block.tile_bytes),
-                           block.weight,
-                           block.k / kDepth,
-                           block.strip_bytes,
-                           alone ? block.weight + kAheadBytes : block.next + tile * share,
-                           alone ? kStepBytes : ceil_div(kStepBytes, block.tiles),
-                           block.sums_of(0, tile),
-                           block.tiles * block.rows * kStripColumns};
-      dispatch_rows<Product>(rows, args, block.strips, std::make_index_sequence<kMaxVectorRows>{});
+    if constexpr (Weights::kExpanded) {
+      multiply_expanded(block);
+    } else {
+      const uint8_t* ahead = block.tiles == 1 ? block.weight + kAheadBytes : block.next;
+      multiply_part(block, {block.weight, block.strip_bytes, 0, block.k, ahead, block.strip_bytes});
     }
     if constexpr (Product::kQuantised) {
       scale_sums<kPlanes, Product::kUnsignedX>(block, [&](int64_t tile) {
         return reinterpret_cast<const float*>(block.x + tile * block.tile_bytes +
                                               units_bytes(block.rows / kPlanes, block.k));
       });
+    }
+  }
+
+ private:
+  // Expands as much of K as fits for all strips, multiplies, and goes on with the next.
+  static void multiply_expanded(const Block& block) {
+    alignas(64) uint8_t expanded[kExpandedBytes];
+    const int64_t most = kExpandedBytes / block.strips / kExpandedSlabBytes;
+    const int64_t slabs = block.k / kSlabDepth;
+    for (int64_t done = 0; done < slabs; done += most) {
+      const int64_t count = std::min(most, slabs - done);
+      const uint8_t* first = block.weight + done * kSlabBytes;
+      for (int64_t s = 0; s < block.strips; ++s) {
+        expand_slabs(first + s * block.strip_bytes, count,
+                     expanded + s * most * kExpandedSlabBytes);
+      }
+      const bool last = done + count == slabs;
+      multiply_part(block,
+                    {expanded, most * kExpandedSlabBytes, done * kSlabDepth, count * kSlabDepth,
+                     last ? block.next : first + count * kSlabBytes, most * kSlabBytes});
+    }
+  }
+
+  static void multiply_part(const Block& block, const Part& part) {
+    const int64_t steps = part.depth / Product::kDepth;
+    for (int64_t tile = 0; tile < block.tiles; ++tile) {
+      const int64_t rows = block.rows_of(tile);
+      const auto* x = reinterpret_cast<const uint32_t*>(block.x + tile * block.tile_bytes);
+      const MicroArgs args{x + part.k / Product::kDepth * Product::kUnits * rows,
+                           part.weight,
+                           steps,
+                           part.strip_bytes,
+                           part.ahead + tile * (part.ahead_bytes / block.tiles),
+                           ceil_div(part.ahead_bytes, steps * block.tiles),
+                           block.strip_bytes,
+                           block.sums_of(0, tile),
+                           block.tiles * block.rows * kStripColumns,
+                           part.k > 0};
+      dispatch_rows<Product>(rows, args, block.strips, std::make_index_sequence<kMaxVectorRows>{});
     }
   }
 };

@@ -16,6 +16,15 @@ void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
     for (int64_t i = 0; i < matrix.k; ++i) std::memcpy(out + i, column + i * kLine, 4);
     return;
   }
+  if (gemm::is_int4(matrix.format)) {
+    const uint8_t* strip = static_cast<const uint8_t*>(matrix.data) +
+                           row / gemm::kStripColumns * layout.strip_bytes(matrix.k);
+    const float scale = gemm::scales_of(matrix)[row];
+    for (int64_t i = 0; i < matrix.k; ++i) {
+      out[i] = static_cast<float>(gemm::int4_weight(strip, row % gemm::kStripColumns, i)) * scale;
+    }
+    return;
+  }
   if (layout.has_scales) {
     const float scale = gemm::scales_of(matrix)[row];
     for (int64_t i = 0; i < matrix.k; ++i) {

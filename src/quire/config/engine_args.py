@@ -13,7 +13,6 @@ from typing import Any, Literal
 from quire.config.names import checked_arguments
 
 DtypeChoice = Literal["auto", "bfloat16", "float32", "float", "half", "float16"]
-LoadFormat = Literal["auto", "hf", "safetensors", "pt", "dummy"]
 
 
 @checked_arguments
@@ -41,15 +40,11 @@ class EngineArgs:
     """Values that replace those of the checkpoint's config.json."""
     download_dir: str | None = None
     """Directory for downloads; the hub's own cache by default."""
-    load_format: LoadFormat = "auto"
-    """Where the weights come from: `auto` takes packed weights, safetensors or PyTorch files, as it
-    finds them; `hf`, `safetensors` and `pt` leave packed ones out; `dummy` takes random numbers, to
-    measure speed without a checkpoint."""
     dtype: DtypeChoice = "auto"
     """Number format of weights and activations; `auto` is bfloat16, as vLLM chooses."""
     quantization: str | None = None
-    """Round the weights while loading: `int8` to 8 bits with activations of 16, `int8_w8a8` with
-    activations of 8; none by default."""
+    """Round the weights while loading: `int8` and `int4` to so many bits with activations of 16,
+    `int8_w8a8` and `int4_w4a8` with activations of 8; none by default."""
     max_model_len: int | None = None
     """Most tokens of a request, prompt and output together; the checkpoint's limit by default.
     -1: as many as the memory has room for."""

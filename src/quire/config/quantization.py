@@ -11,14 +11,14 @@ from typing import Literal
 
 from quire.errors import ConfigError
 
-Quantization = Literal["int8", "int8_w8a8"]
+Quantization = Literal["int8", "int8_w8a8", "int4", "int4_w4a8"]
 
 MEANINGS: dict[Quantization, str] = {
     "int8": "8-bit weights, 16-bit activations",
     "int8_w8a8": "8-bit weights, 8-bit activations",
+    "int4": "4-bit weights, 16-bit activations",
+    "int4_w4a8": "4-bit weights, 8-bit activations",
 }
-
-_NOT_YET = ("int4", "int4_w4a8")
 
 _CHECKPOINTS = (
     "awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "compressed-tensors",
@@ -33,7 +33,6 @@ _NARROW_FLOATS = (
 _EXPERTS = ("experts_int8", "moe_wna16", "int8_per_channel_weight_only")
 
 _REASONS: dict[str, str] = {
-    **dict.fromkeys(_NOT_YET, "4-bit weights are not available yet"),
     **dict.fromkeys(_CHECKPOINTS, "checkpoints that are quantised already cannot be read yet"),
     **dict.fromkeys(_NARROW_FLOATS, "narrow floating-point weights are not available"),
     **dict.fromkeys(_EXPERTS, "it quantises mixtures of experts only"),

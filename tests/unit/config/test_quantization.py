@@ -9,7 +9,7 @@ import pytest
 from quire.config.quantization import MEANINGS, Quantization, resolve_quantization
 from quire.errors import ConfigError
 
-ALL = ("dense", "int8", "int8_w8a8")
+ALL = ("dense", "int8", "int8_w8a8", "int4", "int4_w4a8")
 
 
 def test_what_works() -> None:
@@ -20,8 +20,6 @@ def test_what_works() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("int4", "4-bit weights are not available yet"),
-        ("int4_w4a8", "4-bit weights are not available yet"),
         ("awq", "quantised already"),
         ("compressed-tensors", "quantised already"),
         ("fp8", "floating-point"),
@@ -36,7 +34,8 @@ def test_what_does_not_is_refused_by_name_with_what_does(name: str, reason: str)
     with pytest.raises(ConfigError, match=reason) as caught:
         resolve_quantization(name, ALL)
     assert f"quantization={name!r}" in str(caught.value)
-    assert "use int8 (8-bit weights, 16-bit activations); int8_w8a8" in str(caught.value)
+    for named, meaning in MEANINGS.items():
+        assert f"{named} ({meaning})" in str(caught.value)
 
 
 def test_a_backend_without_it() -> None:

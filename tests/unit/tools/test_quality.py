@@ -16,7 +16,7 @@ if str(ROOT) not in sys.path:
 
 from tools import quality  # noqa: E402
 
-LIMITS = {"bfloat16": 1e-4, "int8": 1e-3, "int8_w8a8": 2e-3}
+LIMITS = {"bfloat16": 1e-4, "int8": 1e-3, "int8_w8a8": 2e-3, "int4": 1e-2, "int4_w4a8": 1e-2}
 
 
 def test_the_divergence_by_hand() -> None:
@@ -46,4 +46,4 @@ def test_the_bundled_model_stays_itself() -> None:
     found = {cells[2].strip(): float(cells[3]) for cells in rows}
     assert list(found) == list(LIMITS)
     assert all(0 < found[name] < limit for name, limit in LIMITS.items())
-    assert found["bfloat16"] < found["int8"] < found["int8_w8a8"]
+    assert found["bfloat16"] < found["int8"] < found["int8_w8a8"] < found["int4"]

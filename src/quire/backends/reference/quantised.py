@@ -1,9 +1,13 @@
 """What the quantised formats compute: the rounding of weights and of activations to integers.
 
-Symmetric, to nearest with ties to even, one scale for each row: of a weight [N, K] over the K
-numbers of an output channel, of an activation [T, K] over those of a token. Rounded numbers are
-given as the float32s that they stand for, integer times scale; a product of two such matrices is
-then the format's result, up to the rounding of its sums.
+To nearest with ties to even, one scale for each row: of a weight [N, K] over the K numbers of an
+output channel, of an activation [T, K] over those of a token. Rounded numbers are given as the
+float32s that they stand for, integer times scale; a product of two such matrices is then the
+format's result, up to the rounding of its sums.
+
+The integers of 4-bit weights are (u - zero) * step: u from 0 to 15 for each weight, a zero from 0
+to 15 and a step from 1 to 16 for each group of 32 along K. They stay within 8 bits. This is
+progressive quantisation (Source: Lin et al., QServe, section 4.1) in smaller groups.
 """
 
 from __future__ import annotations
@@ -16,13 +20,20 @@ from quire.program.values import WeightFormat
 
 Floats = NDArray[np.float32]
 
-WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("dense", "int8", "int8_w8a8")
+WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("dense", "int8", "int8_w8a8", "int4", "int4_w4a8")
 
 _WEIGHT_LIMIT = 127
+_GROUP = 32
+_GROUP_LIMIT = 119  # and at most half a step of 16 away from it: 127
+_TOP = 15
+_STEPS_TRIED = 3
+_FINE = 8  # errors are counted in eighths of an integer, so that all of them are whole
 _ACTIVATION_LIMITS: dict[WeightFormat, int | None] = {
     "dense": None,
     "int8": 127 * 256,  # two planes of 8 bits
     "int8_w8a8": 127,
+    "int4": 127 * 256,
+    "int4_w4a8": 127,
 }
 
 
@@ -33,13 +44,50 @@ def check_format(weight_format: WeightFormat) -> None:
 
 
 def round_weights(weight: Floats, weight_format: WeightFormat) -> Floats:
-    """[N, K] as the format holds it."""
+    """[N, K] as the format holds it. A NaN or an infinity makes its whole row NaN."""
     if weight_format == "dense":
         return weight
-    scales = np.abs(weight).max(axis=1, keepdims=True) / np.float32(_WEIGHT_LIMIT)
+    if weight_format in ("int4", "int4_w4a8"):
+        return _round_to_4_bits(weight)
+    scales = _largest(weight) / np.float32(_WEIGHT_LIMIT)
     inverse = _inverse(np.float32(1), scales)
     rounded: Floats = np.clip(np.rint(weight * inverse), -_WEIGHT_LIMIT, _WEIGHT_LIMIT) * scales
     return rounded
+
+
+def _round_to_4_bits(weight: Floats) -> Floats:
+    """[N, K] of integers (u - zero) * step times a scale for each row."""
+    num_rows, depth = weight.shape
+    scales = _largest(weight) / np.float32(_GROUP_LIMIT)
+    fine = np.rint(weight * _inverse(np.float32(1), scales) * np.float32(_FINE))
+    padded = np.pad(fine, ((0, 0), (0, -depth % _GROUP)))
+    integers = _nearest_integers(padded.reshape(num_rows, -1, _GROUP))
+    rounded: Floats = integers.reshape(num_rows, -1)[:, :depth] * scales
+    return rounded
+
+
+def _nearest_integers(fine: Floats) -> Floats:
+    """Groups [N, K / 32, 32], in eighths, as (u - zero) * step with the smallest squared error.
+
+    From the step that just spans a group downwards, with a zero on either side of the middle; of
+    equal errors the first is taken.
+    """
+    low = np.minimum(fine.min(axis=2, keepdims=True), 0)
+    high = np.maximum(fine.max(axis=2, keepdims=True), 0)
+    spanning = np.ceil((high - low) / np.float32(_TOP * _FINE))
+    best = np.zeros_like(fine)
+    least = np.full_like(low, np.inf)
+    for less in range(_STEPS_TRIED):
+        step = np.maximum(spanning - np.float32(less), 1)
+        size = step * np.float32(_FINE)
+        middle = np.floor((_TOP * size - low - high) / (2 * size))
+        for zero in (np.clip(middle, 0, _TOP), np.clip(middle + 1, 0, _TOP)):
+            u = np.clip(np.rint(fine * (np.float32(1) / size)) + zero, 0, _TOP)
+            integers = (u - zero) * step
+            error = np.square(integers * _FINE - fine).sum(axis=2, keepdims=True)
+            best = np.where(error < least, integers, best)
+            least = np.minimum(error, least)
+    return best
 
 
 def round_activations(x: Floats, weight_format: WeightFormat) -> Floats:
@@ -47,11 +95,17 @@ def round_activations(x: Floats, weight_format: WeightFormat) -> Floats:
     limit = _ACTIVATION_LIMITS[weight_format]
     if limit is None:
         return x
-    largest = np.abs(x).max(axis=1, keepdims=True)
-    largest = np.where(np.isfinite(largest), largest, np.float32(np.nan))
+    largest = _largest(x)
     inverse = _inverse(np.float32(limit), largest)
     rounded: Floats = np.rint(x * inverse) * (largest / np.float32(limit))
     return rounded
+
+
+def _largest(x: Floats) -> Floats:
+    """The largest magnitude of each row, [rows, 1]; NaN where one is not finite."""
+    largest: Floats = np.abs(x).max(axis=1, keepdims=True)
+    largest[~np.isfinite(largest)] = np.nan
+    return largest
 
 
 def _inverse(numerator: np.float32, largest: Floats) -> Floats:

@@ -1,0 +1,35 @@
+// Rows of a weight as its checkpoint holds them, read as float32 or bfloat16.
+#pragma once
+
+#include <cstdint>
+
+#include "linear/linear.h"
+
+namespace quire::gemm {
+
+struct Source {
+  const void* data;
+  DType dtype;
+  bool transposed;
+  int64_t rows;  // of the whole source
+  int64_t k;
+
+  int64_t index(int64_t row, int64_t column) const {
+    return transposed ? column * rows + row : row * k + column;
+  }
+};
+
+// Elements `first .. first + count - 1` of one row of the source, converted, zeros after the end.
+void read_row(const Source& source, int64_t row, int64_t first, int64_t count, float* out);
+void read_row(const Source& source, int64_t row, int64_t first, int64_t count, uint16_t* out);
+
+// How a row of weights becomes integers from -limit to limit: number * inverse, rounded. A NaN or
+// an infinity anywhere in the row makes the scale NaN and the inverse 0, as a row of zeros does.
+struct WeightScale {
+  float scale;
+  float inverse;
+};
+
+WeightScale weight_scale(const Source& source, int64_t row, float limit);
+
+}  // namespace quire::gemm
