@@ -1,4 +1,4 @@
-"""A peer's process as `peers.py` sees it: start, ask, pause, measure, end.
+"""An engine's process as a benchmark sees it: start, ask, pause, measure, end.
 
 An engine that waits must cost nothing: between its turns the whole process group is stopped
 (SIGSTOP), since some engines spin for a second or for ever.
@@ -39,20 +39,62 @@ class PeerSpec:
         return self.name.partition("-")[0]
 
 
-class Peer:
+class ProcessGroup:
+    """A process that leads a group of its own, and everything it starts."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path, **pipes: Any):
+        """stderr goes to `log`; stdin and stdout as `pipes` say."""
+        self.log = log
+        self._log_file: IO[bytes] = log.open("wb")
+        self._process = subprocess.Popen(
+            command, env={**os.environ, **environment}, start_new_session=True,
+            stderr=self._log_file, **pipes,
+        )  # fmt: skip
+
+    def pause(self) -> None:
+        """Stops the whole group."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets it go on, and gives it a moment to come to rest."""
+        self._signal(signal.SIGCONT)
+        time.sleep(0.2)
+
+    def resident_bytes(self) -> int:
+        """Memory of the group, shared pages counted once (PSS)."""
+        return sum(_pss(pid) for pid in _group(self._process.pid))
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return " | ".join(lines[-3:])[-500:] or "without a word"
+
+    def close(self) -> None:
+        """Ends the whole group."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._log_file):
+            if stream is not None:
+                stream.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return
+
+
+class Peer(ProcessGroup):
     """A started peer. Between `ask` calls it is stopped."""
 
     def __init__(self, spec: PeerSpec, log: Path, timeout_s: float) -> None:
         """Returns when the first token is out. Raises PeerError."""
         self.spec = spec
-        self.log = log
         self._timeout_s = timeout_s
-        self._log_file: IO[bytes] = log.open("wb")
         begin = time.time()
-        self._process = subprocess.Popen(
+        super().__init__(
             [spec.python, str(CHILD), spec.engine, spec.checkpoint, json.dumps(spec.options)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log_file,
-            env={**os.environ, **spec.environment}, start_new_session=True,
+            spec.environment, log, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         try:
             ready = self._read()
@@ -72,7 +114,7 @@ class Peer:
             self._process.stdin.write(request.encode())
             self._process.stdin.flush()
         except OSError as error:
-            raise PeerError(f"{self.spec.name} died: {self._last_words()}") from error
+            raise PeerError(f"{self.spec.name} died: {self.last_words()}") from error
         answer = self._read()
         self.pause()
         if answer["output_tokens"] != len(prompts) * output_len:
@@ -81,33 +123,6 @@ class Peer:
                 f"{len(prompts) * output_len}"
             )
         return float(answer["seconds"])
-
-    def pause(self) -> None:
-        """Stops the whole process group."""
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Lets it go on, and gives it a moment to come to rest."""
-        self._signal(signal.SIGCONT)
-        time.sleep(0.2)
-
-    def resident_bytes(self) -> int:
-        """Memory of the process group, shared pages counted once (PSS)."""
-        return sum(_pss(pid) for pid in _group(self._process.pid))
-
-    def close(self) -> None:
-        """Ends the whole process group."""
-        self._signal(signal.SIGKILL)
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._log_file):
-            if stream is not None:
-                stream.close()
-
-    def _signal(self, number: signal.Signals) -> None:
-        try:
-            os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            return
 
     def _read(self) -> dict[str, Any]:
         stdout = self._process.stdout
@@ -118,13 +133,9 @@ class Peer:
                 raise PeerError(f"{self.spec.name} did not answer within {self._timeout_s:g} s")
         line = stdout.readline()
         if not line:
-            raise PeerError(f"{self.spec.name} died: {self._last_words()}")
+            raise PeerError(f"{self.spec.name} died: {self.last_words()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
-
-    def _last_words(self) -> str:
-        lines = self.log.read_text(errors="replace").strip().splitlines()
-        return " | ".join(lines[-3:])[-500:] or "without a word"
 
 
 def _group(leader: int) -> list[int]:

@@ -32,9 +32,9 @@ _MIN_TOKENS, _MAX_PROMPT_TOKENS, _MAX_TOTAL_TOKENS = 4, 1024, 2048
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """One request to send: text, its length in tokens, and how many tokens to ask for."""
+    """One request to send: text or ids, its length in tokens, and how many tokens to ask for."""
 
-    prompt: str
+    prompt: str | list[int]
     prompt_len: int
     output_len: int
 

@@ -1,0 +1,313 @@
+"""What serving costs: the same work through `LLM.generate` and through servers, turn by turn.
+
+    python bench/served.py --model DIR
+        --server vllm="/venvs/vllm/bin/vllm serve {model} --port {port} --max-model-len 4096"
+        --env vllm=VLLM_CPU_OMP_THREADS_BIND:0-1,VLLM_CPU_KVCACHE_SPACE:4
+
+`quire serve` always takes part, and Quire's `LLM.generate` where the work is a fixed batch.
+1, 8 and 32 streams of 128 tokens in and 64 out, all at once; then a steady mix: eight short
+streams, replaced as they end, while long prompts arrive. Whoever waits is stopped. The client
+shares the machine with the server, as light as it can be. Prints medians; writes JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shlex
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peer_process import Peer, PeerError, PeerSpec, ProcessGroup
+
+from quire.bench.datasets import SampleRequest
+from quire.bench.http_stream import Client
+from quire.bench.load import RequestResult, Target, run_load
+from quire.bench.metrics import Samples, spread
+
+INPUT_LEN, OUTPUT_LEN = 128, 64
+STREAMS = (1, 8, 32)
+GENERATE = "LLM.generate"
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Short streams without a pause, and a long prompt every `period_s`."""
+
+    streams: int = 8
+    short_len: int = 64
+    short_output: int = 64
+    long_len: int = 1024
+    long_output: int = 8
+    period_s: float = 3.0
+    duration_s: float = 24.0
+
+
+class Server(ProcessGroup):
+    """A started server. Stopped except while it is used."""
+
+    def __init__(
+        self, command: list[str], environment: dict[str, str], log: Path, timeout_s: float
+    ) -> None:
+        """Returns when it is healthy; `{port}` becomes a free one. Raises PeerError."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        words = [word.replace("{port}", str(port)) for word in command]
+        begin = time.monotonic()
+        super().__init__(words, environment, log, stdout=subprocess.DEVNULL)
+        while not self._is_healthy():
+            late = time.monotonic() - begin > timeout_s
+            if self._process.poll() is not None or late:
+                words_left = self.last_words()
+                self.close()
+                raise PeerError(f"{command[0]}: {'too slow' if late else 'ended'}: {words_left}")
+            time.sleep(0.05)
+        self.start_s = time.monotonic() - begin
+        with urllib.request.urlopen(f"{self.url}/v1/models") as answer:
+            self.model = str(json.load(answer)["data"][0]["id"])
+        self.pause()
+
+    def _is_healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def send(
+        self, requests: list[SampleRequest], due_s: list[float], concurrency: int | None = None
+    ) -> tuple[list[RequestResult], float]:
+        """Every request streamed to its end; and the seconds that took. Raises PeerError."""
+        self.resume()
+        results, seconds = asyncio.run(self._send(requests, due_s, concurrency))
+        self.pause()
+        for result in results:
+            if not result.is_success:
+                raise PeerError(f"{self.url}: {result.error}")
+        return results, seconds
+
+    async def _send(
+        self, requests: list[SampleRequest], due_s: list[float], concurrency: int | None
+    ) -> tuple[list[RequestResult], float]:
+        client = Client(self.url)
+        extra = {"ignore_eos": True, "temperature": 0}
+        target = Target(client, "/v1/completions", self.model, extra)
+        begin = time.perf_counter()
+        results = await run_load(target, requests, due_s, concurrency, lambda _: None)
+        seconds = time.perf_counter() - begin
+        await client.close()
+        return results, seconds
+
+
+def main() -> int:
+    """Runs everything and prints a table."""
+    args = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
+    id_end = min(7000, json.loads((Path(args.model) / "config.json").read_text())["vocab_size"])
+    results: dict[str, Any] = {"date": time.strftime("%Y-%m-%d %H:%M:%S"), "runs": {}}
+    with tempfile.TemporaryDirectory(prefix="served-") as logs:
+        groups: list[ProcessGroup] = []
+        try:
+            offline, servers = _start(args, Path(logs), groups, results)
+            for number in range(args.rounds):
+                for streams in STREAMS:
+                    _batch(offline, servers, streams, number, id_end, results)
+                for name, server in servers.items():
+                    _mix(name, server, Mix(), number, id_end, results)
+        finally:
+            for group in groups:
+                group.close()
+    print(_table(results))
+    if args.json:
+        Path(args.json).write_text(json.dumps(results, indent=1))
+    return 0
+
+
+def _start(
+    args: argparse.Namespace, logs: Path, groups: list[ProcessGroup], results: dict[str, Any]
+) -> tuple[Peer, dict[str, Server]]:
+    quiet = {"QUIRE_LOG_LEVEL": "WARNING"}
+    options = json.loads(args.options)
+    spec = PeerSpec("quire", sys.executable, args.model, options, quiet)
+    offline = Peer(spec, logs / "generate.log", args.timeout)
+    groups.append(offline)
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    commands = {
+        "quire": [
+            sys.executable, "-m", "quire", "serve", "{model}", "--port", "{port}",
+            "--max-model-len", "4096", "--no-enable-prefix-caching", *flags,
+        ],
+        **{name: shlex.split(command) for name, command in _pairs(args.server, "--server")},
+    }  # fmt: skip
+    environments = dict(_pairs(args.env, "--env"))
+    servers = {}
+    for name, command in commands.items():
+        words = [word.replace("{model}", args.model) for word in command]
+        extra = dict(pair.split(":", 1) for pair in environments.get(name, "").split(",") if pair)
+        server = Server(words, {**quiet, **extra}, logs / f"{name}.log", args.timeout)
+        groups.append(server)
+        servers[name] = server
+        results.setdefault("start_s", {})[name] = server.start_s
+        print(f"{name}: healthy {server.start_s:.1f} s after its start", flush=True)
+    return offline, servers
+
+
+def _batch(
+    offline: Peer,
+    servers: dict[str, Server],
+    streams: int,
+    number: int,
+    id_end: int,
+    results: dict[str, Any],
+) -> None:
+    """`streams` requests at once, through everybody; another one begins in each round."""
+    rng = random.Random(f"{streams} {number}")
+    prompts = [_ids(rng, INPUT_LEN, id_end) for _ in range(streams)]
+    requests = [SampleRequest(ids, INPUT_LEN, OUTPUT_LEN) for ids in prompts]
+    turn = [GENERATE, *servers]
+    shown = []
+    for name in turn[number % len(turn) :] + turn[: number % len(turn)]:
+        if name == GENERATE:
+            seconds = offline.ask(prompts, OUTPUT_LEN)
+            values = {}
+        else:
+            found, seconds = servers[name].send(requests, [0.0] * streams)
+            values = _spreads(found)
+        values["output_tokens_per_s"] = streams * OUTPUT_LEN / seconds
+        _book(results, f"streams-{streams}", name, values)
+        shown.append(f"{name} {values['output_tokens_per_s']:.1f}")
+    print(f"round {number + 1}, {streams} streams: {', '.join(shown)} tokens/s", flush=True)
+
+
+def _mix(
+    name: str, server: Server, mix: Mix, number: int, id_end: int, results: dict[str, Any]
+) -> None:
+    """Short streams all the time, long prompts now and then: what the short ones notice."""
+    rng = random.Random(f"mix {number}")
+    count = int(mix.duration_s / mix.period_s)
+    longs = [
+        SampleRequest(_ids(rng, mix.long_len, id_end), mix.long_len, mix.long_output)
+        for _ in range(count)
+    ]
+    due = [mix.period_s * (1 + index) for index in range(count)]
+
+    def short() -> SampleRequest:
+        return SampleRequest(_ids(rng, mix.short_len, id_end), mix.short_len, mix.short_output)
+
+    server.resume()
+    shorts, long_results = asyncio.run(_run_mix(server, mix, short, longs, due))
+    server.pause()
+    values = {f"short_{key}": value for key, value in _spreads(shorts).items()}
+    values |= {f"long_{key}": value for key, value in _spreads(long_results).items()}
+    values["output_tokens_per_s"] = sum(r.output_tokens for r in shorts) / mix.duration_s
+    _book(results, "mix", name, values)
+    print(
+        f"round {number + 1}, mix, {name}: ITL median {values['short_median_itl_ms']:.0f} ms, "
+        f"p99 {values['short_p99_itl_ms']:.0f} ms; TTFT of long prompts, median "
+        f"{values['long_median_ttft_ms']:.0f} ms; {values['output_tokens_per_s']:.0f} tokens/s",
+        flush=True,
+    )
+
+
+async def _run_mix(
+    server: Server, mix: Mix, short: Any, longs: list[SampleRequest], due: list[float]
+) -> tuple[list[RequestResult], list[RequestResult]]:
+    client = Client(server.url)
+    extra = {"ignore_eos": True, "temperature": 0}
+    target = Target(client, "/v1/completions", server.model, extra)
+    end = time.perf_counter() + mix.duration_s + mix.period_s
+
+    async def stream() -> list[RequestResult]:
+        found = []
+        while time.perf_counter() < end:
+            found += await run_load(target, [short()], [0.0], None, lambda _: None)
+        return found
+
+    streams = [asyncio.create_task(stream()) for _ in range(mix.streams)]
+    long_results = await run_load(target, longs, due, None, lambda _: None)
+    shorts = [result for found in await asyncio.gather(*streams) for result in found]
+    await client.close()
+    for result in [*shorts, *long_results]:
+        if not result.is_success:
+            raise PeerError(f"{server.url}: {result.error}")
+    return shorts, long_results
+
+
+def _spreads(results: list[RequestResult]) -> dict[str, float]:
+    samples = Samples.of(results)
+    return spread("ttft", samples.ttft, [99]) | spread("itl", samples.itl, [99])
+
+
+def _book(results: dict[str, Any], work: str, name: str, values: dict[str, float]) -> None:
+    run = results["runs"].setdefault(work, {}).setdefault(name, {})
+    for key, value in values.items():
+        run.setdefault(key, []).append(value)
+
+
+def _ids(rng: random.Random, length: int, id_end: int) -> list[int]:
+    return [rng.randrange(100, id_end) for _ in range(length)]
+
+
+def _table(results: dict[str, Any]) -> str:
+    lines = ["", "Medians of the rounds:"]
+    for work, runs in results["runs"].items():
+        for name, run in runs.items():
+            medians = {key: statistics.median(values) for key, values in run.items()}
+            text = f"{work:<12}{name:<14}{medians['output_tokens_per_s']:>9.1f} tokens/s"
+            if GENERATE in runs and name != GENERATE:
+                whole = statistics.median(runs[GENERATE]["output_tokens_per_s"])
+                text += f" ({100 * medians['output_tokens_per_s'] / whole:.1f} % of {GENERATE})"
+            prefix = "short_" if work == "mix" else ""
+            if f"{prefix}median_itl_ms" in medians:
+                median, p99 = (medians[f"{prefix}{word}_itl_ms"] for word in ("median", "p99"))
+                text += f", ITL median {median:.1f} p99 {p99:.1f} ms ({p99 / median:.2f}x)"
+                text += f", TTFT median {medians[f'{prefix}median_ttft_ms']:.0f} ms"
+            if work == "mix":
+                text += f", of long prompts {medians['long_median_ttft_ms']:.0f} ms"
+            lines.append(text)
+    return "\n".join(lines)
+
+
+def _pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
+    pairs = []
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise SystemExit(f"{option} {text!r}: write NAME=VALUE")
+        pairs.append((name, value))
+    return pairs
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--model", required=True, help="checkpoint directory")
+    add("--server", action="append", default=[], metavar="NAME=COMMAND", help="a peer's server")
+    add("--env", action="append", default=[], metavar="NAME=KEY:VALUE,...", help="environment")
+    add("--options", default="{}", metavar="JSON", help="engine arguments of Quire")
+    add("--rounds", type=int, default=3, help="how often everything is measured")
+    add("--timeout", type=float, default=600, help="seconds for a start")
+    add("--json", metavar="FILE", help="write everything measured")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    sys.exit(main())
