@@ -4,9 +4,9 @@
 // preprocessor lines, so keep declarations plain: no macros in them, no nested includes). A change
 // of any struct or signature raises QUIRE_ABI_VERSION; struct sizes are compared at load as well.
 //
-// Life of a model: pool_create, model_create, add_table/add_vector/add_matrix/add_rope (ids are
-// 0, 1, ... per kind, in the order of the calls), set_ops, then step after step, then the destroys
-// in reverse. A model is not thread-safe; a pool may be shared by models that run in turn.
+// Life of a model: pool_create, pack, model_create, add_table/add_vector/add_matrix/add_rope (ids
+// are 0, 1, ... per kind, in the order of the calls), set_ops, then step after step, then the
+// destroys in reverse. A model is not thread-safe; a pool may be shared by models that run in turn.
 // Functions that can fail return 0 on success; quire_last_error() then tells why (per thread).
 #ifndef QUIRE_H_
 #define QUIRE_H_
@@ -207,6 +207,7 @@ typedef struct quire_part {
   int64_t rows;
   int32_t dtype;
   int32_t transposed;  // the tensor is held as [k, rows]
+  int32_t mapped;      // a view of a read-only file mapping: pages may be dropped once they are read
 } quire_part;
 
 typedef struct quire_matrix_spec {
@@ -215,6 +216,22 @@ typedef struct quire_matrix_spec {
   int32_t format;  // Format of linear.h
   int32_t glu;
 } quire_matrix_spec;
+
+// An embedding table, row by row.
+typedef struct quire_table_spec {
+  int64_t rows;
+  int64_t width;
+  int32_t dtype;  // QUIRE_F32 or QUIRE_BF16
+} quire_table_spec;
+
+// A weight to be brought into its place in memory: a matrix or a table, the other one is null.
+typedef struct quire_packing {
+  const quire_matrix_spec* matrix;
+  const quire_table_spec* table;
+  const quire_part* parts;
+  int32_t num_parts;
+  void* out;  // at a multiple of 64
+} quire_packing;
 
 // ---------------------------------------------------------------- a step
 
@@ -273,8 +290,9 @@ int32_t quire_library_tier(void);
 // Bit (1 << tier) is set for each tier that this processor and kernel can run. Works everywhere
 // in the generic library.
 int32_t quire_cpu_tiers(void);
-// sizeof of quire_op, quire_model_spec, quire_part, quire_batch, quire_sampling, quire_output.
-void quire_struct_sizes(int64_t sizes[6]);
+// sizeof of quire_op, quire_model_spec, quire_part, quire_packing, quire_batch, quire_sampling,
+// quire_output.
+void quire_struct_sizes(int64_t sizes[7]);
 const char* quire_last_error(void);
 
 quire_pool* quire_pool_create(int32_t num_threads, int32_t pin);
@@ -284,17 +302,22 @@ void quire_pool_destroy(quire_pool* pool);
 uint64_t quire_pool_progress(const quire_pool* pool);
 
 int64_t quire_kv_block_bytes(const quire_kv_spec* spec);
+
 // Bytes of a matrix once packed; -1 for a spec that add_matrix would refuse.
 int64_t quire_matrix_bytes(const quire_matrix_spec* spec);
+// How matrices of a format lie in memory, as text: libraries of which it is the same can use each
+// other's packed matrices. Null for an unknown format.
+const char* quire_format_layout(int32_t format);
+// Packs weights, all threads on all of them at once.
+int32_t quire_pack(quire_pool* pool, const quire_packing* weights, int32_t num_weights);
 
 quire_model* quire_model_create(quire_pool* pool, const quire_model_spec* spec);
 void quire_model_destroy(quire_model* model);
-// An embedding table [rows, width], kept in `dtype` (QUIRE_F32 or QUIRE_BF16).
-int32_t quire_add_table(quire_model* model, int64_t rows, int64_t width, int32_t dtype,
-                        const quire_part* parts, int32_t num_parts);
+// Tables and matrices stay where they were packed: `data`, at a multiple of 64, is only read, and
+// outlives the model. Vectors are copied.
+int32_t quire_add_table(quire_model* model, const quire_table_spec* spec, const void* data);
+int32_t quire_add_matrix(quire_model* model, const quire_matrix_spec* spec, const void* data);
 int32_t quire_add_vector(quire_model* model, const float* values, int64_t size);
-int32_t quire_add_matrix(quire_model* model, const quire_matrix_spec* spec, const quire_part* parts,
-                         int32_t num_parts);
 int32_t quire_add_rope(quire_model* model, const double* inv_freq, int32_t num_freqs, float scale,
                        int32_t interleaved);
 int32_t quire_set_ops(quire_model* model, const quire_op* ops, int32_t num_ops);

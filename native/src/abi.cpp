@@ -7,6 +7,7 @@
 #include "runtime/cpu_tiers.h"
 #include "runtime/model.h"
 #include "runtime/pool.h"
+#include "weights/load.h"
 
 struct quire_pool {
   quire::Pool pool;
@@ -54,13 +55,14 @@ QUIRE_API int32_t quire_library_tier(void) { return quire::library_tier(); }
 QUIRE_API int32_t quire_cpu_tiers(void) { return quire::cpu_tiers(); }
 QUIRE_API const char* quire_last_error(void) { return last_error.c_str(); }
 
-QUIRE_API void quire_struct_sizes(int64_t sizes[6]) {
+QUIRE_API void quire_struct_sizes(int64_t sizes[7]) {
   sizes[0] = sizeof(quire_op);
   sizes[1] = sizeof(quire_model_spec);
   sizes[2] = sizeof(quire_part);
-  sizes[3] = sizeof(quire_batch);
-  sizes[4] = sizeof(quire_sampling);
-  sizes[5] = sizeof(quire_output);
+  sizes[3] = sizeof(quire_packing);
+  sizes[4] = sizeof(quire_batch);
+  sizes[5] = sizeof(quire_sampling);
+  sizes[6] = sizeof(quire_output);
 }
 
 QUIRE_API quire_pool* quire_pool_create(int32_t num_threads, int32_t pin) {
@@ -82,25 +84,39 @@ QUIRE_API int64_t quire_matrix_bytes(const quire_matrix_spec* spec) {
   return guarded<int64_t>(-1, [&] { return static_cast<int64_t>(quire::matrix_bytes(*spec)); });
 }
 
+QUIRE_API const char* quire_format_layout(int32_t format) {
+  thread_local std::string layout;
+  return guarded<const char*>(nullptr, [&] {
+    layout = quire::format_layout(format);
+    return layout.c_str();
+  });
+}
+
+QUIRE_API int32_t quire_pack(quire_pool* pool, const quire_packing* weights, int32_t num_weights) {
+  return guarded(-1, [&] {
+    quire::pack(pool->pool, weights, num_weights);
+    return 0;
+  });
+}
+
 QUIRE_API quire_model* quire_model_create(quire_pool* pool, const quire_model_spec* spec) {
   return guarded<quire_model*>(nullptr, [&] { return new quire_model{{pool->pool, *spec}}; });
 }
 
 QUIRE_API void quire_model_destroy(quire_model* model) { delete model; }
 
-QUIRE_API int32_t quire_add_table(quire_model* model, int64_t rows, int64_t width, int32_t dtype,
-                                  const quire_part* parts, int32_t num_parts) {
-  return guarded(
-      -1, [&] { return quire::add_table(model->model, rows, width, dtype, parts, num_parts); });
+QUIRE_API int32_t quire_add_table(quire_model* model, const quire_table_spec* spec,
+                                  const void* data) {
+  return guarded(-1, [&] { return quire::add_table(model->model, *spec, data); });
+}
+
+QUIRE_API int32_t quire_add_matrix(quire_model* model, const quire_matrix_spec* spec,
+                                   const void* data) {
+  return guarded(-1, [&] { return quire::add_matrix(model->model, *spec, data); });
 }
 
 QUIRE_API int32_t quire_add_vector(quire_model* model, const float* values, int64_t size) {
   return guarded(-1, [&] { return quire::add_vector(model->model, values, size); });
-}
-
-QUIRE_API int32_t quire_add_matrix(quire_model* model, const quire_matrix_spec* spec,
-                                   const quire_part* parts, int32_t num_parts) {
-  return guarded(-1, [&] { return quire::add_matrix(model->model, *spec, parts, num_parts); });
 }
 
 QUIRE_API int32_t quire_add_rope(quire_model* model, const double* inv_freq, int32_t num_freqs,
@@ -155,7 +171,7 @@ QUIRE_API int64_t quire_block_bytes(const quire_model* model) {
 
 QUIRE_API void quire_model_memory(const quire_model* model, quire_memory* memory) {
   const quire::Model& m = model->model;
-  memory->weight_bytes = static_cast<int64_t>(m.arena.total());
+  memory->weight_bytes = m.weight_bytes;
   memory->workspace_bytes = m.spec.workspace_bytes;
   if (m.linear_scratch) memory->workspace_bytes += m.linear_scratch->size();
   if (m.logits) memory->workspace_bytes += m.logits->size();

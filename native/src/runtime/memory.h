@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
-#include <vector>
 
 namespace quire {
 
@@ -51,30 +50,6 @@ class Reservation {
   uint8_t* data_ = nullptr;
   size_t mapped_ = 0;
   size_t bytes_;
-};
-
-// Hands out pieces that live as long as the arena: weights, which are never freed one by one.
-// Small pieces share huge pages.
-class Arena {
- public:
-  uint8_t* take(size_t bytes) {
-    const size_t wanted = round_up(bytes, 64);
-    if (regions_.empty() || used_ + wanted > regions_.back().size()) {
-      regions_.emplace_back(wanted > kRegion ? wanted : kRegion);
-      used_ = 0;
-    }
-    uint8_t* piece = regions_.back().data() + used_;
-    used_ += wanted;
-    total_ += wanted;
-    return piece;
-  }
-  size_t total() const { return total_; }
-
- private:
-  static constexpr size_t kRegion = size_t{64} << 20;
-  std::vector<Reservation> regions_;
-  size_t used_ = 0;
-  size_t total_ = 0;
 };
 
 }  // namespace quire

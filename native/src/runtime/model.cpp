@@ -78,7 +78,7 @@ class OpChecker {
   void vector(int32_t id, int64_t size) const {
     if (id < 0) return;
     require(id < static_cast<int32_t>(model_.vectors.size()), "op: no such vector");
-    require(model_.vectors[id].size == size, "op: vector of another size");
+    require(static_cast<int64_t>(model_.vectors[id].size()) == size, "op: vector of another size");
   }
   const PackedMatrix& matrix(int32_t id) const {
     require(id >= 0 && id < static_cast<int32_t>(model_.matrices.size()), "op: no such matrix");

@@ -28,10 +28,7 @@ struct Table {
   int64_t row_bytes() const { return width * (dtype == QUIRE_F32 ? 4 : 2); }
 };
 
-struct Vector {
-  const float* data;
-  int64_t size;
-};
+using Vector = std::vector<float>;
 
 // Adjacent tokens of one request within one group of 16 positions: the unit in which K and V are
 // written, so that no two workers touch the same piece of the cache.
@@ -48,7 +45,7 @@ struct Model {
   const quire_model_spec spec;
   KvCache kv;
   Reservation workspace;
-  Arena arena;
+  int64_t weight_bytes = 0;  // of tables, matrices and vectors
   std::vector<Table> tables;
   std::vector<Vector> vectors;
   std::vector<PackedMatrix> matrices;
@@ -91,17 +88,13 @@ struct Step {
   float* f32_row(const quire_view& view, int64_t r) const {
     return reinterpret_cast<float*>(row(view, r));
   }
-  const float* vector(int32_t id) const { return id < 0 ? nullptr : model.vectors[id].data; }
+  const float* vector(int32_t id) const { return id < 0 ? nullptr : model.vectors[id].data(); }
 };
 
-// Bytes of a matrix once packed. Throws on a bad size or format.
-size_t matrix_bytes(const quire_matrix_spec& spec);
-
-// Adds a matrix, table or vector; packs in parallel. Each returns the new id. Throws on bad sizes.
-int32_t add_matrix(Model& model, const quire_matrix_spec& spec, const quire_part* parts,
-                   int32_t num_parts);
-int32_t add_table(Model& model, int64_t rows, int64_t width, int32_t dtype, const quire_part* parts,
-                  int32_t num_parts);
+// Adds a table or matrix that lies packed in memory of the caller's, or a copy of a vector. Each
+// returns the new id. Throws on bad sizes.
+int32_t add_table(Model& model, const quire_table_spec& spec, const void* data);
+int32_t add_matrix(Model& model, const quire_matrix_spec& spec, const void* data);
 int32_t add_vector(Model& model, const float* values, int64_t size);
 
 // Checks every index and view of the ops against the model, then takes them over.

@@ -1,15 +1,22 @@
-// Brings checkpoint tensors into the model's own memory, with all workers at once.
+// Packs checkpoint tensors with all workers at once, and adds what is packed to a model.
+#include "weights/load.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
+#include "linear/layout.h"
 #include "linear/simd.h"
 #include "runtime/model.h"
 
 namespace quire {
 namespace {
 
-constexpr int64_t kPieceRows = 256;  // of a matrix, packed by one worker at a time
+constexpr int64_t kPackingVersion = 1;  // raised when the same layout comes to mean other bytes
+constexpr int64_t kPieceRows = 256;     // of a matrix, packed by one worker at a time
 constexpr int64_t kPieceBytes = 1 << 20;
 constexpr int64_t kMaxElements = int64_t{1} << 48;  // of a matrix: its bytes fit, padded too
 
@@ -27,32 +34,33 @@ int64_t total_rows(const quire_part* parts, int32_t num_parts) {
   return rows;
 }
 
-// A range of rows of one part, at the row of the whole where it goes.
+// A range of rows of one part of a weight, at the row of the whole where it goes.
 struct Piece {
+  const quire_packing* weight;
   const quire_part* part;
   int64_t part_row;
   int64_t row;
   int64_t rows;
 };
 
+using Units = std::vector<std::vector<Piece>>;
+
 // Cuts the parts so that pieces of different workers never share a strip of the packed matrix:
 // pieces begin at multiples of `multiple`, except where a part ends inside a strip; such a strip's
 // pieces follow each other in one unit of work.
-std::vector<std::vector<Piece>> pieces_of(const quire_part* parts, int32_t num_parts,
-                                          int64_t multiple, int64_t piece_rows) {
-  std::vector<std::vector<Piece>> units;
+void cut(const quire_packing& weight, int64_t multiple, int64_t piece_rows, Units& units) {
   int64_t row = 0;
-  for (int32_t p = 0; p < num_parts; ++p) {
-    for (int64_t done = 0; done < parts[p].rows;) {
+  for (int32_t p = 0; p < weight.num_parts; ++p) {
+    const quire_part& part = weight.parts[p];
+    for (int64_t done = 0; done < part.rows;) {
       const int64_t boundary = (row / piece_rows + 1) * piece_rows;
-      const int64_t count = std::min(boundary - row, parts[p].rows - done);
-      if (row % multiple == 0 || units.empty()) units.emplace_back();
-      units.back().push_back({&parts[p], done, row, count});
+      const int64_t count = std::min(boundary - row, part.rows - done);
+      if (row % multiple == 0) units.emplace_back();
+      units.back().push_back({&weight, &part, done, row, count});
       done += count;
       row += count;
     }
   }
-  return units;
 }
 
 void convert_row(const quire_part& part, int64_t index, int64_t width, int32_t dtype,
@@ -81,6 +89,67 @@ void convert_row(const quire_part& part, int64_t index, int64_t width, int32_t d
   }
 }
 
+PackedMatrix matrix_of(const quire_matrix_spec& spec, const void* data) {
+  return {static_cast<Format>(spec.format), spec.n, spec.k, spec.glu != 0, const_cast<void*>(data)};
+}
+
+int64_t row_bytes(const quire_table_spec& spec) {
+  return spec.width * (spec.dtype == QUIRE_F32 ? 4 : 2);
+}
+
+void check_table(const quire_table_spec& spec) {
+  require(spec.rows >= 1 && spec.width >= 1 && spec.rows <= kMaxElements / spec.width,
+          "table: empty or too large");
+  require(spec.dtype == QUIRE_F32 || spec.dtype == QUIRE_BF16, "table: unknown dtype");
+}
+
+void check(const quire_packing& weight) {
+  require((weight.matrix == nullptr) != (weight.table == nullptr), "weight: of which kind?");
+  require(reinterpret_cast<uintptr_t>(weight.out) % 64 == 0 && weight.out != nullptr,
+          "weight: its place is not aligned");
+  const int64_t rows = total_rows(weight.parts, weight.num_parts);
+  if (weight.matrix != nullptr) {
+    matrix_bytes(*weight.matrix);
+    require(rows == weight.matrix->n, "matrix: the parts do not make up its rows");
+    return;
+  }
+  check_table(*weight.table);
+  require(rows == weight.table->rows, "table: the parts do not make up its rows");
+  for (int32_t p = 0; p < weight.num_parts; ++p) {
+    require(!weight.parts[p].transposed, "table: transposed");
+  }
+}
+
+void pack_piece(const Piece& piece) {
+  const quire_packing& weight = *piece.weight;
+  const quire_part& part = *piece.part;
+  if (weight.matrix != nullptr) {
+    pack_rows(matrix_of(*weight.matrix, weight.out), part.data, static_cast<DType>(part.dtype),
+              part.transposed != 0, part.rows, piece.part_row, piece.row, piece.rows);
+    return;
+  }
+  auto* out = static_cast<uint8_t*>(weight.out) + piece.row * row_bytes(*weight.table);
+  for (int64_t r = 0; r < piece.rows; ++r) {
+    convert_row(part, piece.part_row + r, weight.table->width, weight.table->dtype,
+                out + r * row_bytes(*weight.table));
+  }
+}
+
+// Gives back the pages that were read for a piece, so that the checkpoint and what is packed of it
+// are never in memory both. Pages that it shares with its neighbours stay.
+void drop_source(const Piece& piece) {
+  const quire_part& part = *piece.part;
+  if (!part.mapped || part.transposed) return;
+  const quire_packing& weight = *piece.weight;
+  const int64_t width = weight.matrix != nullptr ? weight.matrix->k : weight.table->width;
+  const int64_t bytes = width * (part.dtype == QUIRE_F32 ? 4 : 2);
+  static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const auto data = reinterpret_cast<uintptr_t>(part.data);
+  const size_t begin = round_up(data + piece.part_row * bytes, page);
+  const size_t end = (data + (piece.part_row + piece.rows) * bytes) / page * page;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 }  // namespace
 
 size_t matrix_bytes(const quire_matrix_spec& spec) {
@@ -96,56 +165,55 @@ size_t matrix_bytes(const quire_matrix_spec& spec) {
   return packed_bytes(format, spec.n, spec.k, spec.glu != 0);
 }
 
-int32_t add_matrix(Model& model, const quire_matrix_spec& spec, const quire_part* parts,
-                   int32_t num_parts) {
-  const size_t bytes = matrix_bytes(spec);
-  require(total_rows(parts, num_parts) == spec.n, "matrix: the parts do not make up its rows");
-  PackedMatrix matrix{static_cast<Format>(spec.format), spec.n, spec.k, spec.glu != 0,
-                      model.arena.take(bytes)};
-  const auto units = pieces_of(parts, num_parts, pack_row_multiple(), kPieceRows);
-  model.pool.run([&](Worker& worker) {
+std::string format_layout(int32_t format) {
+  matrix_bytes({1, 1, format, 0});
+  const gemm::Layout layout = gemm::layout_of(static_cast<Format>(format));
+  return "strips of " + std::to_string(gemm::kStripColumns) + " by " +
+         std::to_string(layout.depth) + " in " + std::to_string(layout.strip_bytes(layout.depth)) +
+         " bytes, packing " + std::to_string(kPackingVersion);
+}
+
+void pack(Pool& pool, const quire_packing* weights, int32_t num_weights) {
+  Units units;
+  for (int32_t i = 0; i < num_weights; ++i) {
+    check(weights[i]);
+    const quire_table_spec* table = weights[i].table;
+    if (table == nullptr) {
+      cut(weights[i], pack_row_multiple(), kPieceRows, units);
+    } else {
+      cut(weights[i], 1, std::max<int64_t>(1, kPieceBytes / row_bytes(*table)), units);
+    }
+  }
+  pool.run([&](Worker& worker) {
     for (int64_t unit; (unit = worker.grab()) < static_cast<int64_t>(units.size());) {
       for (const Piece& piece : units[unit]) {
-        pack_rows(matrix, piece.part->data, static_cast<DType>(piece.part->dtype),
-                  piece.part->transposed != 0, piece.part->rows, piece.part_row, piece.row,
-                  piece.rows);
+        pack_piece(piece);
+        drop_source(piece);
       }
     }
   });
-  model.matrices.push_back(matrix);
+}
+
+int32_t add_matrix(Model& model, const quire_matrix_spec& spec, const void* data) {
+  const size_t bytes = matrix_bytes(spec);
+  require(data != nullptr && reinterpret_cast<uintptr_t>(data) % 64 == 0, "matrix: not aligned");
+  model.matrices.push_back(matrix_of(spec, data));
+  model.weight_bytes += static_cast<int64_t>(bytes);
   return static_cast<int32_t>(model.matrices.size() - 1);
 }
 
-int32_t add_table(Model& model, int64_t rows, int64_t width, int32_t dtype, const quire_part* parts,
-                  int32_t num_parts) {
-  require(rows >= 1 && width >= 1 && total_rows(parts, num_parts) == rows,
-          "table: the parts do not make up its rows");
-  require(dtype == QUIRE_F32 || dtype == QUIRE_BF16, "table: unknown dtype");
-  for (int32_t p = 0; p < num_parts; ++p) require(!parts[p].transposed, "table: transposed");
-  Table table{nullptr, rows, width, dtype};
-  uint8_t* data = model.arena.take(rows * table.row_bytes());
-  table.data = data;
-  const int64_t piece_rows = std::max<int64_t>(1, kPieceBytes / table.row_bytes());
-  const auto units = pieces_of(parts, num_parts, 1, piece_rows);
-  model.pool.run([&](Worker& worker) {
-    for (int64_t unit; (unit = worker.grab()) < static_cast<int64_t>(units.size());) {
-      for (const Piece& piece : units[unit]) {
-        for (int64_t r = 0; r < piece.rows; ++r) {
-          convert_row(*piece.part, piece.part_row + r, width, dtype,
-                      data + (piece.row + r) * table.row_bytes());
-        }
-      }
-    }
-  });
-  model.tables.push_back(table);
+int32_t add_table(Model& model, const quire_table_spec& spec, const void* data) {
+  check_table(spec);
+  require(data != nullptr, "table: empty");
+  model.tables.push_back({static_cast<const uint8_t*>(data), spec.rows, spec.width, spec.dtype});
+  model.weight_bytes += spec.rows * row_bytes(spec);
   return static_cast<int32_t>(model.tables.size() - 1);
 }
 
 int32_t add_vector(Model& model, const float* values, int64_t size) {
   require(size >= 1 && values != nullptr, "vector: empty");
-  float* data = reinterpret_cast<float*>(model.arena.take(size * sizeof(float)));
-  std::memcpy(data, values, size * sizeof(float));
-  model.vectors.push_back({data, size});
+  model.vectors.emplace_back(values, values + size);
+  model.weight_bytes += size * static_cast<int64_t>(sizeof(float));
   return static_cast<int32_t>(model.vectors.size() - 1);
 }
 

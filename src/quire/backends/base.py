@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.errors import BackendError
 from quire.sampling.records import Logprobs, SamplingColumns
 
 if TYPE_CHECKING:
     from quire.program import Program
-    from quire.weights import WeightStore
+    from quire.weights import PackedFile, PackedWriter, WeightStore
 
 __all__ = [
     "Backend", "Capabilities", "CompileOptions", "CompiledModel", "Dtype", "KVCacheSpec",
@@ -41,6 +42,8 @@ class Capabilities:
     dtypes: tuple[Dtype, ...]
     kv_cache_dtypes: tuple[str, ...]
     weight_formats: tuple[str, ...]
+    reads_packed_weights: bool = False
+    """Whether `compile` takes a `PackedFile`, and `pack` writes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +157,23 @@ class Backend(ABC):
 
     @abstractmethod
     def compile(
-        self, program: Program, weights: WeightStore, kv: KVCacheSpec, options: CompileOptions
+        self,
+        program: Program,
+        weights: WeightStore | PackedFile,
+        kv: KVCacheSpec,
+        options: CompileOptions,
     ) -> CompiledModel:
         """Packs the weights, reserves the KV cache and returns the runnable model.
 
-        Raises BackendError for a dtype, format or op that `capabilities` does not list.
+        A `PackedFile` is used in place; it may be closed once this returns. Raises BackendError
+        for a dtype, format or op that `capabilities` does not list, CheckpointError for weights
+        that were packed for something else.
         """
+
+    def pack(
+        self, program: Program, weights: WeightStore, dtype: Dtype, writer: PackedWriter
+    ) -> None:
+        """Writes the weights as `compile` would hold them. Raises BackendError where
+        `capabilities` says that this backend holds none."""
+        del program, weights, dtype, writer
+        raise BackendError(f"the {self.capabilities.name} backend does not pack weights")

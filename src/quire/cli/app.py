@@ -30,6 +30,7 @@ COMMANDS = (
     Command("chat", "quire.cli.chat", "Chat with a running server"),
     Command("complete", "quire.cli.complete", "Complete text with a running server"),
     Command("bench", "quire.cli.bench", "Measure: latency | throughput | serve | startup"),
+    Command("quantize", "quire.cli.quantize", "Pack a model's weights once, for a start at once"),
     Command("explain", "quire.cli.explain", "Show a model's program, memory plan and bounds"),
     Command("doctor", "quire.cli.doctor", "Show what this machine has, and what is missing"),
     Command("run-batch", "quire.cli.run_batch", "Answer a file of OpenAI batch requests"),

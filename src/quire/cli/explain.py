@@ -116,7 +116,7 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     longest = tokens / plan.config.model.max_model_len
     return [
         ("available", f"{format_bytes(memory.available_bytes)} ({memory.source})"),
-        ("weights", format_bytes(needs.weight_bytes)),
+        ("weights", format_bytes(needs.weight_bytes) + _origin(plan)),
         ("one step", format_bytes(needs.workspace_bytes)),
         ("KV cache", f"{format_bytes(pool_bytes)}, reserved now, used as it fills"),
         ("  holds", f"{tokens:,} tokens in {cache.num_blocks:,} blocks of {cache.block_size}"),
@@ -124,6 +124,17 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         ("  of the longest kind", f"{longest:.1f} requests at once"),
         ("  prefix caching", "on" if cache.enable_prefix_caching else "off"),
     ]
+
+
+def _origin(plan: EnginePlan) -> str:
+    """Where the weights come from, unless they are packed from a checkpoint at each start."""
+    if plan.config.model.weights == "dummy":
+        return ", random numbers (load_format=dummy)"
+    if plan.packed is None:
+        return ""
+    return (
+        f", packed for tier {plan.packed.isa} by Quire {plan.packed.quire_version}, used in place"
+    )
 
 
 def _bound_rows(plan: EnginePlan) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from quire.config.names import checked_arguments
 
 DtypeChoice = Literal["auto", "bfloat16", "float32", "float", "half", "float16"]
+LoadFormat = Literal["auto", "hf", "safetensors", "pt", "dummy"]
 
 
 @checked_arguments
@@ -40,6 +41,10 @@ class EngineArgs:
     """Values that replace those of the checkpoint's config.json."""
     download_dir: str | None = None
     """Directory for downloads; the hub's own cache by default."""
+    load_format: LoadFormat = "auto"
+    """Where the weights come from: `auto` takes packed weights, safetensors or PyTorch files, as it
+    finds them; `hf`, `safetensors` and `pt` leave packed ones out; `dummy` takes random numbers, to
+    measure speed without a checkpoint."""
     dtype: DtypeChoice = "auto"
     """Number format of weights and activations; `auto` is bfloat16, as vLLM chooses."""
     quantization: str | None = None

@@ -19,7 +19,8 @@ from quire.units import MiB
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_TEXT_PATTERNS = ["*.json", "*.txt", "*.jinja", "*.model"]
+TEXT_PATTERNS = ("*.json", "*.txt", "*.jinja", "*.model")
+"""What a model directory holds beside its weights."""
 _IGNORED_PATTERNS = ["*/*", "consolidated*", "training_args*", "optimizer*"]
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 _WEIGHT_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -117,7 +118,7 @@ def _download(
     from huggingface_hub import HfApi, snapshot_download
 
     _logger.info("%s: fetching what the cache lacks from the hub", model)
-    patterns = list(_TEXT_PATTERNS)
+    patterns = list(TEXT_PATTERNS)
     try:
         if needs_weights:
             siblings = HfApi(token=hf_token).model_info(model, revision=revision).siblings or ()

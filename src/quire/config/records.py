@@ -15,6 +15,8 @@ from quire.config.quantization import Quantization
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference"]
+WeightSource = Literal["checkpoint", "packed", "dummy"]
+"""Where weights come from: the checkpoint, a packed file beside config.json, or random numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class ModelConfig:
     max_logprobs: int = 20
     quantization: Quantization | None = None
     """Format of the matrices; None: `dtype`."""
+    weights: WeightSource = "checkpoint"
     default_sampling_params: Mapping[str, Any] = field(default_factory=dict)
     """From generation_config.json, for requests that leave them open."""
     eos_token_ids: tuple[int, ...] = ()

@@ -61,11 +61,16 @@ def check_types(args: EngineArgs) -> None:
             raise ConfigError(f"{field.name} must be {field.type}, got {value!r}")
 
 
+def spelled_dtype(name: str) -> str | None:
+    """What a name such as `half` stands for; None: no dtype is called so."""
+    return _SPELLINGS.get(name)
+
+
 def resolve_dtype(args: EngineArgs, hf_config: Mapping[str, Any], dtypes: Collection[str]) -> Dtype:
     """The arithmetic: bfloat16 unless float32 is asked for or is all that the backend has."""
     stored = str(hf_config.get("dtype") or hf_config.get("torch_dtype") or "float32")
     stored = stored.removeprefix("torch.")
-    wanted = _SPELLINGS.get(args.dtype)
+    wanted = spelled_dtype(args.dtype)
     if args.dtype == "auto":
         wanted = "bfloat16" if "bfloat16" in dtypes else "float32"
         if stored != wanted:

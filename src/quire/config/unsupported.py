@@ -114,7 +114,6 @@ _GROUPS: dict[str, dict[str, tuple[object, ...]]] = {
         "weight_transfer_config": (),
     },
     "there is one kind of loader, which finds the format by itself": {
-        "load_format": ("auto", "hf", "safetensors", "pt"),
         "config_format": ("auto", "hf"),
         "hf_config_path": (),
         "code_revision": (),

@@ -8,17 +8,14 @@ anything is loaded.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import quire
 from quire.backends.base import Backend
 from quire.config import resolve
-from quire.config.checkpoint import eos_token_ids, read_config, read_generation_config
+from quire.config.checkpoint import eos_token_ids, read_generation_config
 from quire.config.engine_args import EngineArgs
 from quire.config.hub import resolve_model
 from quire.config.memory import (
@@ -29,22 +26,26 @@ from quire.config.memory import (
     longest_fit,
     num_kv_blocks,
 )
-from quire.config.quantization import Quantization, resolve_quantization
 from quire.config.records import CacheConfig, EngineConfig, ModelConfig
 from quire.config.resolve import Dtype, Usage
+from quire.engine.checkpoint import (
+    Arithmetic,
+    Checkpoint,
+    fingerprint,
+    quantised,
+    read_checkpoint,
+    settle_arithmetic,
+)
 from quire.errors import ConfigError, DoesNotFitError
 from quire.log import get_logger
-from quire.models import ModelFacts, build_program, model_facts
+from quire.models import ModelFacts
 from quire.models.registry import architectures_of
 from quire.program import Program
-from quire.program.passes import quantise_weights
 from quire.units import format_bytes
+from quire.weights import PackedHeader
 from quire.worker.backends import choose_device, make_backend
 
 logger = get_logger(__name__)
-
-DEMO_MODEL = "demo"
-"""The bundled model's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +56,11 @@ class EnginePlan:
     program: Program
     """With the format that each weight gets."""
     facts: ModelFacts
+    packed: PackedHeader | None
+    """Of packed weights."""
     needs: MemoryNeeds
     memory: AvailableMemory
     backend_description: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Checkpoint:
-    """What is read from a model directory before anything is decided."""
-
-    name: str
-    path: Path
-    hf_config: Mapping[str, Any]
-    facts: ModelFacts
-    program: Program
 
 
 def build_engine_config(args: EngineArgs, usage: Usage = "llm") -> EngineConfig:
@@ -79,14 +71,11 @@ def build_engine_config(args: EngineArgs, usage: Usage = "llm") -> EngineConfig:
 def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
     """As `build_engine_config`, with the numbers behind it."""
     resolve.check_types(args)
-    checkpoint = _read_checkpoint(args)
+    checkpoint = read_checkpoint(args)
     device = choose_device(args.backend, args.num_threads)
     backend = make_backend(device)
-    dtype = resolve.resolve_dtype(args, checkpoint.hf_config, backend.capabilities.dtypes)
-    quantization = resolve_quantization(args.quantization, backend.capabilities.weight_formats)
-    if quantization is not None:
-        quantised = quantise_weights(checkpoint.program, quantization)
-        checkpoint = dataclasses.replace(checkpoint, program=quantised)
+    arithmetic = settle_arithmetic(args, checkpoint, backend.capabilities)
+    checkpoint, dtype = quantised(checkpoint, arithmetic), arithmetic.dtype
     wanted_len = resolve.resolve_max_model_len(args, checkpoint.facts.max_model_len)
     max_model_len = wanted_len or checkpoint.facts.max_model_len
     needs = _memory_needs(args, usage, checkpoint.program, dtype, backend, max_model_len)
@@ -102,10 +91,10 @@ def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
         ),
         enable_prefix_caching=args.enable_prefix_caching is not False,
         block_bytes=needs.kv_block_bytes,
-        fingerprint=_fingerprint(checkpoint, dtype, quantization),
+        fingerprint=fingerprint(checkpoint, arithmetic),
     )
     config = EngineConfig(
-        model=_model_config(args, checkpoint, dtype, quantization, needs.max_model_len),
+        model=_model_config(args, checkpoint, arithmetic, needs.max_model_len),
         cache=cache,
         scheduler=scheduler,
         device=device,
@@ -113,29 +102,15 @@ def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
     )
     _log_plan(config)
     description = backend.capabilities.description
-    return EnginePlan(config, checkpoint.program, checkpoint.facts, needs, memory, description)
-
-
-def _read_checkpoint(args: EngineArgs) -> _Checkpoint:
-    if args.model is None:
-        name, path = DEMO_MODEL, Path(quire.__file__).parent / "demo_model"
-    else:
-        name = args.model
-        path = resolve_model(
-            args.model,
-            revision=args.revision,
-            download_dir=args.download_dir,
-            hf_token=args.hf_token,
-        )
-    hf_config = read_config(path, args.hf_overrides)
-    return _Checkpoint(name, path, hf_config, model_facts(hf_config), build_program(hf_config))
+    return EnginePlan(
+        config, checkpoint.program, checkpoint.facts, checkpoint.packed, needs, memory, description
+    )
 
 
 def _model_config(
     args: EngineArgs,
-    checkpoint: _Checkpoint,
-    dtype: Dtype,
-    quantization: Quantization | None,
+    checkpoint: Checkpoint,
+    arithmetic: Arithmetic,
     max_model_len: int,
 ) -> ModelConfig:
     facts, hf_config, path = checkpoint.facts, checkpoint.hf_config, checkpoint.path
@@ -147,13 +122,14 @@ def _model_config(
         tokenizer_path=_tokenizer_path(args, path),
         hf_config=hf_config,
         architecture=architectures_of(hf_config)[0],
-        dtype=dtype,
+        dtype=arithmetic.dtype,
         max_model_len=max_model_len,
         vocab_size=facts.vocab_size,
         served_model_name=resolve.served_names(args, checkpoint.name),
         seed=args.seed,
         max_logprobs=args.max_logprobs,
-        quantization=quantization,
+        quantization=arithmetic.quantization,
+        weights=checkpoint.weights,
         default_sampling_params=resolve.resolve_sampling_defaults(args, path, hf_config),
         eos_token_ids=_eos_token_ids(path, hf_config, facts.vocab_size),
         chat_template=_chat_template(args.chat_template),
@@ -228,18 +204,6 @@ def _fit_context(
     if fits < needs.max_model_len:
         logger.info("max_model_len is %d: that is what the KV cache has room for", fits)
     return dataclasses.replace(needs, max_model_len=fits)
-
-
-def _fingerprint(checkpoint: _Checkpoint, dtype: Dtype, quantization: Quantization | None) -> str:
-    """Equal for equal models: their config.json, weight files (name and size) and arithmetic."""
-    files = sorted(
-        (file.name, file.stat().st_size)
-        for pattern in ("*.safetensors", "*.bin")
-        for file in checkpoint.path.glob(pattern)
-    )
-    parts = [dict(checkpoint.hf_config), files, dtype, quantization]
-    text = json.dumps(parts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _log_plan(config: EngineConfig) -> None:

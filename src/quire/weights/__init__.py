@@ -2,9 +2,10 @@
 
 from quire.weights.binding import BoundStore, bind
 from quire.weights.open import open_checkpoint
+from quire.weights.packed_file import PACKED_NAME, PackedFile, PackedHeader, PackedWriter
 from quire.weights.store import ITEM_BYTES, HostTensor, TensorDtype, WeightStore
 
 __all__ = [
-    "ITEM_BYTES", "BoundStore", "HostTensor", "TensorDtype", "WeightStore", "bind",
-    "open_checkpoint",
+    "ITEM_BYTES", "PACKED_NAME", "BoundStore", "HostTensor", "PackedFile", "PackedHeader",
+    "PackedWriter", "TensorDtype", "WeightStore", "bind", "open_checkpoint",
 ]  # fmt: skip

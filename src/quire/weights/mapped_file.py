@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
+
+_MADV_HUGEPAGE = 14
+_MADV_POPULATE_READ = 22
+"""Of Linux; Python's mmap does not name the second, nor always the first."""
 
 
 class MappedFile:
@@ -55,6 +60,18 @@ class MappedFile:
     def prefetch(self) -> None:
         """Asks the kernel to read the file ahead, in the background."""
         self._map.madvise(mmap.MADV_WILLNEED)
+
+    def populate(self) -> None:
+        """Brings the whole file into memory and into this process's page tables.
+
+        In huge pages where the file system keeps files in such (ext4, xfs and tmpfs may).
+        """
+        with suppress(OSError):  # a hint that this kernel or file system does not know
+            self._map.madvise(_MADV_HUGEPAGE)
+        try:
+            self._map.madvise(_MADV_POPULATE_READ)
+        except OSError:  # before Linux 5.14
+            self.prefetch()
 
     def _whole_pages(self, offset: int, length: int) -> tuple[int, int]:
         """The page-aligned range around these bytes: to drop a neighbour's page is harmless."""

@@ -61,7 +61,7 @@ class SafetensorsFile(WeightStore):
             raise CheckpointError(f"{path}: there is no tensor {name!r}")
         dtype = as_tensor_dtype(entry.dtype, f"{path}: tensor {name!r}")
         data = self._file.slice(entry.offset, entry.num_bytes)
-        return HostTensor(name, dtype, entry.shape, data, path)
+        return HostTensor(name, dtype, entry.shape, data, path, is_mapped=True)
 
     def release(self, name: str) -> None:
         entry = self._entries.get(name)

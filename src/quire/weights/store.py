@@ -42,6 +42,8 @@ class HostTensor:
     data: NDArray[np.uint8]
     file: str
     """The file it came from, for messages."""
+    is_mapped: bool = False
+    """`data` is a view of a read-only file mapping: pages that are dropped come back when read."""
 
     def to_float32(self) -> NDArray[np.float32]:
         """A float32 copy (a view where it is float32 already) in its shape."""

@@ -61,7 +61,8 @@ class TorchFile(WeightStore):
         begin = self._find(record.storage)
         item = ITEM_BYTES[dtype]
         storage = self._file.slice(begin, record.storage.num_items * item)
-        return HostTensor(name, dtype, record.shape, _view(storage, record, item), path)
+        data = _view(storage, record, item)
+        return HostTensor(name, dtype, record.shape, data, path, _is_contiguous(record))
 
     def release(self, name: str) -> None:
         record = self._tensors.get(name)

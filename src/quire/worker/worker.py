@@ -6,14 +6,18 @@ Made and called by an executor, in whichever process that chose. Builds everythi
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from quire.backends.base import CompiledModel, CompileOptions, KVCacheSpec, MemoryReport
 from quire.config.records import EngineConfig
 from quire.log import get_logger, phase
 from quire.models import build_program, name_map
+from quire.program import Program
 from quire.program.passes import quantise_weights
 from quire.protocol import SchedulePlan, StepResult
 from quire.units import ceil_div
-from quire.weights import bind, open_checkpoint
+from quire.weights import PACKED_NAME, PackedFile, WeightStore, bind, open_checkpoint
+from quire.weights.dummy import DummyStore
 from quire.worker.backends import make_backend
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
@@ -59,9 +63,7 @@ def _load(config: EngineConfig) -> CompiledModel:
         program = quantise_weights(program, config.model.quantization)
     backend = make_backend(config.device)
     logger.info("%s: %s", config.device.backend, backend.capabilities.description)
-    store = open_checkpoint(config.model.path)
-    try:
-        weights = bind(program, store, name_map(hf_config).canonical)
+    with closing(_weights(config, program)) as weights:
         cache = config.cache
         return backend.compile(
             program,
@@ -74,5 +76,12 @@ def _load(config: EngineConfig) -> CompiledModel:
                 max_model_len=config.model.max_model_len,
             ),
         )
-    finally:
-        store.close()
+
+
+def _weights(config: EngineConfig, program: Program) -> WeightStore | PackedFile:
+    model = config.model
+    if model.weights == "packed":
+        return PackedFile(model.path / PACKED_NAME)
+    if model.weights == "dummy":
+        return DummyStore(program)
+    return bind(program, open_checkpoint(model.path), name_map(model.hf_config).canonical)

@@ -32,7 +32,6 @@ def test_a_name_like_nothing_gets_no_suggestion() -> None:
         ("speculative_config", {"method": "ngram"}, "speculative"),
         ("enable_lora", True, "LoRA"),
         ("tensor_parallel_size", True, "one process"),
-        ("load_format", "gguf", "loader"),
     ],
 )
 def test_what_does_not_work_is_refused_with_the_reason(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from quire import env
 from quire.backends.base import (
@@ -14,16 +18,19 @@ from quire.backends.base import (
     KVCacheSpec,
 )
 from quire.backends.cpu.encode import encode
+from quire.backends.cpu.held import WEIGHT_FORMATS, HeldWeight, held_weights, num_bytes
 from quire.backends.cpu.library import Library, load
-from quire.backends.cpu.lowering import NativeOp, Storage, assign_storage, fuse
+from quire.backends.cpu.lowering import NativeOp, assign_storage, fuse
 from quire.backends.cpu.machine import default_num_threads
 from quire.backends.cpu.model import CpuModel
-from quire.backends.cpu.weights import WEIGHT_FORMATS, WeightLoader, weight_bytes
+from quire.backends.cpu.packed import find_packed
+from quire.backends.cpu.packing import Packer
+from quire.backends.cpu.weights import WeightLoader
 from quire.errors import BackendError
 from quire.log import get_logger, phase
 from quire.program import Program
 from quire.program.passes import take_rows_early
-from quire.weights import WeightStore
+from quire.weights import PackedFile, PackedWriter, WeightStore
 
 logger = get_logger(__name__)
 
@@ -60,6 +67,7 @@ class CpuBackend(Backend):
             dtypes=("float32", "bfloat16"),
             kv_cache_dtypes=tuple(_KV_DTYPES),
             weight_formats=WEIGHT_FORMATS,
+            reads_packed_weights=True,
         )
 
     def kv_block_bytes(self, program: Program, block_size: int, kv_cache_dtype: str) -> int:
@@ -69,30 +77,55 @@ class CpuBackend(Backend):
         return size
 
     def weight_bytes(self, program: Program, dtype: Dtype) -> int:
-        """Packed bytes, padding and scales included."""
-        return weight_bytes(self._library, fuse(program), program, dtype)
+        """Packed bytes, padding and scales included.
+
+        A table of a float32 model counts as float32: only its file tells whether less is enough.
+        """
+        weights = held_weights(fuse(program), program)
+        return sum(num_bytes(self._library, weight, dtype) for weight in weights)
 
     def compile(
-        self, program: Program, weights: WeightStore, kv: KVCacheSpec, options: CompileOptions
+        self,
+        program: Program,
+        weights: WeightStore | PackedFile,
+        kv: KVCacheSpec,
+        options: CompileOptions,
     ) -> CompiledModel:
-        """Lowers, packs, and returns the runnable model."""
-        _check(program, options)
+        """Lowers, packs what is not packed yet, and returns the runnable model."""
+        _check(program, options.dtype)
+        _check_positions(program, options)
         ops = fuse(take_rows_early(program))
-        storage = assign_storage(ops, options.dtype, options.max_num_tokens)
-        with phase(logger, f"weights packed for {self.capabilities.description}"):
-            model = self._build(program, weights, kv, options, ops, storage)
-        return CpuModel(self._library, model, self._pool, program.vocab_size, ops)
+        held = held_weights(ops, program)
+        places: Mapping[HeldWeight, NDArray[np.uint8]]
+        if isinstance(weights, PackedFile):
+            with phase(logger, "packed weights mapped"):
+                places = find_packed(self._library, weights, held, options.dtype)
+        else:
+            with phase(logger, "weights packed"):
+                weights.prefetch()
+                packer = Packer(self._library, self._pool, weights, options.dtype)
+                places = packer.into_memory(held)
+        model = self._build(program, places, kv, options, ops)
+        return CpuModel(self._library, model, self._pool, places, program.vocab_size, ops)
+
+    def pack(
+        self, program: Program, weights: WeightStore, dtype: Dtype, writer: PackedWriter
+    ) -> None:
+        """Writes every weight as this library reads it."""
+        _check(program, dtype)
+        held = held_weights(fuse(take_rows_early(program)), program)
+        Packer(self._library, self._pool, weights, dtype).into_file(held, writer)
 
     def _build(
         self,
         program: Program,
-        weights: WeightStore,
+        places: Mapping[HeldWeight, NDArray[np.uint8]],
         kv: KVCacheSpec,
         options: CompileOptions,
         ops: tuple[NativeOp, ...],
-        storage: Storage,
     ) -> Any:
         ffi, lib = self._library.ffi, self._library.lib
+        storage = assign_storage(ops, options.dtype, options.max_num_tokens)
         spec = ffi.new("quire_model_spec *")
         spec.kv = _kv_spec(self._library, program, kv)[0]
         spec.workspace_bytes = storage.workspace_bytes
@@ -104,21 +137,23 @@ class CpuBackend(Backend):
         if created == ffi.NULL:
             raise self._library.error(f"{program.name} cannot be set up")
         model = ffi.gc(created, lib.quire_model_destroy)
-        weights.prefetch()
-        loader = WeightLoader(self._library, model, weights, options.dtype)
+        loader = WeightLoader(self._library, model, places, options.dtype)
         records = encode(ops, storage, self._library, loader)
         if lib.quire_set_ops(model, records, len(records)) != 0:
             raise self._library.error(f"{program.name} cannot be compiled")
         return model
 
 
-def _check(program: Program, options: CompileOptions) -> None:
+def _check(program: Program, dtype: Dtype) -> None:
     program.check()
-    if options.dtype not in ("float32", "bfloat16"):
-        raise BackendError(f"the CPU backend has no dtype {options.dtype}")
+    if dtype not in ("float32", "bfloat16"):
+        raise BackendError(f"the CPU backend has no dtype {dtype}")
     for param in program.params():
         if param.format not in WEIGHT_FORMATS:
             raise BackendError(f"the CPU backend has no weight format {param.format} ({param})")
+
+
+def _check_positions(program: Program, options: CompileOptions) -> None:
     limit = program.position_limit
     if limit is not None and options.max_model_len > limit:
         raise BackendError(

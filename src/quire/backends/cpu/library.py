@@ -21,7 +21,8 @@ TIERS = ("generic", "avx2", "avx512", "avx512_bf16", "amx")
 """In the order of `quire_tier` in quire.h, each one able to run what the ones before it can."""
 
 _CHECKED_STRUCTS = (
-    "quire_op", "quire_model_spec", "quire_part", "quire_batch", "quire_sampling", "quire_output",
+    "quire_op", "quire_model_spec", "quire_part", "quire_packing", "quire_batch", "quire_sampling",
+    "quire_output",
 )  # fmt: skip
 """In the order of `quire_struct_sizes`."""
 

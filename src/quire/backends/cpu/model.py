@@ -41,13 +41,21 @@ class CpuModel(CompiledModel):
     """A native model. One caller at a time; the global interpreter lock is free during a step."""
 
     def __init__(
-        self, library: Library, model: Any, pool: Any, vocab_size: int, ops: tuple[NativeOp, ...]
+        self,
+        library: Library,
+        model: Any,
+        pool: Any,
+        weights: object,
+        vocab_size: int,
+        ops: tuple[NativeOp, ...],
     ) -> None:
+        """`weights`: whatever keeps alive the memory that the native model reads them from."""
         self._library = library
         self._ffi = library.ffi
         self._model = model
         self._pool = pool
         """Held so that the threads outlive the model."""
+        self._weights: object = weights
         self._vocab_size = vocab_size
         self._ops = ops
         memory = self._ffi.new("quire_memory *")
@@ -112,6 +120,7 @@ class CpuModel(CompiledModel):
         if self._model is not None:
             self._ffi.release(self._model)
             self._model = None
+            self._weights = None
             self._memory = MemoryReport(0, 0, 0)
 
     def profile(self, enabled: bool) -> None:

@@ -30,7 +30,7 @@ from quire.backends.reference.weights import load_param
 from quire.errors import BackendError
 from quire.program import Linear, Logits, Program, last_reads
 from quire.sampling.reference import logprobs, sample
-from quire.weights import WeightStore
+from quire.weights import PackedFile, WeightStore
 
 
 class ReferenceBackend(Backend):
@@ -56,10 +56,16 @@ class ReferenceBackend(Backend):
         return 4 * sum(param.num_elements for param in program.params())
 
     def compile(
-        self, program: Program, weights: WeightStore, kv: KVCacheSpec, options: CompileOptions
+        self,
+        program: Program,
+        weights: WeightStore | PackedFile,
+        kv: KVCacheSpec,
+        options: CompileOptions,
     ) -> CompiledModel:
         """Reads every weight once and widens it to float32."""
         program.check()
+        if isinstance(weights, PackedFile):
+            raise BackendError(f"{weights.path}: the reference backend reads no packed weights")
         if options.dtype not in self.capabilities.dtypes:
             raise BackendError(f"the reference backend has no dtype {options.dtype}")
         for param in program.params():

@@ -1,0 +1,33 @@
+"""Finds a model's weights in a packed file, where they are used in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import Dtype
+from quire.backends.cpu.held import HeldWeight, layout, num_bytes
+from quire.backends.cpu.library import Library
+from quire.weights.packed_file import PackedFile
+
+
+def find_packed(
+    library: Library, file: PackedFile, weights: Sequence[HeldWeight], dtype: Dtype
+) -> Mapping[HeldWeight, NDArray[np.uint8]]:
+    """Views of the file, brought into memory. Raises CheckpointError unless all of them are there
+    and lie as this library reads them."""
+    file.populate()
+    return {weight: _find(library, file, weight, dtype) for weight in weights}
+
+
+def _find(
+    library: Library, file: PackedFile, weight: HeldWeight, dtype: Dtype
+) -> NDArray[np.uint8]:
+    size = num_bytes(library, weight, dtype)
+    narrow = num_bytes(library, weight, "bfloat16") if weight.kind == "table" else size
+    if file.num_bytes(str(weight)) == narrow:  # a float32 model's table, from bfloat16
+        size = narrow
+    text = layout(library, weight, dtype, size)
+    return file.section(str(weight), weight.tensors, (text,), size)

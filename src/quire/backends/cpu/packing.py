@@ -1,0 +1,145 @@
+"""Packs a checkpoint's weights: all of them into memory for a model, or one by one into a file.
+
+Called where a model is compiled, and by `quire quantize`. A checkpoint's pages leave the
+resident set as soon as they are packed, so that loading needs little more than the weights.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import Dtype
+from quire.backends.cpu.held import HeldWeight, layout, matrix_spec, num_bytes, table_spec
+from quire.backends.cpu.library import Library
+from quire.errors import CheckpointError
+from quire.units import MiB, ceil_div
+from quire.weights import HostTensor, WeightStore
+from quire.weights.packed_file import PackedWriter
+
+Bytes = NDArray[np.uint8]
+
+_SOURCE_DTYPES = {"F32": "QUIRE_F32", "BF16": "QUIRE_BF16", "F16": "QUIRE_F16"}
+_HUGE_PAGE = 2 * MiB
+_ALIGNMENT = 64
+_MAX_COPIED_BYTES = 256 * MiB
+"""Of tensors that are in memory beside what is packed of them, for a store that makes copies."""
+
+
+class Packer:
+    """Packs weights of one store with the threads of one pool."""
+
+    def __init__(self, library: Library, pool: Any, store: WeightStore, dtype: Dtype) -> None:
+        self._library = library
+        self._pool = pool
+        self._store = store
+        self._dtype = dtype
+
+    def into_memory(self, weights: Sequence[HeldWeight]) -> Mapping[HeldWeight, Bytes]:
+        """All of them, in one mapping of huge pages and, where the store maps its files, in one
+        native call. Raises CheckpointError for a tensor of another shape.
+        """
+        bounds = {w: num_bytes(self._library, w, self._dtype) for w in weights}
+        places = _allocate(bounds)
+        tensors: dict[HeldWeight, list[HostTensor]] = {}
+        num_copied = 0
+        for weight in weights:
+            tensors[weight] = self._tensors(weight)
+            places[weight] = places[weight][: self._num_bytes(weight, tensors[weight])]
+            num_copied += sum(t.data.nbytes for t in tensors[weight] if not t.is_mapped)
+            if num_copied >= _MAX_COPIED_BYTES:
+                self._pack(tensors, places)
+                tensors, num_copied = {}, 0
+        self._pack(tensors, places)
+        return places
+
+    def into_file(self, weights: Iterable[HeldWeight], writer: PackedWriter) -> None:
+        """One after the other: no two are in memory at once."""
+        for weight in weights:
+            tensors = self._tensors(weight)
+            size = self._num_bytes(weight, tensors)
+            place = _allocate({weight: size})
+            self._pack({weight: tensors}, place)
+            text = layout(self._library, weight, self._dtype, size)
+            writer.add(str(weight), weight.tensors, text, place[weight])
+
+    def _num_bytes(self, weight: HeldWeight, tensors: Sequence[HostTensor]) -> int:
+        """A table is held as narrow as its source allows."""
+        if weight.kind == "table" and all(tensor.dtype == "BF16" for tensor in tensors):
+            return num_bytes(self._library, weight, "bfloat16")
+        return num_bytes(self._library, weight, self._dtype)
+
+    def _pack(
+        self, tensors: Mapping[HeldWeight, list[HostTensor]], places: Mapping[HeldWeight, Bytes]
+    ) -> None:
+        ffi = self._library.ffi
+        held: list[Any] = []
+        records = []
+        for weight, sources in tensors.items():
+            place = places[weight]
+            if weight.kind == "vector":
+                _fill_vector(place, sources)
+                continue
+            parts = self._parts(weight, sources)
+            matrix = table = ffi.NULL
+            if weight.kind == "matrix":
+                matrix = matrix_spec(self._library, weight, self._dtype)
+            else:
+                table = table_spec(self._library, weight, place.nbytes)
+            out = ffi.cast("void *", place.ctypes.data)
+            held += [parts, matrix, table]
+            records.append((matrix, table, parts, len(parts), out))
+        packings = ffi.new("quire_packing[]", records)
+        if self._library.lib.quire_pack(self._pool, packings, len(records)) != 0:
+            raise self._library.error("the weights cannot be packed")
+        for sources in tensors.values():
+            for tensor in sources:
+                self._store.release(tensor.name)
+
+    def _tensors(self, weight: HeldWeight) -> list[HostTensor]:
+        tensors = []
+        for part in weight.param.parts:
+            tensor = self._store.get(part.name)
+            if tensor.shape != part.shape:
+                raise CheckpointError(
+                    f"{tensor.file}: tensor {part.name!r} has shape {list(tensor.shape)}, "
+                    f"not {list(part.shape)}"
+                )
+            tensors.append(tensor)
+        return tensors
+
+    def _parts(self, weight: HeldWeight, tensors: list[HostTensor]) -> Any:
+        """quire_part records; they point into the tensors, which the caller keeps alive."""
+        ffi = self._library.ffi
+        parts = ffi.new("quire_part[]", len(tensors))
+        for record, part, tensor in zip(parts, weight.param.parts, tensors, strict=True):
+            record.data = ffi.cast("void *", tensor.data.ctypes.data)
+            record.rows = part.shape[1] if part.transposed else part.shape[0]
+            record.dtype = getattr(self._library.lib, _SOURCE_DTYPES[tensor.dtype])
+            record.transposed = part.transposed
+            record.mapped = tensor.is_mapped
+        return parts
+
+
+def _fill_vector(place: Bytes, tensors: Sequence[HostTensor]) -> None:
+    values = np.concatenate([tensor.to_float32().reshape(-1) for tensor in tensors])
+    place.view(np.float32)[:] = values
+
+
+def _allocate(sizes: Mapping[HeldWeight, int]) -> dict[HeldWeight, Bytes]:
+    """A place for each, in one mapping, which lives as long as any of them."""
+    starts, end = {}, 0
+    for weight, size in sizes.items():
+        starts[weight] = end
+        end += ceil_div(size, _ALIGNMENT) * _ALIGNMENT
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory has no huge pages
+    mapping = mmap.mmap(-1, end + _HUGE_PAGE, flags=private)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(mapping, np.uint8)
+    first = -memory.ctypes.data % _HUGE_PAGE
+    return {weight: memory[first + starts[weight] :][:size] for weight, size in sizes.items()}

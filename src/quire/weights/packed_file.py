@@ -1,0 +1,220 @@
+"""The packed weights file: weights in the very order in which a backend reads them.
+
+Written by `quire quantize`, memory-mapped at load and used in place. This module knows where bytes
+lie and checks all it is told; what the bytes mean is the backend's, which describes each
+section by a `layout` that must be its own. docs/packed_weights.md describes the format.
+
+    0        magic, version, offset and length of the header, SHA-256 of the header    64 bytes
+    4096     sections, each at a multiple of 64
+    end      the header: JSON
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+import quire
+from quire.errors import CheckpointError, ConfigError
+from quire.units import MiB
+from quire.weights.mapped_file import MappedFile
+
+PACKED_NAME = "model.quire"
+"""The file's name in a model directory."""
+
+FORMAT_VERSION = 1
+_MAGIC = b"\x89QUIRE\r\n"
+_PREFIX = struct.Struct("<8sIIQQ32s")
+_FIRST_SECTION = 4096
+_ALIGNMENT = 64
+_MAX_HEADER_BYTES = 64 * MiB
+_PACK_AGAIN = "pack the model again, on this machine: quire quantize MODEL OUT"
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One weight. `offset` counts from the start of the file."""
+
+    name: str
+    layout: str
+    """What the bytes depend on, in the backend's words."""
+    tensors: tuple[str, ...]
+    """The checkpoint's tensors that it was made of, in order."""
+    offset: int
+    num_bytes: int
+
+
+class PackedHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the file says of itself."""
+
+    quire_version: str
+    """Which Quire wrote it."""
+    isa: str
+    """The instruction-set tier that it was packed for."""
+    dtype: str
+    quantization: str | None
+    sections: tuple[Section, ...]
+
+
+def read_packed_header(path: Path) -> PackedHeader:
+    """The header alone. Raises CheckpointError for anything that is not such a file."""
+    return _read_header(MappedFile(path))
+
+
+class PackedFile:
+    """A packed file, mapped. Invariant: the sections lie in the file and do not overlap.
+
+    Views of it keep the mapping alive; it is read-only and its pages are shared by all processes
+    that use the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Reads and checks the header alone. Raises CheckpointError."""
+        self.path = path
+        self._file = MappedFile(path)
+        self.header = _read_header(self._file)
+        self._sections = {section.name: section for section in self.header.sections}
+
+    def section(
+        self, name: str, tensors: tuple[str, ...], layouts: Collection[str], num_bytes: int
+    ) -> NDArray[np.uint8]:
+        """The bytes of a weight, which must be made of `tensors` and lie in one of `layouts`.
+
+        Raises CheckpointError that says what differs and how to pack anew.
+        """
+        section = self._sections.get(name)
+        if section is None:
+            raise CheckpointError(f"{self.path}: there is no {name}; {_PACK_AGAIN}")
+        if section.tensors != tensors:
+            raise CheckpointError(
+                f"{self.path}: {name} is made of {', '.join(section.tensors)}, "
+                f"and not of {', '.join(tensors)}; {_PACK_AGAIN}"
+            )
+        if section.layout not in layouts:
+            raise CheckpointError(
+                f"{self.path} was packed for another machine (tier {self.header.isa}, Quire "
+                f"{self.header.quire_version}): {name} lies as {section.layout!r}, "
+                f"here it must be {' or '.join(map(repr, layouts))}; {_PACK_AGAIN}"
+            )
+        if section.num_bytes != num_bytes:
+            raise CheckpointError(
+                f"{self.path}: {name} has {section.num_bytes} bytes, not {num_bytes}; {_PACK_AGAIN}"
+            )
+        return self._file.slice(section.offset, section.num_bytes)
+
+    def num_bytes(self, name: str) -> int:
+        """Bytes of a section; 0 where there is none."""
+        section = self._sections.get(name)
+        return 0 if section is None else section.num_bytes
+
+    def populate(self) -> None:
+        """Maps every page now, in huge pages where the file system has them; reads what is not in
+        memory yet. The first step would do so otherwise, page by page."""
+        self._file.populate()
+
+    def close(self) -> None:
+        """Lets go of the file; views of it stay valid."""
+        self._sections = {}
+
+
+class PackedWriter:
+    """Sections one after the other, as they are made; then `finish`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._sections: list[Section] = []
+        file.seek(_FIRST_SECTION)
+
+    def add(
+        self, name: str, tensors: tuple[str, ...], layout: str, data: NDArray[np.uint8]
+    ) -> None:
+        """Writes one weight."""
+        offset = self._file.seek(-self._file.tell() % _ALIGNMENT, os.SEEK_CUR)
+        self._file.write(data.data)
+        self._sections.append(Section(name, layout, tensors, offset, data.nbytes))
+
+    def finish(self, isa: str, dtype: str, quantization: str | None) -> PackedHeader:
+        """Writes the header, and only then what makes the file readable."""
+        header = PackedHeader(quire.__version__, isa, dtype, quantization, tuple(self._sections))
+        text = msgspec.json.encode(header)
+        offset = self._file.tell()
+        self._file.write(text)
+        digest = hashlib.sha256(text).digest()
+        self._file.seek(0)
+        self._file.write(_PREFIX.pack(_MAGIC, FORMAT_VERSION, 0, offset, len(text), digest))
+        return header
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the name `path` when it is complete and on disk, or never.
+
+    Raises ConfigError if it cannot be written.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read_header(file: MappedFile) -> PackedHeader:
+    path = file.path
+    if file.size < _FIRST_SECTION:
+        raise CheckpointError(f"{path}: {file.size} bytes are too few for packed weights")
+    magic, version, _, offset, length, digest = _PREFIX.unpack(file.bytes(0, _PREFIX.size))
+    if magic != _MAGIC:
+        raise CheckpointError(f"{path}: this is no file of packed weights")
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path}: packed in version {version} of the format, and this Quire "
+            f"({quire.__version__}) reads {FORMAT_VERSION}; {_PACK_AGAIN}"
+        )
+    if length > _MAX_HEADER_BYTES or offset + length != file.size:
+        raise CheckpointError(
+            f"{path}: the header is said to end at byte {offset + length}, the file has "
+            f"{file.size}; it is truncated or damaged"
+        )
+    text = file.bytes(offset, length)
+    if hashlib.sha256(text).digest() != digest:
+        raise CheckpointError(f"{path}: the header is damaged; {_PACK_AGAIN}")
+    try:
+        header = msgspec.json.decode(text, type=PackedHeader)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: the header cannot be read: {error}") from None
+    _check_sections(path, header.sections, offset)
+    return header
+
+
+def _check_sections(path: Path, sections: tuple[Section, ...], end: int) -> None:
+    """They must be aligned, in order, apart from each other, and inside of the file."""
+    position = _FIRST_SECTION
+    names: set[str] = set()
+    for section in sections:
+        if section.offset % _ALIGNMENT or section.offset < position or section.num_bytes < 1:
+            raise CheckpointError(
+                f"{path}: {section.name!r} lies at byte {section.offset} and has "
+                f"{section.num_bytes}, which overlaps what is before it or is not aligned"
+            )
+        position = section.offset + section.num_bytes
+        if position > end:
+            raise CheckpointError(
+                f"{path}: {section.name!r} ends at byte {position}, beyond the weights' end {end}"
+            )
+        if section.name in names:
+            raise CheckpointError(f"{path}: {section.name!r} is there twice")
+        names.add(section.name)

@@ -1,0 +1,157 @@
+"""`quire quantize`: packed weights give the very tokens of the checkpoint, in every format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_checkpoint import write_tiny_checkpoint
+
+from quire import LLM, SamplingParams
+from quire.backends.cpu import load
+from quire.backends.cpu.held import WEIGHT_FORMATS
+from quire.cli import main
+from quire.config.engine_args import EngineArgs
+from quire.engine.build import plan_engine
+from quire.engine.quantize import quantize_model
+from quire.errors import BackendError, CheckpointError, ConfigError
+from quire.weights import PACKED_NAME, PackedFile
+
+PROMPTS: list[Any] = [[1, 2, 3], list(range(40, 80))]
+FORMATS = [None, *(name for name in WEIGHT_FORMATS if name != "dense")]
+
+Writer = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def _needs_the_library() -> None:
+    try:
+        load()
+    except BackendError as error:
+        pytest.skip(f"the native library is not built here: {error}")
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])
+def model_dir(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tiny")
+    return write_tiny_checkpoint(directory, tie_word_embeddings=request.param)
+
+
+def tokens(model: Path, **given: Any) -> list[list[int]]:
+    given = {"max_num_batched_tokens": 512, "max_num_seqs": 4, "max_model_len": 256, **given}
+    with LLM(str(model), **given) as llm:
+        params = SamplingParams(temperature=0.8, seed=3, max_tokens=12, ignore_eos=True)
+        prompts = [{"prompt_token_ids": ids} for ids in PROMPTS]
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def pack(model: Path, out: Path, **given: Any) -> Path:
+    return quantize_model(EngineArgs(str(model), **given), out).path
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_same_tokens(model_dir: Path, tmp_path: Path, name: str | None, dtype: Any) -> None:
+    out = pack(model_dir, tmp_path / "out", quantization=name, dtype=dtype)
+    assert not list(out.glob("*.safetensors"))
+    assert tokens(out) == tokens(model_dir, quantization=name, dtype=dtype)
+
+
+def test_a_tier_reads_its_own_layout_and_refuses_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_tiny_checkpoint(tmp_path / "model")
+    files = {}
+    for isa in load().available:
+        monkeypatch.setenv("QUIRE_ISA", isa)
+        files[isa] = PackedFile(pack(model, tmp_path / isa, quantization="int8") / PACKED_NAME)
+    layouts = {isa: [one.layout for one in file.header.sections] for isa, file in files.items()}
+    for isa in files:
+        monkeypatch.setenv("QUIRE_ISA", isa)
+        expected = tokens(model, quantization="int8")
+        for other in files:
+            if layouts[other] == layouts[isa]:
+                assert tokens(tmp_path / other) == expected
+                assert contents(files[other]) == contents(files[isa])
+            else:
+                with pytest.raises(CheckpointError, match=f"tier {other}.*quire quantize"):
+                    tokens(tmp_path / other)
+
+
+def contents(file: PackedFile) -> list[bytes]:
+    return [
+        file.section(one.name, one.tensors, (one.layout,), one.num_bytes).tobytes()
+        for one in file.header.sections
+    ]
+
+
+def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_tiny_checkpoint(tmp_path / "model")
+    out = tmp_path / "out"
+    words = ["quantize", str(model), str(out)]
+    assert main([*words, "--quantization", "int8", "--dtype", "float32"]) == 0
+    assert "int8, float32, for tier" in capsys.readouterr().out
+    assert main(words) == 1
+    assert "is not empty; give the name of a new directory" in capsys.readouterr().err
+    assert main(["quantize", str(out), str(tmp_path / "again")]) == 1
+    assert "holds packed weights; pack the original" in capsys.readouterr().err
+    assert main(["quantize", str(model)]) == 1
+    assert "give a model and a new directory, not 1 words" in capsys.readouterr().err
+    assert main(["explain", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert f"packed for tier {load().isa} by Quire" in shown
+    assert "float32, int8" in shown
+
+
+def test_packed_weights_cannot_be_contradicted(tmp_path: Path) -> None:
+    model = write_tiny_checkpoint(tmp_path / "model")
+    out = pack(model, tmp_path / "out", quantization="int8")
+    plan = plan_engine(EngineArgs(str(out), quantization="int8", dtype="bfloat16"))
+    assert plan.config.model.quantization == "int8"
+    assert plan.config.model.weights == "packed"
+    with pytest.raises(ConfigError, match=r"packed as int8.*--quantization int8_w8a8"):
+        plan_engine(EngineArgs(str(out), quantization="int8_w8a8"))
+    with pytest.raises(ConfigError, match=r"packed in bfloat16.*--dtype float32"):
+        plan_engine(EngineArgs(str(out), dtype="float32"))
+    with pytest.raises(ConfigError, match="packed weights are the CPU backend's"):
+        plan_engine(EngineArgs(str(out), backend="reference"))
+    with pytest.raises(CheckpointError, match="holds no weights"):
+        tokens(out, load_format="safetensors")
+
+
+def test_only_the_cpu_backend_packs(tmp_path: Path) -> None:
+    model = write_tiny_checkpoint(tmp_path / "model")
+    with pytest.raises(ConfigError, match="here the reference backend computes"):
+        pack(model, tmp_path / "out", backend="reference")
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    out = pack(write_tiny_checkpoint(tmp_path / "model"), tmp_path / "out")
+    other = pack(write_tiny_checkpoint(tmp_path / "other", intermediate_size=128), tmp_path / "2")
+    (out / PACKED_NAME).write_bytes((other / PACKED_NAME).read_bytes())
+    with pytest.raises(CheckpointError, match=r"lies as .*\[256, 64\].* must be .*\[192, 64\]"):
+        tokens(out)
+
+
+def test_a_second_engine_reads_the_same_pages(tmp_path: Path) -> None:
+    out = pack(write_tiny_checkpoint(tmp_path / "model"), tmp_path / "out")
+    first = tokens(out)
+    with LLM(str(out), max_model_len=128, max_num_batched_tokens=128, max_num_seqs=2):
+        assert tokens(out) == first
+
+
+def test_random_weights_need_no_checkpoint(tmp_path: Path) -> None:
+    model = write_tiny_checkpoint(tmp_path / "model")
+    (model / "model.safetensors").unlink()
+    found = tokens(model, load_format="dummy")
+    assert np.array(found).shape == (len(PROMPTS), 12)
+    assert tokens(model, load_format="dummy") == found
+    with pytest.raises(CheckpointError, match="holds no weights"):
+        tokens(model)
+    with pytest.raises(ConfigError, match="load_format='gguf' is not known; use one of auto"):
+        tokens(model, load_format="gguf")
