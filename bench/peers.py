@@ -119,6 +119,7 @@ def _start(
 def _run_rounds(
     peers: list[Peer], workloads: list[Workload], args: argparse.Namespace, results: dict[str, Any]
 ) -> None:
+    skipped = {name: text.split(",") for name, text in _pairs(args.skip, "--skip").items()}
     for number in range(args.rounds):
         probe = read_bandwidth(args.threads)
         results["bandwidth_bytes_per_s"].append(probe)
@@ -129,7 +130,7 @@ def _run_rounds(
             shown = []
             for peer in turn:
                 row = results["peers"][peer.spec.name]
-                if "error" in row:
+                if "error" in row or workload.name in skipped.get(peer.spec.name, ()):
                     continue
                 try:
                     seconds = peer.ask(
@@ -241,6 +242,7 @@ def _arguments() -> argparse.Namespace:
     add("--checkpoint", action="append", default=[], metavar="NAME=PATH", help="a peer's own")
     add("--option", action="append", default=[], metavar="NAME=JSON", help="engine arguments")
     add("--env", action="append", default=[], metavar="NAME=KEY:VALUE,...", help="environment")
+    add("--skip", action="append", default=[], metavar="NAME=WORKLOAD,...", help="not for this one")
     add("--no-quire", action="store_true", help="leave the plain `quire` out")
     add("--rounds", type=int, default=3, help="how often everything is measured (at least 3)")
     add("--workloads", default="", help="names with commas between; all by default")
