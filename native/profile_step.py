@@ -1,6 +1,7 @@
 """Times whole steps of a checkpoint on the CPU backend, and where in them the time goes.
 
-    python native/profile_step.py MODEL_DIR [--isa amx] [--format int8_w8a8] [--case prefill:1x512]
+    python native/profile_step.py MODEL_DIR [--isa amx] [--format int8_w8a8] [--kv int8]
+        [--case prefill:1x512]
 
 A case is kind:REQUESTSxTOKENS: `prefill:1x512` computes 512 new tokens, `decode:32x160` one token
 each of 32 requests whose context has 160 tokens. Weights may be random; the tokens are.
@@ -33,7 +34,7 @@ NUM_BLOCKS = 1088
 
 
 def load(
-    directory: Path, backend: CpuBackend, num_blocks: int, weight_format: WeightFormat
+    directory: Path, backend: CpuBackend, kv: KVCacheSpec, weight_format: WeightFormat
 ) -> CpuModel:
     """The checkpoint in bfloat16, its matrices in this format."""
     config = read_config(directory)
@@ -41,9 +42,7 @@ def load(
     store = open_checkpoint(directory)
     options = CompileOptions("bfloat16", MAX_TOKENS, max_num_seqs=256, max_model_len=32768)
     bound = bind(program, store, name_map(config).canonical)
-    model = backend.compile(
-        program, bound, KVCacheSpec(num_blocks, BLOCK_SIZE, "bfloat16"), options
-    )
+    model = backend.compile(program, bound, kv, options)
     store.close()
     if not isinstance(model, CpuModel):
         raise TypeError(f"{model} is no CpuModel")
@@ -51,11 +50,12 @@ def load(
 
 
 def fill_cache(model: CpuModel, num_blocks: int) -> None:
-    """Ordinary numbers in every block: memory that was never written reads as one shared page."""
-    block_bytes = model.read_blocks(np.zeros(1, np.int32)).nbytes
-    random = np.random.default_rng(2)
-    numbers = random.normal(0, 1, block_bytes // 2).astype(np.float32)
-    data = (numbers.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8).reshape(1, -1)
+    """Ordinary numbers in every block: memory that was never written reads as one shared page.
+
+    They are what a block has that was written.
+    """
+    model.step(make_batch("prefill", 1, BLOCK_SIZE, np.zeros(1, np.int32)))
+    data = model.read_blocks(np.zeros(1, np.int32))
     for block in range(num_blocks):
         model.write_blocks(np.array([block], np.int32), data)
 
@@ -113,13 +113,15 @@ def main() -> None:
     parser.add_argument("--isa")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--format", choices=WEIGHT_FORMATS, default="dense")
+    parser.add_argument("--kv", default="bfloat16", help="number format of the KV cache")
     parser.add_argument("--case", action="append")
     parser.add_argument("--seconds", type=float, default=2.0)
     arguments = parser.parse_args()
     backend = CpuBackend(arguments.threads, arguments.isa)
     print(backend.capabilities.description)
     begin = time.perf_counter()
-    model = load(arguments.model, backend, NUM_BLOCKS, arguments.format)
+    kv = KVCacheSpec(NUM_BLOCKS, BLOCK_SIZE, arguments.kv)
+    model = load(arguments.model, backend, kv, arguments.format)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"loaded in {time.perf_counter() - begin:.2f} s, peak {peak:.0f} MiB, {model.memory()}")
     fill_cache(model, NUM_BLOCKS)

@@ -19,7 +19,7 @@ extern "C" {
 
 #define QUIRE_ABI_VERSION 3
 
-enum quire_dtype { QUIRE_F32 = 0, QUIRE_BF16 = 1, QUIRE_F16 = 2 };
+enum quire_dtype { QUIRE_F32 = 0, QUIRE_BF16 = 1, QUIRE_F16 = 2, QUIRE_INT8 = 3 };
 
 // Instruction-set tiers, each a library of its own built from the same sources.
 enum quire_tier {
@@ -189,7 +189,7 @@ typedef struct quire_kv_spec {
   int32_t block_size;  // a multiple of 16
   int32_t num_kv_heads;
   int32_t head_dim;
-  int32_t dtype;  // QUIRE_F32 or QUIRE_BF16
+  int32_t dtype;  // QUIRE_F32, QUIRE_BF16 or QUIRE_INT8
 } quire_kv_spec;
 
 typedef struct quire_model_spec {

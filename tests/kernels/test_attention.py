@@ -25,7 +25,8 @@ from quire.program import Attention, Linear, Op, Value
 
 DIM = 64
 F32, BF16 = 3e-6, 1.2e-2
-"""Tolerances."""
+INT8, BF16_INT8 = 2e-3, 2e-2
+"""Tolerances. An int8 cache may hold a neighbouring integer where a number lies in the middle."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,32 @@ def test_bfloat16(backend: CpuBackend, shape: Shape) -> None:
     steps(models, [[20, 1, 33], [1, 1, 1], [0, 40, 7], [1, 1, 1]], BF16)
 
 
+def int8_tolerance(backend: CpuBackend, dtype: str) -> float:
+    """Tiers with products in bfloat16 use them for an int8 cache whatever the model's dtype."""
+    narrow = dtype == "bfloat16" or "bf16" in isa_of(backend) or "amx" in isa_of(backend)
+    return BF16_INT8 if narrow else INT8
+
+
+def isa_of(backend: CpuBackend) -> str:
+    return backend.capabilities.description.split("tier ")[1].split()[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_int8_cache(backend: CpuBackend, shape: Shape, dtype: str) -> None:
+    models = both(backend, shape, dtype, "int8")
+    plan = [[20, 1, 33], [1, 1, 1], [0, 40, 7], [1, 1, 1]]
+    steps(models, plan, int8_tolerance(backend, dtype))
+
+
+@pytest.mark.parametrize("shape", [Shape(), Shape(window=300), Shape(heads=2, head_dim=128)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_int8_contexts_of_several_chunks(backend: CpuBackend, shape: Shape, dtype: str) -> None:
+    models = both(backend, shape, dtype, "int8")
+    plan = [[250, 700], [10, 1], [1, 1], [260, 30], [1, 1]]
+    steps(models, plan, int8_tolerance(backend, dtype))
+
+
 @pytest.mark.parametrize("shape", [Shape(), Shape(window=300), Shape(heads=2, head_dim=128)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_contexts_of_several_chunks(backend: CpuBackend, shape: Shape, dtype: str) -> None:
@@ -138,12 +165,31 @@ def test_a_cache_of_another_type(backend: CpuBackend, dtype: str, kv_dtype: str)
     steps(models, [[40, 3], [1, 300]], BF16)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_int8_token_without_a_number_stays_alone(backend: CpuBackend) -> None:
+    """A token whose k and v are NaN reaches those behind it, and no token before it."""
+    weights = Weights(7)
+    program = program_of(Shape().body(), DIM, weights)
+    table = weights.arrays["table"]
+    table[15] = np.nan
+    native = compile_on(backend, program, weights, kv_dtype="int8")
+    [seq] = make_seqs([30])
+    seq.tokens[:] = np.arange(30) % 15
+    expected = logits_of(native.step(batch_of([(seq, 30)])))
+    seq.tokens[20], seq.computed = 15, 0
+    found = logits_of(native.step(batch_of([(seq, 30)])))
+    assert found[:20].tobytes() == expected[:20].tobytes()
+    assert np.isnan(found[20:]).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype"),
+    [("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "int8")],
+)
 def test_what_an_earlier_owner_left_in_a_block_harms_nobody(
-    backend: CpuBackend, dtype: str
+    backend: CpuBackend, dtype: str, kv_dtype: str
 ) -> None:
     """Blocks full of NaN, as after a request whose numbers overflowed."""
-    native, reference = both(backend, Shape(), dtype, dtype)
+    native, reference = both(backend, Shape(), dtype, kv_dtype)
     [seq] = make_seqs([21])
     poison = np.full_like(native.read_blocks(seq.blocks), 0xFF)
     native.write_blocks(seq.blocks, poison)
@@ -152,5 +198,5 @@ def test_what_an_earlier_owner_left_in_a_block_harms_nobody(
         compare(
             logits_of(native.step(batch)),
             logits_of(reference.step(batch)),
-            F32 if dtype == "float32" else BF16,
+            F32 if dtype == "float32" else BF16_INT8,
         )

@@ -10,14 +10,17 @@ from test_attention import DIM, Shape
 from quire.backends.base import CompiledModel, Dtype
 from quire.backends.cpu import CpuBackend
 
+Dtypes = tuple[Dtype, str]
+"""Of the model and of its cache."""
 LENGTH = 600
 SHAPES = [Shape(), Shape(heads=6, kv_heads=1, head_dim=80, window=270)]
 
 
-def compiled(isa: str, threads: int, shape: Shape, dtype: Dtype) -> CompiledModel:
+def compiled(isa: str, threads: int, shape: Shape, dtypes: Dtypes) -> CompiledModel:
     weights = Weights(11)
     program = program_of(shape.body(), DIM, weights)
-    return compile_on(CpuBackend(threads, isa), program, weights, dtype)
+    dtype, kv_dtype = dtypes
+    return compile_on(CpuBackend(threads, isa), program, weights, dtype, kv_dtype=kv_dtype)
 
 
 def whole(model: CompiledModel) -> Floats:
@@ -45,15 +48,19 @@ def shape(request: pytest.FixtureRequest) -> Shape:
     return found
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def dtype(request: pytest.FixtureRequest) -> Dtype:
-    found: Dtype = request.param
+@pytest.fixture(
+    scope="module",
+    params=[("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "int8")],
+    ids="-".join,
+)
+def dtypes(request: pytest.FixtureRequest) -> Dtypes:
+    found: Dtypes = request.param
     return found
 
 
 @pytest.fixture(scope="module")
-def model(isa: str, shape: Shape, dtype: Dtype) -> CompiledModel:
-    return compiled(isa, 2, shape, dtype)
+def model(isa: str, shape: Shape, dtypes: Dtypes) -> CompiledModel:
+    return compiled(isa, 2, shape, dtypes)
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +70,10 @@ def expected(model: CompiledModel) -> bytes:
 
 @pytest.mark.parametrize("threads", [1, 3, 8])
 def test_any_number_of_threads(
-    isa: str, shape: Shape, dtype: Dtype, threads: int, expected: bytes
+    isa: str, shape: Shape, dtypes: Dtypes, threads: int, expected: bytes
 ) -> None:
     """Eight threads have too little to do: long contexts are split between them."""
-    other = compiled(isa, threads, shape, dtype)
+    other = compiled(isa, threads, shape, dtypes)
     assert whole(other).tobytes() == expected
     seq = mine()
     parts = [logits_of(other.step(batch_of([(seq, n)]))) for n in (LENGTH - 4, 1, 1, 1, 1)]

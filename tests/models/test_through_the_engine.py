@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,14 +28,18 @@ def checkpoint(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(case, tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture
-def llm(checkpoint: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> LLM:
+def small_llm(checkpoint: Path, num_blocks: int = 16, **options: Any) -> LLM:
     """A budget below the prompts; 16 blocks where the four requests come to need 24."""
-    monkeypatch.setenv("QUIRE_BACKEND", backend.capabilities.name)
     return LLM(
         str(checkpoint), skip_tokenizer_init=True, dtype="float32", max_model_len=128,
-        max_num_batched_tokens=32, max_num_seqs=4, num_gpu_blocks_override=16,
+        max_num_batched_tokens=32, max_num_seqs=4, num_gpu_blocks_override=num_blocks, **options,
     )  # fmt: skip
+
+
+@pytest.fixture
+def llm(checkpoint: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> LLM:
+    monkeypatch.setenv("QUIRE_BACKEND", backend.capabilities.name)
+    return small_llm(checkpoint)
 
 
 def test_greedy_continuations(case: Case, llm: LLM) -> None:
@@ -82,3 +87,17 @@ def test_prompt_logprobs(case: Case, llm: LLM) -> None:
             assert held[token_id].rank == 1 + np.count_nonzero(row > row[token_id])
             for other, logprob in held.items():
                 assert abs(logprob.logprob - row[other]) < 1e-3
+
+
+def test_an_int8_cache_gives_the_same_tokens_alone_and_in_distress(
+    case: Case, checkpoint: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_BACKEND", backend.capabilities.name)
+    inputs = [{"prompt_token_ids": prompt_of(case, length)} for length in LENGTHS]
+    params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
+    roomy = small_llm(checkpoint, 64, kv_cache_dtype="int8", enable_prefix_caching=False)
+    alone = [roomy.generate(one, params, use_tqdm=False)[0].outputs[0].token_ids for one in inputs]
+    crowded = small_llm(checkpoint, kv_cache_dtype="int8")
+    for _ in range(2):  # the second time parts of the prompts are found in the cache
+        outputs = crowded.generate(inputs, params, use_tqdm=False)
+        assert [output.outputs[0].token_ids for output in outputs] == alone

@@ -109,7 +109,7 @@ class Simulation:
         cache = CacheConfig(
             block_size=block_size,
             num_blocks=num_blocks,
-            kv_cache_dtype="auto",
+            kv_cache_dtype="float32",
             enable_prefix_caching=bool(scheduler.pop("enable_prefix_caching", True)),
             block_bytes=1,
         )

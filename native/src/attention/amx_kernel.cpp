@@ -2,6 +2,8 @@
 
 #include "attention/amx_kernel.h"
 
+#include "attention/expand.h"
+
 namespace quire {
 namespace {
 
@@ -46,7 +48,7 @@ QUIRE_INLINE void score_tiles(const uint16_t* q, int64_t dim, const ChunkView& c
   if constexpr (kTwoTiles) _tile_zero(2);
   if constexpr (kTwoTiles && kTwoGroups) _tile_zero(3);
   for (int64_t d = 0; d < dim; d += 32) {
-    if (chunk.fetch) {
+    if (chunk.fetch_values) {
       fetch_lines(chunk.values[g] + d / 32 * kTileBytes, kTileBytes);
       if constexpr (kTwoGroups) {
         fetch_lines(chunk.values[g + 1] + d / 32 * kTileBytes, kTileBytes);
@@ -85,13 +87,13 @@ void score_all(const uint16_t* q, int64_t dim, const ChunkView& chunk, int g0, i
 // The next K comes in two halves: the first beside the copying of V, the other beside P * V, in as
 // many pieces as there are pairs of column blocks.
 QUIRE_INLINE void fetch_first_half(const ChunkView& chunk, int g, int pair) {
-  const int64_t bytes = chunk.group_bytes / kGroup;
+  const int64_t bytes = chunk.data_bytes / kGroup;
   if (chunk.next_keys[g]) fetch_lines(chunk.next_keys[g] + pair * bytes, bytes);
 }
 
 QUIRE_INLINE void fetch_second_half(const ChunkView& chunk, int g, int64_t dim, int64_t c) {
-  const int64_t bytes = chunk.group_bytes / 2 / (dim / (2 * kLanes));
-  const int64_t from = chunk.group_bytes / 2 + c / (2 * kLanes) * bytes;
+  const int64_t bytes = chunk.data_bytes / 2 / (dim / (2 * kLanes));
+  const int64_t from = chunk.data_bytes / 2 + c / (2 * kLanes) * bytes;
   for (int i = std::max(g, chunk.first); i < std::min(g + 2, chunk.last); ++i) {
     if (chunk.next_keys[i]) fetch_lines(chunk.next_keys[i] + from, bytes);
   }
@@ -109,7 +111,7 @@ QUIRE_INLINE void value_tiles(const uint16_t* p, int64_t dim, const ChunkView& c
     _tile_zero(3);
   }
   for (int s = s0; s < s1; ++s) {
-    if (chunk.fetch) fetch_second_half(chunk, 2 * s, dim, c);
+    if (chunk.fetch_keys) fetch_second_half(chunk, 2 * s, dim, c);
     _tile_loadd(4, p + s * kStepTokens, kWeightStride * 2);
     _tile_loadd(6, values + s * kTileBytes, 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -138,7 +140,7 @@ void AmxKernel::end() { _tile_release(); }
 
 void AmxKernel::begin_item(int rows) { configure(std::min(rows, kTileRows)); }
 
-void AmxKernel::load_values(const ChunkView& chunk, int64_t dim) {
+void AmxKernel::load_values(ChunkView& chunk, int64_t dim) {
   const int first = chunk.first / 2 * 2;
   const int last = (chunk.last + 1) / 2 * 2;
   for (int g = first; g < last; ++g) {
@@ -151,6 +153,24 @@ void AmxKernel::load_values(const ChunkView& chunk, int64_t dim) {
         const __m512i v = have ? _mm512_loadu_si512(row + c * 64) : _mm512_setzero_si512();
         _mm512_store_si512(out + c * kColumnBytes, v);
       }
+    }
+  }
+}
+
+void ExpandingAmxKernel::load_keys(ChunkView& chunk, int64_t dim, int g0, int g1) {
+  expand_keys<Elem>(chunk, dim, g0, g1);
+}
+
+void ExpandingAmxKernel::load_values(ChunkView& chunk, int64_t dim) {
+  for (int g = chunk.first / 2 * 2; g < (chunk.last + 1) / 2 * 2; ++g) {
+    uint8_t* out = chunk.tile_space + g * (kGroup / 2) * 64;
+    if (g >= chunk.first && g < chunk.last) {
+      expand_group<Elem, 2>(chunk.values[g], kGroup / 4, dim / kLanes, out, 64, kColumnBytes,
+                            chunk.next_keys[g]);
+      continue;
+    }
+    for (int64_t c = 0; c < dim / kLanes; ++c) {
+      std::memset(out + c * kColumnBytes, 0, kTileBytes / 2);
     }
   }
 }

@@ -1,4 +1,4 @@
-// Both products of attention on AMX tiles, for a bfloat16 cache.
+// Both products of attention on AMX tiles, for a bfloat16 cache and for an int8 one.
 //
 // K groups are tiles as they lie in the cache (16 pairs of the head dimension by 16 tokens). A V
 // tile spans 32 tokens, two groups that may lie in different blocks, so load_values() copies
@@ -15,16 +15,25 @@ namespace quire {
 struct AmxKernel {
   using Elem = uint16_t;
   static constexpr int kRows = 32;
+  static constexpr bool kExpands = false;
+  static constexpr bool kFetchesKeys = true;
   static void begin();
   static void end();
   // Sets the tile height for an item of so many rows.
   static void begin_item(int rows);
   // Copies V into tiles: [padded_dim / 16][kChunk / 2][16][2].
-  static void load_values(const ChunkView& chunk, int64_t dim);
+  static void load_values(ChunkView& chunk, int64_t dim);
   static void scores(const Elem* q, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
                      float* out);
   static void values(const Elem* p, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
                      float* out);
+};
+
+// The same products for an int8 cache: groups become bfloat16, V at once in tiles.
+struct ExpandingAmxKernel : AmxKernel {
+  static constexpr bool kExpands = true;
+  static void load_keys(ChunkView& chunk, int64_t dim, int g0, int g1);
+  static void load_values(ChunkView& chunk, int64_t dim);
 };
 
 }  // namespace quire

@@ -1,6 +1,7 @@
 #include "attention/attention.h"
 
 #include "attention/amx_kernel.h"
+#include "attention/expand.h"
 #include "attention/kernel.h"
 #include "attention/kv_write.h"
 #include "attention/softmax.h"
@@ -18,6 +19,9 @@ struct Workspace {
     weights = take(base, kMaxTileRows * kWeightStride);
     partial = take(base, int64_t{kMaxTileRows} * dim);
     tail = reinterpret_cast<uint8_t*>(take(base, int64_t{kGroup} * dim));
+    key_scales = take(base, kChunk);
+    value_scales = take(base, kChunk);
+    keys = reinterpret_cast<uint8_t*>(take(base, kChunk * dim));
     chunk = base;
   }
   static float* take(uint8_t*& base, int64_t floats) {
@@ -26,13 +30,16 @@ struct Workspace {
     return piece;
   }
 
-  float* q;        // [item rows][dim] of the kernel's element
-  float* result;   // [item rows][dim]
-  float* scores;   // [tile rows][kScoreStride]
-  float* weights;  // [tile rows][kWeightStride] of the kernel's element
-  float* partial;  // [tile rows][dim]
-  uint8_t* tail;   // the last V group of a request, zeros behind its end
-  uint8_t* chunk;  // the kernel's own
+  float* q;             // [item rows][dim] of the kernel's element
+  float* result;        // [item rows][dim]
+  float* scores;        // [tile rows][kScoreStride]
+  float* weights;       // [tile rows][kWeightStride] of the kernel's element
+  float* partial;       // [tile rows][dim]
+  uint8_t* tail;        // the last V group of a request, zeros behind its end
+  float* key_scales;    // [kChunk] of an int8 cache
+  float* value_scales;  // [kChunk]
+  uint8_t* keys;        // expanded groups
+  uint8_t* chunk;       // the kernel's own
   RowStates state;
   RowStates of_chunk;  // of a tile
 };
@@ -153,9 +160,12 @@ class Attend {
     ChunkView view;
     view.first = groups.first;
     view.last = groups.last;
-    view.group_bytes = kv_.layout.group_bytes;
-    view.fetch = true;
+    view.data_bytes = kv_.layout.data_bytes;
+    view.fresh = true;
+    view.fetch_values = !Kernel::kExpands;
+    view.fetch_keys = Kernel::kFetchesKeys;
     view.tile_space = space_.chunk;
+    view.key_space = space_.keys;
     for (int g = groups.first; g < groups.last; ++g) {
       const int64_t start = chunk * kChunk + g * kGroup;
       view.keys[g] = kv_.key_group(table_, start, op_.layer, head_);
@@ -178,6 +188,35 @@ class Attend {
         step_.batch.block_tables + int64_t{next_.item->seq} * step_.batch.table_width;
     if (next >= step_.batch.context_lens[next_.item->seq]) return nullptr;
     return kv_.key_group(table, next, op_.layer, next_.head);
+  }
+
+  // The scales of a chunk's groups, which lie behind their numbers. Fetches those of `fetch`.
+  void load_scales(const ChunkView& view, const uint8_t* const* groups, const uint8_t* const* fetch,
+                   float* scales) const {
+    for (int g = view.first; g < view.last; ++g) {
+      const uint8_t* behind = groups[g] + kv_.layout.data_bytes;
+      gemm::store(scales + g * kGroup, gemm::load<F32x16>(behind) * kExpandedUnit);
+      if (fetch[g]) __builtin_prefetch(fetch[g] + kv_.layout.data_bytes, 0, 2);
+    }
+  }
+
+  // Scores of a tile of rows. The first tile expands an int8 chunk's K: a few groups at a time,
+  // read while they are near, unless further tiles will read them too.
+  void score(const Elem* q, int rows, Groups groups, ChunkView& view) {
+    if constexpr (Kernel::kExpands) {
+      if (view.fresh) {
+        load_scales(view, view.keys, view.values, space_.key_scales);
+        const bool alone = item_->num_rows <= Kernel::kRows;
+        view.key_slots = alone ? kNearGroups : kChunkGroups;
+        for (int g = view.first; g < view.last; g += view.key_slots) {
+          const int end = std::min(g + view.key_slots, view.last);
+          Kernel::load_keys(view, dim_, g, end);
+          if (alone) Kernel::scores(q, rows, dim_, view, g, end, space_.scores);
+        }
+        if (alone) return;
+      }
+    }
+    Kernel::scores(q, rows, dim_, view, groups.first, groups.last, space_.scores);
   }
 
   // Late, because by now V is in the cache.
@@ -235,23 +274,30 @@ class Attend {
     const int rows = r1 - r0;
     const Elem* q = reinterpret_cast<const Elem*>(space_.q) + r0 * dim_;
     Elem* weights = reinterpret_cast<Elem*>(space_.weights);
-    Kernel::scores(q, rows, dim_, view, groups.first, groups.last, space_.scores);
+    score(q, rows, groups, view);
+    TokenScales scales = {};
+    if constexpr (Kernel::kExpands) {
+      if (view.fresh) {
+        load_scales(view, view.values, view.next_keys, space_.value_scales);
+      }
+      scales = {space_.key_scales, space_.value_scales};
+    }
     // Pairs of groups, so that a step of the second product finds zeros where nothing is seen.
     const int begin = groups.first / 2 * 2 * kGroup;
     const int end = (groups.last + 1) / 2 * 2 * kGroup;
     for (int r = 0; r < rows; ++r) {
       const RowState state =
-          softmax_row(rule_, query_head(r0 + r), position(r0 + r) - chunk * kChunk, begin, end,
-                      space_.scores + r * kScoreStride, weights + r * kWeightStride);
+          softmax_row(rule_, scales, query_head(r0 + r), position(r0 + r) - chunk * kChunk, begin,
+                      end, space_.scores + r * kScoreStride, weights + r * kWeightStride);
       space_.of_chunk.maximum[r] = state.maximum;
       space_.of_chunk.sum[r] = state.sum;
     }
-    if (view.fetch) {
-      hide_tail(chunk, view);
+    if (view.fresh) {
+      if constexpr (!Kernel::kExpands) hide_tail(chunk, view);
       Kernel::load_values(view, dim_);
     }
     Kernel::values(weights, rows, dim_, view, groups.first, groups.last, space_.partial);
-    view.fetch = false;
+    view.fresh = view.fetch_values = view.fetch_keys = false;
   }
 
   void write_result() {
@@ -320,23 +366,24 @@ AttentionScratch::AttentionScratch(const KvLayout& layout, int num_workers)
         const int64_t dim = layout.padded_dim;
         const int64_t floats = 2 * int64_t{kItemRows + kMaxTileRows} * dim +
                                kMaxTileRows * (kScoreStride + kWeightStride) +
-                               int64_t{kMaxTileRows} * dim + int64_t{kGroup} * dim +
-                               int64_t{kChunk} * dim / 2;
+                               int64_t{kMaxTileRows} * dim + int64_t{kGroup} * dim + 2 * kChunk +
+                               2 * int64_t{kChunk} * dim;
         return round_up(floats * 4 + 4096, 4096);
       }()),
       workers_(worker_bytes_ * num_workers),
       partials_(kPartialBytes) {}
 
 void attention(const Step& step, const quire_attention& op, Worker& worker) {
-  if (step.model.kv.layout.dtype == QUIRE_F32) {
-    attend<VectorKernel<F32Pairs>>(step, op, worker);
-    return;
-  }
+  const int32_t dtype = step.model.kv.layout.dtype;
+  if (dtype == QUIRE_F32) return attend<VectorKernel<F32Pairs>>(step, op, worker);
 #if defined(__AMX_BF16__)
+  if (dtype == QUIRE_INT8) return attend<ExpandingAmxKernel>(step, op, worker);
   attend<AmxKernel>(step, op, worker);
 #elif defined(__AVX512BF16__)
+  if (dtype == QUIRE_INT8) return attend<ExpandingVectorKernel<Bf16Pairs>>(step, op, worker);
   attend<VectorKernel<Bf16Pairs>>(step, op, worker);
 #else
+  if (dtype == QUIRE_INT8) return attend<ExpandingVectorKernel<F32Pairs>>(step, op, worker);
   attend<VectorKernel<WidenedPairs>>(step, op, worker);
 #endif
 }

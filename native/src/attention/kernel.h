@@ -4,6 +4,7 @@
 //   Elem       how it wants q and the probabilities: float or bfloat16 bits
 //   kRows      query rows it takes at most
 //   begin_item(rows)    before the products of an item
+//   load_keys(chunk)    before the first scores() of groups [g0, g1), if kExpands
 //   load_values(chunk)  before the first values() of a chunk, whose V is in the cache by then
 //   scores     raw q * K for groups [g0, g1):  out[row][16 * g ..], rows kScoreStride apart
 //   values     P * V over groups [g0, g1):     out[row][padded_dim], P's rows kWeightStride apart
@@ -22,6 +23,7 @@
 namespace quire {
 
 constexpr int kChunkGroups = kChunk / kGroup;
+constexpr int kNearGroups = 2;  // of K, expanded: they stay in the first-level cache
 
 // Where the groups [first, last) of a chunk lie, and what to bring into the cache meanwhile:
 // reading K fetches the V beside it, reading V fetches the K that this worker reads next, both a
@@ -32,9 +34,13 @@ struct ChunkView {
   const uint8_t* next_keys[kChunkGroups];  // null: nothing
   int first;
   int last;
-  int64_t group_bytes;
-  bool fetch;           // until the first tile of rows has passed
-  uint8_t* tile_space;  // the kernel's own
+  int64_t data_bytes;   // of a group
+  bool fresh;           // no tile of rows has passed yet
+  bool fetch_values;    // scores() fetches V
+  bool fetch_keys;      // values() fetches the next K
+  uint8_t* tile_space;  // the kernel's own, for the V of a chunk
+  uint8_t* key_space;   // of an expanding kernel, for `key_slots` groups of K
+  int key_slots;
 };
 
 // Brings a piece of a group into the second-level cache. Small pieces between the arithmetic keep
@@ -121,18 +127,20 @@ template <class Pairs>
 struct VectorKernel {
   using Elem = typename Pairs::Elem;
   static constexpr int kRows = kVectorRows;
+  static constexpr bool kExpands = false;
+  static constexpr bool kFetchesKeys = true;
 
   static void begin() {}
   static void end() {}
   static void begin_item(int) {}
-  static void load_values(const ChunkView&, int64_t) {}
+  static void load_values(ChunkView&, int64_t) {}
 
   static void scores(const Elem* q, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
                      float* out) {
     by_rows(rows, [&](auto count, int r) {
       constexpr int R = decltype(count)::value;
       for (int g = g0; g < g1; ++g) {
-        const uint8_t* fetch = chunk.fetch && r == 0 ? chunk.values[g] : nullptr;
+        const uint8_t* fetch = chunk.fetch_values && r == 0 ? chunk.values[g] : nullptr;
         score_group<R>(q + r * dim, dim, chunk.keys[g], fetch, out + r * kScoreStride + g * kGroup);
       }
     });
@@ -194,7 +202,7 @@ struct VectorKernel {
     for (int g = g0; g < g1; ++g) {
       const uint8_t* v = chunk.values[g] + column * 4;
       const Elem* weight = p + g * kGroup;
-      const uint8_t* next = chunk.fetch && first_rows ? chunk.next_keys[g] : nullptr;
+      const uint8_t* next = chunk.fetch_keys && first_rows ? chunk.next_keys[g] : nullptr;
       if (next) next += column * kGroup / 2 * Pairs::kPairBytes;
       for (int t = 0; t < kGroup; t += 2, v += pair_bytes, weight += 2) {
         if (next) fetch_lines(next + t / 2 * kFetchBytes, kFetchBytes);

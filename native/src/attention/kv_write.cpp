@@ -1,42 +1,121 @@
 #include "attention/kv_write.h"
 
+#include <cmath>
+
+#include "attention/transpose.h"
 #include "ops/vector.h"
 
 namespace quire {
 namespace {
+
+using Row = const float[kMaxHeadDim];
 
 // Numbers i .. i + 15 of a row as bfloat16, each in the low half of a word.
 QUIRE_INLINE U32x16 words(const float* row, int64_t i) {
   return __builtin_convertvector(to_bf16(load_f32(row + i)), U32x16);
 }
 
-}  // namespace
+// How a row becomes 8-bit integers: value * inverse, rounded, is at most 127 away from 0.
+struct ByteScale {
+  float scale;
+  float inverse;
+};
 
-void write_keys(const KvLayout& layout, uint8_t* group, int place, int count,
-                const float (*rows)[kMaxHeadDim]) {
-  if (layout.dtype == QUIRE_F32) {
-    float* out = reinterpret_cast<float*>(group) + place;
-    for (int64_t d = 0; d < layout.padded_dim; ++d) {
-      for (int t = 0; t < count; ++t) out[d * kGroup + t] = rows[t][d];
-    }
-    return;
+// Below this a row counts as zeros: 127 divided by it must be a number.
+constexpr float kSmallest = 1e-30f;
+
+// A NaN or an infinity anywhere in the row makes the scale NaN, and so all that the token gives.
+ByteScale byte_scale(const float* row, int64_t dim) {
+  F32x16 largest = {};
+  F32x16 poison = {};
+  for (int64_t i = 0; i < dim; i += kLanes) {
+    const F32x16 v = load_f32(row + i);
+    largest = max(gemm::absolute(v), largest);
+    poison = poison + v * 0.0f;
   }
-  alignas(64) uint16_t narrow[kGroup][kMaxHeadDim];
+  const float top = max_lanes(largest);
+  const float bad = sum_lanes(poison);
+  return {top / 127.0f + bad, top >= kSmallest && bad == 0.0f ? 127.0f / top : 0.0f};
+}
+
+QUIRE_INLINE I32x16 bytes_of(const float* row, int64_t i, float inverse) {
+  return __builtin_convertvector(gemm::round_whole(load_f32(row + i) * inverse), I32x16);
+}
+
+// Rows of 32-bit words, those of `count` tokens from `place` on, to their places among 16.
+void scatter(const uint32_t* rows, int64_t row_words, int64_t columns, int place, int count,
+             uint32_t* out) {
+  if (count == kGroup) return transpose_group(rows, row_words, columns, out);
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int t = 0; t < count; ++t) out[c * kGroup + place + t] = rows[t * row_words + c];
+  }
+}
+
+float* scales_of(const KvLayout& layout, uint8_t* group) {
+  return reinterpret_cast<float*>(group + layout.data_bytes);
+}
+
+void write_byte_keys(const KvLayout& layout, uint8_t* group, int place, int count, Row* rows) {
+  alignas(64) uint32_t quads[kGroup][kMaxHeadDim / 4];
   for (int t = 0; t < count; ++t) {
+    const ByteScale scale = byte_scale(rows[t], layout.padded_dim);
+    auto* out = reinterpret_cast<int8_t*>(quads[t]);
     for (int64_t d = 0; d < layout.padded_dim; d += kLanes) {
-      gemm::store(narrow[t] + d, to_bf16(load_f32(rows[t] + d)));
+      gemm::store_bytes(out + d, bytes_of(rows[t], d, scale.inverse));
     }
+    scales_of(layout, group)[place + t] = scale.scale;
   }
-  uint32_t* out = reinterpret_cast<uint32_t*>(group) + place;
-  for (int64_t pair = 0; pair < layout.padded_dim / 2; ++pair) {
-    for (int t = 0; t < count; ++t) {
-      std::memcpy(out + pair * kGroup + t, narrow[t] + 2 * pair, sizeof *out);
+  scatter(quads[0], kMaxHeadDim / 4, layout.padded_dim / 4, place, count,
+          reinterpret_cast<uint32_t*>(group));
+}
+
+void write_byte_values(const KvLayout& layout, uint8_t* group, int place, int count, Row* rows) {
+  const int64_t dim = layout.padded_dim;
+  float inverse[kGroup];
+  for (int t = 0; t < count; ++t) {
+    const ByteScale scale = byte_scale(rows[t], dim);
+    inverse[t] = scale.inverse;
+    scales_of(layout, group)[place + t] = scale.scale;
+  }
+  for (int quad = place / 4; quad <= (place + count - 1) / 4; ++quad) {
+    const int begin = std::max(4 * quad - place, 0);
+    const int end = std::min(4 * quad + 4 - place, count);
+    uint32_t* out = reinterpret_cast<uint32_t*>(group) + quad * dim;
+    for (int64_t d = 0; d < dim; d += kLanes) {
+      U32x16 all = gemm::load<U32x16>(out + d);
+      for (int t = begin; t < end; ++t) {
+        const int shift = 8 * ((place + t) % 4);
+        const U32x16 byte = (U32x16)bytes_of(rows[t], d, inverse[t]) & 0xffu;
+        all = (all & ~(0xffu << shift)) | byte << shift;
+      }
+      gemm::store(out + d, all);
     }
   }
 }
 
+}  // namespace
+
+void write_keys(const KvLayout& layout, uint8_t* group, int place, int count,
+                const float (*rows)[kMaxHeadDim]) {
+  if (layout.dtype == QUIRE_INT8) return write_byte_keys(layout, group, place, count, rows);
+  auto* out = reinterpret_cast<uint32_t*>(group);
+  if (layout.dtype == QUIRE_F32) {
+    const auto* whole = reinterpret_cast<const uint32_t*>(rows[0]);
+    return scatter(whole, kMaxHeadDim, layout.padded_dim, place, count, out);
+  }
+  alignas(64) uint32_t pairs[kGroup][kMaxHeadDim / 2];
+  for (int t = 0; t < count; ++t) {
+    auto* narrow = reinterpret_cast<uint16_t*>(pairs[t]);
+    for (int64_t d = 0; d < layout.padded_dim; d += kLanes) {
+      gemm::store(narrow + d, to_bf16(load_f32(rows[t] + d)));
+    }
+  }
+  scatter(pairs[0], kMaxHeadDim / 2, layout.padded_dim / 2, place, count, out);
+}
+
 void write_values(const KvLayout& layout, uint8_t* group, int place, int count,
                   const float (*rows)[kMaxHeadDim]) {
+  if (layout.dtype == QUIRE_INT8) return write_byte_values(layout, group, place, count, rows);
   const int64_t dim = layout.padded_dim;
   if (layout.dtype == QUIRE_F32) {
     for (int t = 0; t < count; ++t) {

@@ -32,6 +32,12 @@ struct ScoreRule {
   int32_t window;       // 0: none
 };
 
+// What the numbers of a token are multiplied by, for every place of the chunk; null: nothing.
+struct TokenScales {
+  const float* keys;
+  const float* values;
+};
+
 constexpr float kLog2E = 1.44269504088896341f;
 
 QUIRE_INLINE void store_element(float* out, F32x16 v) { gemm::store(out, v); }
@@ -48,20 +54,34 @@ struct Visible {
   QUIRE_INLINE void each(const float* scores, F f) const {
     int i = low / kLanes * kLanes;
     if (i < low) {
-      f(i, masked(scores, i));
+      f(i, masked(scores, i, kOutOfSight));
       i += kLanes;
     }
     for (; i + kLanes - 1 <= high; i += kLanes) f(i, load_f32(scores + i));
-    if (i <= high) f(i, masked(scores, i));
+    if (i <= high) f(i, masked(scores, i, kOutOfSight));
+  }
+
+  // Values i .. i + 15, those of places out of sight replaced: they may be no numbers.
+  QUIRE_INLINE F32x16 at(const float* values, int i, float outside) const {
+    return i >= low && i + kLanes - 1 <= high ? load_f32(values + i) : masked(values, i, outside);
   }
 
  private:
-  F32x16 masked(const float* scores, int i) const {
+  static constexpr float kOutOfSight = -std::numeric_limits<float>::infinity();
+
+  F32x16 masked(const float* values, int i, float outside) const {
     const I32x16 place = I32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + i;
     const I32x16 seen = (place >= low) & (place <= high);
-    return gemm::select(seen, load_f32(scores + i), splat(-std::numeric_limits<float>::infinity()));
+    return gemm::select(seen, load_f32(values + i), splat(outside));
   }
 };
+
+// Multiplies the scores of visible places, and of others in the same vectors.
+inline void multiply(const float* factors, Visible seen, float* scores) {
+  for (int i = seen.low / kLanes * kLanes; i <= seen.high; i += kLanes) {
+    gemm::store(scores + i, load_f32(scores + i) * load_f32(factors + i));
+  }
+}
 
 // Soft cap and ALiBi, in place; rare enough to have a pass of their own.
 inline void bend_scores(const ScoreRule& rule, int head, int64_t place, Visible seen,
@@ -83,11 +103,12 @@ struct RowState {
   float sum;
 };
 
-// Turns one row's scores of a chunk into weights 2^(score - maximum). `place` is the row's position
-// relative to the chunk's first. Weights in [begin, end) that the row does not see become 0.
+// Turns one row's scores of a chunk into weights 2^(score - maximum), times V's scales. `place` is
+// the row's position relative to the chunk's first. Weights in [begin, end) that the row does not
+// see become 0.
 template <class Elem>
-RowState softmax_row(const ScoreRule& rule, int head, int64_t place, int begin, int end,
-                     float* scores, Elem* weights) {
+RowState softmax_row(const ScoreRule& rule, const TokenScales& scales, int head, int64_t place,
+                     int begin, int end, float* scores, Elem* weights) {
   const int64_t low = rule.window > 0 ? std::max<int64_t>(place - rule.window + 1, 0) : 0;
   const int64_t high = std::min<int64_t>(place, kChunk - 1);
   if (low > high) {
@@ -95,6 +116,7 @@ RowState softmax_row(const ScoreRule& rule, int head, int64_t place, int begin, 
     return {-std::numeric_limits<float>::infinity(), 0.0f};
   }
   const Visible seen{static_cast<int>(low), static_cast<int>(high)};
+  if (scales.keys) multiply(scales.keys, seen, scores);
   float factor = rule.scale * kLog2E;
   if (rule.softcap > 0 || rule.slopes) {
     bend_scores(rule, head, place, seen, scores);
@@ -109,7 +131,7 @@ RowState softmax_row(const ScoreRule& rule, int head, int64_t place, int begin, 
   seen.each(scores, [&](int i, F32x16 score) {
     const F32x16 weight = exp2_nonpositive(fma(score, scale, shift));
     sum = sum + weight;
-    store_element(weights + i, weight);
+    store_element(weights + i, scales.values ? weight * seen.at(scales.values, i, 0.0f) : weight);
   });
   const int first = seen.low / kLanes * kLanes;
   const int behind = seen.high / kLanes * kLanes + kLanes;

@@ -5,7 +5,9 @@
 //   [layer][kv head][K | V], and within a head, for every 16 tokens (a "group")
 //   K  [padded_dim / w][16][w]     w numbers of a token side by side, tokens next: one vector load
 //   V  [16 / w][padded_dim][w]     gives 16 tokens (K) or 16 numbers of w tokens (V)
-// with w = 2 for bfloat16 (the operand order of vdpbf16ps and of AMX tiles) and 1 for float32.
+// with w = 2 for bfloat16 (the operand order of vdpbf16ps and of AMX tiles), 1 for float32 and 4
+// for int8. Behind the numbers of an int8 group lie 16 floats: what a token's numbers are
+// multiplied by.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,11 @@ namespace quire {
 constexpr int kGroup = 16;      // tokens
 constexpr int kHeadAlign = 32;  // head_dim is padded with zeros to this: the depth of an AMX tile
 
+// Bytes of one number in the cache.
+constexpr int64_t kv_item_bytes(int32_t dtype) {
+  return dtype == QUIRE_F32 ? 4 : dtype == QUIRE_BF16 ? 2 : 1;
+}
+
 struct KvLayout {
   explicit KvLayout(const quire_kv_spec& spec)
       : block_size(spec.block_size),
@@ -27,7 +34,8 @@ struct KvLayout {
         head_dim(spec.head_dim),
         padded_dim(static_cast<int32_t>(round_up(spec.head_dim, kHeadAlign))),
         dtype(spec.dtype),
-        group_bytes(int64_t{kGroup} * padded_dim * (dtype == QUIRE_F32 ? 4 : 2)),
+        data_bytes(int64_t{kGroup} * padded_dim * kv_item_bytes(dtype)),
+        group_bytes(data_bytes + (dtype == QUIRE_INT8 ? int64_t{kGroup} * 4 : 0)),
         half_bytes(group_bytes * (block_size / kGroup)),
         head_bytes(2 * half_bytes),
         layer_bytes(head_bytes * num_kv_heads),
@@ -39,6 +47,7 @@ struct KvLayout {
   int32_t head_dim;
   int32_t padded_dim;
   int32_t dtype;
+  int64_t data_bytes;  // of a group, its scales not counted
   int64_t group_bytes;
   int64_t half_bytes;
   int64_t head_bytes;

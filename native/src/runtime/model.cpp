@@ -19,7 +19,8 @@ quire_model_spec checked(const quire_model_spec& spec) {
   require(kv.block_size >= kGroup && kv.block_size % kGroup == 0,
           "block_size is not a multiple of 16");
   require(kv.head_dim >= 1 && kv.head_dim <= kMaxHeadDim, "head_dim is not from 1 to 512");
-  require(kv.dtype == QUIRE_F32 || kv.dtype == QUIRE_BF16, "unknown KV cache dtype");
+  require(kv.dtype == QUIRE_F32 || kv.dtype == QUIRE_BF16 || kv.dtype == QUIRE_INT8,
+          "unknown KV cache dtype");
   require(spec.workspace_bytes >= 0 && spec.max_num_tokens >= 1 && spec.max_num_seqs >= 1 &&
               spec.max_model_len >= 1 && spec.vocab_size >= 1,
           "a limit of the model is not positive");

@@ -42,6 +42,8 @@ class Capabilities:
     dtypes: tuple[Dtype, ...]
     kv_cache_dtypes: tuple[str, ...]
     weight_formats: tuple[str, ...]
+    block_size_multiple: int
+    """A KV block holds a multiple of so many tokens."""
     reads_packed_weights: bool = False
     """Whether `compile` takes a `PackedFile`, and `pack` writes one."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from quire.cli.engine_options import add_engine_options, engine_args
 from quire.cli.parser import Parser
 from quire.cli.terminal import quiet_log
+from quire.config.kv_cache import KV_MEANINGS, KVCacheDtype
 from quire.config.quantization import MEANINGS, Quantization
 from quire.units import format_bytes
 
@@ -120,7 +121,7 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         ("one step", format_bytes(needs.workspace_bytes)),
         ("KV cache", f"{format_bytes(pool_bytes)}, reserved now, used as it fills"),
         ("  holds", f"{tokens:,} tokens in {cache.num_blocks:,} blocks of {cache.block_size}"),
-        ("  one token", f"{format_bytes(per_token)} ({cache.kv_cache_dtype})"),
+        ("  one token", f"{format_bytes(per_token)} ({_kv_format(cache.kv_cache_dtype)})"),
         ("  of the longest kind", f"{longest:.1f} requests at once"),
         ("  prefix caching", "on" if cache.enable_prefix_caching else "off"),
     ]
@@ -135,6 +136,10 @@ def _origin(plan: EnginePlan) -> str:
     return (
         f", packed for tier {plan.packed.isa} by Quire {plan.packed.quire_version}, used in place"
     )
+
+
+def _kv_format(dtype: KVCacheDtype) -> str:
+    return f"{dtype}: {KV_MEANINGS[dtype]}"
 
 
 def _bound_rows(plan: EnginePlan) -> list[tuple[str, str]]:

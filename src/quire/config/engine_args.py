@@ -65,11 +65,12 @@ class EngineArgs:
     chat_template: str | None = None
     """Chat template, as a file or as text; the tokenizer's own by default."""
     block_size: int | None = None
-    """Tokens in a KV cache block; 16 by default."""
+    """Tokens in a KV cache block, a multiple of 16; 16 by default."""
     enable_prefix_caching: bool | None = None
     """Keep the KV cache of finished prompts for later ones that begin alike; on by default."""
     kv_cache_dtype: str = "auto"
-    """Number format of the KV cache; `auto` is the model's dtype."""
+    """Number format of the KV cache: `auto` is the model's dtype, `int8` takes half of bfloat16's
+    memory and of the time to read it."""
     gpu_memory_utilization: float = 0.92
     """Share of the memory that is available at start which weights and KV cache may use."""
     kv_cache_memory_bytes: int | None = None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from quire.config.kv_cache import KVCacheDtype
 from quire.config.quantization import Quantization
 
 SchedulingPolicy = Literal["fcfs", "priority"]
@@ -55,7 +56,7 @@ class CacheConfig:
 
     block_size: int
     num_blocks: int
-    kv_cache_dtype: str
+    kv_cache_dtype: KVCacheDtype
     enable_prefix_caching: bool
     block_bytes: int
     """Bytes of one block over all layers."""

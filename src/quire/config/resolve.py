@@ -38,9 +38,6 @@ _SPELLINGS: dict[str, str] = {
     "float": "float32", "float32": "float32", "bfloat16": "bfloat16",
     "half": "float16", "float16": "float16",
 }  # fmt: skip
-DEFAULT_BLOCK_SIZE = 16
-MAX_BLOCK_SIZE = 1024
-
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,), "bool": (bool,), "int": (int,), "float": (int, float),
@@ -84,17 +81,6 @@ def resolve_dtype(args: EngineArgs, hf_config: Mapping[str, Any], dtypes: Collec
             "(a float16 checkpoint is read and converted)"
         )
     return "float32" if wanted == "float32" else "bfloat16"
-
-
-def resolve_kv_cache_dtype(args: EngineArgs, dtype: Dtype, kv_cache_dtypes: Collection[str]) -> str:
-    """The KV cache's number format."""
-    wanted = dtype if args.kv_cache_dtype == "auto" else args.kv_cache_dtype
-    if wanted not in kv_cache_dtypes:
-        raise ConfigError(
-            f"kv_cache_dtype={args.kv_cache_dtype!r} is not available here; "
-            f"use one of auto, {', '.join(kv_cache_dtypes)}"
-        )
-    return wanted
 
 
 def resolve_max_model_len(args: EngineArgs, derived: int) -> int | None:
@@ -173,14 +159,6 @@ def _max_decode_slowdown(args: EngineArgs, usage: Usage, chunked: bool) -> float
             "needs chunked prefill; try 2"
         )
     return float(wanted)
-
-
-def resolve_block_size(args: EngineArgs) -> int:
-    """Tokens in a KV block."""
-    size = DEFAULT_BLOCK_SIZE if args.block_size is None else args.block_size
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BLOCK_SIZE:
-        raise ConfigError(f"block_size must be from 1 to {MAX_BLOCK_SIZE}, got {size!r}; try 16")
-    return size
 
 
 def resolve_kv_choice(args: EngineArgs) -> KVMemoryChoice:

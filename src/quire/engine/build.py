@@ -18,6 +18,7 @@ from quire.config import resolve
 from quire.config.checkpoint import eos_token_ids, read_generation_config
 from quire.config.engine_args import EngineArgs
 from quire.config.hub import resolve_model
+from quire.config.kv_cache import KVCacheDtype, resolve_block_size, resolve_kv_cache_dtype
 from quire.config.memory import (
     AvailableMemory,
     KVMemoryChoice,
@@ -78,7 +79,10 @@ def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
     checkpoint, dtype = quantised(checkpoint, arithmetic), arithmetic.dtype
     wanted_len = resolve.resolve_max_model_len(args, checkpoint.facts.max_model_len)
     max_model_len = wanted_len or checkpoint.facts.max_model_len
-    needs = _memory_needs(args, usage, checkpoint.program, dtype, backend, max_model_len)
+    kv_dtype = resolve_kv_cache_dtype(
+        args.kv_cache_dtype, dtype, backend.capabilities.kv_cache_dtypes
+    )
+    needs = _memory_needs(args, usage, checkpoint.program, dtype, kv_dtype, backend, max_model_len)
     choice, memory = resolve.resolve_kv_choice(args), available_memory()
     if wanted_len is None:
         needs = _fit_context(needs, choice, memory)
@@ -86,9 +90,7 @@ def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
     cache = CacheConfig(
         block_size=needs.block_size,
         num_blocks=num_kv_blocks(needs, choice, memory),
-        kv_cache_dtype=resolve.resolve_kv_cache_dtype(
-            args, dtype, backend.capabilities.kv_cache_dtypes
-        ),
+        kv_cache_dtype=kv_dtype,
         enable_prefix_caching=args.enable_prefix_caching is not False,
         block_bytes=needs.kv_block_bytes,
         fingerprint=fingerprint(checkpoint, arithmetic),
@@ -168,12 +170,12 @@ def _memory_needs(
     usage: Usage,
     program: Program,
     dtype: Dtype,
+    kv_dtype: KVCacheDtype,
     backend: Backend,
     max_model_len: int,
 ) -> MemoryNeeds:
     scheduler = resolve.resolve_scheduler(args, usage, max_model_len)
-    block_size = resolve.resolve_block_size(args)
-    kv_dtype = resolve.resolve_kv_cache_dtype(args, dtype, backend.capabilities.kv_cache_dtypes)
+    block_size = resolve_block_size(args.block_size, backend.capabilities.block_size_multiple)
     return MemoryNeeds(
         weight_bytes=backend.weight_bytes(program, dtype),
         workspace_bytes=_workspace_bytes(

@@ -90,7 +90,7 @@ def test_memory_is_told_and_given_back() -> None:
     [
         ({"dtype": "float16"}, SPEC, "no dtype float16"),
         ({"max_model_len": 33}, SPEC, "33 exceeds the 32 learned positions"),
-        ({}, replace(SPEC, dtype="int8"), "KV cache dtype 'int8'"),
+        ({}, replace(SPEC, dtype="int3"), "KV cache dtype 'int3'"),
     ],
 )
 def test_what_it_cannot_do_is_refused(

@@ -35,6 +35,15 @@ def test_the_parameters_add_up(tiny_model: Path, capsys: pytest.CaptureFixture[s
     assert counts[0] == sum(counts[1:]) == stored
 
 
+def test_explain_says_how_the_cache_is_held(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", str(tiny_model), "--kv-cache-dtype", "int8"]) == 0
+    assert "(int8: 8 bits a number, a scale for each token and head)" in capsys.readouterr().out
+    assert main(["explain", str(tiny_model), "--kv-cache-dtype", "fp8"]) == 1
+    assert "int8 (8 bits" in capsys.readouterr().err
+
+
 def test_explain_in_json(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(tiny_model), "--json", "--max-model-len", "100"]) == 0
     plan = json.loads(capsys.readouterr().out)

@@ -31,12 +31,6 @@ def test_a_dtype_by_name() -> None:
         resolve.resolve_dtype(EngineArgs(dtype="int3"), {}, BOTH)  # type: ignore[arg-type]
 
 
-def test_kv_cache_dtype() -> None:
-    assert resolve.resolve_kv_cache_dtype(EngineArgs(), "bfloat16", BOTH) == "bfloat16"
-    with pytest.raises(ConfigError, match=r"'fp8'.*auto, float32, bfloat16"):
-        resolve.resolve_kv_cache_dtype(EngineArgs(kv_cache_dtype="fp8"), "bfloat16", BOTH)
-
-
 def test_context_length() -> None:
     assert resolve.resolve_max_model_len(EngineArgs(), 4096) == 4096
     assert resolve.resolve_max_model_len(EngineArgs(max_model_len=128), 4096) == 128
@@ -96,12 +90,6 @@ def test_impossible_step_bounds(given: dict[str, Any], message: str) -> None:
 def test_impossible_shares_of_memory(share: Any) -> None:
     with pytest.raises(ConfigError, match="gpu_memory_utilization"):
         resolve.resolve_kv_choice(EngineArgs(gpu_memory_utilization=share))
-
-
-@pytest.mark.parametrize("size", [0, -16, 2048, 1.5, True])
-def test_impossible_block_sizes(size: Any) -> None:
-    with pytest.raises(ConfigError, match="block_size"):
-        resolve.resolve_block_size(EngineArgs(block_size=size))
 
 
 def write_generation_config(path: Path, **values: Any) -> None:

@@ -63,6 +63,35 @@ def test_quantised_weights_are_planned_for(model_dir: Path, name: str) -> None:
         assert bits / 16 < held / dense < bits / 16 + 0.3
 
 
+def test_an_int8_cache_holds_nearly_twice_as_many_blocks(model_dir: Path) -> None:
+    """A scale of 4 bytes for each token and head, beside 16 numbers that had 2 bytes each."""
+    given = {"kv_cache_memory_bytes": 1 << 20}
+    whole, half = (
+        plan_engine(args(model_dir, kv_cache_dtype=d, **given)) for d in ("auto", "int8")
+    )
+    assert half.needs.kv_block_bytes == 2 * 2 * 16 * 2 * (16 + 4)
+    assert half.config.cache.num_blocks == (1 << 20) // half.needs.kv_block_bytes
+    assert half.config.cache.num_blocks > 1.55 * whole.config.cache.num_blocks
+    named = build_engine_config(args(model_dir, kv_cache_dtype="int8_per_token_head"))
+    assert named.cache.kv_cache_dtype == "int8"
+    if cpu_is_built():
+        sizes = [
+            plan_engine(
+                EngineArgs(str(model_dir), backend="cpu", kv_cache_dtype=dtype)
+            ).needs.kv_block_bytes
+            for dtype in ("bfloat16", "int8")
+        ]
+        assert sizes[1] == sizes[0] // 2 + 2 * 2 * 16 * 2 * 4
+
+
+def test_a_block_size_that_the_backend_cannot_hold(model_dir: Path) -> None:
+    assert build_engine_config(args(model_dir, block_size=24)).cache.block_size == 24
+    if not cpu_is_built():
+        pytest.skip("the native library, which wants whole groups, is not built here")
+    with pytest.raises(ConfigError, match="block_size must be a multiple of 16, got 24; try"):
+        build_engine_config(EngineArgs(str(model_dir), backend="cpu", block_size=24))
+
+
 def cpu_is_built() -> bool:
     try:
         load()

@@ -34,7 +34,7 @@ from quire.weights import PackedFile, PackedWriter, WeightStore
 
 logger = get_logger(__name__)
 
-_KV_DTYPES = {"float32": "QUIRE_F32", "bfloat16": "QUIRE_BF16"}
+_KV_DTYPES = {"float32": "QUIRE_F32", "bfloat16": "QUIRE_BF16", "int8": "QUIRE_INT8"}
 _GROUP = 16
 """Tokens that lie together in the cache; a block holds whole groups."""
 
@@ -56,7 +56,7 @@ class CpuBackend(Backend):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Models in float32 and bfloat16, their matrices as they are or in 8 bits."""
+        """Models in float32 and bfloat16; matrices and KV cache as they are or in 8 bits."""
         plural = "" if self._num_threads == 1 else "s"
         return Capabilities(
             name="cpu",
@@ -67,6 +67,7 @@ class CpuBackend(Backend):
             dtypes=("float32", "bfloat16"),
             kv_cache_dtypes=tuple(_KV_DTYPES),
             weight_formats=WEIGHT_FORMATS,
+            block_size_multiple=_GROUP,
             reads_packed_weights=True,
         )
 

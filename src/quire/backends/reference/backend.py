@@ -22,7 +22,7 @@ from quire.backends.base import (
     StepOutput,
 )
 from quire.backends.reference.batch_check import check_batch
-from quire.backends.reference.kv_cache import PagedKVCache, block_bytes
+from quire.backends.reference.kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.ops import Frame, Weights, run
 from quire.backends.reference.quantised import WEIGHT_FORMATS, check_format
@@ -43,8 +43,9 @@ class ReferenceBackend(Backend):
             name="reference",
             description=f"NumPy {np.__version__}, float32, for correctness and not for speed",
             dtypes=("float32", "bfloat16"),
-            kv_cache_dtypes=("float32", "bfloat16"),
+            kv_cache_dtypes=KV_CACHE_DTYPES,
             weight_formats=WEIGHT_FORMATS,
+            block_size_multiple=1,
         )
 
     def kv_block_bytes(self, program: Program, block_size: int, kv_cache_dtype: str) -> int:
