@@ -48,3 +48,14 @@ def hub_cache_dir() -> Path:
     user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or os.path.join(user_cache, "huggingface")
     return Path(home).expanduser() / "hub"
+
+
+def otlp_traces_endpoint() -> str | None:
+    """`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`: where traces go, unless an argument says."""
+    return os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or None
+
+
+def otlp_protocol() -> str | None:
+    """`OTEL_EXPORTER_OTLP_TRACES_PROTOCOL`, or the same for all signals; `None`: by the URL."""
+    names = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)

@@ -105,7 +105,8 @@ class EngineArgs:
     disable_log_stats: bool = False
     """Do not log a line of statistics every ten seconds."""
     otlp_traces_endpoint: str | None = None
-    """Where a server sends OpenTelemetry traces; nowhere by default."""
+    """OTLP endpoint to which a server sends a trace of each request (needs `quire[otel]`); also
+    from OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, nowhere by default."""
 
 
 @checked_arguments

@@ -205,7 +205,7 @@ def resolve_observability(args: EngineArgs) -> ObservabilityConfig:
     return ObservabilityConfig(
         log_stats=not args.disable_log_stats,
         stats_interval_s=env.stats_interval_s(),
-        otlp_traces_endpoint=args.otlp_traces_endpoint,
+        otlp_traces_endpoint=args.otlp_traces_endpoint or env.otlp_traces_endpoint(),
     )
 
 

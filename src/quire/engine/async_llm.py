@@ -7,7 +7,6 @@ engine loop in one of its homes, and the output processor. `AsyncLLMEngine` is t
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, Literal
 
@@ -15,6 +14,7 @@ from quire.config import EngineConfig, ModelConfig
 from quire.config.engine_args import EngineArgs
 from quire.engine.build import build_engine_config
 from quire.engine.client import EngineCoreClient, EngineHealth, EngineListener
+from quire.engine.homes import DEFAULT_STEP_TIMEOUT_S, EngineHome, make_client
 from quire.engine.in_flight import InFlight
 from quire.engine.input_processor import EngineInput, InputProcessor
 from quire.engine.llm_engine import refuse_unsupported, wants_special_tokens
@@ -24,17 +24,14 @@ from quire.errors import ConfigError, EngineDeadError
 from quire.inputs import PromptType
 from quire.log import get_logger
 from quire.metrics import EngineMetrics
+from quire.metrics.tracing import RequestTracer
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.tokenizer import Tokenizer
 
 logger = get_logger(__name__)
 
-EngineHome = Literal["auto", "thread", "process"]
 PauseMode = Literal["abort", "wait", "keep"]
-
-DEFAULT_STEP_TIMEOUT_S = 120.0
-_FEW_CORES = 8
 
 
 class AsyncLLM:
@@ -52,12 +49,18 @@ class AsyncLLM:
         home: EngineHome = "auto",
         step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
         client: EngineCoreClient | None = None,
+        tracer: RequestTracer | None = None,
         log_requests: bool = False,
     ) -> None:
+        """`client` and `tracer` replace what `config` asks for."""
         self.config = config
         self.tokenizer = load_tokenizer(config.model)
         self.input_processor = InputProcessor(config, self.tokenizer)
-        self._in_flight = InFlight(config, self.tokenizer, self._abort_in_core)
+        endpoint = config.observability.otlp_traces_endpoint
+        if tracer is None and endpoint is not None:
+            tracer = RequestTracer.to_endpoint(endpoint, config.model.served_model_name[0])
+        self._tracer = tracer
+        self._in_flight = InFlight(config, self.tokenizer, self._abort_in_core, tracer)
         self._log_requests = log_requests
         self._loop: asyncio.AbstractEventLoop | None = None
         self._dead_error: EngineDeadError | None = None
@@ -91,16 +94,24 @@ class AsyncLLM:
         *,
         lora_request: None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        trace_headers: None = None,
+        trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs as `sampling_params.output_kind` says. Raises RequestError, CapacityError,
-        EngineGenerateError if this request failed, EngineDeadError if all of them did."""
-        refuse_unsupported(lora_request=lora_request, trace_headers=trace_headers)
+        EngineGenerateError if this request failed, EngineDeadError if all of them did.
+
+        `trace_headers` (W3C `traceparent`) name the span that the request's own belongs to.
+        """
+        refuse_unsupported(lora_request=lora_request)
         wants_special = wants_special_tokens(dict(tokenization_kwargs or {}))
         await self.wait_until_resumed()
         request = self.input_processor.process(
-            request_id, prompt, sampling_params, priority=priority, add_special_tokens=wants_special
+            request_id,
+            prompt,
+            sampling_params,
+            priority=priority,
+            add_special_tokens=wants_special,
+            trace_headers=trace_headers,
         )
         self.check_admission(len(request.core_requests), len(request.prompt_token_ids))
         stream = self.submit(request)
@@ -229,6 +240,8 @@ class AsyncLLM:
         """
         del timeout
         self._client.shutdown()
+        if self._tracer is not None:
+            self._tracer.close()
         error = EngineDeadError("the engine was shut down")
         loop = self._loop
         if loop is not None and loop.is_running():
@@ -291,17 +304,3 @@ class AsyncLLM:
 
 
 AsyncLLMEngine = AsyncLLM
-
-
-def make_client(config: EngineConfig, home: EngineHome, step_timeout_s: float) -> EngineCoreClient:
-    """The engine loop in the home that was chosen. Blocks while the model loads."""
-    if home == "auto":
-        home = "thread" if (os.cpu_count() or 1) <= _FEW_CORES else "process"
-    if home == "process":
-        from quire.engine.process_home import ProcessHome
-
-        return ProcessHome(config, step_timeout_s)
-    from quire.engine.core import EngineCore
-    from quire.engine.thread_home import ThreadHome
-
-    return ThreadHome(lambda: EngineCore(config), step_timeout_s)

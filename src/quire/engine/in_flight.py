@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable
 from quire.config import EngineConfig
 from quire.engine.admission import AdmissionControl, QueueFullError
 from quire.engine.input_processor import EngineInput
-from quire.engine.output_processor import OutputProcessor
+from quire.engine.output_processor import OutputProcessor, Sink
 from quire.engine.request_stream import RequestStream
 from quire.engine.stat_logger import LoggingStatLogger
 from quire.errors import EngineDeadError
 from quire.metrics import EngineMetrics
+from quire.metrics.tracing import RequestTracer
 from quire.protocol import EngineCoreOutputs
 from quire.tokenizer import Tokenizer
 
@@ -35,6 +36,7 @@ class InFlight:
         config: EngineConfig,
         tokenizer: Tokenizer | None,
         abort_in_core: Callable[[list[str]], None],
+        tracer: RequestTracer | None = None,
     ) -> None:
         """`abort_in_core` tells the core to end core requests."""
         self.metrics = EngineMetrics(config)
@@ -42,6 +44,7 @@ class InFlight:
         self._admission = AdmissionControl(config.scheduler)
         self._stat_logger = LoggingStatLogger(config) if config.observability.log_stats else None
         self._abort_in_core = abort_in_core
+        self._tracer = tracer
         self._streams: dict[str, RequestStream] = {}
 
     def __bool__(self) -> bool:
@@ -64,8 +67,13 @@ class InFlight:
             lambda: self.abort([internal_id]),
             news,
         )
+        sink: Sink = stream.put
+        if self._tracer is not None:
+            sink = self._tracer.tracing(
+                request.request_id, request.params, request.trace_headers, sink
+            )
         self.output_processor.add_request(
-            dataclasses.replace(request, request_id=internal_id), stream.put
+            dataclasses.replace(request, request_id=internal_id), sink
         )
         self._streams[internal_id] = stream
         self.metrics.on_added(request.core_requests)

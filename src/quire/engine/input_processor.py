@@ -10,18 +10,16 @@ import hashlib
 import itertools
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from quire.config.records import EngineConfig
+from quire.engine.prompts import PromptParser
 from quire.errors import RequestError
 from quire.inputs import PromptType
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
 from quire.tokenizer import Tokenizer
-
-_PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +36,8 @@ class EngineInput:
     core_requests: list[EngineCoreRequest]
     """One for each of the `n` outputs, in their order; ids are unique in this process."""
     arrival_time: float
-
-
-@dataclass(frozen=True, slots=True)
-class _ParsedPrompt:
-    text: str | None
-    token_ids: list[int]
-    cache_salt: str | None
+    trace_headers: Mapping[str, str] | None = None
+    """Of the caller's trace."""
 
 
 class InputProcessor:
@@ -53,6 +46,7 @@ class InputProcessor:
     def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None) -> None:
         self.model_config = config.model
         self.tokenizer = tokenizer
+        self._prompts = PromptParser(config.model, tokenizer)
         self._policy = config.scheduler.policy
         self._numbers = itertools.count()
         self._seeds = itertools.count()
@@ -70,14 +64,14 @@ class InputProcessor:
         priority: int = 0,
         client_index: int = 0,
         add_special_tokens: bool = True,
+        trace_headers: Mapping[str, str] | None = None,
     ) -> EngineInput:
         """Validates one request. Raises RequestError, and TypeError for objects of a wrong kind."""
         if not isinstance(params, SamplingParams):
             raise TypeError(f"params must be SamplingParams, but got {type(params).__name__}")
         self._check_params(params)
         self._check_priority(priority)
-        parsed = self._parse(prompt, add_special_tokens)
-        self._check_tokens(parsed.token_ids)
+        parsed = self._prompts.parse(prompt, add_special_tokens)
         resolved = self._resolve(params, len(parsed.token_ids))
         arrival_time = time.time() if arrival_time is None else arrival_time
         base = EngineCoreRequest(
@@ -98,6 +92,7 @@ class InputProcessor:
             params=resolved,
             core_requests=self._children(base),
             arrival_time=arrival_time,
+            trace_headers=trace_headers,
         )
 
     def _check_params(self, params: SamplingParams) -> None:
@@ -144,83 +139,6 @@ class InputProcessor:
                 f"Got priority {priority} but Priority scheduling is not enabled.",
                 parameter="priority",
                 value=priority,
-            )
-
-    def _parse(self, prompt: Any, add_special_tokens: bool) -> _ParsedPrompt:
-        if isinstance(prompt, str):
-            return _ParsedPrompt(prompt, self._encode(prompt, add_special_tokens), None)
-        if isinstance(prompt, Mapping):
-            return self._parse_dict(prompt, add_special_tokens)
-        return _ParsedPrompt(None, _as_token_ids(prompt), None)
-
-    def _parse_dict(self, prompt: Mapping[str, Any], add_special_tokens: bool) -> _ParsedPrompt:
-        unknown = sorted(str(key) for key in prompt if key not in _PROMPT_KEYS)
-        if unknown:
-            raise RequestError(
-                f"a prompt cannot hold {', '.join(unknown)}; it may hold prompt or "
-                "prompt_token_ids, and cache_salt",
-                parameter=unknown[0],
-            )
-        salt = prompt.get("cache_salt")
-        if salt is not None and not (isinstance(salt, str) and salt):
-            raise RequestError(
-                "Parameter 'cache_salt' must be a non-empty string if provided.",
-                parameter="cache_salt",
-                value=salt,
-            )
-        text = prompt.get("prompt")
-        if text is not None and not isinstance(text, str):
-            raise RequestError(f"prompt must be a text, got {type(text).__name__}")
-        ids = prompt.get("prompt_token_ids")
-        if ids is not None:
-            return _ParsedPrompt(text, _as_token_ids(ids), salt)
-        if text is None:
-            raise RequestError("a prompt must hold prompt or prompt_token_ids", parameter="prompt")
-        return _ParsedPrompt(text, self._encode(text, add_special_tokens), salt)
-
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        if self.tokenizer is None:
-            raise RequestError(
-                "You cannot pass text prompts when `skip_tokenizer_init=True`; pass token ids",
-                parameter="prompt",
-            )
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise RequestError(
-                f"the prompt is not valid Unicode: {error.reason} at {error.start}",
-                parameter="prompt",
-            ) from None
-        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-
-    def _check_tokens(self, token_ids: list[int]) -> None:
-        count, limit = len(token_ids), self.model_config.max_model_len
-        if not count:
-            raise RequestError("The decoder prompt cannot be empty", parameter="prompt")
-        if count > limit:
-            raise RequestError(
-                f"The decoder prompt (length {count}) is longer than the maximum model length "
-                f"of {limit}. Make sure that `max_model_len` is no smaller than the number of "
-                "text tokens.",
-                parameter="prompt",
-                value=count,
-            )
-        if count == limit:
-            raise RequestError(
-                f"The decoder prompt (length {count}) plus the number of requested output tokens "
-                f"(at least 1) is longer than the maximum model length of {limit}. Make sure that "
-                "`max_model_len` is no smaller than the number of text tokens "
-                "(prompt + requested output tokens).",
-                parameter="prompt",
-                value=count,
-            )
-        vocab_size = self.model_config.vocab_size
-        wrong = min(token_ids) if min(token_ids) < 0 else max(token_ids)
-        if not 0 <= wrong < vocab_size:
-            raise RequestError(
-                f"Token id {wrong} is out of vocabulary: ids are from 0 to {vocab_size - 1}",
-                parameter="prompt_token_ids",
-                value=wrong,
             )
 
     def _resolve(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
@@ -275,21 +193,3 @@ class InputProcessor:
         """The next of a sequence that the engine's seed decides."""
         state = struct.pack("<qQ", self.model_config.seed, next(self._seeds))
         return int.from_bytes(hashlib.sha256(state).digest()[:8], "little")
-
-
-def _as_token_ids(value: Any) -> list[int]:
-    if hasattr(value, "tolist"):  # an array
-        value = value.tolist()
-    if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)):
-        raise RequestError(
-            f"a prompt must be a text or a list of token ids, got {type(value).__name__}",
-            parameter="prompt",
-        )
-    for token_id in value:
-        if type(token_id) is not int:
-            raise RequestError(
-                f"token ids must be integers, got {token_id!r}",
-                parameter="prompt_token_ids",
-                value=token_id,
-            )
-    return list(value)

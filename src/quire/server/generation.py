@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -83,6 +83,7 @@ class Generation:
         *,
         priority: int,
         deadline: Deadline,
+        trace_headers: Mapping[str, str] | None = None,
     ) -> Generation:
         """Admits all prompts or none. Raises RequestError, CapacityError, EngineDeadError."""
         engine = context.live_engine()
@@ -95,7 +96,11 @@ class Generation:
             check_room(params, len(prompt.token_ids), max_model_len)
         inputs = [
             engine.input_processor.process(
-                f"{request_id}-{index}", prompt.for_engine(), params, priority=priority
+                f"{request_id}-{index}",
+                prompt.for_engine(),
+                params,
+                priority=priority,
+                trace_headers=trace_headers,
             )
             for index, prompt in enumerate(prompts)
         ]

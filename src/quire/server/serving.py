@@ -56,8 +56,6 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
     begin = time.perf_counter()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
-        if engine_args.otlp_traces_endpoint is not None:
-            raise ConfigError("otlp_traces_endpoint is not supported yet; leave it out")
         keys = load_api_keys(server_args)
         bound = listening.bind(server_args)
         try:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from quire.metrics.tracing import TRACE_HEADERS
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.chats import ChatWriter
@@ -81,6 +82,7 @@ async def _start(
         head.id,
         priority=request.priority or 0,
         deadline=deadline_of(http, context.args.request_timeout),
+        trace_headers={name: http.headers[name] for name in TRACE_HEADERS if name in http.headers},
     )
 
 

@@ -1,0 +1,134 @@
+"""`PromptParser`: from a prompt in any of its forms to token ids that the model can take.
+
+Called by `InputProcessor` for every request. Messages are vLLM's. Any thread may call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.config.records import ModelConfig
+from quire.errors import RequestError
+from quire.tokenizer import Tokenizer
+
+_PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedPrompt:
+    """What is left of a prompt's form: `text` is None if token ids were given."""
+
+    text: str | None
+    token_ids: list[int]
+    cache_salt: str | None
+
+
+class PromptParser:
+    """Checks and tokenizes prompts for one model. Immutable."""
+
+    def __init__(self, model_config: ModelConfig, tokenizer: Tokenizer | None) -> None:
+        self._model_config = model_config
+        self._tokenizer = tokenizer
+
+    def parse(self, prompt: Any, add_special_tokens: bool) -> ParsedPrompt:
+        """Token ids that the model can take. Raises RequestError."""
+        parsed = self._parse(prompt, add_special_tokens)
+        self._check_tokens(parsed.token_ids)
+        return parsed
+
+    def _parse(self, prompt: Any, add_special_tokens: bool) -> ParsedPrompt:
+        if isinstance(prompt, str):
+            return ParsedPrompt(prompt, self._encode(prompt, add_special_tokens), None)
+        if isinstance(prompt, Mapping):
+            return self._parse_dict(prompt, add_special_tokens)
+        return ParsedPrompt(None, _as_token_ids(prompt), None)
+
+    def _parse_dict(self, prompt: Mapping[str, Any], add_special_tokens: bool) -> ParsedPrompt:
+        unknown = sorted(str(key) for key in prompt if key not in _PROMPT_KEYS)
+        if unknown:
+            raise RequestError(
+                f"a prompt cannot hold {', '.join(unknown)}; it may hold prompt or "
+                "prompt_token_ids, and cache_salt",
+                parameter=unknown[0],
+            )
+        salt = prompt.get("cache_salt")
+        if salt is not None and not (isinstance(salt, str) and salt):
+            raise RequestError(
+                "Parameter 'cache_salt' must be a non-empty string if provided.",
+                parameter="cache_salt",
+                value=salt,
+            )
+        text = prompt.get("prompt")
+        if text is not None and not isinstance(text, str):
+            raise RequestError(f"prompt must be a text, got {type(text).__name__}")
+        ids = prompt.get("prompt_token_ids")
+        if ids is not None:
+            return ParsedPrompt(text, _as_token_ids(ids), salt)
+        if text is None:
+            raise RequestError("a prompt must hold prompt or prompt_token_ids", parameter="prompt")
+        return ParsedPrompt(text, self._encode(text, add_special_tokens), salt)
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        if self._tokenizer is None:
+            raise RequestError(
+                "You cannot pass text prompts when `skip_tokenizer_init=True`; pass token ids",
+                parameter="prompt",
+            )
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"the prompt is not valid Unicode: {error.reason} at {error.start}",
+                parameter="prompt",
+            ) from None
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def _check_tokens(self, token_ids: list[int]) -> None:
+        count, limit = len(token_ids), self._model_config.max_model_len
+        if not count:
+            raise RequestError("The decoder prompt cannot be empty", parameter="prompt")
+        if count > limit:
+            raise RequestError(
+                f"The decoder prompt (length {count}) is longer than the maximum model length "
+                f"of {limit}. Make sure that `max_model_len` is no smaller than the number of "
+                "text tokens.",
+                parameter="prompt",
+                value=count,
+            )
+        if count == limit:
+            raise RequestError(
+                f"The decoder prompt (length {count}) plus the number of requested output tokens "
+                f"(at least 1) is longer than the maximum model length of {limit}. Make sure that "
+                "`max_model_len` is no smaller than the number of text tokens "
+                "(prompt + requested output tokens).",
+                parameter="prompt",
+                value=count,
+            )
+        vocab_size = self._model_config.vocab_size
+        wrong = min(token_ids) if min(token_ids) < 0 else max(token_ids)
+        if not 0 <= wrong < vocab_size:
+            raise RequestError(
+                f"Token id {wrong} is out of vocabulary: ids are from 0 to {vocab_size - 1}",
+                parameter="prompt_token_ids",
+                value=wrong,
+            )
+
+
+def _as_token_ids(value: Any) -> list[int]:
+    if hasattr(value, "tolist"):  # an array
+        value = value.tolist()
+    if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)):
+        raise RequestError(
+            f"a prompt must be a text or a list of token ids, got {type(value).__name__}",
+            parameter="prompt",
+        )
+    for token_id in value:
+        if type(token_id) is not int:
+            raise RequestError(
+                f"token ids must be integers, got {token_id!r}",
+                parameter="prompt_token_ids",
+                value=token_id,
+            )
+    return list(value)

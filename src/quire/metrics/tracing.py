@@ -1,0 +1,163 @@
+"""`RequestTracer`: a span `llm_request` for each finished request, sent by OpenTelemetry.
+
+Used by `AsyncLLM` where an endpoint was given. The packages are an extra (`quire[otel]`) and are
+imported only then. Names and meanings of the attributes are vLLM's; everything about the sending
+can be set by the `OTEL_*` variables that the SDK reads.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from quire import env
+from quire.errors import ConfigError
+from quire.outputs import RequestOutput
+from quire.params import SamplingParams
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+TRACE_HEADERS = ("traceparent", "tracestate")
+"""W3C Trace Context: which span of the caller's a request belongs to."""
+
+_FLUSH_S = 2.0
+_HTTP_PORT = 4318
+
+
+class RequestTracer:
+    """Makes spans on the event loop and leaves the sending to a thread of the SDK.
+
+    A request never waits for it: the queue between the two is bounded (OTEL_BSP_MAX_QUEUE_SIZE),
+    and what it has no room for is dropped.
+    """
+
+    def __init__(self, provider: TracerProvider, model: str) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("quire")
+        self._model = model
+
+    @classmethod
+    def to_endpoint(cls, endpoint: str, model: str) -> RequestTracer:
+        """Sends to an OTLP endpoint. Raises ConfigError if the packages are not installed."""
+        try:
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+            exporter = _exporter(endpoint)
+        except ImportError as error:
+            raise ConfigError(
+                f"otlp_traces_endpoint needs OpenTelemetry ({error}); "
+                "install it with `pip install 'quire[otel]'`"
+            ) from None
+        named = "OTEL_SERVICE_NAME" in os.environ
+        resource = Resource.create({} if named else {"service.name": "quire"})
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+        return cls(provider, model)
+
+    def tracing(
+        self,
+        request_id: str,
+        params: SamplingParams,
+        trace_headers: Mapping[str, str] | None,
+        sink: Callable[[RequestOutput], None],
+    ) -> Callable[[RequestOutput], None]:
+        """A sink around `sink` that makes the span when the last output passes."""
+
+        def pass_on(output: RequestOutput) -> None:
+            sink(output)
+            if output.finished:
+                self._record(request_id, params, trace_headers, output)
+
+        return pass_on
+
+    def close(self) -> None:
+        """Sends what is left, for two seconds at most: no collector keeps a server from ending."""
+        flushing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        flushing.start()
+        flushing.join(_FLUSH_S)
+
+    def _record(
+        self,
+        request_id: str,
+        params: SamplingParams,
+        trace_headers: Mapping[str, str] | None,
+        output: RequestOutput,
+    ) -> None:
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        stats = output.metrics
+        if stats is None:
+            return
+        parent = TraceContextTextMapPropagator().extract(trace_headers) if trace_headers else None
+        span = self._tracer.start_span(
+            "llm_request",
+            context=parent,
+            kind=SpanKind.SERVER,
+            attributes=_attributes(request_id, params, self._model, output),
+            start_time=_nanoseconds(stats.arrival_time),
+        )
+        if output.error is not None:
+            span.set_status(Status(StatusCode.ERROR, output.error))
+        span.end(_nanoseconds(max(stats.last_token_ts, stats.arrival_time)))
+
+
+def _attributes(
+    request_id: str, params: SamplingParams, model: str, output: RequestOutput
+) -> dict[str, Any]:
+    """vLLM's names. Times in seconds; those of a phase that was never reached are left out."""
+    stats = output.metrics
+    attributes: dict[str, Any] = {
+        "gen_ai.response.model": model,
+        "gen_ai.request.id": request_id,
+        "gen_ai.request.n": params.n,
+        "gen_ai.request.temperature": params.temperature,
+        "gen_ai.request.top_p": params.top_p,
+        "gen_ai.usage.num_sequences": len(output.outputs),
+        "gen_ai.usage.prompt_tokens": len(output.prompt_token_ids or ()),
+        "gen_ai.response.finish_reasons": [one.finish_reason or "" for one in output.outputs],
+    }
+    if params.max_tokens is not None:
+        attributes["gen_ai.request.max_tokens"] = params.max_tokens
+    if stats is None or not stats.num_generation_tokens:
+        return {**attributes, "gen_ai.usage.completion_tokens": 0}
+    return {
+        **attributes,
+        "gen_ai.usage.completion_tokens": stats.num_generation_tokens,
+        "gen_ai.latency.time_to_first_token": stats.first_token_latency,
+        "gen_ai.latency.e2e": stats.last_token_ts - stats.arrival_time,
+        "gen_ai.latency.time_in_queue": stats.scheduled_ts - stats.queued_ts,
+        "gen_ai.latency.time_in_model_prefill": stats.first_token_ts - stats.scheduled_ts,
+        "gen_ai.latency.time_in_model_decode": stats.last_token_ts - stats.first_token_ts,
+        "gen_ai.latency.time_in_model_inference": stats.last_token_ts - stats.scheduled_ts,
+    }
+
+
+def _exporter(endpoint: str) -> SpanExporter:
+    """gRPC as in vLLM, unless OTEL_EXPORTER_OTLP_TRACES_PROTOCOL or the URL speak for HTTP."""
+    parts = urlsplit(endpoint)
+    speaks_http = parts.path.strip("/") != "" or parts.port == _HTTP_PORT
+    protocol = env.otlp_protocol() or ("http/protobuf" if speaks_http else "grpc")
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as by_grpc
+
+        return by_grpc.OTLPSpanExporter(endpoint, insecure=parts.scheme != "https")
+    if protocol == "http/protobuf":
+        from opentelemetry.exporter.otlp.proto.http import trace_exporter as by_http
+
+        return by_http.OTLPSpanExporter(endpoint)
+    raise ConfigError(
+        f"the OTLP protocol {protocol!r} is not known; use grpc or http/protobuf in "
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
+    )
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
