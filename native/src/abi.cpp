@@ -1,6 +1,7 @@
 // The C ABI over the C++ inside: no exception leaves, every failure becomes a message.
 #include <cstring>
 #include <exception>
+#include <stdexcept>
 #include <string>
 
 #include "quire.h"

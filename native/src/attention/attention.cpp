@@ -332,12 +332,12 @@ class Attend {
 };
 
 template <class Kernel>
-void attend(const Step& step, const quire_attention& op, Worker& worker) {
+void attend_pieces(const Step& step, const quire_attention& op, Worker& worker) {
   const int64_t num_heads = step.model.kv.layout.num_kv_heads;
   const AttentionPlan& plan = step.attention;
+  const int64_t pieces = static_cast<int64_t>(plan.pieces.size()) * num_heads;
   Attend<Kernel> work(step, op, worker.index());
   Kernel::begin();
-  const int64_t pieces = static_cast<int64_t>(plan.pieces.size()) * num_heads;
   const auto unit_of = [&](int64_t ticket) -> typename Attend<Kernel>::Unit {
     if (ticket >= pieces) return {};
     const AttentionPlan::Piece& piece = plan.pieces[ticket / num_heads];
@@ -350,13 +350,30 @@ void attend(const Step& step, const quire_attention& op, Worker& worker) {
     unit = next;
   }
   Kernel::end();
-  if (!plan.split) return;
-  worker.barrier();
+}
+
+template <class Kernel>
+void merge_pieces(const Step& step, const quire_attention& op, Worker& worker) {
+  const int64_t num_heads = step.model.kv.layout.num_kv_heads;
+  const AttentionPlan& plan = step.attention;
   const int64_t merges = static_cast<int64_t>(plan.items.size()) * num_heads;
+  Attend<Kernel> work(step, op, worker.index());
   for (int64_t ticket; (ticket = worker.grab()) < merges;) {
     const AttentionItem& item = plan.items[ticket / num_heads];
     if (item.parts > 1) work.merge(item, static_cast<int>(ticket % num_heads));
   }
+}
+
+template <class Kernel>
+void attend(const Step& step, const quire_attention& op) {
+  const AttentionPlan& plan = step.attention;
+  const int64_t num_heads = step.model.kv.layout.num_kv_heads;
+  Pool& pool = step.model.pool;
+  pool.run(static_cast<int64_t>(plan.pieces.size()) * num_heads,
+           [&](Worker& worker) { attend_pieces<Kernel>(step, op, worker); });
+  if (!plan.split) return;
+  pool.run(static_cast<int64_t>(plan.items.size()) * num_heads,
+           [&](Worker& worker) { merge_pieces<Kernel>(step, op, worker); });
 }
 
 }  // namespace
@@ -373,18 +390,18 @@ AttentionScratch::AttentionScratch(const KvLayout& layout, int num_workers)
       workers_(worker_bytes_ * num_workers),
       partials_(kPartialBytes) {}
 
-void attention(const Step& step, const quire_attention& op, Worker& worker) {
+void attention(const Step& step, const quire_attention& op) {
   const int32_t dtype = step.model.kv.layout.dtype;
-  if (dtype == QUIRE_F32) return attend<VectorKernel<F32Pairs>>(step, op, worker);
+  if (dtype == QUIRE_F32) return attend<VectorKernel<F32Pairs>>(step, op);
 #if defined(__AMX_BF16__)
-  if (dtype == QUIRE_INT8) return attend<ExpandingAmxKernel>(step, op, worker);
-  attend<AmxKernel>(step, op, worker);
+  if (dtype == QUIRE_INT8) return attend<ExpandingAmxKernel>(step, op);
+  attend<AmxKernel>(step, op);
 #elif defined(__AVX512BF16__)
-  if (dtype == QUIRE_INT8) return attend<ExpandingVectorKernel<Bf16Pairs>>(step, op, worker);
-  attend<VectorKernel<Bf16Pairs>>(step, op, worker);
+  if (dtype == QUIRE_INT8) return attend<ExpandingVectorKernel<Bf16Pairs>>(step, op);
+  attend<VectorKernel<Bf16Pairs>>(step, op);
 #else
-  if (dtype == QUIRE_INT8) return attend<ExpandingVectorKernel<F32Pairs>>(step, op, worker);
-  attend<VectorKernel<WidenedPairs>>(step, op, worker);
+  if (dtype == QUIRE_INT8) return attend<ExpandingVectorKernel<F32Pairs>>(step, op);
+  attend<VectorKernel<WidenedPairs>>(step, op);
 #endif
 }
 

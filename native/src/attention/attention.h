@@ -12,7 +12,6 @@
 
 #include "quire.h"
 #include "runtime/kv_cache.h"
-#include "runtime/worker.h"
 
 namespace quire {
 
@@ -74,7 +73,6 @@ inline int64_t partial_floats(const KvLayout& layout) { return layout.padded_dim
 
 AttentionPlan plan_attention(const Model& model, const quire_batch& batch);
 
-// Called by every worker; returns without a barrier.
-void attention(const Step& step, const quire_attention& op, Worker& worker);
+void attention(const Step& step, const quire_attention& op);
 
 }  // namespace quire

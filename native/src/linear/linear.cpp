@@ -1,4 +1,4 @@
-// The product as all workers run it together: pack x, share the strips, finish them.
+// The product as the pool runs it: pack x, share the strips, finish them.
 //
 // x is packed once into the shared scratch. Then units of work are handed out dynamically: a few
 // strips of the weight times a block of rows, the block low enough that its packed x stays in a
@@ -62,13 +62,13 @@ struct Plan {
 };
 
 template <class Family>
-void pack_x(const LinearArgs& args, const Plan<Family>& plan, Worker& worker) {
+void pack_x(const LinearArgs& args, const Plan<Family>& plan, Pool& pool) {
   const Rows rows{args.x, args.x_dtype, args.x_stride, args.weight->k};
   auto* out = static_cast<uint8_t*>(args.scratch);
-  for (int64_t tile; (tile = worker.grab()) < plan.tiling.tiles;) {
+  pool.each(plan.tiling.tiles, [&](int64_t tile) {
     Family::pack_tile(rows, tile * plan.tiling.rows, plan.tiling.rows_of(tile), plan.tiling.rows,
                       plan.k, out + tile * plan.tile_bytes);
-  }
+  });
 }
 
 template <class Family>
@@ -122,23 +122,27 @@ void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, in
 }
 
 template <class Family>
-void run(const LinearArgs& args, Worker& worker) {
+void multiply(const LinearArgs& args, const Plan<Family>& plan, Worker& worker) {
+  int64_t unit = worker.grab();
+  if (unit >= plan.units()) return;
   alignas(64) float sums[kSumsFloats];
-  const Plan<Family> plan(args, worker.count());
-  pack_x(args, plan, worker);
-  worker.barrier();
-  Family::begin(plan.tiling.rows);
-  int64_t unit = worker.index();
   int64_t previous_rows = -1;
+  Family::begin(plan.tiling.rows);
   while (unit < plan.units()) {
-    const int64_t next = worker.count() + worker.grab();
+    const int64_t next = worker.grab();
     const int64_t rows = unit / plan.groups;
     run_unit(args, plan, unit, next, rows == previous_rows, sums);
     previous_rows = rows;
     unit = next;
   }
   Family::end();
-  worker.barrier();
+}
+
+template <class Family>
+void run(const LinearArgs& args, Pool& pool) {
+  const Plan<Family> plan(args, pool.size());
+  pack_x(args, plan, pool);
+  pool.run(plan.units(), [&](Worker& worker) { multiply(args, plan, worker); });
 }
 
 template <class Family>
@@ -160,9 +164,9 @@ size_t linear_scratch_bytes(Format format, int64_t k, int64_t max_m) {
   });
 }
 
-void linear(const LinearArgs& args, Worker& worker) {
+void linear(const LinearArgs& args, Pool& pool) {
   gemm::with_family(args.weight->format,
-                    [&](auto tag) { gemm::run<typename decltype(tag)::Family>(args, worker); });
+                    [&](auto tag) { gemm::run<typename decltype(tag)::Family>(args, pool); });
 }
 
 }  // namespace quire

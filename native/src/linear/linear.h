@@ -5,14 +5,13 @@
 // K is therefore always walked from 0 upwards in the same steps by the one thread that owns an
 // output element.
 //
-// Called by the step executor from inside its parallel region (every worker calls `linear`, SPMD);
-// knows nothing of models, requests or caches.
+// Called by the step executor; knows nothing of models, requests or caches.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/worker.h"
+#include "runtime/pool.h"
 
 namespace quire {
 
@@ -77,13 +76,12 @@ struct LinearArgs {
   void* out;
   DType out_dtype;  // kF32 or kBF16
   int64_t out_stride;
-  void* scratch;  // shared by all workers; linear_scratch_bytes(...) of them, 64-byte aligned
+  void* scratch;  // linear_scratch_bytes(...) of them, 64-byte aligned
 };
 
 size_t linear_scratch_bytes(Format format, int64_t k, int64_t max_m);
 
-// Computes the product with all workers of the region. Ends with every output written and visible
-// to every worker (a barrier).
-void linear(const LinearArgs& args, Worker& worker);
+// Computes the product on the threads of the pool.
+void linear(const LinearArgs& args, Pool& pool);
 
 }  // namespace quire

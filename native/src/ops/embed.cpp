@@ -6,9 +6,9 @@
 #include "weights/packed_row.h"
 
 namespace quire {
+namespace {
 
-void embed(const Step& step, const quire_embed& op, Worker& worker) {
-  const Span span = share(step.batch.num_tokens, worker);
+void embed_rows(const Step& step, const quire_embed& op, Span span) {
   for (int64_t t = span.first; t < span.last; ++t) {
     const int64_t id = step.batch.token_ids[t];
     float* out = step.f32_row(op.out, t);
@@ -28,9 +28,8 @@ void embed(const Step& step, const quire_embed& op, Worker& worker) {
   }
 }
 
-void learned_positions(const Step& step, const quire_positions& op, Worker& worker) {
+void add_positions(const Step& step, const quire_positions& op, Span span) {
   const Table& table = step.model.tables[op.table];
-  const Span span = share(step.batch.num_tokens, worker);
   for (int64_t t = span.first; t < span.last; ++t) {
     const int64_t position = step.batch.positions[t] + int64_t{op.offset};
     const uint8_t* row = table.data + position * table.row_bytes();
@@ -42,8 +41,7 @@ void learned_positions(const Step& step, const quire_positions& op, Worker& work
   }
 }
 
-void take_rows(const Step& step, const quire_take_rows& op, Worker& worker) {
-  const Span span = share(step.batch.num_logits_rows, worker);
+void copy_rows(const Step& step, const quire_take_rows& op, Span span) {
   for (int64_t r = span.first; r < span.last; ++r) {
     const uint8_t* from = step.row(op.x, step.batch.logits_rows[r]);
     for (int64_t i = 0; i < op.out.dim; i += kLanes) {
@@ -51,6 +49,22 @@ void take_rows(const Step& step, const quire_take_rows& op, Worker& worker) {
       store_some(step.row(op.out, r), op.out.dtype, i, n, load_some(from, op.x.dtype, i, n));
     }
   }
+}
+
+}  // namespace
+
+void embed(const Step& step, const quire_embed& op) {
+  by_rows(step, step.batch.num_tokens, op.out.dim, [&](Span rows) { embed_rows(step, op, rows); });
+}
+
+void learned_positions(const Step& step, const quire_positions& op) {
+  by_rows(step, step.batch.num_tokens, op.out.dim,
+          [&](Span rows) { add_positions(step, op, rows); });
+}
+
+void take_rows(const Step& step, const quire_take_rows& op) {
+  by_rows(step, step.batch.num_logits_rows, op.out.dim,
+          [&](Span rows) { copy_rows(step, op, rows); });
 }
 
 }  // namespace quire

@@ -1,5 +1,6 @@
 // What happens to q, k and v between their projection and attention: an optional norm per head, the
 // rotation, and for k and v the way into the paged cache.
+#include <algorithm>
 #include <cmath>
 
 #include "attention/kv_write.h"
@@ -8,6 +9,10 @@
 
 namespace quire {
 namespace {
+
+// Heads that one worker handles at a time, at least; at most those of one run of tokens, which lie
+// side by side.
+constexpr int64_t kFewHeads = 4;
 
 // One head of up to 16 tokens, in float32 while it is worked on. Rows are padded with zeros.
 struct HeadTile {
@@ -51,6 +56,14 @@ class HeadsOp {
  public:
   HeadsOp(const Step& step, const quire_heads& op) : step_(step), op_(op) {}
 
+  // Head `head` of all parts' heads, one part after the other.
+  void work(const TokenRun& run, int32_t head) {
+    const quire_heads_part* part = op_.parts;
+    for (; head >= part->num_heads; ++part) head -= part->num_heads;
+    work(run, *part, head);
+  }
+
+ private:
   void work(const TokenRun& run, const quire_heads_part& part, int32_t head) {
     const int64_t first = int64_t{head} * op_.head_dim;
     for (int32_t i = 0; i < run.count; ++i) {
@@ -66,7 +79,6 @@ class HeadsOp {
     }
   }
 
- private:
   void load(const uint8_t* row, int32_t dtype, int64_t first, float* x) {
     const int64_t dim = op_.head_dim;
     for (int64_t i = 0; i < dim; i += kLanes) {
@@ -113,17 +125,19 @@ class HeadsOp {
 
 }  // namespace
 
-void heads(const Step& step, const quire_heads& op, Worker& worker) {
+void heads(const Step& step, const quire_heads& op) {
   int64_t heads_per_run = 0;
   for (int32_t p = 0; p < op.num_parts; ++p) heads_per_run += op.parts[p].num_heads;
-  HeadsOp work(step, op);
-  const Span span = share(heads_per_run * static_cast<int64_t>(step.runs.size()), worker);
-  for (int64_t unit = span.first; unit < span.last; ++unit) {
-    int64_t head = unit % heads_per_run;
-    const quire_heads_part* part = op.parts;
-    for (; head >= part->num_heads; ++part) head -= part->num_heads;
-    work.work(step.runs[unit / heads_per_run], *part, static_cast<int32_t>(head));
-  }
+  const int64_t num_heads = heads_per_run * static_cast<int64_t>(step.runs.size());
+  Pool& pool = step.model.pool;
+  const int64_t grain =
+      std::clamp(num_heads / (8 * pool.size()), std::min(kFewHeads, heads_per_run), heads_per_run);
+  pool.spans(num_heads, grain, [&](Span span) {
+    HeadsOp work(step, op);
+    for (int64_t i = span.first; i < span.last; ++i) {
+      work.work(step.runs[i / heads_per_run], static_cast<int32_t>(i % heads_per_run));
+    }
+  });
 }
 
 }  // namespace quire

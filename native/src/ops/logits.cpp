@@ -17,7 +17,7 @@ void cap_row(float* logits, int64_t size, float cap) {
 
 }  // namespace
 
-void logits(const Step& step, const quire_logits& op, Worker& worker) {
+void logits(const Step& step, const quire_logits& op) {
   Model& model = step.model;
   const PackedMatrix& head = model.matrices[op.matrix];
   float* slab = reinterpret_cast<float*>(model.logits->data());
@@ -37,18 +37,19 @@ void logits(const Step& step, const quire_logits& op, Worker& worker) {
     args.out_dtype = DType::kF32;
     args.out_stride = vocab;
     args.scratch = model.linear_scratch->data();
-    linear(args, worker);
-    for (int64_t r; (r = worker.grab()) < rows;) {
-      float* row = slab + r * vocab;
-      if (op.softcap > 0) cap_row(row, vocab, op.softcap);
-      if (step.output.logits) {
-        std::memcpy(step.output.logits + (first + r) * vocab, row, vocab * sizeof *row);
+    linear(args, model.pool);
+    model.pool.run(rows, [&](Worker& worker) {
+      for (int64_t r; (r = worker.grab()) < rows;) {
+        float* row = slab + r * vocab;
+        if (op.softcap > 0) cap_row(row, vocab, op.softcap);
+        if (step.output.logits) {
+          std::memcpy(step.output.logits + (first + r) * vocab, row, vocab * sizeof *row);
+        }
+        if (step.batch.sampling) {
+          model.samplers[worker.index()].work(*step.batch.sampling, step.output, first + r, row);
+        }
       }
-      if (step.batch.sampling) {
-        model.samplers[worker.index()].work(*step.batch.sampling, step.output, first + r, row);
-      }
-    }
-    worker.barrier();
+    });
   }
 }
 

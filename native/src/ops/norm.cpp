@@ -36,13 +36,10 @@ Moments layer_moments(const void* x, int32_t dtype, int64_t dim, float eps) {
   return {mean, 1.0f / std::sqrt(sum_lanes(squares) / dim + eps)};
 }
 
-}  // namespace
-
-void norm(const Step& step, const quire_norm& op, int32_t rows, Worker& worker) {
+void norm_rows(const Step& step, const quire_norm& op, Span span) {
   const float* weight = step.vector(op.weight);
   const float* bias = step.vector(op.bias);
   const int64_t dim = op.x.dim;
-  const Span span = share(step.rows(rows), worker);
   for (int64_t r = span.first; r < span.last; ++r) {
     const uint8_t* x = step.row(op.x, r);
     const Moments m = op.kind == QUIRE_NORM_RMS ? rms_moments(x, op.x.dtype, dim, op.eps)
@@ -58,6 +55,12 @@ void norm(const Step& step, const quire_norm& op, int32_t rows, Worker& worker) 
       store_some(step.row(op.out, r), op.out.dtype, i, n, v);
     }
   }
+}
+
+}  // namespace
+
+void norm(const Step& step, const quire_norm& op, int32_t rows) {
+  by_rows(step, step.rows(rows), op.x.dim, [&](Span span) { norm_rows(step, op, span); });
 }
 
 }  // namespace quire

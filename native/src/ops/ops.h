@@ -1,20 +1,32 @@
-// The ops other than linear and attention. Each is called by every worker of the region and returns
-// without a barrier: the step executor puts one between ops.
+// The ops other than linear and attention. Each shares its rows over the model's pool, and is done
+// when it returns.
 #pragma once
+
+#include <algorithm>
 
 #include "quire.h"
 #include "runtime/model.h"
 
 namespace quire {
 
-void embed(const Step& step, const quire_embed& op, Worker& worker);
-void learned_positions(const Step& step, const quire_positions& op, Worker& worker);
-void norm(const Step& step, const quire_norm& op, int32_t rows, Worker& worker);
-void heads(const Step& step, const quire_heads& op, Worker& worker);
-void pointwise(const Step& step, const quire_pointwise& op, int32_t rows, Worker& worker);
-void take_rows(const Step& step, const quire_take_rows& op, Worker& worker);
+void embed(const Step& step, const quire_embed& op);
+void learned_positions(const Step& step, const quire_positions& op);
+void norm(const Step& step, const quire_norm& op, int32_t rows);
+void heads(const Step& step, const quire_heads& op);
+void pointwise(const Step& step, const quire_pointwise& op, int32_t rows);
+void take_rows(const Step& step, const quire_take_rows& op);
 
-// Logits of the wanted rows in slabs, and the choice of their tokens. Ends with a barrier.
-void logits(const Step& step, const quire_logits& op, Worker& worker);
+// Elements of a row-wise op that one worker handles at a time, at least: smaller pieces cost more
+// to share than to do.
+constexpr int64_t kGrainElements = 4096;
+
+// Shares the rows of an op that treats each on its own: body(span of rows).
+template <class Body>
+void by_rows(const Step& step, int64_t rows, int64_t width, Body&& body) {
+  step.model.pool.spans(rows, std::max<int64_t>(1, kGrainElements / width), body);
+}
+
+// Logits of the wanted rows in slabs, and the choice of their tokens.
+void logits(const Step& step, const quire_logits& op);
 
 }  // namespace quire

@@ -7,8 +7,7 @@ namespace quire {
 namespace {
 
 template <class F>
-void each(const Step& step, const quire_pointwise& op, int32_t rows, Worker& worker, F f) {
-  const Span span = share(step.rows(rows), worker);
+void each(const Step& step, const quire_pointwise& op, Span span, F f) {
   const bool binary = op.b.offset >= 0;
   for (int64_t r = span.first; r < span.last; ++r) {
     const uint8_t* a = step.row(op.a, r);
@@ -24,38 +23,42 @@ void each(const Step& step, const quire_pointwise& op, int32_t rows, Worker& wor
 }
 
 template <Activation kind>
-void activated(const Step& step, const quire_pointwise& op, int32_t rows, Worker& worker) {
+void activated(const Step& step, const quire_pointwise& op, Span span) {
   if (op.kind == QUIRE_POINTWISE_GLU) {
-    each(step, op, rows, worker, [](F32x16 a, F32x16 b) { return gemm::activate<kind>(a) * b; });
+    each(step, op, span, [](F32x16 a, F32x16 b) { return gemm::activate<kind>(a) * b; });
   } else {
-    each(step, op, rows, worker, [](F32x16 a, F32x16) { return gemm::activate<kind>(a); });
+    each(step, op, span, [](F32x16 a, F32x16) { return gemm::activate<kind>(a); });
+  }
+}
+
+void pointwise_rows(const Step& step, const quire_pointwise& op, Span span) {
+  if (op.kind == QUIRE_POINTWISE_ADD) {
+    each(step, op, span, [](F32x16 a, F32x16 b) { return a + b; });
+    return;
+  }
+  if (op.kind == QUIRE_POINTWISE_SCALE) {
+    const float factor = op.factor;
+    each(step, op, span, [factor](F32x16 a, F32x16) { return a * factor; });
+    return;
+  }
+  switch (static_cast<Activation>(op.activation)) {
+    case Activation::kSilu:
+      return activated<Activation::kSilu>(step, op, span);
+    case Activation::kGelu:
+      return activated<Activation::kGelu>(step, op, span);
+    case Activation::kGeluTanh:
+      return activated<Activation::kGeluTanh>(step, op, span);
+    case Activation::kRelu:
+      return activated<Activation::kRelu>(step, op, span);
+    case Activation::kNone:
+      return activated<Activation::kNone>(step, op, span);
   }
 }
 
 }  // namespace
 
-void pointwise(const Step& step, const quire_pointwise& op, int32_t rows, Worker& worker) {
-  if (op.kind == QUIRE_POINTWISE_ADD) {
-    each(step, op, rows, worker, [](F32x16 a, F32x16 b) { return a + b; });
-    return;
-  }
-  if (op.kind == QUIRE_POINTWISE_SCALE) {
-    const float factor = op.factor;
-    each(step, op, rows, worker, [factor](F32x16 a, F32x16) { return a * factor; });
-    return;
-  }
-  switch (static_cast<Activation>(op.activation)) {
-    case Activation::kSilu:
-      return activated<Activation::kSilu>(step, op, rows, worker);
-    case Activation::kGelu:
-      return activated<Activation::kGelu>(step, op, rows, worker);
-    case Activation::kGeluTanh:
-      return activated<Activation::kGeluTanh>(step, op, rows, worker);
-    case Activation::kRelu:
-      return activated<Activation::kRelu>(step, op, rows, worker);
-    case Activation::kNone:
-      return activated<Activation::kNone>(step, op, rows, worker);
-  }
+void pointwise(const Step& step, const quire_pointwise& op, int32_t rows) {
+  by_rows(step, step.rows(rows), op.out.dim, [&](Span span) { pointwise_rows(step, op, span); });
 }
 
 }  // namespace quire

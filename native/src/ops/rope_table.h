@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/memory.h"
-#include "runtime/worker.h"
+#include "runtime/pool.h"
 
 namespace quire {
 
@@ -27,13 +27,15 @@ class RopeTable {
   const float* cos(int32_t position) const { return row(position); }
   const float* sin(int32_t position) const { return row(position) + num_freqs(); }
 
-  // Fills the rows of these positions. Each position belongs to one worker, so none is written by
-  // two at once.
-  void fill(const int32_t* positions, int64_t count, const Worker& worker) {
+  // Fills the rows of these positions, each of them once.
+  void fill(const int32_t* positions, int64_t count, Pool& pool) {
+    missing_.clear();
     for (int64_t t = 0; t < count; ++t) {
-      const int32_t position = positions[t];
-      if (position % worker.count() == worker.index() && !known_[position]) fill_row(position);
+      if (known_[positions[t]]) continue;
+      known_[positions[t]] = 1;
+      missing_.push_back(positions[t]);
     }
+    pool.each(static_cast<int64_t>(missing_.size()), [&](int64_t i) { fill_row(missing_[i]); });
   }
 
  private:
@@ -48,13 +50,13 @@ class RopeTable {
       cosines[i] = static_cast<float>(std::cos(angle) * scale_);
       sines[i] = static_cast<float>(std::sin(angle) * scale_);
     }
-    known_[position] = 1;
   }
 
   bool interleaved_;
   std::vector<float> inv_freq_;
   double scale_;
   std::vector<uint8_t> known_;
+  std::vector<int32_t> missing_;
   Reservation rows_;
 };
 

@@ -100,7 +100,7 @@ int32_t add_vector(Model& model, const float* values, int64_t size);
 // Checks every index and view of the ops against the model, then takes them over.
 void set_ops(Model& model, const quire_op* ops, int32_t num_ops);
 
-// Checks the batch, then runs the ops over it in one parallel region.
+// Checks the batch, then runs the ops over it, each on the threads of the pool.
 void run_step(Model& model, const quire_batch& batch, const quire_output& output);
 
 }  // namespace quire

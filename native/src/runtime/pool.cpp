@@ -1,3 +1,11 @@
+// The gate is one word: how often it was opened, whether it is open, and how many helpers came in.
+//
+// A helper comes in by raising the count of an open gate; the caller closes it and so learns for
+// how many it has to wait. Nobody can come in after that, so the region may then end.
+//
+// The owner is another word: the process in which the helpers were started, and whether a caller
+// has them. What a fork left behind, helpers of the parent or a caller in the midst of a region,
+// is recognised by the process.
 #include "runtime/pool.h"
 
 #include <linux/futex.h>
@@ -12,11 +20,23 @@
 namespace quire {
 namespace {
 
-// Between steps: long enough to catch the next step of a busy engine, short enough to leave the
-// core to the server's own threads.
-constexpr int64_t kIdleSpinNs = 50'000;
-// Inside a step others wait for us: sleeping is only for a machine with too few free cores.
-constexpr int64_t kBarrierSpinNs = 300'000;
+constexpr uint32_t kCount = 0xffff;
+constexpr uint32_t kOpen = 0x10000;
+constexpr uint32_t kOpening = 0x20000;  // added to the number of openings, which may wrap around
+
+// Between regions: long enough to catch the next one of a step, and the next step of a busy engine;
+// short enough to leave the core to the server's own threads.
+constexpr int64_t kHelperSpinNs = 50'000;
+// Others wait for us only while they finish a unit of work each: sleeping is for a machine with too
+// few free cores.
+constexpr int64_t kCallerSpinNs = 300'000;
+
+constexpr uint64_t kTaken = 1;
+constexpr uint64_t kProcess = 2;  // added for every fork on the way to this process
+
+std::atomic<uint64_t> this_process{kProcess};
+[[maybe_unused]] const int counts_forks = pthread_atfork(
+    nullptr, nullptr, [] { this_process.fetch_add(kProcess, std::memory_order_relaxed); });
 
 int64_t now_ns() {
   timespec t;
@@ -42,29 +62,35 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
           nullptr, 0);
 }
 
-// Returns once `word` differs from `old`. The sleeper count is raised before the last look at the
-// word, and the waker looks at the count after changing the word: no wake-up is lost.
-void wait_for_change(std::atomic<uint32_t>& word, uint32_t old, std::atomic<int32_t>& sleepers,
-                     int64_t spin_ns) {
-  for (int i = 0; i < 256; ++i) {
-    if (word.load(std::memory_order_acquire) != old) return;
+// Returns the first value of `word` that `wanted` accepts. The flag is raised before the last look
+// at the word, and the waker looks at the flag after changing the word: no wake-up is lost.
+template <class Wanted>
+uint32_t wait_for(std::atomic<uint32_t>& word, std::atomic<bool>& sleeps, int64_t spin_ns,
+                  Wanted wanted) {
+  uint32_t value = word.load(std::memory_order_acquire);
+  for (int i = 0; i < 256; ++i, value = word.load(std::memory_order_acquire)) {
+    if (wanted(value)) return value;
     relax();
   }
   const int64_t deadline = now_ns() + spin_ns;
   while (now_ns() < deadline) {
-    for (int i = 0; i < 16; ++i) {
-      if (word.load(std::memory_order_acquire) != old) return;
+    for (int i = 0; i < 16; ++i, value = word.load(std::memory_order_acquire)) {
+      if (wanted(value)) return value;
       relax();
     }
   }
-  sleepers.fetch_add(1, std::memory_order_seq_cst);
-  while (word.load(std::memory_order_seq_cst) == old) futex_wait(word, old);
-  sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  while (true) {
+    sleeps.store(true, std::memory_order_seq_cst);
+    value = word.load(std::memory_order_seq_cst);
+    if (wanted(value)) return value;
+    futex_wait(word, value);
+  }
 }
 
-void advance(std::atomic<uint32_t>& word, std::atomic<int32_t>& sleepers) {
-  word.fetch_add(1, std::memory_order_seq_cst);
-  if (sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(word);
+void wake(std::atomic<uint32_t>& word, std::atomic<bool>& sleeps) {
+  if (!sleeps.load(std::memory_order_seq_cst)) return;
+  sleeps.store(false, std::memory_order_seq_cst);
+  futex_wake_all(word);
 }
 
 void pin_to_allowed_cpu(int index) {
@@ -84,10 +110,6 @@ void pin_to_allowed_cpu(int index) {
 
 }  // namespace
 
-int Worker::count() const { return pool_.size(); }
-void Worker::barrier() { pool_.barrier(); }
-int64_t Worker::grab() { return pool_.tickets_.fetch_add(1, std::memory_order_relaxed); }
-
 Pool::Pool(int num_threads, bool pin) : num_threads_(num_threads), pin_(pin) {
   if (num_threads < 1 || num_threads > 1024) {
     throw std::invalid_argument("a pool has 1 to 1024 threads");
@@ -95,23 +117,35 @@ Pool::Pool(int num_threads, bool pin) : num_threads_(num_threads), pin_(pin) {
 }
 
 Pool::~Pool() {
-  if (threads_.empty() || owner_ != getpid()) return;
+  if (owner_.load() != this_process.load()) return;
   stopping_ = true;
-  advance(region_, region_sleepers_);
+  gate_.fetch_add(kOpening, std::memory_order_seq_cst);
+  wake(gate_, helpers_sleep_);
   for (pthread_t thread : threads_) pthread_join(thread, nullptr);
 }
 
-void Pool::start_threads() {
-  owner_ = getpid();
-  threads_.clear();  // after a fork these were the parent's
-  region_sleepers_.store(0);
-  phase_sleepers_.store(0);
-  arrived_.store(0);
+// False if another caller has the helpers.
+bool Pool::take() {
+  const uint64_t here = this_process.load(std::memory_order_relaxed);
+  uint64_t owner = owner_.load(std::memory_order_relaxed);
+  if (owner == here + kTaken) return false;
+  if (!owner_.compare_exchange_strong(owner, here + kTaken, std::memory_order_acquire))
+    return false;
+  if (owner != here) start_helpers();
+  return true;
+}
+
+void Pool::start_helpers() {
+  threads_.clear();  // after a fork these were the parent's, as was the region
+  gate_.store(0);
+  helpers_sleep_.store(false);
+  caller_sleeps_.store(false);
   for (int index = 1; index < num_threads_; ++index) {
-    auto* start = new Start{this, index, region_.load()};
+    auto* start = new Start{this, index};
     pthread_t thread;
     if (pthread_create(&thread, nullptr, thread_main, start) != 0) {
       delete start;
+      owner_.fetch_sub(kTaken, std::memory_order_release);
       throw std::runtime_error("cannot start a compute thread");
     }
     threads_.push_back(thread);
@@ -123,47 +157,61 @@ void* Pool::thread_main(void* argument) {
   delete static_cast<Start*>(argument);
   pthread_setname_np(pthread_self(), "quire-compute");
   if (start.pool->pin_) pin_to_allowed_cpu(start.index);
-  start.pool->serve(start.index, start.epoch);
+  start.pool->serve(start.index);
   return nullptr;
 }
 
-void Pool::serve(int index, uint32_t epoch) {
-  Worker worker(*this, index);
+void Pool::serve(int index) {
+  for (uint32_t seen = 0; join(seen);) {
+    Worker worker(tickets_, index);
+    region_.entry(region_.context, worker);
+    left_.fetch_add(1, std::memory_order_seq_cst);
+    wake(left_, caller_sleeps_);
+  }
+}
+
+// Comes into the next region that was not `seen` yet; false when the pool is going away.
+bool Pool::join(uint32_t& seen) {
   while (true) {
-    wait_for_change(region_, epoch, region_sleepers_, kIdleSpinNs);
-    ++epoch;
-    if (stopping_) return;
-    entry_(context_, worker);
-    barrier();
+    uint32_t gate = wait_for(gate_, helpers_sleep_, kHelperSpinNs, [&](uint32_t value) {
+      return ((value & kOpen) != 0 && value / kOpening != seen) || stopping_;
+    });
+    if (stopping_) return false;
+    if (gate_.compare_exchange_strong(gate, gate + 1, std::memory_order_acq_rel)) {
+      seen = gate / kOpening;
+      return true;
+    }
   }
 }
 
-void Pool::enter(Entry entry, void* context) {
-  std::lock_guard<std::mutex> turn(caller_);
-  if (num_threads_ > 1 && owner_ != getpid()) start_threads();
-  entry_ = entry;
-  context_ = context;
-  tickets_.store(0, std::memory_order_relaxed);
-  if (num_threads_ > 1) advance(region_, region_sleepers_);
-  Worker caller(*this, 0);
-  entry(context, caller);
-  barrier();
-}
-
-void Pool::barrier() {
-  const uint32_t phase = phase_.load(std::memory_order_relaxed);
-  if (num_threads_ == 1) {
+void Pool::enter(int64_t units, Entry entry, void* context) {
+  if (take()) {
     tickets_.store(0, std::memory_order_relaxed);
-    phase_.store(phase + 1, std::memory_order_relaxed);
-    return;
-  }
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == num_threads_ - 1) {
-    arrived_.store(0, std::memory_order_relaxed);
-    tickets_.store(0, std::memory_order_relaxed);
-    advance(phase_, phase_sleepers_);
+    region_ = {entry, context};
+    Worker caller(tickets_, 0);
+    if (num_threads_ > 1 && units > 1) {
+      share(caller);
+    } else {
+      entry(context, caller);
+    }
+    owner_.fetch_sub(kTaken, std::memory_order_release);
   } else {
-    wait_for_change(phase_, phase, phase_sleepers_, kBarrierSpinNs);
+    std::atomic<int64_t> tickets{0};
+    Worker alone(tickets, 0);
+    entry(context, alone);
   }
+  regions_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// The caller's work on the region while the gate is open, and the wait for those who came.
+void Pool::share(Worker& caller) {
+  left_.store(0, std::memory_order_relaxed);
+  const uint32_t opening = (gate_.load(std::memory_order_relaxed) / kOpening + 1) * kOpening;
+  gate_.store(opening + kOpen, std::memory_order_seq_cst);
+  wake(gate_, helpers_sleep_);
+  region_.entry(region_.context, caller);
+  const uint32_t entered = gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & kCount;
+  wait_for(left_, caller_sleeps_, kCallerSpinNs, [&](uint32_t left) { return left == entered; });
 }
 
 }  // namespace quire

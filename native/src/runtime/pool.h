@@ -1,24 +1,31 @@
-// The compute threads: a parallel region is entered once per step, and the workers meet at barriers
-// inside it.
+// The compute threads: the caller of a parallel region works on it at once, and the other threads
+// join in while there is something left to do.
 //
 // Used by the step executor and by weight packing; knows nothing of what runs in it.
 #pragma once
 
 #include <pthread.h>
-#include <sys/types.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "runtime/worker.h"
 
 namespace quire {
 
-// The caller of run() is worker 0; the other threads wait for regions, first spinning for some tens
-// of microseconds (steps follow each other closely), then asleep in a futex, so that an idle engine
-// costs nothing. A child process that inherits a pool through fork gets new threads at first use.
+// The numbers from first to last - 1.
+struct Span {
+  int64_t first;
+  int64_t last;
+};
+
+// The caller of run() is worker 0. The helpers wait for regions, first spinning for some tens of
+// microseconds (regions follow each other closely), then asleep in a futex, so that an idle engine
+// costs nothing. A region never waits for a helper that did not come: where other processes keep
+// the cores busy, the caller does the work alone. A child process that inherits a pool through fork
+// gets helpers of its own at first use.
 class Pool {
  public:
   Pool(int num_threads, bool pin);
@@ -28,61 +35,75 @@ class Pool {
 
   int size() const { return num_threads_; }
 
-  // Changes with every barrier that is passed and every ticket that is taken. Any thread may ask.
+  // Changes with every region that ends and every ticket that is taken. Any thread may ask.
   uint64_t progress() const {
-    return (uint64_t{phase_.load(std::memory_order_relaxed)} << 32) ^
+    return (regions_.load(std::memory_order_relaxed) << 32) ^
            static_cast<uint64_t>(tickets_.load(std::memory_order_relaxed));
   }
 
-  // Runs body(worker) once on every worker and returns when all are done. One region at a time:
-  // callers from several threads take turns. `body` must not throw.
+  // Runs body(worker) on the caller and on every helper that comes before the caller is done, and
+  // returns when all who came are done: together they must do all the work, which they share by
+  // Worker::grab(). With fewer than two `units` of work the caller stays alone, and so does one
+  // that finds the helpers at work for another. `body` must not throw.
   template <class Body>
-  void run(Body&& body) {
-    enter([](void* context, Worker& worker) { (*static_cast<Body*>(context))(worker); }, &body);
+  void run(int64_t units, Body&& body) {
+    enter(
+        units, [](void* context, Worker& worker) { (*static_cast<Body*>(context))(worker); },
+        &body);
+  }
+
+  // Runs body(span) for spans of `grain` neighbours that together are 0 .. count - 1.
+  template <class Body>
+  void spans(int64_t count, int64_t grain, Body&& body) {
+    const int64_t units = (count + grain - 1) / grain;
+    run(units, [&](Worker& worker) {
+      for (int64_t unit; (unit = worker.grab()) < units;) {
+        body(Span{unit * grain, std::min(count, (unit + 1) * grain)});
+      }
+    });
+  }
+
+  // Runs body(unit) for each unit from 0 to count - 1.
+  template <class Body>
+  void each(int64_t count, Body&& body) {
+    run(count, [&](Worker& worker) {
+      for (int64_t unit; (unit = worker.grab()) < count;) body(unit);
+    });
   }
 
  private:
-  friend class Worker;
   using Entry = void (*)(void*, Worker&);
+  struct Region {
+    Entry entry;
+    void* context;
+  };
   struct Start {
     Pool* pool;
     int index;
-    uint32_t epoch;
   };
 
-  void enter(Entry entry, void* context);
-  void start_threads();
+  void enter(int64_t units, Entry entry, void* context);
+  void share(Worker& caller);
+  bool take();
+  void start_helpers();
   static void* thread_main(void* start);
-  void serve(int index, uint32_t epoch);
-  void barrier();
+  void serve(int index);
+  bool join(uint32_t& seen);
 
   const int num_threads_;
   const bool pin_;
-  pid_t owner_ = 0;
-  std::mutex caller_;
   std::vector<pthread_t> threads_;
-  Entry entry_ = nullptr;
-  void* context_ = nullptr;
-  bool stopping_ = false;
+  std::atomic<uint64_t> owner_{0};  // see pool.cpp
+  Region region_{};                 // while the gate is open, and until all who came have left
+  std::atomic<bool> stopping_{false};
 
   // Each on a cache line of its own: they are written by different threads at different moments.
-  alignas(64) std::atomic<uint32_t> region_{0};
-  alignas(64) std::atomic<int32_t> region_sleepers_{0};
-  alignas(64) std::atomic<int32_t> arrived_{0};
-  alignas(64) std::atomic<uint32_t> phase_{0};
-  alignas(64) std::atomic<int32_t> phase_sleepers_{0};
+  alignas(64) std::atomic<uint32_t> gate_{0};  // see pool.cpp
   alignas(64) std::atomic<int64_t> tickets_{0};
+  alignas(64) std::atomic<uint64_t> regions_{0};
+  alignas(64) std::atomic<uint32_t> left_{0};  // helpers that are done with the region
+  alignas(64) std::atomic<bool> helpers_sleep_{false};
+  alignas(64) std::atomic<bool> caller_sleeps_{false};
 };
-
-// The part [first, last) of `count` units that belongs to a worker: contiguous and even.
-struct Span {
-  int64_t first;
-  int64_t last;
-};
-
-inline Span share(int64_t count, const Worker& worker) {
-  const int64_t n = worker.count();
-  return {count * worker.index() / n, count * (worker.index() + 1) / n};
-}
 
 }  // namespace quire

@@ -89,7 +89,7 @@ std::vector<TokenRun> runs_of(const quire_batch& batch) {
   return runs;
 }
 
-void run_linear(const Step& step, const quire_linear& op, int32_t rows, Worker& worker) {
+void run_linear(const Step& step, const quire_linear& op, int32_t rows) {
   LinearArgs args{};
   args.weight = &step.model.matrices[op.matrix];
   args.x = step.row(op.x, 0);
@@ -107,40 +107,32 @@ void run_linear(const Step& step, const quire_linear& op, int32_t rows, Worker& 
   args.out_dtype = static_cast<DType>(op.out.dtype);
   args.out_stride = op.out.stride;
   args.scratch = step.model.linear_scratch->data();
-  if (args.m > 0) linear(args, worker);
+  if (args.m > 0) linear(args, step.model.pool);
 }
 
-void run_op(const Step& step, const quire_op& op, Worker& worker) {
+void run_op(const Step& step, const quire_op& op) {
   switch (op.kind) {
     case QUIRE_OP_EMBED:
-      embed(step, op.u.embed, worker);
-      break;
+      return embed(step, op.u.embed);
     case QUIRE_OP_POSITIONS:
-      learned_positions(step, op.u.positions, worker);
-      break;
+      return learned_positions(step, op.u.positions);
     case QUIRE_OP_NORM:
-      norm(step, op.u.norm, op.rows, worker);
-      break;
+      return norm(step, op.u.norm, op.rows);
     case QUIRE_OP_LINEAR:
-      return run_linear(step, op.u.linear, op.rows, worker);
+      return run_linear(step, op.u.linear, op.rows);
     case QUIRE_OP_HEADS:
-      heads(step, op.u.heads, worker);
-      break;
+      return heads(step, op.u.heads);
     case QUIRE_OP_ATTENTION:
-      attention(step, op.u.attention, worker);
-      break;
+      return attention(step, op.u.attention);
     case QUIRE_OP_POINTWISE:
-      pointwise(step, op.u.pointwise, op.rows, worker);
-      break;
+      return pointwise(step, op.u.pointwise, op.rows);
     case QUIRE_OP_TAKE_ROWS:
-      take_rows(step, op.u.take_rows, worker);
-      break;
+      return take_rows(step, op.u.take_rows);
     case QUIRE_OP_LOGITS:
-      return logits(step, op.u.logits, worker);
+      return logits(step, op.u.logits);
     default:
-      break;  // set_ops let none in
+      return;  // set_ops let none in
   }
-  worker.barrier();
 }
 
 double now_s() {
@@ -155,18 +147,15 @@ void run_step(Model& model, const quire_batch& batch, const quire_output& output
   check_batch(model, batch, output);
   if (batch.num_tokens == 0) return;
   const Step step{model, batch, output, runs_of(batch), plan_attention(model, batch)};
-  model.pool.run([&](Worker& worker) {
-    for (RopeTable& rope : model.ropes) rope.fill(batch.positions, batch.num_tokens, worker);
-    const bool timed = model.profiling && worker.index() == 0;
-    double begin = timed ? now_s() : 0;
-    for (size_t i = 0; i < model.ops.size(); ++i) {
-      run_op(step, model.ops[i], worker);
-      if (!timed) continue;
-      const double end = now_s();
-      model.op_seconds[i] += end - begin;
-      begin = end;
-    }
-  });
+  for (RopeTable& rope : model.ropes) rope.fill(batch.positions, batch.num_tokens, model.pool);
+  double begin = model.profiling ? now_s() : 0;
+  for (size_t i = 0; i < model.ops.size(); ++i) {
+    run_op(step, model.ops[i]);
+    if (!model.profiling) continue;
+    const double end = now_s();
+    model.op_seconds[i] += end - begin;
+    begin = end;
+  }
   model.profiled_steps += model.profiling;
 }
 

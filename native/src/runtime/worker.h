@@ -1,29 +1,25 @@
-// One thread's view of a parallel region: who it is, and how to meet the others.
+// One thread's view of a parallel region: who it is, and what it does next.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 namespace quire {
 
-class Pool;
-
-// Valid inside Pool::run only. Every worker must pass the same sequence of barriers.
+// Valid inside Pool::run only. All work of a region is shared out by tickets, so that a thread that
+// comes late, or whose core somebody else borrows for a moment, delays nobody.
 class Worker {
  public:
-  Worker(Pool& pool, int index) : pool_(pool), index_(index) {}
+  Worker(std::atomic<int64_t>& tickets, int index) : tickets_(tickets), index_(index) {}
 
+  // From 0 to Pool::size() - 1, each at most once in a region; 0 is the caller.
   int index() const { return index_; }
-  int count() const;
 
-  // Waits for all workers, and starts the tickets again at 0.
-  void barrier();
-
-  // The next unit of the work between two barriers, each number handed out once: dynamic sharing,
-  // so that a core that somebody else borrows for a moment delays nobody.
-  int64_t grab();
+  // The next unit of the region's work, from 0 on, each number handed out once.
+  int64_t grab() { return tickets_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
-  Pool& pool_;
+  std::atomic<int64_t>& tickets_;
   int index_;
 };
 

@@ -184,12 +184,10 @@ void pack(Pool& pool, const quire_packing* weights, int32_t num_weights) {
       cut(weights[i], 1, std::max<int64_t>(1, kPieceBytes / row_bytes(*table)), units);
     }
   }
-  pool.run([&](Worker& worker) {
-    for (int64_t unit; (unit = worker.grab()) < static_cast<int64_t>(units.size());) {
-      for (const Piece& piece : units[unit]) {
-        pack_piece(piece);
-        drop_source(piece);
-      }
+  pool.each(static_cast<int64_t>(units.size()), [&](int64_t unit) {
+    for (const Piece& piece : units[unit]) {
+      pack_piece(piece);
+      drop_source(piece);
     }
   });
 }
