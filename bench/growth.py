@@ -85,7 +85,9 @@ def measure(engine: LLMEngine, model: TimedModel, count: int, context: int) -> P
     """`count` requests with `context` tokens each: their prefill, then steps of one token each."""
     rng = random.Random(f"{count} {context}")
     high = min(7000, engine.model_config.vocab_size)
-    params = SamplingParams(temperature=0, max_tokens=_STEPS + 2, ignore_eos=True)
+    # The first requests generate while the last ones' prompts are still being computed.
+    room = engine.model_config.max_model_len - context
+    params = SamplingParams(temperature=0, max_tokens=room, ignore_eos=True)
     for number in range(count):
         ids = [rng.randrange(high) for _ in range(context)]
         engine.add_request(f"r{number}", {"prompt_token_ids": ids}, params)
@@ -97,13 +99,10 @@ def measure(engine: LLMEngine, model: TimedModel, count: int, context: int) -> P
     steps, backend = [], []
     for _ in range(_STEPS):
         before, begin = model.seconds, time.perf_counter()
-        if len(engine.step()) < count:
-            break  # the first requests of a long prefill are done before the last have begun
+        engine.step()
         steps.append(time.perf_counter() - begin)
         backend.append(model.seconds - before)
     engine.abort_request([f"r{number}" for number in range(count)])
-    if not steps:
-        steps, backend = [math.nan], [math.nan]
     return Point(
         size=count if count > 1 else context,
         step_ms=1000 * statistics.median(steps),

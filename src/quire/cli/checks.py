@@ -13,6 +13,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -81,7 +82,11 @@ def processor() -> Iterator[Finding]:
     """Cores, what of them this process may use, and the instructions they have."""
     name, flags = _cpuinfo()
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    quota = cgroup_cpus()
+    quota = None
+    with suppress(ImportError):  # told by `software`
+        from quire.backends.cpu.machine import cgroup_quota_cpus
+
+        quota = cgroup_quota_cpus()
     limits = f"{os.cpu_count()} logical cores, {usable} for this process"
     if quota is not None:
         limits += f", cgroup quota {quota:g} CPUs"
@@ -161,15 +166,6 @@ def server() -> Iterator[Finding]:
             yield Finding("server", "good", f"{name} {_version(name)}: {use}")
         else:
             yield Finding("server", "note", f"no {name}: {use}", _install(name))
-
-
-def cgroup_cpus(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """The CPU quota of this process's cgroup in CPUs; None where there is none."""
-    try:
-        quota, period = (root / "cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        return None
 
 
 def _cpuinfo() -> tuple[str, frozenset[str]]:

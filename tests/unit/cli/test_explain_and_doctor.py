@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from quire.backends.cpu import machine
 from quire.cli import checks, main
-from quire.cli.checks import Finding, cgroup_cpus
+from quire.cli.checks import Finding
 
 
 def test_explain_shows_program_memory_and_bounds(
@@ -83,9 +84,8 @@ def test_little_memory_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first.level, first.text) == ("note", "10.0 MiB available (the cgroup's limit)")
 
 
-def test_the_cgroup_quota(tmp_path: Path) -> None:
-    assert cgroup_cpus(tmp_path) is None
-    (tmp_path / "cpu.max").write_text("150000 100000\n")
-    assert cgroup_cpus(tmp_path) == 1.5
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert cgroup_cpus(tmp_path) is None
+def test_the_quota_is_the_one_that_threads_are_counted_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "cgroup_quota_cpus", lambda: 1.5)
+    assert next(checks.processor()).text.endswith("for this process, cgroup quota 1.5 CPUs")
+    monkeypatch.setattr(machine, "cgroup_quota_cpus", lambda: None)
+    assert next(checks.processor()).text.endswith("for this process")
