@@ -93,6 +93,7 @@ async def send_one(target: Target, request: SampleRequest, request_id: str) -> R
         if response.status != 200:
             text = (await target.client.body(response)).decode(errors="replace")
             result.error = f"{response.status}: {text[:500]}"
+            result.latency = time.perf_counter() - result.start_time
             return result
         async with contextlib.aclosing(target.client.events(response)) as events:
             async for data in events:

@@ -52,6 +52,10 @@ def execute(args: argparse.Namespace) -> int:
         print(f"\n{title}")
         for name, value in rows:
             print(f"  {name:<26} {value}")
+    served = plan if args.usage == "server" else plan_engine(engine_args(args), "server")
+    print("\nbounds of a server (what is limited, to how much, and what happens beyond)")
+    for row in _server_rows(served):
+        print(row)
     return 0
 
 
@@ -68,7 +72,6 @@ def _sections(plan: EnginePlan) -> Iterator[tuple[str, list[tuple[str, str]]]]:
         ],
     )
     yield "bounds of a step", _bound_rows(plan)
-    yield "bounds of a server", _server_rows()
 
 
 def _model_rows(plan: EnginePlan) -> list[tuple[str, str]]:
@@ -144,33 +147,21 @@ def _kv_format(dtype: KVCacheDtype) -> str:
 
 def _bound_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     scheduler = plan.config.scheduler
-    queued = scheduler.max_num_queued_reqs
-    queued_tokens = scheduler.max_num_queued_tokens
     return [
         ("tokens", f"{scheduler.max_num_batched_tokens:,}"),
         ("requests", f"{scheduler.max_num_seqs:,}"),
         ("order", scheduler.policy),
-        ("may wait", "any number" if queued is None else f"{queued:,} requests"),
-        ("prompt tokens may wait", "any number" if queued_tokens is None else f"{queued_tokens:,}"),
     ]
 
 
-def _server_rows() -> list[tuple[str, str]]:
-    from quire.cli.options import flag
-    from quire.server.args import ServerArgs
+def _server_rows(plan: EnginePlan) -> list[str]:
+    """With the default options of a server, in the order in which a request meets them."""
+    from quire.server import ServerArgs, describe_bounds
 
-    defaults = ServerArgs()
-    names = [f.name for f in fields(ServerArgs) if f.name.startswith("max_")]
-    names += [f.name for f in fields(ServerArgs) if f.name.endswith("_timeout")]
-    return [(flag(name)[2:], _bound(name, getattr(defaults, name))) for name in names]
-
-
-def _bound(name: str, value: Any) -> str:
-    if value is None:
-        return "by the engine's size"
-    if name.endswith("_bytes"):
-        return format_bytes(value)
-    return f"{value:g} s" if name.endswith("_timeout") else f"{value:,}"
+    return [
+        f"  {bound.option.replace('_', '-'):<26} {bound.value:<12} {bound.what:<30} {bound.beyond}"
+        for bound in describe_bounds(ServerArgs(), plan.config)
+    ]
 
 
 def _plain(value: Any) -> Any:

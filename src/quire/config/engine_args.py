@@ -91,7 +91,8 @@ class EngineArgs:
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     """Who runs first: in order of arrival, or by the requests' priority (lower first)."""
     max_num_queued_reqs: int | None = None
-    """Most requests that may wait in a server before further ones are turned away."""
+    """Most requests that may wait in a server before further ones are turned away; by default
+    1024 in a burst, and in a lasting overload as many as keep the wait short."""
     max_num_queued_tokens: int | None = None
     """Most prompt tokens that may wait in a server before further requests are turned away."""
     stream_interval: int = 1

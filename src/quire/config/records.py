@@ -78,6 +78,8 @@ class SchedulerConfig:
     policy: SchedulingPolicy = "fcfs"
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
+    queue_may_stand: bool = True
+    """Whether a queue may stay as long as that, or only for a burst."""
     stream_interval: int = 1
     """Tokens between two streamed outputs, unless a request asks for more."""
 

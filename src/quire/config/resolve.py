@@ -143,6 +143,7 @@ def resolve_scheduler(args: EngineArgs, usage: Usage, max_model_len: int) -> Sch
         policy=args.scheduling_policy,
         max_num_queued_reqs=args.max_num_queued_reqs or _QUEUED_REQS[usage],
         max_num_queued_tokens=args.max_num_queued_tokens or _QUEUED_TOKENS[usage],
+        queue_may_stand=usage == "llm" or args.max_num_queued_reqs is not None,
         stream_interval=args.stream_interval,
     )
 

@@ -1,15 +1,26 @@
 """`AdmissionControl`: how much may wait at once, and who is turned away.
 
-Owned by `AsyncLLM`, on the event loop. Counts what it was told; knows no request's content.
+Owned by `InFlight`, on the event loop. Counts what it was told; knows no request's content.
 """
 
 from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
 
 from quire.config import SchedulerConfig
 from quire.errors import CapacityError
 
 _SMOOTHING = 0.1
 _LONGEST_RETRY_S = 30.0
+_BURST_S = 0.25
+"""Work on the event loop that a burst may take: some hundreds of requests are taken in so long."""
+_CALM = 1 / 8
+"""A server is calm while it has less than this share of the requests that it can run."""
+_SHORTEST_WAIT_S = 1.0
+"""A wait that is always fair."""
+_PACE_MEMORY_S = 3.0
 
 
 class QueueFullError(CapacityError):
@@ -21,33 +32,57 @@ class QueueFullError(CapacityError):
 
 
 class AdmissionControl:
-    """Refuses what would make the queue longer than configured; whoever is in stays in.
+    """Refuses what would make the queue longer than is good for those in it; whoever is in stays.
 
-    A request waits, for this purpose, from its admission to its first token, as far as more
-    requests are open than can run together. First come, first served: nobody is preferred.
+    As many as can run at once are always let in. More serve nobody sooner, they only make
+    everyone wait. A burst that comes upon a calm server may fill the queue up to its bounds, since
+    it will pass. In a lasting overload (unless the user chose a bound) one more is let in while
+    the wait for its first token, estimated from the pace of those before it, is no longer than
+    replies take from there to their end: then everyone waits a bounded while, however many come.
+    An idle server takes any single request within the bounds.
+
+    A burst is what arrives before the event loop has worked for `_BURST_S` since it was calm:
+    its own work is the clock, so that a burst is one on a slow or crowded machine too.
+    First come, first served: nobody is preferred.
     """
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(
+        self, config: SchedulerConfig, work_clock: Callable[[], float] = time.thread_time
+    ) -> None:
+        """Times but `work_clock`'s are seconds since the epoch, and given by the caller."""
         self._max_running = config.max_num_seqs
         self._max_queued_reqs = config.max_num_queued_reqs
         self._max_queued_tokens = config.max_num_queued_tokens
+        self._may_stand = config.queue_may_stand
+        self._work_clock = work_clock
+        self._calm_at = work_clock()
+        """When the server was last calm."""
+        self._pace = _Pace()
         self._open: dict[str, float] = {}
-        """Core requests and when they came, in seconds since the epoch."""
+        """Core requests and when they came, or when they got their first token."""
         self._waiting_tokens: dict[str, int] = {}
         """Prompt tokens of core requests without a first token."""
         self._num_waiting_tokens = 0
-        self._mean_life_s = 1.0
+        self._mean_wait_s = self._mean_reply_s = _SHORTEST_WAIT_S
+        """To the first token, and from there to the end."""
 
     def check(self, num_requests: int, num_tokens: int) -> None:
         """Raises QueueFullError if that many more, with that many prompt tokens, are too many."""
-        limit = self._max_queued_reqs
         num_open = len(self._open)
+        if num_open <= self._max_running * _CALM:
+            self._calm_at = self._work_clock()
+        num_waiting = max(0, num_open - self._max_running)
+        limit = self._max_queued_reqs
         if limit is not None and num_open + num_requests > self._max_running + limit:
-            num_waiting = max(0, num_open - self._max_running)
             raise self._full("max_num_queued_reqs", f"{num_waiting} requests are waiting", limit)
         limit, waiting = self._max_queued_tokens, self._num_waiting_tokens
         if limit is not None and waiting and waiting + num_tokens > limit:
             raise self._full("max_num_queued_tokens", f"{waiting} prompt tokens are waiting", limit)
+        if num_open and num_open + num_requests > self._max_running and self._is_lasting():
+            wait_s = self._pace.seconds_for(len(self._waiting_tokens) + num_requests)
+            if wait_s > max(_SHORTEST_WAIT_S, self._mean_reply_s):
+                what = f"the first token of a reply would take {wait_s:.1f} s"
+                raise self._full("max_num_queued_reqs", what, None)
 
     def admit(self, request_id: str, num_tokens: int, now: float) -> None:
         """A core request is in."""
@@ -55,23 +90,61 @@ class AdmissionControl:
         self._waiting_tokens[request_id] = num_tokens
         self._num_waiting_tokens += num_tokens
 
-    def on_first_token(self, request_id: str) -> None:
-        """A core request no longer waits."""
-        self._num_waiting_tokens -= self._waiting_tokens.pop(request_id, 0)
+    def on_step(self, first_token_ids: Sequence[str], now: float) -> None:
+        """A step has ended, in which these core requests got their first tokens."""
+        num_first = 0
+        for request_id in first_token_ids:
+            if request_id in self._waiting_tokens:
+                num_first += 1
+                self._forget_waiting(request_id)
+                wait_s = now - self._open[request_id]
+                self._mean_wait_s += _SMOOTHING * (wait_s - self._mean_wait_s)
+                self._open[request_id] = now
+        self._pace.observe(num_first, now, bool(self._waiting_tokens))
 
     def on_end(self, request_id: str, now: float) -> None:
         """A core request is gone."""
-        self.on_first_token(request_id)
+        has_replied = request_id not in self._waiting_tokens
+        self._forget_waiting(request_id)
         begin = self._open.pop(request_id, None)
-        if begin is not None:
-            life_s = max(0.0, now - begin)
-            self._mean_life_s += _SMOOTHING * (life_s - self._mean_life_s)
+        if begin is not None and has_replied:
+            self._mean_reply_s += _SMOOTHING * (now - begin - self._mean_reply_s)
 
-    def _full(self, option: str, what: str, limit: int) -> QueueFullError:
-        num_waiting = max(1, len(self._open) - self._max_running)
-        wait_s = self._mean_life_s * num_waiting / self._max_running
+    def _forget_waiting(self, request_id: str) -> None:
+        self._num_waiting_tokens -= self._waiting_tokens.pop(request_id, 0)
+
+    def _is_lasting(self) -> bool:
+        return not self._may_stand and self._work_clock() - self._calm_at > _BURST_S
+
+    def _full(self, option: str, what: str, limit: int | None) -> QueueFullError:
+        life_s = self._mean_wait_s + self._mean_reply_s
+        wait_s = life_s * max(1, len(self._open) - self._max_running) / self._max_running
+        bound = option if limit is None else f"{option} {limit}"
         return QueueFullError(
-            f"The server is at its limit: {what} ({option} {limit}). Try again later.",
+            f"The server is at its limit: {what} ({bound}). Try again later.",
             reason=option,
             retry_after_s=min(_LONGEST_RETRY_S, max(1.0, wait_s)),
         )
+
+
+class _Pace:
+    """How fast first tokens come while anybody waits for one; what was long ago counts little."""
+
+    def __init__(self) -> None:
+        self._busy_s = 0.0
+        self._num_first = 0.0
+        self._last = 0.0
+        self._has_waiting = False
+
+    def observe(self, num_first: int, now: float, has_waiting: bool) -> None:
+        """A step ended at `now`; `has_waiting`: somebody still waits for a first token."""
+        if self._has_waiting:
+            elapsed_s = max(0.0, now - self._last)
+            memory = math.exp(-elapsed_s / _PACE_MEMORY_S)
+            self._busy_s = self._busy_s * memory + elapsed_s
+            self._num_first = self._num_first * memory + num_first
+        self._last, self._has_waiting = now, has_waiting
+
+    def seconds_for(self, count: int) -> float:
+        """Until so many have come; 0 while nothing is known."""
+        return count * self._busy_s / self._num_first if self._num_first > 0 else 0.0

@@ -18,6 +18,7 @@ from quire.engine.homes import DEFAULT_STEP_TIMEOUT_S, EngineHome, make_client
 from quire.engine.in_flight import InFlight
 from quire.engine.input_processor import EngineInput, InputProcessor
 from quire.engine.llm_engine import refuse_unsupported, wants_special_tokens
+from quire.engine.pause_gate import PauseGate
 from quire.engine.request_stream import RequestStream
 from quire.engine.tokenizer_loader import load_tokenizer
 from quire.errors import ConfigError, EngineDeadError
@@ -64,8 +65,7 @@ class AsyncLLM:
         self._log_requests = log_requests
         self._loop: asyncio.AbstractEventLoop | None = None
         self._dead_error: EngineDeadError | None = None
-        self._resumed: asyncio.Event | None = None
-        """Exists while generation is paused."""
+        self._gate = PauseGate()
         self._client = client or make_client(config, home, step_timeout_s)
 
     @classmethod
@@ -188,8 +188,7 @@ class AsyncLLM:
     ) -> None:
         """New requests wait from now on. Those in flight are aborted, waited for, or kept
         frozen where they are; the prefix cache is cleared unless they keep their blocks."""
-        if self._resumed is None:
-            self._resumed = asyncio.Event()
+        self._gate.close()
         if mode == "abort":
             await self.abort_all()
         elif mode == "wait":
@@ -201,20 +200,17 @@ class AsyncLLM:
 
     async def resume_generation(self) -> None:
         """Ends a pause; everything that waited goes on."""
-        if self._resumed is not None:
-            self._resumed.set()
-            self._resumed = None
+        if self._gate.open():
             await self._call("resume")
 
     @property
     def is_paused(self) -> bool:
         """Whether new requests wait for `resume_generation`."""
-        return self._resumed is not None
+        return self._gate.is_closed
 
     async def wait_until_resumed(self) -> None:
         """Returns at once unless generation is paused."""
-        while self._resumed is not None:
-            await self._resumed.wait()
+        await self._gate.wait()
 
     async def wait_until_idle(self) -> None:
         """Returns when nothing is in flight."""

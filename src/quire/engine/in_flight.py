@@ -130,11 +130,9 @@ class InFlight:
     def _account(self, outputs: EngineCoreOutputs, stopped_ids: list[str]) -> None:
         """Tells admission who got a first token, and who is gone."""
         ended = list(stopped_ids)
-        for output in outputs.outputs:
-            if output.finish_reason is not None:
-                ended.append(output.request_id)
-            elif output.new_token_ids:
-                self._admission.on_first_token(output.request_id)
+        ended += [one.request_id for one in outputs.outputs if one.finish_reason is not None]
+        begun = [one.request_id for one in outputs.outputs if one.new_token_ids]
+        self._admission.on_step(begun, outputs.timestamp)
         for request_id in ended:
             self._admission.on_end(request_id, outputs.timestamp)
         if ended:

@@ -8,6 +8,9 @@ from quire.config import EngineConfig
 from quire.server.args import ServerArgs
 from quire.units import format_bytes
 
+_TOLD_S = 2.0
+"""Within which everyone waiting is told of an engine that died, hangs or was stopped."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -42,27 +45,34 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         Bound("request_timeout", _s(args.request_timeout), "life of a request", "503"),
         Bound("slow_reader_timeout", _s(args.slow_reader_timeout), "unread reply", "cut off"),
         Bound("keep_alive_timeout", _s(args.keep_alive_timeout), "idle connection", "closed"),
-        Bound("step_timeout", _s(args.step_timeout), "one step", "engine dead, exit 1"),
+        Bound("step_timeout", _s(args.step_timeout), "one step", "exit 1"),
+        Bound("(fixed)", _s(_TOLD_S), "a step without progress", "exit 1"),
         Bound("shutdown_timeout", _s(args.shutdown_timeout), "draining", "aborted"),
     ]
     return bounds
 
 
 def _engine_bounds(config: EngineConfig) -> list[Bound]:
-    model, scheduler = config.model, config.scheduler
-    bounds = [
+    model, scheduler, cache = config.model, config.scheduler, config.cache
+    tokens = scheduler.max_num_batched_tokens
+    running, waiting = scheduler.max_num_seqs, scheduler.max_num_queued_reqs
+    queued = "none" if waiting is None else str(waiting)
+    kind = "always" if scheduler.queue_may_stand else "in a burst"
+    queued_tokens = scheduler.max_num_queued_tokens
+    return [
         Bound("max_model_len", str(model.max_model_len), "prompt and reply, in tokens", "400"),
-        Bound("max_logprobs", str(model.max_logprobs), "logprobs", "400"),
-        Bound("max_num_seqs", str(scheduler.max_num_seqs), "requests in a step", "wait"),
+        Bound("max_logprobs", str(model.max_logprobs), "logprobs at a position", "400"),
+        Bound("max_num_queued_reqs", queued, f"requests that wait, {kind}", "503 + Retry-After"),
+        Bound(
+            "max_num_queued_tokens",
+            "none" if queued_tokens is None else str(queued_tokens),
+            "prompt tokens that wait",
+            "503 + Retry-After",
+        ),
+        Bound("max_num_seqs", str(running), "requests in a step", "wait"),
+        Bound("max_num_batched_tokens", str(tokens), "tokens in a step", "next step"),
+        Bound("num_gpu_blocks_override", str(cache.num_blocks), "KV blocks", "preempted"),
     ]
-    for option, what in (
-        ("max_num_queued_reqs", "requests that wait"),
-        ("max_num_queued_tokens", "prompt tokens that wait"),
-    ):
-        limit = getattr(scheduler, option)
-        value = "none" if limit is None else str(limit)
-        bounds.append(Bound(option, value, what, "503 + Retry-After"))
-    return bounds
 
 
 def _s(seconds: float) -> str:

@@ -23,6 +23,12 @@ def test_explain_shows_program_memory_and_bounds(
     assert "max-body-bytes" in text
     bounds = text[text.index("bounds of a step") :].splitlines()
     assert bounds[2].split() == ["requests", "5"]
+    from quire.server import ServerArgs, describe_bounds
+
+    rows = [line.split()[0] for line in text[text.index("bounds of a server") :].splitlines()[1:]]
+    for bound in describe_bounds(ServerArgs()):
+        assert bound.option.replace("_", "-") in rows
+    assert {"max-num-queued-reqs", "max-num-seqs", "max-model-len"} <= set(rows)
 
 
 def test_the_parameters_add_up(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

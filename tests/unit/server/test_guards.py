@@ -208,10 +208,16 @@ def test_the_page_comes_with_its_headers_or_not_at_all(make_harness: MakeHarness
 
 
 def test_every_bound_is_listed() -> None:
+    from fake_engine import fake_config
+
     listed = {bound.option for bound in describe_bounds(ServerArgs())}
     fields = ServerArgs.__dataclass_fields__
     assert {name for name in fields if name.startswith("max_")} <= listed
     assert {name for name in fields if name.endswith("_timeout")} <= listed
+    config = fake_config()
+    listed = {bound.option for bound in describe_bounds(ServerArgs(), config)}
+    limits = (*config.model.__dataclass_fields__, *config.scheduler.__dataclass_fields__)
+    assert {name for name in limits if name.startswith("max_")} - {"max_decode_slowdown"} <= listed
 
 
 @pytest.mark.parametrize(

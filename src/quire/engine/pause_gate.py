@@ -1,0 +1,34 @@
+"""`PauseGate`: where new requests wait while generation is paused. Owned by the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class PauseGate:
+    """Open until it is closed, and again."""
+
+    def __init__(self) -> None:
+        self._opened: asyncio.Event | None = None
+        """Exists while the gate is closed."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `wait` would wait."""
+        return self._opened is not None
+
+    def close(self) -> None:
+        """From now on whoever comes waits. Idempotent."""
+        self._opened = self._opened or asyncio.Event()
+
+    def open(self) -> bool:
+        """Lets everyone through; whether the gate had been closed."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.set()
+        return opened is not None
+
+    async def wait(self) -> None:
+        """Returns once the gate is open."""
+        while self._opened is not None:
+            await self._opened.wait()

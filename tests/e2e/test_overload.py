@@ -1,0 +1,77 @@
+"""Requests that come faster than they can be served: those let in wait no longer than a reply
+takes, the others are told at once, and afterwards nothing is left of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .conftest import RunningServer, StartServer
+from .open_loop import measure
+from .test_crowds import canary, open_files, resident_mib
+
+BURST = 256
+SECONDS, ONSET_S = 12, 4
+DEMO = Path(__file__).parents[2] / "src" / "quire" / "demo_model"
+
+
+def start_demo(start_server: StartServer) -> RunningServer:
+    """The demo model with a KV cache that is full soon, so that memory has stopped growing."""
+    engine = {
+        "model": DEMO, "dtype": "auto", "backend": "auto", "num_gpu_blocks_override": 4096,
+    }  # fmt: skip
+    return start_server(engine=engine, disable_access_log=True)
+
+
+def num_threads(server: RunningServer) -> int:
+    return len(list(Path(f"/proc/{server.process.pid}/task").iterdir()))
+
+
+def test_a_burst_upon_an_idle_server_is_served(start_server: StartServer) -> None:
+    server = start_demo(start_server)
+    measured = measure(server.url, BURST, output_tokens=4)
+    assert len(measured.served) == BURST
+
+
+def test_too_many_are_refused_at_once_and_leave_nothing(start_server: StartServer) -> None:
+    """All at a rate that no machine serves; every refusal says when to come again."""
+    server = start_demo(start_server)
+    text, files = canary(server), open_files(server)
+    measured = measure(server.url, 1500, rate=1000, output_tokens=200)
+    assert measured.refused
+    assert len(measured.served) >= 128
+    assert measured.refusal_s(50) < 1
+    server.until_idle(60)
+    server.until(lambda: open_files(server) <= files + 2)
+    assert canary(server) == text
+    rejections = [v for name, v in server.metrics().items() if "admission_rejections" in name]
+    assert sum(rejections) == len(measured.refused)
+
+
+@pytest.mark.long
+def test_five_times_the_capacity(start_server: StartServer) -> None:
+    """Capacity is what the server gives to as many clients as can run at once; then requests come
+    at that rate, and at five times it, whatever becomes of them (open loop). Figures are printed
+    (pytest -s); they leave out the first seconds, in which an overload still looks like a burst."""
+    server = start_demo(start_server)
+    full = measure(server.url, 1000, seed=2, max_concurrency=128, skip_s=ONSET_S)
+    assert not full.refused
+    capacity = full.requests_per_s
+    text, files, threads = canary(server), open_files(server), num_threads(server)
+    print(f"\nfull: {full}")
+    resident = []
+    for seed in (10, 20, 30):
+        once = measure(server.url, int(SECONDS * capacity), capacity, seed)
+        over = measure(
+            server.url, int(5 * SECONDS * capacity), 5 * capacity, seed + 1, skip_s=ONSET_S
+        )
+        server.until_idle(60)
+        server.until(lambda: open_files(server) <= files + 2)
+        resident.append(resident_mib(server))
+        print(f"  1x: {once}\n  5x: {over}\n  resident: {resident[-1]:.0f} MiB")
+        assert over.ttft_s(99) < 1.5 * max(1.0, over.reply_s)
+        assert over.refusal_s(99) < 0.5
+    assert resident[-1] < 1.05 * resident[0]
+    assert num_threads(server) <= threads + 2
+    assert canary(server) == text
