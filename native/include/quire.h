@@ -25,9 +25,10 @@ enum quire_dtype { QUIRE_F32 = 0, QUIRE_BF16 = 1, QUIRE_F16 = 2, QUIRE_INT8 = 3 
 enum quire_tier {
   QUIRE_TIER_GENERIC = 0,
   QUIRE_TIER_AVX2 = 1,
-  QUIRE_TIER_AVX512 = 2,
-  QUIRE_TIER_AVX512_BF16 = 3,
-  QUIRE_TIER_AMX = 4
+  QUIRE_TIER_AVX_VNNI = 2,
+  QUIRE_TIER_AVX512 = 3,
+  QUIRE_TIER_AVX512_BF16 = 4,
+  QUIRE_TIER_AMX = 5
 };
 
 enum quire_activation {

@@ -26,7 +26,7 @@ struct QuantisedX {
   }
 };
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 // The instruction multiplies unsigned by signed bytes: x is shifted by 128, and 128 times the sum
 // of a column's weights is taken off at the end.
 template <int kPlanes>
@@ -34,7 +34,11 @@ struct Int8Product : QuantisedX<kPlanes> {
   static constexpr bool kUnsignedX = true;
   static constexpr int kUnits = 1;
   static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w, int) {
+#if defined(__AVX512VNNI__)
     return (IntVector)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w);
+#else
+    return (IntVector)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)x, (__m256i)w);
+#endif
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,
                        uint32_t (*out)[kChunk]) {

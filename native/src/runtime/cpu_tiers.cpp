@@ -54,6 +54,7 @@ int32_t cpu_tiers() {
                     bit(extended.ebx, 8) && (states & kYmmStates) == kYmmStates;
   if (!avx2) return tiers;
   tiers |= 1 << QUIRE_TIER_AVX2;
+  if (bit(more.eax, 4)) tiers |= 1 << QUIRE_TIER_AVX_VNNI;
   // F, DQ, CD, BW, VL, VNNI.
   const bool avx512 = bit(extended.ebx, 16) && bit(extended.ebx, 17) && bit(extended.ebx, 28) &&
                       bit(extended.ebx, 30) && bit(extended.ebx, 31) && bit(extended.ecx, 11) &&
@@ -82,6 +83,8 @@ int32_t library_tier() {
   return QUIRE_TIER_AVX512_BF16;
 #elif defined(__AVX512F__)
   return QUIRE_TIER_AVX512;
+#elif defined(__AVXVNNI__)
+  return QUIRE_TIER_AVX_VNNI;
 #elif defined(__AVX2__)
   return QUIRE_TIER_AVX2;
 #else

@@ -17,8 +17,8 @@ from quire.log import get_logger
 
 logger = get_logger(__name__)
 
-TIERS = ("generic", "avx2", "avx512", "avx512_bf16", "amx")
-"""In the order of `quire_tier` in quire.h, each one able to run what the ones before it can."""
+TIERS = ("generic", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx")
+"""In the order of `quire_tier` in quire.h: the last one that a machine can run is its best."""
 
 _CHECKED_STRUCTS = (
     "quire_op", "quire_model_spec", "quire_part", "quire_packing", "quire_batch", "quire_sampling",
