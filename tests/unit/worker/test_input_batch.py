@@ -212,3 +212,36 @@ def test_rows_run_out_loudly_and_are_reused() -> None:
         batch.apply(plan({"b": 1}, [started("b", [1], [1])]))
     batch.apply(plan({}, release=["a", "never"]))
     run(batch, plan({"b": 1}, [started("b", [1], [1])]), [2])
+
+
+def test_prompt_tokens_are_the_only_choice_of_their_rows() -> None:
+    """Beside a request that generates under a ban, and over two pieces of the prompt."""
+    batch = InputBatch(4, 8, 100)
+    run(batch, plan({"b": 1}, [started("b", [1], [3], banned=[7, 9], min_tokens=5)]), [50])
+    wanting = started("a", [5, 6, 7, 8, 9], [2], prompt_logprobs=2, temperature=0.7)
+    first = run(batch, plan({"b": 1, "a": 3}, [wanting]), [51])
+    assert first.prompt_rows is not None
+    assert first.batch.logits_rows.tolist() == [0, 1, 2, 3]
+    assert first.prompt_rows.is_new.tolist() == [True, False, False, False]
+    columns = first.batch.sampling
+    assert columns is not None
+    assert columns.bias_starts is not None
+    assert columns.bias_ids is not None
+    assert columns.bias_values is not None
+    assert columns.num_logprobs is not None
+    assert columns.bias_starts.tolist() == [0, 2, 3, 4, 5]
+    assert columns.bias_ids.tolist() == [7, 9, 6, 7, 8]
+    assert columns.bias_values.tolist() == [-np.inf, -np.inf, np.inf, np.inf, np.inf]
+    assert columns.temperature.tolist() == [1, 0, 0, 0]
+    assert columns.num_logprobs.tolist() == [-1, 2, 2, 2]
+    [span] = first.prompt_rows.spans
+    assert (span.request_id, span.first, span.targets.tolist()) == ("a", 1, [6, 7, 8])
+    last = run(batch, plan({"b": 1, "a": 2}), [52, 53])
+    assert last.prompt_rows is not None
+    assert last.batch.logits_rows.tolist() == [0, 1, 2]
+    assert last.prompt_rows.is_new.tolist() == [True, False, True]
+    assert last.batch.sampling is not None
+    assert last.batch.sampling.temperature.tolist() == pytest.approx([1, 0, 0.7])
+    [span] = last.prompt_rows.spans
+    assert (span.first, span.targets.tolist()) == (4, [9])
+    assert run(batch, plan({"b": 1, "a": 1}), [54, 55]).prompt_rows is None
