@@ -13,6 +13,8 @@ from .test_crowds import canary, open_files, resident_mib
 
 BURST = 256
 SECONDS, ONSET_S = 12, 4
+MAX_NUM_SEQS = 128
+"""A server's own choice."""
 DEMO = Path(__file__).parents[2] / "src" / "quire" / "demo_model"
 
 
@@ -40,7 +42,7 @@ def test_too_many_are_refused_at_once_and_leave_nothing(start_server: StartServe
     text, files = canary(server), open_files(server)
     measured = measure(server.url, 1500, rate=1000, output_tokens=200)
     assert measured.refused
-    assert len(measured.served) >= 128
+    assert len(measured.served) >= MAX_NUM_SEQS
     assert measured.refusal_s(50) < 1
     server.until_idle(60)
     server.until(lambda: open_files(server) <= files + 2)
@@ -51,17 +53,18 @@ def test_too_many_are_refused_at_once_and_leave_nothing(start_server: StartServe
 
 @pytest.mark.long
 def test_five_times_the_capacity(start_server: StartServer) -> None:
-    """Capacity is what the server gives to as many clients as can run at once; then requests come
-    at that rate, and at five times it, whatever becomes of them (open loop). Figures are printed
-    (pytest -s); they leave out the first seconds, in which an overload still looks like a burst."""
+    """Open loop: requests come at the rate that the server can serve, and at five times it,
+    whatever becomes of them. Figures are printed (pytest -s); they leave out the first seconds,
+    in which an overload still looks like a burst."""
     server = start_demo(start_server)
-    full = measure(server.url, 1000, seed=2, max_concurrency=128, skip_s=ONSET_S)
+    full = measure(server.url, 600, seed=2, max_concurrency=MAX_NUM_SEQS)
     assert not full.refused
-    capacity = full.requests_per_s
+    flood = measure(server.url, int(3 * SECONDS * full.requests_per_s), 3 * full.requests_per_s)
+    capacity = max(full.requests_per_s, flood.requests_per_s)
     text, files, threads = canary(server), open_files(server), num_threads(server)
-    print(f"\nfull: {full}")
+    print(f"\nall that can run: {full}\ncapacity: {capacity:.1f} requests/s")
     resident = []
-    for seed in (10, 20, 30):
+    for seed in (10, 20):
         once = measure(server.url, int(SECONDS * capacity), capacity, seed)
         over = measure(
             server.url, int(5 * SECONDS * capacity), 5 * capacity, seed + 1, skip_s=ONSET_S
@@ -70,7 +73,9 @@ def test_five_times_the_capacity(start_server: StartServer) -> None:
         server.until(lambda: open_files(server) <= files + 2)
         resident.append(resident_mib(server))
         print(f"  1x: {once}\n  5x: {over}\n  resident: {resident[-1]:.0f} MiB")
-        assert over.ttft_s(99) < 1.5 * max(1.0, over.reply_s)
+        # As many as can run are let in, and more while they wait no longer than replies take.
+        fair_s = max(1.0, over.reply_s, MAX_NUM_SEQS / over.requests_per_s)
+        assert over.ttft_s(99) < 1.5 * fair_s
         assert over.refusal_s(99) < 0.5
     assert resident[-1] < 1.05 * resident[0]
     assert num_threads(server) <= threads + 2
