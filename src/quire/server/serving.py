@@ -26,7 +26,7 @@ from quire.config.engine_args import EngineArgs
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.build import build_engine_config
 from quire.errors import ConfigError, QuireError
-from quire.log import get_logger, phase
+from quire.log import get_logger, phase, process_age_s
 from quire.server import listening
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
@@ -53,7 +53,9 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
 
     0 after a signal, 1 after a failure, whose cause is the last line of the log.
     """
-    begin = time.perf_counter()
+    age_s = process_age_s()
+    begin = time.perf_counter() - age_s
+    logger.info("interpreter and imports: %.2f s", age_s)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         keys = load_api_keys(server_args)
@@ -62,7 +64,8 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
             with phase(logger, "configuration"):
                 config = build_engine_config(engine_args, "server")
             log_requests = bool(getattr(engine_args, "enable_log_requests", False))
-            server = _Server(server_args, config, keys, bound, log_requests, begin)
+            with phase(logger, "application"):
+                server = _Server(server_args, config, keys, bound, log_requests, begin)
             return _run(server)
         finally:
             bound.close()

@@ -36,6 +36,7 @@ _MAGIC = b"\x89QUIRE\r\n"
 _PREFIX = struct.Struct("<8sIIQQ32s")
 _FIRST_SECTION = 4096
 _ALIGNMENT = 64
+_CHUNK_BYTES = 8 * MiB
 _MAX_HEADER_BYTES = 64 * MiB
 _PACK_AGAIN = "pack the model again, on this machine: quire quantize MODEL OUT"
 
@@ -126,31 +127,54 @@ class PackedFile:
 
 
 class PackedWriter:
-    """Sections one after the other, as they are made; then `finish`."""
+    """Sections one after the other, as they are made; then `finish`.
+
+    Writes in large aligned chunks, for which file systems that can (ext4, xfs) take huge pages:
+    whoever maps the file then reads it as fast as memory of its own.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
+        """`file`: empty, at its begin."""
         self._file = file
         self._sections: list[Section] = []
-        file.seek(_FIRST_SECTION)
+        self._chunk = np.zeros(_CHUNK_BYTES, np.uint8)
+        self._filled = _FIRST_SECTION
+        """Bytes of the chunk that are not in the file yet."""
 
     def add(
         self, name: str, tensors: tuple[str, ...], layout: str, data: NDArray[np.uint8]
     ) -> None:
         """Writes one weight."""
-        offset = self._file.seek(-self._file.tell() % _ALIGNMENT, os.SEEK_CUR)
-        self._file.write(data.data)
-        self._sections.append(Section(name, layout, tensors, offset, data.nbytes))
+        self._write(np.zeros(-self._position() % _ALIGNMENT, np.uint8))
+        section = Section(name, layout, tensors, self._position(), data.nbytes)
+        self._write(data)
+        self._sections.append(section)
 
     def finish(self, isa: str, dtype: str, quantization: str | None) -> PackedHeader:
         """Writes the header, and only then what makes the file readable."""
         header = PackedHeader(quire.__version__, isa, dtype, quantization, tuple(self._sections))
         text = msgspec.json.encode(header)
-        offset = self._file.tell()
-        self._file.write(text)
+        offset = self._position()
+        self._write(np.frombuffer(text, np.uint8))
+        self._file.write(self._chunk[: self._filled].data)
         digest = hashlib.sha256(text).digest()
         self._file.seek(0)
         self._file.write(_PREFIX.pack(_MAGIC, FORMAT_VERSION, 0, offset, len(text), digest))
         return header
+
+    def _position(self) -> int:
+        """Where the next byte goes."""
+        return self._file.tell() + self._filled
+
+    def _write(self, data: NDArray[np.uint8]) -> None:
+        while data.size:
+            piece = data[: _CHUNK_BYTES - self._filled]
+            self._chunk[self._filled :][: piece.size] = piece
+            self._filled += piece.size
+            data = data[piece.size :]
+            if self._filled == _CHUNK_BYTES:
+                self._file.write(self._chunk.data)
+                self._filled = 0
 
 
 @contextmanager
