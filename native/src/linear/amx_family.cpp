@@ -34,13 +34,37 @@ constexpr int64_t kAheadSlabs = 8;
 template <class Product>
 constexpr int64_t kHeldStepBytes = Product::kInt4 ? kSlabBytes : kStepWeightBytes;
 
-// `count` steps that prefetch as many bytes of weights as they consume, from `ahead`.
-template <bool kInt8, int kTiles, int kStrips>
-QUIRE_INLINE void stream_steps(Cursor& at, int64_t count, int64_t ahead_strip) {
+// Brings rows [from, to) of a destination near, to be written or only read.
+template <bool kToWrite>
+QUIRE_INLINE void fetch_rows(const Destination& where, int64_t from, int64_t to) {
+  for (int64_t row = from; row < to; ++row) {
+    const uint8_t* line = where.first + row * where.row_bytes;
+    for (int64_t at = 0; at < where.bytes; at += 64) {
+      if constexpr (kToWrite) {
+        asm volatile("prefetchw %0" : : "m"(line[at]));
+      } else {
+        prefetch_lines<1>(line + at);
+      }
+    }
+  }
+}
+
+QUIRE_INLINE void fetch_destinations(const Block& block, int64_t from, int64_t to) {
+  from /= block.planes;
+  to = std::min(to, (block.tiles - 1) * block.rows + block.last_rows) / block.planes;
+  fetch_rows<true>(block.out, from, to);
+  fetch_rows<false>(block.residual, from, to);
+}
+
+// `count` steps that prefetch as many bytes of weights as they consume, from `ahead`, and each
+// `rows` rows of the destinations.
+template <class Product, int kTiles, int kStrips>
+QUIRE_INLINE void stream_steps(const Block& block, Cursor& at, int64_t count, int64_t rows) {
   for (int64_t i = 0; i < count; ++i) {
+    if (rows > 0) fetch_destinations(block, i * rows, (i + 1) * rows);
     prefetch_lines<kStepLines>(at.ahead);
-    if constexpr (kStrips == 2) prefetch_lines<kStepLines>(at.ahead + ahead_strip);
-    step<kInt8, kTiles, kStrips>(at);
+    if constexpr (kStrips == 2) prefetch_lines<kStepLines>(at.ahead + block.strip_bytes);
+    step<Product::kInt8, kTiles, kStrips>(at);
     at.x += at.x_step;
     at.weight += kStepWeightBytes;
     at.ahead += kStepWeightBytes;
@@ -52,12 +76,13 @@ template <class Product, int kTiles, int kStrips>
 void stream(const Block& block) {
   const int64_t steps = block.k / AmxFamily<Product>::kDepth;
   const int64_t ahead = std::min(steps, kAheadSteps);
+  const int64_t rows = ceil_div(kTiles * block.rows, std::max<int64_t>(1, steps - ahead));
   Cursor at{block.x, block.rows * 64, block.tile_bytes, block.weight, block.strip_bytes, nullptr};
   zero_sums<kTiles * kStrips>();
   at.ahead = at.weight + ahead * kStepWeightBytes;
-  stream_steps<Product::kInt8, kTiles, kStrips>(at, steps - ahead, block.strip_bytes);
+  stream_steps<Product, kTiles, kStrips>(block, at, steps - ahead, rows);
   at.ahead = block.next;
-  stream_steps<Product::kInt8, kTiles, kStrips>(at, ahead, block.strip_bytes);
+  stream_steps<Product, kTiles, kStrips>(block, at, ahead, 0);
   store_sums<kTiles * kStrips>(block.sums_of(0, 0),
                                kTiles == 2 ? block.sums_of(0, 1) : block.sums_of(1, 0));
 }
@@ -89,28 +114,6 @@ void stream_int4(const Block& block) {
   }
   store_sums<kTiles * kStrips>(block.sums_of(0, 0),
                                kTiles == 2 ? block.sums_of(0, 1) : block.sums_of(1, 0));
-}
-
-// Brings rows [from, to) of a destination near, to be written or only read.
-template <bool kToWrite>
-QUIRE_INLINE void fetch_rows(const Destination& where, int64_t from, int64_t to) {
-  for (int64_t row = from; row < to; ++row) {
-    const uint8_t* line = where.first + row * where.row_bytes;
-    for (int64_t at = 0; at < where.bytes; at += 64) {
-      if constexpr (kToWrite) {
-        asm volatile("prefetchw %0" : : "m"(line[at]));
-      } else {
-        prefetch_lines<1>(line + at);
-      }
-    }
-  }
-}
-
-QUIRE_INLINE void fetch_destinations(const Block& block, int64_t from, int64_t to) {
-  from /= block.planes;
-  to = std::min(to, (block.tiles - 1) * block.rows + block.last_rows) / block.planes;
-  fetch_rows<true>(block.out, from, to);
-  fetch_rows<false>(block.residual, from, to);
 }
 
 // One or two tiles of rows times one block of K; every step prefetches `lines` cache lines.

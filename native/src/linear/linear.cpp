@@ -109,10 +109,11 @@ void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, in
   block.x_is_near = x_is_near;
   const int64_t width = args.weight->glu ? kHalfStrip : kStripColumns;
   const int64_t row = tile0 * plan.tiling.rows;
-  block.out =
-      destination(args.out, args.out_stride, size_of(args.out_dtype), row, strip0 * width, width);
+  block.out = destination(args.out, args.out_stride, size_of(args.out_dtype), row, strip0 * width,
+                          width * block.strips);
   const void* residual = args.residual == args.out ? nullptr : args.residual;
-  block.residual = destination(residual, args.residual_stride, 4, row, strip0 * width, width);
+  block.residual =
+      destination(residual, args.residual_stride, 4, row, strip0 * width, width * block.strips);
   Family::multiply(block);
   const int64_t rows = ((block.tiles - 1) * block.rows + block.last_rows) / Family::kPlanes;
   const int64_t strip_sums = block.tiles * plan.tiling.rows * kStripColumns;

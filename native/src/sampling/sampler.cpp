@@ -104,7 +104,7 @@ void Sampler::work(const quire_sampling& columns, const quire_output& output, in
 
 int32_t Sampler::choose(const quire_sampling& columns, int64_t l, const float* logits) {
   const float temperature = columns.temperature[l];
-  const float top = largest(logits, vocab_size_);
+  const float top = find_largest(logits);
   if (temperature == 0.0f) return choose_among_equals(logits, top, 0.0);
   const double u = uniform(columns.seeds[l], columns.counters[l]);
   if (std::isinf(top)) return choose_among_equals(logits, top, u);
@@ -131,27 +131,35 @@ int32_t Sampler::choose(const quire_sampling& columns, int64_t l, const float* l
   return pick_from_candidates(u);
 }
 
-// Of the tokens whose logit is `value` (there is one, unless every logit is NaN), the one at u.
+// The largest logit, and in block_maxima_ that of each block.
+float Sampler::find_largest(const float* logits) {
+  block_maxima_.clear();
+  for (int64_t begin = 0; begin < vocab_size_; begin += kBlock) {
+    block_maxima_.push_back(
+        largest(logits + begin, std::min<int64_t>(kBlock, vocab_size_ - begin)));
+  }
+  return *std::max_element(block_maxima_.begin(), block_maxima_.end());
+}
+
+// Of the tokens whose logit is `value`, the largest one, the one at u. Only blocks that reach the
+// value are looked at; a NaN counts as minus infinity.
 int32_t Sampler::choose_among_equals(const float* logits, float value, double u) {
-  const auto equals = [&](int32_t id) {
-    return logits[id] == value || (std::isnan(logits[id]) && value == -kInfinity);
-  };
-  int64_t place = 0;
-  if (u > 0.0) {
-    int64_t count = 0;
-    for (int32_t id = 0; id < vocab_size_; ++id) count += equals(id);
-    place = std::min(static_cast<int64_t>(u * count), count - 1);
-  }
-  for (int64_t i = 0; i < vocab_size_; i += kLanes) {
-    const I32x16 same = load_logits(logits, i, vocab_size_) == value;
-    bool any = false;
-    for (int lane = 0; lane < kLanes; ++lane) any |= same[lane] != 0;
-    if (!any) continue;
-    for (int64_t id = i; id < std::min<int64_t>(i + kLanes, vocab_size_); ++id) {
-      if (equals(static_cast<int32_t>(id)) && place-- == 0) return static_cast<int32_t>(id);
+  int64_t count = 0;
+  const auto find = [&](int64_t place) {
+    count = 0;
+    for (size_t block = 0; block < block_maxima_.size(); ++block) {
+      if (block_maxima_[block] != value) continue;
+      const int64_t begin = static_cast<int64_t>(block) * kBlock;
+      for (int64_t id = begin; id < std::min<int64_t>(begin + kBlock, vocab_size_); ++id) {
+        const float logit = std::isnan(logits[id]) ? -kInfinity : logits[id];
+        if (logit == value && count++ == place) return static_cast<int32_t>(id);
+      }
     }
-  }
-  return 0;
+    return 0;
+  };
+  if (u == 0.0) return find(0);
+  find(-1);
+  return find(std::min(static_cast<int64_t>(u * count), count - 1));
 }
 
 // weights_ = exp((logit - maximum) / temperature), 0 below min_weight; and their block sums.

@@ -29,6 +29,7 @@ class Sampler {
   }
 
   int32_t choose(const quire_sampling& columns, int64_t l, const float* logits);
+  float find_largest(const float* logits);
   int32_t choose_among_equals(const float* logits, float value, double u);
   void weigh(const float* logits, float maximum, float temperature, float min_weight);
   void find_best(const float* logits, int64_t count);
@@ -41,6 +42,7 @@ class Sampler {
   int32_t vocab_size_;
   std::vector<float> weights_;      // of every token
   std::vector<double> block_sums_;  // of weights_
+  std::vector<float> block_maxima_;
   std::vector<float> group_maxima_;
   std::vector<Candidate> candidates_;
 };
