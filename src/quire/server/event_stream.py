@@ -58,12 +58,17 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         watcher = asyncio.get_running_loop().create_task(self._close_when_gone(receive))
+        patience = _Patience(self._slow_reader_timeout_s, scope.get("state", {}).get(ABORT_KEY))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             async for data in self._guarded_parts():
-                await self._send(scope, send, data, more_body=True)
-            await self._send(scope, send, self._last, more_body=False)
+                patience.begin()
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+                patience.end()
+            patience.begin()
+            await send({"type": "http.response.body", "body": self._last, "more_body": False})
         finally:
+            patience.close()
             self._close()
             watcher.cancel()
             with suppress(asyncio.CancelledError):
@@ -82,22 +87,43 @@ class EventStream:
             pass
         self._close()
 
-    async def _send(self, scope: Scope, send: Send, data: bytes, more_body: bool) -> None:
-        abort = scope.get("state", {}).get(ABORT_KEY)
-        message = {"type": "http.response.body", "body": data, "more_body": more_body}
-        if abort is None:
-            await send(message)
-            return
 
-        def cut() -> None:
+class _Patience:
+    """Cuts off a reader for whom one write has waited too long.
+
+    One timer serves all writes of a stream, since there is one for every token: when it is due it
+    looks at the write under way, and is set again to the end of that one's time.
+    """
+
+    def __init__(self, timeout_s: float, abort: Callable[[], None] | None) -> None:
+        """`abort` drops the connection; None where the server cannot."""
+        self._loop = asyncio.get_running_loop()
+        self._timeout_s = timeout_s
+        self._abort = abort
+        self._began: float | None = None
+        """When the write under way did, on the event loop's clock."""
+        self._timer = None if abort is None else self._loop.call_later(timeout_s, self._look)
+
+    def begin(self) -> None:
+        """A write begins."""
+        self._began = self._loop.time()
+
+    def end(self) -> None:
+        """It was taken over."""
+        self._began = None
+
+    def close(self) -> None:
+        """There are no more writes."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        due = (now if self._began is None else self._began) + self._timeout_s
+        if due > now:
+            self._timer = self._loop.call_at(due, self._look)
+        elif self._abort is not None:
             logger.warning(
-                "a client has read nothing for slow_reader_timeout %g s: cut off",
-                self._slow_reader_timeout_s,
+                "a client has read nothing for slow_reader_timeout %g s: cut off", self._timeout_s
             )
-            abort()
-
-        timer = asyncio.get_running_loop().call_later(self._slow_reader_timeout_s, cut)
-        try:
-            await send(message)
-        finally:
-            timer.cancel()
+            self._abort()

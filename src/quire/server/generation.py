@@ -72,6 +72,8 @@ class Generation:
         self._news = asyncio.Event()
         self._streams: list[RequestStream] = []
         self._is_closed = False
+        self._is_late = False
+        self._timer = asyncio.get_running_loop().call_at(deadline.at, self._on_deadline)
 
     @classmethod
     async def start(
@@ -146,18 +148,19 @@ class Generation:
         """Frees everything now. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
+            self._timer.cancel()
             self._context.num_generating -= 1
             for stream in self._streams:
                 stream.close()
             self._news.set()
 
     async def _wait_for_news(self) -> None:
-        self._news.clear()
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._deadline.left_s(), self._news.set)
-        try:
+        if not self._is_late:
+            self._news.clear()
             await self._news.wait()
-        finally:
-            timer.cancel()
-        if not self._deadline.left_s() and not self._is_closed:
+        if self._is_late and not self._is_closed:
             raise self._deadline.error()
+
+    def _on_deadline(self) -> None:
+        self._is_late = True
+        self._news.set()
