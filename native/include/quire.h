@@ -291,6 +291,8 @@ int32_t quire_library_tier(void);
 // Bit (1 << tier) is set for each tier that this processor and kernel can run. Works everywhere
 // in the generic library.
 int32_t quire_cpu_tiers(void);
+// Whether the processor is Intel's. Works everywhere likewise.
+int32_t quire_cpu_is_intel(void);
 // sizeof of quire_op, quire_model_spec, quire_part, quire_packing, quire_batch, quire_sampling,
 // quire_output.
 void quire_struct_sizes(int64_t sizes[7]);

@@ -54,6 +54,7 @@ void each_block(const quire::Model& model, const int32_t* ids, int32_t num_ids, 
 QUIRE_API int32_t quire_abi_version(void) { return QUIRE_ABI_VERSION; }
 QUIRE_API int32_t quire_library_tier(void) { return quire::library_tier(); }
 QUIRE_API int32_t quire_cpu_tiers(void) { return quire::cpu_tiers(); }
+QUIRE_API int32_t quire_cpu_is_intel(void) { return quire::cpu_is_intel(); }
 QUIRE_API const char* quire_last_error(void) { return last_error.c_str(); }
 
 QUIRE_API void quire_struct_sizes(int64_t sizes[7]) {

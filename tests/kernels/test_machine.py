@@ -10,6 +10,7 @@ import pytest
 from harness import Weights, batch_of, compile_on, logits_of, make_seqs, program_of
 
 from quire.backends.cpu import CpuBackend, cpu_report, default_num_threads, load, machine
+from quire.backends.cpu.library import TIERS, best_tier
 from quire.errors import BackendError, ConfigError
 
 
@@ -62,6 +63,21 @@ def test_tiers(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert report.problem is None
     assert isa in report.available_isas
     assert f"tier {isa}" in CpuBackend(1).capabilities.description
+
+
+@pytest.mark.parametrize(
+    ("available", "intel", "amd"),
+    [
+        (TIERS, "amx", "amx"),
+        (TIERS[:-1], "avx512", "avx512_bf16"),
+        (("generic", "avx512_bf16"), "avx512_bf16", "avx512_bf16"),
+        (TIERS[:-2], "avx512", "avx512"),
+        (("generic",), "generic", "generic"),
+    ],
+)
+def test_the_best_tier(available: tuple[str, ...], intel: str, amd: str) -> None:
+    assert best_tier(available, is_intel=True) == intel
+    assert best_tier(available, is_intel=False) == amd
 
 
 def test_an_unknown_tier_is_refused() -> None:

@@ -70,9 +70,15 @@ int32_t cpu_tiers() {
   return tiers;
 }
 
+bool cpu_is_intel() {
+  const Registers vendor = cpuid(0, 0);  // "GenuineIntel", in this order of registers
+  return vendor.ebx == 0x756e6547 && vendor.edx == 0x49656e69 && vendor.ecx == 0x6c65746e;
+}
+
 #else
 
 int32_t cpu_tiers() { return 1 << QUIRE_TIER_GENERIC; }
+bool cpu_is_intel() { return false; }
 
 #endif
 
