@@ -1,4 +1,4 @@
-"""What each weight format costs in quality, against float32: `python -m tools.quality`.
+"""What each format of weights and cache costs, against float32: `python -m tools.quality`.
 
 For every position of some texts the distribution of the next token is compared with float32's, on
 the native backend: Kullback-Leibler divergence, and how often both have the same first choice.
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +35,23 @@ from quire.weights import HostTensor, WeightStore, bind, open_checkpoint
 Floats = NDArray[np.float32]
 Text = Sequence[int]
 
-FORMATS: dict[str, tuple[Dtype, WeightFormat]] = {
-    "bfloat16": ("bfloat16", "dense"),
-    "int8": ("bfloat16", "int8"),
-    "int8_w8a8": ("bfloat16", "int8_w8a8"),
-    "int4": ("bfloat16", "int4"),
-    "int4_w4a8": ("bfloat16", "int4_w4a8"),
+
+class Choice(NamedTuple):
+    """The number formats of a run."""
+
+    dtype: Dtype
+    weights: WeightFormat
+    kv_cache: str
+
+
+FORMATS: dict[str, Choice] = {
+    "bfloat16": Choice("bfloat16", "dense", "bfloat16"),
+    "bfloat16, KV int8": Choice("bfloat16", "dense", "int8"),
+    "int8": Choice("bfloat16", "int8", "bfloat16"),
+    "int8, KV int8": Choice("bfloat16", "int8", "int8"),
+    "int8_w8a8": Choice("bfloat16", "int8_w8a8", "bfloat16"),
+    "int4": Choice("bfloat16", "int4", "bfloat16"),
+    "int4_w4a8": Choice("bfloat16", "int4_w4a8", "bfloat16"),
 }
 BLOCK_SIZE = 16
 MAX_TOKENS = 1024
@@ -128,14 +139,13 @@ def random_subject(factor: float, num_texts: int) -> Subject:
     return Subject(name, program, OutlierStore(program, factor), texts)
 
 
-def logits_of(
-    backend: Backend, subject: Subject, dtype: Dtype, weight_format: WeightFormat
-) -> Iterator[Floats]:
+def logits_of(backend: Backend, subject: Subject, choice: Choice) -> Iterator[Floats]:
     """The logits of one text after the other, [positions that count, V]."""
-    program = quantise_weights(subject.program, weight_format)
-    options = CompileOptions(dtype, MAX_TOKENS, max_num_seqs=1, max_model_len=MAX_TOKENS)
+    program = quantise_weights(subject.program, choice.weights)
+    options = CompileOptions(choice.dtype, MAX_TOKENS, max_num_seqs=1, max_model_len=MAX_TOKENS)
     blocks = MAX_TOKENS // BLOCK_SIZE
-    model = backend.compile(program, subject.store, KVCacheSpec(blocks, BLOCK_SIZE, dtype), options)
+    kv = KVCacheSpec(blocks, BLOCK_SIZE, choice.kv_cache)
+    model = backend.compile(program, subject.store, kv, options)
     try:
         for tokens, first in subject.texts:
             count = len(tokens)
@@ -174,13 +184,11 @@ def divergences(truth: Floats, logits: Floats) -> NDArray[np.float64]:
 
 def rows_of(backend: Backend, subject: Subject) -> Iterator[str]:
     """Lines of the table, one a format."""
-    truths = list(logits_of(backend, subject, "float32", "dense"))
+    truths = list(logits_of(backend, subject, Choice("float32", "dense", "float32")))
     positions = sum(len(truth) for truth in truths)
-    for name, (dtype, weight_format) in FORMATS.items():
+    for name, choice in FORMATS.items():
         kl, agreed = [], 0
-        for truth, logits in zip(
-            truths, logits_of(backend, subject, dtype, weight_format), strict=True
-        ):
+        for truth, logits in zip(truths, logits_of(backend, subject, choice), strict=True):
             kl.append(divergences(truth, logits))
             agreed += int((truth.argmax(axis=1) == logits.argmax(axis=1)).sum())
         every = np.concatenate(kl)
@@ -193,8 +201,10 @@ def rows_of(backend: Backend, subject: Subject) -> Iterator[str]:
 def total_bytes(program: Program, backend: Backend) -> str:
     """Megabytes of the weights in each format."""
     sizes = []
-    for name, (dtype, weight_format) in FORMATS.items():
-        held = backend.weight_bytes(quantise_weights(program, weight_format), dtype)
+    for name, choice in FORMATS.items():
+        if choice.kv_cache != choice.dtype:
+            continue
+        held = backend.weight_bytes(quantise_weights(program, choice.weights), choice.dtype)
         sizes.append(f"{name} {held / 1e6:.2f} MB")
     count = sum(prod(param.shape) for param in program.params())
     return f"{program.name}, {count / 1e6:.2f} M parameters: " + ", ".join(sizes)
