@@ -19,19 +19,16 @@ import os
 import random
 import shlex
 import signal
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from peer_process import Peer, PeerError, PeerSpec, ProcessGroup
+from server_process import Server
 
 from quire.bench.datasets import SampleRequest
 from quire.bench.http_stream import Client
@@ -54,64 +51,6 @@ class Mix:
     long_output: int = 8
     period_s: float = 3.0
     duration_s: float = 24.0
-
-
-class Server(ProcessGroup):
-    """A started server. Stopped except while it is used."""
-
-    def __init__(
-        self, command: list[str], environment: dict[str, str], log: Path, timeout_s: float
-    ) -> None:
-        """Returns when it is healthy; `{port}` becomes a free one. Raises PeerError."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        words = [word.replace("{port}", str(port)) for word in command]
-        begin = time.monotonic()
-        super().__init__(words, environment, log, stdout=subprocess.DEVNULL)
-        while not self._is_healthy():
-            late = time.monotonic() - begin > timeout_s
-            if self._process.poll() is not None or late:
-                words_left = self.last_words()
-                self.close()
-                raise PeerError(f"{command[0]}: {'too slow' if late else 'ended'}: {words_left}")
-            time.sleep(0.05)
-        self.start_s = time.monotonic() - begin
-        with urllib.request.urlopen(f"{self.url}/v1/models") as answer:
-            self.model = str(json.load(answer)["data"][0]["id"])
-        self.pause()
-
-    def _is_healthy(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
-                return bool(answer.status == 200)
-        except (OSError, urllib.error.URLError):
-            return False
-
-    def send(
-        self, requests: list[SampleRequest], due_s: list[float], concurrency: int | None = None
-    ) -> tuple[list[RequestResult], float]:
-        """Every request streamed to its end; and the seconds that took. Raises PeerError."""
-        self.resume()
-        results, seconds = asyncio.run(self._send(requests, due_s, concurrency))
-        self.pause()
-        for result in results:
-            if not result.is_success:
-                raise PeerError(f"{self.url}: {result.error}")
-        return results, seconds
-
-    async def _send(
-        self, requests: list[SampleRequest], due_s: list[float], concurrency: int | None
-    ) -> tuple[list[RequestResult], float]:
-        client = Client(self.url)
-        extra = {"ignore_eos": True, "temperature": 0}
-        target = Target(client, "/v1/completions", self.model, extra)
-        begin = time.perf_counter()
-        results = await run_load(target, requests, due_s, concurrency, lambda _: None)
-        seconds = time.perf_counter() - begin
-        await client.close()
-        return results, seconds
 
 
 def main() -> int:

@@ -1,0 +1,307 @@
+// What one worker does for a piece of attention: the query rows of an item against some chunks of
+// its context, chunk by chunk with a running softmax, and the merging of pieces done apart.
+//
+// The same for every tier and KV format; `Kernel` has the products.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "attention/attention.h"
+#include "attention/expand.h"
+#include "attention/kernel.h"
+#include "attention/kv_write.h"
+#include "attention/softmax.h"
+#include "attention/workspace.h"
+#include "runtime/model.h"
+
+namespace quire {
+
+template <class Kernel>
+class Attend {
+ public:
+  using Elem = typename Kernel::Elem;
+
+  Attend(const Step& step, const quire_attention& op, int worker)
+      : step_(step),
+        op_(op),
+        kv_(step.model.kv),
+        dim_(kv_.layout.padded_dim),
+        group_(op.num_heads / kv_.layout.num_kv_heads),
+        space_(step.model.attention.worker(worker), dim_),
+        rule_{op.scale, op.softcap, step.vector(op.alibi), op.window} {}
+
+  // Part of one item's context for one kv head, and what this worker does next.
+  struct Unit {
+    const AttentionItem* item;  // null: nothing
+    int part;
+    int head;
+  };
+
+  void work(const Unit& unit, const Unit& next) {
+    const AttentionItem& item = *unit.item;
+    const int part = unit.part;
+    next_ = next;
+    begin(item, unit.head);
+    const int64_t count = last_chunk_ - first_chunk_;
+    const int64_t from = first_chunk_ + count * part / item.parts;
+    const int64_t to = first_chunk_ + count * (part + 1) / item.parts;
+    if (from == to) return;
+    load_queries();
+    Kernel::begin_item(item.num_rows);
+    for (int64_t chunk = from; chunk < to; ++chunk) {
+      attend_chunk(chunk, chunk + 1 < to, item.parts > 1 ? partial_rows(chunk) : nullptr);
+    }
+    if (item.parts == 1) write_result();
+  }
+
+  // Merges the chunks of a split item.
+  void merge(const AttentionItem& item, int head) {
+    begin(item, head);
+    const int64_t stride = partial_floats(kv_.layout);
+    for (int64_t chunk = first_chunk_; chunk < last_chunk_; ++chunk) {
+      const float* rows = partial_rows(chunk);
+      for (int r = 0; r < item.num_rows; ++r) {
+        const float* row = rows + r * stride;
+        std::copy_n(row, dim_, space_.partial);
+        space_.of_chunk.maximum[0] = row[dim_];
+        space_.of_chunk.sum[0] = row[dim_ + 1];
+        merge_rows(space_.state, r, 1, space_.of_chunk, space_.result, space_.partial, dim_);
+      }
+    }
+    write_result();
+  }
+
+ private:
+  void begin(const AttentionItem& item, int head) {
+    item_ = &item;
+    head_ = head;
+    table_ = step_.batch.block_tables + int64_t{item.seq} * step_.batch.table_width;
+    first_token_ = step_.batch.seq_starts[item.seq];
+    context_ = step_.batch.context_lens[item.seq];
+    const int64_t start = op_.window > 0 ? position(0) - op_.window + 1 : 0;
+    first_chunk_ = std::max<int64_t>(start, 0) / kChunk;
+    last_chunk_ = position(item.num_rows - 1) / kChunk + 1;
+    space_.state.clear(item.num_rows);
+    std::fill_n(space_.result, int64_t{item.num_rows} * dim_, 0.0f);
+  }
+
+  int64_t token(int row) const { return first_token_ + (item_->first_row + row) / group_; }
+  int64_t position(int row) const { return step_.batch.positions[token(row)]; }
+  int query_head(int row) const { return head_ * group_ + (item_->first_row + row) % group_; }
+
+  // Where a split item keeps this chunk's results: [head][chunk][row].
+  float* partial_rows(int64_t chunk) const {
+    const int64_t chunks = max_chunks(context_);
+    const int64_t row =
+        item_->partial_rows + (head_ * chunks + chunk - first_chunk_) * item_->num_rows;
+    return step_.model.attention.partials() + row * partial_floats(kv_.layout);
+  }
+
+  void load_queries() {
+    const int64_t head_dim = kv_.layout.head_dim;
+    const int rows = static_cast<int>(round_up(item_->num_rows, 16));
+    for (int r = 0; r < rows; ++r) {
+      Elem* out = reinterpret_cast<Elem*>(space_.q) + r * dim_;
+      const bool real = r < item_->num_rows;
+      const uint8_t* q = real ? step_.row(op_.q, token(r)) : nullptr;
+      const int64_t first = real ? query_head(r) * head_dim : 0;
+      for (int64_t d = 0; d < dim_; d += kLanes) {
+        F32x16 v = {};
+        if (real && d < head_dim) {
+          v = load_some(q, op_.q.dtype, first + d, std::min<int64_t>(head_dim - d, kLanes));
+        }
+        store_element(out + d, v);
+      }
+    }
+  }
+
+  // Groups of the chunk that any row of [r0, r1) may see.
+  struct Groups {
+    int first;
+    int last;
+  };
+  Groups visible_groups(int64_t chunk, int r0, int r1) const {
+    const int64_t base = chunk * kChunk;
+    const int64_t low = op_.window > 0 ? position(r0) - op_.window + 1 - base : 0;
+    const int64_t high = std::min<int64_t>(position(r1 - 1) - base, kChunk - 1);
+    return {static_cast<int>(std::max<int64_t>(low, 0) / kGroup),
+            static_cast<int>(high < 0 ? 0 : high / kGroup + 1)};
+  }
+
+  ChunkView view_of(int64_t chunk, bool more, Groups groups) {
+    ChunkView view;
+    view.first = groups.first;
+    view.last = groups.last;
+    view.data_bytes = kv_.layout.data_bytes;
+    view.fresh = true;
+    view.fetch_values = !Kernel::kExpands;
+    view.fetch_keys = Kernel::kFetchesKeys;
+    view.tile_space = space_.chunk;
+    view.key_space = space_.keys;
+    for (int g = groups.first; g < groups.last; ++g) {
+      const int64_t start = chunk * kChunk + g * kGroup;
+      view.keys[g] = kv_.key_group(table_, start, op_.layer, head_);
+      view.values[g] = view.keys[g] + kv_.layout.half_bytes;
+      view.next_keys[g] = next_keys(start, more);
+    }
+    return view;
+  }
+
+  // K of the group that takes this one's place in what comes next: in the next chunk, or in the
+  // first one of the next unit. Only a hint, hence not exact for windows and parts.
+  const uint8_t* next_keys(int64_t start, bool more) const {
+    if (more) {
+      const int64_t next = start + kChunk;
+      return next < context_ ? kv_.key_group(table_, next, op_.layer, head_) : nullptr;
+    }
+    if (!next_.item) return nullptr;
+    const int64_t next = start % kChunk;
+    const int32_t* table =
+        step_.batch.block_tables + int64_t{next_.item->seq} * step_.batch.table_width;
+    if (next >= step_.batch.context_lens[next_.item->seq]) return nullptr;
+    return kv_.key_group(table, next, op_.layer, next_.head);
+  }
+
+  // The scales of a chunk's groups, which lie behind their numbers. Fetches those of `fetch`.
+  void load_scales(const ChunkView& view, const uint8_t* const* groups, const uint8_t* const* fetch,
+                   float* scales) const {
+    for (int g = view.first; g < view.last; ++g) {
+      const uint8_t* behind = groups[g] + kv_.layout.data_bytes;
+      gemm::store(scales + g * kGroup, gemm::load<F32x16>(behind) * kExpandedUnit);
+      if (fetch[g]) __builtin_prefetch(fetch[g] + kv_.layout.data_bytes, 0, 2);
+    }
+  }
+
+  // Scores of a tile of rows. The first tile expands an int8 chunk's K: a few groups at a time,
+  // read while they are near, unless further tiles will read them too.
+  void score(const Elem* q, int rows, Groups groups, ChunkView& view) {
+    if constexpr (Kernel::kExpands) {
+      if (view.fresh) {
+        load_scales(view, view.keys, view.values, space_.key_scales);
+        const bool alone = item_->num_rows <= Kernel::kRows;
+        view.key_slots = alone ? kNearGroups : kChunkGroups;
+        for (int g = view.first; g < view.last; g += view.key_slots) {
+          const int end = std::min(g + view.key_slots, view.last);
+          Kernel::load_keys(view, dim_, g, end);
+          if (alone) Kernel::scores(q, rows, dim_, view, g, end, space_.scores);
+        }
+        if (alone) return;
+      }
+    }
+    Kernel::scores(q, rows, dim_, view, groups.first, groups.last, space_.scores);
+  }
+
+  // Late, because by now V is in the cache.
+  void hide_tail(int64_t chunk, ChunkView& view) {
+    const int64_t end = context_ - chunk * kChunk;
+    const int64_t g = end / kGroup;
+    if (end % kGroup == 0 || g < view.first || g >= view.last) return;
+    view.values[g] = zero_tail(view.values[g], end % kGroup);
+  }
+
+  // A copy of a V group of which only `count` tokens exist: what is behind them belongs to nobody,
+  // and 0 * NaN is NaN.
+  const uint8_t* zero_tail(const uint8_t* group, int64_t count) {
+    std::memcpy(space_.tail, group, kv_.layout.group_bytes);
+    if (kv_.layout.dtype == QUIRE_F32) {
+      std::memset(space_.tail + count * dim_ * 4, 0, (kGroup - count) * dim_ * 4);
+      return space_.tail;
+    }
+    uint16_t* pairs = reinterpret_cast<uint16_t*>(space_.tail);
+    for (int64_t t = count; t < kGroup; ++t) {
+      for (int64_t d = 0; d < dim_; ++d) pairs[(t / 2 * dim_ + d) * 2 + t % 2] = 0;
+    }
+    return space_.tail;
+  }
+
+  // All rows of the item against one chunk; the results are merged into the item's state, or
+  // written to `partials` for a later merge.
+  void attend_chunk(int64_t chunk, bool more, float* partials) {
+    ChunkView view = view_of(chunk, more, visible_groups(chunk, 0, item_->num_rows));
+    for (int r0 = 0; r0 < item_->num_rows; r0 += Kernel::kRows) {
+      const int r1 = std::min(r0 + Kernel::kRows, item_->num_rows);
+      const Groups groups = visible_groups(chunk, r0, r1);
+      if (groups.first < groups.last) {
+        attend_tile(chunk, r0, r1, groups, view);
+      } else {
+        space_.of_chunk.clear(r1 - r0);
+      }
+      if (partials) {
+        keep_partials(r1 - r0, partials + r0 * partial_floats(kv_.layout));
+      } else {
+        merge_rows(space_.state, r0, r1 - r0, space_.of_chunk, space_.result, space_.partial, dim_);
+      }
+    }
+  }
+
+  void keep_partials(int rows, float* out) const {
+    for (int r = 0; r < rows; ++r, out += partial_floats(kv_.layout)) {
+      std::copy_n(space_.partial + r * dim_, dim_, out);
+      out[dim_] = space_.of_chunk.maximum[r];
+      out[dim_ + 1] = space_.of_chunk.sum[r];
+    }
+  }
+
+  void attend_tile(int64_t chunk, int r0, int r1, Groups groups, ChunkView& view) {
+    const int rows = r1 - r0;
+    const Elem* q = reinterpret_cast<const Elem*>(space_.q) + r0 * dim_;
+    Elem* weights = reinterpret_cast<Elem*>(space_.weights);
+    score(q, rows, groups, view);
+    TokenScales scales = {};
+    if constexpr (Kernel::kExpands) {
+      if (view.fresh) {
+        load_scales(view, view.values, view.next_keys, space_.value_scales);
+      }
+      scales = {space_.key_scales, space_.value_scales};
+    }
+    // Pairs of groups, so that a step of the second product finds zeros where nothing is seen.
+    const int begin = groups.first / 2 * 2 * kGroup;
+    const int end = (groups.last + 1) / 2 * 2 * kGroup;
+    for (int r = 0; r < rows; ++r) {
+      const RowState state =
+          softmax_row(rule_, scales, query_head(r0 + r), position(r0 + r) - chunk * kChunk, begin,
+                      end, space_.scores + r * kScoreStride, weights + r * kWeightStride);
+      space_.of_chunk.maximum[r] = state.maximum;
+      space_.of_chunk.sum[r] = state.sum;
+    }
+    if (view.fresh) {
+      if constexpr (!Kernel::kExpands) hide_tail(chunk, view);
+      Kernel::load_values(view, dim_);
+    }
+    Kernel::values(weights, rows, dim_, view, groups.first, groups.last, space_.partial);
+    view.fresh = view.fetch_values = view.fetch_keys = false;
+  }
+
+  void write_result() {
+    const int64_t head_dim = kv_.layout.head_dim;
+    for (int r = 0; r < item_->num_rows; ++r) {
+      const float inverse = 1.0f / space_.state.sum[r];
+      uint8_t* out = step_.row(op_.out, token(r));
+      const float* result = space_.result + r * dim_;
+      for (int64_t d = 0; d < head_dim; d += kLanes) {
+        store_some(out, op_.out.dtype, query_head(r) * head_dim + d,
+                   std::min<int64_t>(head_dim - d, kLanes), load_f32(result + d) * inverse);
+      }
+    }
+  }
+
+  const Step& step_;
+  const quire_attention& op_;
+  const KvCache& kv_;
+  const int64_t dim_;
+  const int group_;
+  Workspace space_;
+  const ScoreRule rule_;
+
+  Unit next_ = {};
+  const AttentionItem* item_ = nullptr;
+  int head_ = 0;
+  const int32_t* table_ = nullptr;
+  int64_t first_token_ = 0;
+  int64_t context_ = 0;
+  int64_t first_chunk_ = 0;
+  int64_t last_chunk_ = 0;
+};
+
+}  // namespace quire
