@@ -19,56 +19,62 @@ constexpr float kTop = 15.0f;  // of a number of 4 bits
 constexpr int kStepsTried = 3;
 constexpr int kZerosTried = 2;
 
+// A register at a time: gcc keeps longer vectors in memory between the operations (10 times
+// slower).
+QUIRE_INLINE F32Part smaller(F32Part a, F32Part b) { return a < b ? a : b; }
+QUIRE_INLINE F32Part larger(F32Part a, F32Part b) { return b < a ? a : b; }
+QUIRE_INLINE F32Part rounded(F32Part x) { return (x + 12582912.0f) - 12582912.0f; }
+
 // How the numbers of a group in each lane are held.
 struct Grid {
-  F32x16 step;
-  F32x16 zero;
+  F32Part step;
+  F32Part zero;
 };
 
-QUIRE_INLINE F32x16 clamped(F32x16 x, float low, float high) {
-  return minimum(maximum(x, splat(low)), splat(high));
+QUIRE_INLINE F32Part clamped(F32Part x, float low, float high) {
+  return smaller(larger(x, low - F32Part{}), high - F32Part{});
 }
 
 // The 4-bit number for `value`, whole counts; `inverse` is 1 / (step * kFine).
-QUIRE_INLINE F32x16 number(F32x16 value, F32x16 inverse, F32x16 zero) {
-  return clamped(round_whole(value * inverse) + zero, 0.0f, kTop);
+QUIRE_INLINE F32Part number(F32Part value, F32Part inverse, F32Part zero) {
+  return clamped(rounded(value * inverse) + zero, 0.0f, kTop);
 }
 
-QUIRE_INLINE F32x16 squared_error(const F32x16* values, const Grid& grid) {
-  const F32x16 size = grid.step * kFine;
-  const F32x16 inverse = 1.0f / size;
-  F32x16 total = {};
+QUIRE_INLINE F32Part squared_error(const float* values, const Grid& grid) {
+  const F32Part size = grid.step * kFine;
+  const F32Part inverse = 1.0f / size;
+  F32Part total = {};
   for (int64_t i = 0; i < kInt4Group; ++i) {
-    const F32x16 u = number(values[i], inverse, grid.zero);
-    const F32x16 error = (u - grid.zero) * size - values[i];
+    const F32Part u = number(load<F32Part>(values + i * kLanes), inverse, grid.zero);
+    const F32Part error = (u - grid.zero) * size - load<F32Part>(values + i * kLanes);
     total += error * error;
   }
   return total;
 }
 
 // From the step that just spans the group downwards; zeros on both sides of the middle.
-Grid best_grid(const F32x16* values) {
-  F32x16 low = {};
-  F32x16 high = {};
+Grid best_grid(const float* values) {
+  F32Part low = {};
+  F32Part high = {};
   for (int64_t i = 0; i < kInt4Group; ++i) {
-    low = minimum(values[i], low);
-    high = maximum(values[i], high);
+    low = smaller(load<F32Part>(values + i * kLanes), low);
+    high = larger(load<F32Part>(values + i * kLanes), high);
   }
   // Adding not quite a half before rounding: the next whole number above, below the next one.
-  const F32x16 spanning = round_whole((high - low + (kTop * kFine - 1) / 2) / (kTop * kFine));
+  const F32Part spanning = rounded((high - low + (kTop * kFine - 1) / 2) / (kTop * kFine));
   Grid best = {};
-  F32x16 least = splat(1e30f);
+  F32Part least = 1e30f - F32Part{};
   for (int less = 0; less < kStepsTried; ++less) {
     Grid grid;
-    grid.step = maximum(spanning - static_cast<float>(less), splat(1.0f));
-    const F32x16 size = grid.step * kFine;
-    const F32x16 middle = round_whole((size * (kTop - 1) - low - high + 0.5f) / (2.0f * size));
+    grid.step = larger(spanning - static_cast<float>(less), 1.0f - F32Part{});
+    const F32Part size = grid.step * kFine;
+    const F32Part middle = rounded((size * (kTop - 1) - low - high + 0.5f) / (2.0f * size));
     for (int more = 0; more < kZerosTried; ++more) {
       grid.zero = clamped(middle + static_cast<float>(more), 0.0f, kTop);
-      const F32x16 error = squared_error(values, grid);
-      best.step = if_less(error, least, grid.step, best.step);
-      best.zero = if_less(error, least, grid.zero, best.zero);
-      least = minimum(error, least);
+      const F32Part error = squared_error(values, grid);
+      best.step = error < least ? grid.step : best.step;
+      best.zero = error < least ? grid.zero : best.zero;
+      least = smaller(error, least);
     }
   }
   return best;
@@ -76,22 +82,30 @@ Grid best_grid(const F32x16* values) {
 
 // One slab of sixteen columns as it will lie in memory.
 struct PackedSlab {
-  I32x16 codes[kSlabGroups];
-  I32x16 lines[kSlabGroups][kGroupLines];
-  I32x16 totals;  // of each column's integers
+  int32_t codes[kSlabGroups][kLanes];
+  int32_t lines[kSlabGroups][kGroupLines][kLanes];
+  int32_t totals[kLanes];  // of each column's integers
 };
 
-PackedSlab pack_slab(const F32x16* values) {
+PackedSlab pack_slab(const float* values) {
   PackedSlab out = {};
-  for (int64_t g = 0; g < kSlabGroups; ++g, values += kInt4Group) {
-    const Grid grid = best_grid(values);
-    const F32x16 inverse = 1.0f / (grid.step * kFine);
-    out.codes[g] = __builtin_convertvector(grid.step - 1.0f + grid.zero * 16.0f, I32x16);
-    for (int64_t i = 0; i < kInt4Group; ++i) {
-      const F32x16 u = number(values[i], inverse, grid.zero);
-      const int64_t shift = 8 * (i % 4) + (i % kInt4LineDepth < 4 ? 0 : 4);
-      out.lines[g][i / kInt4LineDepth] |= __builtin_convertvector(u, I32x16) << shift;
-      out.totals += __builtin_convertvector((u - grid.zero) * grid.step, I32x16);
+  for (int64_t g = 0; g < kSlabGroups; ++g, values += kInt4Group * kLanes) {
+    for (int64_t c = 0; c < kLanes; c += kPartLanes) {
+      const float* part = values + c;
+      const Grid grid = best_grid(part);
+      const F32Part inverse = 1.0f / (grid.step * kFine);
+      I32Part lines[kGroupLines] = {};
+      I32Part total = {};
+      for (int64_t i = 0; i < kInt4Group; ++i) {
+        const F32Part u = number(load<F32Part>(part + i * kLanes), inverse, grid.zero);
+        const int64_t shift = 8 * (i % 4) + (i % kInt4LineDepth < 4 ? 0 : 4);
+        lines[i / kInt4LineDepth] |= __builtin_convertvector(u, I32Part) << shift;
+        total += __builtin_convertvector((u - grid.zero) * grid.step, I32Part);
+      }
+      const F32Part code = grid.step - 1.0f + grid.zero * 16.0f;
+      store(out.codes[g] + c, __builtin_convertvector(code, I32Part));
+      store(out.totals + c, load<I32Part>(out.totals + c) + total);
+      for (int64_t i = 0; i < kGroupLines; ++i) store(out.lines[g][i] + c, lines[i]);
     }
   }
   return out;
@@ -111,7 +125,7 @@ void Int4HalfStripWriter::write(int64_t row, int64_t count, int64_t column, bool
   }
   const F32x16 inverses = load<F32x16>(inverse);
   alignas(64) float numbers[kSlabDepth][kLanes] = {};
-  F32x16 values[kSlabDepth];
+  alignas(64) float values[kSlabDepth * kLanes];
   for (int64_t slab = 0; slab < slabs; ++slab) {
     for (int64_t c = column; c < column + count; ++c) {
       float line[kSlabDepth];
@@ -121,7 +135,7 @@ void Int4HalfStripWriter::write(int64_t row, int64_t count, int64_t column, bool
     for (int64_t i = 0; i < kSlabDepth; ++i) {
       const F32x16 scaled = load<F32x16>(numbers[i]) * inverses * kFine;
       // What is not a number, its scale being NaN, becomes any number.
-      values[i] = round_whole(minimum(scaled, splat(kRowLimit * kFine)));
+      store(values + i * kLanes, round_whole(minimum(scaled, splat(kRowLimit * kFine))));
     }
     const PackedSlab packed = pack_slab(values);
     uint8_t* out = strip + slab * kSlabBytes;
