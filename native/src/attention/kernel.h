@@ -18,6 +18,7 @@
 #include <type_traits>
 
 #include "attention/attention.h"
+#include "linear/vector_products.h"
 #include "ops/vector.h"
 
 namespace quire {
@@ -49,24 +50,30 @@ QUIRE_INLINE void fetch_lines(const uint8_t* from, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
 }
 
-// Operands: two neighbours of the summed dimension for 16 columns.
+// One register of columns: gcc keeps longer vectors in memory between the operations.
+using gemm::fused;
+using gemm::kVectorLanes;
+using Columns = gemm::Vector;
+constexpr int kVectorParts = kLanes / kVectorLanes;
+
+// Operands: two neighbours of the summed dimension for a register of columns.
 struct F32Pairs {
   using Elem = float;
   static constexpr int64_t kPairBytes = 8;  // of one column
   struct Operand {
-    F32x16 first;
-    F32x16 second;
+    Columns first;
+    Columns second;
   };
-  // `second` is the distance to the second neighbour's 16 columns.
+  // `second` is the distance to the second neighbour's columns.
   static QUIRE_INLINE Operand load(const uint8_t* p, int64_t second) {
-    return {gemm::load<F32x16>(p), gemm::load<F32x16>(p + second)};
+    return {gemm::load<Columns>(p), gemm::load<Columns>(p + second)};
   }
-  static QUIRE_INLINE void dot(const Elem* x, const Operand& y, F32x16& a, F32x16& b) {
-    a = fma(splat(x[0]), y.first, a);
-    b = fma(splat(x[1]), y.second, b);
+  static QUIRE_INLINE void dot(const Elem* x, const Operand& y, Columns& a, Columns& b) {
+    a = fused(a, x[0] - Columns{}, y.first);
+    b = fused(b, x[1] - Columns{}, y.second);
   }
-  static QUIRE_INLINE void dot_two(const Elem* x, const Operand& y, const Operand& z, F32x16& a,
-                                   F32x16& b) {
+  static QUIRE_INLINE void dot_two(const Elem* x, const Operand& y, const Operand& z, Columns& a,
+                                   Columns& b) {
     dot(x, y, a, b);
     dot(x + 2, z, a, b);
   }
@@ -77,14 +84,14 @@ struct WidenedPairs {
   static constexpr int64_t kPairBytes = 4;
   using Operand = F32Pairs::Operand;
   static QUIRE_INLINE Operand load(const uint8_t* p, int64_t) {
-    const U32x16 both = gemm::load<U32x16>(p);
-    return {(F32x16)(both << 16), (F32x16)(both & 0xffff0000u)};
+    const auto both = gemm::load<gemm::BitVector>(p);
+    return {(Columns)(both << 16), (Columns)(both & 0xffff0000u)};
   }
-  static QUIRE_INLINE void dot(const Elem* x, const Operand& y, F32x16& a, F32x16& b) {
+  static QUIRE_INLINE void dot(const Elem* x, const Operand& y, Columns& a, Columns& b) {
     F32Pairs::dot(x, y, a, b);
   }
-  static QUIRE_INLINE void dot_two(const Elem* x, const Operand& y, const Operand& z, F32x16& a,
-                                   F32x16& b) {
+  static QUIRE_INLINE void dot_two(const Elem* x, const Operand& y, const Operand& z, Columns& a,
+                                   Columns& b) {
     F32Pairs::dot_two(x, y, z, a, b);
   }
 };
@@ -95,16 +102,16 @@ struct Bf16Pairs {
   static constexpr int64_t kPairBytes = 4;
   using Operand = __m512i;
   static QUIRE_INLINE Operand load(const uint8_t* p, int64_t) { return _mm512_loadu_si512(p); }
-  static QUIRE_INLINE void add(const Elem* x, Operand y, F32x16& a) {
+  static QUIRE_INLINE void add(const Elem* x, Operand y, Columns& a) {
     int pair;
     std::memcpy(&pair, x, sizeof pair);
-    a = (F32x16)_mm512_dpbf16_ps((__m512)a, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)y);
+    a = _mm512_dpbf16_ps(a, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)y);
   }
-  static QUIRE_INLINE void dot(const Elem* x, const Operand& y, F32x16& a, F32x16&) {
+  static QUIRE_INLINE void dot(const Elem* x, const Operand& y, Columns& a, Columns&) {
     add(x, y, a);
   }
-  static QUIRE_INLINE void dot_two(const Elem* x, const Operand& y, const Operand& z, F32x16& a,
-                                   F32x16& b) {
+  static QUIRE_INLINE void dot_two(const Elem* x, const Operand& y, const Operand& z, Columns& a,
+                                   Columns& b) {
     add(x, y, a);
     add(x + 2, z, b);
   }
@@ -114,12 +121,9 @@ struct Bf16Pairs {
 #if defined(__AVX512F__)
 constexpr int kVectorRows = 12;
 constexpr int kVectorRegisters = 24;  // accumulators
-#elif defined(__AVX2__)
-constexpr int kVectorRows = 2;
-constexpr int kVectorRegisters = 4;  // each is two registers
 #else
-constexpr int kVectorRows = 2;
-constexpr int kVectorRegisters = 2;
+constexpr int kVectorRows = 4;
+constexpr int kVectorRegisters = 8;
 #endif
 
 // Both products with vector instructions. The accumulators of a tile of rows stay in registers.
@@ -152,11 +156,11 @@ struct VectorKernel {
       constexpr int R = decltype(count)::value;
       constexpr int kColumns = std::max(1, std::min(8, kVectorRegisters / R));
       int64_t c = 0;
-      for (; c + kColumns * kLanes <= dim; c += kColumns * kLanes) {
+      for (; c + kColumns * kVectorLanes <= dim; c += kColumns * kVectorLanes) {
         value_columns<R, kColumns>(p + r * kWeightStride, dim, chunk, r == 0, g0, g1, c,
                                    out + r * dim);
       }
-      for (; c < dim; c += kLanes) {
+      for (; c < dim; c += kVectorLanes) {
         value_columns<R, 1>(p + r * kWeightStride, dim, chunk, r == 0, g0, g1, c, out + r * dim);
       }
     });
@@ -170,8 +174,8 @@ struct VectorKernel {
     if constexpr (kVectorRows >= 12) {
       for (; rows - r >= 12; r += 12) f(std::integral_constant<int, 12>{}, r);
       for (; rows - r >= 6; r += 6) f(std::integral_constant<int, 6>{}, r);
-      for (; rows - r >= 4; r += 4) f(std::integral_constant<int, 4>{}, r);
     }
+    for (; rows - r >= 4; r += 4) f(std::integral_constant<int, 4>{}, r);
     for (; rows - r >= 2; r += 2) f(std::integral_constant<int, 2>{}, r);
     for (; rows - r >= 1; r += 1) f(std::integral_constant<int, 1>{}, r);
   }
@@ -180,16 +184,21 @@ struct VectorKernel {
   static void score_group(const Elem* q, int64_t dim, const uint8_t* keys, const uint8_t* fetch,
                           float* out) {
     constexpr int64_t kStep = kLanes * Pairs::kPairBytes;
-    F32x16 a[R] = {};
-    F32x16 b[R] = {};
-    for (int64_t d = 0; d < dim; d += 4) {
-      if (fetch) fetch_lines(fetch + d / 2 * kStep, 2 * kStep);
-      const auto y = Pairs::load(keys + d / 2 * kStep, kLanes * 4);
-      const auto z = Pairs::load(keys + (d / 2 + 1) * kStep, kLanes * 4);
+    for (int part = 0; part < kVectorParts; ++part) {
+      Columns a[R] = {};
+      Columns b[R] = {};
+      const uint8_t* key = keys + part * sizeof(Columns);
+      for (int64_t d = 0; d < dim; d += 4, key += 2 * kStep) {
+        if (fetch && part == 0) fetch_lines(fetch + d / 2 * kStep, 2 * kStep);
+        const auto y = Pairs::load(key, kLanes * 4);
+        const auto z = Pairs::load(key + kStep, kLanes * 4);
 #pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) Pairs::dot_two(q + r * dim + d, y, z, a[r], b[r]);
+        for (int r = 0; r < R; ++r) Pairs::dot_two(q + r * dim + d, y, z, a[r], b[r]);
+      }
+      for (int r = 0; r < R; ++r) {
+        gemm::store(out + r * kScoreStride + part * kVectorLanes, a[r] + b[r]);
+      }
     }
-    for (int r = 0; r < R; ++r) gemm::store(out + r * kScoreStride, a[r] + b[r]);
   }
 
   template <int R, int C>
@@ -197,8 +206,8 @@ struct VectorKernel {
                             int g0, int g1, int64_t column, float* out) {
     const int64_t pair_bytes = dim * Pairs::kPairBytes;
     // As much of the next K as these columns are of V.
-    constexpr int64_t kFetchBytes = C * kLanes * Pairs::kPairBytes;
-    F32x16 sum[R][C] = {};
+    constexpr int64_t kFetchBytes = C * kVectorLanes * Pairs::kPairBytes;
+    Columns sum[R][C] = {};
     for (int g = g0; g < g1; ++g) {
       const uint8_t* v = chunk.values[g] + column * 4;
       const Elem* weight = p + g * kGroup;
@@ -208,7 +217,7 @@ struct VectorKernel {
         if (next) fetch_lines(next + t / 2 * kFetchBytes, kFetchBytes);
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
-          const auto y = Pairs::load(v + c * kLanes * 4, dim * 4);
+          const auto y = Pairs::load(v + c * sizeof(Columns), dim * 4);
 #pragma GCC unroll 12
           for (int r = 0; r < R; ++r)
             Pairs::dot(weight + r * kWeightStride, y, sum[r][c], sum[r][c]);
@@ -216,7 +225,7 @@ struct VectorKernel {
       }
     }
     for (int r = 0; r < R; ++r) {
-      for (int c = 0; c < C; ++c) gemm::store(out + r * dim + column + c * kLanes, sum[r][c]);
+      for (int c = 0; c < C; ++c) gemm::store(out + r * dim + column + c * kVectorLanes, sum[r][c]);
     }
   }
 };
