@@ -76,7 +76,8 @@ def chart(results: dict[str, Any]) -> str:
     parts = []
     for number, workload in enumerate(workloads):
         left, top = 20 + (number % columns) * 480, 90 + (number // columns) * panel
-        bars = [(name, row["medians"].get(workload, 0.0)) for name, row in peers.items()]
+        medians = ((name, row["medians"].get(workload)) for name, row in peers.items())
+        bars = [(name, value) for name, value in medians if value is not None]
         box = plot.Box(left, top, 450, 26 * len(peers))
         parts.append(plot.bar_chart(box, workload, "tokens/s", bars))
     rows = -(-len(workloads) // columns)
