@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from bandwidth import read_bandwidth
+from command_line import named_values
 from peer_process import Peer, PeerError, PeerSpec
 from peer_report import chart, table, weight_bytes
 
@@ -119,7 +120,7 @@ def _start(
 def _run_rounds(
     peers: list[Peer], workloads: list[Workload], args: argparse.Namespace, results: dict[str, Any]
 ) -> None:
-    skipped = {name: text.split(",") for name, text in _pairs(args.skip, "--skip").items()}
+    skipped = {name: text.split(",") for name, text in named_values(args.skip, "--skip").items()}
     for number in range(args.rounds):
         probe = read_bandwidth(args.threads)
         results["bandwidth_bytes_per_s"].append(probe)
@@ -180,9 +181,9 @@ def _chosen(names: str) -> list[Workload]:
 
 def _specs(args: argparse.Namespace) -> list[PeerSpec]:
     pythons = {} if args.no_quire else {"quire": sys.executable}
-    pythons |= _pairs(args.peer, "--peer")
-    checkpoints = _pairs(args.checkpoint, "--checkpoint")
-    options, environments = _pairs(args.option, "--option"), _pairs(args.env, "--env")
+    pythons |= named_values(args.peer, "--peer")
+    checkpoints = named_values(args.checkpoint, "--checkpoint")
+    options, environments = named_values(args.option, "--option"), named_values(args.env, "--env")
     for name in {*checkpoints, *options, *environments} - set(pythons):
         raise SystemExit(f"{name!r} is no --peer; those are {', '.join(pythons)}")
     specs = []
@@ -214,16 +215,6 @@ def _usual_environment(engine: str, threads: int) -> dict[str, str]:
     if engine == "quire":
         return {"QUIRE_LOG_LEVEL": "WARNING"}
     return {}
-
-
-def _pairs(texts: list[str], option: str) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign:
-            raise SystemExit(f"{option} {text!r}: write NAME=VALUE")
-        found[name] = value
-    return found
 
 
 def _machine() -> dict[str, Any]:

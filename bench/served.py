@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from command_line import named_values
 from peer_process import Peer, PeerError, PeerSpec, ProcessGroup
 from server_process import Server
 
@@ -89,14 +90,15 @@ def _start(
     offline = Peer(spec, logs / "generate.log", args.timeout)
     groups.append(offline)
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    peers = named_values(args.server, "--server")
     commands = {
         "quire": [
             sys.executable, "-m", "quire", "serve", "{model}", "--port", "{port}",
             "--max-model-len", "4096", "--no-enable-prefix-caching", *flags,
         ],
-        **{name: shlex.split(command) for name, command in _pairs(args.server, "--server")},
+        **{name: shlex.split(command) for name, command in peers.items()},
     }  # fmt: skip
-    environments = dict(_pairs(args.env, "--env"))
+    environments = named_values(args.env, "--env")
     servers = {}
     for name, command in commands.items():
         words = [word.replace("{model}", args.model) for word in command]
@@ -223,16 +225,6 @@ def _table(results: dict[str, Any]) -> str:
                 text += f", of long prompts {medians['long_median_ttft_ms']:.0f} ms"
             lines.append(text)
     return "\n".join(lines)
-
-
-def _pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
-    pairs = []
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign:
-            raise SystemExit(f"{option} {text!r}: write NAME=VALUE")
-        pairs.append((name, value))
-    return pairs
 
 
 def _arguments() -> argparse.Namespace:
