@@ -37,6 +37,13 @@ def say(text: str, width: int = 4) -> Iterator[dict[str, Any]]:
         yield {"content": text[at : at + width]}
 
 
+def say_haltingly(text: str) -> Iterator[dict[str, Any]]:
+    """The same with a token without text before each piece: half a character, say."""
+    for delta in say(text):
+        yield {"content": ""}
+        yield delta
+
+
 def live_picture(now: float, *, busy: bool) -> dict[str, Any]:
     """A picture of an engine that breathes: deterministic in `now`."""
     wave = 0.5 + 0.5 * math.sin(now / 3) if busy else 0.0

@@ -112,6 +112,14 @@ def test_an_answer_streams_in_and_tells_its_speed(open_page: Any, server: Any) -
     assert sent["stream_options"] == {"include_usage": True}
 
 
+def test_tokens_without_text_are_counted_and_not_shown(open_page: Any, server: Any) -> None:
+    server.script.answer = lambda _: page_server.say_haltingly("The answer is **42**.")
+    server.script.delay_s = 0.02
+    page = open_page()
+    assert ask(page, "What is 17 + 25?").inner_text() == "The answer is 42."
+    assert "12 tokens" in page.locator(".message.assistant .stats").inner_text()
+
+
 def test_the_whole_conversation_is_sent_and_survives_a_reload(open_page: Any, server: Any) -> None:
     server.script.answer = lambda body: page_server.say(f"answer {len(body['messages'])}")
     page = open_page()

@@ -180,11 +180,13 @@ class OutputProcessor:
 
     def _abort(self, state: _RequestState) -> list[str]:
         core_ids = [core_id for core_id in state.core_ids if core_id in self._by_core_id]
-        for core_id in core_ids:
-            self._by_core_id[core_id][1].finish("abort")
+        aborted = [self._by_core_id[core_id][1] for core_id in core_ids]
+        for core_id, completion in zip(core_ids, aborted, strict=True):
+            completion.finish("abort")
             self._close(core_id, state)
         if state.sink is not None:
-            state.sink(state.request_output(state.completions))
+            is_final_only = state.input.params.output_kind is RequestOutputKind.FINAL_ONLY
+            state.sink(state.request_output(state.completions if is_final_only else aborted))
         return core_ids
 
     def _close(self, core_id: str, state: _RequestState) -> None:

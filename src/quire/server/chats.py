@@ -61,21 +61,23 @@ class ChatWriter:
         return response
 
     async def stream(self, generation: Generation) -> AsyncIterator[bytes]:
-        """The chunks of a streamed reply, those of one step together."""
-        writer = ChunkWriter(ChatChunk, self._head, self._request.n or 1)
-        started = set[int]()
+        """The chunks of a streamed reply, those of one step together.
+
+        One for whatever a step brought a choice, be it text or not yet: who counts chunks counts
+        steps, and a token's log-probabilities come with it.
+        """
+        writer = ChunkWriter(ChatChunk, self._head)
+        has_begun = False
         async for batch in generation.outputs():
             parts = []
             for _, output in batch:
-                writer.count(0, output)
+                writer.see(0, output)
+                if not has_begun:
+                    has_begun = True
+                    parts += [self._first_chunk(i, writer) for i in range(self._request.n or 1)]
                 for one in output.outputs:
-                    if one.index not in started:
-                        started.add(one.index)
-                        parts.append(self._first_chunk(one.index, writer))
-                    if one.text or one.finish_reason or one.logprobs or self._wants_ids:
-                        parts.append(writer.chunk(0, self._chunk_choice(one)))
-            if parts:
-                yield b"".join(parts)
+                    parts.append(writer.chunk(0, self._chunk_choice(one), len(one.token_ids)))
+            yield b"".join(parts)
         if last := writer.last():
             yield last
 
@@ -101,7 +103,7 @@ class ChatWriter:
         if self._request.return_prompt_text and self._prompt.text is not None:
             once["prompt_text"] = self._prompt.text
         delta = Delta(role=self._role, content=self._echo)
-        return writer.chunk(0, ChatChunkChoice(index=index, delta=delta), **once)
+        return writer.chunk(0, ChatChunkChoice(index=index, delta=delta), 0, **once)
 
     def _chunk_choice(self, one: CompletionOutput) -> ChatChunkChoice:
         return ChatChunkChoice(

@@ -19,18 +19,18 @@ Chunk = TypeVar("Chunk", ChatChunk, CompletionChunk)
 class ChunkWriter(Generic[Chunk]):
     """Encodes chunks, and counts the usage that they and the last one may tell."""
 
-    def __init__(self, kind: type[Chunk], head: ReplyHead, n: int) -> None:
+    def __init__(self, kind: type[Chunk], head: ReplyHead) -> None:
         self._kind: type[Chunk] = kind
         self._head = head
-        self._n = n
         self._counter = UsageCounter()
 
-    def count(self, prompt_index: int, output: RequestOutput) -> None:
-        """Takes in a delta, before the chunks that tell of it."""
-        self._counter.add(prompt_index, output, self._n)
+    def see(self, prompt_index: int, output: RequestOutput) -> None:
+        """Takes in what a delta says of its prompt, before the chunks that tell of it."""
+        self._counter.see(prompt_index, output)
 
-    def chunk(self, prompt_index: int, choice: Any, **fields: Any) -> bytes:
-        """One choice's news, with the usage so far if that was asked for."""
+    def chunk(self, prompt_index: int, choice: Any, num_tokens: int, **fields: Any) -> bytes:
+        """One choice's news, `num_tokens` more, with the usage so far if that was asked for."""
+        self._counter.add(choice.index, num_tokens)
         chunk = self._head.begin(self._kind, choices=[choice], **fields)
         if self._head.continuous_usage:
             chunk.usage = self._counter.of_choice(prompt_index, choice.index)

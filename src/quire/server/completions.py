@@ -59,14 +59,18 @@ class CompletionWriter:
         return response
 
     async def stream(self, generation: Generation) -> AsyncIterator[bytes]:
-        """The chunks of a streamed reply, those of one step together."""
-        writer = ChunkWriter(CompletionChunk, self._head, self._n)
+        """The chunks of a streamed reply, those of one step together.
+
+        One for whatever a step brought a choice, be it text or not yet: who counts chunks counts
+        steps, and a token's log-probabilities come with it.
+        """
+        writer = ChunkWriter(CompletionChunk, self._head)
         started = set[int]()
         of_prompts: dict[int, PromptLogprobs] = {}
         async for batch in generation.outputs():
             parts = []
             for prompt_index, output in batch:
-                writer.count(prompt_index, output)
+                writer.see(prompt_index, output)
                 if output.prompt_logprobs is not None:
                     of_prompts[prompt_index] = output.prompt_logprobs
                 for one in output.outputs:
@@ -75,10 +79,8 @@ class CompletionWriter:
                     if is_first and self._request.return_token_ids:
                         choice.prompt_token_ids = output.prompt_token_ids
                     started.add(choice.index)
-                    if _tells_something(choice):
-                        parts.append(writer.chunk(prompt_index, choice))
-            if parts:
-                yield b"".join(parts)
+                    parts.append(writer.chunk(prompt_index, choice, len(one.token_ids)))
+            yield b"".join(parts)
         if last := writer.last():
             yield last
 
@@ -131,10 +133,4 @@ def _joined(
         token_logprobs=first.token_logprobs + then.token_logprobs,
         tokens=first.tokens + then.tokens,
         top_logprobs=first.top_logprobs + then.top_logprobs,
-    )
-
-
-def _tells_something(choice: CompletionChoice) -> bool:
-    return bool(
-        choice.text or choice.finish_reason or choice.logprobs or choice.token_ids is not None
     )

@@ -39,16 +39,15 @@ class UsageCounter:
     """By index of the choice; the other two by index of the prompt."""
     stats: RequestStateStats | None = None
 
-    def add(self, prompt_index: int, output: RequestOutput, n: int) -> None:
-        """Takes in a delta."""
+    def see(self, prompt_index: int, output: RequestOutput) -> None:
+        """Takes in what a delta says of its prompt."""
         self.prompt_tokens[prompt_index] = len(output.prompt_token_ids or [])
         self.cached_tokens[prompt_index] = output.num_cached_tokens or 0
         self.stats = output.metrics or self.stats
-        for one in output.outputs:
-            choice = prompt_index * n + one.index
-            self.completion_tokens[choice] = self.completion_tokens.get(choice, 0) + len(
-                one.token_ids
-            )
+
+    def add(self, choice: int, num_tokens: int) -> None:
+        """A choice has grown."""
+        self.completion_tokens[choice] = self.completion_tokens.get(choice, 0) + num_tokens
 
     def of_choice(self, prompt_index: int, choice: int) -> Usage:
         """The usage so far as one choice sees it."""

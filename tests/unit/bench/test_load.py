@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_server import ScriptedServer, say
+from page_server import ScriptedServer, say, say_haltingly
 
 from quire.bench.datasets import SampleRequest
 from quire.bench.http_stream import Client, HttpError
@@ -56,6 +56,17 @@ def test_times_and_tokens(endpoint: str) -> None:
     assert len(found.itl) == 6  # five more tokens, and the event that says why it ended
     assert found.latency >= 0.15
     assert found.latency == pytest.approx(found.ttft + sum(found.itl))
+
+
+@pytest.mark.parametrize("endpoint", ["/v1/completions", "/v1/chat/completions"])
+def test_an_event_without_text_is_a_token_s_arrival(endpoint: str) -> None:
+    """As in vLLM's benchmark: gaps are gaps between events with choices."""
+    with ScriptedServer() as server:
+        server.script.delay_s = 0.03
+        server.script.answer = lambda _: say_haltingly("x" * 12)
+        found = asyncio.run(send(target(server.url, endpoint)))
+    assert (found.text, found.output_tokens) == ("x" * 12, 6)
+    assert len(found.itl) == 6
 
 
 def test_concurrency_is_bounded_and_waiting_is_not_latency() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from page_server import ScriptedServer, say
+from page_server import ScriptedServer, say, say_haltingly
 
 from quire.cli import main
 from quire.cli.client import Server, ServerError
@@ -63,6 +63,17 @@ def test_completions(server: ScriptedServer, capsys: pytest.CaptureFixture[str])
     server.script.answer = lambda body: say(body["prompt"].upper())
     assert run(server, "complete", "-q", "once upon") == 0
     assert capsys.readouterr().out == "ONCE UPON\n"
+
+
+@pytest.mark.parametrize("command", ["chat", "complete"])
+def test_tokens_without_text_are_counted_and_not_shown(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    server.script.answer = lambda _: say_haltingly("It is 42.")
+    assert run(server, command, "-q", "sum?", "--stats") == 0
+    text, stats = capsys.readouterr().out.splitlines()
+    assert text == "It is 42."
+    assert "6 out" in stats
 
 
 def test_reasoning_is_shown_apart(

@@ -241,6 +241,18 @@ def test_abort_by_the_users_id(bench: Bench) -> None:
     assert bench.feed(other, "x")[0]
 
 
+def test_an_abort_is_told_of_what_was_still_running(bench: Bench) -> None:
+    for kind, ended in ((DELTA, [1]), (FINAL, [0, 1])):
+        told: list[RequestOutput] = []
+        request = bench.add("r", n=2, output_kind=kind, sink=told.append)
+        bench.feed(request, "a", "length", index=0)
+        bench.outputs.abort_requests(["r"])
+        last = told[-1]
+        assert last.finished
+        assert [one.index for one in last.outputs] == ended
+        assert last.outputs[-1].finish_reason == "abort"
+
+
 def test_outputs_go_to_the_sink_that_was_given(bench: Bench) -> None:
     told: list[RequestOutput] = []
     request = bench.add(sink=told.append)
