@@ -6,6 +6,7 @@ a prompt is cut into pieces, which changes no bit of any answer.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from statistics import median
 
@@ -24,8 +25,11 @@ class PrefillPacer:
 
     On a CPU a step's time grows with its tokens, so a whole budget of prompt tokens would let
     everyone who generates wait for seconds. Learns the time of a step without prompt tokens, and
-    what a prompt token adds, from the steps themselves. Where more requests wait for their
-    first token than generate, the delay is worth as many times more.
+    what a prompt token adds, from the steps themselves.
+
+    A prompt is held back for those alone who generated before it came. Requests that came
+    together all wait for the last of their prompts, as they would in any other order, and then
+    generate together, which is what makes a burst, or a queue under overload, fast.
     """
 
     def __init__(self, max_slowdown: float) -> None:
@@ -33,10 +37,13 @@ class PrefillPacer:
         self._generating_s: deque[float] = deque(maxlen=_WINDOW)
         self._per_token_s: deque[float] = deque(maxlen=_WINDOW)
 
-    def limit(self, num_generating: int, num_waiting: int) -> int:
-        """Most prompt tokens for a step in which somebody generates; `num_waiting` requests
-        could use them."""
-        weight = max(1.0, num_waiting / num_generating)
+    def limit(self, num_delayed: int, num_waiting: int) -> int:
+        """Most prompt tokens for a step in which `num_delayed` would wait for newcomers.
+
+        `num_waiting` requests could use them: where they are more than those who would wait,
+        the delay is worth as many times more.
+        """
+        weight = max(1.0, num_waiting / num_delayed)
         if not self._generating_s or not self._per_token_s:
             return int(_UNKNOWN_LIMIT * weight)
         spare_s = (self._max_slowdown - 1) * median(self._generating_s) * weight
@@ -50,3 +57,44 @@ class PrefillPacer:
         elif num_prompt_tokens >= _MIN_LIMIT and (self._generating_s or not num_generating):
             base_s = median(self._generating_s) if num_generating else 0.0
             self._per_token_s.append(max(0.0, duration_s - base_s) / num_prompt_tokens)
+
+
+class StepBudget:
+    """The prompt tokens of one step, handed out piece by piece."""
+
+    def __init__(
+        self,
+        num_tokens: int,
+        max_chunk: int = 0,
+        pacer: PrefillPacer | None = None,
+        began: list[int] | None = None,
+        num_waiting: int = 0,
+    ) -> None:
+        """`num_tokens` in all, at most `max_chunk` (0: no bound) to one request.
+
+        With a pacer: `began` says of each request that generates how many had arrived when it
+        began to, in any order; `num_waiting` requests would take prompt tokens.
+        """
+        self._num_left = num_tokens
+        self._num_spent = 0
+        self._max_chunk = max_chunk or num_tokens
+        self._pacer = pacer
+        self._began = sorted(began or [])
+        self._num_waiting = num_waiting
+
+    def __bool__(self) -> bool:
+        return self._num_left > 0
+
+    def chunk(self, number: int, count: int) -> int:
+        """How many of its `count` missing tokens the arrival with this number may compute now."""
+        count = min(count, self._max_chunk, self._num_left)
+        num_delayed = bisect_right(self._began, number)
+        if self._pacer is not None and num_delayed:
+            limit = self._pacer.limit(num_delayed, self._num_waiting)
+            count = min(count, limit - self._num_spent)
+        return count
+
+    def spend(self, count: int) -> None:
+        """Takes tokens that a request was planned with."""
+        self._num_left -= count
+        self._num_spent += count

@@ -37,6 +37,10 @@ FINISH_REASONS: dict[RequestStatus, FinishReason] = {
 }
 
 
+NOT_BEGUN = 1 << 62
+"""`began_after` of a request without a token: later than any arrival."""
+
+
 class Request:
     """Tokens, progress and limits of one request. Owned by the scheduler.
 
@@ -45,16 +49,18 @@ class Request:
     """
 
     __slots__ = (
-        "banned_token_ids", "blocks", "eos_token_ids", "max_total_tokens", "min_total_tokens",
-        "num_cached_tokens", "num_computed_tokens", "num_preemptions", "num_prompt_tokens",
-        "num_tokens", "request_id", "sampling_params", "scheduled_time", "skip_reading_cache",
-        "sort_key", "status", "stop_reason", "stop_token_ids", "token_ids",
+        "banned_token_ids", "began_after", "blocks", "eos_token_ids", "max_total_tokens",
+        "min_total_tokens", "num_cached_tokens", "num_computed_tokens", "num_preemptions",
+        "num_prompt_tokens", "num_tokens", "number", "request_id", "sampling_params",
+        "scheduled_time", "skip_reading_cache", "sort_key", "status", "stop_reason",
+        "stop_token_ids", "token_ids",
     )  # fmt: skip
 
     def __init__(
         self,
         message: EngineCoreRequest,
         blocks: SequenceBlocks,
+        number: int,
         sort_key: tuple[float, ...],
         max_model_len: int,
     ) -> None:
@@ -64,6 +70,10 @@ class Request:
         self.request_id = message.request_id
         self.sampling_params = params
         self.blocks = blocks
+        self.number = number
+        """How many arrived before it."""
+        self.began_after = NOT_BEGUN
+        """How many had arrived when it got its first token."""
         self.sort_key = sort_key
         """Smaller runs earlier."""
         self.status = RequestStatus.WAITING

@@ -24,9 +24,9 @@ from quire.protocol import (
 )
 from quire.scheduler.counts import Counts
 from quire.scheduler.integrity import check_requests
-from quire.scheduler.pacing import PrefillPacer
+from quire.scheduler.pacing import PrefillPacer, StepBudget
 from quire.scheduler.queue import POLICIES, RequestQueue
-from quire.scheduler.request import FINISH_REASONS, Request, RequestStatus
+from quire.scheduler.request import FINISH_REASONS, NOT_BEGUN, Request, RequestStatus
 from quire.units import ceil_div
 
 _by_sort_key = attrgetter("sort_key")
@@ -64,7 +64,7 @@ class Scheduler:
             raise RequestError(f"a request with id {message.request_id!r} is being served already")
         key = POLICIES[self.config.policy](message, self._num_arrived)
         blocks = self.kv.open(message.cache_salt)
-        request = Request(message, blocks, key, self._max_model_len)
+        request = Request(message, blocks, self._num_arrived, key, self._max_model_len)
         self._check_can_ever_run(request)
         self._num_arrived += 1
         self._requests[request.request_id] = request
@@ -95,7 +95,8 @@ class Scheduler:
         )
         self._released = []
         num_preemptions = self._counts.num_preemptions
-        budget = self._schedule_running(plan)
+        budget = self._step_budget()
+        self._schedule_running(plan, budget)
         if self.waiting and self._counts.num_preemptions == num_preemptions:
             self._admit_waiting(plan, budget)
         if not plan.request_ids and self._requests:
@@ -117,6 +118,8 @@ class Scheduler:
             prompt_logprobs = of_prompts.get(request_id) if of_prompts else None
             if not sampled and prompt_logprobs is None:
                 continue
+            if sampled and request.began_after == NOT_BEGUN:
+                request.began_after = self._num_arrived
             output = EngineCoreOutput(
                 request_id=request_id,
                 new_token_ids=request.append_tokens(sampled),
@@ -175,26 +178,33 @@ class Scheduler:
                 value=request.sampling_params.max_tokens,
             )
 
-    def _schedule_running(self, plan: SchedulePlan) -> int:
-        """Plans the running requests; returns the tokens left in the budget."""
+    def _step_budget(self) -> StepBudget:
+        """What is left for prompts of a step in which those who generate come first."""
+        config, running = self.config, self.running
+        began = [r.began_after for r in running if r.num_tokens - r.num_computed_tokens == 1]
+        num_startable = min(len(self.waiting), config.max_num_seqs - len(running))
+        return StepBudget(
+            config.max_num_batched_tokens - len(began),
+            config.long_prefill_token_threshold if len(self._requests) > 1 else 0,
+            self._pacer,
+            began,
+            num_waiting=len(running) - len(began) + num_startable,
+        )
+
+    def _schedule_running(self, plan: SchedulePlan, budget: StepBudget) -> None:
+        """Plans the running requests."""
         running, block_size = self.running, self.kv.block_size
         request_ids, counts = plan.request_ids, plan.num_scheduled_tokens
-        num_short = sum([1 for r in running if r.num_tokens - r.num_computed_tokens == 1])
-        spare = self.config.max_num_batched_tokens - num_short
-        if num_short and self._pacer is not None:
-            num_startable = min(len(self.waiting), self.config.max_num_seqs - len(running))
-            num_waiting = len(running) - num_short + num_startable
-            spare = min(spare, self._pacer.limit(num_short, num_waiting))
         index = 0
         while index < len(running):
             request = running[index]
             index += 1
             count = request.num_tokens - request.num_computed_tokens
             if count > 1:
-                count = self._chunk(count, spare)
+                count = budget.chunk(request.number, count)
                 if count <= 0:
                     continue
-                spare -= count
+                budget.spend(count)
             num_after = request.num_computed_tokens + count
             # One token leaves the table as it is, except where it begins or fills a block.
             if count > 1 or num_after % block_size <= 1:
@@ -205,13 +215,6 @@ class Scheduler:
                     plan.new_block_ids[request.request_id] = added
             request_ids.append(request.request_id)
             counts.append(count)
-        return spare
-
-    def _chunk(self, count: int, spare: int) -> int:
-        threshold = self.config.long_prefill_token_threshold
-        if threshold and len(self._requests) > 1:
-            count = min(count, threshold)
-        return min(count, spare)
 
     def _grow(self, plan: SchedulePlan, request: Request, num_tokens: int) -> list[int] | None:
         """Blocks for `num_tokens`, preempting from the end of `running` as needed.
@@ -236,10 +239,10 @@ class Scheduler:
         plan.released_request_ids.append(request.request_id)
         self.waiting.push(request)
 
-    def _admit_waiting(self, plan: SchedulePlan, budget: int) -> None:
+    def _admit_waiting(self, plan: SchedulePlan, budget: StepBudget) -> None:
         """The one admission loop: in policy order, while the next one fits with all its tokens."""
         promised = self._num_promised_blocks()
-        while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
+        while self.waiting and budget and len(self.running) < self.config.max_num_seqs:
             request = self.waiting.peek()
             hits: list[int] = []
             if not request.skip_reading_cache:
@@ -248,14 +251,14 @@ class Scheduler:
                 return
             num_cached = len(hits) * self.kv.block_size
             missing = request.num_tokens - num_cached
-            count = self._chunk(missing, budget)
-            if count < missing and not self.config.enable_chunked_prefill:
+            count = budget.chunk(request.number, missing)
+            if count <= 0 or (count < missing and not self.config.enable_chunked_prefill):
                 return
             self.waiting.pop()
             self._start(plan, request, hits, count)
             held = len(request.blocks.block_ids)
             promised += ceil_div(request.num_tokens, self.kv.block_size) - held
-            budget -= count
+            budget.spend(count)
 
     def _num_promised_blocks(self) -> int:
         """Blocks that running requests still need for tokens that they have already."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fake_model import Simulation
 
-from quire.scheduler.pacing import PrefillPacer
+from quire.scheduler.pacing import PrefillPacer, StepBudget
 
 
 def learned(generating_s: float = 0.040, per_token_s: float = 0.001) -> PrefillPacer:
@@ -70,6 +70,28 @@ def test_only_those_who_could_start_count_as_waiting() -> None:
     for number in range(10):
         sim.add(str(number), list(range(300, 500)), max_tokens=2)
     assert sim.step().num_scheduled_tokens == [1, 40]
+
+
+def test_a_prompt_waits_for_those_alone_who_generated_before_it_came() -> None:
+    budget = StepBudget(512, pacer=learned(), began=[3, 9, 4, 9], num_waiting=2)
+    assert budget.chunk(2, 300) == 300  # came before anybody generated
+    budget.spend(20)
+    assert budget.chunk(3, 300) == 80 - 20  # one began to before it came, and two wait
+    assert budget.chunk(10, 300) == 40 - 20
+    budget.spend(20)
+    assert budget.chunk(10, 300) == 0
+    assert budget.chunk(2, 500) == 472
+
+
+def test_a_burst_goes_through_whole() -> None:
+    sim = Simulation(1024, budget=512, max_decode_slowdown=2.0)
+    sim.scheduler._pacer = learned()
+    for number in range(6):
+        sim.add(str(number), list(range(number * 250, number * 250 + 200)), max_tokens=30)
+    counts = [sim.step().num_scheduled_tokens for _ in range(3)]
+    assert counts == [[200, 200, 112], [1, 1, 88, 200, 200, 22], [1, 1, 1, 1, 1, 178]]
+    sim.add("newcomer", list(range(2000, 2200)), max_tokens=2)
+    assert sim.step().num_scheduled_tokens == [1] * 6 + [40]
 
 
 def test_without_a_limit_a_prompt_takes_the_budget() -> None:
