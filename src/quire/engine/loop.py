@@ -32,6 +32,10 @@ from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreReques
 
 logger = get_logger(__name__)
 
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may keep the interpreter while another wants it, wherever a loop shares it.
+Python's own 5 ms is many steps of a small model: the loop would wait so long after each step
+whenever the others are busy, and they as long for every look at a loop that never ends."""
 _IDLE_WAIT_S = 0.5
 """How long an idle loop sleeps before it shows again that it lives."""
 

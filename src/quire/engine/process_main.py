@@ -17,7 +17,7 @@ from typing import Any
 
 import zmq
 
-from quire.engine.loop import EngineLoop, LoopPulse, SteppedCore, death_of
+from quire.engine.loop import SWITCH_INTERVAL_S, EngineLoop, LoopPulse, SteppedCore, death_of
 from quire.engine.process_channel import (
     COMMANDS_SOCKET,
     EVENTS_SOCKET,
@@ -40,6 +40,7 @@ _POLL_MS = 200
 def main(directory: str, parent_pid: int) -> int:
     """Serves until told to stop; returns the exit code: 0, or 1 if the engine failed."""
     _die_with_parent(parent_pid)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the front end decides when this process ends
     context = zmq.Context(io_threads=1)

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from quire.engine.loop import LoopPulse
 from quire.engine.thread_states import ThreadState, thread_states
 
-WATCH_INTERVAL_S = 0.2
+WATCH_INTERVAL_S = 0.1
 """Between two looks."""
-_STUCK_S = 1.2
+_LATE_S = 2 * WATCH_INTERVAL_S
+"""Most time that one look accounts for."""
+_STUCK_S = 0.8
 """A step that could have advanced for so long and did not is stuck ..."""
 _STUCK_FACTOR = 3.0
 """... unless some earlier piece of work took a third of that, as on a very slow machine."""
@@ -44,7 +46,7 @@ class StepWatch:
     The time since the last advance counts as far as the engine's threads had it: a thread that
     computes counts its processor time, one that waits to be given a core or for the disk counts
     nothing, and what sleeps counts in full, since in a healthy step nothing sleeps for long.
-    A look that comes late (the whole process was stopped, or starved) counts as one interval.
+    A look that comes late (the whole process was stopped, or starved) counts as two at most.
     So neither a long prompt, nor a crowded machine, nor Ctrl+Z is taken for death.
 
     Owned by one thread. Without /proc nothing ever counts, and `step_timeout` alone decides.
@@ -72,7 +74,7 @@ class StepWatch:
     def look(self) -> StepSigns:
         """Looks now; to be called every `WATCH_INTERVAL_S`."""
         now, pulse = self._clock(), self._pulse
-        elapsed_s = min(now - self._looked_at, WATCH_INTERVAL_S)
+        elapsed_s = min(now - self._looked_at, _LATE_S)
         self._looked_at = now
         before, self._sign = self._sign, (pulse.last_turn, pulse.progress())
         self._age_s = self._age_s + elapsed_s if self._sign[0] == before[0] else 0.0

@@ -25,6 +25,7 @@ from quire.config import EngineConfig
 from quire.config.engine_args import EngineArgs
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.build import build_engine_config
+from quire.engine.loop import SWITCH_INTERVAL_S
 from quire.errors import ConfigError, QuireError
 from quire.log import get_logger, phase, process_age_s
 from quire.server import listening
@@ -42,10 +43,6 @@ _DEATH_NOTICE_S = 3.0
 """How long a server with a dead engine stays to say so, before it exits."""
 _CLOSE_S = 5
 _FLUSH_S = 2.0
-_SWITCH_INTERVAL_S = 0.0005
-"""How long a thread may keep the interpreter while another wants it. Python's own 5 ms is many
-steps of a small model: the engine's thread would wait so long after each step, whenever the
-event loop is busy."""
 
 
 def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
@@ -56,7 +53,7 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
     age_s = process_age_s()
     begin = time.perf_counter() - age_s
     logger.info("interpreter and imports: %.2f s", age_s)
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         keys = load_api_keys(server_args)
         bound = listening.bind(server_args)

@@ -56,7 +56,7 @@ def test_a_deadlock_is_found_within_two_seconds() -> None:
     scene.pass_time()
     found = scene.seconds_until_stuck(lambda: scene.pass_time(shares=(0, 0)), 10)
     assert found is not None
-    assert found < 1.8
+    assert found < 1.2
 
 
 def test_a_loop_without_end_is_found_as_soon() -> None:
@@ -64,7 +64,16 @@ def test_a_loop_without_end_is_found_as_soon() -> None:
     scene.pass_time()
     found = scene.seconds_until_stuck(scene.pass_time, 10)
     assert found is not None
-    assert found < 1.8
+    assert found < 1.2
+
+
+def test_looks_that_come_late_do_not_make_a_loop_last() -> None:
+    """The loop has the interpreter, so that each look at it takes a while."""
+    scene = Scene()
+    scene.pass_time()
+    found = scene.seconds_until_stuck(lambda: scene.pass_time(1.8 * WATCH_INTERVAL_S), 10)
+    assert found is not None
+    assert found < 1.4
 
 
 def test_a_step_that_takes_minutes_is_none() -> None:
@@ -101,7 +110,7 @@ def test_a_process_that_was_stopped_is_none() -> None:
 
 def test_pieces_that_were_long_before_may_be_again() -> None:
     scene = Scene()
-    for seconds in (1.0, 2.0, 5.0):
+    for seconds in (0.6, 1.2, 3.2):
         for _ in range(round(seconds / WATCH_INTERVAL_S)):
             assert not scene.pass_time()
         assert scene.pieces is not None
@@ -116,7 +125,7 @@ def test_without_a_count_computing_is_progress_and_sleeping_is_none() -> None:
     scene.states = {1: "S", 2: "S"}
     found = scene.seconds_until_stuck(lambda: scene.pass_time(shares=(0, 0)), 10)
     assert found is not None
-    assert found < 1.8
+    assert found < 1.2
 
 
 def test_a_new_turn_is_an_advance() -> None:
