@@ -86,8 +86,8 @@ class EngineArgs:
     long_prefill_token_threshold: int = 0
     """Longest piece of one prompt in a step while other requests wait or run; 0: no limit."""
     max_decode_slowdown: float | None = None
-    """How many times longer prompts may make a step that others generate in, by cutting them into
-    smaller pieces; 2 for a server, 0 (no limit) for `LLM`."""
+    """How many times longer the prompts of newcomers may make a step that others generate in, by
+    cutting them into smaller pieces; 1.75 for a server, 0 (no limit) for `LLM`."""
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     """Who runs first: in order of arrival, or by the requests' priority (lower first)."""
     max_num_queued_reqs: int | None = None

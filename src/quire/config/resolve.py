@@ -31,7 +31,7 @@ Dtype = Literal["float32", "bfloat16"]
 
 _BUDGETS: dict[Usage, int] = {"llm": 4096, "server": 2048}
 _SEQS: dict[Usage, int] = {"llm": 256, "server": 128}
-_SLOWDOWN: dict[Usage, float | None] = {"llm": None, "server": 2.0}
+_SLOWDOWN: dict[Usage, float | None] = {"llm": None, "server": 1.75}
 _QUEUED_REQS: dict[Usage, int | None] = {"llm": None, "server": 1024}
 _QUEUED_TOKENS: dict[Usage, int | None] = {"llm": None, "server": 4 * 1024 * 1024}
 _SPELLINGS: dict[str, str] = {
@@ -157,7 +157,7 @@ def _max_decode_slowdown(args: EngineArgs, usage: Usage, chunked: bool) -> float
     if not math.isfinite(wanted) or wanted <= 1 or not chunked:
         raise ConfigError(
             f"max_decode_slowdown must be larger than 1, or 0 for no limit, got {wanted}; it "
-            "needs chunked prefill; try 2"
+            "needs chunked prefill; try 1.75"
         )
     return float(wanted)
 

@@ -48,7 +48,7 @@ def test_step_bounds_by_usage() -> None:
     server = resolve.resolve_scheduler(EngineArgs(), "server", 1024)
     assert (server.max_num_batched_tokens, server.max_num_seqs) == (2048, 128)
     assert server.max_num_queued_reqs
-    assert (llm.max_decode_slowdown, server.max_decode_slowdown) == (None, 2.0)
+    assert (llm.max_decode_slowdown, server.max_decode_slowdown) == (None, 1.75)
     unpaced = resolve.resolve_scheduler(EngineArgs(max_decode_slowdown=0), "server", 1024)
     assert unpaced.max_decode_slowdown is None
 
