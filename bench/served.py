@@ -8,9 +8,6 @@
 1, 8 and 32 streams of 128 tokens in and 64 out, all at once; then a steady mix: eight short
 streams, replaced as they end, while long prompts arrive. Whoever waits is stopped. The client
 shares the machine with the server, as light as it can be. Prints medians; writes JSON.
-
-Gaps between tokens are gaps between events: a model whose tokens are no text (random weights and
-a small tokenizer) shows too few of them on a server that sends no event without text.
 """
 
 from __future__ import annotations
@@ -40,17 +37,19 @@ from quire.bench.load import RequestResult, Target, run_load
 from quire.bench.metrics import Samples, spread
 
 INPUT_LEN, OUTPUT_LEN = 128, 64
-STREAMS = (1, 8, 32)
+STREAMS, MIX = "streams-", "mix"
+WORKLOADS = f"{STREAMS}1,{STREAMS}8,{STREAMS}32,{MIX}"
 GENERATE = "LLM.generate"
 
 
 @dataclass(frozen=True)
 class Mix:
-    """Short streams without a pause, and a long prompt every `period_s`."""
+    """Short streams without a pause, of lengths that differ as people's do (in lockstep they would
+    all begin at once), and a long prompt every `period_s`."""
 
     streams: int = 8
     short_len: int = 64
-    short_output: int = 64
+    short_outputs: tuple[int, int] = (32, 96)
     long_len: int = 1024
     long_output: int = 8
     period_s: float = 3.0
@@ -68,10 +67,13 @@ def main() -> int:
         try:
             offline, servers = _start(args, Path(logs), groups, results)
             for number in range(args.rounds):
-                for streams in STREAMS:
-                    _batch(offline, servers, streams, number, id_end, results)
-                for name, server in servers.items():
-                    _mix(name, server, Mix(), number, id_end, results)
+                for work in args.workloads.split(","):
+                    if work == MIX:
+                        for name, server in servers.items():
+                            _mix(name, server, Mix(), number, id_end, results)
+                    else:
+                        streams = int(work.removeprefix(STREAMS))
+                        _batch(offline, servers, streams, number, id_end, results)
         finally:
             for group in groups:
                 group.close()
@@ -133,7 +135,7 @@ def _batch(
             found, seconds = servers[name].send(requests, [0.0] * streams)
             values = _spreads(found)
         values["output_tokens_per_s"] = streams * OUTPUT_LEN / seconds
-        _book(results, f"streams-{streams}", name, values)
+        _book(results, f"{STREAMS}{streams}", name, values)
         shown.append(f"{name} {values['output_tokens_per_s']:.1f}")
     print(f"round {number + 1}, {streams} streams: {', '.join(shown)} tokens/s", flush=True)
 
@@ -151,7 +153,8 @@ def _mix(
     due = [mix.period_s * (1 + index) for index in range(count)]
 
     def short() -> SampleRequest:
-        return SampleRequest(_ids(rng, mix.short_len, id_end), mix.short_len, mix.short_output)
+        ids = _ids(rng, mix.short_len, id_end)
+        return SampleRequest(ids, mix.short_len, rng.randint(*mix.short_outputs))
 
     server.resume()
     shorts, long_results = asyncio.run(_run_mix(server, mix, short, longs, due))
@@ -159,7 +162,7 @@ def _mix(
     values = {f"short_{key}": value for key, value in _spreads(shorts).items()}
     values |= {f"long_{key}": value for key, value in _spreads(long_results).items()}
     values["output_tokens_per_s"] = sum(r.output_tokens for r in shorts) / mix.duration_s
-    _book(results, "mix", name, values)
+    _book(results, MIX, name, values)
     print(
         f"round {number + 1}, mix, {name}: ITL median {values['short_median_itl_ms']:.0f} ms, "
         f"p99 {values['short_p99_itl_ms']:.0f} ms; TTFT of long prompts, median "
@@ -216,12 +219,12 @@ def _table(results: dict[str, Any]) -> str:
             if GENERATE in runs and name != GENERATE:
                 whole = statistics.median(runs[GENERATE]["output_tokens_per_s"])
                 text += f" ({100 * medians['output_tokens_per_s'] / whole:.1f} % of {GENERATE})"
-            prefix = "short_" if work == "mix" else ""
+            prefix = "short_" if work == MIX else ""
             if f"{prefix}median_itl_ms" in medians:
                 median, p99 = (medians[f"{prefix}{word}_itl_ms"] for word in ("median", "p99"))
                 text += f", ITL median {median:.1f} p99 {p99:.1f} ms"
                 text += f", TTFT median {medians[f'{prefix}median_ttft_ms']:.0f} ms"
-            if work == "mix":
+            if work == MIX:
                 text += f", of long prompts {medians['long_median_ttft_ms']:.0f} ms"
             lines.append(text)
     return "\n".join(lines)
@@ -236,6 +239,7 @@ def _arguments() -> argparse.Namespace:
     add("--server", action="append", default=[], metavar="NAME=COMMAND", help="a peer's server")
     add("--env", action="append", default=[], metavar="NAME=KEY:VALUE,...", help="environment")
     add("--options", default="{}", metavar="JSON", help="engine arguments of Quire")
+    add("--workloads", default=WORKLOADS, metavar="NAME,...", help=f"default: {WORKLOADS}")
     add("--rounds", type=int, default=3, help="how often everything is measured")
     add("--timeout", type=float, default=600, help="seconds for a start")
     add("--json", metavar="FILE", help="write everything measured")

@@ -18,6 +18,8 @@ _PIECE = 8
 """Limits are multiples of this."""
 _MIN_LIMIT = 16
 """Prompts always advance."""
+_WEIGHT_OF_OTHERS = 0.5
+"""A gap within a reply is worse than a later begin."""
 
 
 class PrefillPacer:
@@ -27,7 +29,7 @@ class PrefillPacer:
     everyone who generates wait for seconds. Learns the time of a step without prompt tokens, and
     what a prompt token adds, from the steps themselves.
 
-    A prompt is held back for those alone who generated before it came. Requests that came
+    A prompt is held back for those alone whose reply ran before it came. Requests that came
     together all wait for the last of their prompts, as they would in any other order, and then
     generate together, which is what makes a burst, or a queue under overload, fast.
     """
@@ -37,13 +39,13 @@ class PrefillPacer:
         self._generating_s: deque[float] = deque(maxlen=_WINDOW)
         self._per_token_s: deque[float] = deque(maxlen=_WINDOW)
 
-    def limit(self, num_delayed: int, num_waiting: int) -> int:
+    def limit(self, num_delayed: int, num_others: int) -> int:
         """Most prompt tokens for a step in which `num_delayed` would wait for newcomers.
 
-        `num_waiting` requests could use them: where they are more than those who would wait,
-        the delay is worth as many times more.
+        `num_others` run or could run: where they are many more than those who would wait, they
+        count for more.
         """
-        weight = max(1.0, num_waiting / num_delayed)
+        weight = max(1.0, _WEIGHT_OF_OTHERS * num_others / num_delayed)
         if not self._generating_s or not self._per_token_s:
             return int(_UNKNOWN_LIMIT * weight)
         spare_s = (self._max_slowdown - 1) * median(self._generating_s) * weight
@@ -72,15 +74,15 @@ class StepBudget:
     ) -> None:
         """`num_tokens` in all, at most `max_chunk` (0: no bound) to one request.
 
-        With a pacer: `began` says of each request that generates how many had arrived when it
-        began to, in any order; `num_waiting` requests would take prompt tokens.
+        With a pacer: `began` holds the `began_after` of each request that generates, in any
+        order; `num_waiting` wait for a first token and could have it.
         """
         self._num_left = num_tokens
         self._num_spent = 0
         self._max_chunk = max_chunk or num_tokens
         self._pacer = pacer
         self._began = sorted(began or [])
-        self._num_waiting = num_waiting
+        self._num_requests = len(self._began) + num_waiting
 
     def __bool__(self) -> bool:
         return self._num_left > 0
@@ -90,7 +92,7 @@ class StepBudget:
         count = min(count, self._max_chunk, self._num_left)
         num_delayed = bisect_right(self._began, number)
         if self._pacer is not None and num_delayed:
-            limit = self._pacer.limit(num_delayed, self._num_waiting)
+            limit = self._pacer.limit(num_delayed, self._num_requests - num_delayed)
             count = min(count, limit - self._num_spent)
         return count
 

@@ -38,7 +38,7 @@ FINISH_REASONS: dict[RequestStatus, FinishReason] = {
 
 
 NOT_BEGUN = 1 << 62
-"""`began_after` of a request without a token: later than any arrival."""
+"""`began_after` of a request whose reply does not run yet: later than any arrival."""
 
 
 class Request:
@@ -73,7 +73,8 @@ class Request:
         self.number = number
         """How many arrived before it."""
         self.began_after = NOT_BEGUN
-        """How many had arrived when it got its first token."""
+        """How many had arrived when it got its second token, from where on its reply runs: with
+        the first, those who came at the same moment are still to be taken in."""
         self.sort_key = sort_key
         """Smaller runs earlier."""
         self.status = RequestStatus.WAITING
@@ -100,6 +101,11 @@ class Request:
     def is_finished(self) -> bool:
         """Whether nothing more will come."""
         return self.status >= RequestStatus.FINISHED_STOPPED
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens generated so far."""
+        return self.num_tokens - self.num_prompt_tokens
 
     def append_tokens(self, token_ids: list[int]) -> list[int]:
         """Takes generated tokens up to the first that ends the request, and sets `status`.

@@ -118,11 +118,12 @@ class Scheduler:
             prompt_logprobs = of_prompts.get(request_id) if of_prompts else None
             if not sampled and prompt_logprobs is None:
                 continue
-            if sampled and request.began_after == NOT_BEGUN:
+            new_token_ids = request.append_tokens(sampled)
+            if request.began_after == NOT_BEGUN and request.num_output_tokens > 1:
                 request.began_after = self._num_arrived
             output = EngineCoreOutput(
                 request_id=request_id,
-                new_token_ids=request.append_tokens(sampled),
+                new_token_ids=new_token_ids,
                 logprobs=logprobs.get(request_id) if logprobs else None,
                 prompt_logprobs=prompt_logprobs,
                 num_cached_tokens=request.num_cached_tokens,

@@ -48,6 +48,7 @@ def test_the_scheduler_cuts_prompts_only_while_others_generate() -> None:
     sim.scheduler._pacer = learned()
     sim.add("first", list(range(200)), max_tokens=30)
     assert sim.step().num_scheduled_tokens == [200]
+    assert sim.step().num_scheduled_tokens == [1]
     sim.add("second", list(range(300, 500)), max_tokens=2)
     assert sim.step().num_scheduled_tokens == [1, 40]
     assert sim.step().num_scheduled_tokens == [1, 40]
@@ -57,15 +58,16 @@ def test_the_scheduler_cuts_prompts_only_while_others_generate() -> None:
 
 
 def test_many_who_wait_count_for_more_than_few_who_generate() -> None:
-    assert learned().limit(1, 31) == 31 * 40
-    assert learned().limit(16, 16) == 40
-    assert PrefillPacer(2.0).limit(1, 4) == 512
+    assert learned().limit(1, 30) == 15 * 40
+    assert learned().limit(16, 32) == 40
+    assert PrefillPacer(2.0).limit(1, 8) == 512
 
 
 def test_only_those_who_could_start_count_as_waiting() -> None:
     sim = Simulation(256, budget=512, max_seqs=2, max_decode_slowdown=2.0)
     sim.scheduler._pacer = learned()
     sim.add("first", [1], max_tokens=30)
+    sim.step()
     sim.step()
     for number in range(10):
         sim.add(str(number), list(range(300, 500)), max_tokens=2)
@@ -76,7 +78,7 @@ def test_a_prompt_waits_for_those_alone_who_generated_before_it_came() -> None:
     budget = StepBudget(512, pacer=learned(), began=[3, 9, 4, 9], num_waiting=2)
     assert budget.chunk(2, 300) == 300  # came before anybody generated
     budget.spend(20)
-    assert budget.chunk(3, 300) == 80 - 20  # one began to before it came, and two wait
+    assert budget.chunk(3, 300) == 96 - 20  # one reply ran before, and five others count half
     assert budget.chunk(10, 300) == 40 - 20
     budget.spend(20)
     assert budget.chunk(10, 300) == 0
@@ -92,6 +94,15 @@ def test_a_burst_goes_through_whole() -> None:
     assert counts == [[200, 200, 112], [1, 1, 88, 200, 200, 22], [1, 1, 1, 1, 1, 178]]
     sim.add("newcomer", list(range(2000, 2200)), max_tokens=2)
     assert sim.step().num_scheduled_tokens == [1] * 6 + [40]
+
+
+def test_who_comes_with_the_first_token_of_another_came_with_it() -> None:
+    sim = Simulation(1024, budget=512, max_decode_slowdown=2.0)
+    sim.scheduler._pacer = learned()
+    sim.add("first", list(range(200)), max_tokens=30)
+    sim.step()
+    sim.add("second", list(range(300, 500)), max_tokens=2)
+    assert sim.step().num_scheduled_tokens == [1, 200]
 
 
 def test_without_a_limit_a_prompt_takes_the_budget() -> None:
