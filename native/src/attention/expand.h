@@ -17,7 +17,7 @@ constexpr float kExpandedUnit = 0x1p-24f;
 template <int kIndex>
 QUIRE_INLINE F32x16 numbers_of(U32x16 line) {
   const U32x16 top = line << (24 - 8 * kIndex) & 0xff000000u;
-  return __builtin_convertvector((I32x16)top, F32x16);
+  return gemm::convert<F32x16>(gemm::as<I32x16>(top));
 }
 
 // A line as four rows of 16 float32, or as two rows of 16 pairs of bfloat16, `stride` bytes apart.

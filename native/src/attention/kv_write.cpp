@@ -12,7 +12,7 @@ using Row = const float[kMaxHeadDim];
 
 // Numbers i .. i + 15 of a row as bfloat16, each in the low half of a word.
 QUIRE_INLINE U32x16 words(const float* row, int64_t i) {
-  return __builtin_convertvector(to_bf16(load_f32(row + i)), U32x16);
+  return gemm::convert<U32x16>(to_bf16(load_f32(row + i)));
 }
 
 // How a row becomes 8-bit integers: value * inverse, rounded, is at most 127 away from 0.
@@ -26,20 +26,15 @@ constexpr float kSmallest = 1e-30f;
 
 // A NaN or an infinity anywhere in the row makes the scale NaN, and so all that the token gives.
 ByteScale byte_scale(const float* row, int64_t dim) {
-  F32x16 largest = {};
-  F32x16 poison = {};
-  for (int64_t i = 0; i < dim; i += kLanes) {
-    const F32x16 v = load_f32(row + i);
-    largest = max(gemm::absolute(v), largest);
-    poison = poison + v * 0.0f;
-  }
-  const float top = max_lanes(largest);
-  const float bad = sum_lanes(poison);
+  gemm::Extent extent;
+  for (int64_t i = 0; i < dim; i += kLanes) extent.add(load_f32(row + i));
+  const float top = extent.top();
+  const float bad = extent.bad();
   return {top / 127.0f + bad, top >= kSmallest && bad == 0.0f ? 127.0f / top : 0.0f};
 }
 
 QUIRE_INLINE I32x16 bytes_of(const float* row, int64_t i, float inverse) {
-  return __builtin_convertvector(gemm::round_whole(load_f32(row + i) * inverse), I32x16);
+  return gemm::convert<I32x16>(gemm::round_whole(load_f32(row + i) * inverse));
 }
 
 // Rows of 32-bit words, those of `count` tokens from `place` on, to their places among 16.
@@ -85,7 +80,7 @@ void write_byte_values(const KvLayout& layout, uint8_t* group, int place, int co
       U32x16 all = gemm::load<U32x16>(out + d);
       for (int t = begin; t < end; ++t) {
         const int shift = 8 * ((place + t) % 4);
-        const U32x16 byte = (U32x16)bytes_of(rows[t], d, inverse[t]) & 0xffu;
+        const U32x16 byte = gemm::as<U32x16>(bytes_of(rows[t], d, inverse[t])) & 0xffu;
         all = (all & ~(0xffu << shift)) | byte << shift;
       }
       gemm::store(out + d, all);

@@ -70,7 +70,7 @@ struct Visible {
   static constexpr float kOutOfSight = -std::numeric_limits<float>::infinity();
 
   F32x16 masked(const float* values, int i, float outside) const {
-    const I32x16 place = I32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + i;
+    const I32x16 place = gemm::lane_numbers() + i;
     const I32x16 seen = (place >= low) & (place <= high);
     return gemm::select(seen, load_f32(values + i), splat(outside));
   }
@@ -91,7 +91,7 @@ inline void bend_scores(const ScoreRule& rule, int head, int64_t place, Visible 
     if (rule.softcap > 0) v = gemm::tanh_of(v * (1.0f / rule.softcap)) * rule.softcap;
     if (rule.slopes) {
       const F32x16 distance =
-          F32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + (float)(i - place);
+          gemm::convert<F32x16>(gemm::lane_numbers()) + static_cast<float>(i - place);
       v = fma(distance, splat(rule.slopes[head]), v);
     }
     gemm::store(scores + i, v);
@@ -123,7 +123,7 @@ RowState softmax_row(const ScoreRule& rule, const TokenScales& scales, int head,
     factor = kLog2E;
   }
   F32x16 largest = splat(-std::numeric_limits<float>::infinity());
-  seen.each(scores, [&](int, F32x16 score) { largest = max(largest, score); });
+  seen.each(scores, [&](int, F32x16 score) { largest = maximum(largest, score); });
   const float maximum = max_lanes(largest) * factor;
   const F32x16 scale = splat(factor);
   const F32x16 shift = splat(-maximum);
@@ -148,7 +148,7 @@ inline void merge_rows(RowStates& states, int r0, int rows, const RowStates& chu
   for (int r = 0; r < rows; r += kLanes) {
     const F32x16 old_maximum = load_f32(states.maximum + r0 + r);
     const F32x16 new_maximum = load_f32(chunk.maximum + r);
-    const F32x16 maximum = max(old_maximum, new_maximum);
+    const F32x16 maximum = gemm::maximum(old_maximum, new_maximum);
     alignas(64) float old_factor[kLanes];
     alignas(64) float new_factor[kLanes];
     gemm::store(old_factor, exp2_nonpositive(old_maximum - maximum));

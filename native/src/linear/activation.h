@@ -9,9 +9,7 @@
 namespace quire::gemm {
 
 // 2^n for whole n in [-126, 127], given as floats.
-QUIRE_INLINE F32x16 exp2_whole(F32x16 n) {
-  return (F32x16)((__builtin_convertvector(n, I32x16) + 127) << 23);
-}
+QUIRE_INLINE F32x16 exp2_whole(F32x16 n) { return as<F32x16>((convert<I32x16>(n) + 127) << 23); }
 
 // Source: Cephes expf (argument reduction by ln 2 in two parts, polynomial of degree 6).
 QUIRE_INLINE F32x16 exponential(F32x16 x) {
@@ -38,7 +36,7 @@ QUIRE_INLINE F32x16 tanh_of(F32x16 x) {
   const F32x16 small = p * s * x + x;
   const F32x16 e = exponential(a * -2.0f);
   const F32x16 large = (1.0f - e) / (1.0f + e);
-  const F32x16 signed_large = (F32x16)(bits(large) | (bits(x) & 0x80000000u));
+  const F32x16 signed_large = as<F32x16>(bits(large) | (bits(x) & 0x80000000u));
   return if_less(a, splat(0.625f), small, signed_large);
 }
 

@@ -18,7 +18,6 @@ struct QuantisedX {
   using Weight = IntVector;
   using Broadcast = IntVector;
 
-  static QUIRE_INLINE Weight weight(const uint8_t* line) { return load<IntVector>(line); }
   static QUIRE_INLINE Broadcast broadcast(const uint32_t* unit) {
     int32_t word;
     std::memcpy(&word, unit, sizeof word);
@@ -33,7 +32,10 @@ template <int kPlanes>
 struct Int8Product : QuantisedX<kPlanes> {
   static constexpr bool kUnsignedX = true;
   static constexpr int kUnits = 1;
-  static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w, int) {
+  static QUIRE_INLINE IntVector weight(const uint8_t* line, int /*unit*/) {
+    return load<IntVector>(line);
+  }
+  static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w) {
 #if defined(__AVX512VNNI__)
     return (IntVector)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w);
 #else
@@ -57,21 +59,21 @@ template <int kPlanes>
 struct Int8Product : QuantisedX<kPlanes> {
   static constexpr bool kUnsignedX = false;
   static constexpr int kUnits = 2;
-  static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w, int unit) {
+  static QUIRE_INLINE IntVector weight(const uint8_t* line, int unit) {
+    typedef int16_t Pairs __attribute__((vector_size(sizeof(IntVector))));
+    const Pairs bytes = load<Pairs>(line);
+    return (IntVector)((unit == 0 ? bytes << 8 : bytes) >> 8);
+  }
+  static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w) {
 #if defined(__AVX2__)
-    const __m256i bytes = (__m256i)w;
-    const __m256i pair =
-        unit == 0 ? _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8) : _mm256_srai_epi16(bytes, 8);
-    return sum + (IntVector)_mm256_madd_epi16(pair, (__m256i)x);
+    sum += (IntVector)_mm256_madd_epi16((__m256i)w, (__m256i)x);
+    // Without it gcc holds back the sums of both units, for which there are no registers.
+    asm("" : "+x"(sum));
+    return sum;
 #elif defined(__SSE2__)
-    const __m128i bytes = (__m128i)w;
-    const __m128i pair =
-        unit == 0 ? _mm_srai_epi16(_mm_slli_epi16(bytes, 8), 8) : _mm_srai_epi16(bytes, 8);
-    return sum + (IntVector)_mm_madd_epi16(pair, (__m128i)x);
+    return sum + (IntVector)_mm_madd_epi16((__m128i)w, (__m128i)x);
 #else
-    const IntVector low = unit == 0 ? (w << 24) >> 24 : (w << 16) >> 24;
-    const IntVector high = unit == 0 ? (w << 8) >> 24 : w >> 24;
-    return sum + low * ((x << 16) >> 16) + high * (x >> 16);
+    return sum + ((w << 16) >> 16) * ((x << 16) >> 16) + (w >> 16) * (x >> 16);
 #endif
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,

@@ -22,7 +22,7 @@ void scale_sums(const Block& block, Scales x_scales) {
           for (int plane = 0; plane < kPlanes; ++plane) {
             I32x16 sum = load<I32x16>(sums + (row * kPlanes + plane) * kStripColumns + half);
             if constexpr (kUnsignedX) sum -= load<I32x16>(block.offsets + column);
-            value = value * 256.0f + __builtin_convertvector(sum, F32x16);
+            value = value * 256.0f + convert<F32x16>(sum);
           }
           const F32x16 scales = load<F32x16>(block.scales + column);
           store(out + half, value * row_scales[row] * scales);

@@ -19,34 +19,28 @@ constexpr float kTop = 15.0f;  // of a number of 4 bits
 constexpr int kStepsTried = 3;
 constexpr int kZerosTried = 2;
 
-// A register at a time: gcc keeps longer vectors in memory between the operations (10 times
-// slower).
-QUIRE_INLINE F32Part smaller(F32Part a, F32Part b) { return a < b ? a : b; }
-QUIRE_INLINE F32Part larger(F32Part a, F32Part b) { return b < a ? a : b; }
-QUIRE_INLINE F32Part rounded(F32Part x) { return (x + 12582912.0f) - 12582912.0f; }
-
 // How the numbers of a group in each lane are held.
 struct Grid {
-  F32Part step;
-  F32Part zero;
+  F32x16 step;
+  F32x16 zero;
 };
 
-QUIRE_INLINE F32Part clamped(F32Part x, float low, float high) {
-  return smaller(larger(x, low - F32Part{}), high - F32Part{});
+QUIRE_INLINE F32x16 clamped(F32x16 x, float low, float high) {
+  return minimum(maximum(x, splat(low)), splat(high));
 }
 
 // The 4-bit number for `value`, whole counts; `inverse` is 1 / (step * kFine).
-QUIRE_INLINE F32Part number(F32Part value, F32Part inverse, F32Part zero) {
-  return clamped(rounded(value * inverse) + zero, 0.0f, kTop);
+QUIRE_INLINE F32x16 number(F32x16 value, F32x16 inverse, F32x16 zero) {
+  return clamped(round_whole(value * inverse) + zero, 0.0f, kTop);
 }
 
-QUIRE_INLINE F32Part squared_error(const float* values, const Grid& grid) {
-  const F32Part size = grid.step * kFine;
-  const F32Part inverse = 1.0f / size;
-  F32Part total = {};
+QUIRE_INLINE F32x16 squared_error(const float* values, const Grid& grid) {
+  const F32x16 size = grid.step * kFine;
+  const F32x16 inverse = 1.0f / size;
+  F32x16 total = {};
   for (int64_t i = 0; i < kInt4Group; ++i) {
-    const F32Part u = number(load<F32Part>(values + i * kLanes), inverse, grid.zero);
-    const F32Part error = (u - grid.zero) * size - load<F32Part>(values + i * kLanes);
+    const F32x16 u = number(load<F32x16>(values + i * kLanes), inverse, grid.zero);
+    const F32x16 error = (u - grid.zero) * size - load<F32x16>(values + i * kLanes);
     total += error * error;
   }
   return total;
@@ -54,27 +48,27 @@ QUIRE_INLINE F32Part squared_error(const float* values, const Grid& grid) {
 
 // From the step that just spans the group downwards; zeros on both sides of the middle.
 Grid best_grid(const float* values) {
-  F32Part low = {};
-  F32Part high = {};
+  F32x16 low = {};
+  F32x16 high = {};
   for (int64_t i = 0; i < kInt4Group; ++i) {
-    low = smaller(load<F32Part>(values + i * kLanes), low);
-    high = larger(load<F32Part>(values + i * kLanes), high);
+    low = minimum(load<F32x16>(values + i * kLanes), low);
+    high = maximum(load<F32x16>(values + i * kLanes), high);
   }
   // Adding not quite a half before rounding: the next whole number above, below the next one.
-  const F32Part spanning = rounded((high - low + (kTop * kFine - 1) / 2) / (kTop * kFine));
+  const F32x16 spanning = round_whole((high - low + (kTop * kFine - 1) / 2) / (kTop * kFine));
   Grid best = {};
-  F32Part least = 1e30f - F32Part{};
+  F32x16 least = splat(1e30f);
   for (int less = 0; less < kStepsTried; ++less) {
     Grid grid;
-    grid.step = larger(spanning - static_cast<float>(less), 1.0f - F32Part{});
-    const F32Part size = grid.step * kFine;
-    const F32Part middle = rounded((size * (kTop - 1) - low - high + 0.5f) / (2.0f * size));
+    grid.step = maximum(spanning - static_cast<float>(less), splat(1.0f));
+    const F32x16 size = grid.step * kFine;
+    const F32x16 middle = round_whole((size * (kTop - 1) - low - high + 0.5f) / (2.0f * size));
     for (int more = 0; more < kZerosTried; ++more) {
       grid.zero = clamped(middle + static_cast<float>(more), 0.0f, kTop);
-      const F32Part error = squared_error(values, grid);
-      best.step = error < least ? grid.step : best.step;
-      best.zero = error < least ? grid.zero : best.zero;
-      least = smaller(error, least);
+      const F32x16 error = squared_error(values, grid);
+      best.step = if_less(error, least, grid.step, best.step);
+      best.zero = if_less(error, least, grid.zero, best.zero);
+      least = minimum(error, least);
     }
   }
   return best;
@@ -88,26 +82,23 @@ struct PackedSlab {
 };
 
 PackedSlab pack_slab(const float* values) {
-  PackedSlab out = {};
+  PackedSlab out;
+  I32x16 totals = {};
   for (int64_t g = 0; g < kSlabGroups; ++g, values += kInt4Group * kLanes) {
-    for (int64_t c = 0; c < kLanes; c += kPartLanes) {
-      const float* part = values + c;
-      const Grid grid = best_grid(part);
-      const F32Part inverse = 1.0f / (grid.step * kFine);
-      I32Part lines[kGroupLines] = {};
-      I32Part total = {};
-      for (int64_t i = 0; i < kInt4Group; ++i) {
-        const F32Part u = number(load<F32Part>(part + i * kLanes), inverse, grid.zero);
-        const int64_t shift = 8 * (i % 4) + (i % kInt4LineDepth < 4 ? 0 : 4);
-        lines[i / kInt4LineDepth] |= __builtin_convertvector(u, I32Part) << shift;
-        total += __builtin_convertvector((u - grid.zero) * grid.step, I32Part);
-      }
-      const F32Part code = grid.step - 1.0f + grid.zero * 16.0f;
-      store(out.codes[g] + c, __builtin_convertvector(code, I32Part));
-      store(out.totals + c, load<I32Part>(out.totals + c) + total);
-      for (int64_t i = 0; i < kGroupLines; ++i) store(out.lines[g][i] + c, lines[i]);
+    const Grid grid = best_grid(values);
+    const F32x16 inverse = 1.0f / (grid.step * kFine);
+    I32x16 lines[kGroupLines] = {};
+    for (int64_t i = 0; i < kInt4Group; ++i) {
+      const F32x16 u = number(load<F32x16>(values + i * kLanes), inverse, grid.zero);
+      const int shift = static_cast<int>(8 * (i % 4) + (i % kInt4LineDepth < 4 ? 0 : 4));
+      I32x16& line = lines[i / kInt4LineDepth];
+      line = line | convert<I32x16>(u) << shift;
+      totals += convert<I32x16>((u - grid.zero) * grid.step);
     }
+    store(out.codes[g], convert<I32x16>(grid.step - 1.0f + grid.zero * 16.0f));
+    for (int64_t i = 0; i < kGroupLines; ++i) store(out.lines[g][i], lines[i]);
   }
+  store(out.totals, totals);
   return out;
 }
 

@@ -53,23 +53,12 @@ void read_row(const Source& source, int64_t row, int64_t first, int64_t count, u
 WeightScale weight_scale(const Source& source, int64_t row, float limit) {
   constexpr int64_t kChunk = 256;
   float values[kChunk];
-  F32x16 largest = {};
-  F32x16 poison = {};
+  Extent extent;
   for (int64_t c = 0; c < source.k; c += kChunk) {
     read_row(source, row, c, kChunk, values);
-    for (int64_t i = 0; i < kChunk; i += kLanes) {
-      const F32x16 v = load<F32x16>(values + i);
-      largest = maximum(absolute(v), largest);
-      poison += v * 0.0f;
-    }
+    for (int64_t i = 0; i < kChunk; i += kLanes) extent.add(load<F32x16>(values + i));
   }
-  float top = 0.0f;
-  float bad = 0.0f;
-  for (int lane = 0; lane < kLanes; ++lane) {
-    top = std::max(top, largest[lane]);
-    bad += poison[lane];
-  }
-  const float scale = top / limit + bad;
+  const float scale = extent.top() / limit + extent.bad();
   return {scale, scale > 0.0f ? 1.0f / scale : 0.0f};
 }
 

@@ -1,116 +1,86 @@
-// Sixteen floats at a time, on any machine.
+// What linear/, ops/ and attention/ do with sixteen numbers at a time outside their inner loops.
 //
-// Written with the compiler's vector extension: one source gives zmm, ymm pairs, xmm or NEON quads.
-// Used by everything in linear/ that is not an inner loop. A function here performs the same
-// operations on every lane, which is what keeps results independent of neighbours.
+// A function here performs the same operations on every lane, which is what keeps results
+// independent of neighbours, and reductions have one order on every tier. The compiler may not
+// contract a * b + c (-ffp-contract=off): where a fused operation is wanted, `fma` says so.
 #pragma once
 
-#include <cstdint>
-#include <cstring>
-
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
-#define QUIRE_INLINE inline __attribute__((always_inline))
+#include "linear/lanes.h"
 
 namespace quire::gemm {
 
-constexpr int kLanes = 16;
+QUIRE_INLINE U32x16 bits(F32x16 v) { return as<U32x16>(v); }
 
-typedef float F32x16 __attribute__((vector_size(64)));
-typedef int32_t I32x16 __attribute__((vector_size(64)));
-typedef uint32_t U32x16 __attribute__((vector_size(64)));
-typedef uint16_t U16x16 __attribute__((vector_size(32)));
-
-template <class V>
-QUIRE_INLINE V load(const void* p) {
-  V v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-
-template <class V>
-QUIRE_INLINE void store(void* p, V v) {
-  std::memcpy(p, &v, sizeof v);
-}
-
-// Subtracting zero is the one spelling that compilers reduce to a plain broadcast.
-QUIRE_INLINE F32x16 splat(float x) { return x - F32x16{}; }
-QUIRE_INLINE U32x16 bits(F32x16 v) { return (U32x16)v; }
-
-// Comparisons and changes of width go register by register: gcc lowers them lane by lane on vectors
-// longer than the machine's own (20 times the instructions).
+// sum + a * b in one register, rounded once where the machine can.
+QUIRE_INLINE F32Part fused(F32Part sum, F32Part a, F32Part b) {
 #if defined(__AVX512F__)
-constexpr int kPartLanes = 16;
+  return _mm512_fmadd_ps(a, b, sum);
 #elif defined(__AVX2__)
-constexpr int kPartLanes = 8;
+  return _mm256_fmadd_ps(a, b, sum);
+#elif defined(__ARM_NEON)
+  return vfmaq_f32(sum, a, b);
 #else
-constexpr int kPartLanes = 4;
+  return sum + a * b;
 #endif
-constexpr int kParts = kLanes / kPartLanes;
-typedef float F32Part __attribute__((vector_size(kPartLanes * 4)));
-typedef int32_t I32Part __attribute__((vector_size(kPartLanes * 4)));
-typedef uint16_t U16Part __attribute__((vector_size(kPartLanes * 2)));
-
-template <class Part>
-struct Parts {
-  Part part[kParts];
-};
-
-template <class Part, class V>
-QUIRE_INLINE Parts<Part> split(V v) {
-  return __builtin_bit_cast(Parts<Part>, v);
 }
 
-// Lane by lane: condition(a, b) ? yes : no.
-template <class Condition>
-QUIRE_INLINE F32x16 choose(F32x16 a, F32x16 b, F32x16 yes, F32x16 no, Condition condition) {
-  const auto x = split<F32Part>(a), y = split<F32Part>(b);
-  auto result = split<F32Part>(no);
-  const auto other = split<F32Part>(yes);
-  for (int i = 0; i < kParts; ++i) {
-    result.part[i] = condition(x.part[i], y.part[i]) ? other.part[i] : result.part[i];
-  }
-  return __builtin_bit_cast(F32x16, result);
-}
+// a * b + c likewise.
+QUIRE_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return lanewise(fused, c, a, b); }
 
+// Lane by lane: a < b ? yes : no.
 QUIRE_INLINE F32x16 if_less(F32x16 a, F32x16 b, F32x16 yes, F32x16 no) {
-  return choose(a, b, yes, no, [](F32Part x, F32Part y) { return x < y; });
+  return lanewise([](auto x, auto y, auto p, auto q) { return x < y ? p : q; }, a, b, yes, no);
 }
 QUIRE_INLINE F32x16 if_nan(F32x16 a, F32x16 yes, F32x16 no) {
-  return choose(a, a, yes, no, [](F32Part x, F32Part y) { return x != y; });
+  return lanewise([](auto x, auto p, auto q) { return x != x ? p : q; }, a, yes, no);
 }
-QUIRE_INLINE F32x16 minimum(F32x16 a, F32x16 b) { return if_less(a, b, a, b); }
-QUIRE_INLINE F32x16 maximum(F32x16 a, F32x16 b) { return if_less(b, a, a, b); }
 
+// The second where either is a NaN, as the machines' own instructions have it.
+QUIRE_INLINE F32x16 minimum(F32x16 a, F32x16 b) {
+#if defined(__AVX512F__)
+  return _mm512_min_ps(a, b);
+#elif defined(__AVX2__)
+  return lanewise([](F32Part x, F32Part y) -> F32Part { return _mm256_min_ps(x, y); }, a, b);
+#else
+  return if_less(a, b, a, b);
+#endif
+}
+QUIRE_INLINE F32x16 maximum(F32x16 a, F32x16 b) {
+#if defined(__AVX512F__)
+  return _mm512_max_ps(a, b);
+#elif defined(__AVX2__)
+  return lanewise([](F32Part x, F32Part y) -> F32Part { return _mm256_max_ps(x, y); }, a, b);
+#else
+  return if_less(b, a, a, b);
+#endif
+}
+
+// `mask` has all bits of a lane set, or none.
 QUIRE_INLINE F32x16 select(I32x16 mask, F32x16 yes, F32x16 no) {
-  return (F32x16)((mask & (I32x16)yes) | (~mask & (I32x16)no));
+  return as<F32x16>((mask & as<I32x16>(yes)) | (~mask & as<I32x16>(no)));
 }
 
-QUIRE_INLINE F32x16 absolute(F32x16 v) { return (F32x16)(bits(v) & 0x7fffffffu); }
+// The first n lanes of v, and `rest` in the others.
+QUIRE_INLINE F32x16 first_lanes(F32x16 v, int64_t n, float rest) {
+  return n >= kLanes ? v : select(lane_numbers() < static_cast<int32_t>(n), v, splat(rest));
+}
+
+QUIRE_INLINE F32x16 absolute(F32x16 v) { return as<F32x16>(bits(v) & 0x7fffffffu); }
 
 // Nearest whole number for |x| < 2^22: adding 1.5 * 2^23 leaves no bits below one.
 QUIRE_INLINE F32x16 round_whole(F32x16 x) { return (x + 12582912.0f) - 12582912.0f; }
 
-QUIRE_INLINE F32x16 bf16_to_f32(U16x16 v) {
-  const auto narrow = split<U16Part>(v);
-  Parts<I32Part> wide;
-  for (int i = 0; i < kParts; ++i) {
-    wide.part[i] = __builtin_convertvector(narrow.part[i], I32Part) << 16;
-  }
-  return __builtin_bit_cast(F32x16, wide);
-}
+QUIRE_INLINE F32x16 bf16_to_f32(U16x16 v) { return as<F32x16>(convert<I32x16>(v) << 16); }
 
 // The low halves of sixteen words.
-QUIRE_INLINE U16x16 narrow(Parts<I32Part> v) {
+QUIRE_INLINE U16x16 narrow(I32x16 v) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
-  const __m256i both = _mm256_packus_epi32((__m256i)v.part[0], (__m256i)v.part[1]);
-  return (U16x16)_mm256_permute4x64_epi64(both, 0xd8);
+  const __m256i both = _mm256_packus_epi32((__m256i)v.low, (__m256i)v.high);
+  const __m256i in_order = _mm256_permute4x64_epi64(both, 0xd8);
+  return {(U16Part)_mm256_castsi256_si128(in_order),
+          (U16Part)_mm256_extracti128_si256(in_order, 1)};
 #else
-  Parts<U16Part> result;
-  for (int i = 0; i < kParts; ++i) result.part[i] = __builtin_convertvector(v.part[i], U16Part);
-  return __builtin_bit_cast(U16x16, result);
+  return convert<U16x16>(v);
 #endif
 }
 
@@ -120,28 +90,80 @@ QUIRE_INLINE U16x16 f32_to_bf16(F32x16 v) {
   // The instruction also flushes subnormals, as the bfloat16 products do.
   return (U16x16)_mm512_cvtneps_pbh((__m512)v);
 #else
-  auto word = split<I32Part>(v);
-  for (int i = 0; i < kParts; ++i) {
-    const I32Part u = word.part[i];
+  const auto rounded = [](I32Part u) {
     const I32Part high = (u >> 16) & 0xffff;
-    const I32Part rounded = ((u + 0x7fff + (high & 1)) >> 16) & 0xffff;
-    word.part[i] = (u & 0x7fffffff) > 0x7f800000 ? high | 0x40 : rounded;
-  }
-  return narrow(word);
+    const I32Part nearest = ((u + 0x7fff + (high & 1)) >> 16) & 0xffff;
+    return (u & 0x7fffffff) > 0x7f800000 ? high | 0x40 : nearest;
+  };
+  return narrow(lanewise(rounded, as<I32x16>(v)));
 #endif
 }
 
-// The low byte of each lane.
+// Whole numbers from -128 to 127, a byte each.
 QUIRE_INLINE void store_bytes(int8_t* out, I32x16 v) {
-#if defined(__AVX512F__)
-  typedef int8_t I8x16 __attribute__((vector_size(16)));
-  store(out, __builtin_convertvector(v, I8x16));
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  // Packing goes by halves of a register: words 0-3, 8-11 and 4-7, 12-15 come to lie side by side.
+  const __m256i words = _mm256_packs_epi32((__m256i)v.low, (__m256i)v.high);
+  const __m128i first = _mm256_castsi256_si128(words);
+  const __m128i second = _mm256_extracti128_si256(words, 1);
+  const __m128i bytes = _mm_packs_epi16(first, second);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm_shuffle_epi32(bytes, 0xd8));
 #else
-  int32_t words[kLanes];
-  store(words, v);
-  for (int i = 0; i < kLanes; ++i) out[i] = static_cast<int8_t>(words[i]);
+  store(out, convert<LanesOf<int8_t, kLanes>::Type>(v));
 #endif
 }
+
+typedef float F32x8 __attribute__((vector_size(32)));
+typedef float F32x4 __attribute__((vector_size(16)));
+
+// Lanes i of the result are f(lane i, lane i + half), down to one: the same tree on every tier.
+template <class F>
+QUIRE_INLINE float reduce_lanes(F32x4 four, F f) {
+  const F32x4 two = f(four, __builtin_shufflevector(four, four, 2, 3, 0, 1));
+  const F32x4 one = f(two, __builtin_shufflevector(two, two, 1, 0, 3, 2));
+  return one[0];
+}
+template <class F>
+QUIRE_INLINE float reduce_lanes(F32x8 v, F f) {
+  return reduce_lanes(f(__builtin_shufflevector(v, v, 0, 1, 2, 3),  //
+                        __builtin_shufflevector(v, v, 4, 5, 6, 7)),
+                      f);
+}
+template <class F>
+QUIRE_INLINE float reduce_lanes(F32x16 v, F f) {
+#if defined(__AVX512F__)
+  return reduce_lanes(f(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+                        __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)),
+                      f);
+#elif defined(__AVX2__)
+  return reduce_lanes(f(v.low, v.high), f);
+#else
+  return reduce_lanes(f(f(v.low.low, v.high.low), f(v.low.high, v.high.high)), f);
+#endif
+}
+
+QUIRE_INLINE float sum_lanes(F32x16 v) {
+  return reduce_lanes(v, [](auto a, auto b) { return a + b; });
+}
+
+QUIRE_INLINE float max_lanes(F32x16 v) {
+  return reduce_lanes(v, [](auto a, auto b) { return a > b ? a : b; });
+}
+
+// How large numbers are, for the scale that makes them integers.
+struct Extent {
+  F32x16 largest = {};
+  F32x16 poison = {};
+
+  QUIRE_INLINE void add(F32x16 v) {
+    largest = maximum(absolute(v), largest);
+    poison += v * 0.0f;
+  }
+  // The largest magnitude among the numbers.
+  QUIRE_INLINE float top() const { return max_lanes(largest); }
+  // NaN if a NaN or an infinity was among them, otherwise 0.
+  QUIRE_INLINE float bad() const { return sum_lanes(poison); }
+};
 
 QUIRE_INLINE float bf16_to_f32(uint16_t v) {
   const uint32_t u = static_cast<uint32_t>(v) << 16;

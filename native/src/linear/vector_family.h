@@ -77,20 +77,20 @@ void micro_kernel(const MicroArgs& args) {
       __builtin_prefetch(ahead + s * args.ahead_strip);
       __builtin_prefetch(ahead + s * args.ahead_strip + 64);
     }
-    typename Product::Weight w[kStrips * kVectors];
-#pragma GCC unroll 16
-    for (int v = 0; v < kStrips * kVectors; ++v) {
-      w[v] = Product::weight(weight + (v / kVectors) * args.strip_bytes +
-                             (v % kVectors) * sizeof(Vector));
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-      for (int u = 0; u < Product::kUnits; ++u) {
+    for (int u = 0; u < Product::kUnits; ++u) {
+      typename Product::Weight w[kStrips * kVectors];
+#pragma GCC unroll 16
+      for (int v = 0; v < kStrips * kVectors; ++v) {
+        const uint8_t* strip = weight + (v / kVectors) * args.strip_bytes;
+        w[v] = Product::weight(strip + (v % kVectors) * sizeof(Vector), u);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
         const auto b = Product::broadcast(x + u * kRows + r);
 #pragma GCC unroll 16
         for (int v = 0; v < kStrips * kVectors; ++v) {
-          sums[r][v] = Product::multiply_add(sums[r][v], b, w[v], u);
+          sums[r][v] = Product::multiply_add(sums[r][v], b, w[v]);
         }
       }
     }

@@ -1,42 +1,20 @@
 // How one line of packed weights meets one element of x, for each kind of product.
 //
 // A product says what a step of K is: kDepth elements of K in one line of weights, that meet
-// kUnits broadcasts of 4 bytes for each row of x. `units_of` reads a
-// chunk of a row of x as those units, a row of them for each plane.
+// kUnits broadcasts of 4 bytes for each row of x. `weight` makes of a register of the line what
+// meets one of the units; `units_of` reads a chunk of a row of x as units, a row of them for each
+// plane.
 #pragma once
 
 #include "linear/family.h"
 #include "linear/simd.h"
 #include "linear/x_chunk.h"
 
-#if defined(__ARM_NEON)
-#include <arm_neon.h>
-#endif
-
 namespace quire::gemm {
 
-#if defined(__AVX512F__)
-constexpr int kVectorLanes = 16;
-#elif defined(__AVX2__)
-constexpr int kVectorLanes = 8;
-#else
-constexpr int kVectorLanes = 4;
-#endif
-typedef float Vector __attribute__((vector_size(kVectorLanes * 4)));
+constexpr int kVectorLanes = kPartLanes;
+using Vector = F32Part;
 typedef uint32_t BitVector __attribute__((vector_size(kVectorLanes * 4)));
-
-// sum + a * b, fused where the machine can: the same in every place of a tier.
-QUIRE_INLINE Vector fused(Vector sum, Vector a, Vector b) {
-#if defined(__AVX512F__)
-  return _mm512_fmadd_ps(a, b, sum);
-#elif defined(__AVX2__)
-  return _mm256_fmadd_ps(a, b, sum);
-#elif defined(__ARM_NEON)
-  return vfmaq_f32(sum, a, b);
-#else
-  return sum + a * b;
-#endif
-}
 
 // Most products keep x as it is: one plane, nothing to know about a row beforehand.
 struct PlainX {
@@ -51,13 +29,15 @@ struct F32Product : PlainX {
   using Weight = Vector;
   using Broadcast = Vector;
 
-  static QUIRE_INLINE Weight weight(const uint8_t* line) { return load<Vector>(line); }
+  static QUIRE_INLINE Weight weight(const uint8_t* line, int /*unit*/) {
+    return load<Vector>(line);
+  }
   static QUIRE_INLINE Broadcast broadcast(const uint32_t* unit) {
     float f;
     std::memcpy(&f, unit, sizeof f);
     return f - Vector{};
   }
-  static QUIRE_INLINE Vector multiply_add(Vector sum, Broadcast x, Weight w, int /*unit*/) {
+  static QUIRE_INLINE Vector multiply_add(Vector sum, Broadcast x, Weight w) {
     return fused(sum, x, w);
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float /*inverse*/,
@@ -72,20 +52,18 @@ struct F32Product : PlainX {
 struct Bf16Widened : PlainX {
   static constexpr int kDepth = 2;
   static constexpr int kUnits = 2;
-  struct Weight {
-    Vector unit[2];
-  };
+  using Weight = Vector;
   using Broadcast = Vector;
 
-  static QUIRE_INLINE Weight weight(const uint8_t* line) {
+  static QUIRE_INLINE Weight weight(const uint8_t* line, int unit) {
     const BitVector pairs = load<BitVector>(line);
-    return {{(Vector)(pairs << 16), (Vector)(pairs & 0xffff0000u)}};
+    return (Vector)(unit == 0 ? pairs << 16 : pairs & 0xffff0000u);
   }
   static QUIRE_INLINE Broadcast broadcast(const uint32_t* unit) {
     return F32Product::broadcast(unit);
   }
-  static QUIRE_INLINE Vector multiply_add(Vector sum, Broadcast x, const Weight& w, int unit) {
-    return fused(sum, x, w.unit[unit]);
+  static QUIRE_INLINE Vector multiply_add(Vector sum, Broadcast x, Weight w) {
+    return fused(sum, x, w);
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float /*inverse*/,
                        uint32_t (*out)[kChunk]) {
@@ -102,13 +80,13 @@ struct Bf16Dot : PlainX {
   using Weight = __m512bh;
   using Broadcast = __m512bh;
 
-  static QUIRE_INLINE Weight weight(const uint8_t* line) {
+  static QUIRE_INLINE Weight weight(const uint8_t* line, int /*unit*/) {
     return (__m512bh)_mm512_loadu_si512(line);
   }
   static QUIRE_INLINE Broadcast broadcast(const uint32_t* unit) {
     return (__m512bh)_mm512_set1_epi32(static_cast<int>(*unit));
   }
-  static QUIRE_INLINE Vector multiply_add(Vector sum, Broadcast x, Weight w, int /*unit*/) {
+  static QUIRE_INLINE Vector multiply_add(Vector sum, Broadcast x, Weight w) {
     return _mm512_dpbf16_ps(sum, x, w);
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float /*inverse*/,

@@ -44,23 +44,14 @@ constexpr float limit_of(int planes) { return planes == 1 ? 127.0f : 127.0f * 25
 
 // A NaN or an infinity anywhere in the row makes the scale NaN, and so every output of the row.
 inline RowScale row_scale(const Rows& x, int64_t row, float limit) {
-  F32x16 largest = {};
-  F32x16 poison = {};
+  Extent extent;
   float chunk[kChunk];
   for (int64_t k = 0; k < x.k; k += kChunk) {
     read_chunk(x, row, k, std::min(kChunk, x.k - k), chunk);
-    for (int64_t i = 0; i < kChunk; i += kLanes) {
-      const F32x16 v = load<F32x16>(chunk + i);
-      largest = maximum(absolute(v), largest);
-      poison += v * 0.0f;
-    }
+    for (int64_t i = 0; i < kChunk; i += kLanes) extent.add(load<F32x16>(chunk + i));
   }
-  float top = 0.0f;
-  float bad = 0.0f;
-  for (int lane = 0; lane < kLanes; ++lane) {
-    top = std::max(top, largest[lane]);
-    bad += poison[lane];
-  }
+  const float top = extent.top();
+  const float bad = extent.bad();
   return {top / limit + bad, top > 0.0f && bad == 0.0f ? limit / top : 0.0f};
 }
 
@@ -72,7 +63,7 @@ QUIRE_INLINE void quantise_chunk(const Rows& x, int64_t row, int64_t k, int64_t 
   read_chunk(x, row, k, count, chunk);
   for (int64_t i = 0; i < kChunk; i += kLanes) {
     const F32x16 scaled = round_whole(load<F32x16>(chunk + i) * inverse);
-    const I32x16 whole = __builtin_convertvector(scaled, I32x16);
+    const I32x16 whole = convert<I32x16>(scaled);
     if constexpr (kPlanes == 1) {
       store_bytes(planes[0] + i, whole);
     } else {

@@ -29,8 +29,7 @@ Moments layer_moments(const void* x, int32_t dtype, int64_t dim, float eps) {
   const float mean = sum_lanes(sum) / dim;
   F32x16 squares = {};
   for (int64_t i = 0; i < dim; i += kLanes) {
-    F32x16 v = load_some(x, dtype, i, dim - i) - mean;
-    for (int64_t lane = dim - i; lane < kLanes; ++lane) v[lane] = 0.0f;
+    const F32x16 v = gemm::first_lanes(load_some(x, dtype, i, dim - i) - mean, dim - i, 0.0f);
     squares = fma(v, v, squares);
   }
   return {mean, 1.0f / std::sqrt(sum_lanes(squares) / dim + eps)};

@@ -29,18 +29,18 @@ double uniform(uint64_t seed, uint64_t counter) {
 
 // Logits i .. i + 15, lanes behind the end at minus infinity, a NaN as minus infinity.
 QUIRE_INLINE F32x16 load_logits(const float* logits, int64_t i, int64_t size) {
-  F32x16 v = load_some(logits, QUIRE_F32, i, size - i);
-  for (int64_t lane = size - i; lane < kLanes; ++lane) v[lane] = -kInfinity;
-  return gemm::select(v == v, v, splat(-kInfinity));
+  const F32x16 some = load_some(logits, QUIRE_F32, i, size - i);
+  const F32x16 v = gemm::first_lanes(some, size - i, -kInfinity);
+  return gemm::if_nan(v, splat(-kInfinity), v);
 }
 
 float largest(const float* logits, int64_t size) {
   F32x16 top[4] = {splat(-kInfinity), splat(-kInfinity), splat(-kInfinity), splat(-kInfinity)};
   for (int64_t i = 0; i < size; i += kLanes) {
     F32x16& t = top[i / kLanes % 4];
-    t = max(load_logits(logits, i, size), t);
+    t = maximum(load_logits(logits, i, size), t);
   }
-  return max_lanes(max(max(top[0], top[1]), max(top[2], top[3])));
+  return max_lanes(maximum(maximum(top[0], top[1]), maximum(top[2], top[3])));
 }
 
 double log_sum_exp(const float* logits, int64_t size) {
@@ -116,7 +116,7 @@ int32_t Sampler::choose(const quire_sampling& columns, int64_t l, const float* l
     find_best(logits, top_k);
     const float factor = kLog2E / temperature;
     for (Candidate& c : candidates_) {
-      const float weight = exp2_nonpositive(splat((c.logit - top) * factor))[0];
+      const float weight = gemm::first_lane(exp2_nonpositive(splat((c.logit - top) * factor)));
       c.weight = weight < min_p ? 0.0f : weight;
       total += c.weight;
     }
