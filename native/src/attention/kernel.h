@@ -50,70 +50,52 @@ QUIRE_INLINE void fetch_lines(const uint8_t* from, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
 }
 
-// One register of columns: gcc keeps longer vectors in memory between the operations.
+// Two neighbours of the summed dimension, for a register of columns: they meet kUnits broadcasts of
+// a row's numbers.
 using gemm::fused;
 using gemm::kVectorLanes;
 using Columns = gemm::Vector;
 constexpr int kVectorParts = kLanes / kVectorLanes;
 
-// Operands: two neighbours of the summed dimension for a register of columns.
 struct F32Pairs {
   using Elem = float;
+  using Operand = Columns;
   static constexpr int64_t kPairBytes = 8;  // of one column
-  struct Operand {
-    Columns first;
-    Columns second;
-  };
+  static constexpr int kUnits = 2;
   // `second` is the distance to the second neighbour's columns.
-  static QUIRE_INLINE Operand load(const uint8_t* p, int64_t second) {
-    return {gemm::load<Columns>(p), gemm::load<Columns>(p + second)};
+  static QUIRE_INLINE Operand load(const uint8_t* p, int64_t second, int unit) {
+    return gemm::load<Columns>(p + unit * second);
   }
-  static QUIRE_INLINE void dot(const Elem* x, const Operand& y, Columns& a, Columns& b) {
-    a = fused(a, x[0] - Columns{}, y.first);
-    b = fused(b, x[1] - Columns{}, y.second);
+  static QUIRE_INLINE Operand broadcast(const Elem* pair, int unit) {
+    return pair[unit] - Columns{};
   }
-  static QUIRE_INLINE void dot_two(const Elem* x, const Operand& y, const Operand& z, Columns& a,
-                                   Columns& b) {
-    dot(x, y, a, b);
-    dot(x + 2, z, a, b);
-  }
+  static QUIRE_INLINE Columns add(Columns sum, Operand x, Operand y) { return fused(sum, x, y); }
 };
 
-struct WidenedPairs {
-  using Elem = float;
+struct WidenedPairs : F32Pairs {
   static constexpr int64_t kPairBytes = 4;
-  using Operand = F32Pairs::Operand;
-  static QUIRE_INLINE Operand load(const uint8_t* p, int64_t) {
+  static QUIRE_INLINE Operand load(const uint8_t* p, int64_t, int unit) {
     const auto both = gemm::load<gemm::BitVector>(p);
-    return {(Columns)(both << 16), (Columns)(both & 0xffff0000u)};
-  }
-  static QUIRE_INLINE void dot(const Elem* x, const Operand& y, Columns& a, Columns& b) {
-    F32Pairs::dot(x, y, a, b);
-  }
-  static QUIRE_INLINE void dot_two(const Elem* x, const Operand& y, const Operand& z, Columns& a,
-                                   Columns& b) {
-    F32Pairs::dot_two(x, y, z, a, b);
+    return (Columns)(unit == 0 ? both << 16 : both & 0xffff0000u);
   }
 };
 
 #if defined(__AVX512BF16__)
 struct Bf16Pairs {
   using Elem = uint16_t;
+  using Operand = __m512bh;
   static constexpr int64_t kPairBytes = 4;
-  using Operand = __m512i;
-  static QUIRE_INLINE Operand load(const uint8_t* p, int64_t) { return _mm512_loadu_si512(p); }
-  static QUIRE_INLINE void add(const Elem* x, Operand y, Columns& a) {
-    int pair;
-    std::memcpy(&pair, x, sizeof pair);
-    a = _mm512_dpbf16_ps(a, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)y);
+  static constexpr int kUnits = 1;
+  static QUIRE_INLINE Operand load(const uint8_t* p, int64_t, int) {
+    return (__m512bh)_mm512_loadu_si512(p);
   }
-  static QUIRE_INLINE void dot(const Elem* x, const Operand& y, Columns& a, Columns&) {
-    add(x, y, a);
+  static QUIRE_INLINE Operand broadcast(const Elem* pair, int) {
+    int both;
+    std::memcpy(&both, pair, sizeof both);
+    return (__m512bh)_mm512_set1_epi32(both);
   }
-  static QUIRE_INLINE void dot_two(const Elem* x, const Operand& y, const Operand& z, Columns& a,
-                                   Columns& b) {
-    add(x, y, a);
-    add(x + 2, z, b);
+  static QUIRE_INLINE Columns add(Columns sum, Operand x, Operand y) {
+    return _mm512_dpbf16_ps(sum, x, y);
   }
 };
 #endif
@@ -122,11 +104,12 @@ struct Bf16Pairs {
 constexpr int kVectorRows = 12;
 constexpr int kVectorRegisters = 24;  // accumulators
 #else
-constexpr int kVectorRows = 4;
-constexpr int kVectorRegisters = 8;
+constexpr int kVectorRows = 6;
+constexpr int kVectorRegisters = 12;
 #endif
 
-// Both products with vector instructions. The accumulators of a tile of rows stay in registers.
+// Both products with vector instructions. The sums of some rows and registers of columns stay in
+// registers, each formed by one chain of additions whatever their numbers.
 template <class Pairs>
 struct VectorKernel {
   using Elem = typename Pairs::Elem;
@@ -143,9 +126,14 @@ struct VectorKernel {
                      float* out) {
     by_rows(rows, [&](auto count, int r) {
       constexpr int R = decltype(count)::value;
-      for (int g = g0; g < g1; ++g) {
-        const uint8_t* fetch = chunk.fetch_values && r == 0 ? chunk.values[g] : nullptr;
-        score_group<R>(q + r * dim, dim, chunk.keys[g], fetch, out + r * kScoreStride + g * kGroup);
+      constexpr int kGroups = kVectorRegisters / (R * kVectorParts) > 1 ? 2 : 1;
+      const bool fetch = chunk.fetch_values && r == 0;
+      int g = g0;
+      for (; g + kGroups <= g1; g += kGroups) {
+        score_groups<R, kGroups>(q + r * dim, dim, chunk, g, fetch, out + r * kScoreStride);
+      }
+      for (; g < g1; ++g) {
+        score_groups<R, 1>(q + r * dim, dim, chunk, g, fetch, out + r * kScoreStride);
       }
     });
   }
@@ -154,7 +142,7 @@ struct VectorKernel {
                      float* out) {
     by_rows(rows, [&](auto count, int r) {
       constexpr int R = decltype(count)::value;
-      constexpr int kColumns = std::max(1, std::min(8, kVectorRegisters / R));
+      constexpr int kColumns = std::clamp(kVectorRegisters / R, 1, 8);
       int64_t c = 0;
       for (; c + kColumns * kVectorLanes <= dim; c += kColumns * kVectorLanes) {
         value_columns<R, kColumns>(p + r * kWeightStride, dim, chunk, r == 0, g0, g1, c,
@@ -173,30 +161,52 @@ struct VectorKernel {
     int r = 0;
     if constexpr (kVectorRows >= 12) {
       for (; rows - r >= 12; r += 12) f(std::integral_constant<int, 12>{}, r);
-      for (; rows - r >= 6; r += 6) f(std::integral_constant<int, 6>{}, r);
     }
+    for (; rows - r >= 6; r += 6) f(std::integral_constant<int, 6>{}, r);
     for (; rows - r >= 4; r += 4) f(std::integral_constant<int, 4>{}, r);
     for (; rows - r >= 2; r += 2) f(std::integral_constant<int, 2>{}, r);
     for (; rows - r >= 1; r += 1) f(std::integral_constant<int, 1>{}, r);
   }
 
-  template <int R>
-  static void score_group(const Elem* q, int64_t dim, const uint8_t* keys, const uint8_t* fetch,
-                          float* out) {
-    constexpr int64_t kStep = kLanes * Pairs::kPairBytes;
-    for (int part = 0; part < kVectorParts; ++part) {
-      Columns a[R] = {};
-      Columns b[R] = {};
-      const uint8_t* key = keys + part * sizeof(Columns);
-      for (int64_t d = 0; d < dim; d += 4, key += 2 * kStep) {
-        if (fetch && part == 0) fetch_lines(fetch + d / 2 * kStep, 2 * kStep);
-        const auto y = Pairs::load(key, kLanes * 4);
-        const auto z = Pairs::load(key + kStep, kLanes * 4);
+  // One pair of the summed dimension for R rows, whose numbers lie `stride` apart, and the C
+  // registers of columns at `place(c)`.
+  template <int R, int C, class Place>
+  static QUIRE_INLINE void add_pair(const Elem* x, int64_t stride, Place place, int64_t second,
+                                    Columns (&sums)[R][C]) {
+#pragma GCC unroll 2
+    for (int u = 0; u < Pairs::kUnits; ++u) {
+      typename Pairs::Operand y[C];
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) y[c] = Pairs::load(place(c), second, u);
 #pragma GCC unroll 12
-        for (int r = 0; r < R; ++r) Pairs::dot_two(q + r * dim + d, y, z, a[r], b[r]);
-      }
       for (int r = 0; r < R; ++r) {
-        gemm::store(out + r * kScoreStride + part * kVectorLanes, a[r] + b[r]);
+        const auto b = Pairs::broadcast(x + r * stride, u);
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) sums[r][c] = Pairs::add(sums[r][c], b, y[c]);
+      }
+    }
+  }
+
+  template <int R, int G>
+  static void score_groups(const Elem* q, int64_t dim, const ChunkView& chunk, int g, bool fetch,
+                           float* out) {
+    constexpr int64_t kStep = kLanes * Pairs::kPairBytes;
+    Columns sums[R][G * kVectorParts] = {};
+    int64_t at = 0;
+    for (int64_t d = 0; d < dim; d += 2, at += kStep) {
+      if (fetch) {
+        for (int i = 0; i < G; ++i) fetch_lines(chunk.values[g + i] + at, kStep);
+      }
+      const auto place = [&](int c) {
+        return chunk.keys[g + c / kVectorParts] + at + c % kVectorParts * sizeof(Columns);
+      };
+      add_pair(q + d, dim, place, kLanes * 4, sums);
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int c = 0; c < G * kVectorParts; ++c) {
+        gemm::store(out + r * kScoreStride + g * kGroup + c * kVectorLanes, sums[r][c]);
       }
     }
   }
@@ -207,7 +217,7 @@ struct VectorKernel {
     const int64_t pair_bytes = dim * Pairs::kPairBytes;
     // As much of the next K as these columns are of V.
     constexpr int64_t kFetchBytes = C * kVectorLanes * Pairs::kPairBytes;
-    Columns sum[R][C] = {};
+    Columns sums[R][C] = {};
     for (int g = g0; g < g1; ++g) {
       const uint8_t* v = chunk.values[g] + column * 4;
       const Elem* weight = p + g * kGroup;
@@ -215,17 +225,16 @@ struct VectorKernel {
       if (next) next += column * kGroup / 2 * Pairs::kPairBytes;
       for (int t = 0; t < kGroup; t += 2, v += pair_bytes, weight += 2) {
         if (next) fetch_lines(next + t / 2 * kFetchBytes, kFetchBytes);
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) {
-          const auto y = Pairs::load(v + c * sizeof(Columns), dim * 4);
-#pragma GCC unroll 12
-          for (int r = 0; r < R; ++r)
-            Pairs::dot(weight + r * kWeightStride, y, sum[r][c], sum[r][c]);
-        }
+        const auto place = [&](int c) { return v + c * sizeof(Columns); };
+        add_pair(weight, kWeightStride, place, dim * 4, sums);
       }
     }
+#pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
-      for (int c = 0; c < C; ++c) gemm::store(out + r * dim + column + c * kVectorLanes, sum[r][c]);
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) {
+        gemm::store(out + r * dim + column + c * kVectorLanes, sums[r][c]);
+      }
     }
   }
 };
