@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ from .conftest import RunningServer, StartServer
 from .processes import is_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
+DEMO = Path(__file__).parents[2] / "src" / "quire" / "demo_model"
 LONG = {"prompt": "abc", "max_tokens": 1200, "ignore_eos": True}
 ENDLESS = {**LONG, "max_tokens": 2000, "n": 32, "temperature": 1.0}
 
@@ -28,6 +30,24 @@ ENDLESS = {**LONG, "max_tokens": 2000, "n": 32, "temperature": 1.0}
 def _in_flight(server: RunningServer) -> bool:
     with server.client() as client:
         return client.get("/load").json()["server_load"] > 0
+
+
+PHASES = ("interpreter and imports", "configuration", "application", "model")
+"""What `quire serve` goes through one after the other; others in its log are parts of these."""
+
+
+def test_the_phases_of_a_start_add_up(start_server: StartServer) -> None:
+    """From the process's start to the first streamed token nothing takes time unnamed."""
+    begin = time.monotonic()
+    server = start_server(engine={"model": DEMO, "dtype": "auto", "backend": "auto"})
+    ready = time.monotonic()
+    body = {"prompt": "What is", "max_tokens": 2, "stream": True}
+    with server.client() as client, client.stream("POST", "/v1/completions", json=body) as reply:
+        next(reply.iter_lines())
+        end = time.monotonic()
+    told = dict(re.findall(r"\] ([a-z ]+): ([\d.]+) s$", server.log(), re.MULTILINE))
+    sum_s = sum(float(told[name]) for name in PHASES) + end - ready
+    assert abs(end - begin - sum_s) < max(0.15, 0.1 * (end - begin)), server.log()
 
 
 def test_sigterm_lets_requests_finish_and_refuses_new_ones(start_server: StartServer) -> None:

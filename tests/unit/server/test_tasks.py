@@ -1,0 +1,112 @@
+"""No request leaves a task behind on the event loop, however its client behaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from quire.server.http_protocol import ABORT_KEY
+
+from .conftest import Harness, MakeHarness
+
+LONG = {"prompt": "A", "max_tokens": 200, "stream_options": {"include_usage": True}}
+
+
+class Client:
+    """One POST of a streaming request straight to the application, as the protocol makes it."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._has_sent = False
+        self.is_gone = asyncio.Event()
+        self.was_cut = False
+
+    async def post(self, body: dict[str, Any], send: Callable[[Any], Awaitable[None]]) -> None:
+        """Returns when the application is done with it."""
+        data = json.dumps(body).encode()
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST",
+            "scheme": "http", "path": "/v1/completions", "raw_path": b"/v1/completions",
+            "root_path": "", "query_string": b"", "client": None, "server": None,
+            "headers": [(b"content-type", b"application/json"), (b"host", b"quire")],
+            "state": {ABORT_KEY: self._cut},
+        }  # fmt: skip
+
+        async def receive() -> dict[str, Any]:
+            if not self._has_sent:
+                self._has_sent = True
+                return {"type": "http.request", "body": data}
+            await self.is_gone.wait()
+            return {"type": "http.disconnect"}
+
+        await self._app(scope, receive, send)
+
+    def _cut(self) -> None:
+        self.was_cut = True
+        self.is_gone.set()
+
+
+async def drop(app: Any, seconds: float, stream: bool) -> None:
+    """Leaves after a while."""
+    client = Client(app)
+    asyncio.get_running_loop().call_later(seconds, client.is_gone.set)
+
+    async def send(_: Any) -> None:
+        await asyncio.sleep(0)
+
+    body = {**LONG, "stream": True} if stream else {"prompt": "A", "max_tokens": 200}
+    await client.post(body, send)
+
+
+async def read_nothing(app: Any) -> bool:
+    """Takes the first bytes and then none; whether the connection was cut."""
+    client = Client(app)
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            await client.is_gone.wait()
+
+    await client.post({**LONG, "stream": True}, send)
+    return client.was_cut
+
+
+async def until_only(tasks: set[asyncio.Task[Any]]) -> None:
+    """Returns when no other task is left; fails if some stay."""
+    for _ in range(100):
+        left = asyncio.all_tasks() - tasks
+        if not left:
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail(f"{len(left)} tasks are left: {left}")
+
+
+def test_droppers_leave_no_task(harness: Harness) -> None:
+    choose = random.Random(3)
+
+    async def scenario(_: Any) -> None:
+        before = asyncio.all_tasks()
+        clients = [drop(harness.app, choose.random() * 0.2, i % 2 == 0) for i in range(500)]
+        await asyncio.gather(*clients)
+        await until_only(before)
+        assert harness.context.num_generating == 0
+        assert not harness.context.tasks
+
+    harness.run(scenario)
+
+
+def test_slow_readers_leave_no_task(make_harness: MakeHarness) -> None:
+    harness = make_harness(slow_reader_timeout=0.3, scheduler={"max_num_seqs": 256})
+
+    async def scenario(_: Any) -> None:
+        before = asyncio.all_tasks()
+        cut = await asyncio.gather(*[read_nothing(harness.app) for _ in range(200)])
+        assert all(cut)
+        await until_only(before)
+        assert harness.context.num_generating == 0
+
+    harness.run(scenario)
