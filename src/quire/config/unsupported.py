@@ -50,6 +50,9 @@ _GROUPS: dict[str, dict[str, tuple[object, ...]]] = {
         "numa_bind": (False,),
         "device_ids": (),
     },
+    "a trace tells a request's time in the queue, in prefill and in decode, and nothing finer": {
+        "collect_detailed_traces": (),
+    },
     "only generation of text is supported": {
         "runner": ("auto", "generate"),
         "convert": ("auto", "none"),
@@ -167,7 +170,6 @@ _GROUPS: dict[str, dict[str, tuple[object, ...]]] = {
         "return_sampling_mask": (False,),
         "enable_return_routed_experts": (False,),
         "aggregate_engine_logging": (False,),
-        "collect_detailed_traces": (),
         "show_hidden_metrics_for_version": (),
         "kv_cache_metrics": (False,),
         "enable_mfu_metrics": (False,),
