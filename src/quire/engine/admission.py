@@ -19,7 +19,9 @@ _BURST_S = 0.25
 _CALM = 1 / 8
 """A server is calm while it has less than this share of the requests that it can run."""
 _SHORTEST_WAIT_S = 1.0
-"""A wait that is always fair."""
+_SHARE_OF_REPLY = 1 / 8
+"""A wait for the first token is fair if it adds no more than this to a reply, or is as short as
+the shortest."""
 _PACE_MEMORY_S = 3.0
 
 
@@ -37,8 +39,8 @@ class AdmissionControl:
     As many as can run at once are always let in. More serve nobody sooner, they only make
     everyone wait. A burst that comes upon a calm server may fill the queue up to its bounds, since
     it will pass. In a lasting overload (unless the user chose a bound) one more is let in while
-    the wait for its first token, estimated from the pace of those before it, is no longer than
-    replies take from there to their end: then everyone waits a bounded while, however many come.
+    the wait for its first token, estimated from the pace of those before it, is short beside
+    replies: then those let in hardly notice how many come, and the others can go elsewhere.
     An idle server takes any single request within the bounds.
 
     A burst is what arrives before the event loop has worked for `_BURST_S` since it was calm:
@@ -80,7 +82,7 @@ class AdmissionControl:
             raise self._full("max_num_queued_tokens", f"{waiting} prompt tokens are waiting", limit)
         if num_open and num_open + num_requests > self._max_running and self._is_lasting():
             wait_s = self._pace.seconds_for(len(self._waiting_tokens) + num_requests)
-            if wait_s > max(_SHORTEST_WAIT_S, self._mean_reply_s):
+            if wait_s > max(_SHORTEST_WAIT_S, _SHARE_OF_REPLY * self._mean_reply_s):
                 what = f"the first token of a reply would take {wait_s:.1f} s"
                 raise self._full("max_num_queued_reqs", what, None)
 
