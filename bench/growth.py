@@ -174,7 +174,8 @@ def main() -> int:
         }
         Path(args.json).write_text(json.dumps({"settings": settings, **result}, indent=1))
     if args.svg:
-        Path(args.svg).write_text(draw(requests, contexts, str(args.model or "bundled model")))
+        name = Path(args.model).name if args.model else "bundled model"
+        Path(args.svg).write_text(draw(requests, contexts, name))
     return 0
 
 
