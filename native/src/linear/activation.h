@@ -13,16 +13,16 @@ QUIRE_INLINE F32x16 exp2_whole(F32x16 n) { return as<F32x16>((convert<I32x16>(n)
 
 // Source: Cephes expf (argument reduction by ln 2 in two parts, polynomial of degree 6).
 QUIRE_INLINE F32x16 exponential(F32x16 x) {
-  const F32x16 clamped = maximum(minimum(x, splat(88.3f)), splat(-87.3f));
+  // In this order a NaN stays one.
+  const F32x16 clamped = maximum(splat(-87.3f), minimum(splat(88.3f), x));
   const F32x16 n = round_whole(clamped * 1.44269504088896341f);
-  const F32x16 r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
-  F32x16 p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  const F32x16 y = (p * (r * r) + r + 1.0f) * exp2_whole(n);
-  return if_nan(x, x, y);
+  const F32x16 r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), clamped));
+  F32x16 p = fma(r, splat(1.9875691500e-4f), splat(1.3981999507e-3f));
+  p = fma(p, r, splat(8.3334519073e-3f));
+  p = fma(p, r, splat(4.1665795894e-2f));
+  p = fma(p, r, splat(1.6666665459e-1f));
+  p = fma(p, r, splat(5.0000001201e-1f));
+  return (fma(p, r * r, r) + 1.0f) * exp2_whole(n);
 }
 
 QUIRE_INLINE F32x16 tanh_of(F32x16 x) {

@@ -49,19 +49,34 @@ QUIRE_INLINE void fetch_rows(const Destination& where, int64_t from, int64_t to)
   }
 }
 
-QUIRE_INLINE void fetch_destinations(const Block& block, int64_t from, int64_t to) {
-  from /= block.planes;
-  to = std::min(to, (block.tiles - 1) * block.rows + block.last_rows) / block.planes;
-  fetch_rows<true>(block.out, from, to);
-  fetch_rows<false>(block.residual, from, to);
-}
+// Rows of x from `next` to `end` whose destinations are brought near, `each` at a time.
+struct RowsToFetch {
+  int64_t next;
+  int64_t end;
+  int64_t each;
 
-// `count` steps that prefetch as many bytes of weights as they consume, from `ahead`, and each
-// `rows` rows of the destinations.
+  // Those of `tiles` tiles from `tile` on, shared out over `steps`.
+  static QUIRE_INLINE RowsToFetch of(const Block& block, int64_t tile, int64_t tiles,
+                                     int64_t steps) {
+    const int64_t rows = block.rows / block.planes;
+    const int64_t end = std::min(block.rows_of_x(), (tile + tiles) * rows);
+    return {tile * rows, end, ceil_div(tiles * rows, steps)};
+  }
+
+  QUIRE_INLINE void fetch_some(const Block& block) {
+    const int64_t to = std::min(next + each, end);
+    fetch_rows<true>(block.out, next, to);
+    fetch_rows<false>(block.residual, next, to);
+    next = to;
+  }
+};
+
+// `count` steps that prefetch as many bytes of weights as they consume, from `ahead`, and each some
+// rows of the destinations.
 template <class Product, int kTiles, int kStrips>
-QUIRE_INLINE void stream_steps(const Block& block, Cursor& at, int64_t count, int64_t rows) {
+QUIRE_INLINE void stream_steps(const Block& block, Cursor& at, int64_t count, RowsToFetch rows) {
   for (int64_t i = 0; i < count; ++i) {
-    if (rows > 0) fetch_destinations(block, i * rows, (i + 1) * rows);
+    rows.fetch_some(block);
     prefetch_lines<kStepLines>(at.ahead);
     if constexpr (kStrips == 2) prefetch_lines<kStepLines>(at.ahead + block.strip_bytes);
     step<Product::kInt8, kTiles, kStrips>(at);
@@ -76,13 +91,13 @@ template <class Product, int kTiles, int kStrips>
 void stream(const Block& block) {
   const int64_t steps = block.k / AmxFamily<Product>::kDepth;
   const int64_t ahead = std::min(steps, kAheadSteps);
-  const int64_t rows = ceil_div(kTiles * block.rows, std::max<int64_t>(1, steps - ahead));
+  const auto rows = RowsToFetch::of(block, 0, kTiles, std::max<int64_t>(1, steps - ahead));
   Cursor at{block.x, block.rows * 64, block.tile_bytes, block.weight, block.strip_bytes, nullptr};
   zero_sums<kTiles * kStrips>();
   at.ahead = at.weight + ahead * kStepWeightBytes;
   stream_steps<Product, kTiles, kStrips>(block, at, steps - ahead, rows);
   at.ahead = block.next;
-  stream_steps<Product, kTiles, kStrips>(block, at, ahead, 0);
+  stream_steps<Product, kTiles, kStrips>(block, at, ahead, {});
   store_sums<kTiles * kStrips>(block.sums_of(0, 0),
                                kTiles == 2 ? block.sums_of(0, 1) : block.sums_of(1, 0));
 }
@@ -116,23 +131,63 @@ void stream_int4(const Block& block) {
                                kTiles == 2 ? block.sums_of(0, 1) : block.sums_of(1, 0));
 }
 
-// One or two tiles of rows times one block of K; every step prefetches `lines` cache lines.
-template <bool kInt8, int kTiles, bool kStreamX>
-void pass(const Block& block, int64_t tile, Cursor at, int64_t steps, int64_t lines, bool first) {
+// The scales of a tile's rows of x.
+template <class Product>
+const float* scales_of_x(const Block& block, int64_t tile) {
+  return reinterpret_cast<const float*>(
+      block.x + tile * block.tile_bytes +
+      AmxFamily<Product>::matrix_bytes(block.rows / Product::kPlanes, block.k));
+}
+
+// Finishes the rows of a pair of tiles (or of the last one alone).
+template <class Product>
+void finish_pair(const Block& block, int64_t first) {
+  const int64_t tile_rows = block.rows / Product::kPlanes;
+  for (int64_t tile = first; tile < std::min(first + 2, block.tiles); ++tile) {
+    const int64_t rows = block.rows_of(tile) / Product::kPlanes;
+    float* sums = block.sums_of(0, tile);
+    if constexpr (Product::kInt8) {
+      scale_rows<Product::kPlanes, false>(block, 0, scales_of_x<Product>(block, tile), rows, sums,
+                                          sums);
+    }
+    block.finish(0, tile * tile_rows, rows, sums);
+  }
+}
+
+// A block of K: its weights, and those of the next block.
+struct Slice {
+  const uint8_t* weight;
+  int64_t first_step;
+  int64_t steps;
+  int64_t ahead_lines;  // to be prefetched with every step
+  bool first;
+  bool last;
+};
+
+// One or two tiles of rows times one block of K.
+template <class Product, int kTiles, bool kStreamX>
+void pass(const Block& block, int64_t tile, const Slice& slice, const uint8_t* ahead) {
   float* upper = block.sums_of(0, tile);
   float* lower = block.sums_of(0, tile + kTiles - 1);
-  if (first) {
+  if (slice.first) {
     zero_sums<kTiles>();
   } else {
     load_sums<kTiles>(upper, lower);
   }
-  const int64_t rows = first ? ceil_div(kTiles * block.rows, steps) : 0;
-  const int64_t row0 = tile * block.rows;
-  for (int64_t i = 0; i < steps; ++i) {
-    fetch_destinations(block, row0 + i * rows, row0 + (i + 1) * rows);
-    for (int64_t line = 0; line < lines; ++line, at.ahead += 64)
+  const int64_t x_step = block.rows * 64;
+  Cursor at{block.x + tile * block.tile_bytes + slice.first_step * x_step,
+            x_step,
+            block.tile_bytes,
+            slice.weight,
+            0,
+            ahead};
+  auto rows = slice.last ? RowsToFetch::of(block, tile, kTiles, slice.steps) : RowsToFetch{};
+  for (int64_t i = 0; i < slice.steps; ++i) {
+    step<Product::kInt8, kTiles, 1, kStreamX>(at);
+    rows.fetch_some(block);
+    for (int64_t line = 0; line < slice.ahead_lines; ++line, at.ahead += 64) {
       prefetch_lines<1, Near::kSecondLevel>(at.ahead);
-    step<kInt8, kTiles, 1, kStreamX>(at);
+    }
     at.x += at.x_step;
     at.weight += kStepWeightBytes;
   }
@@ -144,33 +199,32 @@ template <class Product, bool kStreamX>
 void blocked(const Block& block, int64_t block_steps) {
   const int64_t total = block.k / AmxFamily<Product>::kDepth;
   const int64_t passes = ceil_div(block.tiles, 2);
-  const int64_t x_step = block.rows * 64;
+  const int64_t block_bytes = block_steps * kHeldStepBytes<Product>;
   alignas(64) uint8_t expanded[Product::kInt4 ? kBlockSteps * kExpandedSlabBytes : 64];
   for (int64_t done = 0; done < total; done += block_steps) {
-    const int64_t steps = std::min(block_steps, total - done);
     const uint8_t* held = block.weight + done * kHeldStepBytes<Product>;
-    const uint8_t* ahead =
-        done + steps < total ? held + steps * kHeldStepBytes<Product> : block.next;
-    const int64_t lines = ceil_div(block_steps * kHeldStepBytes<Product>, passes * steps * 64);
-    const uint8_t* ahead_end = ahead + block_steps * kHeldStepBytes<Product>;
-    if constexpr (Product::kInt4) expand_slabs(held, steps, expanded);
-    const uint8_t* weight = Product::kInt4 ? expanded : held;
+    Slice slice{held, done, std::min(block_steps, total - done), 0, done == 0, false};
+    slice.last = done + slice.steps == total;
+    const uint8_t* ahead = slice.last ? block.next : held + block_bytes;
+    const uint8_t* ahead_end = ahead + block_bytes;
+    const int64_t lines = ceil_div(block_bytes, passes * slice.steps * 64);
+    if constexpr (Product::kInt4) {
+      expand_slabs(held, slice.steps, expanded);
+      slice.weight = expanded;
+    }
     for (int64_t tile = 0; tile < block.tiles; tile += 2) {
-      const Cursor at{block.x + tile * block.tile_bytes + done * x_step,
-                      x_step,
-                      block.tile_bytes,
-                      weight,
-                      0,
-                      ahead};
-      const int64_t now = ahead < ahead_end ? lines : 0;
+      slice.ahead_lines = ahead < ahead_end ? lines : 0;
       if (tile + 1 < block.tiles) {
-        pass<Product::kInt8, 2, kStreamX>(block, tile, at, steps, now, done == 0);
+        pass<Product, 2, kStreamX>(block, tile, slice, ahead);
       } else {
-        pass<Product::kInt8, 1, kStreamX>(block, tile, at, steps, now, done == 0);
+        pass<Product, 1, kStreamX>(block, tile, slice, ahead);
       }
-      ahead += now * steps * 64;
+      ahead += slice.ahead_lines * slice.steps * 64;
+      // One pair late: its sums are in memory by now, and near.
+      if (slice.last && tile > 0) finish_pair<Product>(block, tile - 2);
     }
   }
+  finish_pair<Product>(block, (passes - 1) * 2);
 }
 
 template <class Product>
@@ -265,9 +319,8 @@ void AmxFamily<Product>::end() {
 
 template <class Product>
 void AmxFamily<Product>::multiply(const Block& block) {
-  if (block.tiles > 2) {
-    many_tiles<Product>(block);
-  } else if (block.tiles == 2) {
+  if (block.tiles > 2) return many_tiles<Product>(block);
+  if (block.tiles == 2) {
     few_tiles<Product, 2, 1>(block);
   } else if (block.strips == 2) {
     few_tiles<Product, 1, 2>(block);
@@ -275,11 +328,10 @@ void AmxFamily<Product>::multiply(const Block& block) {
     few_tiles<Product, 1, 1>(block);
   }
   if constexpr (Product::kInt8) {
-    scale_sums<kPlanes, false>(block, [&](int64_t tile) {
-      return reinterpret_cast<const float*>(block.x + tile * block.tile_bytes +
-                                            matrix_bytes(block.rows / kPlanes, block.k));
-    });
+    scale_sums<kPlanes, false>(block,
+                               [&](int64_t tile) { return scales_of_x<Product>(block, tile); });
   }
+  block.finish();
 }
 
 template struct AmxFamily<AmxBf16>;

@@ -1,9 +1,11 @@
-// The epilogue of a product; see epilogue.h.
-#include "linear/epilogue.h"
-
+// From raw sums to outputs: scale, bias, activation, gate, residual, rounding.
+//
+// Called by the families while the sums are still in the nearest cache. One function serves every
+// row of every product, so that an element goes through the same operations always.
 #include <algorithm>
 
 #include "linear/activation.h"
+#include "linear/family.h"
 #include "linear/simd.h"
 
 namespace quire::gemm {
@@ -26,49 +28,67 @@ QUIRE_INLINE void store_columns(T* p, V v, int64_t columns) {
   std::copy_n(padded, std::max<int64_t>(columns, 0), p);
 }
 
-// Adds the residual and writes one vector of outputs, `columns` of which exist.
-QUIRE_INLINE void write(const LinearArgs& args, int64_t row, int64_t column, int64_t columns,
-                        F32x16 value) {
-  if (args.residual != nullptr) {
-    value += load_columns(args.residual + row * args.residual_stride + column, columns);
-  }
-  const int64_t at = row * args.out_stride + column;
-  if (args.out_dtype == DType::kF32) {
-    store_columns(static_cast<float*>(args.out) + at, value, columns);
-  } else {
-    store_columns(static_cast<uint16_t*>(args.out) + at, f32_to_bf16(value), columns);
-  }
-}
-
 struct StripPlace {
   int64_t column;   // first output column of the strip
   int64_t columns;  // outputs that exist from there on
   F32x16 bias[2];
 };
 
-template <Activation kind>
-void finish_plain(const LinearArgs& args, const StripPlace& place, int64_t row0, int64_t rows,
-                  const float* sums) {
-  const F32x16 scale = splat(args.scale);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int half = 0; half < 2; ++half) {
-      const int64_t columns = place.columns - half * kHalfStrip;
-      if (columns <= 0) break;
-      const F32x16 sum = load<F32x16>(sums + r * kStripColumns + half * kHalfStrip);
-      write(args, row0 + r, place.column + half * kHalfStrip, columns,
-            activate<kind>(sum * scale + place.bias[half]));
+// The outputs of a strip from one row on. Copied out of the arguments, so that the compiler knows
+// that writing outputs does not change them.
+template <class Out>
+class Outputs {
+ public:
+  Outputs(const LinearArgs& args, const StripPlace& place, int64_t row0)
+      : out_(static_cast<Out*>(args.out) + row0 * args.out_stride + place.column),
+        stride_(args.out_stride),
+        residual_(args.residual ? args.residual + row0 * args.residual_stride + place.column
+                                : nullptr),
+        residual_stride_(args.residual_stride),
+        columns_(place.columns) {}
+
+  // Adds the residual and writes one vector from column `at` of the strip on, as far as columns
+  // exist.
+  QUIRE_INLINE void write(int64_t row, int64_t at, F32x16 value) const {
+    const int64_t columns = columns_ - at;
+    if (residual_) value += load_columns(residual_ + row * residual_stride_ + at, columns);
+    Out* to = out_ + row * stride_ + at;
+    if constexpr (sizeof(Out) == 4) {
+      store_columns(to, value, columns);
+    } else {
+      store_columns(to, f32_to_bf16(value), columns);
     }
+  }
+
+ private:
+  Out* const out_;
+  const int64_t stride_;
+  const float* const residual_;
+  const int64_t residual_stride_;
+  const int64_t columns_;
+};
+
+template <Activation kind, class Out>
+void finish_plain(float factor, const StripPlace place, const Outputs<Out> outputs, int64_t rows,
+                  const float* sums) {
+  const F32x16 scale = splat(factor);
+  const bool both = place.columns > kHalfStrip;
+  for (int64_t r = 0; r < rows; ++r, sums += kStripColumns) {
+    outputs.write(r, 0, activate<kind>(load<F32x16>(sums) * scale + place.bias[0]));
+    if (!both) continue;
+    const F32x16 second = load<F32x16>(sums + kHalfStrip);
+    outputs.write(r, kHalfStrip, activate<kind>(second * scale + place.bias[1]));
   }
 }
 
-template <Activation kind>
-void finish_glu(const LinearArgs& args, const StripPlace& place, int64_t row0, int64_t rows,
+template <Activation kind, class Out>
+void finish_glu(float factor, const StripPlace place, const Outputs<Out> outputs, int64_t rows,
                 const float* sums) {
-  const F32x16 scale = splat(args.scale);
-  for (int64_t r = 0; r < rows; ++r) {
-    const F32x16 gate = load<F32x16>(sums + r * kStripColumns) * scale + place.bias[0];
-    const F32x16 up = load<F32x16>(sums + r * kStripColumns + kHalfStrip) * scale + place.bias[1];
-    write(args, row0 + r, place.column, place.columns, activate<kind>(gate) * up);
+  const F32x16 scale = splat(factor);
+  for (int64_t r = 0; r < rows; ++r, sums += kStripColumns) {
+    const F32x16 gate = load<F32x16>(sums) * scale + place.bias[0];
+    const F32x16 up = load<F32x16>(sums + kHalfStrip) * scale + place.bias[1];
+    outputs.write(r, 0, activate<kind>(gate) * up);
   }
 }
 
@@ -85,32 +105,50 @@ StripPlace place_of(const LinearArgs& args, int64_t strip) {
   return place;
 }
 
-template <Activation kind>
-void finish(const LinearArgs& args, int64_t strip, int64_t row0, int64_t rows, const float* sums) {
+template <Activation kind, class Out>
+void finish_as(const LinearArgs& args, int64_t strip, int64_t row0, int64_t rows,
+               const float* sums) {
   const StripPlace place = place_of(args, strip);
+  const Outputs<Out> outputs(args, place, row0);
   if (args.weight->glu) {
-    finish_glu<kind>(args, place, row0, rows, sums);
+    finish_glu<kind>(args.scale, place, outputs, rows, sums);
   } else {
-    finish_plain<kind>(args, place, row0, rows, sums);
+    finish_plain<kind>(args.scale, place, outputs, rows, sums);
+  }
+}
+
+template <Activation kind>
+void finish_rows(const LinearArgs& args, int64_t strip, int64_t row0, int64_t rows,
+                 const float* sums) {
+  if (args.out_dtype == DType::kF32) {
+    finish_as<kind, float>(args, strip, row0, rows, sums);
+  } else {
+    finish_as<kind, uint16_t>(args, strip, row0, rows, sums);
   }
 }
 
 }  // namespace
 
-void finish_strip(const LinearArgs& args, int64_t strip, int64_t row0, int64_t rows,
-                  const float* sums) {
-  switch (args.activation) {
+void Block::finish(int64_t strip, int64_t row, int64_t count, const float* of_rows) const {
+  const int64_t at = first_strip + strip;
+  const int64_t row0 = first_row + row;
+  switch (args->activation) {
     case Activation::kNone:
-      return finish<Activation::kNone>(args, strip, row0, rows, sums);
+      return finish_rows<Activation::kNone>(*args, at, row0, count, of_rows);
     case Activation::kSilu:
-      return finish<Activation::kSilu>(args, strip, row0, rows, sums);
+      return finish_rows<Activation::kSilu>(*args, at, row0, count, of_rows);
     case Activation::kGelu:
-      return finish<Activation::kGelu>(args, strip, row0, rows, sums);
+      return finish_rows<Activation::kGelu>(*args, at, row0, count, of_rows);
     case Activation::kGeluTanh:
-      return finish<Activation::kGeluTanh>(args, strip, row0, rows, sums);
+      return finish_rows<Activation::kGeluTanh>(*args, at, row0, count, of_rows);
     case Activation::kRelu:
-      return finish<Activation::kRelu>(args, strip, row0, rows, sums);
+      return finish_rows<Activation::kRelu>(*args, at, row0, count, of_rows);
   }
+}
+
+void Block::finish() const {
+  const int64_t strip_sums = tiles * (rows / planes) * kStripColumns;
+  for (int64_t s = 0; s < strips; ++s) finish(s, 0, rows_of_x(), sums + s * strip_sums);
 }
 
 }  // namespace quire::gemm

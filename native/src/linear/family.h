@@ -10,10 +10,10 @@
 //   strips_at_once(rows, tiles)   strips the family likes to stream together
 //   pack_tile(...)      brings rows of x into the order of its micro-kernel
 //   begin(rows), end()  around all multiply() calls of one worker in one product
-//   multiply(block)     raw float32 sums of a block of rows with a few strips of the weight
+//   multiply(block)     the products of a block of rows with a few strips of the weight; every row
+//                       of x goes through block.finish() once
 //
-// Where kPlanes > 1, the rows of a Block are those of the micro-kernel; the sums that multiply()
-// leaves are those of the rows of x, closely packed.
+// Where kPlanes > 1, the rows of a Block are those of the micro-kernel.
 //
 // A strip is 32 output columns, stored whole for all K: [k_padded / kGroup][32][kGroup] elements,
 // kGroup = 4 for int8, 2 for bf16 and 1 for float32; 4-bit weights lie as int4_weights.h says and
@@ -67,9 +67,13 @@ struct Destination {
   int64_t bytes;         // of a row; 0: nothing
 };
 
-// The work of one multiply(): sums[strip][tile][row][32] = x tiles * strips.
+// The work of one multiply(): x tiles * strips. The sums have room in `sums`, as
+// [strip][tile][row][32].
 struct Block {
-  const uint8_t* x;  // first packed tile; the next tile_bytes further
+  const LinearArgs* args;
+  int64_t first_row;    // of x
+  int64_t first_strip;  // of the weight
+  const uint8_t* x;     // first packed tile; the next tile_bytes further
   int64_t tile_bytes;
   int64_t tiles;
   int64_t rows;       // of every tile but the last
@@ -91,6 +95,12 @@ struct Block {
     return sums + (strip * tiles + tile) * rows * kStripColumns;
   }
   int64_t rows_of(int64_t tile) const { return tile + 1 < tiles ? rows : last_rows; }
+  int64_t rows_of_x() const { return ((tiles - 1) * rows + last_rows) / planes; }
+
+  // Makes outputs of the sums of `count` rows of x from the block's row `row` on, [count][32].
+  void finish(int64_t strip, int64_t row, int64_t count, const float* of_rows) const;
+  // All of them, with `sums` as [strip][row of x][32].
+  void finish() const;
 };
 
 }  // namespace quire::gemm

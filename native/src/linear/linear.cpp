@@ -1,4 +1,4 @@
-// The product as the pool runs it: pack x, share the strips, finish them.
+// The product as the pool runs it: pack x, share the strips.
 //
 // x is packed once into the shared scratch. Then units of work are handed out dynamically: a few
 // strips of the weight times a block of rows, the block low enough that its packed x stays in a
@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-#include "linear/epilogue.h"
+#include "linear/families.h"
 #include "linear/layout.h"
 
 namespace quire {
@@ -18,6 +18,9 @@ namespace gemm {
 namespace {
 
 constexpr int64_t kMaxBlockRows = 512;
+// Two lines: one brings its neighbour along.
+constexpr int64_t kSharedBytes = 128;
+
 constexpr int64_t kSumsFloats = kMaxBlockRows * kStripColumns;
 
 // Five eighths of the second-level cache: the rest is for weights and sums.
@@ -28,6 +31,8 @@ int64_t packed_x_budget() {
   }();
   return bytes;
 }
+
+int64_t size_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 // How one product is cut into units of work.
 template <class Family>
@@ -41,6 +46,7 @@ struct Plan {
   int64_t strip_bytes;
   int64_t group;  // strips in one unit
   int64_t groups;
+  int64_t span;  // units that a worker takes at once: neighbours, which share lines of the output
 
   Plan(const LinearArgs& args, int workers) : tiling(args.m, Family::kMaxTileRows) {
     const Layout layout = layout_of(args.weight->format);
@@ -51,11 +57,15 @@ struct Plan {
     group = std::min(Family::strips_at_once(tiling.rows, tiling.tiles),
                      std::max<int64_t>(1, strips / (4 * workers)));
     groups = ceil_div(strips, group);
+    // Even numbers of tiles: families take two at once.
     const int64_t most =
         std::min(kMaxBlockRows / (tiling.rows * Family::kPlanes), packed_x_budget() / tile_bytes);
-    blocks = ceil_div(tiling.tiles, std::max<int64_t>(most, 2));
-    block_tiles = ceil_div(tiling.tiles, blocks);
+    blocks = ceil_div(tiling.tiles, std::max<int64_t>(most / 2 * 2, 2));
+    block_tiles = round_up(ceil_div(tiling.tiles, blocks), 2);
     blocks = ceil_div(tiling.tiles, block_tiles);
+    const int64_t columns = group * (args.weight->glu ? kHalfStrip : kStripColumns);
+    span = std::clamp<int64_t>(units() / (8 * workers), 1,
+                               ceil_div(kSharedBytes, columns * size_of(args.out_dtype)));
   }
 
   int64_t units() const { return blocks * groups; }
@@ -77,8 +87,6 @@ const uint8_t* weight_of(const LinearArgs& args, const Plan<Family>& plan, int64
          unit % plan.groups * plan.group * plan.strip_bytes;
 }
 
-int64_t size_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
-
 Destination destination(const void* data, int64_t stride, int64_t element, int64_t row,
                         int64_t column, int64_t columns) {
   if (data == nullptr) return {nullptr, 0, 0};
@@ -91,7 +99,11 @@ void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, in
               bool x_is_near, float* sums) {
   const int64_t tile0 = unit / plan.groups * plan.block_tiles;
   const int64_t strip0 = unit % plan.groups * plan.group;
+  const int64_t row = tile0 * plan.tiling.rows;
   Block block;
+  block.args = &args;
+  block.first_row = row;
+  block.first_strip = strip0;
   block.x = static_cast<const uint8_t*>(args.scratch) + tile0 * plan.tile_bytes;
   block.tile_bytes = plan.tile_bytes;
   block.tiles = std::min(plan.block_tiles, plan.tiling.tiles - tile0);
@@ -108,29 +120,40 @@ void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, in
   block.sums = sums;
   block.x_is_near = x_is_near;
   const int64_t width = args.weight->glu ? kHalfStrip : kStripColumns;
-  const int64_t row = tile0 * plan.tiling.rows;
   block.out = destination(args.out, args.out_stride, size_of(args.out_dtype), row, strip0 * width,
                           width * block.strips);
   const void* residual = args.residual == args.out ? nullptr : args.residual;
   block.residual =
       destination(residual, args.residual_stride, 4, row, strip0 * width, width * block.strips);
   Family::multiply(block);
-  const int64_t rows = ((block.tiles - 1) * block.rows + block.last_rows) / Family::kPlanes;
-  const int64_t strip_sums = block.tiles * plan.tiling.rows * kStripColumns;
-  for (int64_t s = 0; s < block.strips; ++s) {
-    finish_strip(args, strip0 + s, row, rows, sums + s * strip_sums);
-  }
 }
+
+// The units of one worker, one after the other.
+class Units {
+ public:
+  Units(Worker& worker, int64_t span) : worker_(worker), span_(span) {}
+
+  int64_t next() {
+    if (unit_ % span_ == 0) unit_ = worker_.grab() * span_;
+    return unit_++;
+  }
+
+ private:
+  Worker& worker_;
+  const int64_t span_;
+  int64_t unit_ = 0;
+};
 
 template <class Family>
 void multiply(const LinearArgs& args, const Plan<Family>& plan, Worker& worker) {
-  int64_t unit = worker.grab();
+  Units units(worker, plan.span);
+  int64_t unit = units.next();
   if (unit >= plan.units()) return;
   alignas(64) float sums[kSumsFloats];
   int64_t previous_rows = -1;
   Family::begin(plan.tiling.rows);
   while (unit < plan.units()) {
-    const int64_t next = worker.grab();
+    const int64_t next = units.next();
     const int64_t rows = unit / plan.groups;
     run_unit(args, plan, unit, next, rows == previous_rows, sums);
     previous_rows = rows;

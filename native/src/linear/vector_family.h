@@ -213,6 +213,7 @@ struct VectorFamily {
                                               units_bytes(block.rows / kPlanes, block.k));
       });
     }
+    block.finish();
   }
 
  private:
