@@ -17,6 +17,8 @@
 
 namespace quire {
 
+constexpr int kQueriesAhead = 16;  // rows of q that are on their way while one is converted
+
 template <class Kernel>
 class Attend {
  public:
@@ -101,8 +103,13 @@ class Attend {
   void load_queries() {
     const int64_t head_dim = kv_.layout.head_dim;
     const int rows = static_cast<int>(round_up(item_->num_rows, 16));
+    const int64_t row_bytes = head_dim * (op_.q.dtype == QUIRE_F32 ? 4 : 2);
     for (int r = 0; r < rows; ++r) {
       Elem* out = reinterpret_cast<Elem*>(space_.q) + r * dim_;
+      // Rows lie too far apart for the hardware to guess the next.
+      if (const int ahead = r + kQueriesAhead; ahead < item_->num_rows) {
+        fetch_lines(step_.row(op_.q, token(ahead)) + query_head(ahead) * row_bytes, row_bytes);
+      }
       const bool real = r < item_->num_rows;
       const uint8_t* q = real ? step_.row(op_.q, token(r)) : nullptr;
       const int64_t first = real ? query_head(r) * head_dim : 0;

@@ -44,12 +44,6 @@ struct ChunkView {
   int key_slots;
 };
 
-// Brings a piece of a group into the second-level cache. Small pieces between the arithmetic keep
-// memory busy all the time: a long run of fetches only waits for itself.
-QUIRE_INLINE void fetch_lines(const uint8_t* from, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
-}
-
 // Two neighbours of the summed dimension, for a register of columns: they meet kUnits broadcasts of
 // a row's numbers.
 using gemm::fused;

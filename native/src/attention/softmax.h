@@ -43,32 +43,47 @@ constexpr float kLog2E = 1.44269504088896341f;
 QUIRE_INLINE void store_element(float* out, F32x16 v) { gemm::store(out, v); }
 QUIRE_INLINE void store_element(uint16_t* out, F32x16 v) { gemm::store(out, to_bf16(v)); }
 
+// Two neighbouring vectors of places: the tokens of one step of the second product.
+constexpr int kPair = 2 * kLanes;
+
+struct VectorPair {
+  F32x16 first;
+  F32x16 second;
+};
+
+QUIRE_INLINE void store_pair(float* out, VectorPair v) {
+  gemm::store(out, v.first);
+  gemm::store(out + kLanes, v.second);
+}
+QUIRE_INLINE void store_pair(uint16_t* out, VectorPair v) {
+#if defined(__AVX512BF16__)
+  gemm::store(out, _mm512_cvtne2ps_pbh((__m512)v.second, (__m512)v.first));
+#else
+  gemm::store(out, to_bf16(v.first));
+  gemm::store(out + kLanes, to_bf16(v.second));
+#endif
+}
+
+// 2^x as a weight of this type.
+QUIRE_INLINE F32x16 weight_of(F32x16 x, const float*) { return exp2_nonpositive(x); }
+QUIRE_INLINE F32x16 weight_of(F32x16 x, const uint16_t*) { return exp2_for_bf16(x); }
+
 // The places of a chunk that a row sees, both ends included.
 struct Visible {
   int low;
   int high;
 
-  // Calls f(i, scores i .. i + 15) for every vector that holds a visible place; places out of sight
-  // are at minus infinity.
-  template <class F>
-  QUIRE_INLINE void each(const float* scores, F f) const {
-    int i = low / kLanes * kLanes;
-    if (i < low) {
-      f(i, masked(scores, i, kOutOfSight));
-      i += kLanes;
-    }
-    for (; i + kLanes - 1 <= high; i += kLanes) f(i, load_f32(scores + i));
-    if (i <= high) f(i, masked(scores, i, kOutOfSight));
-  }
+  int first_pair() const { return low / kPair * kPair; }
+  int behind_pairs() const { return high / kPair * kPair + kPair; }
 
-  // Values i .. i + 15, those of places out of sight replaced: they may be no numbers.
-  QUIRE_INLINE F32x16 at(const float* values, int i, float outside) const {
-    return i >= low && i + kLanes - 1 <= high ? load_f32(values + i) : masked(values, i, outside);
+  // Values i .. i + 31, those of places out of sight replaced: they may be no numbers.
+  QUIRE_INLINE VectorPair at(const float* values, int i, float outside) const {
+    if (i >= low && i + kPair - 1 <= high)
+      return {load_f32(values + i), load_f32(values + i + kLanes)};
+    return {masked(values, i, outside), masked(values, i + kLanes, outside)};
   }
 
  private:
-  static constexpr float kOutOfSight = -std::numeric_limits<float>::infinity();
-
   F32x16 masked(const float* values, int i, float outside) const {
     const I32x16 place = gemm::lane_numbers() + i;
     const I32x16 seen = (place >= low) & (place <= high);
@@ -105,7 +120,7 @@ struct RowState {
 
 // Turns one row's scores of a chunk into weights 2^(score - maximum), times V's scales. `place` is
 // the row's position relative to the chunk's first. Weights in [begin, end) that the row does not
-// see become 0.
+// see become 0; both are multiples of kPair.
 template <class Elem>
 RowState softmax_row(const ScoreRule& rule, const TokenScales& scales, int head, int64_t place,
                      int begin, int end, float* scores, Elem* weights) {
@@ -122,22 +137,33 @@ RowState softmax_row(const ScoreRule& rule, const TokenScales& scales, int head,
     bend_scores(rule, head, place, seen, scores);
     factor = kLog2E;
   }
-  F32x16 largest = splat(-std::numeric_limits<float>::infinity());
-  seen.each(scores, [&](int, F32x16 score) { largest = maximum(largest, score); });
-  const float maximum = max_lanes(largest) * factor;
+  constexpr float kOutOfSight = -std::numeric_limits<float>::infinity();
+  const int first = seen.first_pair();
+  const int behind = seen.behind_pairs();
+  VectorPair largest = {splat(kOutOfSight), splat(kOutOfSight)};
+  for (int i = first; i < behind; i += kPair) {
+    const VectorPair score = seen.at(scores, i, kOutOfSight);
+    largest = {gemm::maximum(largest.first, score.first),
+               gemm::maximum(largest.second, score.second)};
+  }
+  const float maximum = max_lanes(gemm::maximum(largest.first, largest.second)) * factor;
   const F32x16 scale = splat(factor);
   const F32x16 shift = splat(-maximum);
-  F32x16 sum = {};
-  seen.each(scores, [&](int i, F32x16 score) {
-    const F32x16 weight = exp2_nonpositive(fma(score, scale, shift));
-    sum = sum + weight;
-    store_element(weights + i, scales.values ? weight * seen.at(scales.values, i, 0.0f) : weight);
-  });
-  const int first = seen.low / kLanes * kLanes;
-  const int behind = seen.high / kLanes * kLanes + kLanes;
-  if (begin < first) std::fill(weights + begin, weights + first, Elem{0});
-  if (behind < end) std::fill(weights + behind, weights + end, Elem{0});
-  return {maximum, sum_lanes(sum)};
+  VectorPair sum = {};
+  for (int i = first; i < behind; i += kPair) {
+    const VectorPair score = seen.at(scores, i, kOutOfSight);
+    VectorPair weight = {weight_of(fma(score.first, scale, shift), weights),
+                         weight_of(fma(score.second, scale, shift), weights)};
+    sum = {sum.first + weight.first, sum.second + weight.second};
+    if (scales.values) {
+      const VectorPair of_values = seen.at(scales.values, i, 0.0f);
+      weight = {weight.first * of_values.first, weight.second * of_values.second};
+    }
+    store_pair(weights + i, weight);
+  }
+  std::fill(weights + begin, weights + first, Elem{0});
+  std::fill(weights + behind, weights + end, Elem{0});
+  return {maximum, sum_lanes(sum.first + sum.second)};
 }
 
 // Adds one chunk's results to what came before it: rows r0 .. r0 + rows - 1 of `states` and
