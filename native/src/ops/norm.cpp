@@ -41,6 +41,8 @@ void norm_rows(const Step& step, const quire_norm& op, Span span) {
   const int64_t dim = op.x.dim;
   for (int64_t r = span.first; r < span.last; ++r) {
     const uint8_t* x = step.row(op.x, r);
+    // The hardware does not look beyond the page, which may be a row.
+    if (r + 1 < span.last) fetch_lines(step.row(op.x, r + 1), step.row_bytes(op.x));
     const Moments m = op.kind == QUIRE_NORM_RMS ? rms_moments(x, op.x.dtype, dim, op.eps)
                                                 : layer_moments(x, op.x.dtype, dim, op.eps);
     for (int64_t i = 0; i < dim; i += kLanes) {

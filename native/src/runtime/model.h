@@ -85,6 +85,9 @@ struct Step {
     const int64_t item = view.dtype == QUIRE_F32 ? 4 : 2;
     return model.workspace.data() + view.offset + r * view.stride * item;
   }
+  int64_t row_bytes(const quire_view& view) const {
+    return view.dim * int64_t{view.dtype == QUIRE_F32 ? 4 : 2};
+  }
   float* f32_row(const quire_view& view, int64_t r) const {
     return reinterpret_cast<float*>(row(view, r));
   }
