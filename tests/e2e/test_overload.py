@@ -1,5 +1,5 @@
-"""Requests that come faster than they can be served: those let in wait no longer than a reply
-takes, the others are told at once, and afterwards nothing is left of it."""
+"""Requests that come faster than they can be served: those let in wait little longer than they
+would at the rate that can be served, the others are told at once, and nothing is left of it."""
 
 from __future__ import annotations
 
@@ -73,9 +73,7 @@ def test_five_times_the_capacity(start_server: StartServer) -> None:
         server.until(lambda: open_files(server) <= files + 2)
         resident.append(resident_mib(server))
         print(f"  1x: {once}\n  5x: {over}\n  resident: {resident[-1]:.0f} MiB")
-        # As many as can run are let in, and more while they wait no longer than replies take.
-        fair_s = max(1.0, over.reply_s, MAX_NUM_SEQS / over.requests_per_s)
-        assert over.ttft_s(99) < 1.5 * fair_s
+        assert over.ttft_s(99) < 2 * max(0.5, once.ttft_s(99))
         assert over.refusal_s(99) < 0.5
     assert resident[-1] < 1.05 * resident[0]
     assert num_threads(server) <= threads + 2

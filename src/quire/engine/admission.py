@@ -18,10 +18,10 @@ _BURST_S = 0.25
 """Work on the event loop that a burst may take: some hundreds of requests are taken in so long."""
 _CALM = 1 / 8
 """A server is calm while it has less than this share of the requests that it can run."""
-_SHORTEST_WAIT_S = 1.0
+_SHORTEST_WAIT_S = 0.25
+"""A wait that is always fair."""
 _SHARE_OF_REPLY = 1 / 8
-"""A wait for the first token is fair if it adds no more than this to a reply, or is as short as
-the shortest."""
+"""A longer wait for the first token is fair if it adds no more than this to a reply."""
 _PACE_MEMORY_S = 3.0
 
 
