@@ -33,7 +33,7 @@ ByteScale byte_scale(const float* row, int64_t dim) {
   return {top / 127.0f + bad, top >= kSmallest && bad == 0.0f ? 127.0f / top : 0.0f};
 }
 
-QUIRE_INLINE I32x16 bytes_of(const float* row, int64_t i, float inverse) {
+QUIRE_INLINE I32x16 integers(const float* row, int64_t i, float inverse) {
   return gemm::convert<I32x16>(gemm::round_whole(load_f32(row + i) * inverse));
 }
 
@@ -56,7 +56,7 @@ void write_byte_keys(const KvLayout& layout, uint8_t* group, int place, int coun
     const ByteScale scale = byte_scale(rows[t], layout.padded_dim);
     auto* out = reinterpret_cast<int8_t*>(quads[t]);
     for (int64_t d = 0; d < layout.padded_dim; d += kLanes) {
-      gemm::store_bytes(out + d, bytes_of(rows[t], d, scale.inverse));
+      gemm::store(out + d, gemm::bytes_of(integers(rows[t], d, scale.inverse)));
     }
     scales_of(layout, group)[place + t] = scale.scale;
   }
@@ -80,7 +80,7 @@ void write_byte_values(const KvLayout& layout, uint8_t* group, int place, int co
       U32x16 all = gemm::load<U32x16>(out + d);
       for (int t = begin; t < end; ++t) {
         const int shift = 8 * ((place + t) % 4);
-        const U32x16 byte = gemm::as<U32x16>(bytes_of(rows[t], d, inverse[t])) & 0xffu;
+        const U32x16 byte = gemm::as<U32x16>(integers(rows[t], d, inverse[t])) & 0xffu;
         all = (all & ~(0xffu << shift)) | byte << shift;
       }
       gemm::store(out + d, all);

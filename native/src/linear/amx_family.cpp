@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "linear/amx_steps.h"
+#include "linear/fetch.h"
 #include "linear/int4_weights.h"
 #include "linear/int8_sums.h"
 #include "linear/x_chunk.h"
@@ -34,21 +35,6 @@ constexpr int64_t kAheadSlabs = 8;
 template <class Product>
 constexpr int64_t kHeldStepBytes = Product::kInt4 ? kSlabBytes : kStepWeightBytes;
 
-// Brings rows [from, to) of a destination near, to be written or only read.
-template <bool kToWrite>
-QUIRE_INLINE void fetch_rows(const Destination& where, int64_t from, int64_t to) {
-  for (int64_t row = from; row < to; ++row) {
-    const uint8_t* line = where.first + row * where.row_bytes;
-    for (int64_t at = 0; at < where.bytes; at += 64) {
-      if constexpr (kToWrite) {
-        asm volatile("prefetchw %0" : : "m"(line[at]));
-      } else {
-        prefetch_lines<1>(line + at);
-      }
-    }
-  }
-}
-
 // Rows of x from `next` to `end` whose destinations are brought near, `each` at a time.
 struct RowsToFetch {
   int64_t next;
@@ -65,8 +51,7 @@ struct RowsToFetch {
 
   QUIRE_INLINE void fetch_some(const Block& block) {
     const int64_t to = std::min(next + each, end);
-    fetch_rows<true>(block.out, next, to);
-    fetch_rows<false>(block.residual, next, to);
+    fetch_destinations(block, next, to);
     next = to;
   }
 };

@@ -45,11 +45,8 @@ struct Int8Product : QuantisedX<kPlanes> {
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,
                        uint32_t (*out)[kChunk]) {
     int8_t planes[kPlanes][kChunk];
-    quantise_chunk<kPlanes>(x, row, k, count, inverse, planes);
-    for (int p = 0; p < kPlanes; ++p) {
-      for (int64_t i = 0; i < kChunk; ++i) planes[p][i] = static_cast<int8_t>(planes[p][i] ^ 0x80);
-      std::memcpy(out[p], planes[p], kChunk);
-    }
+    quantise_chunk<kPlanes, true>(x, row, k, count, inverse, planes);
+    for (int p = 0; p < kPlanes; ++p) std::memcpy(out[p], planes[p], kChunk);
   }
 };
 #else

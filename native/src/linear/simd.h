@@ -99,17 +99,21 @@ QUIRE_INLINE U16x16 f32_to_bf16(F32x16 v) {
 #endif
 }
 
+typedef int8_t I8x16 __attribute__((vector_size(16)));
+
 // Whole numbers from -128 to 127, a byte each.
-QUIRE_INLINE void store_bytes(int8_t* out, I32x16 v) {
+QUIRE_INLINE I8x16 bytes_of(I32x16 v) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   // Packing goes by halves of a register: words 0-3, 8-11 and 4-7, 12-15 come to lie side by side.
   const __m256i words = _mm256_packs_epi32((__m256i)v.low, (__m256i)v.high);
   const __m128i first = _mm256_castsi256_si128(words);
   const __m128i second = _mm256_extracti128_si256(words, 1);
   const __m128i bytes = _mm_packs_epi16(first, second);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm_shuffle_epi32(bytes, 0xd8));
+  return (I8x16)_mm_shuffle_epi32(bytes, 0xd8);
 #else
-  store(out, convert<LanesOf<int8_t, kLanes>::Type>(v));
+  I8x16 bytes;
+  store(&bytes, convert<LanesOf<int8_t, kLanes>::Type>(v));
+  return bytes;
 #endif
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "linear/family.h"
+#include "linear/fetch.h"
 #include "linear/int4_weights.h"
 #include "linear/int8_products.h"
 #include "linear/int8_sums.h"
@@ -107,7 +108,8 @@ void micro_kernel(const MicroArgs& args) {
 
 // All 32 columns of one strip or several, in as many column blocks as the registers ask for.
 template <class Product, int kRows>
-void multiply_rows(MicroArgs args, int64_t strips) {
+void multiply_rows(const MicroArgs& all, int64_t strips) {
+  MicroArgs args = all;
   if constexpr (kRows > kWideRows) {
     for (int c = 0; c < kStripColumns; c += kTallColumns) {
       micro_kernel<Product, kRows, kTallColumns, 1>(args);
@@ -116,7 +118,7 @@ void multiply_rows(MicroArgs args, int64_t strips) {
     }
   } else {
     constexpr int kMost = static_cast<int>(strips_for_rows(kRows));
-    if (strips == kMost) return micro_kernel<Product, kRows, 32, kMost>(args);
+    if (strips == kMost) return micro_kernel<Product, kRows, 32, kMost>(all);
     for (int64_t s = 0; s < strips; ++s) {
       micro_kernel<Product, kRows, 32, 1>(args);
       args.weight += args.strip_bytes;
@@ -128,7 +130,7 @@ void multiply_rows(MicroArgs args, int64_t strips) {
 template <class Product, size_t... kRows>
 void dispatch_rows(int64_t rows, const MicroArgs& args, int64_t strips,
                    std::index_sequence<kRows...>) {
-  using Function = void (*)(MicroArgs, int64_t);
+  using Function = void (*)(const MicroArgs&, int64_t);
   static constexpr Function kTable[] = {multiply_rows<Product, static_cast<int>(kRows) + 1>...};
   kTable[rows - 1](args, strips);
 }
@@ -240,6 +242,10 @@ struct VectorFamily {
     const int64_t steps = part.depth / Product::kDepth;
     for (int64_t tile = 0; tile < block.tiles; ++tile) {
       const int64_t rows = block.rows_of(tile);
+      if (part.k == 0) {
+        const int64_t first = tile * block.rows / block.planes;
+        fetch_destinations(block, first, first + rows / block.planes);
+      }
       const auto* x = reinterpret_cast<const uint32_t*>(block.x + tile * block.tile_bytes);
       const MicroArgs args{x + part.k / Product::kDepth * Product::kUnits * rows,
                            part.weight,

@@ -55,21 +55,22 @@ inline RowScale row_scale(const Rows& x, int64_t row, float limit) {
   return {top / limit + bad, top > 0.0f && bad == 0.0f ? limit / top : 0.0f};
 }
 
-// One chunk as signed bytes: value / scale, or for two planes high * 256 + low.
-template <int kPlanes>
+// One chunk as signed bytes: value / scale, or for two planes high * 256 + low. kShifted adds 128.
+template <int kPlanes, bool kShifted = false>
 QUIRE_INLINE void quantise_chunk(const Rows& x, int64_t row, int64_t k, int64_t count,
                                  float inverse, int8_t (*planes)[kChunk]) {
+  constexpr int8_t kFlip = kShifted ? -128 : 0;
   float chunk[kChunk];
   read_chunk(x, row, k, count, chunk);
   for (int64_t i = 0; i < kChunk; i += kLanes) {
     const F32x16 scaled = round_whole(load<F32x16>(chunk + i) * inverse);
     const I32x16 whole = convert<I32x16>(scaled);
     if constexpr (kPlanes == 1) {
-      store_bytes(planes[0] + i, whole);
+      store(planes[0] + i, bytes_of(whole) ^ kFlip);
     } else {
       const I32x16 high = (whole + 128) >> 8;
-      store_bytes(planes[0] + i, high);
-      store_bytes(planes[1] + i, whole - high * 256);
+      store(planes[0] + i, bytes_of(high) ^ kFlip);
+      store(planes[1] + i, bytes_of(whole - high * 256) ^ kFlip);
     }
   }
 }
