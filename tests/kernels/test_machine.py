@@ -46,10 +46,19 @@ def test_no_quota_and_nonsense(tmp_path: Path) -> None:
     assert cgroup(tmp_path, files, "0::/../../escape\n") is None
 
 
-def test_a_quota_is_rounded_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_cpu_may_be_worth_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QUIRE_THREADS", raising=False)
     monkeypatch.setattr(machine, "allowed_cpus", lambda: 8)
-    for quota, threads in ((None, 8), (0.5, 1), (1.5, 1), (2.9, 2), (64.0, 8)):
+    for quota, threads in (
+        (None, 8),
+        (0.1, 1),
+        (0.5, 1),
+        (1.1, 1),
+        (1.25, 2),
+        (2.0, 2),
+        (2.9, 3),
+        (64.0, 8),
+    ):
         monkeypatch.setattr(machine, "cgroup_quota_cpus", lambda quota=quota: quota)
         assert default_num_threads() == threads
     monkeypatch.setenv("QUIRE_THREADS", "3")

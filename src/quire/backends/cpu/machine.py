@@ -15,6 +15,9 @@ from quire import env
 from quire.backends.cpu.library import load
 from quire.errors import QuireError
 
+_WORTH_A_THREAD = 0.25
+"""Share of a CPU, as a quota gives it."""
+
 
 @dataclass(frozen=True, slots=True)
 class CpuReport:
@@ -48,15 +51,16 @@ def cpu_report() -> CpuReport:
 def default_num_threads() -> int:
     """`QUIRE_THREADS`, or as many as affinity and the cgroup's quota allow, at least one.
 
-    A quota is rounded down: threads that wait for each other many times a step all stand still
-    when one of them has used the quota up. Below two CPUs that leaves one.
+    A part of a CPU is worth a thread if it is at least `_WORTH_A_THREAD`: at a quota of 1.5, two
+    threads generate 1.4 times as fast as one, and at 1.1 no faster, only less evenly.
     """
     forced = env.forced_threads()
     if forced is not None and forced > 0:
         return forced
     quota = cgroup_quota_cpus()
-    limit = allowed_cpus() if quota is None else min(allowed_cpus(), math.floor(quota))
-    return max(1, limit)
+    if quota is None:
+        return allowed_cpus()
+    return max(1, min(allowed_cpus(), math.floor(quota + 1 - _WORTH_A_THREAD)))
 
 
 def allowed_cpus() -> int:
