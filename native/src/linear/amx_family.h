@@ -47,6 +47,10 @@ struct AmxFamily {
   static int64_t tile_bytes(int64_t rows, int64_t k) {
     return matrix_bytes(rows, k) + (Product::kInt8 ? rows * 4 : 0);
   }
+  static const float* scales_of_x(const Block& block, int64_t tile) {
+    return reinterpret_cast<const float*>(block.x + tile * block.tile_bytes +
+                                          matrix_bytes(block.rows / kPlanes, block.k));
+  }
   static int64_t strips_at_once(int64_t, int64_t tiles) { return tiles == 1 ? 2 : 1; }
 
   static void pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t tile_rows,

@@ -1,11 +1,13 @@
-// One step of K on AMX tiles: the loads, the products, and the accumulators' way to memory.
+// One step of K on AMX tiles: the loads, the products, the accumulators' way to memory, and what is
+// fetched meanwhile.
 //
-// Tile registers: accumulators 0-3, x 4-5, weights 6-7. Only amx_family.cpp uses this.
+// Tile registers: accumulators 0-3, x 4-5, weights 6-7. For amx_stream.h and amx_blocked.h.
 #pragma once
 
 #include <immintrin.h>
 
 #include "linear/family.h"
+#include "linear/fetch.h"
 #include "linear/simd.h"
 
 namespace quire::gemm {
@@ -133,5 +135,26 @@ QUIRE_INLINE void store_sums(float* first, float* second) {
     _tile_stored(3, second + kHalfStrip, kSumsStride);
   }
 }
+
+// Rows of x from `next` to `end` whose destinations are brought near, `each` at a time.
+struct RowsToFetch {
+  int64_t next;
+  int64_t end;
+  int64_t each;
+
+  // Those of `tiles` tiles from `tile` on, shared out over `steps`.
+  static QUIRE_INLINE RowsToFetch of(const Block& block, int64_t tile, int64_t tiles,
+                                     int64_t steps) {
+    const int64_t rows = block.rows / block.planes;
+    const int64_t end = std::min(block.rows_of_x(), (tile + tiles) * rows);
+    return {tile * rows, end, ceil_div(tiles * rows, steps)};
+  }
+
+  QUIRE_INLINE void fetch_some(const Block& block) {
+    const int64_t to = std::min(next + each, end);
+    fetch_destinations(block, next, to);
+    next = to;
+  }
+};
 
 }  // namespace quire::gemm
