@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "attention/transpose.h"
+#include "linear/transpose.h"
 #include "ops/vector.h"
 
 namespace quire {
@@ -40,7 +40,7 @@ QUIRE_INLINE I32x16 integers(const float* row, int64_t i, float inverse) {
 // Rows of 32-bit words, those of `count` tokens from `place` on, to their places among 16.
 void scatter(const uint32_t* rows, int64_t row_words, int64_t columns, int place, int count,
              uint32_t* out) {
-  if (count == kGroup) return transpose_group(rows, row_words, columns, out);
+  if (count == kGroup) return gemm::transpose_group(rows, row_words, columns, out);
   for (int64_t c = 0; c < columns; ++c) {
     for (int t = 0; t < count; ++t) out[c * kGroup + place + t] = rows[t * row_words + c];
   }

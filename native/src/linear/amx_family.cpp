@@ -60,10 +60,8 @@ void AmxFamily<Product>::pack_tile(const Rows& x, int64_t row0, int64_t rows, in
       if (r >= rows) {
         std::memset(out, 0, 64 * kPlanes);
       } else if constexpr (Product::kInt8) {
-        int8_t planes[kPlanes][kChunk];
         quantise_chunk<kPlanes>(x, row0 + r, k, std::min(kChunk, x.k - k), scales[r].inverse,
-                                planes);
-        std::memcpy(out, planes, sizeof planes);
+                                reinterpret_cast<int8_t*>(out), kChunk);
       } else {
         pack_line(x, x.row(row0 + r), k, out);
       }

@@ -44,9 +44,9 @@ struct Int8Product : QuantisedX<kPlanes> {
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,
                        uint32_t (*out)[kChunk]) {
-    int8_t planes[kPlanes][kChunk];
-    quantise_chunk<kPlanes, true>(x, row, k, count, inverse, planes);
-    for (int p = 0; p < kPlanes; ++p) std::memcpy(out[p], planes[p], kChunk);
+    // Written in place: reading small stores back as one large load would stall.
+    quantise_chunk<kPlanes, true>(x, row, k, count, inverse, reinterpret_cast<int8_t*>(out),
+                                  sizeof *out);
   }
 };
 #else
@@ -76,7 +76,7 @@ struct Int8Product : QuantisedX<kPlanes> {
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,
                        uint32_t (*out)[kChunk]) {
     int8_t planes[kPlanes][kChunk];
-    quantise_chunk<kPlanes>(x, row, k, count, inverse, planes);
+    quantise_chunk<kPlanes>(x, row, k, count, inverse, planes[0], kChunk);
     const auto pair = [](int8_t low, int8_t high) {
       return static_cast<uint32_t>(static_cast<uint16_t>(low)) |
              static_cast<uint32_t>(static_cast<uint16_t>(high)) << 16;

@@ -128,25 +128,9 @@ void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, in
   Family::multiply(block);
 }
 
-// The units of one worker, one after the other.
-class Units {
- public:
-  Units(Worker& worker, int64_t span) : worker_(worker), span_(span) {}
-
-  int64_t next() {
-    if (unit_ % span_ == 0) unit_ = worker_.grab() * span_;
-    return unit_++;
-  }
-
- private:
-  Worker& worker_;
-  const int64_t span_;
-  int64_t unit_ = 0;
-};
-
 template <class Family>
 void multiply(const LinearArgs& args, const Plan<Family>& plan, Worker& worker) {
-  Units units(worker, plan.span);
+  Tickets units(worker, plan.span);
   int64_t unit = units.next();
   if (unit >= plan.units()) return;
   alignas(64) float sums[kSumsFloats];

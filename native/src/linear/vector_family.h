@@ -13,10 +13,12 @@
 
 #include "linear/family.h"
 #include "linear/fetch.h"
+#include "linear/int4_direct.h"
 #include "linear/int4_weights.h"
 #include "linear/int8_products.h"
 #include "linear/int8_sums.h"
 #include "linear/simd.h"
+#include "linear/transpose.h"
 #include "linear/vector_products.h"
 
 namespace quire::gemm {
@@ -151,6 +153,7 @@ struct Part {
   int64_t strip_bytes;
   int64_t k;
   int64_t depth;
+  bool last;             // K ends here
   const uint8_t* ahead;  // to be brought near meanwhile, ahead_bytes of each strip
   int64_t ahead_bytes;
 };
@@ -186,16 +189,16 @@ struct VectorFamily {
       }
     }
     auto* to = reinterpret_cast<uint32_t*>(out);
-    uint32_t units[kMaxVectorRows][kChunk];
+    constexpr int kUnitRows = kMaxVectorRows < kPartLanes ? kPartLanes : kMaxVectorRows;
+    uint32_t units[kUnitRows][kChunk] = {};
     for (int64_t k = 0; k < k_padded; k += kChunk) {
       const int64_t width = std::min(kChunk, k_padded - k) / Product::kDepth * Product::kUnits;
       for (int64_t r = 0; r < rows; ++r) {
         Product::units_of(x, row0 + r, k, std::min(kChunk, x.k - k), scales[r].inverse,
                           units + r * kPlanes);
       }
-      for (int64_t i = 0; i < width; ++i, to += rows * kPlanes) {
-        for (int64_t r = 0; r < rows * kPlanes; ++r) to[r] = units[r][i];
-      }
+      interleave(units[0], kChunk, rows * kPlanes, width, to);
+      to += width * rows * kPlanes;
     }
   }
 
@@ -204,21 +207,47 @@ struct VectorFamily {
 
   static void multiply(const Block& block) {
     if constexpr (Weights::kExpanded) {
-      multiply_expanded(block);
+      multiply_int4(block);
     } else {
       const uint8_t* ahead = block.tiles == 1 ? block.weight + kAheadBytes : block.next;
-      multiply_part(block, {block.weight, block.strip_bytes, 0, block.k, ahead, block.strip_bytes});
+      multiply_part(block,
+                    {block.weight, block.strip_bytes, 0, block.k, true, ahead, block.strip_bytes});
     }
-    if constexpr (Product::kQuantised) {
-      scale_sums<kPlanes, Product::kUnsignedX>(block, [&](int64_t tile) {
-        return reinterpret_cast<const float*>(block.x + tile * block.tile_bytes +
-                                              units_bytes(block.rows / kPlanes, block.k));
-      });
-    }
-    block.finish();
   }
 
  private:
+  static void multiply_int4(const Block& block) {
+    // Without an instruction for whole bytes, expanding is no dearer.
+    if constexpr (Product::kUnsignedX) {
+      if (block.tiles == 1 && block.rows <= kDirectRows) {
+        multiply_direct<Product>(block, std::make_index_sequence<kDirectRows>{});
+        return finish(block, 0);
+      }
+    }
+    multiply_expanded(block);
+  }
+
+  // Where the sums of a tile are formed. All tiles take turns in the same place, which stays in the
+  // first-level cache, unless they have to be left and resumed.
+  static float* sums_of(const Block& block, int64_t strip, int64_t tile) {
+    if constexpr (Weights::kExpanded) return block.sums_of(strip, tile);
+    return block.sums + strip * block.rows * kStripColumns;
+  }
+
+  static void finish(const Block& block, int64_t tile) {
+    const int64_t rows = block.rows / kPlanes;
+    const int64_t count = block.rows_of(tile) / kPlanes;
+    for (int64_t strip = 0; strip < block.strips; ++strip) {
+      float* sums = sums_of(block, strip, tile);
+      if constexpr (Product::kQuantised) {
+        const auto* scales = reinterpret_cast<const float*>(block.x + tile * block.tile_bytes +
+                                                            units_bytes(rows, block.k));
+        scale_rows<kPlanes, Product::kUnsignedX>(block, strip, scales, count, sums, sums);
+      }
+      block.finish(strip, tile * rows, count, sums);
+    }
+  }
+
   // Expands as much of K as fits for all strips, multiplies, and goes on with the next.
   static void multiply_expanded(const Block& block) {
     alignas(64) uint8_t expanded[kExpandedBytes];
@@ -232,9 +261,9 @@ struct VectorFamily {
                      expanded + s * most * kExpandedSlabBytes);
       }
       const bool last = done + count == slabs;
-      multiply_part(block,
-                    {expanded, most * kExpandedSlabBytes, done * kSlabDepth, count * kSlabDepth,
-                     last ? block.next : first + count * kSlabBytes, most * kSlabBytes});
+      multiply_part(
+          block, {expanded, most * kExpandedSlabBytes, done * kSlabDepth, count * kSlabDepth, last,
+                  last ? block.next : first + count * kSlabBytes, most * kSlabBytes});
     }
   }
 
@@ -254,10 +283,11 @@ struct VectorFamily {
                            part.ahead + tile * (part.ahead_bytes / block.tiles),
                            ceil_div(part.ahead_bytes, steps * block.tiles),
                            block.strip_bytes,
-                           block.sums_of(0, tile),
-                           block.tiles * block.rows * kStripColumns,
+                           sums_of(block, 0, tile),
+                           sums_of(block, 1, tile) - sums_of(block, 0, tile),
                            part.k > 0};
       dispatch_rows<Product>(rows, args, block.strips, std::make_index_sequence<kMaxVectorRows>{});
+      if (part.last) finish(block, tile);
     }
   }
 };

@@ -27,6 +27,10 @@ QUIRE_INLINE void read_chunk(const Rows& x, int64_t row, int64_t k, int64_t coun
 
 // The same rounded to bfloat16.
 QUIRE_INLINE void read_chunk(const Rows& x, int64_t row, int64_t k, int64_t count, uint16_t* out) {
+  if (count == kChunk && x.dtype == DType::kBF16) {
+    std::memcpy(out, static_cast<const uint16_t*>(x.row(row)) + k, kChunk * sizeof *out);
+    return;
+  }
   float chunk[kChunk];
   read_chunk(x, row, k, count, chunk);
   for (int64_t i = 0; i < kChunk; i += kLanes) {
@@ -55,10 +59,11 @@ inline RowScale row_scale(const Rows& x, int64_t row, float limit) {
   return {top / limit + bad, top > 0.0f && bad == 0.0f ? limit / top : 0.0f};
 }
 
-// One chunk as signed bytes: value / scale, or for two planes high * 256 + low. kShifted adds 128.
+// One chunk as signed bytes: value / scale, or for two planes, `plane_bytes` apart, high * 256 +
+// low. kShifted adds 128.
 template <int kPlanes, bool kShifted = false>
 QUIRE_INLINE void quantise_chunk(const Rows& x, int64_t row, int64_t k, int64_t count,
-                                 float inverse, int8_t (*planes)[kChunk]) {
+                                 float inverse, int8_t* out, int64_t plane_bytes) {
   constexpr int8_t kFlip = kShifted ? -128 : 0;
   float chunk[kChunk];
   read_chunk(x, row, k, count, chunk);
@@ -66,11 +71,11 @@ QUIRE_INLINE void quantise_chunk(const Rows& x, int64_t row, int64_t k, int64_t 
     const F32x16 scaled = round_whole(load<F32x16>(chunk + i) * inverse);
     const I32x16 whole = convert<I32x16>(scaled);
     if constexpr (kPlanes == 1) {
-      store(planes[0] + i, bytes_of(whole) ^ kFlip);
+      store(out + i, bytes_of(whole) ^ kFlip);
     } else {
       const I32x16 high = (whole + 128) >> 8;
-      store(planes[0] + i, bytes_of(high) ^ kFlip);
-      store(planes[1] + i, bytes_of(whole - high * 256) ^ kFlip);
+      store(out + i, bytes_of(high) ^ kFlip);
+      store(out + plane_bytes + i, bytes_of(whole - high * 256) ^ kFlip);
     }
   }
 }

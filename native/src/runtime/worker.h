@@ -23,4 +23,20 @@ class Worker {
   int index_;
 };
 
+// The units of one worker, one after the other: a span of neighbours at a time.
+class Tickets {
+ public:
+  Tickets(Worker& worker, int64_t span) : worker_(worker), span_(span) {}
+
+  int64_t next() {
+    if (unit_ % span_ == 0) unit_ = worker_.grab() * span_;
+    return unit_++;
+  }
+
+ private:
+  Worker& worker_;
+  const int64_t span_;
+  int64_t unit_ = 0;
+};
+
 }  // namespace quire

@@ -1,12 +1,13 @@
-// Columns of 32-bit words out of rows: how keys reach their groups, where tokens lie side by side.
+// Columns of 32-bit words out of rows: how rows of x come to lie side by side in a packed tile, and
+// tokens in a group of keys.
 #pragma once
 
 #include <cstdint>
 #include <utility>
 
-#include "ops/vector.h"
+#include "linear/lanes.h"
 
-namespace quire {
+namespace quire::gemm {
 
 template <int N>
 struct Words {
@@ -30,7 +31,7 @@ QUIRE_INLINE void transpose_tile(const uint32_t* in, int64_t row_words, uint32_t
   using Lanes = std::make_integer_sequence<int, N>;
   V v[N];
 #pragma GCC unroll 16
-  for (int i = 0; i < N; ++i) v[i] = gemm::load<V>(in + i * row_words);
+  for (int i = 0; i < N; ++i) v[i] = load<V>(in + i * row_words);
 #pragma GCC unroll 4
   for (int round = 1; round < N; round *= 2) {
     V zipped[N];
@@ -43,7 +44,7 @@ QUIRE_INLINE void transpose_tile(const uint32_t* in, int64_t row_words, uint32_t
     for (int i = 0; i < N; ++i) v[i] = zipped[i];
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < N; ++i) gemm::store(out + i * column_words, v[i]);
+  for (int i = 0; i < N; ++i) store(out + i * column_words, v[i]);
 }
 
 // in[t][column] to out[column][t] for 16 tokens; `columns` is a multiple of 8.
@@ -57,7 +58,7 @@ inline void transpose_group(const uint32_t* in, int64_t row_words, int64_t colum
       }
     }
   };
-  constexpr int kLargest = gemm::kPartLanes;
+  constexpr int kLargest = kPartLanes;
   if (columns % kLargest == 0) {
     tiles(std::integral_constant<int, kLargest>{});
   } else {
@@ -65,4 +66,31 @@ inline void transpose_group(const uint32_t* in, int64_t row_words, int64_t colum
   }
 }
 
-}  // namespace quire
+// `count` words of each of `rows` rows, `row_words` apart, to out[word][row]. There is memory to
+// read for kPartLanes rows, and no fewer are worth a transposition than a quarter of that.
+inline void interleave(const uint32_t* in, int64_t row_words, int64_t rows, int64_t count,
+                       uint32_t* out) {
+  constexpr int N = kPartLanes;
+  if (rows == 1) {
+    std::memcpy(out, in, count * sizeof *in);
+    return;
+  }
+  int64_t word = 0;
+  if (rows > N / 4) {
+    // What a tile writes behind its last row, the next word's rows overwrite.
+    for (; word + N < count; word += N) {
+      transpose_tile<N>(in + word, row_words, out + word * rows, rows);
+    }
+    if (word + N == count) {
+      uint32_t last[N * N];
+      transpose_tile<N>(in + word, row_words, last, rows);
+      std::memcpy(out + word * rows, last, N * rows * sizeof *out);
+      return;
+    }
+  }
+  for (; word < count; ++word) {
+    for (int64_t r = 0; r < rows; ++r) out[word * rows + r] = in[r * row_words + word];
+  }
+}
+
+}  // namespace quire::gemm

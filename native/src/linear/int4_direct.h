@@ -1,0 +1,87 @@
+// 4-bit weights that meet only a few rows: multiplied as they lie, not expanded first.
+//
+// Over a group, step * sum(x * (u - zero)) is the same integer as the sum of x * ((u - zero) *
+// step) that expanded weights give, so a row's bits do not tell which of the two served it. To
+// expand costs more than it saves until several rows share it.
+#pragma once
+
+#include <utility>
+
+#include "linear/family.h"
+#include "linear/int4_weights.h"
+#include "linear/vector_products.h"
+
+namespace quire::gemm {
+
+constexpr int64_t kDirectRows = 4;
+constexpr int64_t kSlabUnits = kSlabDepth / 4;
+constexpr int64_t kSlabsAhead = 2;
+
+// Adds the products of one slab and kRows rows of bytes to the integers `sums`, [row][32]. x is
+// [unit of 4 numbers][row].
+template <class Product, int kRows>
+void add_slab(const uint32_t* x, const uint8_t* slab, const uint8_t* ahead, float* sums) {
+  using Sum = typename Product::Sum;
+  typedef uint8_t Codes __attribute__((vector_size(kPartLanes)));
+  typedef uint8_t Bytes __attribute__((vector_size(kPartLanes * 4)));
+  typedef uint32_t Words __attribute__((vector_size(kPartLanes * 4)));
+  for (int64_t at = 0; at < kSlabBytes; at += 64) __builtin_prefetch(ahead + at);
+#pragma GCC unroll 4
+  for (int64_t c = 0; c < kSlabColumns; c += kPartLanes) {
+    Sum total[kRows];
+    for (int r = 0; r < kRows; ++r) total[r] = load<Sum>(sums + r * kStripColumns + c);
+#pragma GCC unroll 2
+    for (int64_t group = 0; group < kSlabGroups; ++group) {
+      const auto codes = load<Codes>(slab + group * kSlabColumns + c);
+      const Words code = __builtin_convertvector(codes, Words) * 0x01010101u;
+      const Bytes zero = (Bytes)((code >> 4) & 0x0f0f0f0fu);
+      const Sum step = (Sum)((code & 15u) + 1u);
+      Sum dot[kRows] = {};
+#pragma GCC unroll 4
+      for (int64_t i = group * kGroupLines; i < (group + 1) * kGroupLines; ++i) {
+        const auto line = load<Words>(slab + kCodeBytes + i * kInt4LineBytes + c * 4);
+        const Sum first = (Sum)((Bytes)(line & 0x0f0f0f0fu) - zero);
+        const Sum second = (Sum)((Bytes)((line >> 4) & 0x0f0f0f0fu) - zero);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          const uint32_t* units = x + 2 * i * kRows + r;
+          dot[r] = Product::multiply_add(dot[r], Product::broadcast(units), first);
+          dot[r] = Product::multiply_add(dot[r], Product::broadcast(units + kRows), second);
+        }
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) total[r] += dot[r] * step;
+    }
+    for (int r = 0; r < kRows; ++r) store(sums + r * kStripColumns + c, total[r]);
+  }
+}
+
+// All strips of a block side by side, so that memory is read in several streams.
+template <class Product, int kRows>
+void multiply_direct_rows(const Block& block) {
+  const int64_t slabs = block.k / kSlabDepth;
+  const auto* x = reinterpret_cast<const uint32_t*>(block.x);
+  for (int64_t s = 0; s < block.strips; ++s) {
+    std::memset(block.sums_of(s, 0), 0, kRows * kStripColumns * sizeof(float));
+  }
+  for (int64_t slab = 0; slab < slabs; ++slab) {
+    const int64_t later = slab + kSlabsAhead;
+    const uint8_t* ahead = later < slabs ? block.weight + later * kSlabBytes
+                                         : block.next + (later - slabs) * kSlabBytes;
+    for (int64_t s = 0; s < block.strips; ++s) {
+      add_slab<Product, kRows>(x + slab * kSlabUnits * kRows,
+                               block.weight + s * block.strip_bytes + slab * kSlabBytes,
+                               ahead + s * block.strip_bytes, block.sums_of(s, 0));
+    }
+  }
+}
+
+template <class Product, size_t... kRows>
+void multiply_direct(const Block& block, std::index_sequence<kRows...>) {
+  using Function = void (*)(const Block&);
+  static constexpr Function kTable[] = {
+      multiply_direct_rows<Product, static_cast<int>(kRows) + 1>...};
+  kTable[block.rows - 1](block);
+}
+
+}  // namespace quire::gemm
