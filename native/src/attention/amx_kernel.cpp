@@ -2,8 +2,6 @@
 
 #include "attention/amx_kernel.h"
 
-#include "attention/expand.h"
-
 namespace quire {
 namespace {
 
@@ -48,11 +46,8 @@ QUIRE_INLINE void score_tiles(const uint16_t* q, int64_t dim, const ChunkView& c
   if constexpr (kTwoTiles) _tile_zero(2);
   if constexpr (kTwoTiles && kTwoGroups) _tile_zero(3);
   for (int64_t d = 0; d < dim; d += 32) {
-    if (chunk.fetch_values) {
-      fetch_lines(chunk.values[g] + d / 32 * kTileBytes, kTileBytes);
-      if constexpr (kTwoGroups) {
-        fetch_lines(chunk.values[g + 1] + d / 32 * kTileBytes, kTileBytes);
-      }
+    for (int i = 0; chunk.scores_fetch && i < (kTwoGroups ? 2 : 1); ++i) {
+      fetch_lines(chunk.beside_keys[g + i] + d / 32 * kTileBytes, kTileBytes);
     }
     _tile_loadd(4, q + d, dim * 2);
     _tile_loadd(6, keys0 + d / 32 * kTileBytes, 64);
@@ -88,14 +83,14 @@ void score_all(const uint16_t* q, int64_t dim, const ChunkView& chunk, int g0, i
 // many pieces as there are pairs of column blocks.
 QUIRE_INLINE void fetch_first_half(const ChunkView& chunk, int g, int pair) {
   const int64_t bytes = chunk.data_bytes / kGroup;
-  if (chunk.next_keys[g]) fetch_lines(chunk.next_keys[g] + pair * bytes, bytes);
+  if (chunk.beside_values[g]) fetch_lines(chunk.beside_values[g] + pair * bytes, bytes);
 }
 
 QUIRE_INLINE void fetch_second_half(const ChunkView& chunk, int g, int64_t dim, int64_t c) {
   const int64_t bytes = chunk.data_bytes / 2 / (dim / (2 * kLanes));
   const int64_t from = chunk.data_bytes / 2 + c / (2 * kLanes) * bytes;
   for (int i = std::max(g, chunk.first); i < std::min(g + 2, chunk.last); ++i) {
-    if (chunk.next_keys[i]) fetch_lines(chunk.next_keys[i] + from, bytes);
+    if (chunk.beside_values[i]) fetch_lines(chunk.beside_values[i] + from, bytes);
   }
 }
 
@@ -111,7 +106,7 @@ QUIRE_INLINE void value_tiles(const uint16_t* p, int64_t dim, const ChunkView& c
     _tile_zero(3);
   }
   for (int s = s0; s < s1; ++s) {
-    if (chunk.fetch_keys) fetch_second_half(chunk, 2 * s, dim, c);
+    if (chunk.values_fetch) fetch_second_half(chunk, 2 * s, dim, c);
     _tile_loadd(4, p + s * kStepTokens, kWeightStride * 2);
     _tile_loadd(6, values + s * kTileBytes, 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -166,7 +161,7 @@ void ExpandingAmxKernel::load_values(ChunkView& chunk, int64_t dim) {
     uint8_t* out = chunk.tile_space + g * (kGroup / 2) * 64;
     if (g >= chunk.first && g < chunk.last) {
       expand_group<Elem, 2>(chunk.values[g], kGroup / 4, dim / kLanes, out, 64, kColumnBytes,
-                            chunk.next_keys[g]);
+                            chunk.beside_values[g]);
       continue;
     }
     for (int64_t c = 0; c < dim / kLanes; ++c) {

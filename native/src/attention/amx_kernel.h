@@ -8,15 +8,16 @@
 
 #if defined(__AMX_BF16__)
 
-#include "attention/kernel.h"
+#include "attention/expand.h"
 
 namespace quire {
 
-struct AmxKernel {
-  using Elem = uint16_t;
+struct AmxKernel : PlainNumbers<uint16_t> {
   static constexpr int kRows = 32;
-  static constexpr bool kExpands = false;
-  static constexpr bool kFetchesKeys = true;
+  static constexpr int kRowStep = 16;
+  static constexpr bool kFetchesInScores = true;
+  static constexpr bool kFetchesInValues = true;
+  static constexpr int kGroupsAhead = kChunkGroups;
   static void begin();
   static void end();
   // Sets the tile height for an item of so many rows.
@@ -32,6 +33,8 @@ struct AmxKernel {
 // The same products for an int8 cache: groups become bfloat16, V at once in tiles.
 struct ExpandingAmxKernel : AmxKernel {
   static constexpr bool kExpands = true;
+  static constexpr bool kFetchesInScores = false;
+  static constexpr float kScaleUnit = kExpandedUnit;
   static void load_keys(ChunkView& chunk, int64_t dim, int g0, int g1);
   static void load_values(ChunkView& chunk, int64_t dim);
 };

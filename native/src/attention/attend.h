@@ -102,7 +102,7 @@ class Attend {
 
   void load_queries() {
     const int64_t head_dim = kv_.layout.head_dim;
-    const int rows = static_cast<int>(round_up(item_->num_rows, 16));
+    const int rows = static_cast<int>(round_up(item_->num_rows, Kernel::kRowStep));
     const int64_t row_bytes = head_dim * (op_.q.dtype == QUIRE_F32 ? 4 : 2);
     for (int r = 0; r < rows; ++r) {
       Elem* out = reinterpret_cast<Elem*>(space_.q) + r * dim_;
@@ -113,13 +113,15 @@ class Attend {
       const bool real = r < item_->num_rows;
       const uint8_t* q = real ? step_.row(op_.q, token(r)) : nullptr;
       const int64_t first = real ? query_head(r) * head_dim : 0;
+      alignas(64) float numbers[kMaxHeadDim];
       for (int64_t d = 0; d < dim_; d += kLanes) {
         F32x16 v = {};
         if (real && d < head_dim) {
           v = load_some(q, op_.q.dtype, first + d, std::min<int64_t>(head_dim - d, kLanes));
         }
-        store_element(out + d, v);
+        gemm::store(numbers + d, v);
       }
+      Kernel::put_query(numbers, dim_, out);
     }
   }
 
@@ -142,8 +144,8 @@ class Attend {
     view.last = groups.last;
     view.data_bytes = kv_.layout.data_bytes;
     view.fresh = true;
-    view.fetch_values = !Kernel::kExpands;
-    view.fetch_keys = Kernel::kFetchesKeys;
+    view.scores_fetch = Kernel::kFetchesInScores;
+    view.values_fetch = Kernel::kFetchesInValues;
     view.tile_space = space_.chunk;
     view.key_space = space_.keys;
     for (int g = groups.first; g < groups.last; ++g) {
@@ -151,6 +153,13 @@ class Attend {
       view.keys[g] = kv_.key_group(table_, start, op_.layer, head_);
       view.values[g] = view.keys[g] + kv_.layout.half_bytes;
       view.next_keys[g] = next_keys(start, more);
+    }
+    const int ahead = std::min(Kernel::kGroupsAhead, groups.last - groups.first);
+    for (int g = groups.first; g < groups.last; ++g) {
+      const bool here = g + ahead < groups.last;
+      const int there = g + ahead - (groups.last - groups.first);
+      view.beside_keys[g] = here ? view.keys[g + ahead] : view.values[there];
+      view.beside_values[g] = here ? view.values[g + ahead] : view.next_keys[there];
     }
     return view;
   }
@@ -175,17 +184,19 @@ class Attend {
                    float* scales) const {
     for (int g = view.first; g < view.last; ++g) {
       const uint8_t* behind = groups[g] + kv_.layout.data_bytes;
-      gemm::store(scales + g * kGroup, gemm::load<F32x16>(behind) * kExpandedUnit);
+      gemm::store(scales + g * kGroup, gemm::load<F32x16>(behind) * Kernel::kScaleUnit);
       if (fetch[g]) __builtin_prefetch(fetch[g] + kv_.layout.data_bytes, 0, 2);
     }
   }
 
-  // Scores of a tile of rows. The first tile expands an int8 chunk's K: a few groups at a time,
-  // read while they are near, unless further tiles will read them too.
+  // Scores of a tile of rows. The first tile may have to expand an int8 chunk's K: a few groups at
+  // a time, read while they are near, unless further tiles will read them too.
   void score(const Elem* q, int rows, Groups groups, ChunkView& view) {
+    if constexpr (Kernel::kScaleUnit != 0) {
+      if (view.fresh) load_scales(view, view.keys, view.values, space_.key_scales);
+    }
     if constexpr (Kernel::kExpands) {
       if (view.fresh) {
-        load_scales(view, view.keys, view.values, space_.key_scales);
         const bool alone = item_->num_rows <= Kernel::kRows;
         view.key_slots = alone ? kNearGroups : kChunkGroups;
         for (int g = view.first; g < view.last; g += view.key_slots) {
@@ -256,28 +267,38 @@ class Attend {
     Elem* weights = reinterpret_cast<Elem*>(space_.weights);
     score(q, rows, groups, view);
     TokenScales scales = {};
-    if constexpr (Kernel::kExpands) {
-      if (view.fresh) {
-        load_scales(view, view.values, view.next_keys, space_.value_scales);
-      }
+    if constexpr (Kernel::kScaleUnit != 0) {
+      if (view.fresh) load_scales(view, view.values, view.next_keys, space_.value_scales);
       scales = {space_.key_scales, space_.value_scales};
     }
     // Pairs of groups, so that a step of the second product finds zeros where nothing is seen.
     const int begin = groups.first / 2 * 2 * kGroup;
     const int end = (groups.last + 1) / 2 * 2 * kGroup;
     for (int r = 0; r < rows; ++r) {
-      const RowState state =
-          softmax_row(rule_, scales, query_head(r0 + r), position(r0 + r) - chunk * kChunk, begin,
-                      end, space_.scores + r * kScoreStride, weights + r * kWeightStride);
+      const RowState state = weigh(scales, r0 + r, chunk, begin, end,
+                                   space_.scores + r * kScoreStride, weights + r * kWeightStride);
       space_.of_chunk.maximum[r] = state.maximum;
       space_.of_chunk.sum[r] = state.sum;
     }
     if (view.fresh) {
-      if constexpr (!Kernel::kExpands) hide_tail(chunk, view);
+      if constexpr (Kernel::kScaleUnit == 0) hide_tail(chunk, view);
       Kernel::load_values(view, dim_);
     }
     Kernel::values(weights, rows, dim_, view, groups.first, groups.last, space_.partial);
-    view.fresh = view.fetch_values = view.fetch_keys = false;
+    view.fresh = view.scores_fetch = view.values_fetch = false;
+  }
+
+  RowState weigh(const TokenScales& scales, int row, int64_t chunk, int begin, int end,
+                 float* scores, Elem* weights) const {
+    const int head = query_head(row);
+    const int64_t place = position(row) - chunk * kChunk;
+    if constexpr (Kernel::kQuantises) {
+      const RowState state = softmax_row(rule_, scales, head, place, begin, end, scores, scores);
+      Kernel::put_weights(scores, begin, end, weights);
+      return state;
+    } else {
+      return softmax_row(rule_, scales, head, place, begin, end, scores, weights);
+    }
   }
 
   void write_result() {

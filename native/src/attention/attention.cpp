@@ -2,6 +2,9 @@
 
 #include "attention/amx_kernel.h"
 #include "attention/attend.h"
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#include "attention/byte_kernel.h"
+#endif
 #include "runtime/model.h"
 
 namespace quire {
@@ -19,9 +22,13 @@ void attend_pieces(const Step& step, const quire_attention& op, Worker& worker) 
     const AttentionPlan::Piece& piece = plan.pieces[ticket / num_heads];
     return {&plan.items[piece.item], piece.part, static_cast<int>(ticket % num_heads)};
   };
+  // Neighbouring heads lie side by side in the cache, and what the hardware fetches beyond the end
+  // of one is the beginning of the next.
+  const int64_t span = std::clamp<int64_t>(pieces / (8 * step.model.pool.size()), 1, num_heads);
+  Tickets tickets(worker, span);
   // The next unit is taken before this one is done, so that its K can be fetched meanwhile.
-  for (auto unit = unit_of(worker.grab()); unit.item;) {
-    const auto next = unit_of(worker.grab());
+  for (auto unit = unit_of(tickets.next()); unit.item;) {
+    const auto next = unit_of(tickets.next());
     work.work(unit, next);
     unit = next;
   }
@@ -72,12 +79,17 @@ void attention(const Step& step, const quire_attention& op) {
 #if defined(__AMX_BF16__)
   if (dtype == QUIRE_INT8) return attend<ExpandingAmxKernel>(step, op);
   attend<AmxKernel>(step, op);
-#elif defined(__AVX512BF16__)
-  if (dtype == QUIRE_INT8) return attend<ExpandingVectorKernel<Bf16Pairs>>(step, op);
-  attend<VectorKernel<Bf16Pairs>>(step, op);
+#else
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+  if (dtype == QUIRE_INT8) return attend<ByteKernel>(step, op);
 #else
   if (dtype == QUIRE_INT8) return attend<ExpandingVectorKernel<F32Pairs>>(step, op);
+#endif
+#if defined(__AVX512BF16__)
+  attend<VectorKernel<Bf16Pairs>>(step, op);
+#else
   attend<VectorKernel<WidenedPairs>>(step, op);
+#endif
 #endif
 }
 

@@ -55,13 +55,13 @@ QUIRE_INLINE void expand_group(const uint8_t* group, int64_t quads, int64_t bloc
   }
 }
 
-// Puts K of groups [g0, g1) where the products find it, and fetches the V beside it.
+// Puts K of groups [g0, g1) where the products find it, and fetches what is beside it.
 template <class Elem>
 void expand_keys(ChunkView& chunk, int64_t dim, int g0, int g1) {
   const int64_t bytes = kGroup * dim * sizeof(Elem);
   for (int g = g0; g < g1; ++g) {
     uint8_t* out = chunk.key_space + g % chunk.key_slots * bytes;
-    expand_group<Elem>(chunk.keys[g], dim / 4, 1, out, 64, 0, chunk.values[g]);
+    expand_group<Elem>(chunk.keys[g], dim / 4, 1, out, 64, 0, chunk.beside_keys[g]);
     chunk.keys[g] = out;
   }
 }
@@ -71,7 +71,10 @@ template <class Pairs>
 struct ExpandingVectorKernel : VectorKernel<Pairs> {
   using Elem = typename Pairs::Elem;
   static constexpr bool kExpands = true;
-  static constexpr bool kFetchesKeys = false;
+  static constexpr float kScaleUnit = kExpandedUnit;
+  static constexpr bool kFetchesInScores = false;
+  static constexpr bool kFetchesInValues = false;
+  static constexpr int kGroupsAhead = kChunkGroups;
 
   static void load_keys(ChunkView& chunk, int64_t dim, int g0, int g1) {
     expand_keys<Elem>(chunk, dim, g0, g1);
@@ -82,7 +85,7 @@ struct ExpandingVectorKernel : VectorKernel<Pairs> {
     for (int g = chunk.first; g < chunk.last; ++g) {
       uint8_t* out = chunk.tile_space + g * bytes;
       expand_group<Elem>(chunk.values[g], kGroup / 4, dim / kLanes, out, dim * 4, 64,
-                         chunk.next_keys[g]);
+                         chunk.beside_values[g]);
       chunk.values[g] = out;
     }
   }

@@ -1,8 +1,14 @@
 // The two products of attention on one chunk of positions, for each type of cache and ISA tier.
 //
 // A kernel is a struct of static members:
-//   Elem       how it wants q and the probabilities: float or bfloat16 bits
+//   Elem       how it wants q and the probabilities: float, bfloat16 bits, or room for two bytes
 //   kRows      query rows it takes at most
+//   kRowStep   an item's rows of q are made up to a multiple of this with zeros
+//   kScaleUnit what the scales of an int8 cache are multiplied by; 0: the cache has none
+//   kExpands   whether an int8 cache is expanded first
+//   kFetchesInScores, kFetchesInValues   whether these bring near what is beside K and V
+//   put_query(numbers, dim, out)            makes a row of q of float32
+//   put_weights(weights, begin, end, out)   likewise of P, if kQuantises: others get it at once
 //   begin_item(rows)    before the products of an item
 //   load_keys(chunk)    before the first scores() of groups [g0, g1), if kExpands
 //   load_values(chunk)  before the first values() of a chunk, whose V is in the cache by then
@@ -16,8 +22,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "attention/attention.h"
+#include "attention/numbers.h"
 #include "linear/vector_products.h"
 #include "ops/vector.h"
 
@@ -26,19 +34,21 @@ namespace quire {
 constexpr int kChunkGroups = kChunk / kGroup;
 constexpr int kNearGroups = 2;  // of K, expanded: they stay in the first-level cache
 
-// Where the groups [first, last) of a chunk lie, and what to bring into the cache meanwhile:
-// reading K fetches the V beside it, reading V fetches the K that this worker reads next, both a
-// few lines at a time.
+// Where the groups [first, last) of a chunk lie, and what to bring into the cache meanwhile, a few
+// lines at a time: K and then V are walked group by group, and with each group goes the fetching of
+// one that comes `Kernel::kGroupsAhead` later.
 struct ChunkView {
   const uint8_t* keys[kChunkGroups];
   const uint8_t* values[kChunkGroups];
-  const uint8_t* next_keys[kChunkGroups];  // null: nothing
+  const uint8_t* next_keys[kChunkGroups];      // of what this worker reads next; null: nothing
+  const uint8_t* beside_keys[kChunkGroups];    // to be fetched; null: nothing
+  const uint8_t* beside_values[kChunkGroups];  // likewise
   int first;
   int last;
   int64_t data_bytes;   // of a group
   bool fresh;           // no tile of rows has passed yet
-  bool fetch_values;    // scores() fetches V
-  bool fetch_keys;      // values() fetches the next K
+  bool scores_fetch;    // scores() fetches what is beside K
+  bool values_fetch;    // values() fetches what is beside V
   uint8_t* tile_space;  // the kernel's own, for the V of a chunk
   uint8_t* key_space;   // of an expanding kernel, for `key_slots` groups of K
   int key_slots;
@@ -97,19 +107,46 @@ struct Bf16Pairs {
 #if defined(__AVX512F__)
 constexpr int kVectorRows = 12;
 constexpr int kVectorRegisters = 24;  // accumulators
+using RowCounts = std::integer_sequence<int, 12, 6, 4, 2, 1>;
 #else
 constexpr int kVectorRows = 6;
 constexpr int kVectorRegisters = 12;
+using RowCounts = std::integer_sequence<int, 6, 4, 2, 1>;
 #endif
+
+// What the kernels have in common that take numbers as they are.
+template <class Elem_>
+struct PlainNumbers {
+  using Elem = Elem_;
+  static constexpr int kRowStep = 1;
+  static constexpr bool kQuantises = false;
+  static constexpr bool kExpands = false;
+  static constexpr float kScaleUnit = 0.0f;
+
+  static QUIRE_INLINE void put_query(const float* numbers, int64_t dim, Elem* out) {
+    for (int64_t d = 0; d < dim; d += kLanes) store_element(out + d, load_f32(numbers + d));
+  }
+};
+
+// Calls f with the largest supported numbers of rows that make up `rows`, and where each begins.
+template <int... kCounts, class F>
+QUIRE_INLINE void by_rows(std::integer_sequence<int, kCounts...>, int rows, F f) {
+  int r = 0;
+  const auto some = [&](auto count) {
+    for (; rows - r >= count.value; r += count.value) f(count, r);
+  };
+  (some(std::integral_constant<int, kCounts>{}), ...);
+}
 
 // Both products with vector instructions. The sums of some rows and registers of columns stay in
 // registers, each formed by one chain of additions whatever their numbers.
 template <class Pairs>
-struct VectorKernel {
+struct VectorKernel : PlainNumbers<typename Pairs::Elem> {
   using Elem = typename Pairs::Elem;
   static constexpr int kRows = kVectorRows;
-  static constexpr bool kExpands = false;
-  static constexpr bool kFetchesKeys = true;
+  static constexpr bool kFetchesInScores = true;
+  static constexpr bool kFetchesInValues = true;
+  static constexpr int kGroupsAhead = 2;
 
   static void begin() {}
   static void end() {}
@@ -118,10 +155,10 @@ struct VectorKernel {
 
   static void scores(const Elem* q, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
                      float* out) {
-    by_rows(rows, [&](auto count, int r) {
+    by_rows(RowCounts{}, rows, [&](auto count, int r) {
       constexpr int R = decltype(count)::value;
       constexpr int kGroups = kVectorRegisters / (R * kVectorParts) > 1 ? 2 : 1;
-      const bool fetch = chunk.fetch_values && r == 0;
+      const bool fetch = chunk.scores_fetch && r == 0;
       int g = g0;
       for (; g + kGroups <= g1; g += kGroups) {
         score_groups<R, kGroups>(q + r * dim, dim, chunk, g, fetch, out + r * kScoreStride);
@@ -134,7 +171,7 @@ struct VectorKernel {
 
   static void values(const Elem* p, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
                      float* out) {
-    by_rows(rows, [&](auto count, int r) {
+    by_rows(RowCounts{}, rows, [&](auto count, int r) {
       constexpr int R = decltype(count)::value;
       constexpr int kColumns = std::clamp(kVectorRegisters / R, 1, 8);
       int64_t c = 0;
@@ -149,19 +186,6 @@ struct VectorKernel {
   }
 
  private:
-  // Calls f with the largest supported numbers of rows that make up `rows`.
-  template <class F>
-  static void by_rows(int rows, F f) {
-    int r = 0;
-    if constexpr (kVectorRows >= 12) {
-      for (; rows - r >= 12; r += 12) f(std::integral_constant<int, 12>{}, r);
-    }
-    for (; rows - r >= 6; r += 6) f(std::integral_constant<int, 6>{}, r);
-    for (; rows - r >= 4; r += 4) f(std::integral_constant<int, 4>{}, r);
-    for (; rows - r >= 2; r += 2) f(std::integral_constant<int, 2>{}, r);
-    for (; rows - r >= 1; r += 1) f(std::integral_constant<int, 1>{}, r);
-  }
-
   // One pair of the summed dimension for R rows, whose numbers lie `stride` apart, and the C
   // registers of columns at `place(c)`.
   template <int R, int C, class Place>
@@ -188,9 +212,7 @@ struct VectorKernel {
     Columns sums[R][G * kVectorParts] = {};
     int64_t at = 0;
     for (int64_t d = 0; d < dim; d += 2, at += kStep) {
-      if (fetch) {
-        for (int i = 0; i < G; ++i) fetch_lines(chunk.values[g + i] + at, kStep);
-      }
+      for (int i = 0; fetch && i < G; ++i) fetch_lines(chunk.beside_keys[g + i] + at, kStep);
       const auto place = [&](int c) {
         return chunk.keys[g + c / kVectorParts] + at + c % kVectorParts * sizeof(Columns);
       };
@@ -209,13 +231,13 @@ struct VectorKernel {
   static void value_columns(const Elem* p, int64_t dim, const ChunkView& chunk, bool first_rows,
                             int g0, int g1, int64_t column, float* out) {
     const int64_t pair_bytes = dim * Pairs::kPairBytes;
-    // As much of the next K as these columns are of V.
+    // As much as these columns are of V.
     constexpr int64_t kFetchBytes = C * kVectorLanes * Pairs::kPairBytes;
     Columns sums[R][C] = {};
     for (int g = g0; g < g1; ++g) {
       const uint8_t* v = chunk.values[g] + column * 4;
       const Elem* weight = p + g * kGroup;
-      const uint8_t* next = chunk.fetch_keys && first_rows ? chunk.next_keys[g] : nullptr;
+      const uint8_t* next = chunk.values_fetch && first_rows ? chunk.beside_values[g] : nullptr;
       if (next) next += column * kGroup / 2 * Pairs::kPairBytes;
       for (int t = 0; t < kGroup; t += 2, v += pair_bytes, weight += 2) {
         if (next) fetch_lines(next + t / 2 * kFetchBytes, kFetchBytes);

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "attention/attention.h"
+#include "attention/numbers.h"
 #include "ops/vector.h"
 
 namespace quire {
@@ -39,30 +40,6 @@ struct TokenScales {
 };
 
 constexpr float kLog2E = 1.44269504088896341f;
-
-QUIRE_INLINE void store_element(float* out, F32x16 v) { gemm::store(out, v); }
-QUIRE_INLINE void store_element(uint16_t* out, F32x16 v) { gemm::store(out, to_bf16(v)); }
-
-// Two neighbouring vectors of places: the tokens of one step of the second product.
-constexpr int kPair = 2 * kLanes;
-
-struct VectorPair {
-  F32x16 first;
-  F32x16 second;
-};
-
-QUIRE_INLINE void store_pair(float* out, VectorPair v) {
-  gemm::store(out, v.first);
-  gemm::store(out + kLanes, v.second);
-}
-QUIRE_INLINE void store_pair(uint16_t* out, VectorPair v) {
-#if defined(__AVX512BF16__)
-  gemm::store(out, _mm512_cvtne2ps_pbh((__m512)v.second, (__m512)v.first));
-#else
-  gemm::store(out, to_bf16(v.first));
-  gemm::store(out + kLanes, to_bf16(v.second));
-#endif
-}
 
 // 2^x as a weight of this type.
 QUIRE_INLINE F32x16 weight_of(F32x16 x, const float*) { return exp2_nonpositive(x); }
@@ -118,9 +95,9 @@ struct RowState {
   float sum;
 };
 
-// Turns one row's scores of a chunk into weights 2^(score - maximum), times V's scales. `place` is
-// the row's position relative to the chunk's first. Weights in [begin, end) that the row does not
-// see become 0; both are multiples of kPair.
+// Turns one row's scores of a chunk into weights 2^(score - maximum), times V's scales; they may
+// take the scores' place. `place` is the row's position relative to the chunk's first. Weights in
+// [begin, end) that the row does not see become 0; both are multiples of kPair.
 template <class Elem>
 RowState softmax_row(const ScoreRule& rule, const TokenScales& scales, int head, int64_t place,
                      int begin, int end, float* scores, Elem* weights) {
