@@ -15,31 +15,30 @@ namespace quire::gemm {
 
 constexpr int64_t kDirectRows = 4;
 constexpr int64_t kSlabUnits = kSlabDepth / 4;
-constexpr int64_t kSlabsAhead = 2;
+constexpr int64_t kBytesAhead = 4 * kSlabBytes;
 
 // Adds the products of one slab and kRows rows of bytes to the integers `sums`, [row][32]. x is
 // [unit of 4 numbers][row].
 template <class Product, int kRows>
 void add_slab(const uint32_t* x, const uint8_t* slab, const uint8_t* ahead, float* sums) {
   using Sum = typename Product::Sum;
-  typedef uint8_t Codes __attribute__((vector_size(kPartLanes)));
   typedef uint8_t Bytes __attribute__((vector_size(kPartLanes * 4)));
-  typedef uint32_t Words __attribute__((vector_size(kPartLanes * 4)));
-  for (int64_t at = 0; at < kSlabBytes; at += 64) __builtin_prefetch(ahead + at);
+  using Words = CodeWords;
+  __builtin_prefetch(ahead);
 #pragma GCC unroll 4
   for (int64_t c = 0; c < kSlabColumns; c += kPartLanes) {
     Sum total[kRows];
     for (int r = 0; r < kRows; ++r) total[r] = load<Sum>(sums + r * kStripColumns + c);
 #pragma GCC unroll 2
     for (int64_t group = 0; group < kSlabGroups; ++group) {
-      const auto codes = load<Codes>(slab + group * kSlabColumns + c);
-      const Words code = __builtin_convertvector(codes, Words) * 0x01010101u;
+      const Words code = widen_codes(slab + group * kSlabColumns + c) * 0x01010101u;
       const Bytes zero = (Bytes)((code >> 4) & 0x0f0f0f0fu);
       const Sum step = (Sum)((code & 15u) + 1u);
       Sum dot[kRows] = {};
 #pragma GCC unroll 4
       for (int64_t i = group * kGroupLines; i < (group + 1) * kGroupLines; ++i) {
         const auto line = load<Words>(slab + kCodeBytes + i * kInt4LineBytes + c * 4);
+        __builtin_prefetch(ahead + kCodeBytes + i * kInt4LineBytes + c * 4);
         const Sum first = (Sum)((Bytes)(line & 0x0f0f0f0fu) - zero);
         const Sum second = (Sum)((Bytes)((line >> 4) & 0x0f0f0f0fu) - zero);
 #pragma GCC unroll 4
@@ -56,22 +55,20 @@ void add_slab(const uint32_t* x, const uint8_t* slab, const uint8_t* ahead, floa
   }
 }
 
-// All strips of a block side by side, so that memory is read in several streams.
+// Strip after strip: one long stream is read faster than several side by side.
 template <class Product, int kRows>
 void multiply_direct_rows(const Block& block) {
   const int64_t slabs = block.k / kSlabDepth;
   const auto* x = reinterpret_cast<const uint32_t*>(block.x);
+  const uint8_t* end = block.weight + block.strips * block.strip_bytes;
   for (int64_t s = 0; s < block.strips; ++s) {
-    std::memset(block.sums_of(s, 0), 0, kRows * kStripColumns * sizeof(float));
-  }
-  for (int64_t slab = 0; slab < slabs; ++slab) {
-    const int64_t later = slab + kSlabsAhead;
-    const uint8_t* ahead = later < slabs ? block.weight + later * kSlabBytes
-                                         : block.next + (later - slabs) * kSlabBytes;
-    for (int64_t s = 0; s < block.strips; ++s) {
-      add_slab<Product, kRows>(x + slab * kSlabUnits * kRows,
-                               block.weight + s * block.strip_bytes + slab * kSlabBytes,
-                               ahead + s * block.strip_bytes, block.sums_of(s, 0));
+    float* sums = block.sums_of(s, 0);
+    std::memset(sums, 0, kRows * kStripColumns * sizeof *sums);
+    for (int64_t i = 0; i < slabs; ++i) {
+      const uint8_t* slab = block.weight + s * block.strip_bytes + i * kSlabBytes;
+      const uint8_t* ahead = slab + kBytesAhead;
+      if (ahead >= end) ahead = block.next + (ahead - end);
+      add_slab<Product, kRows>(x + i * kSlabUnits * kRows, slab, ahead, sums);
     }
   }
 }

@@ -46,14 +46,26 @@ inline int32_t int4_weight(const uint8_t* strip, int64_t column, int64_t k) {
   return ((strip[at.byte] >> at.shift & 15) - (code >> 4)) * ((code & 15) + 1);
 }
 
+// As many bytes as a register has words, each in a word of its own. gcc 12 does it byte by byte.
+typedef uint32_t CodeWords __attribute__((vector_size(kPartLanes * 4)));
+QUIRE_INLINE CodeWords widen_codes(const uint8_t* codes) {
+#if defined(__AVX512F__)
+  return (CodeWords)_mm512_cvtepu8_epi32(load<__m128i>(codes));
+#elif defined(__AVX2__)
+  return (CodeWords)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
+#else
+  typedef uint8_t Codes __attribute__((vector_size(kPartLanes)));
+  return __builtin_convertvector(load<Codes>(codes), CodeWords);
+#endif
+}
+
 // One group of as many columns as a vector has words. A product of 4 bits and a step fits in a
 // byte, so multiplying words of 16 bits multiplies both their bytes.
 QUIRE_INLINE void expand_columns(const uint8_t* codes, const uint8_t* lines, uint8_t* out) {
-  typedef uint8_t Codes __attribute__((vector_size(kPartLanes)));
   typedef uint8_t Bytes __attribute__((vector_size(kPartLanes * 4)));
   typedef uint16_t Pairs __attribute__((vector_size(kPartLanes * 4)));
-  typedef uint32_t Words __attribute__((vector_size(kPartLanes * 4)));
-  const Words code = __builtin_convertvector(load<Codes>(codes), Words) * 0x01010101u;
+  using Words = CodeWords;
+  const Words code = widen_codes(codes) * 0x01010101u;
   const Pairs step = (Pairs)((code & 0x000f000fu) + 0x00010001u);
   const Bytes shift = (Bytes)((Pairs)((code >> 4) & 0x0f0f0f0fu) * step);
 #pragma GCC unroll 4
