@@ -35,7 +35,7 @@ struct ByteKernel {
   static constexpr bool kQuantises = true;
   static constexpr bool kFetchesInScores = true;
   static constexpr bool kFetchesInValues = true;
-  static constexpr int kGroupsAhead = 4;
+  static constexpr int kGroupsAhead = 2;
   static constexpr float kScaleUnit = 1.0f;
 
   static void begin() {}
@@ -88,7 +88,7 @@ struct ByteKernel {
                      float* out) {
     by_rows(RowCounts{}, rows, [&](auto count, int r) {
       constexpr int R = decltype(count)::value;
-      constexpr int kGroups = std::clamp(kVectorRegisters / (2 * R * kVectorParts), 1, 4);
+      constexpr int kGroups = std::clamp(kVectorRegisters / (2 * R * kVectorParts), 1, 2);
       const bool fetch = chunk.scores_fetch && r == 0;
       int g = g0;
       for (; g + kGroups <= g1; g += kGroups) {

@@ -13,7 +13,7 @@
 
 namespace quire::gemm {
 
-constexpr int64_t kDirectRows = 4;
+constexpr int64_t kDirectRows = 6;
 constexpr int64_t kSlabUnits = kSlabDepth / 4;
 constexpr int64_t kBytesAhead = 4 * kSlabBytes;
 
@@ -41,14 +41,14 @@ void add_slab(const uint32_t* x, const uint8_t* slab, const uint8_t* ahead, floa
         __builtin_prefetch(ahead + kCodeBytes + i * kInt4LineBytes + c * 4);
         const Sum first = (Sum)((Bytes)(line & 0x0f0f0f0fu) - zero);
         const Sum second = (Sum)((Bytes)((line >> 4) & 0x0f0f0f0fu) - zero);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
         for (int r = 0; r < kRows; ++r) {
           const uint32_t* units = x + 2 * i * kRows + r;
           dot[r] = Product::multiply_add(dot[r], Product::broadcast(units), first);
           dot[r] = Product::multiply_add(dot[r], Product::broadcast(units + kRows), second);
         }
       }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int r = 0; r < kRows; ++r) total[r] += dot[r] * step;
     }
     for (int r = 0; r < kRows; ++r) store(sums + r * kStripColumns + c, total[r]);
