@@ -275,8 +275,10 @@ class Attend {
     const int begin = groups.first / 2 * 2 * kGroup;
     const int end = (groups.last + 1) / 2 * 2 * kGroup;
     for (int r = 0; r < rows; ++r) {
-      const RowState state = weigh(scales, r0 + r, chunk, begin, end,
-                                   space_.scores + r * kScoreStride, weights + r * kWeightStride);
+      float* scores = space_.scores + r * kScoreStride;
+      const RowState state =
+          softmax_row(rule_, scales, query_head(r0 + r), position(r0 + r) - chunk * kChunk, begin,
+                      end, scores, typename Kernel::Weights(scores, weights + r * kWeightStride));
       space_.of_chunk.maximum[r] = state.maximum;
       space_.of_chunk.sum[r] = state.sum;
     }
@@ -286,19 +288,6 @@ class Attend {
     }
     Kernel::values(weights, rows, dim_, view, groups.first, groups.last, space_.partial);
     view.fresh = view.scores_fetch = view.values_fetch = false;
-  }
-
-  RowState weigh(const TokenScales& scales, int row, int64_t chunk, int begin, int end,
-                 float* scores, Elem* weights) const {
-    const int head = query_head(row);
-    const int64_t place = position(row) - chunk * kChunk;
-    if constexpr (Kernel::kQuantises) {
-      const RowState state = softmax_row(rule_, scales, head, place, begin, end, scores, scores);
-      Kernel::put_weights(scores, begin, end, weights);
-      return state;
-    } else {
-      return softmax_row(rule_, scales, head, place, begin, end, scores, weights);
-    }
   }
 
   void write_result() {

@@ -32,11 +32,44 @@ struct ByteKernel {
   static constexpr int kRows = kVectorRows;
   static constexpr int kRowStep = 1;
   static constexpr bool kExpands = false;
-  static constexpr bool kQuantises = true;
   static constexpr bool kFetchesInScores = true;
   static constexpr bool kFetchesInValues = true;
   static constexpr int kGroupsAhead = 2;
   static constexpr float kScaleUnit = 1.0f;
+
+  // Keeps the weights as they are, where the scores were, until it has seen the largest.
+  class Weights {
+   public:
+    Weights(float* scores, Elem* out) : numbers_(scores), out_(out) {}
+
+    static QUIRE_INLINE F32x16 power(F32x16 x) { return exp2_for_bf16(x); }
+    QUIRE_INLINE void put(int i, VectorPair weights) {
+      store_pair(numbers_ + i, weights);
+      largest_ = maximum(weights.first, maximum(weights.second, largest_));
+      total_ += weights.first + weights.second;
+    }
+    void clear(int from, int to) { std::fill(numbers_ + from, numbers_ + to, 0.0f); }
+
+    void finish(int begin, int end) {
+      // No weight is below 0, so their sum is no number if and only if one of them is none.
+      const Scale scale(max_lanes(largest_), sum_lanes(total_) * 0.0f, 65535);
+      uint8_t* high_plane = out_->room;
+      uint8_t* low_plane = high_plane + kWeightStride;
+      for (int i = begin; i < end; i += kLanes) {
+        const I32x16 whole = integers(load_f32(numbers_ + i), scale.inverse);
+        put_unsigned(high_plane + i, whole >> 8);
+        put_unsigned(low_plane + i, whole & 255);
+      }
+      const Facts facts = {scale.unit, {}};
+      std::memcpy(high_plane + 2 * kWeightStride, &facts, sizeof facts);
+    }
+
+   private:
+    float* const numbers_;
+    Elem* const out_;
+    F32x16 largest_ = {};
+    F32x16 total_ = {};
+  };
 
   static void begin() {}
   static void end() {}
@@ -44,10 +77,9 @@ struct ByteKernel {
   static void load_values(ChunkView&, int64_t) {}
 
   static void put_query(const float* numbers, int64_t dim, Elem* out) {
-    constexpr float kLimit = 127 * 256;
     gemm::Extent extent;
     for (int64_t d = 0; d < dim; d += kLanes) extent.add(load_f32(numbers + d));
-    const Scale scale(extent, kLimit);
+    const Scale scale(extent.top(), extent.bad(), 127 * 256);
     uint8_t* high_plane = out->room;
     uint8_t* low_plane = high_plane + dim;
     I32x16 sums[2] = {};
@@ -65,23 +97,6 @@ struct ByteKernel {
       facts.start[p] = -128 * static_cast<int32_t>(sum_lanes(gemm::convert<F32x16>(sums[p])));
     }
     std::memcpy(high_plane + 2 * dim, &facts, sizeof facts);
-  }
-
-  // Places [begin, end) of a row.
-  static void put_weights(const float* weights, int begin, int end, Elem* out) {
-    constexpr float kLimit = 65535;
-    gemm::Extent extent;
-    for (int i = begin; i < end; i += kLanes) extent.add(load_f32(weights + i));
-    const Scale scale(extent, kLimit);
-    uint8_t* high_plane = out->room;
-    uint8_t* low_plane = high_plane + kWeightStride;
-    for (int i = begin; i < end; i += kLanes) {
-      const I32x16 whole = integers(load_f32(weights + i), scale.inverse);
-      put_unsigned(high_plane + i, whole >> 8);
-      put_unsigned(low_plane + i, whole & 255);
-    }
-    const Facts facts = {scale.unit, {}};
-    std::memcpy(high_plane + 2 * kWeightStride, &facts, sizeof facts);
   }
 
   static void scores(const Elem* q, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
@@ -124,16 +139,14 @@ struct ByteKernel {
 #endif
   static constexpr int kQuad = 4;  // numbers that one broadcast holds
 
-  // What a row's numbers are multiplied by to become integers, and its reciprocal. A NaN or an
-  // infinity makes the latter NaN, and so all that the row gives; tiny numbers count as zeros.
+  // What a row's numbers are multiplied by to become integers up to `limit`, and its reciprocal. If
+  // `bad` is NaN, so is the latter and with it all that the row gives; tiny numbers count as zeros.
   struct Scale {
     float inverse;
     float unit;
 
-    Scale(const gemm::Extent& extent, float limit) {
+    Scale(float top, float bad, float limit) {
       constexpr float kSmallest = 1e-30f;
-      const float top = extent.top();
-      const float bad = extent.bad();
       inverse = top >= kSmallest && bad == 0.0f ? limit / top : 0.0f;
       unit = top / limit + bad;
     }

@@ -7,8 +7,8 @@
 //   kScaleUnit what the scales of an int8 cache are multiplied by; 0: the cache has none
 //   kExpands   whether an int8 cache is expanded first
 //   kFetchesInScores, kFetchesInValues   whether these bring near what is beside K and V
-//   put_query(numbers, dim, out)            makes a row of q of float32
-//   put_weights(weights, begin, end, out)   likewise of P, if kQuantises: others get it at once
+//   put_query(numbers, dim, out)   makes a row of q of float32
+//   Weights    what a row of P is written to
 //   begin_item(rows)    before the products of an item
 //   load_keys(chunk)    before the first scores() of groups [g0, g1), if kExpands
 //   load_values(chunk)  before the first values() of a chunk, whose V is in the cache by then
@@ -118,8 +118,8 @@ using RowCounts = std::integer_sequence<int, 6, 4, 2, 1>;
 template <class Elem_>
 struct PlainNumbers {
   using Elem = Elem_;
+  using Weights = PlainWeights<Elem>;
   static constexpr int kRowStep = 1;
-  static constexpr bool kQuantises = false;
   static constexpr bool kExpands = false;
   static constexpr float kScaleUnit = 0.0f;
 

@@ -1,5 +1,7 @@
-// How kernels want q and the weights of a row written.
+// How kernels want q and the weights P of a row written.
 #pragma once
+
+#include <algorithm>
 
 #include "ops/vector.h"
 
@@ -28,5 +30,26 @@ QUIRE_INLINE void store_pair(uint16_t* out, VectorPair v) {
   gemm::store(out + kLanes, to_bf16(v.second));
 #endif
 }
+
+// The weights of a row of a chunk, as they become known: what softmax_row() writes to.
+template <class Elem>
+class PlainWeights {
+ public:
+  // `scores` is the kernel's to use once they have been read.
+  PlainWeights(float* /*scores*/, Elem* out) : out_(out) {}
+
+  // 2^x, as exact as is of use.
+  static QUIRE_INLINE F32x16 power(F32x16 x) {
+    return sizeof(Elem) == sizeof(float) ? exp2_nonpositive(x) : exp2_for_bf16(x);
+  }
+  // Those of places i .. i + kPair - 1.
+  QUIRE_INLINE void put(int i, VectorPair weights) { store_pair(out_ + i, weights); }
+  void clear(int from, int to) { std::fill(out_ + from, out_ + to, Elem{0}); }
+  // All of [begin, end) are there.
+  void finish(int /*begin*/, int /*end*/) {}
+
+ private:
+  Elem* const out_;
+};
 
 }  // namespace quire

@@ -41,10 +41,6 @@ struct TokenScales {
 
 constexpr float kLog2E = 1.44269504088896341f;
 
-// 2^x as a weight of this type.
-QUIRE_INLINE F32x16 weight_of(F32x16 x, const float*) { return exp2_nonpositive(x); }
-QUIRE_INLINE F32x16 weight_of(F32x16 x, const uint16_t*) { return exp2_for_bf16(x); }
-
 // The places of a chunk that a row sees, both ends included.
 struct Visible {
   int low;
@@ -95,16 +91,17 @@ struct RowState {
   float sum;
 };
 
-// Turns one row's scores of a chunk into weights 2^(score - maximum), times V's scales; they may
-// take the scores' place. `place` is the row's position relative to the chunk's first. Weights in
-// [begin, end) that the row does not see become 0; both are multiples of kPair.
-template <class Elem>
+// Turns one row's scores of a chunk into weights 2^(score - maximum), times V's scales. `place` is
+// the row's position relative to the chunk's first. Weights in [begin, end) that the row does not
+// see become 0; both are multiples of kPair.
+template <class Weights>
 RowState softmax_row(const ScoreRule& rule, const TokenScales& scales, int head, int64_t place,
-                     int begin, int end, float* scores, Elem* weights) {
+                     int begin, int end, float* scores, Weights weights) {
   const int64_t low = rule.window > 0 ? std::max<int64_t>(place - rule.window + 1, 0) : 0;
   const int64_t high = std::min<int64_t>(place, kChunk - 1);
   if (low > high) {
-    std::fill(weights + begin, weights + end, Elem{0});
+    weights.clear(begin, end);
+    weights.finish(begin, end);
     return {-std::numeric_limits<float>::infinity(), 0.0f};
   }
   const Visible seen{static_cast<int>(low), static_cast<int>(high)};
@@ -129,17 +126,18 @@ RowState softmax_row(const ScoreRule& rule, const TokenScales& scales, int head,
   VectorPair sum = {};
   for (int i = first; i < behind; i += kPair) {
     const VectorPair score = seen.at(scores, i, kOutOfSight);
-    VectorPair weight = {weight_of(fma(score.first, scale, shift), weights),
-                         weight_of(fma(score.second, scale, shift), weights)};
+    VectorPair weight = {Weights::power(fma(score.first, scale, shift)),
+                         Weights::power(fma(score.second, scale, shift))};
     sum = {sum.first + weight.first, sum.second + weight.second};
     if (scales.values) {
       const VectorPair of_values = seen.at(scales.values, i, 0.0f);
       weight = {weight.first * of_values.first, weight.second * of_values.second};
     }
-    store_pair(weights + i, weight);
+    weights.put(i, weight);
   }
-  std::fill(weights + begin, weights + first, Elem{0});
-  std::fill(weights + behind, weights + end, Elem{0});
+  weights.clear(begin, first);
+  weights.clear(behind, end);
+  weights.finish(begin, end);
   return {maximum, sum_lanes(sum.first + sum.second)};
 }
 
