@@ -52,6 +52,34 @@ void rotate_pairs(float* x, const float* cos, const float* sin, int64_t num_freq
   }
 }
 
+// A head of N whole vectors, in registers from its row to where it goes: the same operations as
+// above, in the same order.
+template <int N>
+struct HeadInRegisters {
+  F32x16 v[N];
+
+  QUIRE_INLINE void load(const uint8_t* row, int32_t dtype, int64_t first) {
+    for (int i = 0; i < N; ++i) v[i] = load_some(row, dtype, first + i * kLanes, kLanes);
+  }
+  QUIRE_INLINE void rms_norm(const float* weight, float eps) {
+    F32x16 squares = {};
+    for (int i = 0; i < N; ++i) squares = fma(v[i], v[i], squares);
+    const float scale = 1.0f / std::sqrt(sum_lanes(squares) / (N * kLanes) + eps);
+    for (int i = 0; i < N; ++i) v[i] = v[i] * scale * load_f32(weight + i * kLanes);
+  }
+  QUIRE_INLINE void rotate_halves(const float* cos, const float* sin) {
+    for (int i = 0; i < N / 2; ++i) {
+      const F32x16 a = v[i], b = v[i + N / 2];
+      const F32x16 c = load_f32(cos + i * kLanes), s = load_f32(sin + i * kLanes);
+      v[i] = a * c - b * s;
+      v[i + N / 2] = b * c + a * s;
+    }
+  }
+  QUIRE_INLINE void store(void* row, int32_t dtype, int64_t first) const {
+    for (int i = 0; i < N; ++i) store_some(row, dtype, first + i * kLanes, kLanes, v[i]);
+  }
+};
+
 class HeadsOp {
  public:
   HeadsOp(const Step& step, const quire_heads& op) : step_(step), op_(op) {}
@@ -65,6 +93,44 @@ class HeadsOp {
 
  private:
   void work(const TokenRun& run, const quire_heads_part& part, int32_t head) {
+    const bool whole = part.rope < 0 || is_whole(step_.model.ropes[part.rope]);
+    if (whole && op_.head_dim == 8 * kLanes) {
+      work_in_registers<8>(run, part, head);
+    } else if (whole && op_.head_dim == 4 * kLanes) {
+      work_in_registers<4>(run, part, head);
+    } else {
+      work_in_memory(run, part, head);
+    }
+  }
+
+  // Whether halves of the head are rotated against each other, and all of it.
+  bool is_whole(const RopeTable& table) const {
+    return !table.interleaved() && 2 * table.num_freqs() == op_.head_dim;
+  }
+
+  template <int N>
+  void work_in_registers(const TokenRun& run, const quire_heads_part& part, int32_t head) {
+    const int64_t first = int64_t{head} * op_.head_dim;
+    for (int32_t i = 0; i < run.count; ++i) {
+      const int64_t token = run.first + i;
+      HeadInRegisters<N> x;
+      x.load(step_.row(part.x, token), part.x.dtype, first);
+      if (part.norm >= 0) x.rms_norm(step_.vector(part.norm), part.eps);
+      if (part.rope >= 0) {
+        const RopeTable& table = step_.model.ropes[part.rope];
+        const int32_t position = step_.batch.positions[token];
+        x.rotate_halves(table.cos(position), table.sin(position));
+      }
+      if (part.target == QUIRE_TO_VIEW) {
+        x.store(step_.row(part.out, token), part.out.dtype, first);
+      } else {
+        x.store(tile_.rows[i], QUIRE_F32, 0);
+      }
+    }
+    if (part.target != QUIRE_TO_VIEW) to_cache(run, part, head);
+  }
+
+  void work_in_memory(const TokenRun& run, const quire_heads_part& part, int32_t head) {
     const int64_t first = int64_t{head} * op_.head_dim;
     for (int32_t i = 0; i < run.count; ++i) {
       float* x = tile_.rows[i];
