@@ -193,6 +193,8 @@ struct VectorFamily {
     uint32_t units[kUnitRows][kChunk] = {};
     for (int64_t k = 0; k < k_padded; k += kChunk) {
       const int64_t width = std::min(kChunk, k_padded - k) / Product::kDepth * Product::kUnits;
+      // Reading the rows back waits for all that was written before: let none of it miss.
+      for (int64_t i = 0; i < width * rows * kPlanes; i += 16) __builtin_prefetch(to + i, 1);
       for (int64_t r = 0; r < rows; ++r) {
         Product::units_of(x, row0 + r, k, std::min(kChunk, x.k - k), scales[r].inverse,
                           units + r * kPlanes);
