@@ -7,6 +7,7 @@
 //   kScaleUnit what the scales of an int8 cache are multiplied by; 0: the cache has none
 //   kExpands   whether an int8 cache is expanded first
 //   kFetchesInScores, kFetchesInValues   whether these bring near what is beside K and V
+//   kGroupsAhead   how much later what they bring near is read (ChunkView)
 //   put_query(numbers, dim, out)   makes a row of q of float32
 //   Weights    what a row of P is written to
 //   begin_item(rows)    before the products of an item
