@@ -119,9 +119,9 @@ def test_a_step_that_fails(
     ("number", "cause"), [(signal.SIGKILL, "killed by signal 9"), (signal.SIGSTOP, "SIGSTOP")]
 )
 def test_an_engine_process_that_is_killed_or_stopped(
-    start_server: StartServer, number: signal.Signals, cause: str
+    start_server: StartServer, tmp_path: Path, number: signal.Signals, cause: str
 ) -> None:
-    server = start_server(engine_home="process")
+    server = start_faulty(start_server, tmp_path / "fault", "process")
     (engine_pid,) = server.children()
     everyone_is_told(server, lambda _: os.kill(engine_pid, number), cause)
     assert not is_alive(engine_pid)

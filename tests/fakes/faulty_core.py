@@ -1,9 +1,10 @@
-"""The real core, whose steps misbehave as soon as the file named by FAULT_FILE says how."""
+"""The real core with slow steps, which misbehave once the file named by FAULT_FILE says how."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import time
 from pathlib import Path
 
 from quire.config import EngineConfig
@@ -11,6 +12,9 @@ from quire.engine.core import EngineCore
 from quire.errors import BackendError
 from quire.executor import UniProcExecutor
 from quire.protocol import SchedulePlan, StepResult
+
+_STEP_S = 0.005
+"""A step takes so long at least: on a fast machine replies would end before all clients began."""
 
 
 class FaultyCore(EngineCore):
@@ -26,6 +30,7 @@ class _FaultyExecutor(UniProcExecutor):
         self._fault = Path(os.environ["FAULT_FILE"])
 
     def execute(self, plan: SchedulePlan) -> StepResult:
+        time.sleep(_STEP_S)
         if plan.request_ids and self._fault.exists():
             self._misbehave()
         return super().execute(plan)
