@@ -15,15 +15,17 @@
 
 namespace quire {
 
-struct ByteKernel {
+// A row has room for 4 bytes a number: its planes one after the other, then its facts.
+struct ByteElem {
+  uint8_t room[4];
+};
+
+struct ByteKernel : InPieces<ByteKernel, ByteElem> {
+  using Elem = ByteElem;
   using Product = gemm::Int8Product<1>;
   using Sum = gemm::IntVector;
   static_assert(Product::kUnsignedX);
 
-  // A row has room for 4 bytes a number: its planes one after the other, then its facts.
-  struct Elem {
-    uint8_t room[4];
-  };
   struct Facts {
     float scale;
     int32_t start[2];  // of the sums of either plane
@@ -99,44 +101,19 @@ struct ByteKernel {
     std::memcpy(high_plane + 2 * dim, &facts, sizeof facts);
   }
 
-  static void scores(const Elem* q, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
-                     float* out) {
-    by_rows(RowCounts{}, rows, [&](auto count, int r) {
-      constexpr int R = decltype(count)::value;
-      constexpr int kGroups = std::clamp(kVectorRegisters / (2 * R * kVectorParts), 1, 2);
-      const bool fetch = chunk.scores_fetch && r == 0;
-      int g = g0;
-      for (; g + kGroups <= g1; g += kGroups) {
-        score_groups<R, kGroups>(q + r * dim, dim, chunk, g, fetch, out + r * kScoreStride);
-      }
-      for (; g < g1; ++g) {
-        score_groups<R, 1>(q + r * dim, dim, chunk, g, fetch, out + r * kScoreStride);
-      }
-    });
-  }
-
-  static void values(const Elem* p, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
-                     float* out) {
-    by_rows(RowCounts{}, rows, [&](auto count, int r) {
-      constexpr int R = decltype(count)::value;
-      constexpr int kColumns = std::clamp(kVectorRegisters / (2 * R), 1, 8);
-      const Elem* weights = p + r * kWeightStride;
-      int64_t c = 0;
-      for (; c + kColumns * kVectorLanes <= dim; c += kColumns * kVectorLanes) {
-        value_columns<R, kColumns>(weights, dim, chunk, r == 0, g0, g1, c, out + r * dim);
-      }
-      for (; c < dim; c += kVectorLanes) {
-        value_columns<R, 1>(weights, dim, chunk, r == 0, g0, g1, c, out + r * dim);
-      }
-    });
-  }
-
  private:
+  friend struct InPieces<ByteKernel, ByteElem>;
 #if defined(__AVX512F__)
   using RowCounts = std::integer_sequence<int, 6, 4, 2, 1>;
 #else
   using RowCounts = std::integer_sequence<int, 3, 2, 1>;
 #endif
+  static constexpr int most_groups(int rows) {
+    return std::clamp(kVectorRegisters / (2 * rows * kVectorParts), 1, 2);
+  }
+  static constexpr int most_columns(int rows) {
+    return std::clamp(kVectorRegisters / (2 * rows), 1, 8);
+  }
   static constexpr int kQuad = 4;  // numbers that one broadcast holds
 
   // What a row's numbers are multiplied by to become integers up to `limit`, and its reciprocal. If

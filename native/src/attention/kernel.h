@@ -108,11 +108,9 @@ struct Bf16Pairs {
 #if defined(__AVX512F__)
 constexpr int kVectorRows = 12;
 constexpr int kVectorRegisters = 24;  // accumulators
-using RowCounts = std::integer_sequence<int, 12, 6, 4, 2, 1>;
 #else
 constexpr int kVectorRows = 6;
 constexpr int kVectorRegisters = 12;
-using RowCounts = std::integer_sequence<int, 6, 4, 2, 1>;
 #endif
 
 // What the kernels have in common that take numbers as they are.
@@ -129,20 +127,52 @@ struct PlainNumbers {
   }
 };
 
-// Calls f with the largest supported numbers of rows that make up `rows`, and where each begins.
+// Calls f with the largest of the given counts that make up `all`, and where each begins.
 template <int... kCounts, class F>
-QUIRE_INLINE void by_rows(std::integer_sequence<int, kCounts...>, int rows, F f) {
-  int r = 0;
+QUIRE_INLINE void by_counts(std::integer_sequence<int, kCounts...>, int64_t all, F f) {
+  int64_t at = 0;
   const auto some = [&](auto count) {
-    for (; rows - r >= count.value; r += count.value) f(count, r);
+    for (; all - at >= count.value; at += count.value) f(count, static_cast<int>(at));
   };
   (some(std::integral_constant<int, kCounts>{}), ...);
 }
 
+// Both products in pieces whose sums fit in registers: `Kernel` has score_groups<R, G>() and
+// value_columns<R, C>(), and says how many rows, groups and registers of columns go together.
+template <class Kernel, class Elem>
+struct InPieces {
+  static void scores(const Elem* q, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
+                     float* out) {
+    by_counts(typename Kernel::RowCounts{}, rows, [&](auto count, int r) {
+      constexpr int R = decltype(count)::value;
+      using GroupCounts = std::integer_sequence<int, Kernel::most_groups(R), 1>;
+      const bool fetch = chunk.scores_fetch && r == 0;
+      by_counts(GroupCounts{}, g1 - g0, [&](auto groups, int g) {
+        Kernel::template score_groups<R, decltype(groups)::value>(q + r * dim, dim, chunk, g0 + g,
+                                                                  fetch, out + r * kScoreStride);
+      });
+    });
+  }
+
+  static void values(const Elem* p, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
+                     float* out) {
+    by_counts(typename Kernel::RowCounts{}, rows, [&](auto count, int r) {
+      constexpr int R = decltype(count)::value;
+      using ColumnCounts = std::integer_sequence<int, Kernel::most_columns(R), 1>;
+      by_counts(ColumnCounts{}, dim / kVectorLanes, [&](auto columns, int c) {
+        Kernel::template value_columns<R, decltype(columns)::value>(
+            p + r * kWeightStride, dim, chunk, r == 0, g0, g1, int64_t{c} * kVectorLanes,
+            out + r * dim);
+      });
+    });
+  }
+};
+
 // Both products with vector instructions. The sums of some rows and registers of columns stay in
 // registers, each formed by one chain of additions whatever their numbers.
 template <class Pairs>
-struct VectorKernel : PlainNumbers<typename Pairs::Elem> {
+struct VectorKernel : PlainNumbers<typename Pairs::Elem>,
+                      InPieces<VectorKernel<Pairs>, typename Pairs::Elem> {
   using Elem = typename Pairs::Elem;
   static constexpr int kRows = kVectorRows;
   static constexpr bool kFetchesInScores = true;
@@ -154,39 +184,18 @@ struct VectorKernel : PlainNumbers<typename Pairs::Elem> {
   static void begin_item(int) {}
   static void load_values(ChunkView&, int64_t) {}
 
-  static void scores(const Elem* q, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
-                     float* out) {
-    by_rows(RowCounts{}, rows, [&](auto count, int r) {
-      constexpr int R = decltype(count)::value;
-      constexpr int kGroups = kVectorRegisters / (R * kVectorParts) > 1 ? 2 : 1;
-      const bool fetch = chunk.scores_fetch && r == 0;
-      int g = g0;
-      for (; g + kGroups <= g1; g += kGroups) {
-        score_groups<R, kGroups>(q + r * dim, dim, chunk, g, fetch, out + r * kScoreStride);
-      }
-      for (; g < g1; ++g) {
-        score_groups<R, 1>(q + r * dim, dim, chunk, g, fetch, out + r * kScoreStride);
-      }
-    });
-  }
-
-  static void values(const Elem* p, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
-                     float* out) {
-    by_rows(RowCounts{}, rows, [&](auto count, int r) {
-      constexpr int R = decltype(count)::value;
-      constexpr int kColumns = std::clamp(kVectorRegisters / R, 1, 8);
-      int64_t c = 0;
-      for (; c + kColumns * kVectorLanes <= dim; c += kColumns * kVectorLanes) {
-        value_columns<R, kColumns>(p + r * kWeightStride, dim, chunk, r == 0, g0, g1, c,
-                                   out + r * dim);
-      }
-      for (; c < dim; c += kVectorLanes) {
-        value_columns<R, 1>(p + r * kWeightStride, dim, chunk, r == 0, g0, g1, c, out + r * dim);
-      }
-    });
-  }
-
  private:
+  friend struct InPieces<VectorKernel<Pairs>, Elem>;
+#if defined(__AVX512F__)
+  using RowCounts = std::integer_sequence<int, 12, 6, 4, 2, 1>;
+#else
+  using RowCounts = std::integer_sequence<int, 6, 4, 2, 1>;
+#endif
+  static constexpr int most_groups(int rows) {
+    return kVectorRegisters / (rows * kVectorParts) > 1 ? 2 : 1;
+  }
+  static constexpr int most_columns(int rows) { return std::clamp(kVectorRegisters / rows, 1, 8); }
+
   // One pair of the summed dimension for R rows, whose numbers lie `stride` apart, and the C
   // registers of columns at `place(c)`.
   template <int R, int C, class Place>
