@@ -105,10 +105,10 @@ class StepWatch:
         self._had_s += min([elapsed_s, *used_s])
 
     def _engine_threads(self) -> Mapping[int, ThreadState]:
-        """The loop's own thread and those that compute for it."""
+        """The loop's own thread and those that compute for it; sought once a standstill."""
         own = self._pulse.thread_id
         return {
             tid: state
-            for tid, state in thread_states("self").items()
+            for tid, state in thread_states("self", only=self._threads or None).items()
             if tid == own or state.name == _COMPUTE_THREAD
         }

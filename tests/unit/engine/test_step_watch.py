@@ -149,6 +149,7 @@ def test_threads_as_the_system_shows_them() -> None:
         while time.thread_time() < end:
             sum(range(1000))
         found = thread_states("self")
+        few = thread_states("self", only=[threading.get_native_id(), 2**22 + 1])
     finally:
         is_over.set()
         sleeper.join()
@@ -157,4 +158,5 @@ def test_threads_as_the_system_shows_them() -> None:
     assert own.cpu_s >= 0.04
     assert sleeper.native_id is not None
     assert found[sleeper.native_id].is_asleep
+    assert list(few) == [threading.get_native_id()]
     assert thread_states(2**22 + 1) == {}
