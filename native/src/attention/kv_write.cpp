@@ -12,7 +12,7 @@ using Row = const float[kMaxHeadDim];
 
 // Numbers i .. i + 15 of a row as bfloat16, each in the low half of a word.
 QUIRE_INLINE U32x16 words(const float* row, int64_t i) {
-  return gemm::convert<U32x16>(to_bf16(load_f32(row + i)));
+  return gemm::widen(to_bf16(load_f32(row + i)));
 }
 
 // How a row becomes 8-bit integers: value * inverse, rounded, is at most 127 away from 0.

@@ -18,7 +18,8 @@ void scale_rows(const Block& block, int64_t strip, const float* row_scales, int6
       for (int plane = 0; plane < kPlanes; ++plane) {
         I32x16 sum = load<I32x16>(sums + plane * kStripColumns + half);
         if constexpr (kUnsignedX) sum -= load<I32x16>(block.offsets + column);
-        value = value * 256.0f + convert<F32x16>(sum);
+        const F32x16 part = convert<F32x16>(sum);
+        value = plane == 0 ? part : value * 256.0f + part;
       }
       const F32x16 scales = load<F32x16>(block.scales + column);
       store(out + half, value * row_scales[row] * scales);

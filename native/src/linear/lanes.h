@@ -56,6 +56,7 @@ using U32x16 = LanesOf<uint32_t, kLanes>::Type;
 using U16x16 = LanesOf<uint16_t, kLanes>::Type;
 using F32Part = LanesOf<float, kPartLanes>::Type;
 using I32Part = LanesOf<int32_t, kPartLanes>::Type;
+using U32Part = LanesOf<uint32_t, kPartLanes>::Type;
 using U16Part = LanesOf<uint16_t, kPartLanes>::Type;
 
 template <class Half>

@@ -95,6 +95,16 @@ Destination destination(const void* data, int64_t stride, int64_t element, int64
 }
 
 template <class Family>
+void fetch_column_facts(const Block& block, const Plan<Family>& plan, int64_t next) {
+  if (block.scales == nullptr || next >= plan.units()) return;
+  const int64_t columns = (next % plan.groups * plan.group - block.first_strip) * kStripColumns;
+  for (int64_t i = 0; i < plan.group * kStripColumns; i += 16) {
+    __builtin_prefetch(block.scales + columns + i);
+    __builtin_prefetch(block.offsets + columns + i);
+  }
+}
+
+template <class Family>
 void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, int64_t next,
               bool x_is_near, float* sums) {
   const int64_t tile0 = unit / plan.groups * plan.block_tiles;
@@ -117,6 +127,7 @@ void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, in
   block.scales = scales_of(*args.weight) + strip0 * kStripColumns;
   block.offsets = offsets_of(*args.weight) + strip0 * kStripColumns;
   block.next = weight_of(args, plan, next < plan.units() ? next : unit);
+  fetch_column_facts(block, plan, next);
   block.sums = sums;
   block.x_is_near = x_is_near;
   const int64_t width = args.weight->glu ? kHalfStrip : kStripColumns;

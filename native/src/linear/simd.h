@@ -70,7 +70,18 @@ QUIRE_INLINE F32x16 absolute(F32x16 v) { return as<F32x16>(bits(v) & 0x7fffffffu
 // Nearest whole number for |x| < 2^22: adding 1.5 * 2^23 leaves no bits below one.
 QUIRE_INLINE F32x16 round_whole(F32x16 x) { return (x + 12582912.0f) - 12582912.0f; }
 
-QUIRE_INLINE F32x16 bf16_to_f32(U16x16 v) { return as<F32x16>(convert<I32x16>(v) << 16); }
+// Sixteen halves of words as words. gcc 12 widens halves of registers and puts them together.
+QUIRE_INLINE U32x16 widen(U16x16 v) {
+#if defined(__AVX512F__)
+  return (U32x16)_mm512_cvtepu16_epi32((__m256i)v);
+#elif defined(__AVX2__)
+  return lanewise([](U16Part part) { return (U32Part)_mm256_cvtepu16_epi32((__m128i)part); }, v);
+#else
+  return convert<U32x16>(v);
+#endif
+}
+
+QUIRE_INLINE F32x16 bf16_to_f32(U16x16 v) { return as<F32x16>(widen(v) << 16); }
 
 // The low halves of sixteen words.
 QUIRE_INLINE U16x16 narrow(I32x16 v) {

@@ -110,8 +110,7 @@ void micro_kernel(const MicroArgs& args) {
 
 // All 32 columns of one strip or several, in as many column blocks as the registers ask for.
 template <class Product, int kRows>
-void multiply_rows(const MicroArgs& all, int64_t strips) {
-  MicroArgs args = all;
+void multiply_rows(MicroArgs& args, int64_t strips) {
   if constexpr (kRows > kWideRows) {
     for (int c = 0; c < kStripColumns; c += kTallColumns) {
       micro_kernel<Product, kRows, kTallColumns, 1>(args);
@@ -120,7 +119,7 @@ void multiply_rows(const MicroArgs& all, int64_t strips) {
     }
   } else {
     constexpr int kMost = static_cast<int>(strips_for_rows(kRows));
-    if (strips == kMost) return micro_kernel<Product, kRows, 32, kMost>(all);
+    if (strips == kMost) return micro_kernel<Product, kRows, 32, kMost>(args);
     for (int64_t s = 0; s < strips; ++s) {
       micro_kernel<Product, kRows, 32, 1>(args);
       args.weight += args.strip_bytes;
@@ -130,9 +129,9 @@ void multiply_rows(const MicroArgs& all, int64_t strips) {
 }
 
 template <class Product, size_t... kRows>
-void dispatch_rows(int64_t rows, const MicroArgs& args, int64_t strips,
+void dispatch_rows(int64_t rows, MicroArgs& args, int64_t strips,
                    std::index_sequence<kRows...>) {
-  using Function = void (*)(const MicroArgs&, int64_t);
+  using Function = void (*)(MicroArgs&, int64_t);
   static constexpr Function kTable[] = {multiply_rows<Product, static_cast<int>(kRows) + 1>...};
   kTable[rows - 1](args, strips);
 }
@@ -278,7 +277,7 @@ struct VectorFamily {
         fetch_destinations(block, first, first + rows / block.planes);
       }
       const auto* x = reinterpret_cast<const uint32_t*>(block.x + tile * block.tile_bytes);
-      const MicroArgs args{x + part.k / Product::kDepth * Product::kUnits * rows,
+      MicroArgs args{x + part.k / Product::kDepth * Product::kUnits * rows,
                            part.weight,
                            steps,
                            part.strip_bytes,
