@@ -50,8 +50,10 @@ FORMATS: dict[str, Choice] = {
     "int8": Choice("bfloat16", "int8", "bfloat16"),
     "int8, KV int8": Choice("bfloat16", "int8", "int8"),
     "int8_w8a8": Choice("bfloat16", "int8_w8a8", "bfloat16"),
+    "int8_w8a8, KV int8": Choice("bfloat16", "int8_w8a8", "int8"),
     "int4": Choice("bfloat16", "int4", "bfloat16"),
     "int4_w4a8": Choice("bfloat16", "int4_w4a8", "bfloat16"),
+    "int4_w4a8, KV int8": Choice("bfloat16", "int4_w4a8", "int8"),
 }
 BLOCK_SIZE = 16
 MAX_TOKENS = 1024

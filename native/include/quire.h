@@ -119,6 +119,7 @@ typedef struct quire_attention {
   float softcap;   // 0: none
   int32_t window;  // 0: none
   int32_t alibi;   // vector [num_heads] of slopes, or -1
+  int32_t activation_bits;  // 8: q and the weights may be rounded to bytes over an int8 cache
 } quire_attention;
 
 enum quire_pointwise_kind {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -21,11 +21,11 @@ from harness import (
 from quire.backends.base import CompiledModel
 from quire.backends.cpu import CpuBackend
 from quire.backends.reference import ReferenceBackend
-from quire.program import Attention, Linear, Op, Value
+from quire.program import ActivationBits, Attention, Linear, Op, Value
 
 DIM = 64
 F32, BF16 = 3e-6, 1.2e-2
-INT8, BF16_INT8 = 2e-3, 2e-2
+INT8, BF16_INT8, INT8_A8 = 2e-3, 2e-2, 3e-2
 """Tolerances. An int8 cache may hold a neighbouring integer where a number lies in the middle."""
 
 
@@ -39,6 +39,7 @@ class Shape:
     window: int | None = None
     softcap: float | None = None
     alibi: bool = False
+    activation_bits: ActivationBits = 16
 
     def body(self) -> Body:
         """Two layers, so that the cache of one cannot stand in for the other's."""
@@ -64,6 +65,7 @@ class Shape:
             Attention(
                 q, k, v, attended, layer, self.heads, self.kv_heads, self.head_dim,
                 self.head_dim**-0.5, self.window, self.softcap, slopes,
+                self.activation_bits,
             ),
             Linear(attended, (out,), weights.param(f"o{layer}", (DIM, q.dim), q.dim**-0.5)),
         ], out  # fmt: skip
@@ -151,6 +153,23 @@ def test_int8_contexts_of_several_chunks(backend: CpuBackend, shape: Shape, dtyp
     steps(models, plan, int8_tolerance(backend, dtype))
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_int8_cache_and_activations_of_8_bits(backend: CpuBackend, shape: Shape) -> None:
+    models = both(backend, replace(shape, activation_bits=8), "bfloat16", "int8")
+    steps(models, [[250, 1, 33], [1, 1, 1], [90, 40, 7], [1, 1, 1]], INT8_A8)
+
+
+def test_activations_of_8_bits_matter_where_bytes_are_multiplied(backend: CpuBackend) -> None:
+    [seq] = make_seqs([40])
+    found = []
+    for bits in (16, 8):
+        native, _ = both(backend, Shape(activation_bits=bits), "bfloat16", "int8")
+        seq.computed = 0
+        found.append(logits_of(native.step(batch_of([(seq, 40)]))))
+    multiplies_bytes = isa_of(backend) in ("avx_vnni", "avx512", "avx512_bf16")
+    assert np.array_equal(*found) != multiplies_bytes
+
+
 @pytest.mark.parametrize("shape", [Shape(), Shape(window=300), Shape(heads=2, head_dim=128)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_contexts_of_several_chunks(backend: CpuBackend, shape: Shape, dtype: str) -> None:
@@ -165,10 +184,13 @@ def test_a_cache_of_another_type(backend: CpuBackend, dtype: str, kv_dtype: str)
     steps(models, [[40, 3], [1, 300]], BF16)
 
 
-def test_an_int8_token_without_a_number_stays_alone(backend: CpuBackend) -> None:
+@pytest.mark.parametrize("bits", [16, 8])
+def test_an_int8_token_without_a_number_stays_alone(
+    backend: CpuBackend, bits: ActivationBits
+) -> None:
     """A token whose k and v are NaN reaches those behind it, and no token before it."""
     weights = Weights(7)
-    program = program_of(Shape().body(), DIM, weights)
+    program = program_of(Shape(activation_bits=bits).body(), DIM, weights)
     table = weights.arrays["table"]
     table[15] = np.nan
     native = compile_on(backend, program, weights, kv_dtype="int8")

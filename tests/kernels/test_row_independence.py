@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from harness import Floats, Seq, Weights, batch_of, compile_on, logits_of, make_seqs, program_of
@@ -9,17 +11,18 @@ from test_attention import DIM, Shape
 
 from quire.backends.base import CompiledModel, Dtype
 from quire.backends.cpu import CpuBackend
+from quire.program import ActivationBits
 
-Dtypes = tuple[Dtype, str]
-"""Of the model and of its cache."""
+Numbers = tuple[Dtype, str, ActivationBits]
+"""The dtypes of the model and of its cache, and the bits of q over the latter."""
 LENGTH = 600
 SHAPES = [Shape(), Shape(heads=6, kv_heads=1, head_dim=80, window=270)]
 
 
-def compiled(isa: str, threads: int, shape: Shape, dtypes: Dtypes) -> CompiledModel:
+def compiled(isa: str, threads: int, shape: Shape, numbers: Numbers) -> CompiledModel:
+    dtype, kv_dtype, activation_bits = numbers
     weights = Weights(11)
-    program = program_of(shape.body(), DIM, weights)
-    dtype, kv_dtype = dtypes
+    program = program_of(replace(shape, activation_bits=activation_bits).body(), DIM, weights)
     return compile_on(CpuBackend(threads, isa), program, weights, dtype, kv_dtype=kv_dtype)
 
 
@@ -50,17 +53,22 @@ def shape(request: pytest.FixtureRequest) -> Shape:
 
 @pytest.fixture(
     scope="module",
-    params=[("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "int8")],
-    ids="-".join,
+    params=[
+        ("float32", "float32", 16),
+        ("bfloat16", "bfloat16", 16),
+        ("bfloat16", "int8", 16),
+        ("bfloat16", "int8", 8),
+    ],
+    ids=lambda numbers: "-".join(map(str, numbers)),
 )
-def dtypes(request: pytest.FixtureRequest) -> Dtypes:
-    found: Dtypes = request.param
+def numbers(request: pytest.FixtureRequest) -> Numbers:
+    found: Numbers = request.param
     return found
 
 
 @pytest.fixture(scope="module")
-def model(isa: str, shape: Shape, dtypes: Dtypes) -> CompiledModel:
-    return compiled(isa, 2, shape, dtypes)
+def model(isa: str, shape: Shape, numbers: Numbers) -> CompiledModel:
+    return compiled(isa, 2, shape, numbers)
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +78,10 @@ def expected(model: CompiledModel) -> bytes:
 
 @pytest.mark.parametrize("threads", [1, 3, 8])
 def test_any_number_of_threads(
-    isa: str, shape: Shape, dtypes: Dtypes, threads: int, expected: bytes
+    isa: str, shape: Shape, numbers: Numbers, threads: int, expected: bytes
 ) -> None:
     """Eight threads have too little to do: long contexts are split between them."""
-    other = compiled(isa, threads, shape, dtypes)
+    other = compiled(isa, threads, shape, numbers)
     assert whole(other).tobytes() == expected
     seq = mine()
     parts = [logits_of(other.step(batch_of([(seq, n)]))) for n in (LENGTH - 4, 1, 1, 1, 1)]

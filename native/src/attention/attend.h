@@ -276,9 +276,9 @@ class Attend {
     const int end = (groups.last + 1) / 2 * 2 * kGroup;
     for (int r = 0; r < rows; ++r) {
       float* scores = space_.scores + r * kScoreStride;
-      const RowState state =
-          softmax_row(rule_, scales, query_head(r0 + r), position(r0 + r) - chunk * kChunk, begin,
-                      end, scores, typename Kernel::Weights(scores, weights + r * kWeightStride));
+      const RowState state = softmax_row<typename Kernel::Weights>(
+          rule_, scales, query_head(r0 + r), position(r0 + r) - chunk * kChunk, begin, end, scores,
+          weights + r * kWeightStride);
       space_.of_chunk.maximum[r] = state.maximum;
       space_.of_chunk.sum[r] = state.sum;
     }

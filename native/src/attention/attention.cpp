@@ -81,7 +81,10 @@ void attention(const Step& step, const quire_attention& op) {
   attend<AmxKernel>(step, op);
 #else
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-  if (dtype == QUIRE_INT8) return attend<ByteKernel>(step, op);
+  if (dtype == QUIRE_INT8) {
+    return op.activation_bits == 8 ? attend<ByteKernel<1>>(step, op)
+                                   : attend<ByteKernel<2>>(step, op);
+  }
 #else
   if (dtype == QUIRE_INT8) return attend<ExpandingVectorKernel<F32Pairs>>(step, op);
 #endif

@@ -20,15 +20,25 @@ struct ByteElem {
   uint8_t room[4];
 };
 
-struct ByteKernel : InPieces<ByteKernel, ByteElem> {
+template <int kPlanes>
+struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
   using Elem = ByteElem;
   using Product = gemm::Int8Product<1>;
   using Sum = gemm::IntVector;
   static_assert(Product::kUnsignedX);
 
-  struct Facts {
+  // Places of a row of P that have one scale, and the scales of a chunk.
+  static constexpr int kSpan = kPlanes == 1 ? 64 : kChunk;
+  static constexpr int kSpans = kChunk / kSpan;
+
+  static uint8_t* bytes_of(Elem* row) { return reinterpret_cast<uint8_t*>(row); }
+
+  struct QueryFacts {
     float scale;
-    int32_t start[2];  // of the sums of either plane
+    int32_t start[kPlanes];  // of the sums of each plane
+  };
+  struct WeightFacts {
+    float scale[kSpans];
   };
 
   static constexpr int kRows = kVectorRows;
@@ -42,35 +52,49 @@ struct ByteKernel : InPieces<ByteKernel, ByteElem> {
   // Keeps the weights as they are, where the scores were, until it has seen the largest.
   class Weights {
    public:
+    using Elem = ByteElem;
+
     Weights(float* scores, Elem* out) : numbers_(scores), out_(out) {}
 
     static QUIRE_INLINE F32x16 power(F32x16 x) { return exp2_for_bf16(x); }
-    QUIRE_INLINE void put(int i, VectorPair weights) {
-      store_pair(numbers_ + i, weights);
-      largest_ = maximum(weights.first, maximum(weights.second, largest_));
-      total_ += weights.first + weights.second;
-    }
+    QUIRE_INLINE void put(int i, VectorPair weights) { store_pair(numbers_ + i, weights); }
     void clear(int from, int to) { std::fill(numbers_ + from, numbers_ + to, 0.0f); }
 
     void finish(int begin, int end) {
-      // No weight is below 0, so their sum is no number if and only if one of them is none.
-      const Scale scale(max_lanes(largest_), sum_lanes(total_) * 0.0f, 65535);
-      uint8_t* high_plane = out_->room;
-      uint8_t* low_plane = high_plane + kWeightStride;
-      for (int i = begin; i < end; i += kLanes) {
-        const I32x16 whole = integers(load_f32(numbers_ + i), scale.inverse);
-        put_unsigned(high_plane + i, whole >> 8);
-        put_unsigned(low_plane + i, whole & 255);
+      WeightFacts facts = {};
+      for (int i = begin / kSpan * kSpan; i < end; i += kSpan) {
+        facts.scale[i / kSpan] = quantise(std::max(begin, i), std::min(end, i + kSpan));
       }
-      const Facts facts = {scale.unit, {}};
-      std::memcpy(high_plane + 2 * kWeightStride, &facts, sizeof facts);
+      std::memcpy(bytes_of(out_) + kPlanes * kWeightStride, &facts, sizeof facts);
     }
 
    private:
+    // Writes the weights of a span and returns their scale.
+    QUIRE_INLINE float quantise(int begin, int end) {
+      F32x16 largest = {};
+      F32x16 total = {};
+      for (int i = begin; i < end; i += kLanes) {
+        const F32x16 v = load_f32(numbers_ + i);
+        largest = maximum(v, largest);
+        total += v;
+      }
+      // No weight is below 0, so their sum is no number if and only if one of them is none.
+      const Scale scale(max_lanes(largest), sum_lanes(total) * 0.0f, kPlanes == 1 ? 255 : 65535);
+      uint8_t* plane = bytes_of(out_);
+      for (int i = begin; i < end; i += kLanes) {
+        const I32x16 whole = integers(load_f32(numbers_ + i), scale.inverse);
+        if constexpr (kPlanes == 1) {
+          put_unsigned(plane + i, whole);
+        } else {
+          put_unsigned(plane + i, whole >> 8);
+          put_unsigned(plane + kWeightStride + i, whole & 255);
+        }
+      }
+      return scale.unit;
+    }
+
     float* const numbers_;
     Elem* const out_;
-    F32x16 largest_ = {};
-    F32x16 total_ = {};
   };
 
   static void begin() {}
@@ -81,40 +105,44 @@ struct ByteKernel : InPieces<ByteKernel, ByteElem> {
   static void put_query(const float* numbers, int64_t dim, Elem* out) {
     gemm::Extent extent;
     for (int64_t d = 0; d < dim; d += kLanes) extent.add(load_f32(numbers + d));
-    const Scale scale(extent.top(), extent.bad(), 127 * 256);
-    uint8_t* high_plane = out->room;
-    uint8_t* low_plane = high_plane + dim;
-    I32x16 sums[2] = {};
+    const Scale scale(extent.top(), extent.bad(), kPlanes == 1 ? 127 : 127 * 256);
+    uint8_t* plane = bytes_of(out);
+    I32x16 sums[kPlanes] = {};
     for (int64_t d = 0; d < dim; d += kLanes) {
       const I32x16 whole = integers(load_f32(numbers + d), scale.inverse);
-      const I32x16 high = (whole + 128) >> 8;
-      const I32x16 low = whole - high * 256;
-      gemm::store(high_plane + d, gemm::bytes_of(high));
-      gemm::store(low_plane + d, gemm::bytes_of(low));
+      I32x16 high = whole;
+      if constexpr (kPlanes == 2) {
+        high = (whole + 128) >> 8;
+        const I32x16 low = whole - high * 256;
+        gemm::store(plane + dim + d, gemm::bytes_of(low));
+        sums[1] += low;
+      }
+      gemm::store(plane + d, gemm::bytes_of(high));
       sums[0] += high;
-      sums[1] += low;
     }
-    Facts facts = {scale.unit, {}};
-    for (int p = 0; p < 2; ++p) {
+    QueryFacts facts = {scale.unit, {}};
+    for (int p = 0; p < kPlanes; ++p) {
       facts.start[p] = -128 * static_cast<int32_t>(sum_lanes(gemm::convert<F32x16>(sums[p])));
     }
-    std::memcpy(high_plane + 2 * dim, &facts, sizeof facts);
+    std::memcpy(plane + kPlanes * dim, &facts, sizeof facts);
   }
 
  private:
   friend struct InPieces<ByteKernel, ByteElem>;
+  static constexpr int kMostRows = kVectorRows / kPlanes;
 #if defined(__AVX512F__)
-  using RowCounts = std::integer_sequence<int, 6, 4, 2, 1>;
+  using RowCounts = std::integer_sequence<int, kMostRows, 4, 2, 1>;
 #else
-  using RowCounts = std::integer_sequence<int, 3, 2, 1>;
+  using RowCounts = std::integer_sequence<int, kMostRows, 2, 1>;
 #endif
   static constexpr int most_groups(int rows) {
-    return std::clamp(kVectorRegisters / (2 * rows * kVectorParts), 1, 2);
+    return std::clamp(kVectorRegisters / (kPlanes * rows * kVectorParts), 1, 2);
   }
   static constexpr int most_columns(int rows) {
-    return std::clamp(kVectorRegisters / (2 * rows), 1, 8);
+    return std::clamp(kVectorRegisters / (kPlanes * rows), 1, 8);
   }
   static constexpr int kQuad = 4;  // numbers that one broadcast holds
+  static constexpr int kGroupQuads = kGroup / kQuad;
 
   // What a row's numbers are multiplied by to become integers up to `limit`, and its reciprocal. If
   // `bad` is NaN, so is the latter and with it all that the row gives; tiny numbers count as zeros.
@@ -130,16 +158,17 @@ struct ByteKernel : InPieces<ByteKernel, ByteElem> {
   };
 
   static QUIRE_INLINE I32x16 integers(F32x16 v, float inverse) {
-    return gemm::convert<I32x16>(gemm::round_whole(v * inverse));
+    return gemm::nearest(v * inverse);
   }
 
   static QUIRE_INLINE void put_unsigned(uint8_t* out, I32x16 v) {
-    gemm::store(out, gemm::bytes_of(v - 128) ^ static_cast<int8_t>(-128));
+    gemm::store(out, gemm::unsigned_bytes_of(v));
   }
 
+  template <class Facts>
   static QUIRE_INLINE Facts facts_of(const Elem* row, int64_t length) {
     Facts facts;
-    std::memcpy(&facts, row->room + 2 * length, sizeof facts);
+    std::memcpy(&facts, row->room + kPlanes * length, sizeof facts);
     return facts;
   }
 
@@ -149,10 +178,10 @@ struct ByteKernel : InPieces<ByteKernel, ByteElem> {
     return word - Sum{};
   }
 
-  static QUIRE_INLINE Columns together(const Sum (&planes)[2], float scale) {
-    const auto high = __builtin_convertvector(planes[0], Columns);
-    const auto low = __builtin_convertvector(planes[1], Columns);
-    return (high * 256.0f + low) * scale;
+  static QUIRE_INLINE Columns together(const Sum (&planes)[kPlanes]) {
+    Columns sum = __builtin_convertvector(planes[0], Columns);
+    if constexpr (kPlanes == 2) sum = sum * 256.0f + __builtin_convertvector(planes[1], Columns);
+    return sum;
   }
 
   template <int R, int G>
@@ -160,15 +189,17 @@ struct ByteKernel : InPieces<ByteKernel, ByteElem> {
                                         bool fetch, float* out) {
     constexpr int C = G * kVectorParts;
     const auto shift = static_cast<int32_t>(0x80808080u) - Sum{};
-    Facts facts[R];
-    Sum sums[R][C][2];
-#pragma GCC unroll 6
+    QueryFacts facts[R];
+    Sum sums[R][C][kPlanes];
+#pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
-      facts[r] = facts_of(q + r * dim, dim);
+      facts[r] = facts_of<QueryFacts>(q + r * dim, dim);
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) {
-        sums[r][c][0] = facts[r].start[0] - Sum{};
-        sums[r][c][1] = facts[r].start[1] - Sum{};
+#pragma GCC unroll 2
+        for (int plane = 0; plane < kPlanes; ++plane) {
+          sums[r][c][plane] = facts[r].start[plane] - Sum{};
+        }
       }
     }
     const uint8_t* first = q->room;
@@ -181,24 +212,24 @@ struct ByteKernel : InPieces<ByteKernel, ByteElem> {
         const uint8_t* line = chunk.keys[g + c / kVectorParts] + at;
         keys[c] = gemm::load<Sum>(line + c % kVectorParts * sizeof(Sum)) ^ shift;
       }
-#pragma GCC unroll 6
+#pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
-        for (int p = 0; p < 2; ++p) {
-          const Sum b = broadcast(first + r * row_bytes + p * dim + d);
+        for (int plane = 0; plane < kPlanes; ++plane) {
+          const Sum b = broadcast(first + r * row_bytes + plane * dim + d);
 #pragma GCC unroll 4
           for (int c = 0; c < C; ++c) {
-            sums[r][c][p] = Product::multiply_add(sums[r][c][p], keys[c], b);
+            sums[r][c][plane] = Product::multiply_add(sums[r][c][plane], keys[c], b);
           }
         }
       }
     }
-#pragma GCC unroll 6
+#pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) {
         gemm::store(out + r * kScoreStride + g * kGroup + c * kVectorLanes,
-                    together(sums[r][c], facts[r].scale));
+                    together(sums[r][c]) * facts[r].scale);
       }
     }
   }
@@ -210,21 +241,26 @@ struct ByteKernel : InPieces<ByteKernel, ByteElem> {
     // As much as these columns are of V.
     constexpr int64_t kFetchBytes = C * sizeof(Sum);
     constexpr int64_t kRowBytes = kWeightStride * sizeof(Elem);
-    Sum sums[R][C][2] = {};
-    for (int g = g0; g < g1; ++g) {
-      const uint8_t* v = chunk.values[g] + column * kQuad;
-      const uint8_t* weight = p->room + g * kGroup;
-      const uint8_t* next = chunk.values_fetch && first_rows ? chunk.beside_values[g] : nullptr;
-      if (next) next += column * kGroup;
-      for (int t = 0; t < kGroup; t += kQuad, v += dim * kQuad, weight += kQuad) {
-        if (next) fetch_lines(next + t / kQuad * kFetchBytes, kFetchBytes);
+    for (int from = g0, to; from < g1; from = to) {
+      const int span = from * kGroup / kSpan;
+      to = std::min(g1, (span + 1) * (kSpan / kGroup));
+      Sum sums[R][C][kPlanes] = {};
+      // One loop: gcc keeps the sums of two in memory.
+      for (int quad = from * kGroupQuads; quad < to * kGroupQuads; ++quad) {
+        const int g = quad / kGroupQuads;
+        const int place = quad % kGroupQuads;
+        const uint8_t* v = chunk.values[g] + (place * dim + column) * kQuad;
+        const uint8_t* weight = p->room + quad * kQuad;
+        if (chunk.values_fetch && first_rows && chunk.beside_values[g]) {
+          fetch_lines(chunk.beside_values[g] + column * kGroup + place * kFetchBytes, kFetchBytes);
+        }
         Sum line[C];
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) line[c] = gemm::load<Sum>(v + c * sizeof(Sum));
-#pragma GCC unroll 6
+#pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
-          for (int plane = 0; plane < 2; ++plane) {
+          for (int plane = 0; plane < kPlanes; ++plane) {
             const Sum b = broadcast(weight + r * kRowBytes + plane * kWeightStride);
 #pragma GCC unroll 8
             for (int c = 0; c < C; ++c) {
@@ -233,13 +269,16 @@ struct ByteKernel : InPieces<ByteKernel, ByteElem> {
           }
         }
       }
-    }
-#pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) {
-      const float scale = facts_of(p + r * kWeightStride, kWeightStride).scale;
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) {
+        const float scale = facts_of<WeightFacts>(p + r * kWeightStride, kWeightStride).scale[span];
 #pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) {
-        gemm::store(out + r * dim + column + c * kVectorLanes, together(sums[r][c], scale));
+        for (int c = 0; c < C; ++c) {
+          float* place = out + r * dim + column + c * kVectorLanes;
+          Columns sum = together(sums[r][c]) * scale;
+          if (from > g0) sum += gemm::load<Columns>(place);
+          gemm::store(place, sum);
+        }
       }
     }
   }

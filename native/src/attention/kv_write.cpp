@@ -34,7 +34,7 @@ ByteScale byte_scale(const float* row, int64_t dim) {
 }
 
 QUIRE_INLINE I32x16 integers(const float* row, int64_t i, float inverse) {
-  return gemm::convert<I32x16>(gemm::round_whole(load_f32(row + i) * inverse));
+  return gemm::nearest(load_f32(row + i) * inverse);
 }
 
 // Rows of 32-bit words, those of `count` tokens from `place` on, to their places among 16.

@@ -32,9 +32,11 @@ QUIRE_INLINE void store_pair(uint16_t* out, VectorPair v) {
 }
 
 // The weights of a row of a chunk, as they become known: what softmax_row() writes to.
-template <class Elem>
+template <class Elem_>
 class PlainWeights {
  public:
+  using Elem = Elem_;
+
   // `scores` is the kernel's to use once they have been read.
   PlainWeights(float* /*scores*/, Elem* out) : out_(out) {}
 

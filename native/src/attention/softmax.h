@@ -96,7 +96,8 @@ struct RowState {
 // see become 0; both are multiples of kPair.
 template <class Weights>
 RowState softmax_row(const ScoreRule& rule, const TokenScales& scales, int head, int64_t place,
-                     int begin, int end, float* scores, Weights weights) {
+                     int begin, int end, float* scores, typename Weights::Elem* out) {
+  Weights weights(scores, out);
   const int64_t low = rule.window > 0 ? std::max<int64_t>(place - rule.window + 1, 0) : 0;
   const int64_t high = std::min<int64_t>(place, kChunk - 1);
   if (low > high) {

@@ -11,6 +11,15 @@ namespace quire::gemm {
 // 2^n for whole n in [-126, 127], given as floats.
 QUIRE_INLINE F32x16 exp2_whole(F32x16 n) { return as<F32x16>((convert<I32x16>(n) + 127) << 23); }
 
+// x * 2^n likewise.
+QUIRE_INLINE F32x16 scaled_by_exp2(F32x16 x, F32x16 n) {
+#if defined(__AVX512F__)
+  return _mm512_scalef_ps(x, n);
+#else
+  return x * exp2_whole(n);
+#endif
+}
+
 // Source: Cephes expf (argument reduction by ln 2 in two parts, polynomial of degree 6).
 QUIRE_INLINE F32x16 exponential(F32x16 x) {
   // In this order a NaN stays one.
@@ -22,7 +31,7 @@ QUIRE_INLINE F32x16 exponential(F32x16 x) {
   p = fma(p, r, splat(4.1665795894e-2f));
   p = fma(p, r, splat(1.6666665459e-1f));
   p = fma(p, r, splat(5.0000001201e-1f));
-  return (fma(p, r * r, r) + 1.0f) * exp2_whole(n);
+  return scaled_by_exp2(fma(p, r * r, r) + 1.0f, n);
 }
 
 QUIRE_INLINE F32x16 tanh_of(F32x16 x) {

@@ -67,8 +67,25 @@ QUIRE_INLINE F32x16 first_lanes(F32x16 v, int64_t n, float rest) {
 
 QUIRE_INLINE F32x16 absolute(F32x16 v) { return as<F32x16>(bits(v) & 0x7fffffffu); }
 
-// Nearest whole number for |x| < 2^22: adding 1.5 * 2^23 leaves no bits below one.
-QUIRE_INLINE F32x16 round_whole(F32x16 x) { return (x + 12582912.0f) - 12582912.0f; }
+// Nearest whole number for |x| < 2^22, ties to even: adding 1.5 * 2^23 leaves no bits below one.
+QUIRE_INLINE F32x16 round_whole(F32x16 x) {
+#if defined(__AVX512F__)
+  return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT);
+#else
+  return (x + 12582912.0f) - 12582912.0f;
+#endif
+}
+
+// The same as integers.
+QUIRE_INLINE I32x16 nearest(F32x16 x) {
+#if defined(__AVX512F__)
+  return (I32x16)_mm512_cvtps_epi32(x);
+#elif defined(__AVX2__)
+  return lanewise([](F32Part part) { return (I32Part)_mm256_cvtps_epi32(part); }, x);
+#else
+  return convert<I32x16>(round_whole(x));
+#endif
+}
 
 // Sixteen halves of words as words. gcc 12 widens halves of registers and puts them together.
 QUIRE_INLINE U32x16 widen(U16x16 v) {
@@ -112,7 +129,7 @@ QUIRE_INLINE U16x16 f32_to_bf16(F32x16 v) {
 
 typedef int8_t I8x16 __attribute__((vector_size(16)));
 
-// Whole numbers from -128 to 127, a byte each.
+// Whole numbers from -128 to 127, a signed byte each.
 QUIRE_INLINE I8x16 bytes_of(I32x16 v) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   // Packing goes by halves of a register: words 0-3, 8-11 and 4-7, 12-15 come to lie side by side.
@@ -125,6 +142,15 @@ QUIRE_INLINE I8x16 bytes_of(I32x16 v) {
   I8x16 bytes;
   store(&bytes, convert<LanesOf<int8_t, kLanes>::Type>(v));
   return bytes;
+#endif
+}
+
+// Whole numbers from 0 to 255, an unsigned byte each.
+QUIRE_INLINE I8x16 unsigned_bytes_of(I32x16 v) {
+#if defined(__AVX512F__)
+  return (I8x16)_mm512_cvtepi32_epi8((__m512i)v);
+#else
+  return bytes_of(v - 128) ^ static_cast<int8_t>(-128);
 #endif
 }
 

@@ -129,8 +129,7 @@ void multiply_rows(MicroArgs& args, int64_t strips) {
 }
 
 template <class Product, size_t... kRows>
-void dispatch_rows(int64_t rows, MicroArgs& args, int64_t strips,
-                   std::index_sequence<kRows...>) {
+void dispatch_rows(int64_t rows, MicroArgs& args, int64_t strips, std::index_sequence<kRows...>) {
   using Function = void (*)(MicroArgs&, int64_t);
   static constexpr Function kTable[] = {multiply_rows<Product, static_cast<int>(kRows) + 1>...};
   kTable[rows - 1](args, strips);
@@ -278,15 +277,15 @@ struct VectorFamily {
       }
       const auto* x = reinterpret_cast<const uint32_t*>(block.x + tile * block.tile_bytes);
       MicroArgs args{x + part.k / Product::kDepth * Product::kUnits * rows,
-                           part.weight,
-                           steps,
-                           part.strip_bytes,
-                           part.ahead + tile * (part.ahead_bytes / block.tiles),
-                           ceil_div(part.ahead_bytes, steps * block.tiles),
-                           block.strip_bytes,
-                           sums_of(block, 0, tile),
-                           sums_of(block, 1, tile) - sums_of(block, 0, tile),
-                           part.k > 0};
+                     part.weight,
+                     steps,
+                     part.strip_bytes,
+                     part.ahead + tile * (part.ahead_bytes / block.tiles),
+                     ceil_div(part.ahead_bytes, steps * block.tiles),
+                     block.strip_bytes,
+                     sums_of(block, 0, tile),
+                     sums_of(block, 1, tile) - sums_of(block, 0, tile),
+                     part.k > 0};
       dispatch_rows<Product>(rows, args, block.strips, std::make_index_sequence<kMaxVectorRows>{});
       if (part.last) finish(block, tile);
     }

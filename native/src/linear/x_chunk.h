@@ -68,8 +68,7 @@ QUIRE_INLINE void quantise_chunk(const Rows& x, int64_t row, int64_t k, int64_t 
   float chunk[kChunk];
   read_chunk(x, row, k, count, chunk);
   for (int64_t i = 0; i < kChunk; i += kLanes) {
-    const F32x16 scaled = round_whole(load<F32x16>(chunk + i) * inverse);
-    const I32x16 whole = convert<I32x16>(scaled);
+    const I32x16 whole = nearest(load<F32x16>(chunk + i) * inverse);
     if constexpr (kPlanes == 1) {
       store(out + i, bytes_of(whole) ^ kFlip);
     } else {

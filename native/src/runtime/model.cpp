@@ -161,6 +161,7 @@ class OpChecker {
     require(op.q.dim == int64_t{op.num_heads} * kv.head_dim && op.out.dim == op.q.dim,
             "attention: q or out has another width");
     require(op.scale > 0 && op.softcap >= 0 && op.window >= 0, "attention: scale, cap or window");
+    require(op.activation_bits == 8 || op.activation_bits == 16, "attention: activation bits");
     vector(op.alibi, op.num_heads);
   }
   void pointwise(const quire_pointwise& op) const {

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from quire.program.values import Param, Value
+from quire.program.values import ActivationBits, Param, Value
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
@@ -134,6 +134,11 @@ class Attention(Op):
     head n * K // N. A token at position p sees positions max(0, p - window + 1) .. p of its own
     request (`window` None: all). scores = q.k * scale, then `softcap * tanh(scores / softcap)`
     if set, plus alibi_slopes[n] * (key position - p) if set.
+
+    `activation_bits` 8: q and the softmax weights are activations of 8 bits, like those of the
+    linears around them. A backend may then round a token's q of a head, and its weights for 64
+    positions, to bytes with a scale of their own, where they meet a cache of 8 bits. 16: they are
+    held at least as exactly as in bfloat16, whatever the cache.
     """
 
     q: Value
@@ -148,6 +153,7 @@ class Attention(Op):
     window: int | None = None
     softcap: float | None = None
     alibi_slopes: tuple[float, ...] | None = None
+    activation_bits: ActivationBits = 16
 
 
 @dataclass(frozen=True, slots=True)

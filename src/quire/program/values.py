@@ -20,6 +20,14 @@ in 16 bits, `_w8a8` and `_w4a8` round them to 8 with a scale for each token. Wha
 the rounding, is fixed by `backends/reference`.
 """
 
+ActivationBits = Literal[8, 16]
+"""What is left of the numbers that meet a matrix or a cache."""
+
+
+def activation_bits(weight_format: WeightFormat) -> ActivationBits:
+    """Of a program whose matrices are held in this format."""
+    return 8 if weight_format.endswith("a8") else 16
+
 
 @dataclass(frozen=True, slots=True)
 class Value:

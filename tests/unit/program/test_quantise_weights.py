@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from small_model import small_program
 
-from quire.program import Embed, Logits, Program
+from quire.program import ActivationBits, Attention, Embed, Logits, Program, WeightFormat
 from quire.program.passes import quantise_weights, take_rows_early
 from quire.program.printer import format_program
 
@@ -40,6 +40,15 @@ def test_it_goes_with_other_passes_and_can_be_undone() -> None:
     one = take_rows_early(quantise_weights(program, "int8"))
     assert one == quantise_weights(take_rows_early(program), "int8")
     assert quantise_weights(quantise_weights(program, "int8"), "dense") == program
+
+
+@pytest.mark.parametrize(("weight_format", "bits"), [("int8", 16), ("int4_w4a8", 8)])
+def test_attention_has_the_activations_of_the_format(
+    weight_format: WeightFormat, bits: ActivationBits
+) -> None:
+    program = quantise_weights(small_program(), weight_format)
+    found = {op.activation_bits for op in program.ops if isinstance(op, Attention)}
+    assert found == {bits}
 
 
 def test_the_format_is_printed() -> None:

@@ -190,8 +190,9 @@ class _Fuser:
             parts.insert(0, replace(q, out=op.q))
         heads = NativeHeads(tuple(parts), op.head_dim, op.layer)
         attention = NativeAttention(
-            op.q, op.out, op.layer, op.num_heads, op.scale, op.window, op.softcap, op.alibi_slopes
-        )
+            op.q, op.out, op.layer, op.num_heads, op.scale, op.window, op.softcap, op.alibi_slopes,
+            op.activation_bits,
+        )  # fmt: skip
         return heads, attention
 
     def _part(self, value: Value, num_heads: int, target: HeadsTarget) -> HeadsPart:

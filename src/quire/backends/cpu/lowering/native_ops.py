@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from quire.program import Activation, Param, Value
+from quire.program import Activation, ActivationBits, Param, Value
 
 NormKind = Literal["rms", "layer"]
 HeadsTarget = Literal["view", "keys", "values"]
@@ -163,6 +163,7 @@ class NativeAttention(NativeOp):
     window: int | None
     softcap: float | None
     alibi_slopes: tuple[float, ...] | None
+    activation_bits: ActivationBits
 
     @property
     def reads(self) -> tuple[Value, ...]:
