@@ -10,7 +10,6 @@
 #include "linear/amx_family.h"
 #include "linear/amx_steps.h"
 #include "linear/int4_weights.h"
-#include "linear/int8_sums.h"
 
 namespace quire::gemm {
 
@@ -25,15 +24,8 @@ constexpr int64_t kHeldStepBytes = Product::kInt4 ? kSlabBytes : kStepWeightByte
 // Finishes the rows of a pair of tiles (or of the last one alone).
 template <class Product>
 void finish_pair(const Block& block, int64_t first) {
-  const int64_t tile_rows = block.rows / Product::kPlanes;
   for (int64_t tile = first; tile < std::min(first + 2, block.tiles); ++tile) {
-    const int64_t rows = block.rows_of(tile) / Product::kPlanes;
-    float* sums = block.sums_of(0, tile);
-    if constexpr (Product::kInt8) {
-      scale_rows<Product::kPlanes, false>(block, 0, AmxFamily<Product>::scales_of_x(block, tile),
-                                          rows, sums, sums);
-    }
-    block.finish(0, tile * tile_rows, rows, sums);
+    AmxFamily<Product>::finish(block, 0, tile);
   }
 }
 

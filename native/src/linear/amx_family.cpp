@@ -11,7 +11,6 @@
 #include "linear/amx_blocked.h"
 #include "linear/amx_steps.h"
 #include "linear/amx_stream.h"
-#include "linear/int8_sums.h"
 #include "linear/x_chunk.h"
 
 namespace quire::gemm {
@@ -95,10 +94,9 @@ void AmxFamily<Product>::multiply(const Block& block) {
   } else {
     few_tiles<Product, 1, 1>(block);
   }
-  if constexpr (Product::kInt8) {
-    scale_sums<kPlanes, false>(block, [&](int64_t tile) { return scales_of_x(block, tile); });
+  for (int64_t strip = 0; strip < block.strips; ++strip) {
+    for (int64_t tile = 0; tile < block.tiles; ++tile) finish(block, strip, tile);
   }
-  block.finish();
 }
 
 template struct AmxFamily<AmxBf16>;

@@ -47,10 +47,6 @@ struct AmxFamily {
   static int64_t tile_bytes(int64_t rows, int64_t k) {
     return matrix_bytes(rows, k) + (Product::kInt8 ? rows * 4 : 0);
   }
-  static const float* scales_of_x(const Block& block, int64_t tile) {
-    return reinterpret_cast<const float*>(block.x + tile * block.tile_bytes +
-                                          matrix_bytes(block.rows / kPlanes, block.k));
-  }
   static int64_t strips_at_once(int64_t, int64_t tiles) { return tiles == 1 ? 2 : 1; }
 
   static void pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t tile_rows,
@@ -58,6 +54,18 @@ struct AmxFamily {
   static void begin(int64_t tile_rows);
   static void end();
   static void multiply(const Block& block);
+
+  // Makes outputs of the sums of a tile with a strip.
+  static void finish(const Block& block, int64_t strip, int64_t tile) {
+    Sums sums{block.sums_of(strip, tile)};
+    if constexpr (Product::kInt8) {
+      const uint8_t* x = block.x + tile * block.tile_bytes;
+      const int64_t scales_at = matrix_bytes(block.rows / kPlanes, block.k);
+      sums.row_scales = reinterpret_cast<const float*>(x + scales_at);
+      sums.planes = kPlanes;
+    }
+    block.finish(strip, tile, sums);
+  }
 };
 
 }  // namespace quire::gemm

@@ -1,4 +1,5 @@
-// From raw sums to outputs: scale, bias, activation, gate, residual, rounding.
+// From raw sums to outputs: the scales of rows and columns, factor, bias, activation, gate,
+// residual, rounding.
 //
 // Called by the families while the sums are still in the nearest cache. One function serves every
 // row of every product, so that an element goes through the same operations always.
@@ -68,26 +69,63 @@ class Outputs {
   const int64_t columns_;
 };
 
-template <Activation kind, class Out>
+// Half rows of sums, as numbers.
+struct FloatSums {
+  const float* data;
+
+  QUIRE_INLINE F32x16 at(int64_t row, int half) const {
+    return load<F32x16>(data + row * kStripColumns + half * kHalfStrip);
+  }
+};
+
+template <int kPlanes>
+struct IntegerSums {
+  const float* data;
+  const float* row_scales;
+  F32x16 scales[2];
+  I32x16 offsets[2];
+
+  IntegerSums(const Block& block, int64_t strip, const Sums& sums)
+      : data(sums.data), row_scales(sums.row_scales) {
+    for (int half = 0; half < 2; ++half) {
+      const int64_t column = strip * kStripColumns + half * kHalfStrip;
+      scales[half] = load<F32x16>(block.scales + column);
+      offsets[half] = sums.shifted ? load<I32x16>(block.offsets + column) : I32x16{};
+    }
+  }
+
+  QUIRE_INLINE F32x16 at(int64_t row, int half) const {
+    F32x16 value = whole(row * kPlanes, half);
+    if constexpr (kPlanes == 2) value = value * 256.0f + whole(row * kPlanes + 1, half);
+    return value * row_scales[row] * scales[half];
+  }
+
+ private:
+  QUIRE_INLINE F32x16 whole(int64_t line, int half) const {
+    const float* place = data + line * kStripColumns + half * kHalfStrip;
+    return convert<F32x16>(load<I32x16>(place) - offsets[half]);
+  }
+};
+
+template <Activation kind, class Reader, class Out>
 void finish_plain(float factor, const StripPlace place, const Outputs<Out> outputs, int64_t rows,
-                  const float* sums) {
+                  const Reader sums) {
   const F32x16 scale = splat(factor);
   const bool both = place.columns > kHalfStrip;
-  for (int64_t r = 0; r < rows; ++r, sums += kStripColumns) {
-    outputs.write(r, 0, activate<kind>(load<F32x16>(sums) * scale + place.bias[0]));
+  for (int64_t r = 0; r < rows; ++r) {
+    outputs.write(r, 0, activate<kind>(sums.at(r, 0) * scale + place.bias[0]));
     if (!both) continue;
-    const F32x16 second = load<F32x16>(sums + kHalfStrip);
-    outputs.write(r, kHalfStrip, activate<kind>(second * scale + place.bias[1]));
+    outputs.write(r, kHalfStrip, activate<kind>(sums.at(r, 1) * scale + place.bias[1]));
   }
 }
 
-template <Activation kind, class Out>
+template <Activation kind, class Reader, class Out>
 void finish_glu(float factor, const StripPlace place, const Outputs<Out> outputs, int64_t rows,
-                const float* sums) {
+                const Reader sums) {
   const F32x16 scale = splat(factor);
-  for (int64_t r = 0; r < rows; ++r, sums += kStripColumns) {
-    const F32x16 gate = load<F32x16>(sums) * scale + place.bias[0];
-    const F32x16 up = load<F32x16>(sums + kHalfStrip) * scale + place.bias[1];
+  for (int64_t r = 0; r < rows; ++r) {
+    const F32x16 gate = sums.at(r, 0) * scale + place.bias[0];
+    const F32x16 up = sums.at(r, 1) * scale + place.bias[1];
     outputs.write(r, 0, activate<kind>(gate) * up);
   }
 }
@@ -105,50 +143,60 @@ StripPlace place_of(const LinearArgs& args, int64_t strip) {
   return place;
 }
 
-template <Activation kind, class Out>
-void finish_as(const LinearArgs& args, int64_t strip, int64_t row0, int64_t rows,
-               const float* sums) {
+// Some rows of the outputs, from the first of a tile on.
+struct RowSpan {
+  int64_t first;
+  int64_t count;
+};
+
+template <Activation kind, class Out, class Reader>
+void finish_as(const LinearArgs& args, int64_t strip, RowSpan rows, const Reader& sums) {
   const StripPlace place = place_of(args, strip);
-  const Outputs<Out> outputs(args, place, row0);
+  const Outputs<Out> outputs(args, place, rows.first);
   if (args.weight->glu) {
-    finish_glu<kind>(args.scale, place, outputs, rows, sums);
+    finish_glu<kind>(args.scale, place, outputs, rows.count, sums);
   } else {
-    finish_plain<kind>(args.scale, place, outputs, rows, sums);
+    finish_plain<kind>(args.scale, place, outputs, rows.count, sums);
   }
 }
 
-template <Activation kind>
-void finish_rows(const LinearArgs& args, int64_t strip, int64_t row0, int64_t rows,
-                 const float* sums) {
+template <Activation kind, class Reader>
+void finish_rows(const LinearArgs& args, int64_t strip, RowSpan rows, const Reader& sums) {
   if (args.out_dtype == DType::kF32) {
-    finish_as<kind, float>(args, strip, row0, rows, sums);
+    finish_as<kind, float>(args, strip, rows, sums);
   } else {
-    finish_as<kind, uint16_t>(args, strip, row0, rows, sums);
+    finish_as<kind, uint16_t>(args, strip, rows, sums);
+  }
+}
+
+template <class Reader>
+void finish_sums(const LinearArgs& args, int64_t strip, RowSpan rows, const Reader& sums) {
+  switch (args.activation) {
+    case Activation::kNone:
+      return finish_rows<Activation::kNone>(args, strip, rows, sums);
+    case Activation::kSilu:
+      return finish_rows<Activation::kSilu>(args, strip, rows, sums);
+    case Activation::kGelu:
+      return finish_rows<Activation::kGelu>(args, strip, rows, sums);
+    case Activation::kGeluTanh:
+      return finish_rows<Activation::kGeluTanh>(args, strip, rows, sums);
+    case Activation::kRelu:
+      return finish_rows<Activation::kRelu>(args, strip, rows, sums);
   }
 }
 
 }  // namespace
 
-void Block::finish(int64_t strip, int64_t row, int64_t count, const float* of_rows) const {
+void Block::finish(int64_t strip, int64_t tile, const Sums& of_tile) const {
   const int64_t at = first_strip + strip;
-  const int64_t row0 = first_row + row;
-  switch (args->activation) {
-    case Activation::kNone:
-      return finish_rows<Activation::kNone>(*args, at, row0, count, of_rows);
-    case Activation::kSilu:
-      return finish_rows<Activation::kSilu>(*args, at, row0, count, of_rows);
-    case Activation::kGelu:
-      return finish_rows<Activation::kGelu>(*args, at, row0, count, of_rows);
-    case Activation::kGeluTanh:
-      return finish_rows<Activation::kGeluTanh>(*args, at, row0, count, of_rows);
-    case Activation::kRelu:
-      return finish_rows<Activation::kRelu>(*args, at, row0, count, of_rows);
+  const RowSpan which{first_row + tile * (rows / planes), rows_of(tile) / planes};
+  if (of_tile.row_scales == nullptr) {
+    finish_sums(*args, at, which, FloatSums{of_tile.data});
+  } else if (of_tile.planes == 1) {
+    finish_sums(*args, at, which, IntegerSums<1>(*this, strip, of_tile));
+  } else {
+    finish_sums(*args, at, which, IntegerSums<2>(*this, strip, of_tile));
   }
-}
-
-void Block::finish() const {
-  const int64_t strip_sums = tiles * (rows / planes) * kStripColumns;
-  for (int64_t s = 0; s < strips; ++s) finish(s, 0, rows_of_x(), sums + s * strip_sums);
 }
 
 }  // namespace quire::gemm

@@ -67,6 +67,15 @@ struct Destination {
   int64_t bytes;         // of a row; 0: nothing
 };
 
+// What a micro-kernel leaves of some rows of x and one strip: [row][planes][32].
+struct Sums {
+  const float* data;
+  // Of each row, where x is quantised: the sums are 32-bit integers then. Null: they are floats.
+  const float* row_scales = nullptr;
+  int64_t planes = 1;
+  bool shifted = false;  // x had 128 added
+};
+
 // The work of one multiply(): x tiles * strips. The sums have room in `sums`, as
 // [strip][tile][row][32].
 struct Block {
@@ -97,10 +106,8 @@ struct Block {
   int64_t rows_of(int64_t tile) const { return tile + 1 < tiles ? rows : last_rows; }
   int64_t rows_of_x() const { return ((tiles - 1) * rows + last_rows) / planes; }
 
-  // Makes outputs of the sums of `count` rows of x from the block's row `row` on, [count][32].
-  void finish(int64_t strip, int64_t row, int64_t count, const float* of_rows) const;
-  // All of them, with `sums` as [strip][row of x][32].
-  void finish() const;
+  // Makes outputs of the sums of a tile with a strip.
+  void finish(int64_t strip, int64_t tile, const Sums& of_tile) const;
 };
 
 }  // namespace quire::gemm

@@ -192,18 +192,32 @@ QUIRE_INLINE float max_lanes(F32x16 v) {
 }
 
 // How large numbers are, for the scale that makes them integers.
-struct Extent {
-  F32x16 largest = {};
-  F32x16 poison = {};
-
-  QUIRE_INLINE void add(F32x16 v) {
-    largest = maximum(absolute(v), largest);
-    poison += v * 0.0f;
-  }
+class Extent {
+ public:
+  QUIRE_INLINE void add(F32x16 v) { largest_ = larger(absolute(v), largest_); }
   // The largest magnitude among the numbers.
-  QUIRE_INLINE float top() const { return max_lanes(largest); }
+  QUIRE_INLINE float top() const { return reduce_lanes(largest_, Larger{}); }
   // NaN if a NaN or an infinity was among them, otherwise 0.
-  QUIRE_INLINE float bad() const { return sum_lanes(poison); }
+  QUIRE_INLINE float bad() const { return top() * 0.0f; }
+
+ private:
+  // Bits of numbers without a sign have the order of the numbers, with NaN above infinity.
+  struct Larger {
+    template <class V>
+    QUIRE_INLINE V operator()(V a, V b) const {
+      typedef int32_t Bits __attribute__((vector_size(sizeof(V))));
+      return (Bits)a > (Bits)b ? a : b;
+    }
+  };
+  static QUIRE_INLINE F32x16 larger(F32x16 a, F32x16 b) {
+#if defined(__AVX512F__)
+    return (F32x16)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#else
+    return lanewise(Larger{}, a, b);
+#endif
+  }
+
+  F32x16 largest_ = {};
 };
 
 QUIRE_INLINE float bf16_to_f32(uint16_t v) {

@@ -16,7 +16,6 @@
 #include "linear/int4_direct.h"
 #include "linear/int4_weights.h"
 #include "linear/int8_products.h"
-#include "linear/int8_sums.h"
 #include "linear/simd.h"
 #include "linear/transpose.h"
 #include "linear/vector_products.h"
@@ -235,16 +234,17 @@ struct VectorFamily {
   }
 
   static void finish(const Block& block, int64_t tile) {
-    const int64_t rows = block.rows / kPlanes;
-    const int64_t count = block.rows_of(tile) / kPlanes;
+    Sums sums{};
+    if constexpr (Product::kQuantised) {
+      const uint8_t* x = block.x + tile * block.tile_bytes;
+      const int64_t scales_at = units_bytes(block.rows / kPlanes, block.k);
+      sums.row_scales = reinterpret_cast<const float*>(x + scales_at);
+      sums.planes = kPlanes;
+      sums.shifted = Product::kUnsignedX;
+    }
     for (int64_t strip = 0; strip < block.strips; ++strip) {
-      float* sums = sums_of(block, strip, tile);
-      if constexpr (Product::kQuantised) {
-        const auto* scales = reinterpret_cast<const float*>(block.x + tile * block.tile_bytes +
-                                                            units_bytes(rows, block.k));
-        scale_rows<kPlanes, Product::kUnsignedX>(block, strip, scales, count, sums, sums);
-      }
-      block.finish(strip, tile * rows, count, sums);
+      sums.data = sums_of(block, strip, tile);
+      block.finish(strip, tile, sums);
     }
   }
 

@@ -12,26 +12,34 @@ struct Moments {
   float scale;  // multiplies the difference
 };
 
+// Calls f(i, n) for every vector of a row, elements i .. i + n - 1.
+template <class F>
+QUIRE_INLINE void by_vectors(int64_t dim, F f) {
+  int64_t i = 0;
+  for (; i + kLanes <= dim; i += kLanes) f(i, int64_t{kLanes});
+  if (i < dim) f(i, dim - i);
+}
+
 Moments rms_moments(const void* x, int32_t dtype, int64_t dim, float eps) {
   F32x16 squares[2] = {};
-  for (int64_t i = 0; i < dim; i += kLanes) {
-    const F32x16 v = load_some(x, dtype, i, dim - i);
+  by_vectors(dim, [&](int64_t i, int64_t n) {
+    const F32x16 v = load_some(x, dtype, i, n);
     F32x16& sum = squares[i / kLanes % 2];
     sum = fma(v, v, sum);
-  }
+  });
   return {0.0f, 1.0f / std::sqrt(sum_lanes(squares[0] + squares[1]) / dim + eps)};
 }
 
 // Two passes: the variance of rows far from 0 would drown in mean(x^2) - mean(x)^2.
 Moments layer_moments(const void* x, int32_t dtype, int64_t dim, float eps) {
   F32x16 sum = {};
-  for (int64_t i = 0; i < dim; i += kLanes) sum = sum + load_some(x, dtype, i, dim - i);
+  by_vectors(dim, [&](int64_t i, int64_t n) { sum = sum + load_some(x, dtype, i, n); });
   const float mean = sum_lanes(sum) / dim;
   F32x16 squares = {};
-  for (int64_t i = 0; i < dim; i += kLanes) {
-    const F32x16 v = gemm::first_lanes(load_some(x, dtype, i, dim - i) - mean, dim - i, 0.0f);
+  by_vectors(dim, [&](int64_t i, int64_t n) {
+    const F32x16 v = gemm::first_lanes(load_some(x, dtype, i, n) - mean, n, 0.0f);
     squares = fma(v, v, squares);
-  }
+  });
   return {mean, 1.0f / std::sqrt(sum_lanes(squares) / dim + eps)};
 }
 
@@ -45,16 +53,17 @@ void norm_rows(const Step& step, const quire_norm& op, Span span) {
     if (r + 1 < span.last) fetch_lines(step.row(op.x, r + 1), step.row_bytes(op.x));
     const Moments m = op.kind == QUIRE_NORM_RMS ? rms_moments(x, op.x.dtype, dim, op.eps)
                                                 : layer_moments(x, op.x.dtype, dim, op.eps);
-    for (int64_t i = 0; i < dim; i += kLanes) {
-      const int64_t n = dim - i;
-      F32x16 v = (load_some(x, op.x.dtype, i, n) - m.shift) * m.scale;
-      if (weight) v = v * (load_some(weight, QUIRE_F32, i, n) + op.weight_offset);
-      if (bias) v = v + load_some(bias, QUIRE_F32, i, n);
-      if (op.residual.offset >= 0) {
-        v = v + load_some(step.row(op.residual, r), op.residual.dtype, i, n);
-      }
-      store_some(step.row(op.out, r), op.out.dtype, i, n, v);
-    }
+    const uint8_t* residual = op.residual.offset >= 0 ? step.row(op.residual, r) : nullptr;
+    uint8_t* out = step.row(op.out, r);
+    by_vectors(
+        dim, [=, x_dtype = op.x.dtype, out_dtype = op.out.dtype, residual_dtype = op.residual.dtype,
+              weight_offset = op.weight_offset](int64_t i, int64_t n) {
+          F32x16 v = (load_some(x, x_dtype, i, n) - m.shift) * m.scale;
+          if (weight) v = v * (load_some(weight, QUIRE_F32, i, n) + weight_offset);
+          if (bias) v = v + load_some(bias, QUIRE_F32, i, n);
+          if (residual) v = v + load_some(residual, residual_dtype, i, n);
+          store_some(out, out_dtype, i, n, v);
+        });
   }
 }
 
