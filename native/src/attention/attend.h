@@ -17,7 +17,9 @@
 
 namespace quire {
 
-constexpr int kQueriesAhead = 16;  // rows of q that are on their way while one is converted
+// Rows of q, or of the result, that are on their way while one is worked on: they lie too far apart
+// for the hardware to guess the next.
+constexpr int kRowsAhead = 16;
 
 template <class Kernel>
 class Attend {
@@ -100,15 +102,20 @@ class Attend {
     return step_.model.attention.partials() + row * partial_floats(kv_.layout);
   }
 
+  static int64_t size_of(const quire_view& view) { return view.dtype == QUIRE_F32 ? 4 : 2; }
+  // Of a row's head in a view of all heads.
+  const uint8_t* place_of(const quire_view& view, int row) const {
+    return step_.row(view, token(row)) + query_head(row) * kv_.layout.head_dim * size_of(view);
+  }
+
   void load_queries() {
     const int64_t head_dim = kv_.layout.head_dim;
     const int rows = static_cast<int>(round_up(item_->num_rows, Kernel::kRowStep));
-    const int64_t row_bytes = head_dim * (op_.q.dtype == QUIRE_F32 ? 4 : 2);
+    const int64_t row_bytes = head_dim * size_of(op_.q);
     for (int r = 0; r < rows; ++r) {
       Elem* out = reinterpret_cast<Elem*>(space_.q) + r * dim_;
-      // Rows lie too far apart for the hardware to guess the next.
-      if (const int ahead = r + kQueriesAhead; ahead < item_->num_rows) {
-        fetch_lines(step_.row(op_.q, token(ahead)) + query_head(ahead) * row_bytes, row_bytes);
+      if (const int ahead = r + kRowsAhead; ahead < item_->num_rows) {
+        fetch_lines(place_of(op_.q, ahead), row_bytes);
       }
       const bool real = r < item_->num_rows;
       const uint8_t* q = real ? step_.row(op_.q, token(r)) : nullptr;
@@ -292,7 +299,11 @@ class Attend {
 
   void write_result() {
     const int64_t head_dim = kv_.layout.head_dim;
+    const int64_t row_bytes = head_dim * size_of(op_.out);
     for (int r = 0; r < item_->num_rows; ++r) {
+      if (const int ahead = r + kRowsAhead; ahead < item_->num_rows) {
+        fetch_lines_to_write(place_of(op_.out, ahead), row_bytes);
+      }
       const float inverse = 1.0f / space_.state.sum[r];
       uint8_t* out = step_.row(op_.out, token(r));
       const float* result = space_.result + r * dim_;

@@ -50,7 +50,10 @@ void norm_rows(const Step& step, const quire_norm& op, Span span) {
   for (int64_t r = span.first; r < span.last; ++r) {
     const uint8_t* x = step.row(op.x, r);
     // The hardware does not look beyond the page, which may be a row.
-    if (r + 1 < span.last) fetch_lines(step.row(op.x, r + 1), step.row_bytes(op.x));
+    if (r + 1 < span.last) {
+      fetch_lines(step.row(op.x, r + 1), step.row_bytes(op.x));
+      fetch_lines_to_write(step.row(op.out, r + 1), step.row_bytes(op.out));
+    }
     const Moments m = op.kind == QUIRE_NORM_RMS ? rms_moments(x, op.x.dtype, dim, op.eps)
                                                 : layer_moments(x, op.x.dtype, dim, op.eps);
     const uint8_t* residual = op.residual.offset >= 0 ? step.row(op.residual, r) : nullptr;

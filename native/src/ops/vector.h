@@ -39,6 +39,10 @@ QUIRE_INLINE F32x16 load_bf16(const uint16_t* p) {
 QUIRE_INLINE void fetch_lines(const uint8_t* from, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
 }
+// The same for memory that will be written.
+QUIRE_INLINE void fetch_lines_to_write(const uint8_t* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 1);
+}
 
 // Elements i .. i + n - 1 of a row of type `dtype`, n <= 16; the lanes above are 0.
 QUIRE_INLINE F32x16 load_some(const void* row, int32_t dtype, int64_t i, int64_t n) {
