@@ -141,7 +141,7 @@ void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, in
 
 template <class Family>
 void multiply(const LinearArgs& args, const Plan<Family>& plan, Worker& worker) {
-  Tickets units(worker, plan.span);
+  Tickets units(worker, plan.span, plan.units());
   int64_t unit = units.next();
   if (unit >= plan.units()) return;
   alignas(64) float sums[kSumsFloats];

@@ -39,7 +39,7 @@ void logits(const Step& step, const quire_logits& op) {
     args.scratch = model.linear_scratch->data();
     linear(args, model.pool);
     model.pool.run(rows, [&](Worker& worker) {
-      for (int64_t r; (r = worker.grab()) < rows;) {
+      for (int64_t r; (r = worker.grab_own(rows)) < rows;) {
         float* row = slab + r * vocab;
         if (op.softcap > 0) cap_row(row, vocab, op.softcap);
         if (step.output.logits) {

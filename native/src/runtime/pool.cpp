@@ -110,7 +110,8 @@ void pin_to_allowed_cpu(int index) {
 
 }  // namespace
 
-Pool::Pool(int num_threads, bool pin) : num_threads_(num_threads), pin_(pin) {
+Pool::Pool(int num_threads, bool pin)
+    : num_threads_(num_threads), pin_(pin), shares_(std::max(num_threads, 1)) {
   if (num_threads < 1 || num_threads > 1024) {
     throw std::invalid_argument("a pool has 1 to 1024 threads");
   }
@@ -163,7 +164,7 @@ void* Pool::thread_main(void* argument) {
 
 void Pool::serve(int index) {
   for (uint32_t seen = 0; join(seen);) {
-    Worker worker(tickets_, index);
+    Worker worker(shares_.data(), num_threads_, index);
     region_.entry(region_.context, worker);
     left_.fetch_add(1, std::memory_order_seq_cst);
     wake(left_, caller_sleeps_);
@@ -186,9 +187,9 @@ bool Pool::join(uint32_t& seen) {
 
 void Pool::enter(int64_t units, Entry entry, void* context) {
   if (take()) {
-    tickets_.store(0, std::memory_order_relaxed);
+    for (Share& share : shares_) share.taken.store(0, std::memory_order_relaxed);
     region_ = {entry, context};
-    Worker caller(tickets_, 0);
+    Worker caller(shares_.data(), num_threads_, 0);
     if (num_threads_ > 1 && units > 1) {
       share(caller);
     } else {
@@ -196,8 +197,8 @@ void Pool::enter(int64_t units, Entry entry, void* context) {
     }
     owner_.fetch_sub(kTaken, std::memory_order_release);
   } else {
-    std::atomic<int64_t> tickets{0};
-    Worker alone(tickets, 0);
+    Share all;
+    Worker alone(&all, 1, 0);
     entry(context, alone);
   }
   regions_.fetch_add(1, std::memory_order_relaxed);

@@ -37,14 +37,15 @@ class Pool {
 
   // Changes with every region that ends and every ticket that is taken. Any thread may ask.
   uint64_t progress() const {
-    return (regions_.load(std::memory_order_relaxed) << 32) ^
-           static_cast<uint64_t>(tickets_.load(std::memory_order_relaxed));
+    uint64_t tickets = 0;
+    for (const Share& share : shares_) tickets += share.taken.load(std::memory_order_relaxed);
+    return (regions_.load(std::memory_order_relaxed) << 32) ^ tickets;
   }
 
   // Runs body(worker) on the caller and on every helper that comes before the caller is done, and
   // returns when all who came are done: together they must do all the work, which they share by
-  // Worker::grab(). With fewer than two `units` of work the caller stays alone, and so does one
-  // that finds the helpers at work for another. `body` must not throw.
+  // the tickets of Worker. With fewer than two `units` of work the caller stays alone, and so does
+  // one that finds the helpers at work for another. `body` must not throw.
   template <class Body>
   void run(int64_t units, Body&& body) {
     enter(
@@ -57,7 +58,7 @@ class Pool {
   void spans(int64_t count, int64_t grain, Body&& body) {
     const int64_t units = (count + grain - 1) / grain;
     run(units, [&](Worker& worker) {
-      for (int64_t unit; (unit = worker.grab()) < units;) {
+      for (int64_t unit; (unit = worker.grab_own(units)) < units;) {
         body(Span{unit * grain, std::min(count, (unit + 1) * grain)});
       }
     });
@@ -67,7 +68,7 @@ class Pool {
   template <class Body>
   void each(int64_t count, Body&& body) {
     run(count, [&](Worker& worker) {
-      for (int64_t unit; (unit = worker.grab()) < count;) body(unit);
+      for (int64_t unit; (unit = worker.grab_own(count)) < count;) body(unit);
     });
   }
 
@@ -93,13 +94,13 @@ class Pool {
   const int num_threads_;
   const bool pin_;
   std::vector<pthread_t> threads_;
+  std::vector<Share> shares_;       // one for each worker
   std::atomic<uint64_t> owner_{0};  // see pool.cpp
   Region region_{};                 // while the gate is open, and until all who came have left
   std::atomic<bool> stopping_{false};
 
   // Each on a cache line of its own: they are written by different threads at different moments.
   alignas(64) std::atomic<uint32_t> gate_{0};  // see pool.cpp
-  alignas(64) std::atomic<int64_t> tickets_{0};
   alignas(64) std::atomic<uint64_t> regions_{0};
   alignas(64) std::atomic<uint32_t> left_{0};  // helpers that are done with the region
   alignas(64) std::atomic<bool> helpers_sleep_{false};
