@@ -1,9 +1,11 @@
 // Attention over an int8 cache where the machine multiplies whole bytes: K and V are taken as they
-// lie, and q and the weights P become integers of 16 bits, each as two bytes.
+// lie, and q and the weights P become integers. Sums of bytes are integers, exact in any order.
 //
-// A row has one scale for all its numbers: of q over its head, of P over the chunk. Two planes of
-// bytes, high * 256 + low, keep either to 2^-16 of the row's largest number, closer than bfloat16
-// does for whatever matters. Sums of bytes are integers, exact in any order.
+// With two planes of bytes, high * 256 + low, these are integers of 16 bits, and a row has one
+// scale for all its numbers: of q over its head, of P over the chunk. They are kept to 2^-16 of the
+// row's largest number, closer than bfloat16 does for whatever matters. One plane is enough where
+// activations have 8 bits anyway. P then has a scale for every 64 places, so that many small
+// weights are not lost to a large one far away.
 //
 // The instruction multiplies unsigned by signed bytes. P is unsigned by nature and V signed. For q
 // * K it is K that is shifted by 128, on its way to the register, and the sums begin at -128 times
@@ -27,18 +29,15 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
   using Sum = gemm::IntVector;
   static_assert(Product::kUnsignedX);
 
-  // Places of a row of P that have one scale, and the scales of a chunk.
+  // Places of a row of P that have one scale.
   static constexpr int kSpan = kPlanes == 1 ? 64 : kChunk;
-  static constexpr int kSpans = kChunk / kSpan;
-
-  static uint8_t* bytes_of(Elem* row) { return reinterpret_cast<uint8_t*>(row); }
 
   struct QueryFacts {
     float scale;
     int32_t start[kPlanes];  // of the sums of each plane
   };
   struct WeightFacts {
-    float scale[kSpans];
+    float scale[kChunk / kSpan];
   };
 
   static constexpr int kRows = kVectorRows;
@@ -156,6 +155,8 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
       unit = top / limit + bad;
     }
   };
+
+  static uint8_t* bytes_of(Elem* row) { return reinterpret_cast<uint8_t*>(row); }
 
   static QUIRE_INLINE I32x16 integers(F32x16 v, float inverse) {
     return gemm::nearest(v * inverse);
