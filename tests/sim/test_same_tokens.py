@@ -31,20 +31,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 FORMATS = {
-    "float32": ("float32", None), "bfloat16": ("bfloat16", None),
-    "int8": ("bfloat16", "int8"), "int8_w8a8": ("bfloat16", "int8_w8a8"),
-    "int4": ("bfloat16", "int4"), "int4_w4a8": ("bfloat16", "int4_w4a8"),
+    "float32": ("float32", None, "auto"),
+    "bfloat16": ("bfloat16", None, "auto"), "bfloat16, KV int8": ("bfloat16", None, "int8"),
+    "int8": ("bfloat16", "int8", "auto"), "int8_w8a8": ("bfloat16", "int8_w8a8", "auto"),
+    "int8_w8a8, KV int8": ("bfloat16", "int8_w8a8", "int8"),
+    "int4": ("bfloat16", "int4", "auto"), "int4_w4a8": ("bfloat16", "int4_w4a8", "auto"),
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=FORMATS)
 def settings(model: str, backend: str, request: pytest.FixtureRequest) -> dict[str, Any]:
-    dtype, quantization = FORMATS[request.param]
+    dtype, quantization, kv_cache_dtype = FORMATS[request.param]
     return {
         "model": model,
         "backend": backend,
         "dtype": dtype,
         "quantization": quantization,
+        "kv_cache_dtype": kv_cache_dtype,
         "max_model_len": 128,
         "num_threads": 1,
     }

@@ -18,7 +18,8 @@ from tools import quality  # noqa: E402
 
 LIMITS = {
     "bfloat16": 1e-4, "bfloat16, KV int8": 5e-4, "int8": 1e-3, "int8, KV int8": 1e-3,
-    "int8_w8a8": 2e-3, "int4": 1e-2, "int4_w4a8": 1e-2,
+    "int8_w8a8": 2e-3, "int8_w8a8, KV int8": 2e-3,
+    "int4": 1e-2, "int4_w4a8": 1e-2, "int4_w4a8, KV int8": 1e-2,
 }  # fmt: skip
 
 
