@@ -56,15 +56,16 @@ class Tickets {
       : worker_(worker), span_(span), total_((units + span - 1) / span) {}
 
   int64_t next() {
-    if (unit_ % span_ == 0)
-      unit_ = (total_ < 0 ? worker_.grab() : worker_.grab_own(total_)) * span_;
+    if (unit_ % span_ == 0) unit_ = grab() * span_;
     return unit_++;
   }
 
  private:
+  int64_t grab() { return total_ < 0 ? worker_.grab() : worker_.grab_own(total_); }
+
   Worker& worker_;
   const int64_t span_;
-  const int64_t total_ = -1;
+  const int64_t total_ = -1;  // spans, if its own share comes first
   int64_t unit_ = 0;
 };
 
