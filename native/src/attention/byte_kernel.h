@@ -64,7 +64,7 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
       for (int i = begin / kSpan * kSpan; i < end; i += kSpan) {
         facts.scale[i / kSpan] = quantise(std::max(begin, i), std::min(end, i + kSpan));
       }
-      std::memcpy(bytes_of(out_) + kPlanes * kWeightStride, &facts, sizeof facts);
+      std::memcpy(room_of(out_) + kPlanes * kWeightStride, &facts, sizeof facts);
     }
 
    private:
@@ -79,7 +79,7 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
       }
       // No weight is below 0, so their sum is no number if and only if one of them is none.
       const Scale scale(max_lanes(largest), sum_lanes(total) * 0.0f, kPlanes == 1 ? 255 : 65535);
-      uint8_t* plane = bytes_of(out_);
+      uint8_t* plane = room_of(out_);
       for (int i = begin; i < end; i += kLanes) {
         const I32x16 whole = integers(load_f32(numbers_ + i), scale.inverse);
         if constexpr (kPlanes == 1) {
@@ -105,7 +105,7 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
     gemm::Extent extent;
     for (int64_t d = 0; d < dim; d += kLanes) extent.add(load_f32(numbers + d));
     const Scale scale(extent.top(), extent.bad(), kPlanes == 1 ? 127 : 127 * 256);
-    uint8_t* plane = bytes_of(out);
+    uint8_t* plane = room_of(out);
     I32x16 sums[kPlanes] = {};
     for (int64_t d = 0; d < dim; d += kLanes) {
       const I32x16 whole = integers(load_f32(numbers + d), scale.inverse);
@@ -156,7 +156,7 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
     }
   };
 
-  static uint8_t* bytes_of(Elem* row) { return reinterpret_cast<uint8_t*>(row); }
+  static uint8_t* room_of(Elem* row) { return reinterpret_cast<uint8_t*>(row); }
 
   static QUIRE_INLINE I32x16 integers(F32x16 v, float inverse) {
     return gemm::nearest(v * inverse);

@@ -62,7 +62,6 @@ struct AmxFamily {
       const uint8_t* x = block.x + tile * block.tile_bytes;
       const int64_t scales_at = matrix_bytes(block.rows / kPlanes, block.k);
       sums.row_scales = reinterpret_cast<const float*>(x + scales_at);
-      sums.planes = kPlanes;
     }
     block.finish(strip, tile, sums);
   }

@@ -192,7 +192,7 @@ void Block::finish(int64_t strip, int64_t tile, const Sums& of_tile) const {
   const RowSpan which{first_row + tile * (rows / planes), rows_of(tile) / planes};
   if (of_tile.row_scales == nullptr) {
     finish_sums(*args, at, which, FloatSums{of_tile.data});
-  } else if (of_tile.planes == 1) {
+  } else if (planes == 1) {
     finish_sums(*args, at, which, IntegerSums<1>(*this, strip, of_tile));
   } else {
     finish_sums(*args, at, which, IntegerSums<2>(*this, strip, of_tile));

@@ -72,7 +72,6 @@ struct Sums {
   const float* data;
   // Of each row, where x is quantised: the sums are 32-bit integers then. Null: they are floats.
   const float* row_scales = nullptr;
-  int64_t planes = 1;
   bool shifted = false;  // x had 128 added
 };
 

@@ -44,6 +44,7 @@ struct Plan {
   int64_t blocks;
   int64_t strips;
   int64_t strip_bytes;
+  bool has_scales;
   int64_t group;  // strips in one unit
   int64_t groups;
   int64_t span;  // units that a worker takes at once: neighbours, which share lines of the output
@@ -54,6 +55,7 @@ struct Plan {
     tile_bytes = round_up(Family::tile_bytes(tiling.rows, k), 64);
     strips = strips_of(args.weight->n, args.weight->glu);
     strip_bytes = layout.strip_bytes(args.weight->k);
+    has_scales = layout.has_scales;
     group = std::min(Family::strips_at_once(tiling.rows, tiling.tiles),
                      std::max<int64_t>(1, strips / (4 * workers)));
     groups = ceil_div(strips, group);
@@ -94,13 +96,16 @@ Destination destination(const void* data, int64_t stride, int64_t element, int64
   return {first, stride * element, columns * element};
 }
 
+// Brings near the scales and offsets of a unit's columns: a few lines far from its weights, which
+// otherwise nobody asks for before its first sums are finished.
 template <class Family>
-void fetch_column_facts(const Block& block, const Plan<Family>& plan, int64_t next) {
-  if (block.scales == nullptr || next >= plan.units()) return;
-  const int64_t columns = (next % plan.groups * plan.group - block.first_strip) * kStripColumns;
-  for (int64_t i = 0; i < plan.group * kStripColumns; i += 16) {
-    __builtin_prefetch(block.scales + columns + i);
-    __builtin_prefetch(block.offsets + columns + i);
+void fetch_scales(const LinearArgs& args, const Plan<Family>& plan, int64_t unit) {
+  if (!plan.has_scales || unit >= plan.units()) return;
+  const int64_t columns = plan.group * kStripColumns;
+  const int64_t first = unit % plan.groups * columns;
+  for (int64_t i = first; i < first + columns; i += kLanes) {
+    __builtin_prefetch(scales_of(*args.weight) + i);
+    __builtin_prefetch(offsets_of(*args.weight) + i);
   }
 }
 
@@ -127,7 +132,7 @@ void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, in
   block.scales = scales_of(*args.weight) + strip0 * kStripColumns;
   block.offsets = offsets_of(*args.weight) + strip0 * kStripColumns;
   block.next = weight_of(args, plan, next < plan.units() ? next : unit);
-  fetch_column_facts(block, plan, next);
+  fetch_scales(args, plan, next);
   block.sums = sums;
   block.x_is_near = x_is_near;
   const int64_t width = args.weight->glu ? kHalfStrip : kStripColumns;

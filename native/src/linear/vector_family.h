@@ -239,7 +239,6 @@ struct VectorFamily {
       const uint8_t* x = block.x + tile * block.tile_bytes;
       const int64_t scales_at = units_bytes(block.rows / kPlanes, block.k);
       sums.row_scales = reinterpret_cast<const float*>(x + scales_at);
-      sums.planes = kPlanes;
       sums.shifted = Product::kUnsignedX;
     }
     for (int64_t strip = 0; strip < block.strips; ++strip) {
