@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "attention/attention.h"
 #include "attention/expand.h"
@@ -54,7 +55,8 @@ class Attend {
     load_queries();
     Kernel::begin_item(item.num_rows);
     for (int64_t chunk = from; chunk < to; ++chunk) {
-      attend_chunk(chunk, chunk + 1 < to, item.parts > 1 ? partial_rows(chunk) : nullptr);
+      const Fate fate = item.parts > 1 ? Fate::kKept : chunk == from ? Fate::kFirst : Fate::kMerged;
+      attend_chunk(chunk, chunk + 1 < to, fate);
     }
     if (item.parts == 1) write_result();
   }
@@ -62,6 +64,8 @@ class Attend {
   // Merges the chunks of a split item.
   void merge(const AttentionItem& item, int head) {
     begin(item, head);
+    space_.state.clear(item.num_rows);
+    std::fill_n(space_.result, int64_t{item.num_rows} * dim_, 0.0f);
     const int64_t stride = partial_floats(kv_.layout);
     for (int64_t chunk = first_chunk_; chunk < last_chunk_; ++chunk) {
       const float* rows = partial_rows(chunk);
@@ -86,8 +90,6 @@ class Attend {
     const int64_t start = op_.window > 0 ? position(0) - op_.window + 1 : 0;
     first_chunk_ = std::max<int64_t>(start, 0) / kChunk;
     last_chunk_ = position(item.num_rows - 1) / kChunk + 1;
-    space_.state.clear(item.num_rows);
-    std::fill_n(space_.result, int64_t{item.num_rows} * dim_, 0.0f);
   }
 
   int64_t token(int row) const { return first_token_ + (item_->first_row + row) / group_; }
@@ -155,6 +157,7 @@ class Attend {
     view.values_fetch = Kernel::kFetchesInValues;
     view.tile_space = space_.chunk;
     view.key_space = space_.keys;
+    view.key_scales = space_.key_scales;
     for (int g = groups.first; g < groups.last; ++g) {
       const int64_t start = chunk * kChunk + g * kGroup;
       view.keys[g] = kv_.key_group(table_, start, op_.layer, head_);
@@ -240,23 +243,51 @@ class Attend {
     return space_.tail;
   }
 
-  // All rows of the item against one chunk; the results are merged into the item's state, or
-  // written to `partials` for a later merge.
-  void attend_chunk(int64_t chunk, bool more, float* partials) {
+  // Where the results of some rows go.
+  struct Results {
+    float* maximum;
+    float* sum;
+    float* values;  // [row][dim]
+
+    void clear(int rows) const {
+      std::fill_n(maximum, rows, -std::numeric_limits<float>::infinity());
+      std::fill_n(sum, rows, 0.0f);
+    }
+  };
+
+  // What becomes of a chunk's results: the first ones are the item's state, later ones are merged
+  // into it, and those of a split item are kept for merge().
+  enum class Fate { kFirst, kMerged, kKept };
+
+  // All rows of the item against one chunk.
+  void attend_chunk(int64_t chunk, bool more, Fate fate) {
     ChunkView view = view_of(chunk, more, visible_groups(chunk, 0, item_->num_rows));
     for (int r0 = 0; r0 < item_->num_rows; r0 += Kernel::kRows) {
       const int r1 = std::min(r0 + Kernel::kRows, item_->num_rows);
       const Groups groups = visible_groups(chunk, r0, r1);
+      const bool first = fate == Fate::kFirst;
+      const Results out =
+          first
+              ? Results{space_.state.maximum + r0, space_.state.sum + r0, space_.result + r0 * dim_}
+              : Results{space_.of_chunk.maximum, space_.of_chunk.sum, space_.partial};
       if (groups.first < groups.last) {
-        attend_tile(chunk, r0, r1, groups, view);
+        attend_tile(chunk, r0, r1, groups, view, out);
       } else {
-        space_.of_chunk.clear(r1 - r0);
+        out.clear(r1 - r0);
       }
-      if (partials) {
-        keep_partials(r1 - r0, partials + r0 * partial_floats(kv_.layout));
-      } else {
+      if (first) clear_blind(out, r1 - r0);
+      if (fate == Fate::kMerged) {
         merge_rows(space_.state, r0, r1 - r0, space_.of_chunk, space_.result, space_.partial, dim_);
+      } else if (fate == Fate::kKept) {
+        keep_partials(r1 - r0, partial_rows(chunk) + r0 * partial_floats(kv_.layout));
       }
+    }
+  }
+
+  // Rows that see nothing of the chunk: where V has a NaN, zero weights have given one.
+  void clear_blind(const Results& out, int rows) const {
+    for (int r = 0; r < rows; ++r) {
+      if (out.sum[r] == 0.0f) std::fill_n(out.values + r * dim_, dim_, 0.0f);
     }
   }
 
@@ -268,7 +299,8 @@ class Attend {
     }
   }
 
-  void attend_tile(int64_t chunk, int r0, int r1, Groups groups, ChunkView& view) {
+  void attend_tile(int64_t chunk, int r0, int r1, Groups groups, ChunkView& view,
+                   const Results& out) {
     const int rows = r1 - r0;
     const Elem* q = reinterpret_cast<const Elem*>(space_.q) + r0 * dim_;
     Elem* weights = reinterpret_cast<Elem*>(space_.weights);
@@ -276,7 +308,7 @@ class Attend {
     TokenScales scales = {};
     if constexpr (Kernel::kScaleUnit != 0) {
       if (view.fresh) load_scales(view, view.values, view.next_keys, space_.value_scales);
-      scales = {space_.key_scales, space_.value_scales};
+      scales = {Kernel::kScalesKeys ? nullptr : space_.key_scales, space_.value_scales};
     }
     // Pairs of groups, so that a step of the second product finds zeros where nothing is seen.
     const int begin = groups.first / 2 * 2 * kGroup;
@@ -286,14 +318,14 @@ class Attend {
       const RowState state = softmax_row<typename Kernel::Weights>(
           rule_, scales, query_head(r0 + r), position(r0 + r) - chunk * kChunk, begin, end, scores,
           weights + r * kWeightStride);
-      space_.of_chunk.maximum[r] = state.maximum;
-      space_.of_chunk.sum[r] = state.sum;
+      out.maximum[r] = state.maximum;
+      out.sum[r] = state.sum;
     }
     if (view.fresh) {
       if constexpr (Kernel::kScaleUnit == 0) hide_tail(chunk, view);
       Kernel::load_values(view, dim_);
     }
-    Kernel::values(weights, rows, dim_, view, groups.first, groups.last, space_.partial);
+    Kernel::values(weights, rows, dim_, view, groups.first, groups.last, out.values);
     view.fresh = view.scores_fetch = view.values_fetch = false;
   }
 

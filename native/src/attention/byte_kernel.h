@@ -12,15 +12,12 @@
 // the sum of q's plane.
 #pragma once
 
-#include "attention/kernel.h"
+#include <type_traits>
+
+#include "attention/byte_weights.h"
 #include "linear/int8_products.h"
 
 namespace quire {
-
-// A row has room for 4 bytes a number: its planes one after the other, then its facts.
-struct ByteElem {
-  uint8_t room[4];
-};
 
 template <int kPlanes>
 struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
@@ -29,15 +26,12 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
   using Sum = gemm::IntVector;
   static_assert(Product::kUnsignedX);
 
-  // Places of a row of P that have one scale.
-  static constexpr int kSpan = kPlanes == 1 ? 64 : kChunk;
+  using Weights = std::conditional_t<kPlanes == 1, SpanWeights, ChunkWeights>;
+  using WeightFacts = typename Weights::Facts;
 
   struct QueryFacts {
     float scale;
     int32_t start[kPlanes];  // of the sums of each plane
-  };
-  struct WeightFacts {
-    float scale[kChunk / kSpan];
   };
 
   static constexpr int kRows = kVectorRows;
@@ -47,54 +41,7 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
   static constexpr bool kFetchesInValues = true;
   static constexpr int kGroupsAhead = 2;
   static constexpr float kScaleUnit = 1.0f;
-
-  // Keeps the weights as they are, where the scores were, until it has seen the largest.
-  class Weights {
-   public:
-    using Elem = ByteElem;
-
-    Weights(float* scores, Elem* out) : numbers_(scores), out_(out) {}
-
-    static QUIRE_INLINE F32x16 power(F32x16 x) { return exp2_for_bf16(x); }
-    QUIRE_INLINE void put(int i, VectorPair weights) { store_pair(numbers_ + i, weights); }
-    void clear(int from, int to) { std::fill(numbers_ + from, numbers_ + to, 0.0f); }
-
-    void finish(int begin, int end) {
-      WeightFacts facts = {};
-      for (int i = begin / kSpan * kSpan; i < end; i += kSpan) {
-        facts.scale[i / kSpan] = quantise(std::max(begin, i), std::min(end, i + kSpan));
-      }
-      std::memcpy(room_of(out_) + kPlanes * kWeightStride, &facts, sizeof facts);
-    }
-
-   private:
-    // Writes the weights of a span and returns their scale.
-    QUIRE_INLINE float quantise(int begin, int end) {
-      F32x16 largest = {};
-      F32x16 total = {};
-      for (int i = begin; i < end; i += kLanes) {
-        const F32x16 v = load_f32(numbers_ + i);
-        largest = maximum(v, largest);
-        total += v;
-      }
-      // No weight is below 0, so their sum is no number if and only if one of them is none.
-      const Scale scale(max_lanes(largest), sum_lanes(total) * 0.0f, kPlanes == 1 ? 255 : 65535);
-      uint8_t* plane = room_of(out_);
-      for (int i = begin; i < end; i += kLanes) {
-        const I32x16 whole = integers(load_f32(numbers_ + i), scale.inverse);
-        if constexpr (kPlanes == 1) {
-          put_unsigned(plane + i, whole);
-        } else {
-          put_unsigned(plane + i, whole >> 8);
-          put_unsigned(plane + kWeightStride + i, whole & 255);
-        }
-      }
-      return scale.unit;
-    }
-
-    float* const numbers_;
-    Elem* const out_;
-  };
+  static constexpr bool kScalesKeys = true;
 
   static void begin() {}
   static void end() {}
@@ -104,11 +51,11 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
   static void put_query(const float* numbers, int64_t dim, Elem* out) {
     gemm::Extent extent;
     for (int64_t d = 0; d < dim; d += kLanes) extent.add(load_f32(numbers + d));
-    const Scale scale(extent.top(), extent.bad(), kPlanes == 1 ? 127 : 127 * 256);
+    const ByteScale scale(extent, kPlanes == 1 ? 127 : 127 * 256);
     uint8_t* plane = room_of(out);
     I32x16 sums[kPlanes] = {};
     for (int64_t d = 0; d < dim; d += kLanes) {
-      const I32x16 whole = integers(load_f32(numbers + d), scale.inverse);
+      const I32x16 whole = scale.integers(load_f32(numbers + d));
       I32x16 high = whole;
       if constexpr (kPlanes == 2) {
         high = (whole + 128) >> 8;
@@ -142,29 +89,6 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
   }
   static constexpr int kQuad = 4;  // numbers that one broadcast holds
   static constexpr int kGroupQuads = kGroup / kQuad;
-
-  // What a row's numbers are multiplied by to become integers up to `limit`, and its reciprocal. If
-  // `bad` is NaN, so is the latter and with it all that the row gives; tiny numbers count as zeros.
-  struct Scale {
-    float inverse;
-    float unit;
-
-    Scale(float top, float bad, float limit) {
-      constexpr float kSmallest = 1e-30f;
-      inverse = top >= kSmallest && bad == 0.0f ? limit / top : 0.0f;
-      unit = top / limit + bad;
-    }
-  };
-
-  static uint8_t* room_of(Elem* row) { return reinterpret_cast<uint8_t*>(row); }
-
-  static QUIRE_INLINE I32x16 integers(F32x16 v, float inverse) {
-    return gemm::nearest(v * inverse);
-  }
-
-  static QUIRE_INLINE void put_unsigned(uint8_t* out, I32x16 v) {
-    gemm::store(out, gemm::unsigned_bytes_of(v));
-  }
 
   template <class Facts>
   static QUIRE_INLINE Facts facts_of(const Elem* row, int64_t length) {
@@ -229,8 +153,10 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) {
-        gemm::store(out + r * kScoreStride + g * kGroup + c * kVectorLanes,
-                    together(sums[r][c]) * facts[r].scale);
+        const int place = g * kGroup + c * kVectorLanes;
+        const auto of_keys = gemm::load<Columns>(chunk.key_scales + place);
+        gemm::store(out + r * kScoreStride + place,
+                    together(sums[r][c]) * facts[r].scale * of_keys);
       }
     }
   }
@@ -242,43 +168,47 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
     // As much as these columns are of V.
     constexpr int64_t kFetchBytes = C * sizeof(Sum);
     constexpr int64_t kRowBytes = kWeightStride * sizeof(Elem);
+    constexpr int kSpan = Weights::kSpan;
     for (int from = g0, to; from < g1; from = to) {
       const int span = from * kGroup / kSpan;
       to = std::min(g1, (span + 1) * (kSpan / kGroup));
       Sum sums[R][C][kPlanes] = {};
-      // One loop: gcc keeps the sums of two in memory.
-      for (int quad = from * kGroupQuads; quad < to * kGroupQuads; ++quad) {
-        const int g = quad / kGroupQuads;
-        const int place = quad % kGroupQuads;
-        const uint8_t* v = chunk.values[g] + (place * dim + column) * kQuad;
-        const uint8_t* weight = p->room + quad * kQuad;
-        if (chunk.values_fetch && first_rows && chunk.beside_values[g]) {
-          fetch_lines(chunk.beside_values[g] + column * kGroup + place * kFetchBytes, kFetchBytes);
-        }
-        Sum line[C];
+      for (int g = from; g < to; ++g) {
+        const uint8_t* v = chunk.values[g] + column * kQuad;
+        const uint8_t* weight = p->room + g * kGroup;
+        const uint8_t* next = chunk.values_fetch && first_rows ? chunk.beside_values[g] : nullptr;
+        if (next) fetch_lines(next + column * kGroup, kGroupQuads * kFetchBytes);
+        // Unrolled, because gcc keeps the sums of two loops in memory.
+#pragma GCC unroll 4
+        for (int quad = 0; quad < kGroupQuads; ++quad) {
+          Sum line[C];
 #pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) line[c] = gemm::load<Sum>(v + c * sizeof(Sum));
+          for (int c = 0; c < C; ++c) {
+            line[c] = gemm::load<Sum>(v + quad * dim * kQuad + c * sizeof(Sum));
+          }
 #pragma GCC unroll 12
-        for (int r = 0; r < R; ++r) {
+          for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
-          for (int plane = 0; plane < kPlanes; ++plane) {
-            const Sum b = broadcast(weight + r * kRowBytes + plane * kWeightStride);
+            for (int plane = 0; plane < kPlanes; ++plane) {
+              const Sum b =
+                  broadcast(weight + quad * kQuad + r * kRowBytes + plane * kWeightStride);
 #pragma GCC unroll 8
-            for (int c = 0; c < C; ++c) {
-              sums[r][c][plane] = Product::multiply_add(sums[r][c][plane], b, line[c]);
+              for (int c = 0; c < C; ++c) {
+                sums[r][c][plane] = Product::multiply_add(sums[r][c][plane], b, line[c]);
+              }
             }
           }
         }
       }
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
-        const float scale = facts_of<WeightFacts>(p + r * kWeightStride, kWeightStride).scale[span];
+        const float unit = facts_of<WeightFacts>(p + r * kWeightStride, kWeightStride).scale[span];
+        const Columns scale = unit - Columns{};
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
           float* place = out + r * dim + column + c * kVectorLanes;
-          Columns sum = together(sums[r][c]) * scale;
-          if (from > g0) sum += gemm::load<Columns>(place);
-          gemm::store(place, sum);
+          const Columns before = from > g0 ? gemm::load<Columns>(place) : Columns{};
+          gemm::store(place, fused(before, together(sums[r][c]), scale));
         }
       }
     }

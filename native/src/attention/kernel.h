@@ -5,11 +5,12 @@
 //   kRows      query rows it takes at most
 //   kRowStep   an item's rows of q are made up to a multiple of this with zeros
 //   kScaleUnit what the scales of an int8 cache are multiplied by; 0: the cache has none
+//   kScalesKeys   whether scores() multiplies by those of K
 //   kExpands   whether an int8 cache is expanded first
 //   kFetchesInScores, kFetchesInValues   whether these bring near what is beside K and V
 //   kGroupsAhead   how much later what they bring near is read (ChunkView)
 //   put_query(numbers, dim, out)   makes a row of q of float32
-//   Weights    what a row of P is written to
+//   Weights    what a row of P is written to (PlainWeights)
 //   begin_item(rows)    before the products of an item
 //   load_keys(chunk)    before the first scores() of groups [g0, g1), if kExpands
 //   load_values(chunk)  before the first values() of a chunk, whose V is in the cache by then
@@ -46,12 +47,13 @@ struct ChunkView {
   const uint8_t* beside_values[kChunkGroups];  // likewise
   int first;
   int last;
-  int64_t data_bytes;   // of a group
-  bool fresh;           // no tile of rows has passed yet
-  bool scores_fetch;    // scores() fetches what is beside K
-  bool values_fetch;    // values() fetches what is beside V
-  uint8_t* tile_space;  // the kernel's own, for the V of a chunk
-  uint8_t* key_space;   // of an expanding kernel, for `key_slots` groups of K
+  int64_t data_bytes;       // of a group
+  bool fresh;               // no tile of rows has passed yet
+  bool scores_fetch;        // scores() fetches what is beside K
+  bool values_fetch;        // values() fetches what is beside V
+  const float* key_scales;  // of the chunk's places, in an int8 cache
+  uint8_t* tile_space;      // the kernel's own, for the V of a chunk
+  uint8_t* key_space;       // of an expanding kernel, for `key_slots` groups of K
   int key_slots;
 };
 
@@ -121,6 +123,7 @@ struct PlainNumbers {
   static constexpr int kRowStep = 1;
   static constexpr bool kExpands = false;
   static constexpr float kScaleUnit = 0.0f;
+  static constexpr bool kScalesKeys = false;
 
   static QUIRE_INLINE void put_query(const float* numbers, int64_t dim, Elem* out) {
     for (int64_t d = 0; d < dim; d += kLanes) store_element(out + d, load_f32(numbers + d));

@@ -46,18 +46,12 @@ struct Visible {
   int low;
   int high;
 
-  int first_pair() const { return low / kPair * kPair; }
-  int behind_pairs() const { return high / kPair * kPair + kPair; }
+  int first_step(int step) const { return low / step * step; }
+  int behind_steps(int step) const { return high / step * step + step; }
 
-  // Values i .. i + 31, those of places out of sight replaced: they may be no numbers.
-  QUIRE_INLINE VectorPair at(const float* values, int i, float outside) const {
-    if (i >= low && i + kPair - 1 <= high)
-      return {load_f32(values + i), load_f32(values + i + kLanes)};
-    return {masked(values, i, outside), masked(values, i + kLanes, outside)};
-  }
-
- private:
-  F32x16 masked(const float* values, int i, float outside) const {
+  // Values i .. i + 15, those of places out of sight replaced: they may be no numbers.
+  QUIRE_INLINE F32x16 at(const float* values, int i, float outside) const {
+    if (i >= low && i + kLanes - 1 <= high) return load_f32(values + i);
     const I32x16 place = gemm::lane_numbers() + i;
     const I32x16 seen = (place >= low) & (place <= high);
     return gemm::select(seen, load_f32(values + i), splat(outside));
@@ -113,33 +107,33 @@ RowState softmax_row(const ScoreRule& rule, const TokenScales& scales, int head,
     factor = kLog2E;
   }
   constexpr float kOutOfSight = -std::numeric_limits<float>::infinity();
-  const int first = seen.first_pair();
-  const int behind = seen.behind_pairs();
-  VectorPair largest = {splat(kOutOfSight), splat(kOutOfSight)};
-  for (int i = first; i < behind; i += kPair) {
-    const VectorPair score = seen.at(scores, i, kOutOfSight);
-    largest = {gemm::maximum(largest.first, score.first),
-               gemm::maximum(largest.second, score.second)};
+  F32x16 largest[2] = {splat(kOutOfSight), splat(kOutOfSight)};
+  for (int i = seen.first_step(kPair); i < seen.behind_steps(kPair); i += kPair) {
+    largest[0] = gemm::maximum(largest[0], seen.at(scores, i, kOutOfSight));
+    largest[1] = gemm::maximum(largest[1], seen.at(scores, i + kLanes, kOutOfSight));
   }
-  const float maximum = max_lanes(gemm::maximum(largest.first, largest.second)) * factor;
+  const float maximum = max_lanes(gemm::maximum(largest[0], largest[1])) * factor;
   const F32x16 scale = splat(factor);
   const F32x16 shift = splat(-maximum);
-  VectorPair sum = {};
-  for (int i = first; i < behind; i += kPair) {
-    const VectorPair score = seen.at(scores, i, kOutOfSight);
-    VectorPair weight = {Weights::power(fma(score.first, scale, shift)),
-                         Weights::power(fma(score.second, scale, shift))};
-    sum = {sum.first + weight.first, sum.second + weight.second};
-    if (scales.values) {
-      const VectorPair of_values = seen.at(scales.values, i, 0.0f);
-      weight = {weight.first * of_values.first, weight.second * of_values.second};
+  constexpr int kStep = Weights::kStep;
+  const int first = seen.first_step(kStep);
+  const int behind = seen.behind_steps(kStep);
+  F32x16 sum[2] = {};
+  for (int i = first; i < behind; i += kStep) {
+    F32x16 weight[kStep / kLanes];
+#pragma GCC unroll 4
+    for (int v = 0; v < kStep / kLanes; ++v) {
+      const int at = i + v * kLanes;
+      weight[v] = Weights::power(fma(seen.at(scores, at, kOutOfSight), scale, shift));
+      sum[v % 2] += weight[v];
+      if (scales.values) weight[v] = weight[v] * seen.at(scales.values, at, 0.0f);
     }
     weights.put(i, weight);
   }
   weights.clear(begin, first);
   weights.clear(behind, end);
   weights.finish(begin, end);
-  return {maximum, sum_lanes(sum.first + sum.second)};
+  return {maximum, sum_lanes(sum[0] + sum[1])};
 }
 
 // Adds one chunk's results to what came before it: rows r0 .. r0 + rows - 1 of `states` and

@@ -69,12 +69,13 @@ class Outputs {
   const int64_t columns_;
 };
 
-// Half rows of sums, as numbers.
+// Half rows of sums as numbers, with all their factors.
 struct FloatSums {
   const float* data;
+  float factor;
 
   QUIRE_INLINE F32x16 at(int64_t row, int half) const {
-    return load<F32x16>(data + row * kStripColumns + half * kHalfStrip);
+    return load<F32x16>(data + row * kStripColumns + half * kHalfStrip) * factor;
   }
 };
 
@@ -89,7 +90,7 @@ struct IntegerSums {
       : data(sums.data), row_scales(sums.row_scales) {
     for (int half = 0; half < 2; ++half) {
       const int64_t column = strip * kStripColumns + half * kHalfStrip;
-      scales[half] = load<F32x16>(block.scales + column);
+      scales[half] = load<F32x16>(block.scales + column) * block.args->scale;
       offsets[half] = sums.shifted ? load<I32x16>(block.offsets + column) : I32x16{};
     }
   }
@@ -108,24 +109,22 @@ struct IntegerSums {
 };
 
 template <Activation kind, class Reader, class Out>
-void finish_plain(float factor, const StripPlace place, const Outputs<Out> outputs, int64_t rows,
+void finish_plain(const StripPlace place, const Outputs<Out> outputs, int64_t rows,
                   const Reader sums) {
-  const F32x16 scale = splat(factor);
   const bool both = place.columns > kHalfStrip;
   for (int64_t r = 0; r < rows; ++r) {
-    outputs.write(r, 0, activate<kind>(sums.at(r, 0) * scale + place.bias[0]));
+    outputs.write(r, 0, activate<kind>(sums.at(r, 0) + place.bias[0]));
     if (!both) continue;
-    outputs.write(r, kHalfStrip, activate<kind>(sums.at(r, 1) * scale + place.bias[1]));
+    outputs.write(r, kHalfStrip, activate<kind>(sums.at(r, 1) + place.bias[1]));
   }
 }
 
 template <Activation kind, class Reader, class Out>
-void finish_glu(float factor, const StripPlace place, const Outputs<Out> outputs, int64_t rows,
+void finish_glu(const StripPlace place, const Outputs<Out> outputs, int64_t rows,
                 const Reader sums) {
-  const F32x16 scale = splat(factor);
   for (int64_t r = 0; r < rows; ++r) {
-    const F32x16 gate = sums.at(r, 0) * scale + place.bias[0];
-    const F32x16 up = sums.at(r, 1) * scale + place.bias[1];
+    const F32x16 gate = sums.at(r, 0) + place.bias[0];
+    const F32x16 up = sums.at(r, 1) + place.bias[1];
     outputs.write(r, 0, activate<kind>(gate) * up);
   }
 }
@@ -154,9 +153,9 @@ void finish_as(const LinearArgs& args, int64_t strip, RowSpan rows, const Reader
   const StripPlace place = place_of(args, strip);
   const Outputs<Out> outputs(args, place, rows.first);
   if (args.weight->glu) {
-    finish_glu<kind>(args.scale, place, outputs, rows.count, sums);
+    finish_glu<kind>(place, outputs, rows.count, sums);
   } else {
-    finish_plain<kind>(args.scale, place, outputs, rows.count, sums);
+    finish_plain<kind>(place, outputs, rows.count, sums);
   }
 }
 
@@ -191,7 +190,7 @@ void Block::finish(int64_t strip, int64_t tile, const Sums& of_tile) const {
   const int64_t at = first_strip + strip;
   const RowSpan which{first_row + tile * (rows / planes), rows_of(tile) / planes};
   if (of_tile.row_scales == nullptr) {
-    finish_sums(*args, at, which, FloatSums{of_tile.data});
+    finish_sums(*args, at, which, FloatSums{of_tile.data, args->scale});
   } else if (planes == 1) {
     finish_sums(*args, at, which, IntegerSums<1>(*this, strip, of_tile));
   } else {

@@ -154,6 +154,41 @@ QUIRE_INLINE I8x16 unsigned_bytes_of(I32x16 v) {
 #endif
 }
 
+constexpr int kQuadLanes = 4 * kLanes;
+
+// Four vectors of whole numbers from -128 to 127 as 64 signed bytes with `flip` applied to each,
+// written by whole registers: what reads registers back waits for smaller stores to reach the
+// cache.
+QUIRE_INLINE void store_bytes(void* out, const I32x16 (&v)[4], int8_t flip = 0) {
+#if defined(__AVX512F__)
+  // Packing goes by quarters of a register: each has four words of every vector.
+  const __m512i words[2] = {_mm512_packs_epi32((__m512i)v[0], (__m512i)v[1]),
+                            _mm512_packs_epi32((__m512i)v[2], (__m512i)v[3])};
+  const __m512i bytes = _mm512_packs_epi16(words[0], words[1]);
+  const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+  const __m512i sorted = _mm512_permutexvar_epi32(order, bytes);
+  _mm512_storeu_si512(out, _mm512_xor_si512(sorted, _mm512_set1_epi8(flip)));
+#elif defined(__AVX2__)
+  const __m256i order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0);
+  for (int i = 0; i < 4; i += 2) {
+    const __m256i words[2] = {_mm256_packs_epi32((__m256i)v[i].low, (__m256i)v[i].high),
+                              _mm256_packs_epi32((__m256i)v[i + 1].low, (__m256i)v[i + 1].high)};
+    const __m256i bytes = _mm256_packs_epi16(words[0], words[1]);
+    const __m256i sorted = _mm256_permutevar8x32_epi32(bytes, order);
+    _mm256_storeu_si256(static_cast<__m256i*>(out) + i / 2,
+                        _mm256_xor_si256(sorted, _mm256_set1_epi8(flip)));
+  }
+#else
+  for (int i = 0; i < 4; ++i) store(static_cast<char*>(out) + i * kLanes, bytes_of(v[i]) ^ flip);
+#endif
+}
+
+// The same of whole numbers from 0 to 255, unsigned.
+QUIRE_INLINE void store_unsigned_bytes(void* out, const I32x16 (&v)[4]) {
+  const I32x16 lowered[4] = {v[0] - 128, v[1] - 128, v[2] - 128, v[3] - 128};
+  store_bytes(out, lowered, -128);
+}
+
 typedef float F32x8 __attribute__((vector_size(32)));
 typedef float F32x4 __attribute__((vector_size(16)));
 
@@ -194,7 +229,7 @@ QUIRE_INLINE float max_lanes(F32x16 v) {
 // How large numbers are, for the scale that makes them integers.
 class Extent {
  public:
-  QUIRE_INLINE void add(F32x16 v) { largest_ = larger(absolute(v), largest_); }
+  QUIRE_INLINE void add(F32x16 v) { largest_ = lanewise(Larger{}, absolute(v), largest_); }
   // The largest magnitude among the numbers.
   QUIRE_INLINE float top() const { return reduce_lanes(largest_, Larger{}); }
   // NaN if a NaN or an infinity was among them, otherwise 0.
@@ -205,17 +240,17 @@ class Extent {
   struct Larger {
     template <class V>
     QUIRE_INLINE V operator()(V a, V b) const {
+#if defined(__AVX512F__)
+      if constexpr (sizeof(V) == 64) return (V)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#endif
+#if defined(__AVX2__)
+      if constexpr (sizeof(V) == 32) return (V)_mm256_max_epi32((__m256i)a, (__m256i)b);
+      if constexpr (sizeof(V) == 16) return (V)_mm_max_epi32((__m128i)a, (__m128i)b);
+#endif
       typedef int32_t Bits __attribute__((vector_size(sizeof(V))));
       return (Bits)a > (Bits)b ? a : b;
     }
   };
-  static QUIRE_INLINE F32x16 larger(F32x16 a, F32x16 b) {
-#if defined(__AVX512F__)
-    return (F32x16)_mm512_max_epi32((__m512i)a, (__m512i)b);
-#else
-    return lanewise(Larger{}, a, b);
-#endif
-  }
 
   F32x16 largest_ = {};
 };

@@ -42,9 +42,8 @@ struct F32Product : PlainX {
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float /*inverse*/,
                        uint32_t (*out)[kChunk]) {
-    float chunk[kChunk];
-    read_chunk(x, row, k, count, chunk);
-    std::memcpy(out[0], chunk, sizeof chunk);
+    const Chunk chunk = read_chunk(x, row, k, count);
+    std::memcpy(out[0], &chunk, sizeof chunk);
   }
 };
 

@@ -10,19 +10,29 @@ namespace quire::gemm {
 
 constexpr int64_t kChunk = 64;  // elements of a row of x that are converted at a time
 
-// `count` elements of a row as float32, zeros after them up to kChunk.
-QUIRE_INLINE void read_chunk(const Rows& x, int64_t row, int64_t k, int64_t count, float* out) {
+// Elements of a row as float32.
+struct Chunk {
+  F32x16 v[kChunk / kLanes];
+};
+
+// `count` elements of a row, zeros after them.
+QUIRE_INLINE Chunk read_chunk(const Rows& x, int64_t row, int64_t k, int64_t count) {
   const auto* f32 = static_cast<const float*>(x.row(row)) + k;
   const auto* bf16 = static_cast<const uint16_t*>(x.row(row)) + k;
   const bool is_f32 = x.dtype == DType::kF32;
-  if (count == kChunk) {
-    for (int64_t i = 0; i < kChunk; i += kLanes) {
-      store(out + i, is_f32 ? load<F32x16>(f32 + i) : bf16_to_f32(load<U16x16>(bf16 + i)));
-    }
-    return;
+  float padded[kChunk];
+  if (count < kChunk) {
+    for (int64_t i = 0; i < count; ++i) padded[i] = is_f32 ? f32[i] : bf16_to_f32(bf16[i]);
+    std::fill(padded + count, padded + kChunk, 0.0f);
+    f32 = padded;
   }
-  for (int64_t i = 0; i < count; ++i) out[i] = is_f32 ? f32[i] : bf16_to_f32(bf16[i]);
-  for (int64_t i = count; i < kChunk; ++i) out[i] = 0.0f;
+  Chunk chunk;
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < kChunk / kLanes; ++i) {
+    chunk.v[i] = is_f32 || count < kChunk ? load<F32x16>(f32 + i * kLanes)
+                                          : bf16_to_f32(load<U16x16>(bf16 + i * kLanes));
+  }
+  return chunk;
 }
 
 // The same rounded to bfloat16.
@@ -31,10 +41,9 @@ QUIRE_INLINE void read_chunk(const Rows& x, int64_t row, int64_t k, int64_t coun
     std::memcpy(out, static_cast<const uint16_t*>(x.row(row)) + k, kChunk * sizeof *out);
     return;
   }
-  float chunk[kChunk];
-  read_chunk(x, row, k, count, chunk);
-  for (int64_t i = 0; i < kChunk; i += kLanes) {
-    store(out + i, f32_to_bf16(load<F32x16>(chunk + i)));
+  const Chunk chunk = read_chunk(x, row, k, count);
+  for (int64_t i = 0; i < kChunk / kLanes; ++i) {
+    store(out + i * kLanes, f32_to_bf16(chunk.v[i]));
   }
 }
 
@@ -49,10 +58,9 @@ constexpr float limit_of(int planes) { return planes == 1 ? 127.0f : 127.0f * 25
 // A NaN or an infinity anywhere in the row makes the scale NaN, and so every output of the row.
 inline RowScale row_scale(const Rows& x, int64_t row, float limit) {
   Extent extent;
-  float chunk[kChunk];
   for (int64_t k = 0; k < x.k; k += kChunk) {
-    read_chunk(x, row, k, std::min(kChunk, x.k - k), chunk);
-    for (int64_t i = 0; i < kChunk; i += kLanes) extent.add(load<F32x16>(chunk + i));
+    const Chunk chunk = read_chunk(x, row, k, std::min(kChunk, x.k - k));
+    for (const F32x16& v : chunk.v) extent.add(v);
   }
   const float top = extent.top();
   const float bad = extent.bad();
@@ -65,18 +73,17 @@ template <int kPlanes, bool kShifted = false>
 QUIRE_INLINE void quantise_chunk(const Rows& x, int64_t row, int64_t k, int64_t count,
                                  float inverse, int8_t* out, int64_t plane_bytes) {
   constexpr int8_t kFlip = kShifted ? -128 : 0;
-  float chunk[kChunk];
-  read_chunk(x, row, k, count, chunk);
-  for (int64_t i = 0; i < kChunk; i += kLanes) {
-    const I32x16 whole = nearest(load<F32x16>(chunk + i) * inverse);
-    if constexpr (kPlanes == 1) {
-      store(out + i, bytes_of(whole) ^ kFlip);
-    } else {
-      const I32x16 high = (whole + 128) >> 8;
-      store(out + i, bytes_of(high) ^ kFlip);
-      store(out + plane_bytes + i, bytes_of(whole - high * 256) ^ kFlip);
-    }
+  const Chunk chunk = read_chunk(x, row, k, count);
+  I32x16 high[kChunk / kLanes];
+  I32x16 low[kChunk / kLanes];
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < kChunk / kLanes; ++i) {
+    const I32x16 whole = nearest(chunk.v[i] * inverse);
+    high[i] = kPlanes == 1 ? whole : (whole + 128) >> 8;
+    low[i] = whole - high[i] * 256;
   }
+  store_bytes(out, high, kFlip);
+  if constexpr (kPlanes == 2) store_bytes(out + plane_bytes, low, kFlip);
 }
 
 }  // namespace quire::gemm

@@ -85,7 +85,6 @@ QUIRE_INLINE void store_some(void* row, int32_t dtype, int64_t i, int64_t n, F32
 }
 
 // 2^x for x <= 0, 0 below the normal numbers; relative error below 2e-7.
-// Minimax polynomial of degree 5 on [-1/2, 1/2], fitted with its constant term held at 1.
 QUIRE_INLINE F32x16 exp2_nonpositive(F32x16 x) {
 #if defined(__AVX512F__)
   const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_GE_OQ);
@@ -96,12 +95,7 @@ QUIRE_INLINE F32x16 exp2_nonpositive(F32x16 x) {
   const F32x16 n = gemm::round_whole(clamped);
   const F32x16 f = clamped - n;
 #endif
-  F32x16 p = splat(1.326472731307149e-3f);
-  p = fma(p, f, splat(9.671512991189957e-3f));
-  p = fma(p, f, splat(5.550733581185341e-2f));
-  p = fma(p, f, splat(2.4022242426872253e-1f));
-  p = fma(p, f, splat(6.931470036506653e-1f));
-  p = fma(p, f, splat(1.0f));
+  const F32x16 p = gemm::exp2_of_fraction(f);
 #if defined(__AVX512F__)
   // Masked rather than scaled to nothing: a result below the normal numbers costs the processor
   // hundreds of cycles.
