@@ -114,16 +114,15 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
                                         bool fetch, float* out) {
     constexpr int C = G * kVectorParts;
     const auto shift = static_cast<int32_t>(0x80808080u) - Sum{};
-    QueryFacts facts[R];
+    const auto facts = [&](int r) { return facts_of<QueryFacts>(q + r * dim, dim); };
     Sum sums[R][C][kPlanes];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
-      facts[r] = facts_of<QueryFacts>(q + r * dim, dim);
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) {
 #pragma GCC unroll 2
         for (int plane = 0; plane < kPlanes; ++plane) {
-          sums[r][c][plane] = facts[r].start[plane] - Sum{};
+          sums[r][c][plane] = facts(r).start[plane] - Sum{};
         }
       }
     }
@@ -156,7 +155,7 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
         const int place = g * kGroup + c * kVectorLanes;
         const auto of_keys = gemm::load<Columns>(chunk.key_scales + place);
         gemm::store(out + r * kScoreStride + place,
-                    together(sums[r][c]) * facts[r].scale * of_keys);
+                    together(sums[r][c]) * facts(r).scale * of_keys);
       }
     }
   }
