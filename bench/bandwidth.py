@@ -6,13 +6,24 @@ from __future__ import annotations
 import ctypes
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 BUFFER_BYTES = 256 * 1024 * 1024
 """Per thread; far more than any cache."""
 
 
-def read_bandwidth(threads: int, seconds: float = 0.8) -> float:
-    """Bytes per second read by all threads together, in the best of several passes."""
+@dataclass(frozen=True)
+class Bandwidth:
+    """Bytes per second read by all threads together."""
+
+    sustained: float
+    """All that was read, by all the time it took: what another long reading can be held against."""
+    best: float
+    """In the best pass over the buffers, a few milliseconds."""
+
+
+def read_bandwidth(threads: int, seconds: float = 0.8) -> Bandwidth:
+    """Reads as fast as it can, for some time."""
     libc = ctypes.CDLL(None)
     libc.memchr.restype = ctypes.c_void_p
     libc.memchr.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
@@ -24,11 +35,12 @@ def read_bandwidth(threads: int, seconds: float = 0.8) -> float:
         if libc.memchr(buffer, 0xFF, BUFFER_BYTES) is not None:
             raise RuntimeError("the buffer holds a byte that nobody wrote")
 
-    best = 0.0
+    passes: list[float] = []
     with ThreadPoolExecutor(threads) as pool:
         end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
+        while not passes or time.perf_counter() < end:
             begin = time.perf_counter()
             list(pool.map(scan, buffers))
-            best = max(best, threads * BUFFER_BYTES / (time.perf_counter() - begin))
-    return best
+            passes.append(time.perf_counter() - begin)
+    size = threads * BUFFER_BYTES
+    return Bandwidth(len(passes) * size / sum(passes), size / min(passes))

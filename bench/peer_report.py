@@ -33,18 +33,22 @@ def table(results: dict[str, Any]) -> str:
     if not peers:
         return "nothing was measured"
     workloads = list(dict.fromkeys(w for row in peers.values() for w in row["medians"]))
-    probe = statistics.median(results["bandwidth_bytes_per_s"])
+    reads, best = (
+        statistics.median(probe[key] for probe in results["bandwidth"]) / 1e9
+        for key in ("sustained", "best")
+    )
     machine = results["machine"]
     lines = [
         "",
         f"{machine['processor']}, {results['threads']} threads, {results['rounds']} rounds, "
-        f"memory reads {probe / 1e9:.1f} GB/s. Tokens per second, medians:",
+        f"memory reads {reads:.1f} GB/s ({best:.1f} in the best moments). "
+        "Tokens per second, medians; one stream's share of what memory reads just before it:",
         "",
-        _line("", [*workloads, "start s", "memory GB", "decode/ceiling"]),
+        _line("", [*workloads, "start s", "memory GB", "share"]),
     ]
     for name, row in peers.items():
         cells = [f"{row['medians'].get(w, float('nan')):.1f}" for w in workloads]
-        share = row["medians"].get("decode", 0) * row["weight_bytes"] / probe
+        share = statistics.median(row["shares"]) if row["shares"] else 0.0
         cells += [f"{row['start_s']:.1f}", f"{row.get('resident_bytes', 0) / 1e9:.2f}"]
         lines.append(_line(name, [*cells, f"{100 * share:.0f} %" if share else "-"]))
     lines += ["", *_ratios(peers, workloads)]

@@ -8,8 +8,9 @@
 
 A peer's engine is its name up to the first dash. Every engine is loaded once and kept in a
 process of its own; each workload goes round all of them before the next begins, at least
-three rounds, with a memory-bandwidth probe before each round. Idle engines are stopped.
-Prints medians, ratios to Quire and the share of what the memory allows; writes JSON and SVG.
+three rounds, with a memory-bandwidth probe before each round and each stream of one request.
+Idle engines are stopped. Prints medians, ratios to Quire and the share of what the memory
+allows; writes JSON and SVG.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ class Workload:
     count: int
     input_len: int
     output_len: int
+
+    @property
+    def reads_memory(self) -> bool:
+        """Whether its speed is that of memory: every token reads all weights for itself."""
+        return self.count == 1 and self.output_len > 1
 
     def value(self, seconds: float) -> float:
         """Tokens per second: of the output, or of the prompt where that is the work."""
@@ -80,7 +86,7 @@ def main() -> int:
         "threads": args.threads,
         "id_end": _id_end(Path(args.model)),
         "rounds": args.rounds,
-        "bandwidth_bytes_per_s": [],
+        "bandwidth": [],
         "peers": {},
     }
     peers: list[Peer] = []
@@ -103,6 +109,7 @@ def _start(
     row: dict[str, Any] = {
         "engine": spec.engine, "options": spec.options, "environment": spec.environment,
         "weight_bytes": weight_bytes(Path(spec.checkpoint), spec.options), "values": {},
+        "shares": [],
     }  # fmt: skip
     results["peers"][spec.name] = row
     try:
@@ -123,8 +130,11 @@ def _run_rounds(
     skipped = {name: text.split(",") for name, text in named_values(args.skip, "--skip").items()}
     for number in range(args.rounds):
         probe = read_bandwidth(args.threads)
-        results["bandwidth_bytes_per_s"].append(probe)
-        print(f"round {number + 1} of {args.rounds}; memory reads {probe / 1e9:.1f} GB/s")
+        results["bandwidth"].append(asdict(probe))
+        print(
+            f"round {number + 1} of {args.rounds}; memory reads {probe.sustained / 1e9:.1f} GB/s, "
+            f"{probe.best / 1e9:.1f} in the best moment"
+        )
         for workload in workloads:
             # Another one begins in each round, so that nobody always runs on a warm machine.
             turn = peers[number % len(peers) :] + peers[: number % len(peers)]
@@ -133,18 +143,30 @@ def _run_rounds(
                 row = results["peers"][peer.spec.name]
                 if "error" in row or workload.name in skipped.get(peer.spec.name, ()):
                     continue
-                try:
-                    seconds = peer.ask(
-                        workload.prompts(number, results["id_end"]), workload.output_len
-                    )
-                except PeerError as error:
-                    row["error"] = str(error)
-                    print(error, file=sys.stderr)
-                    continue
-                row["values"].setdefault(workload.name, []).append(workload.value(seconds))
-                shown.append(f"{peer.spec.name} {workload.value(seconds):.1f}")
+                if (value := _measure(peer, workload, number, args, results)) is not None:
+                    shown.append(f"{peer.spec.name} {value:.1f}")
             print(f"  {workload.name}: {', '.join(shown)} tokens/s", flush=True)
         _conclude(peers, args, results)
+
+
+def _measure(
+    peer: Peer, workload: Workload, number: int, args: argparse.Namespace, results: dict[str, Any]
+) -> float | None:
+    """Tokens per second of one engine in one round; None if it failed."""
+    row = results["peers"][peer.spec.name]
+    # On a shared machine memory's speed changes within seconds: each engine has a probe of its own.
+    probe = read_bandwidth(args.threads, 0.4) if workload.reads_memory else None
+    try:
+        seconds = peer.ask(workload.prompts(number, results["id_end"]), workload.output_len)
+    except PeerError as error:
+        row["error"] = str(error)
+        print(error, file=sys.stderr)
+        return None
+    value = workload.value(seconds)
+    row["values"].setdefault(workload.name, []).append(value)
+    if probe:
+        row["shares"].append(value * row["weight_bytes"] / probe.sustained)
+    return value
 
 
 def _conclude(peers: list[Peer], args: argparse.Namespace, results: dict[str, Any]) -> None:
