@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "attention/attention.h"
+#include "attention/context.h"
 #include "attention/expand.h"
 #include "attention/kernel.h"
 #include "attention/kv_write.h"
@@ -46,8 +47,8 @@ class Attend {
   void work(const Unit& unit, const Unit& next) {
     const AttentionItem& item = *unit.item;
     const int part = unit.part;
-    next_ = next;
     begin(item, unit.head);
+    next_ = next.item ? HeadContext(step_, op_.layer, next.item->seq, next.head) : HeadContext();
     const int64_t count = last_chunk_ - first_chunk_;
     const int64_t from = first_chunk_ + count * part / item.parts;
     const int64_t to = first_chunk_ + count * (part + 1) / item.parts;
@@ -83,10 +84,8 @@ class Attend {
  private:
   void begin(const AttentionItem& item, int head) {
     item_ = &item;
-    head_ = head;
-    table_ = step_.batch.block_tables + int64_t{item.seq} * step_.batch.table_width;
+    context_ = HeadContext(step_, op_.layer, item.seq, head);
     first_token_ = step_.batch.seq_starts[item.seq];
-    context_ = step_.batch.context_lens[item.seq];
     const int64_t start = op_.window > 0 ? position(0) - op_.window + 1 : 0;
     first_chunk_ = std::max<int64_t>(start, 0) / kChunk;
     last_chunk_ = position(item.num_rows - 1) / kChunk + 1;
@@ -94,13 +93,14 @@ class Attend {
 
   int64_t token(int row) const { return first_token_ + (item_->first_row + row) / group_; }
   int64_t position(int row) const { return step_.batch.positions[token(row)]; }
-  int query_head(int row) const { return head_ * group_ + (item_->first_row + row) % group_; }
+  int query_head(int row) const {
+    return context_.head * group_ + (item_->first_row + row) % group_;
+  }
 
   // Where a split item keeps this chunk's results: [head][chunk][row].
   float* partial_rows(int64_t chunk) const {
-    const int64_t chunks = max_chunks(context_);
-    const int64_t row =
-        item_->partial_rows + (head_ * chunks + chunk - first_chunk_) * item_->num_rows;
+    const int64_t before = context_.head * max_chunks(context_.length) + chunk - first_chunk_;
+    const int64_t row = item_->partial_rows + before * item_->num_rows;
     return step_.model.attention.partials() + row * partial_floats(kv_.layout);
   }
 
@@ -135,10 +135,6 @@ class Attend {
   }
 
   // Groups of the chunk that any row of [r0, r1) may see.
-  struct Groups {
-    int first;
-    int last;
-  };
   Groups visible_groups(int64_t chunk, int r0, int r1) const {
     const int64_t base = chunk * kChunk;
     const int64_t low = op_.window > 0 ? position(r0) - op_.window + 1 - base : 0;
@@ -147,63 +143,13 @@ class Attend {
             static_cast<int>(high < 0 ? 0 : high / kGroup + 1)};
   }
 
-  ChunkView view_of(int64_t chunk, bool more, Groups groups) {
-    ChunkView view;
-    view.first = groups.first;
-    view.last = groups.last;
-    view.data_bytes = kv_.layout.data_bytes;
-    view.fresh = true;
-    view.scores_fetch = Kernel::kFetchesInScores;
-    view.values_fetch = Kernel::kFetchesInValues;
-    view.tile_space = space_.chunk;
-    view.key_space = space_.keys;
-    view.key_scales = space_.key_scales;
-    for (int g = groups.first; g < groups.last; ++g) {
-      const int64_t start = chunk * kChunk + g * kGroup;
-      view.keys[g] = kv_.key_group(table_, start, op_.layer, head_);
-      view.values[g] = view.keys[g] + kv_.layout.half_bytes;
-      view.next_keys[g] = next_keys(start, more);
-    }
-    const int ahead = std::min(Kernel::kGroupsAhead, groups.last - groups.first);
-    for (int g = groups.first; g < groups.last; ++g) {
-      const bool here = g + ahead < groups.last;
-      const int there = g + ahead - (groups.last - groups.first);
-      view.beside_keys[g] = here ? view.keys[g + ahead] : view.values[there];
-      view.beside_values[g] = here ? view.values[g + ahead] : view.next_keys[there];
-    }
-    return view;
-  }
-
-  // K of the group that takes this one's place in what comes next: in the next chunk, or in the
-  // first one of the next unit. Only a hint, hence not exact for windows and parts.
-  const uint8_t* next_keys(int64_t start, bool more) const {
-    if (more) {
-      const int64_t next = start + kChunk;
-      return next < context_ ? kv_.key_group(table_, next, op_.layer, head_) : nullptr;
-    }
-    if (!next_.item) return nullptr;
-    const int64_t next = start % kChunk;
-    const int32_t* table =
-        step_.batch.block_tables + int64_t{next_.item->seq} * step_.batch.table_width;
-    if (next >= step_.batch.context_lens[next_.item->seq]) return nullptr;
-    return kv_.key_group(table, next, op_.layer, next_.head);
-  }
-
-  // The scales of a chunk's groups, which lie behind their numbers. Fetches those of `fetch`.
-  void load_scales(const ChunkView& view, const uint8_t* const* groups, const uint8_t* const* fetch,
-                   float* scales) const {
-    for (int g = view.first; g < view.last; ++g) {
-      const uint8_t* behind = groups[g] + kv_.layout.data_bytes;
-      gemm::store(scales + g * kGroup, gemm::load<F32x16>(behind) * Kernel::kScaleUnit);
-      if (fetch[g]) __builtin_prefetch(fetch[g] + kv_.layout.data_bytes, 0, 2);
-    }
-  }
-
   // Scores of a tile of rows. The first tile may have to expand an int8 chunk's K: a few groups at
   // a time, read while they are near, unless further tiles will read them too.
   void score(const Elem* q, int rows, Groups groups, ChunkView& view) {
     if constexpr (Kernel::kScaleUnit != 0) {
-      if (view.fresh) load_scales(view, view.keys, view.values, space_.key_scales);
+      if (view.fresh) {
+        load_scales(view, view.keys, view.values, Kernel::kScaleUnit, space_.key_scales);
+      }
     }
     if constexpr (Kernel::kExpands) {
       if (view.fresh) {
@@ -218,29 +164,6 @@ class Attend {
       }
     }
     Kernel::scores(q, rows, dim_, view, groups.first, groups.last, space_.scores);
-  }
-
-  // Late, because by now V is in the cache.
-  void hide_tail(int64_t chunk, ChunkView& view) {
-    const int64_t end = context_ - chunk * kChunk;
-    const int64_t g = end / kGroup;
-    if (end % kGroup == 0 || g < view.first || g >= view.last) return;
-    view.values[g] = zero_tail(view.values[g], end % kGroup);
-  }
-
-  // A copy of a V group of which only `count` tokens exist: what is behind them belongs to nobody,
-  // and 0 * NaN is NaN.
-  const uint8_t* zero_tail(const uint8_t* group, int64_t count) {
-    std::memcpy(space_.tail, group, kv_.layout.group_bytes);
-    if (kv_.layout.dtype == QUIRE_F32) {
-      std::memset(space_.tail + count * dim_ * 4, 0, (kGroup - count) * dim_ * 4);
-      return space_.tail;
-    }
-    uint16_t* pairs = reinterpret_cast<uint16_t*>(space_.tail);
-    for (int64_t t = count; t < kGroup; ++t) {
-      for (int64_t d = 0; d < dim_; ++d) pairs[(t / 2 * dim_ + d) * 2 + t % 2] = 0;
-    }
-    return space_.tail;
   }
 
   // Where the results of some rows go.
@@ -261,7 +184,8 @@ class Attend {
 
   // All rows of the item against one chunk.
   void attend_chunk(int64_t chunk, bool more, Fate fate) {
-    ChunkView view = view_of(chunk, more, visible_groups(chunk, 0, item_->num_rows));
+    const ChunkPlace place{context_, chunk, more ? context_ : next_, more ? chunk + 1 : 0};
+    ChunkView view = view_chunk<Kernel>(place, visible_groups(chunk, 0, item_->num_rows), space_);
     for (int r0 = 0; r0 < item_->num_rows; r0 += Kernel::kRows) {
       const int r1 = std::min(r0 + Kernel::kRows, item_->num_rows);
       const Groups groups = visible_groups(chunk, r0, r1);
@@ -271,7 +195,7 @@ class Attend {
               ? Results{space_.state.maximum + r0, space_.state.sum + r0, space_.result + r0 * dim_}
               : Results{space_.of_chunk.maximum, space_.of_chunk.sum, space_.partial};
       if (groups.first < groups.last) {
-        attend_tile(chunk, r0, r1, groups, view, out);
+        attend_tile(place, r0, r1, groups, view, out);
       } else {
         out.clear(r1 - r0);
       }
@@ -299,7 +223,7 @@ class Attend {
     }
   }
 
-  void attend_tile(int64_t chunk, int r0, int r1, Groups groups, ChunkView& view,
+  void attend_tile(const ChunkPlace& place, int r0, int r1, Groups groups, ChunkView& view,
                    const Results& out) {
     const int rows = r1 - r0;
     const Elem* q = reinterpret_cast<const Elem*>(space_.q) + r0 * dim_;
@@ -307,7 +231,9 @@ class Attend {
     score(q, rows, groups, view);
     TokenScales scales = {};
     if constexpr (Kernel::kScaleUnit != 0) {
-      if (view.fresh) load_scales(view, view.values, view.next_keys, space_.value_scales);
+      if (view.fresh) {
+        load_scales(view, view.values, view.next_keys, Kernel::kScaleUnit, space_.value_scales);
+      }
       scales = {Kernel::kScalesKeys ? nullptr : space_.key_scales, space_.value_scales};
     }
     // Pairs of groups, so that a step of the second product finds zeros where nothing is seen.
@@ -316,13 +242,13 @@ class Attend {
     for (int r = 0; r < rows; ++r) {
       float* scores = space_.scores + r * kScoreStride;
       const RowState state = softmax_row<typename Kernel::Weights>(
-          rule_, scales, query_head(r0 + r), position(r0 + r) - chunk * kChunk, begin, end, scores,
-          weights + r * kWeightStride);
+          rule_, scales, query_head(r0 + r), position(r0 + r) - place.chunk * kChunk, begin, end,
+          scores, weights + r * kWeightStride);
       out.maximum[r] = state.maximum;
       out.sum[r] = state.sum;
     }
     if (view.fresh) {
-      if constexpr (Kernel::kScaleUnit == 0) hide_tail(chunk, view);
+      if constexpr (Kernel::kScaleUnit == 0) hide_tail(place, space_.tail, view);
       Kernel::load_values(view, dim_);
     }
     Kernel::values(weights, rows, dim_, view, groups.first, groups.last, out.values);
@@ -336,12 +262,13 @@ class Attend {
       if (const int ahead = r + kRowsAhead; ahead < item_->num_rows) {
         fetch_lines_to_write(place_of(op_.out, ahead), row_bytes);
       }
+      // Whether chunks were merged must not show: merging makes of -0 a 0.
       const float inverse = 1.0f / space_.state.sum[r];
       uint8_t* out = step_.row(op_.out, token(r));
       const float* result = space_.result + r * dim_;
       for (int64_t d = 0; d < head_dim; d += kLanes) {
         store_some(out, op_.out.dtype, query_head(r) * head_dim + d,
-                   std::min<int64_t>(head_dim - d, kLanes), load_f32(result + d) * inverse);
+                   std::min<int64_t>(head_dim - d, kLanes), load_f32(result + d) * inverse + 0.0f);
       }
     }
   }
@@ -354,12 +281,10 @@ class Attend {
   Workspace space_;
   const ScoreRule rule_;
 
-  Unit next_ = {};
   const AttentionItem* item_ = nullptr;
-  int head_ = 0;
-  const int32_t* table_ = nullptr;
+  HeadContext context_;
+  HeadContext next_;  // what this worker reads afterwards
   int64_t first_token_ = 0;
-  int64_t context_ = 0;
   int64_t first_chunk_ = 0;
   int64_t last_chunk_ = 0;
 };

@@ -1,0 +1,109 @@
+// Where the K and V of a context lie, chunk by chunk, and what has to be known of them besides.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "attention/kernel.h"
+#include "attention/workspace.h"
+#include "runtime/model.h"
+
+namespace quire {
+
+// What one kv head of one request has in the cache of a layer.
+struct HeadContext {
+  const KvCache* kv = nullptr;
+  const int32_t* table = nullptr;  // of the request's blocks
+  int64_t length = 0;              // tokens
+  int32_t layer = 0;
+  int head = 0;
+
+  HeadContext() = default;
+  HeadContext(const Step& step, int32_t layer_, int32_t seq, int head_)
+      : kv(&step.model.kv),
+        table(step.batch.block_tables + int64_t{seq} * step.batch.table_width),
+        length(step.batch.context_lens[seq]),
+        layer(layer_),
+        head(head_) {}
+
+  // K of the group that begins with this position; null where the context has ended.
+  const uint8_t* keys(int64_t position) const {
+    return position < length ? kv->key_group(table, position, layer, head) : nullptr;
+  }
+};
+
+// Groups of a chunk, the last not included.
+struct Groups {
+  int first;
+  int last;
+};
+
+// A chunk as the kernels take it. The worker reads `next` afterwards, of the same context or the
+// first chunk of another: only a hint, hence not exact for windows and parts.
+struct ChunkPlace {
+  const HeadContext& context;
+  int64_t chunk;
+  const HeadContext& next;
+  int64_t next_chunk;
+};
+
+template <class Kernel>
+ChunkView view_chunk(const ChunkPlace& place, Groups groups, const Workspace& space) {
+  ChunkView view;
+  const KvLayout& layout = place.context.kv->layout;
+  view.first = groups.first;
+  view.last = groups.last;
+  view.data_bytes = layout.data_bytes;
+  view.fresh = true;
+  view.scores_fetch = Kernel::kFetchesInScores;
+  view.values_fetch = Kernel::kFetchesInValues;
+  view.tile_space = space.chunk;
+  view.key_space = space.keys;
+  view.key_scales = space.key_scales;
+  for (int g = groups.first; g < groups.last; ++g) {
+    view.keys[g] = place.context.keys(place.chunk * kChunk + g * kGroup);
+    view.values[g] = view.keys[g] + layout.half_bytes;
+    view.next_keys[g] = place.next.keys(place.next_chunk * kChunk + g * kGroup);
+  }
+  const int ahead = std::min(Kernel::kGroupsAhead, groups.last - groups.first);
+  for (int g = groups.first; g < groups.last; ++g) {
+    const bool here = g + ahead < groups.last;
+    const int there = g + ahead - (groups.last - groups.first);
+    view.beside_keys[g] = here ? view.keys[g + ahead] : view.values[there];
+    view.beside_values[g] = here ? view.values[g + ahead] : view.next_keys[there];
+  }
+  return view;
+}
+
+// The scales of a chunk's groups, times `unit`: they lie behind the numbers. Fetches those of
+// `fetch`.
+inline void load_scales(const ChunkView& view, const uint8_t* const* groups,
+                        const uint8_t* const* fetch, float unit, float* scales) {
+  for (int g = view.first; g < view.last; ++g) {
+    gemm::store(scales + g * kGroup, gemm::load<F32x16>(groups[g] + view.data_bytes) * unit);
+    if (fetch[g]) __builtin_prefetch(fetch[g] + view.data_bytes, 0, 2);
+  }
+}
+
+// Puts a copy in the place of a V group of which not all tokens exist: what is behind them belongs
+// to nobody, and 0 * NaN is NaN. For caches of floating-point numbers, once this step's V is there.
+inline void hide_tail(const ChunkPlace& place, uint8_t* copy, ChunkView& view) {
+  const int64_t end = place.context.length - place.chunk * kChunk;
+  const int64_t g = end / kGroup;
+  const int64_t count = end % kGroup;
+  if (count == 0 || g < view.first || g >= view.last) return;
+  const KvLayout& layout = place.context.kv->layout;
+  const int64_t dim = layout.padded_dim;
+  std::memcpy(copy, view.values[g], layout.group_bytes);
+  view.values[g] = copy;
+  if (layout.dtype == QUIRE_F32) {
+    std::memset(copy + count * dim * 4, 0, (kGroup - count) * dim * 4);
+    return;
+  }
+  uint16_t* pairs = reinterpret_cast<uint16_t*>(copy);
+  for (int64_t t = count; t < kGroup; ++t) {
+    for (int64_t d = 0; d < dim; ++d) pairs[(t / 2 * dim + d) * 2 + t % 2] = 0;
+  }
+}
+
+}  // namespace quire
