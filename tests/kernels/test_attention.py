@@ -203,6 +203,25 @@ def test_an_int8_token_without_a_number_stays_alone(
     assert np.isnan(found[20:]).all()
 
 
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+def test_a_token_without_a_number_is_forgotten_behind_its_window(
+    backend: CpuBackend, kv_dtype: str
+) -> None:
+    """Rows that see nothing of a chunk of 256 are untouched by what is in it."""
+    weights = Weights(7)
+    shape = Shape(window=20)
+    program = program_of(lambda x, w: shape.layer(x, w, 0), DIM, weights)
+    weights.arrays["table"][15] = np.nan
+    native = compile_on(backend, program, weights, kv_dtype=kv_dtype)
+    [seq] = make_seqs([300])
+    seq.tokens[:] = np.arange(300) % 15
+    expected = logits_of(native.step(batch_of([(seq, 300)])))
+    seq.tokens[250], seq.computed = 15, 0
+    found = logits_of(native.step(batch_of([(seq, 300)])))
+    assert np.isnan(found[250:269]).all()
+    assert found[275:].tobytes() == expected[275:].tobytes()
+
+
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype"),
     [("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "int8")],
