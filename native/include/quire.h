@@ -120,6 +120,7 @@ typedef struct quire_attention {
   int32_t window;  // 0: none
   int32_t alibi;   // vector [num_heads] of slopes, or -1
   int32_t activation_bits;  // 8: q and the weights may be rounded to bytes over an int8 cache
+  int32_t taken_only;       // 1: only those rows of out are wanted whose logits are
 } quire_attention;
 
 enum quire_pointwise_kind {

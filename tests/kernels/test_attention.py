@@ -178,6 +178,26 @@ def test_contexts_of_several_chunks(backend: CpuBackend, shape: Shape, dtype: st
     steps(models, plan, F32 if dtype == "float32" else BF16)
 
 
+@pytest.mark.parametrize("kv_dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("shape", [Shape(), Shape(window=300)])
+def test_rows_whose_logits_are_wanted_do_not_miss_the_others(
+    backend: CpuBackend, shape: Shape, kv_dtype: str
+) -> None:
+    """The last attention computes wanted rows only; no bit of them, or of K and V, tells."""
+    native, _ = both(backend, shape, "bfloat16", kv_dtype)
+    seqs = make_seqs([701, 40, 3])
+    work = [(seq, count) for seq, count in zip(seqs, (700, 39, 2), strict=True)]
+    everything = batch_of(work)
+    expected = logits_of(native.step(everything))
+    later = batch_of([(seq, 1) for seq in seqs])
+    expected_later = logits_of(native.step(later))
+    for wanted in ([], [699], [698, 699, 738], [740, 12, 13, 14, 300, 700], list(range(741))):
+        rows = np.array(wanted, np.int32)
+        found = logits_of(native.step(replace(everything, logits_rows=rows)))
+        assert found.tobytes() == expected[rows].tobytes()
+    assert logits_of(native.step(later)).tobytes() == expected_later.tobytes()
+
+
 @pytest.mark.parametrize(("dtype", "kv_dtype"), [("float32", "bfloat16"), ("bfloat16", "float32")])
 def test_a_cache_of_another_type(backend: CpuBackend, dtype: str, kv_dtype: str) -> None:
     models = both(backend, Shape(), dtype, kv_dtype)

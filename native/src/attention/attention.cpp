@@ -13,7 +13,7 @@ namespace {
 template <class Kernel>
 void attend_pieces(const Step& step, const quire_attention& op, Worker& worker) {
   const int64_t num_heads = step.model.kv.layout.num_kv_heads;
-  const AttentionPlan& plan = step.attention;
+  const AttentionPlan& plan = step.plan_of(op);
   const int64_t pieces = static_cast<int64_t>(plan.pieces.size()) * num_heads;
   Attend<Kernel> work(step, op, worker.index());
   Kernel::begin();
@@ -38,7 +38,7 @@ void attend_pieces(const Step& step, const quire_attention& op, Worker& worker) 
 template <class Kernel>
 void merge_pieces(const Step& step, const quire_attention& op, Worker& worker) {
   const int64_t num_heads = step.model.kv.layout.num_kv_heads;
-  const AttentionPlan& plan = step.attention;
+  const AttentionPlan& plan = step.plan_of(op);
   const int64_t merges = static_cast<int64_t>(plan.items.size()) * num_heads;
   Attend<Kernel> work(step, op, worker.index());
   for (int64_t ticket; (ticket = worker.grab()) < merges;) {
@@ -49,7 +49,7 @@ void merge_pieces(const Step& step, const quire_attention& op, Worker& worker) {
 
 template <class Kernel>
 void attend(const Step& step, const quire_attention& op) {
-  const AttentionPlan& plan = step.attention;
+  const AttentionPlan& plan = step.plan_of(op);
   const int64_t num_heads = step.model.kv.layout.num_kv_heads;
   Pool& pool = step.model.pool;
   pool.run(static_cast<int64_t>(plan.pieces.size()) * num_heads,

@@ -71,7 +71,8 @@ inline int64_t max_chunks(int64_t context) { return (context + kChunk - 1) / kCh
 // Floats that one row's result of one chunk takes.
 inline int64_t partial_floats(const KvLayout& layout) { return layout.padded_dim + 16; }
 
-AttentionPlan plan_attention(const Model& model, const quire_batch& batch);
+// For all tokens of the step, or only for those whose logits are wanted.
+AttentionPlan plan_attention(const Model& model, const quire_batch& batch, bool taken_only);
 
 void attention(const Step& step, const quire_attention& op);
 

@@ -1,11 +1,44 @@
 // How the attention of a step is shared out: computed once, used by every layer.
 #include <algorithm>
+#include <vector>
 
 #include "attention/attention.h"
 #include "runtime/model.h"
 
 namespace quire {
 namespace {
+
+// Neighbouring tokens of one request that attend; `first` and `last`, not included, count from the
+// beginning of the step.
+struct Queries {
+  int32_t seq;
+  int32_t first;
+  int32_t last;
+};
+
+std::vector<Queries> all_queries(const quire_batch& batch) {
+  std::vector<Queries> all;
+  for (int32_t seq = 0; seq < batch.num_seqs; ++seq) {
+    all.push_back({seq, batch.seq_starts[seq], batch.seq_starts[seq + 1]});
+  }
+  return all;
+}
+
+std::vector<Queries> taken_queries(const quire_batch& batch) {
+  std::vector<int32_t> tokens(batch.logits_rows, batch.logits_rows + batch.num_logits_rows);
+  std::sort(tokens.begin(), tokens.end());
+  std::vector<Queries> taken;
+  int32_t seq = 0;
+  for (const int32_t token : tokens) {
+    while (token >= batch.seq_starts[seq + 1]) ++seq;
+    if (!taken.empty() && taken.back().seq == seq && token <= taken.back().last) {
+      taken.back().last = token + 1;
+    } else {
+      taken.push_back({seq, token, token + 1});
+    }
+  }
+  return taken;
+}
 
 // Large items read K and V less often, small ones share the work better.
 int32_t choose_item_rows(const Model& model, int64_t query_rows) {
@@ -39,16 +72,20 @@ void split_items(const Model& model, const quire_batch& batch, AttentionPlan& pl
 
 }  // namespace
 
-AttentionPlan plan_attention(const Model& model, const quire_batch& batch) {
+AttentionPlan plan_attention(const Model& model, const quire_batch& batch, bool taken_only) {
   AttentionPlan plan;
+  const std::vector<Queries> all = taken_only ? taken_queries(batch) : all_queries(batch);
   const int32_t group = model.query_group;
-  const int32_t item_rows = choose_item_rows(model, batch.num_tokens * group);
-  for (int32_t seq = 0; seq < batch.num_seqs; ++seq) {
-    const int32_t rows = (batch.seq_starts[seq + 1] - batch.seq_starts[seq]) * group;
-    for (int32_t row = 0; row < rows; row += item_rows) {
-      const int32_t count = std::min(item_rows, rows - row);
-      const int64_t last = batch.positions[batch.seq_starts[seq] + (row + count - 1) / group];
-      plan.items.push_back({seq, row, count, 1, 0, (last + 1) * ((count + 15) / 16)});
+  int64_t tokens = 0;
+  for (const Queries& queries : all) tokens += queries.last - queries.first;
+  const int32_t item_rows = choose_item_rows(model, tokens * group);
+  for (const Queries& queries : all) {
+    const int32_t start = batch.seq_starts[queries.seq];
+    const int32_t end = (queries.last - start) * group;
+    for (int32_t row = (queries.first - start) * group; row < end; row += item_rows) {
+      const int32_t count = std::min(item_rows, end - row);
+      const int64_t last = batch.positions[start + (row + count - 1) / group];
+      plan.items.push_back({queries.seq, row, count, 1, 0, (last + 1) * ((count + 15) / 16)});
     }
   }
   std::stable_sort(plan.items.begin(), plan.items.end(),

@@ -162,6 +162,7 @@ class OpChecker {
             "attention: q or out has another width");
     require(op.scale > 0 && op.softcap >= 0 && op.window >= 0, "attention: scale, cap or window");
     require(op.activation_bits == 8 || op.activation_bits == 16, "attention: activation bits");
+    require(op.taken_only == 0 || op.taken_only == 1, "attention: taken_only");
     vector(op.alibi, op.num_heads);
   }
   void pointwise(const quire_pointwise& op) const {

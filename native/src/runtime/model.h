@@ -76,7 +76,11 @@ struct Step {
   const quire_output& output;
   std::vector<TokenRun> runs;
   AttentionPlan attention;
+  AttentionPlan taken_attention;  // of the rows whose logits are wanted
 
+  const AttentionPlan& plan_of(const quire_attention& op) const {
+    return op.taken_only ? taken_attention : attention;
+  }
   int64_t rows(int32_t kind) const {
     return kind == QUIRE_ROWS_TOKENS ? batch.num_tokens : batch.num_logits_rows;
   }

@@ -167,6 +167,7 @@ class _Encoder:
         attention.softcap = op.softcap or 0.0
         attention.window = op.window or 0
         attention.activation_bits = op.activation_bits
+        attention.taken_only = op.taken_only
         slopes = op.alibi_slopes
         attention.alibi = (
             -1 if slopes is None else self._load.constant(np.array(slopes, np.float32))

@@ -192,6 +192,7 @@ class _Fuser:
         attention = NativeAttention(
             op.q, op.out, op.layer, op.num_heads, op.scale, op.window, op.softcap, op.alibi_slopes,
             op.activation_bits,
+            taken_only=all(isinstance(reader, TakeRows) for reader in self._readers[op.out]),
         )  # fmt: skip
         return heads, attention
 

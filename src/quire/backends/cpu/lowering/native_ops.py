@@ -153,7 +153,10 @@ class NativeHeads(NativeOp):
 
 @dataclass(frozen=True, slots=True)
 class NativeAttention(NativeOp):
-    """q against the cache, which holds this step's k and v already."""
+    """q against the cache, which holds this step's k and v already.
+
+    `taken_only`: of `out` nothing is read but the rows whose logits are wanted.
+    """
 
     q: Value
     out: Value
@@ -164,6 +167,7 @@ class NativeAttention(NativeOp):
     softcap: float | None
     alibi_slopes: tuple[float, ...] | None
     activation_bits: ActivationBits
+    taken_only: bool
 
     @property
     def reads(self) -> tuple[Value, ...]:
