@@ -8,9 +8,9 @@
 
 A peer's engine is its name up to the first dash. Every engine is loaded once and kept in a
 process of its own; each workload goes round all of them before the next begins, at least
-three rounds, with a memory-bandwidth probe before each round and each stream of one request.
-Idle engines are stopped. Prints medians, ratios to Quire and the share of what the memory
-allows; writes JSON and SVG.
+three rounds, with a memory-bandwidth probe before each round, and around each stream of one
+request. Idle engines are stopped. Prints medians, ratios to Quire and the share of what the
+memory allows; writes JSON and SVG.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ def _measure(
 ) -> float | None:
     """Tokens per second of one engine in one round; None if it failed."""
     row = results["peers"][peer.spec.name]
-    # On a shared machine memory's speed changes within seconds: each engine has a probe of its own.
-    probe = read_bandwidth(args.threads, 0.4) if workload.reads_memory else None
+    # On a shared machine memory's speed changes within seconds: each engine has probes of its own.
+    probes = [read_bandwidth(args.threads, 0.4)] if workload.reads_memory else []
     try:
         seconds = peer.ask(workload.prompts(number, results["id_end"]), workload.output_len)
     except PeerError as error:
@@ -164,8 +164,10 @@ def _measure(
         return None
     value = workload.value(seconds)
     row["values"].setdefault(workload.name, []).append(value)
-    if probe:
-        row["shares"].append(value * row["weight_bytes"] / probe.sustained)
+    if probes:
+        probes.append(read_bandwidth(args.threads, 0.4))
+        ceiling = statistics.mean(probe.sustained for probe in probes)
+        row["shares"].append(value * row["weight_bytes"] / ceiling)
     return value
 
 
