@@ -42,7 +42,7 @@ def table(results: dict[str, Any]) -> str:
         "",
         f"{machine['processor']}, {results['threads']} threads, {results['rounds']} rounds, "
         f"memory reads {reads:.1f} GB/s ({best:.1f} in the best moments). "
-        "Tokens per second, medians; share: of what memory reads, one stream's, by probes around it:",
+        "Tokens per second, medians; one stream's share of what memory reads, by probes around it:",
         "",
         _line("", [*workloads, "start s", "memory GB", "share"]),
     ]
