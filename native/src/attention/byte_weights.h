@@ -1,10 +1,10 @@
-// How q and the weights P of a row become integers, for products of whole bytes: bytes of one
-// plane, or of two.
+// How the weights P of a row become bytes, of one plane or of two.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 
+#include "attention/byte_scale.h"
 #include "attention/kernel.h"
 
 namespace quire {
@@ -15,23 +15,6 @@ struct ByteElem {
 };
 
 inline uint8_t* room_of(ByteElem* row) { return reinterpret_cast<uint8_t*>(row); }
-
-// What a row's numbers are multiplied by to become integers up to `limit`, and its reciprocal. If
-// `bad` is NaN, so is the latter and with it all that the row gives; tiny numbers count as zeros.
-struct ByteScale {
-  float inverse;
-  float unit;
-
-  ByteScale(const gemm::Extent& extent, float limit) {
-    constexpr float kSmallest = 1e-30f;
-    const float top = extent.top();
-    const float bad = extent.bad();
-    inverse = top >= kSmallest && bad == 0.0f ? limit / top : 0.0f;
-    unit = top * (1.0f / limit) + bad;
-  }
-
-  QUIRE_INLINE I32x16 integers(F32x16 v) const { return gemm::nearest(v * inverse); }
-};
 
 // One plane: a scale for every kSpan places, which are written while they are in registers.
 class SpanWeights {

@@ -1,7 +1,6 @@
 #include "attention/kv_write.h"
 
-#include <cmath>
-
+#include "attention/byte_scale.h"
 #include "linear/transpose.h"
 #include "ops/vector.h"
 
@@ -15,26 +14,11 @@ QUIRE_INLINE U32x16 words(const float* row, int64_t i) {
   return gemm::widen(to_bf16(load_f32(row + i)));
 }
 
-// How a row becomes 8-bit integers: value * inverse, rounded, is at most 127 away from 0.
-struct ByteScale {
-  float scale;
-  float inverse;
-};
-
-// Below this a row counts as zeros: 127 divided by it must be a number.
-constexpr float kSmallest = 1e-30f;
-
-// A NaN or an infinity anywhere in the row makes the scale NaN, and so all that the token gives.
+// A token's row becomes integers of at most 127.
 ByteScale byte_scale(const float* row, int64_t dim) {
   gemm::Extent extent;
   for (int64_t i = 0; i < dim; i += kLanes) extent.add(load_f32(row + i));
-  const float top = extent.top();
-  const float bad = extent.bad();
-  return {top / 127.0f + bad, top >= kSmallest && bad == 0.0f ? 127.0f / top : 0.0f};
-}
-
-QUIRE_INLINE I32x16 integers(const float* row, int64_t i, float inverse) {
-  return gemm::nearest(load_f32(row + i) * inverse);
+  return ByteScale(extent, 127.0f);
 }
 
 // Rows of 32-bit words, those of `count` tokens from `place` on, to their places among 16.
@@ -56,9 +40,9 @@ void write_byte_keys(const KvLayout& layout, uint8_t* group, int place, int coun
     const ByteScale scale = byte_scale(rows[t], layout.padded_dim);
     auto* out = reinterpret_cast<int8_t*>(quads[t]);
     for (int64_t d = 0; d < layout.padded_dim; d += kLanes) {
-      gemm::store(out + d, gemm::bytes_of(integers(rows[t], d, scale.inverse)));
+      gemm::store(out + d, gemm::bytes_of(scale.integers(load_f32(rows[t] + d))));
     }
-    scales_of(layout, group)[place + t] = scale.scale;
+    scales_of(layout, group)[place + t] = scale.unit;
   }
   scatter(quads[0], kMaxHeadDim / 4, layout.padded_dim / 4, place, count,
           reinterpret_cast<uint32_t*>(group));
@@ -66,11 +50,10 @@ void write_byte_keys(const KvLayout& layout, uint8_t* group, int place, int coun
 
 void write_byte_values(const KvLayout& layout, uint8_t* group, int place, int count, Row* rows) {
   const int64_t dim = layout.padded_dim;
-  float inverse[kGroup];
+  ByteScale scales[kGroup];
   for (int t = 0; t < count; ++t) {
-    const ByteScale scale = byte_scale(rows[t], dim);
-    inverse[t] = scale.inverse;
-    scales_of(layout, group)[place + t] = scale.scale;
+    scales[t] = byte_scale(rows[t], dim);
+    scales_of(layout, group)[place + t] = scales[t].unit;
   }
   for (int quad = place / 4; quad <= (place + count - 1) / 4; ++quad) {
     const int begin = std::max(4 * quad - place, 0);
@@ -80,7 +63,7 @@ void write_byte_values(const KvLayout& layout, uint8_t* group, int place, int co
       U32x16 all = gemm::load<U32x16>(out + d);
       for (int t = begin; t < end; ++t) {
         const int shift = 8 * ((place + t) % 4);
-        const U32x16 byte = gemm::as<U32x16>(integers(rows[t], d, inverse[t])) & 0xffu;
+        const U32x16 byte = gemm::as<U32x16>(scales[t].integers(load_f32(rows[t] + d))) & 0xffu;
         all = (all & ~(0xffu << shift)) | byte << shift;
       }
       gemm::store(out + d, all);

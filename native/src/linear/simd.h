@@ -154,8 +154,6 @@ QUIRE_INLINE I8x16 unsigned_bytes_of(I32x16 v) {
 #endif
 }
 
-constexpr int kQuadLanes = 4 * kLanes;
-
 // Four vectors of whole numbers from -128 to 127 as 64 signed bytes with `flip` applied to each,
 // written by whole registers: what reads registers back waits for smaller stores to reach the
 // cache.
