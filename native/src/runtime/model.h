@@ -76,10 +76,11 @@ struct Step {
   const quire_output& output;
   std::vector<TokenRun> runs;
   AttentionPlan attention;
-  AttentionPlan taken_attention;  // of the rows whose logits are wanted
+  AttentionPlan taken_attention;  // of the rows whose logits are wanted, if not of all
 
+  bool takes_all() const { return batch.num_logits_rows == batch.num_tokens; }
   const AttentionPlan& plan_of(const quire_attention& op) const {
-    return op.taken_only ? taken_attention : attention;
+    return op.taken_only && !takes_all() ? taken_attention : attention;
   }
   int64_t rows(int32_t kind) const {
     return kind == QUIRE_ROWS_TOKENS ? batch.num_tokens : batch.num_logits_rows;

@@ -146,12 +146,8 @@ double now_s() {
 void run_step(Model& model, const quire_batch& batch, const quire_output& output) {
   check_batch(model, batch, output);
   if (batch.num_tokens == 0) return;
-  const Step step{model,
-                  batch,
-                  output,
-                  runs_of(batch),
-                  plan_attention(model, batch, false),
-                  plan_attention(model, batch, true)};
+  Step step{model, batch, output, runs_of(batch), plan_attention(model, batch, false), {}};
+  if (!step.takes_all()) step.taken_attention = plan_attention(model, batch, true);
   for (RopeTable& rope : model.ropes) rope.fill(batch.positions, batch.num_tokens, model.pool);
   double begin = model.profiling ? now_s() : 0;
   for (size_t i = 0; i < model.ops.size(); ++i) {
