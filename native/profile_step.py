@@ -21,7 +21,7 @@ from quire.backends.base import CompileOptions, KVCacheSpec, SamplingColumns, St
 from quire.backends.cpu import CpuBackend
 from quire.backends.cpu.held import WEIGHT_FORMATS
 from quire.backends.cpu.model import CpuModel
-from quire.config.checkpoint import read_config
+from quire.config.model_files import read_config
 from quire.models import build_program, name_map
 from quire.program.passes import quantise_weights
 from quire.program.values import WeightFormat

@@ -25,9 +25,9 @@ from quire.config.records import (
     ObservabilityConfig,
     SchedulerConfig,
 )
-from quire.engine.core import EngineCore
-from quire.engine.llm_engine import LLMEngine
+from quire.core.engine_core import EngineCore
 from quire.executor import Executor
+from quire.frontend.llm_engine import LLMEngine
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import SchedulePlan, StepResult
 from quire.worker.input_batch import InputBatch

@@ -13,11 +13,11 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AsyncEngineArgs": "quire.config.engine_args",
-    "AsyncLLMEngine": "quire.engine.async_llm",
+    "AsyncLLMEngine": "quire.frontend.async_llm",
     "CompletionOutput": "quire.outputs",
     "EngineArgs": "quire.config.engine_args",
     "LLM": "quire.llm",
-    "LLMEngine": "quire.engine.llm_engine",
+    "LLMEngine": "quire.frontend.llm_engine",
     "ModelRegistry": "quire.models.registry",
     "RequestOutput": "quire.outputs",
     "SamplingParams": "quire.params",
@@ -42,8 +42,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from quire.config.engine_args import AsyncEngineArgs, EngineArgs
-    from quire.engine.async_llm import AsyncLLMEngine
-    from quire.engine.llm_engine import LLMEngine
+    from quire.frontend.async_llm import AsyncLLMEngine
+    from quire.frontend.llm_engine import LLMEngine
     from quire.inputs import TextPrompt, TokensPrompt
     from quire.llm import LLM
     from quire.models.registry import ModelRegistry

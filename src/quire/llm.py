@@ -16,17 +16,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from quire.config.engine_args import EngineArgs
-from quire.engine.interrupts import deferred_interrupt
-from quire.engine.llm_engine import LLMEngine, refuse_unsupported
 from quire.errors import RequestError
+from quire.frontend.interrupts import deferred_interrupt
+from quire.frontend.llm_engine import LLMEngine, refuse_unsupported
 from quire.inputs import PromptType
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from quire.tokenizer.chat_template import ChatRenderer
-    from quire.tokenizer.content_format import ContentFormat
+    from quire.chat.content_format import ContentFormat
+    from quire.chat.renderer import ChatRenderer
 
 Progress = bool | Callable[..., Any]
 """Whether to show a progress bar, or what makes one (tqdm's signature)."""
@@ -185,7 +185,7 @@ class LLM:
         self.close()
 
     def _chat_renderer(self, content_format: str) -> ChatRenderer:
-        from quire.tokenizer.chat_template import ChatRenderer
+        from quire.chat.renderer import ChatRenderer
 
         if content_format not in ("auto", "string", "openai"):
             raise RequestError(

@@ -18,9 +18,6 @@ import httpx
 import pytest
 
 HERE = Path(__file__).parent
-FAKES = str(HERE.parent / "fakes")
-if FAKES not in sys.path:
-    sys.path.insert(0, FAKES)
 
 _SERVING = re.compile(r"Serving (.+) at (\S+), ready")
 _START_S = 60.0

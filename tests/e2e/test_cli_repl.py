@@ -57,7 +57,6 @@ class Terminal:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    sys.path.insert(0, str(Path(__file__).parents[1] / "fakes"))
     from tiny_checkpoint import write_tiny_checkpoint
 
     model = write_tiny_checkpoint(tmp_path / "tiny", max_position_embeddings=4096)

@@ -14,8 +14,8 @@ from quire.config import (
     ObservabilityConfig,
     SchedulerConfig,
 )
-from quire.engine.async_llm import AsyncLLM
-from quire.engine.thread_home import ThreadHome
+from quire.core.thread_host import ThreadHome
+from quire.frontend.async_llm import AsyncLLM
 
 
 def fake_config(

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from quire.config import EngineConfig
-from quire.engine.core import EngineCore
+from quire.core.engine_core import EngineCore
 from quire.errors import BackendError
 from quire.executor import UniProcExecutor
 from quire.protocol import SchedulePlan, StepResult

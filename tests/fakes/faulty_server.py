@@ -11,10 +11,10 @@ from faulty_core import FaultyCore
 
 from quire.cli import main
 from quire.config import EngineConfig
-from quire.engine import async_llm
-from quire.engine.client import EngineCoreClient
-from quire.engine.process_home import ProcessHome
-from quire.engine.thread_home import ThreadHome
+from quire.core.client import EngineCoreClient
+from quire.core.process_host import ProcessHome
+from quire.core.thread_host import ThreadHome
+from quire.frontend import async_llm
 
 
 def make_client(config: EngineConfig, home: str, step_timeout_s: float) -> EngineCoreClient:

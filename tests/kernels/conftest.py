@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ import quire.backends.cpu
 from quire.backends.cpu import CpuBackend, load
 from quire.backends.cpu.library import TIERS
 from quire.errors import BackendError
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "fakes")]
 
 _BUILT = Path(quire.backends.cpu.__file__).parent / "_native"
 

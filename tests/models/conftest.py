@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from quire.backends.reference import ReferenceBackend
 from quire.errors import BackendError
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "fakes")]
 
 with warnings.catch_warnings():  # what other libraries warn of as they are imported is theirs
     warnings.simplefilter("ignore")

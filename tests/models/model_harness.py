@@ -18,7 +18,7 @@ from quire.backends.base import (
     KVCacheSpec,
     StepBatch,
 )
-from quire.config.checkpoint import read_config
+from quire.config.model_files import read_config
 from quire.models import build_program, model_facts, name_map
 from quire.program.passes import quantise_weights
 from quire.program.values import WeightFormat

@@ -15,9 +15,9 @@ from quire.backends.cpu import load
 from quire.backends.cpu.held import WEIGHT_FORMATS
 from quire.cli import main
 from quire.config.engine_args import EngineArgs
-from quire.engine.build import plan_engine
-from quire.engine.quantize import quantize_model
 from quire.errors import BackendError, CheckpointError, ConfigError
+from quire.planning.plan import plan_engine
+from quire.planning.quantize import quantize_model
 from quire.weights import PACKED_NAME, PackedFile
 
 PROMPTS: list[Any] = [[1, 2, 3], list(range(40, 80))]

@@ -10,8 +10,8 @@
 
 #include "attention/attention.h"
 #include "attention/context.h"
-#include "attention/expand.h"
-#include "attention/kernel.h"
+#include "attention/kernels/expand.h"
+#include "attention/kernels/kernel.h"
 #include "attention/kv_write.h"
 #include "attention/softmax.h"
 #include "attention/workspace.h"

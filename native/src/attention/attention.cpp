@@ -1,9 +1,9 @@
 #include "attention/attention.h"
 
-#include "attention/amx_kernel.h"
+#include "attention/kernels/amx_kernel.h"
 #include "attention/attend.h"
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-#include "attention/byte_kernel.h"
+#include "attention/kernels/byte_kernel.h"
 #endif
 #include "runtime/model.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "attention/kernel.h"
+#include "attention/kernels/kernel.h"
 #include "attention/workspace.h"
 #include "runtime/model.h"
 

@@ -1,8 +1,8 @@
 #include "attention/kv_write.h"
 
-#include "attention/byte_scale.h"
-#include "linear/transpose.h"
-#include "ops/vector.h"
+#include "attention/kernels/byte_scale.h"
+#include "simd/transpose.h"
+#include "simd/vector.h"
 
 namespace quire {
 namespace {

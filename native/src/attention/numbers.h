@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "ops/vector.h"
+#include "simd/vector.h"
 
 namespace quire {
 

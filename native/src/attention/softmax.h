@@ -9,7 +9,7 @@
 
 #include "attention/attention.h"
 #include "attention/numbers.h"
-#include "ops/vector.h"
+#include "simd/vector.h"
 
 namespace quire {
 

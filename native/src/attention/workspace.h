@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "attention/kernel.h"
+#include "attention/kernels/kernel.h"
 #include "attention/softmax.h"
 #include "runtime/memory.h"
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "linear/linear.h"
-#include "linear/simd.h"
+#include "simd/simd.h"
 
 namespace quire::gemm {
 

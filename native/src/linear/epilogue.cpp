@@ -7,7 +7,7 @@
 
 #include "linear/activation.h"
 #include "linear/family.h"
-#include "linear/simd.h"
+#include "simd/simd.h"
 
 namespace quire::gemm {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "linear/vector_family.h"
 #if defined(__AMX_BF16__)
-#include "linear/amx_family.h"
+#include "linear/amx/amx_family.h"
 #endif
 
 namespace quire::gemm {

@@ -10,7 +10,7 @@
 // of K: the lower halves of its bytes are the first four, the upper halves the others.
 #pragma once
 
-#include "linear/simd.h"
+#include "simd/simd.h"
 
 namespace quire::gemm {
 

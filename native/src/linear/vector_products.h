@@ -7,7 +7,7 @@
 #pragma once
 
 #include "linear/family.h"
-#include "linear/simd.h"
+#include "simd/simd.h"
 #include "linear/x_chunk.h"
 
 namespace quire::gemm {

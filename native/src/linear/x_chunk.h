@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "linear/family.h"
-#include "linear/simd.h"
+#include "simd/simd.h"
 
 namespace quire::gemm {
 

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "ops/ops.h"
-#include "ops/vector.h"
+#include "simd/vector.h"
 #include "weights/packed_row.h"
 
 namespace quire {

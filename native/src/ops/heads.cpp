@@ -5,7 +5,7 @@
 
 #include "attention/kv_write.h"
 #include "ops/ops.h"
-#include "ops/vector.h"
+#include "simd/vector.h"
 
 namespace quire {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "linear/activation.h"
 #include "ops/ops.h"
-#include "ops/vector.h"
+#include "simd/vector.h"
 
 namespace quire {
 namespace {

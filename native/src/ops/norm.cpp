@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "ops/ops.h"
-#include "ops/vector.h"
+#include "simd/vector.h"
 
 namespace quire {
 namespace {

@@ -1,7 +1,7 @@
 // Elementwise ops that no fusion took into a neighbour.
 #include "linear/activation.h"
 #include "ops/ops.h"
-#include "ops/vector.h"
+#include "simd/vector.h"
 
 namespace quire {
 namespace {

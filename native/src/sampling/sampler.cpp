@@ -5,7 +5,7 @@
 #include <functional>
 #include <limits>
 
-#include "ops/vector.h"
+#include "simd/vector.h"
 
 namespace quire {
 namespace {

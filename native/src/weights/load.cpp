@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include "linear/layout.h"
-#include "linear/simd.h"
+#include "simd/simd.h"
 #include "runtime/model.h"
 
 namespace quire {

@@ -1,7 +1,7 @@
 #include "weights/packed_row.h"
 
 #include "linear/layout.h"
-#include "linear/simd.h"
+#include "simd/simd.h"
 
 namespace quire {
 

@@ -25,15 +25,15 @@ class Command:
 
 
 COMMANDS = (
-    Command("serve", "quire.cli.serve", "Serve a model over HTTP to OpenAI clients, with a page"),
-    Command("run", "quire.cli.run", "Generate text or chat right here, without a server"),
-    Command("chat", "quire.cli.chat", "Chat with a running server"),
-    Command("complete", "quire.cli.complete", "Complete text with a running server"),
-    Command("bench", "quire.cli.bench", "Measure: latency | throughput | serve | startup"),
-    Command("quantize", "quire.cli.quantize", "Pack a model's weights once, for a start at once"),
-    Command("explain", "quire.cli.explain", "Show a model's program, memory plan and bounds"),
-    Command("doctor", "quire.cli.doctor", "Show what this machine has, and what is missing"),
-    Command("run-batch", "quire.cli.run_batch", "Answer a file of OpenAI batch requests"),
+    Command("serve", "serve", "Serve a model over HTTP to OpenAI clients, with a page"),
+    Command("run", "run", "Generate text or chat right here, without a server"),
+    Command("chat", "chat", "Chat with a running server"),
+    Command("complete", "complete", "Complete text with a running server"),
+    Command("bench", "bench", "Measure: latency | throughput | serve | startup"),
+    Command("quantize", "quantize", "Pack a model's weights once, for a start at once"),
+    Command("explain", "explain", "Show a model's program, memory plan and bounds"),
+    Command("doctor", "doctor", "Show what this machine has, and what is missing"),
+    Command("run-batch", "run_batch", "Answer a file of OpenAI batch requests"),
 )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def _run(prog: str, command: Command, words: Sequence[str]) -> int:
     from quire.cli.parser import Parser
     from quire.errors import QuireError
 
-    module = import_module(command.module)
+    module = import_module(f"quire.cli.commands.{command.module}")
     if hasattr(module, "COMMANDS"):
         return dispatch(f"{prog} {command.name}", module.ABOUT, module.COMMANDS, words)
     parser = Parser(f"{prog} {command.name}", (module.__doc__ or "").partition("\n\n")[0])

@@ -103,7 +103,7 @@ def compute() -> Iterator[Finding]:
         yield Finding("compute", "note", f"QUIRE_ISA forces the tier {forced}")
     if forced := env.forced_backend():
         yield Finding("compute", "note", f"QUIRE_BACKEND forces the backend {forced}")
-    from quire.worker.backends import choose_device, make_backend
+    from quire.backends.registry import choose_device, make_backend
 
     try:
         device = choose_device("cpu", None)

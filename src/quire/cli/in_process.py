@@ -12,13 +12,13 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from quire.chat.renderer import ChatRenderer
 from quire.config.engine_args import EngineArgs
-from quire.engine.async_llm import AsyncLLM
-from quire.engine.build import build_engine_config
+from quire.frontend.async_llm import AsyncLLM
+from quire.planning.plan import build_engine_config
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
 from quire.server.context import ServerContext
-from quire.tokenizer.chat_template import ChatRenderer
 
 
 @dataclass(frozen=True, slots=True)

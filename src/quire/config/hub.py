@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from quire import env
-from quire.config.checkpoint import read_json_object
+from quire.config.model_files import read_json_object
 from quire.errors import CheckpointError, ModelNotFoundError
 from quire.log import get_logger
 from quire.units import MiB

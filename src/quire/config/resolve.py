@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quire import env
-from quire.config.checkpoint import default_sampling_params, read_generation_config
 from quire.config.engine_args import EngineArgs
 from quire.config.memory import KVMemoryChoice
+from quire.config.model_files import default_sampling_params, read_generation_config
 from quire.config.records import ObservabilityConfig, SchedulerConfig
 from quire.errors import ConfigError, RequestError
 from quire.log import get_logger

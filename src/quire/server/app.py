@@ -21,15 +21,15 @@ from starlette.routing import Route
 from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics
 from quire.server import ui
-from quire.server.auth import PROBE_PATHS, AuthMiddleware
 from quire.server.context import ServerContext
 from quire.server.endpoints import ENDPOINTS
+from quire.server.http.auth import PROBE_PATHS, AuthMiddleware
+from quire.server.http.body import BodyMiddleware
+from quire.server.http.local_guard import LocalGuardMiddleware
+from quire.server.http.problems import Problem, problem_of
+from quire.server.http.request_id import RequestIdMiddleware
 from quire.server.live import LiveView
-from quire.server.middleware.body import BodyMiddleware
-from quire.server.middleware.local_guard import LocalGuardMiddleware
-from quire.server.middleware.request_id import RequestIdMiddleware
 from quire.server.openapi import docs_page, openapi_document
-from quire.server.problems import Problem, problem_of
 from quire.server.routes import page
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from quire import __version__
+from quire.chat.renderer import ChatRenderer
 from quire.config import EngineConfig
-from quire.engine.async_llm import AsyncLLM
 from quire.errors import EngineDeadError, RequestError
+from quire.frontend.async_llm import AsyncLLM
 from quire.server.args import ServerArgs
-from quire.server.problems import HttpError, not_found, unavailable
+from quire.server.http.problems import HttpError, not_found, unavailable
 from quire.tokenizer import Tokenizer
-from quire.tokenizer.chat_template import ChatRenderer
 
 ServerState = Literal["loading", "ready", "paused", "draining", "stalled", "dead"]
 

@@ -42,8 +42,8 @@ import time
 from collections import deque
 from typing import Any
 
-from quire.engine.async_llm import AsyncLLM
 from quire.errors import EngineDeadError, EngineGenerateError
+from quire.frontend.async_llm import AsyncLLM
 from quire.server.context import ServerContext
 
 INTERVAL_S = 0.5

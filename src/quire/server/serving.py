@@ -21,20 +21,20 @@ from typing import NoReturn
 
 import uvicorn
 
+from quire.chat.renderer import ChatRenderer
 from quire.config import EngineConfig
 from quire.config.engine_args import EngineArgs
-from quire.engine.async_llm import AsyncLLM
-from quire.engine.build import build_engine_config
-from quire.engine.loop import SWITCH_INTERVAL_S
+from quire.core.loop import SWITCH_INTERVAL_S
 from quire.errors import ConfigError, QuireError
+from quire.frontend.async_llm import AsyncLLM
 from quire.log import get_logger, phase, process_age_s
-from quire.server import listening
+from quire.planning.plan import build_engine_config
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
-from quire.server.auth import load_api_keys
 from quire.server.context import ServerContext
-from quire.server.http_protocol import BoundedHttpProtocol
-from quire.tokenizer.chat_template import ChatRenderer
+from quire.server.http import listening
+from quire.server.http.auth import load_api_keys
+from quire.server.http.protocol import BoundedHttpProtocol
 
 logger = get_logger(__name__)
 

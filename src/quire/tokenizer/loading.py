@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from quire.config.checkpoint import read_json_object
+from quire.config.model_files import read_json_object
 from quire.errors import CheckpointError
 from quire.tokenizer.special_tokens import SpecialTokens, TokenSpec, read_special_tokens
 from quire.units import MiB, format_bytes

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.config.checkpoint import read_optional_json_object
+from quire.config.model_files import read_optional_json_object
 from quire.errors import CheckpointError
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token",

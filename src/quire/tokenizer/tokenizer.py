@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.config.checkpoint import read_optional_json_object
+from quire.config.model_files import read_optional_json_object
 from quire.errors import CheckpointError
 from quire.tokenizer.loading import load_tokenizer
 from quire.tokenizer.pieces import PieceTable, piece_table

@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from quire.config.checkpoint import parse_json_object
+from quire.config.model_files import parse_json_object
 from quire.errors import CheckpointError
 from quire.units import ceil_div
 from quire.weights.mapped_file import MappedFile

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from quire.config.checkpoint import read_json_object
+from quire.config.model_files import read_json_object
 from quire.errors import CheckpointError
 from quire.log import get_logger
 from quire.units import MiB

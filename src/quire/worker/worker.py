@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from quire.backends.base import CompiledModel, CompileOptions, KVCacheSpec, MemoryReport
+from quire.backends.registry import make_backend
 from quire.config.records import EngineConfig
 from quire.log import get_logger, phase
 from quire.models import build_program, name_map
@@ -18,7 +19,6 @@ from quire.protocol import SchedulePlan, StepResult
 from quire.units import ceil_div
 from quire.weights import PACKED_NAME, PackedFile, WeightStore, bind, open_checkpoint
 from quire.weights.dummy import DummyStore
-from quire.worker.backends import make_backend
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
 

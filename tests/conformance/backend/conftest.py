@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from quire.backends.base import Backend
 from quire.backends.reference import ReferenceBackend
 from quire.errors import BackendError
-
-FAKES = str(Path(__file__).parents[2] / "fakes")
-if FAKES not in sys.path:
-    sys.path.insert(0, FAKES)
 
 
 @pytest.fixture(scope="module", params=["reference", "cpu"])

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quire.config import EngineConfig
-from quire.engine.client import EngineCoreClient, EngineListener
-from quire.engine.process_home import ProcessHome
-from quire.engine.thread_home import ThreadHome
+from quire.core.client import EngineCoreClient, EngineListener
+from quire.core.process_host import ProcessHome
+from quire.core.thread_host import ThreadHome
 from quire.errors import EngineDeadError
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
-
-FAKES = str(Path(__file__).parents[2] / "fakes")
-if FAKES not in sys.path:
-    sys.path.insert(0, FAKES)
 
 
 def make_config(model: str = "fake", max_num_seqs: int = 4) -> EngineConfig:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from quire.engine.async_llm import AsyncLLM, AsyncLLMEngine
 from quire.errors import CapacityError, EngineDeadError, EngineGenerateError, RequestError
+from quire.frontend.async_llm import AsyncLLM, AsyncLLMEngine
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import FAKES, Recorder, make_config, make_process_client, make_request
+from .conftest import Recorder, make_config, make_process_client, make_request
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
 
@@ -60,6 +60,8 @@ def test_no_file_is_left_once_the_engine_is_up() -> None:
     client.shutdown()
 
 
+FAKES = Path(__file__).parents[2] / "fakes"
+
 _PARENT = """
 import sys, time
 sys.path[:0] = [{here!r}, {fakes!r}]
@@ -72,7 +74,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_no_engine_outlives_its_parent(is_stopped: bool) -> None:
-    script = _PARENT.format(here=str(Path(__file__).parent), fakes=FAKES)
+    script = _PARENT.format(here=str(Path(__file__).parent), fakes=str(FAKES))
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         engine_pid = int(parent.stdout.readline())

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).parents[2]
-sys.path[:0] = [str(TESTS / "fakes"), str(TESTS / "e2e")]
 
 
 @pytest.fixture(scope="session")

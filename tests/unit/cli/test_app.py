@@ -11,7 +11,7 @@ import pytest
 from quire import __version__
 from quire.cli import main
 from quire.cli.app import COMMANDS
-from quire.cli.bench import COMMANDS as BENCH_COMMANDS
+from quire.cli.commands.bench import COMMANDS as BENCH_COMMANDS
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

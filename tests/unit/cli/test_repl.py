@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.repl import Conversation, Repl, TokenCounts
+from quire.cli.conversation.repl import Conversation, Repl, TokenCounts
 from quire.cli.terminal import History, StopOnInterrupt, printable, read_line
 
 

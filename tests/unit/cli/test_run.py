@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from quire.cli import main
-from quire.cli.local import LocalConversation
-from quire.cli.run import split_words
+from quire.cli.commands.run import split_words
+from quire.cli.conversation.local import LocalConversation
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError
 

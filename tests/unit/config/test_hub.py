@@ -10,14 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hub_server import COMMIT, HubServer
 
 from quire import env
 from quire.config.hub import resolve_model
 from quire.errors import ModelNotFoundError
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from hub_server import COMMIT, HubServer
 
 SAFETENSORS = {
     "config.json": b"{}",

@@ -10,10 +10,10 @@ from safetensors.numpy import load_file, save_file
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.config.engine_args import EngineArgs
-from quire.engine.build import build_engine_config
 from quire.errors import BackendError, CheckpointError
 from quire.executor import UniProcExecutor
 from quire.params import SamplingParams
+from quire.planning.plan import build_engine_config
 from quire.protocol import ScheduledRequest, SchedulePlan
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,10 +21,6 @@ from quire.protocol import (
     EngineCoreRequest,
     SchedulerStats,
 )
-
-FAKES = str(Path(__file__).parents[2] / "fakes")
-if FAKES not in sys.path:
-    sys.path.insert(0, FAKES)
 
 
 @pytest.fixture

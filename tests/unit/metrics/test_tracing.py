@@ -16,12 +16,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import (  # noqa: E4
     InMemorySpanExporter,
 )
 
-from quire.engine.async_llm import AsyncLLM  # noqa: E402
 from quire.errors import ConfigError, EngineGenerateError  # noqa: E402
+from quire.frontend.async_llm import AsyncLLM  # noqa: E402
 from quire.metrics.tracing import RequestTracer  # noqa: E402
 from quire.params import SamplingParams  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "fakes"))
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -37,7 +35,7 @@ def engine(exporter: InMemorySpanExporter, tmp_path: Path) -> Iterator[AsyncLLM]
     from fake_engine import fake_config
     from tiny_model import write_tiny_model
 
-    from quire.engine.thread_home import ThreadHome
+    from quire.core.thread_host import ThreadHome
 
     config = fake_config(tokenizer=write_tiny_model(tmp_path / "tiny"))
     provider = sdk.TracerProvider()

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-
-FAKES = str(Path(__file__).parents[2] / "fakes")
-if FAKES not in sys.path:
-    sys.path.insert(0, FAKES)
 
 
 class Harness:
@@ -57,10 +52,10 @@ def make_harness(tiny_model: Path) -> Iterator[MakeHarness]:
     from fake_core import FakeCore
     from fake_engine import fake_engine
 
+    from quire.chat.renderer import ChatRenderer
     from quire.server import ServerArgs
     from quire.server.app import build_app
     from quire.server.context import ServerContext
-    from quire.tokenizer.chat_template import ChatRenderer
 
     engines = []
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.engine.client import judge
-from quire.engine.step_watch import StepSigns
+from quire.core.client import judge
+from quire.core.step_watch import StepSigns
 
 from .conftest import Harness, MakeHarness
 

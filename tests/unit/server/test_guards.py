@@ -10,8 +10,8 @@ import pytest
 
 from quire.errors import ConfigError
 from quire.server import ServerArgs, describe_bounds, ui
-from quire.server.auth import load_api_keys
 from quire.server.endpoints import ENDPOINTS
+from quire.server.http.auth import load_api_keys
 
 from .conftest import Harness, MakeHarness
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quire.server.http_protocol import ABORT_KEY
+from quire.server.http.protocol import ABORT_KEY
 
 from .conftest import Harness, MakeHarness
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 with warnings.catch_warnings():  # what other libraries warn of as they are imported is theirs
     warnings.simplefilter("ignore")

@@ -1,7 +1,6 @@
 """The demo model's data: deterministic, split without overlap, right in what it teaches."""
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,20 +8,15 @@ from random import Random
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).parents[3]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from tools.demo_model import arithmetic, recall, structured, talk, wordplay  # noqa: E402
-from tools.demo_model.example import (  # noqa: E402
+from tools.demo_model import arithmetic, recall, structured, talk, wordplay
+from tools.demo_model.example import (
     Item,
     is_held_out,
     pieces,
     render_answer,
     render_prompt,
 )
-from tools.demo_model.mix import (  # noqa: E402
+from tools.demo_model.mix import (
     ALWAYS_TRAINED,
     Mix,
     draw,
@@ -31,7 +25,7 @@ from tools.demo_model.mix import (  # noqa: E402
     training_pieces,
 )
 
-TEMPLATE = ROOT / "tools" / "demo_model" / "chat_template.jinja"
+TEMPLATE = Path(__file__).parents[3] / "tools" / "demo_model" / "chat_template.jinja"
 MIX = Mix(longest=100)
 
 

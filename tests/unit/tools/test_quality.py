@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from tools import quality
 
 from quire.errors import BackendError
-
-ROOT = Path(__file__).parents[3]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from tools import quality  # noqa: E402
 
 LIMITS = {
     "bfloat16": 1e-4, "bfloat16, KV int8": 5e-4, "int8": 1e-3, "int8, KV int8": 1e-3,

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.server.context import ServerContext
-from quire.server.problems import HttpError, Problem, decode_problem
+from quire.server.http.problems import HttpError, Problem, decode_problem
 
 Body = TypeVar("Body")
 

@@ -12,16 +12,16 @@ from starlette.types import ASGIApp
 from quire.metrics.tracing import TRACE_HEADERS
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
-from quire.server.chats import ChatWriter
-from quire.server.completions import CompletionWriter
 from quire.server.context import ServerContext
-from quire.server.event_stream import EventStream
-from quire.server.generation import Generation, deadline_of
-from quire.server.prompts import PreparedPrompt, chat_prompt, completion_prompts
-from quire.server.refusals import refuse_unsupported
-from quire.server.reply import ReplyHead
+from quire.server.http.event_stream import EventStream
+from quire.server.replies.chats import ChatWriter
+from quire.server.replies.completions import CompletionWriter
+from quire.server.replies.head import ReplyHead
+from quire.server.requests.generation import Generation, deadline_of
+from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts
+from quire.server.requests.refusals import refuse_unsupported
+from quire.server.requests.sampling import sampling_params
 from quire.server.routes.bodies import context_of, json_response, read_body
-from quire.server.sampling import sampling_params
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.completion import CompletionRequest
 

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from quire.server import ui
-from quire.server.event_stream import EventStream, event
+from quire.server.http.event_stream import EventStream, event
+from quire.server.http.problems import HttpError, Problem
 from quire.server.live import INTERVAL_S, LiveView
-from quire.server.problems import HttpError, Problem
 from quire.server.routes.bodies import context_of, json_response
 
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from quire import __version__
 from quire.metrics.exposition import CONTENT_TYPE
 from quire.server.context import ServerContext
-from quire.server.problems import not_found
+from quire.server.http.problems import not_found
 from quire.server.routes.bodies import context_of, json_response
 from quire.server.schema.service import (
     LoadResponse,

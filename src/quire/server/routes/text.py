@@ -11,11 +11,11 @@ from starlette.responses import Response
 from quire.errors import RequestError
 from quire.params import SamplingParams
 from quire.server.context import ServerContext
-from quire.server.prompts import PreparedPrompt, chat_prompt, completion_prompts, encode
-from quire.server.refusals import refuse_unsupported
-from quire.server.reply import ReplyHead
+from quire.server.replies.head import ReplyHead
+from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts, encode
+from quire.server.requests.refusals import refuse_unsupported
+from quire.server.requests.sampling import check_room, sampling_params
 from quire.server.routes.bodies import context_of, json_response, read_body
-from quire.server.sampling import check_room, sampling_params
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.completion import CompletionRequest
 from quire.server.schema.service import (

@@ -1,0 +1,110 @@
+// The AMX family: packing x, and which inner loop takes a block; see amx_family.h.
+#if defined(__AMX_BF16__)
+
+#include "linear/amx/amx_family.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "linear/amx/amx_blocked.h"
+#include "linear/amx/amx_steps.h"
+#include "linear/amx/amx_stream.h"
+#include "linear/x_chunk.h"
+
+namespace quire::gemm {
+namespace {
+
+// 32 elements of one row, converted, zeros after the end of the row.
+QUIRE_INLINE void pack_line(const Rows& x, const void* row, int64_t k, uint8_t* out) {
+  const bool is_f32 = x.dtype == DType::kF32;
+  const auto* from32 = static_cast<const float*>(row) + k;
+  const auto* from16 = static_cast<const uint16_t*>(row) + k;
+  const int64_t count = std::min<int64_t>(32, x.k - k);
+  if (count == 32 && is_f32) {
+    store(out, f32_to_bf16(load<F32x16>(from32)));
+    store(out + 32, f32_to_bf16(load<F32x16>(from32 + 16)));
+  } else if (count == 32) {
+    std::memcpy(out, from16, 64);
+  } else {
+    uint16_t line[32] = {};
+    for (int64_t i = 0; i < count; ++i) line[i] = is_f32 ? f32_to_bf16(from32[i]) : from16[i];
+    std::memcpy(out, line, 64);
+  }
+}
+
+}  // namespace
+
+template <class Product>
+bool AmxFamily<Product>::available() {
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM, absent from older headers
+  constexpr int kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+template <class Product>
+void AmxFamily<Product>::pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t tile_rows,
+                                   int64_t k_padded, uint8_t* out) {
+  RowScale scales[kMaxTileRows] = {};
+  if constexpr (Product::kInt8) {
+    auto* kept = reinterpret_cast<float*>(out + matrix_bytes(tile_rows, k_padded));
+    for (int64_t r = 0; r < rows; ++r) {
+      scales[r] = row_scale(x, row0 + r, limit_of(kPlanes));
+      kept[r] = scales[r].scale;
+    }
+  }
+  for (int64_t k = 0; k < k_padded; k += kDepth) {
+    for (int64_t r = 0; r < tile_rows; ++r, out += 64 * kPlanes) {
+      if (r >= rows) {
+        std::memset(out, 0, 64 * kPlanes);
+      } else if constexpr (Product::kInt8) {
+        quantise_chunk<kPlanes>(x, row0 + r, k, std::min(kChunk, x.k - k), scales[r].inverse,
+                                reinterpret_cast<int8_t*>(out), kChunk);
+      } else {
+        pack_line(x, x.row(row0 + r), k, out);
+      }
+    }
+  }
+}
+
+template <class Product>
+void AmxFamily<Product>::begin(int64_t tile_rows) {
+  TileConfig config;
+  for (int i = 0; i < 8; ++i) {
+    config.row_bytes[i] = 64;
+    config.rows[i] = static_cast<uint8_t>(i < 6 ? tile_rows * kPlanes : 16);
+  }
+  // Not the intrinsic: gcc 12 tells the optimiser that it reads eight bytes only.
+  asm volatile("ldtilecfg %0" : : "m"(config));
+}
+
+template <class Product>
+void AmxFamily<Product>::end() {
+  _tile_release();
+}
+
+template <class Product>
+void AmxFamily<Product>::multiply(const Block& block) {
+  if (block.tiles > 2) return many_tiles<Product>(block);
+  if (block.tiles == 2) {
+    few_tiles<Product, 2, 1>(block);
+  } else if (block.strips == 2) {
+    few_tiles<Product, 1, 2>(block);
+  } else {
+    few_tiles<Product, 1, 1>(block);
+  }
+  for (int64_t strip = 0; strip < block.strips; ++strip) {
+    for (int64_t tile = 0; tile < block.tiles; ++tile) finish(block, strip, tile);
+  }
+}
+
+template struct AmxFamily<AmxBf16>;
+template struct AmxFamily<AmxInt8<1>>;
+template struct AmxFamily<AmxInt8<2>>;
+template struct AmxFamily<AmxInt4<1>>;
+template struct AmxFamily<AmxInt4<2>>;
+
+}  // namespace quire::gemm
+
+#endif

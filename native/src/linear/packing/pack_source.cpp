@@ -1,0 +1,65 @@
+#include "linear/packing/pack_source.h"
+
+#include <algorithm>
+
+#include "simd/simd.h"
+
+namespace quire::gemm {
+namespace {
+
+float as_f32(const Source& source, int64_t i) {
+  if (source.dtype == DType::kF32) return static_cast<const float*>(source.data)[i];
+  const uint16_t half = static_cast<const uint16_t*>(source.data)[i];
+  return source.dtype == DType::kBF16 ? bf16_to_f32(half) : f16_to_f32(half);
+}
+
+uint16_t as_bf16(const Source& source, int64_t i) {
+  if (source.dtype == DType::kBF16) return static_cast<const uint16_t*>(source.data)[i];
+  return f32_to_bf16(as_f32(source, i));
+}
+
+}  // namespace
+
+// The plain loops by type are there for the compiler to vectorise.
+void read_row(const Source& source, int64_t row, int64_t first, int64_t count, float* out) {
+  const int64_t have = std::clamp<int64_t>(source.k - first, 0, count);
+  const int64_t at = source.index(row, first);
+  if (source.transposed) {
+    for (int64_t c = 0; c < have; ++c) out[c] = as_f32(source, source.index(row, first + c));
+  } else if (source.dtype == DType::kF32) {
+    std::copy_n(static_cast<const float*>(source.data) + at, have, out);
+  } else {
+    const auto* from = static_cast<const uint16_t*>(source.data) + at;
+    const bool is_bf16 = source.dtype == DType::kBF16;
+    if (is_bf16) {
+      for (int64_t c = 0; c < have; ++c) out[c] = bf16_to_f32(from[c]);
+    } else {
+      for (int64_t c = 0; c < have; ++c) out[c] = f16_to_f32(from[c]);
+    }
+  }
+  std::fill(out + have, out + count, 0.0f);
+}
+
+void read_row(const Source& source, int64_t row, int64_t first, int64_t count, uint16_t* out) {
+  const int64_t have = std::clamp<int64_t>(source.k - first, 0, count);
+  if (source.dtype == DType::kBF16 && !source.transposed) {
+    std::copy_n(static_cast<const uint16_t*>(source.data) + source.index(row, first), have, out);
+  } else {
+    for (int64_t c = 0; c < have; ++c) out[c] = as_bf16(source, source.index(row, first + c));
+  }
+  std::fill(out + have, out + count, uint16_t{0});
+}
+
+WeightScale weight_scale(const Source& source, int64_t row, float limit) {
+  constexpr int64_t kChunk = 256;
+  float values[kChunk];
+  Extent extent;
+  for (int64_t c = 0; c < source.k; c += kChunk) {
+    read_row(source, row, c, kChunk, values);
+    for (int64_t i = 0; i < kChunk; i += kLanes) extent.add(load<F32x16>(values + i));
+  }
+  const float scale = extent.top() / limit + extent.bad();
+  return {scale, scale > 0.0f ? 1.0f / scale : 0.0f};
+}
+
+}  // namespace quire::gemm

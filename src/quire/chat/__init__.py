@@ -1,0 +1,1 @@
+"""From a conversation to the prompt text that its model was trained on."""

@@ -1,0 +1,98 @@
+"""Finds out how a chat template wants a message's content: as text, or as a list of parts.
+
+`openai`: it loops over the content of a message; `string`: it does not, and prints it. Called
+by `chat_template`. Reads the parsed template alone, as vLLM does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Literal
+
+import jinja2
+from jinja2 import nodes
+
+from quire.chat.template_sandbox import environment
+
+ContentFormat = Literal["string", "openai"]
+
+
+@lru_cache(maxsize=32)
+def detect_content_format(source: str) -> ContentFormat:
+    """The format that a template's loops give away; `string` if it cannot be parsed."""
+    try:
+        tree = environment().parse(source)
+    except (jinja2.TemplateError, RecursionError):
+        return "string"
+    messages = set(_message_names(tree))
+    contents = set(_names_of_content(tree, messages))
+    in_macros = {id(loop) for macro in tree.find_all(nodes.Macro) for loop in _loops(macro)}
+    for loop in _loops(tree):
+        name = _name_of(loop.iter)
+        is_named_so = name == "content" and id(loop) not in in_macros
+        if is_named_so or name in contents or _is_content_of(loop.iter, messages):
+            return "openai"
+    return "string"
+
+
+def _loops(tree: nodes.Node) -> Iterator[nodes.For]:
+    return tree.find_all(nodes.For)
+
+
+def _message_names(tree: nodes.Template) -> Iterator[str]:
+    """The loop variables that run over the messages, or over a variable that holds them."""
+    lists = {"messages"}
+    assignments = list(tree.find_all(nodes.Assign))
+    for _ in assignments:
+        for assignment in assignments:
+            name = _name_of(assignment.target)
+            if name and _name_of(assignment.node) in lists:
+                lists.add(name)
+    for loop in _loops(tree):
+        name = _name_of(loop.target)
+        if name and _name_of(loop.iter) in lists:
+            yield name
+
+
+def _names_of_content(tree: nodes.Template, messages: set[str]) -> Iterator[str]:
+    """Variables set to a message's content, and macro parameters that it is passed to."""
+    for assignment in tree.find_all(nodes.Assign):
+        name = _name_of(assignment.target)
+        if name and _is_content_of(assignment.node, messages):
+            yield name
+    macros = {macro.name: [arg.name for arg in macro.args] for macro in tree.find_all(nodes.Macro)}
+    for call in tree.find_all(nodes.Call):
+        parameters = macros.get(_name_of(call.node) or "", [])
+        for parameter, argument in zip(parameters, call.args, strict=False):
+            if _is_content_of(argument, messages):
+                yield parameter
+        for keyword in call.kwargs:
+            if keyword.key in parameters and _is_content_of(keyword.value, messages):
+                yield keyword.key
+
+
+def _bare(node: nodes.Node | None) -> nodes.Node | None:
+    """The node without filters, tests and slices around it."""
+    while True:
+        if isinstance(node, (nodes.Filter, nodes.Test)) or (
+            isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
+        ):
+            node = node.node
+        else:
+            return node
+
+
+def _name_of(node: nodes.Node | None) -> str | None:
+    bare = _bare(node)
+    return bare.name if isinstance(bare, nodes.Name) else None
+
+
+def _is_content_of(node: nodes.Node | None, messages: set[str]) -> bool:
+    """`message.content` or `message["content"]`."""
+    bare = _bare(node)
+    if isinstance(bare, nodes.Getattr):
+        return bare.attr == "content" and _name_of(bare.node) in messages
+    if isinstance(bare, nodes.Getitem) and isinstance(bare.arg, nodes.Const):
+        return bare.arg.value == "content" and _name_of(bare.node) in messages
+    return False

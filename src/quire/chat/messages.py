@@ -1,0 +1,129 @@
+"""Chat messages as users send them, made into what templates expect.
+
+Content parts become text (or stay parts where the template loops over them), arguments of
+tool calls become objects, reasoning goes under every name that templates know. Called by
+`chat_template`; raises RequestError that names the message at fault.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from quire.chat.content_format import ContentFormat
+from quire.errors import RequestError
+
+_TEXT_KEYS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
+"""Kinds of content parts that hold text, and the key it lies under."""
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+_MAX_DEPTH = 64
+
+
+def template_messages(
+    messages: Sequence[Mapping[str, Any]], content_format: ContentFormat
+) -> list[dict[str, Any]]:
+    """The messages in plain dicts and lists, without keys that hold None."""
+    if not messages:
+        raise _error("there must be at least one message", messages)
+    return [_message(index, held, content_format) for index, held in enumerate(messages)]
+
+
+def plain(value: Any, what: str, depth: int = 0) -> Any:
+    """The value as dicts, lists, strings, numbers, booleans and None alone, copied.
+
+    A template must not meet objects whose methods it could call. Raises RequestError.
+    """
+    if depth > _MAX_DEPTH:
+        raise RequestError(f"{what} is nested more than {_MAX_DEPTH} deep", parameter=what)
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(held, what, depth + 1) for key, held in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(held, what, depth + 1) for held in value]
+    if callable(dump := getattr(value, "model_dump", None)):
+        return plain(dump(), what, depth + 1)
+    raise RequestError(
+        f"{what} holds a {type(value).__name__}, which is no JSON value", parameter=what
+    )
+
+
+def _message(index: int, held: Any, content_format: ContentFormat) -> dict[str, Any]:
+    message = plain(held, "messages")
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise _error(f"messages[{index}] has no role", held)
+    message = {key: value for key, value in message.items() if value is not None}
+    content = message.get("content")
+    if isinstance(content, list):
+        texts = [_part_text(index, part) for part in content]
+        message["content"] = _joined(texts, content_format)
+    elif isinstance(content, str):
+        message["content"] = _joined([content], content_format)
+    elif content is not None:
+        raise _error(f"messages[{index}].content is neither a string nor a list", content)
+    if "tool_calls" in message:
+        _parse_arguments(index, message["tool_calls"])
+    reasoning = next((message[key] for key in _REASONING if key in message), None)
+    if reasoning is not None:
+        message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    return message
+
+
+def _joined(texts: list[str], content_format: ContentFormat) -> str | list[dict[str, str]]:
+    if content_format == "openai":
+        return [{"type": "text", "text": text} for text in texts]
+    return "\n".join(texts)
+
+
+def _part_text(index: int, part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type", "text" if "text" in part else None) if isinstance(part, dict) else None
+    if kind not in _TEXT_KEYS:
+        known = ", ".join(_TEXT_KEYS)
+        raise _error(
+            f"messages[{index}].content has a part of type {kind!r:.50}; "
+            f"this is a text model, which takes: {known}",
+            part,
+        )
+    text = part.get(_TEXT_KEYS[kind])
+    if not isinstance(text, str):
+        raise _error(f"messages[{index}].content has a {kind} part without text", part)
+    return text
+
+
+def _parse_arguments(index: int, tool_calls: Any) -> None:
+    """OpenAI sends a function's arguments as a JSON string; templates expect the object."""
+    if not isinstance(tool_calls, list):
+        raise _error(f"messages[{index}].tool_calls is no list", tool_calls)
+    for function in _functions(tool_calls):
+        arguments = function.get("arguments")
+        if not arguments:
+            function["arguments"] = {}
+        elif isinstance(arguments, str):
+            try:
+                function["arguments"] = json.loads(arguments)
+            except (ValueError, RecursionError):
+                raise _error(
+                    f"messages[{index}].tool_calls has arguments that are no JSON", arguments
+                ) from None
+
+
+def _functions(tool_calls: Iterable[Any]) -> Iterable[dict[str, Any]]:
+    for call in tool_calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            yield function
+
+
+def _error(message: str, value: object) -> RequestError:
+    return RequestError(message, parameter="messages", value=value)

@@ -1,0 +1,36 @@
+"""Chat with a running server, or send it one message with `-q`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from quire.cli.conversation.client import Server
+from quire.cli.conversation.remote import RemoteConversation, add_server_options, settings_of
+from quire.cli.conversation.repl import Repl
+from quire.cli.parser import Parser
+from quire.cli.terminal import is_interactive, read_line
+
+
+def configure(parser: Parser) -> None:
+    """Declares the options."""
+    add_server_options(parser, "MESSAGE")
+    parser.add_argument("--system-prompt", help="Goes before the conversation.")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """One message with `-q`, each line of a pipe, or a conversation at the terminal."""
+    server = Server(args.url, args.api_key)
+    model = args.model_name or server.first_model()
+    conversation = RemoteConversation(server, model, args.system_prompt)
+    conversation.settings.update(settings_of(args))
+    repl = Repl(conversation, "chat", show_stats=args.stats)
+    if args.quick is not None:
+        repl.say(args.quick)
+        return 0
+    if is_interactive():
+        return repl.loop(f"{model} at {server.url}. /help lists the commands.")
+    while (line := read_line("")) is not None:
+        repl.say(line)
+    sys.stdout.flush()
+    return 0

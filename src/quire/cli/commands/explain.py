@@ -1,0 +1,175 @@
+"""Show what a model becomes here: its program, its memory, what computes it, and the bounds.
+
+Reads the checkpoint's configuration and the machine; loads no weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quire.cli.engine_options import add_engine_options, engine_args
+from quire.cli.parser import Parser
+from quire.cli.terminal import quiet_log
+from quire.config.kv_cache import KV_MEANINGS, KVCacheDtype
+from quire.config.quantization import MEANINGS, Quantization
+from quire.units import format_bytes
+
+if TYPE_CHECKING:
+    from quire.planning.plan import EnginePlan
+
+
+def configure(parser: Parser) -> None:
+    """Declares the options."""
+    add_engine_options(parser)
+    parser.add_argument(
+        "--full", action="store_true", help="Every layer; alike ones are not folded."
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="The plan as JSON, without the program."
+    )
+    parser.add_argument(
+        "--usage", choices=["llm", "server"], default="llm", help="Whose defaults are shown."
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Prints the plan of an engine that is not built. Raises what building would raise."""
+    from quire.planning.plan import plan_engine
+    from quire.program.printer import format_program
+
+    quiet_log()  # what the plan logs, the page below says better
+    plan = plan_engine(engine_args(args), args.usage)
+    if args.json:
+        print(json.dumps(_plain(plan.config), indent=2))
+        return 0
+    print(format_program(plan.program, fold=not args.full))
+    for title, rows in _sections(plan):
+        print(f"\n{title}")
+        for name, value in rows:
+            print(f"  {name:<26} {value}")
+    served = plan if args.usage == "server" else plan_engine(engine_args(args), "server")
+    print("\nbounds of a server (what is limited, to how much, and what happens beyond)")
+    for row in _server_rows(served):
+        print(row)
+    return 0
+
+
+def _sections(plan: EnginePlan) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    yield "model", _model_rows(plan)
+    yield "parameters", _parameter_rows(plan)
+    yield "memory", _memory_rows(plan)
+    device = plan.config.device
+    yield (
+        "computes",
+        [
+            ("backend", f"{device.backend}: {plan.backend_description}"),
+            ("threads", str(device.num_threads)),
+        ],
+    )
+    yield "bounds of a step", _bound_rows(plan)
+
+
+def _model_rows(plan: EnginePlan) -> list[tuple[str, str]]:
+    model, facts = plan.config.model, plan.facts
+    heads = f"{facts.num_heads} heads, {facts.num_kv_heads} of keys and values"
+    window = f", window {facts.sliding_window}" if facts.sliding_window else ""
+    return [
+        ("name", f"{model.model} ({model.architecture})"),
+        ("directory", str(model.path)),
+        ("layers", f"{facts.num_layers}, hidden size {facts.hidden_size}"),
+        ("attention", f"{heads}, {facts.head_dim} wide{window}"),
+        ("vocabulary", f"{facts.vocab_size:,}{', tied head' * facts.tie_word_embeddings}"),
+        ("context", f"{model.max_model_len:,} of {facts.max_model_len:,} tokens"),
+        ("arithmetic", _arithmetic(model.dtype, model.quantization)),
+    ]
+
+
+def _arithmetic(dtype: str, quantization: Quantization | None) -> str:
+    return dtype if quantization is None else f"{dtype}, {quantization}: {MEANINGS[quantization]}"
+
+
+def _parameter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
+    """By kind: the last part of a slot's name, its layer left out; and by format."""
+    kinds: dict[tuple[str, str], list[int]] = {}
+    for param in plan.program.params():
+        words = [word for word in param.name.split(".") if not word.isdigit()]
+        kinds.setdefault((" ".join(words), param.format), []).append(param.num_elements)
+    total = sum(sum(sizes) for sizes in kinds.values())
+    largest = sorted(kinds.items(), key=lambda kind: -sum(kind[1]))
+    rows = [
+        (
+            name,
+            f"{sum(sizes):>13,}  {100 * sum(sizes) / total:5.1f} %  in {len(sizes)}"
+            + f", {weight_format}" * (weight_format != "dense"),
+        )
+        for (name, weight_format), sizes in largest
+    ]
+    return [("all", f"{total:>13,}  100.0 %"), *rows]
+
+
+def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
+    needs, cache, memory = plan.needs, plan.config.cache, plan.memory
+    pool_bytes = cache.num_blocks * cache.block_bytes
+    tokens = cache.num_blocks * cache.block_size
+    per_token = cache.block_bytes / cache.block_size
+    longest = tokens / plan.config.model.max_model_len
+    return [
+        ("available", f"{format_bytes(memory.available_bytes)} ({memory.source})"),
+        ("weights", format_bytes(needs.weight_bytes) + _origin(plan)),
+        ("one step", format_bytes(needs.workspace_bytes)),
+        ("KV cache", f"{format_bytes(pool_bytes)}, reserved now, used as it fills"),
+        ("  holds", f"{tokens:,} tokens in {cache.num_blocks:,} blocks of {cache.block_size}"),
+        ("  one token", f"{format_bytes(per_token)} ({_kv_format(cache.kv_cache_dtype)})"),
+        ("  of the longest kind", f"{longest:.1f} requests at once"),
+        ("  prefix caching", "on" if cache.enable_prefix_caching else "off"),
+    ]
+
+
+def _origin(plan: EnginePlan) -> str:
+    """Where the weights come from, unless they are packed from a checkpoint at each start."""
+    if plan.config.model.weights == "dummy":
+        return ", random numbers (load_format=dummy)"
+    if plan.packed is None:
+        return ""
+    return (
+        f", packed for tier {plan.packed.isa} by Quire {plan.packed.quire_version}, used in place"
+    )
+
+
+def _kv_format(dtype: KVCacheDtype) -> str:
+    return f"{dtype}: {KV_MEANINGS[dtype]}"
+
+
+def _bound_rows(plan: EnginePlan) -> list[tuple[str, str]]:
+    scheduler = plan.config.scheduler
+    return [
+        ("tokens", f"{scheduler.max_num_batched_tokens:,}"),
+        ("requests", f"{scheduler.max_num_seqs:,}"),
+        ("order", scheduler.policy),
+    ]
+
+
+def _server_rows(plan: EnginePlan) -> list[str]:
+    """With the default options of a server, in the order in which a request meets them."""
+    from quire.server import ServerArgs, describe_bounds
+
+    return [
+        f"  {bound.option.replace('_', '-'):<26} {bound.value:<12} {bound.what:<30} {bound.beyond}"
+        for bound in describe_bounds(ServerArgs(), plan.config)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """Records and paths as JSON has them."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,70 @@
+"""The server's side of `quire chat` and `quire complete`: options, and a conversation over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from quire.cli.conversation.client import Piece, Server
+from quire.cli.conversation.repl import Conversation, TokenCounts
+from quire.cli.options import parse_count
+from quire.cli.parser import Parser
+
+
+def add_server_options(parser: Parser, quick_metavar: str) -> None:
+    """The options that both commands share; the names are vLLM's."""
+    parser.add_argument("--url", default="http://localhost:8000/v1", help="The server's API.")
+    parser.add_argument("--model-name", help="The model; without it, the first one listed.")
+    parser.add_argument("--api-key", help="Wins over the environment's OPENAI_API_KEY.")
+    parser.add_argument("--max-tokens", type=parse_count, help="Most tokens of an answer.")
+    parser.add_argument("--temperature", type=float, help="0 always takes the likeliest token.")
+    parser.add_argument("--stats", action="store_true", help="Show speed after each answer.")
+    parser.add_argument(
+        "-q", "--quick", metavar=quick_metavar, help="Send this one, print the answer and leave."
+    )
+
+
+def settings_of(args: argparse.Namespace) -> dict[str, object]:
+    """The sampling settings given on the command line."""
+    names = ("max_tokens", "temperature")
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+class RemoteConversation(Conversation):
+    """A conversation with a model behind `/v1/chat/completions`, or `/v1/completions`."""
+
+    def __init__(self, server: Server, model: str, system_prompt: str | None = None) -> None:
+        super().__init__(system_prompt)
+        self._server = server
+        self._model = model
+
+    def stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
+        """Reasoning, where the server separates it, is shown between think tags."""
+        body = {"model": self._model, "messages": messages, **self.settings}
+        is_thinking = False
+        for piece in self._server.stream("/chat/completions", body):
+            if piece.reasoning and not is_thinking:
+                is_thinking = True
+                yield "<think>\n"
+            yield piece.reasoning
+            if piece.text and is_thinking:
+                is_thinking = False
+                yield "\n</think>\n"
+            yield piece.text
+            self._count(piece)
+
+    def complete(self, prompt: str) -> Iterator[str]:
+        """The continuation of a plain text."""
+        body = {"model": self._model, "prompt": prompt, **self.settings}
+        for piece in self._server.stream("/completions", body):
+            yield piece.text
+            self._count(piece)
+
+    def _count(self, piece: Piece) -> None:
+        if piece.usage:
+            details = piece.usage.get("prompt_tokens_details") or {}
+            self.counts = TokenCounts(
+                prompt=int(piece.usage.get("prompt_tokens") or 0),
+                cached=int(details.get("cached_tokens") or 0),
+                completion=int(piece.usage.get("completion_tokens") or 0),
+            )

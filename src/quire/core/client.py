@@ -1,0 +1,150 @@
+"""`EngineCoreClient`: the one contract by which asyncio talks to an engine loop, wherever it is.
+
+`AsyncLLM` holds one. Implementations: `ThreadHome` (a thread here) and `ProcessHome` (a process
+of its own); one conformance suite holds both to this text. Knows nothing of text or tokenizers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from quire.core.commands import AbortRequests, AddRequest, Call, CallMethod, Command, Reply
+from quire.core.step_watch import StepSigns
+from quire.errors import EngineDeadError, EngineGenerateError
+from quire.protocol import EngineCoreOutputs, EngineCoreRequest
+
+STALLED_S = 1.4
+"""An engine that has not advanced for so long, for whatever reason, is not ready for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """How an engine loop is doing, as far as its client can tell."""
+
+    state: Literal["alive", "stalled", "dead"]
+    """`stalled`: it does not advance, but it may not be its fault: no core, or a slow disk.
+    `dead` is final: whoever revives it (SIGCONT, say) starts the server again."""
+    reason: str = ""
+    """Why it is not alive, in a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineListener:
+    """Whom the client tells. Both are called on the event loop that was attached."""
+
+    on_outputs: Callable[[EngineCoreOutputs], None]
+    on_dead: Callable[[EngineDeadError], None]
+    """Called once, when the loop ends without having been told to."""
+
+
+class EngineCoreClient(ABC):
+    """A handle on one running engine loop. All methods but `shutdown` belong to the event loop.
+
+    Constructing one blocks until the core is built, and raises what prevented it. Calls after the
+    loop's death raise EngineDeadError with the cause.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listener: EngineListener | None = None
+        self._dead_cause: str | None = None
+        self._call_ids = itertools.count()
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+
+    def attach(self, loop: asyncio.AbstractEventLoop, listener: EngineListener) -> None:
+        """From now on events go to `listener` on `loop`; may be repeated with another loop."""
+        self._loop, self._listener = loop, listener
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        """Hands a request over; its outputs reach the listener."""
+        self._send(AddRequest(request))
+
+    def abort_requests(self, request_ids: list[str]) -> None:
+        """Ends requests before the next step. No output of theirs follows a step later."""
+        self._send(AbortRequests(request_ids))
+
+    async def call(self, method: CallMethod) -> Any:
+        """Runs a method of the loop between two steps and returns its value."""
+        call_id = next(self._call_ids)
+        future = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = future
+        try:
+            self._send(Call(call_id, method))
+            return await future
+        finally:
+            self._calls.pop(call_id, None)
+
+    @abstractmethod
+    def health(self) -> EngineHealth:
+        """What is known now; never blocks, callable from any thread."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Ends the loop and releases its home; blocks for some seconds at most. Idempotent."""
+
+    @abstractmethod
+    def _deliver(self, command: Command) -> None:
+        """Puts a command into the loop's inbox."""
+
+    def _send(self, command: Command) -> None:
+        if self._dead_cause is not None:
+            raise EngineDeadError(self._dead_cause)
+        self._deliver(command)
+
+    # What follows is called by the homes, on whatever thread their news comes in.
+
+    def _post(self, callback: Callable[..., None], *args: Any) -> None:
+        """Runs `callback` on the attached event loop; without one nobody waits for the news."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(callback, *args)
+
+    def _post_outputs(self, outputs: EngineCoreOutputs) -> None:
+        if self._listener is not None:
+            self._post(self._listener.on_outputs, outputs)
+
+    def _post_reply(self, reply: Reply) -> None:
+        self._post(self._settle, reply)
+
+    def _settle(self, reply: Reply) -> None:
+        future = self._calls.get(reply.call_id)
+        if future is None or future.done():
+            return
+        if reply.error is not None:
+            future.set_exception(EngineGenerateError(reply.error))
+        else:
+            future.set_result(reply.value)
+
+    def _declare_dead(self, cause: str) -> None:
+        """Remembers the death and tells everyone; only the first cause counts."""
+        if self._dead_cause is None:
+            self._dead_cause = f"the engine has died: {cause}"
+            self._post(self._tell_of_death, self._dead_cause)
+
+    def _mark_shut_down(self) -> None:
+        """From now on the client refuses to work; nobody is told, since nobody should wait."""
+        self._dead_cause = self._dead_cause or "the engine was shut down"
+
+    def _tell_of_death(self, cause: str) -> None:
+        for future in list(self._calls.values()):
+            if not future.done():
+                future.set_exception(EngineDeadError(cause))
+        if self._listener is not None:
+            self._listener.on_dead(EngineDeadError(cause))
+
+
+def judge(signs: StepSigns, step_timeout_s: float) -> EngineHealth:
+    """What the last look at a loop says of it."""
+    if signs.is_stuck:
+        return EngineHealth("dead", f"a step is stuck: no progress for {signs.still_s:.1f} s")
+    if signs.turn_age_s >= step_timeout_s:
+        age = f"a step has been running for {signs.turn_age_s:.1f} s"
+        return EngineHealth("dead", f"{age}, longer than step_timeout {step_timeout_s:g} s")
+    if signs.still_s >= STALLED_S:
+        return EngineHealth("stalled", f"no step has advanced for {signs.still_s:.1f} s")
+    return EngineHealth("alive")

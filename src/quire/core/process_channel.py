@@ -1,0 +1,50 @@
+"""The socket between a front end and an engine process, and what starts one.
+
+`ProcessHome` (the front end's side) and `process_main` (the engine's) import it. Messages are
+`wire` structs as msgpack; the sockets are unix sockets in a private directory that is removed
+as soon as both sides are connected, so that no way of dying leaves a file behind.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quire.config import EngineConfig
+from quire.core.commands import Command, Event
+
+COMMANDS_SOCKET = "commands"
+EVENTS_SOCKET = "events"
+
+
+class EngineBoot(msgspec.Struct, kw_only=True):
+    """The first message to an engine process: what to build."""
+
+    core_factory: str
+    """`module:name` of a callable that takes the EngineConfig."""
+    config: EngineConfig
+
+
+def _encode_unknown(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} does not cross a process border")
+
+
+def _decode_unknown(kind: type, value: Any) -> Any:
+    if kind is Path:
+        return Path(value)
+    raise NotImplementedError(f"{kind.__name__} does not cross a process border")
+
+
+encoder = msgspec.msgpack.Encoder(enc_hook=_encode_unknown)
+boot_decoder = msgspec.msgpack.Decoder(EngineBoot, dec_hook=_decode_unknown)
+command_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+event_decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+
+
+def socket_address(directory: str, name: str) -> str:
+    """The ZeroMQ address of one of the two sockets in `directory`."""
+    return f"ipc://{directory}/{name}"

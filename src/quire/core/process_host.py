@@ -1,0 +1,247 @@
+"""`ProcessHome`: the engine loop in a process of its own, reached over ZeroMQ and msgpack.
+
+The choice on many cores: tokenising and HTTP never compete with the step for the GIL. Speaks
+`EngineCoreClient`; the other side is `process_main`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from concurrent.futures import Future
+
+import zmq
+
+from quire.config import EngineConfig
+from quire.core.client import EngineCoreClient, EngineHealth, judge
+from quire.core.commands import Beat, Command, Dead, Event, Ready, Reply, Step, Stop
+from quire.core.process_channel import (
+    COMMANDS_SOCKET,
+    EVENTS_SOCKET,
+    EngineBoot,
+    encoder,
+    event_decoder,
+    socket_address,
+)
+from quire.core.step_watch import StepSigns
+from quire.core.thread_states import thread_states
+from quire.errors import ConfigError, EngineDeadError
+from quire.log import get_logger
+
+logger = get_logger(__name__)
+
+DEFAULT_CORE = "quire.core.engine_core:EngineCore"
+
+_POLL_MS = 200
+_SILENCE_S = 1.0
+"""Without a beat for so long, a process counts as dead if it is stopped or asleep; one that gets
+no processor time is waited for until `step_timeout`."""
+_EXIT_S = 5.0
+_MAX_SOCKET_PATH = 100
+
+_BOOTSTRAP = (
+    "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
+    "from quire.core.process_main import main; "
+    "sys.exit(main(sys.argv[1], int(sys.argv[2])))"
+)
+
+
+class ProcessHome(EngineCoreClient):
+    """Owns the process, both sockets and the thread that starts the process and listens to it.
+
+    The process dies with that thread (the kernel sees to it), and so with this process. The
+    commands socket belongs to whoever calls, which is one thread at a time; the events socket to
+    the listening thread.
+    """
+
+    def __init__(
+        self, config: EngineConfig, step_timeout_s: float, core_factory: str = DEFAULT_CORE
+    ) -> None:
+        super().__init__()
+        self._step_timeout_s = step_timeout_s
+        self._is_closing = False
+        self._silent_s = 0.0
+        """Since the last event, as far as somebody was listening."""
+        self._signs = StepSigns()
+        self._directory = _private_directory()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._commands = self._bind(zmq.PUSH, COMMANDS_SOCKET)
+        self._events = self._bind(zmq.PULL, EVENTS_SOCKET)
+        self._boot = EngineBoot(core_factory=core_factory, config=config)
+        self._booted: Future[subprocess.Popen[bytes]] = Future()
+        self._listening = threading.Thread(
+            target=self._listen, name="quire-engine-events", daemon=True
+        )
+        self._listening.start()
+        try:
+            self._process = self._booted.result()
+        except BaseException:
+            self._is_closing = True
+            self._listening.join(_EXIT_S)
+            self._commands.close(linger=0)
+            self._context.term()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The engine process."""
+        return self._process.pid
+
+    def health(self) -> EngineHealth:
+        if self._dead_cause is not None:
+            return EngineHealth("dead", self._dead_cause)
+        if self._silent_s > _SILENCE_S:
+            silent = f"no sign of the engine process for {self._silent_s:.1f} s"
+            return EngineHealth("stalled", silent)
+        return judge(self._signs, self._step_timeout_s)
+
+    def shutdown(self) -> None:
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._deliver(Stop())
+        self._listening.join(2 * _EXIT_S)
+        self._commands.close(linger=0)
+        self._context.term()
+        self._mark_shut_down()
+
+    def _deliver(self, command: Command) -> None:
+        try:
+            self._commands.send(encoder.encode(command), zmq.NOBLOCK)
+        except zmq.Again:
+            logger.debug("the engine process is gone: %s not sent", type(command).__name__)
+
+    def _bind(self, kind: int, name: str) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.set(zmq.SNDHWM, 0)
+        socket.set(zmq.RCVHWM, 0)
+        socket.set(zmq.LINGER, 0)
+        socket.bind(socket_address(self._directory, name))
+        return socket
+
+    def _listen(self) -> None:
+        """The listening thread, from the start of the process to its end."""
+        process = _spawn(self._directory)
+        try:
+            self._await_boot(process)
+            self._booted.set_result(process)
+            self._receive(process)
+        except BaseException as error:
+            if self._booted.done():
+                raise
+            self._booted.set_exception(error)
+        finally:
+            self._end(process)
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _await_boot(self, process: subprocess.Popen[bytes]) -> None:
+        """Waits for as long as the core takes to build; raises what prevented it.
+
+        The first event says that the process has connected: it is told what to build, and the
+        sockets' directory has done its duty.
+        """
+        is_connected = False
+        while not self._is_closing:
+            event = self._next_event()
+            if isinstance(event, Ready):
+                return
+            if isinstance(event, Dead):
+                logger.debug("%s", event.details)
+                raise (ConfigError if event.is_config_error else EngineDeadError)(event.cause)
+            if event is not None and not is_connected:
+                is_connected = True
+                self._commands.send(encoder.encode(self._boot))
+                shutil.rmtree(self._directory, ignore_errors=True)
+            if event is None and process.poll() is not None:
+                raise EngineDeadError(_exit_text(process.returncode))
+        raise EngineDeadError("shut down while the engine was starting")
+
+    def _next_event(self) -> Event | None:
+        """The next event, or None if none came for a while."""
+        if not self._events.poll(_POLL_MS):
+            self._silent_s += _POLL_MS / 1000
+            return None
+        self._silent_s = 0.0
+        return event_decoder.decode(self._events.recv())
+
+    def _receive(self, process: subprocess.Popen[bytes]) -> None:
+        """Hands on events and watches over the process, until it is dead or told to stop."""
+        while self._dead_cause is None and not self._is_closing:
+            event = self._next_event()
+            if event is not None:
+                self._on_event(event)
+            elif (cause := self._cause_of_death(process)) is not None and not self._is_closing:
+                self._declare_dead(cause)
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, Step):
+            self._post_outputs(event.outputs)
+        elif isinstance(event, Reply):
+            self._post_reply(event)
+        elif isinstance(event, Beat):
+            self._signs = StepSigns(event.turn_age_s, event.still_s, event.is_stuck)
+            health = judge(self._signs, self._step_timeout_s)
+            if health.state == "dead":
+                self._declare_dead(health.reason)
+        elif isinstance(event, Dead) and not self._is_closing:
+            self._declare_dead(event.cause)
+
+    def _cause_of_death(self, process: subprocess.Popen[bytes]) -> str | None:
+        """Why a silent process is given up, or None while it may yet speak."""
+        if process.poll() is not None:
+            return _exit_text(process.returncode)
+        if self._silent_s < _SILENCE_S:
+            return None
+        states = thread_states(process.pid).values()
+        if any(state.is_stopped for state in states):
+            return "the engine process was stopped by a signal (SIGSTOP)"
+        silence = f"the engine process has not been heard of for {self._silent_s:.1f} s"
+        if states and all(state.is_asleep for state in states):
+            return f"{silence}, and all of it is asleep"
+        if self._silent_s > self._step_timeout_s:
+            return f"{silence}, longer than step_timeout {self._step_timeout_s:g} s"
+        return None
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """Lets the process go if it was told to; kills it if it was not, or stays."""
+        if self._dead_cause is None and self._booted.done() and not self._booted.exception():
+            try:
+                process.wait(_EXIT_S)
+            except subprocess.TimeoutExpired:
+                logger.warning("the engine process did not end in %g s: killed", _EXIT_S)
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+        self._events.close(linger=0)
+
+
+def _private_directory() -> str:
+    directory = tempfile.mkdtemp(prefix="quire-")  # mode 0700
+    if len(directory) > _MAX_SOCKET_PATH - len(COMMANDS_SOCKET):
+        os.rmdir(directory)
+        directory = tempfile.mkdtemp(prefix="quire-", dir="/tmp")
+    return directory
+
+
+def _spawn(directory: str) -> subprocess.Popen[bytes]:
+    """Starts the engine process with this interpreter and its module path.
+
+    In a session of its own: Ctrl+C is for the front end, which decides what becomes of the engine.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", _BOOTSTRAP, "\n".join(sys.path), directory, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _exit_text(code: int) -> str:
+    if code < 0:
+        return f"the engine process was killed by signal {-code}"
+    return f"the engine process ended with exit code {code}"

@@ -1,0 +1,142 @@
+"""The engine process: builds a core and runs its loop for one front end over two sockets.
+
+Started by `ProcessHome` only. Never outlives its front end: the kernel kills it when the thread
+that started it ends, and a watcher ends it when the pipe on its standard input closes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from importlib import import_module
+from typing import Any
+
+import zmq
+
+from quire.core.commands import Beat, Event, Ready
+from quire.core.loop import SWITCH_INTERVAL_S, EngineLoop, LoopPulse, SteppedCore, death_of
+from quire.core.process_channel import (
+    COMMANDS_SOCKET,
+    EVENTS_SOCKET,
+    boot_decoder,
+    command_decoder,
+    encoder,
+    socket_address,
+)
+from quire.core.step_watch import WATCH_INTERVAL_S, StepSigns, StepWatch
+from quire.log import get_logger
+
+logger = get_logger(__name__)
+
+_PR_SET_PDEATHSIG = 1
+_FLUSH_MS = 2000
+_POLL_MS = 200
+
+
+def main(directory: str, parent_pid: int) -> int:
+    """Serves until told to stop; returns the exit code: 0, or 1 if the engine failed."""
+    _die_with_parent(parent_pid)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the front end decides when this process ends
+    context = zmq.Context(io_threads=1)
+    inbox = context.socket(zmq.PULL)
+    inbox.connect(socket_address(directory, COMMANDS_SOCKET))
+    outbox = _Outbox(context, socket_address(directory, EVENTS_SOCKET))
+    try:
+        return _serve(inbox, outbox)
+    finally:
+        inbox.close(linger=0)
+        outbox.close()
+        context.term()
+
+
+def _serve(inbox: zmq.Socket[bytes], outbox: _Outbox) -> int:
+    pulse = LoopPulse()
+    threading.Thread(target=_beat, args=(outbox, pulse), daemon=True).start()
+    try:
+        boot = boot_decoder.decode(inbox.recv())
+        core = _factory(boot.core_factory)(boot.config)
+    except Exception as error:
+        outbox.send(death_of(error))
+        return 1
+    return _run_loop(core, inbox, outbox, pulse)
+
+
+def _run_loop(
+    core: SteppedCore, inbox: zmq.Socket[bytes], outbox: _Outbox, pulse: LoopPulse
+) -> int:
+    loop = EngineLoop(core, outbox.send, pulse)
+    has_ended = threading.Event()
+
+    def receive() -> None:
+        """Owns the socket while it runs."""
+        while not has_ended.is_set():
+            if inbox.poll(_POLL_MS):
+                loop.inbox.put(command_decoder.decode(inbox.recv()))
+
+    outbox.send(Ready())
+    receiver = threading.Thread(target=receive, daemon=True)
+    receiver.start()
+    loop.run()
+    has_ended.set()
+    receiver.join()
+    return 0 if loop.failure is None else 1
+
+
+def _factory(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _beat(outbox: _Outbox, pulse: LoopPulse) -> None:
+    """Shows that the process lives, and how its loop is doing."""
+    watch = StepWatch(pulse)
+    while True:
+        signs = StepSigns() if pulse.thread_id is None else watch.look()
+        outbox.send(Beat(signs.turn_age_s, signs.still_s, signs.is_stuck))
+        time.sleep(WATCH_INTERVAL_S)
+
+
+def _die_with_parent(parent_pid: int) -> None:
+    """Arranges for death with the front end, whatever kills that one."""
+    threading.Thread(target=_watch_stdin, daemon=True).start()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def _watch_stdin() -> None:
+    """Standard input is a pipe that nobody writes to: its end is the front end's end."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+class _Outbox:
+    """The events socket, made safe for the two threads that send: the loop's and the beat's."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+        self._lock = threading.Lock()
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.set(zmq.SNDHWM, 0)
+        self._socket.connect(address)
+        self._is_closed = False
+
+    def send(self, event: Event) -> None:
+        """Queues an event; never blocks on the front end."""
+        data = encoder.encode(event)
+        with self._lock:
+            if not self._is_closed:
+                self._socket.send(data)
+
+    def close(self) -> None:
+        """Gives what is queued a moment to leave."""
+        with self._lock:
+            self._is_closed = True
+            self._socket.close(linger=_FLUSH_MS)

@@ -1,0 +1,90 @@
+"""`ThreadHome`: the engine loop on a thread of this process, beside the event loop.
+
+The default on few cores: the native step releases the GIL, nothing is copied, and nothing but
+the thread has to be started. Chosen by `client_factory`; speaks `EngineCoreClient`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from quire.core.client import EngineCoreClient, EngineHealth, judge
+from quire.core.commands import Command, Dead, Event, Reply, Step, Stop
+from quire.core.loop import EngineLoop, SteppedCore
+from quire.core.step_watch import WATCH_INTERVAL_S, StepSigns, StepWatch
+from quire.log import get_logger
+
+logger = get_logger(__name__)
+
+_JOIN_S = 5.0
+_DEAD_JOIN_S = 0.5
+"""A thread that failed ends at once, one that is stuck never."""
+
+
+class ThreadHome(EngineCoreClient):
+    """Owns two threads: one builds the core, steps it and shuts it down; the other watches."""
+
+    def __init__(self, make_core: Callable[[], SteppedCore], step_timeout_s: float) -> None:
+        super().__init__()
+        self._step_timeout_s = step_timeout_s
+        self._make_core = make_core
+        self._is_closing = False
+        self._booted: Future[EngineLoop] = Future()
+        self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
+        self._thread.start()
+        self._engine_loop = self._booted.result()
+        self._signs = StepSigns()
+        self._is_over = threading.Event()
+        self._watching = threading.Thread(target=self._watch, name="quire-watch", daemon=True)
+        self._watching.start()
+
+    def _run(self) -> None:
+        """The engine thread, from the building of the core to its end."""
+        try:
+            loop = EngineLoop(self._make_core(), self._on_event)
+        except BaseException as error:
+            self._booted.set_exception(error)
+            return
+        self._booted.set_result(loop)
+        loop.run()
+
+    def _watch(self) -> None:
+        """The watching thread, until the engine is dead or told to stop."""
+        watch = StepWatch(self._engine_loop.pulse)
+        while not self._is_over.wait(WATCH_INTERVAL_S) and self._dead_cause is None:
+            self._signs = watch.look()
+            health = judge(self._signs, self._step_timeout_s)
+            if health.state == "dead" and not self._is_closing:
+                self._declare_dead(health.reason)
+
+    def health(self) -> EngineHealth:
+        if self._dead_cause is not None:
+            return EngineHealth("dead", self._dead_cause)
+        if not self._thread.is_alive():
+            return EngineHealth("dead", "the engine thread has ended")
+        return judge(self._signs, self._step_timeout_s)
+
+    def shutdown(self) -> None:
+        self._is_closing = True
+        self._is_over.set()
+        self._watching.join(_JOIN_S)
+        self._engine_loop.inbox.put(Stop())
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_JOIN_S if self._dead_cause is None else _DEAD_JOIN_S)
+            if self._thread.is_alive():
+                logger.warning("the engine thread is still inside a step; it ends with the process")
+        self._mark_shut_down()
+
+    def _deliver(self, command: Command) -> None:
+        self._engine_loop.inbox.put(command)
+
+    def _on_event(self, event: Event) -> None:
+        """Called on the engine thread."""
+        if isinstance(event, Step):
+            self._post_outputs(event.outputs)
+        elif isinstance(event, Reply):
+            self._post_reply(event)
+        elif isinstance(event, Dead) and not self._is_closing:
+            self._declare_dead(event.cause)

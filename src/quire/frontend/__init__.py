@@ -1,0 +1,1 @@
+"""Requests in, outputs out: validation, text, streams, `LLMEngine` and `AsyncLLM`."""

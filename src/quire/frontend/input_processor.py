@@ -1,0 +1,195 @@
+"""`InputProcessor`: the one place where a request is validated, behind every front end.
+
+Turns what a user gave (text or token ids, `SamplingParams`) into `EngineCoreRequest`s with
+nothing left to resolve. Messages are vLLM's. Any thread may call it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quire.config.records import EngineConfig
+from quire.errors import RequestError
+from quire.frontend.prompt_parser import PromptParser
+from quire.inputs import PromptType
+from quire.params import SamplingParams
+from quire.protocol import EngineCoreRequest
+from quire.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInput:
+    """A validated request: what the core runs, and what the front end needs for its answers."""
+
+    request_id: str
+    """The user's."""
+    prompt: str | None
+    """None if token ids were given."""
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    """As validated, for the whole request."""
+    core_requests: list[EngineCoreRequest]
+    """One for each of the `n` outputs, in their order; ids are unique in this process."""
+    arrival_time: float
+    trace_headers: Mapping[str, str] | None = None
+    """Of the caller's trace."""
+
+
+class InputProcessor:
+    """Validates and resolves requests. Immutable but for two counters, which threads may share."""
+
+    def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None) -> None:
+        self.model_config = config.model
+        self.tokenizer = tokenizer
+        self._prompts = PromptParser(config.model, tokenizer)
+        self._policy = config.scheduler.policy
+        self._numbers = itertools.count()
+        self._seeds = itertools.count()
+        eos = None if tokenizer is None else tokenizer.eos_token_id
+        self._eos_token_id = eos
+        self._generation_config = {"eos_token_id": list(config.model.eos_token_ids)}
+
+    def process(
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: SamplingParams,
+        *,
+        arrival_time: float | None = None,
+        priority: int = 0,
+        client_index: int = 0,
+        add_special_tokens: bool = True,
+        trace_headers: Mapping[str, str] | None = None,
+    ) -> EngineInput:
+        """Validates one request. Raises RequestError, and TypeError for objects of a wrong kind."""
+        if not isinstance(params, SamplingParams):
+            raise TypeError(f"params must be SamplingParams, but got {type(params).__name__}")
+        self._check_params(params)
+        self._check_priority(priority)
+        parsed = self._prompts.parse(prompt, add_special_tokens)
+        resolved = self._resolve(params, len(parsed.token_ids))
+        arrival_time = time.time() if arrival_time is None else arrival_time
+        base = EngineCoreRequest(
+            request_id=f"{request_id}-{next(self._numbers):x}",
+            prompt_token_ids=parsed.token_ids,
+            sampling_params=resolved,
+            arrival_time=arrival_time,
+            stop_token_ids=self._stop_token_ids(resolved),
+            eos_token_ids=[] if self._eos_token_id is None else [self._eos_token_id],
+            cache_salt=parsed.cache_salt,
+            priority=priority,
+            client_index=client_index,
+        )
+        return EngineInput(
+            request_id=request_id,
+            prompt=parsed.text,
+            prompt_token_ids=parsed.token_ids,
+            params=resolved,
+            core_requests=self._children(base),
+            arrival_time=arrival_time,
+            trace_headers=trace_headers,
+        )
+
+    def _check_params(self, params: SamplingParams) -> None:
+        params.verify()
+        vocab_size = self.model_config.vocab_size
+        self._check_logprobs("logprobs", "sample", params.logprobs)
+        self._check_logprobs("prompt_logprobs", "prompt", params.prompt_logprobs)
+        outside = [i for i in params.stop_token_ids or [] if not 0 <= i < vocab_size]
+        if outside:
+            raise RequestError(
+                f"token_id(s) {outside} in stop_token_ids contain out-of-vocab token ids. "
+                f"Vocabulary size: {vocab_size}",
+                parameter="stop_token_ids",
+                value=outside,
+            )
+        if params.stop and self.tokenizer is None:
+            raise RequestError(
+                "stop strings need a tokenizer, which skip_tokenizer_init left out",
+                parameter="stop",
+                value=params.stop,
+            )
+
+    def _check_logprobs(self, name: str, kind: str, wanted: int | None) -> None:
+        vocab_size, allowed = self.model_config.vocab_size, self.model_config.max_logprobs
+        wanted = vocab_size if wanted == -1 else wanted
+        allowed = vocab_size if allowed == -1 else allowed
+        if wanted is not None and wanted > allowed:
+            raise RequestError(
+                f"Requested {kind} logprobs of {wanted}, "
+                f"which is greater than max allowed: {allowed}",
+                parameter=name,
+                value=wanted,
+            )
+
+    def _check_priority(self, priority: int) -> None:
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise RequestError(
+                f"priority must be an integer, got {priority!r}.",
+                parameter="priority",
+                value=priority,
+            )
+        if priority and self._policy != "priority":
+            raise RequestError(
+                f"Got priority {priority} but Priority scheduling is not enabled.",
+                parameter="priority",
+                value=priority,
+            )
+
+    def _resolve(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
+        """A copy with `max_tokens` a number and the model's own end tokens added."""
+        resolved = params.clone()
+        if resolved.max_tokens is None:
+            resolved.max_tokens = self.model_config.max_model_len - num_prompt_tokens
+            if resolved.min_tokens > resolved.max_tokens:
+                raise RequestError(
+                    "min_tokens must be less than or equal to "
+                    f"max_tokens={resolved.max_tokens}, got {resolved.min_tokens}.",
+                    parameter="min_tokens",
+                    value=resolved.min_tokens,
+                )
+        resolved.update_from_generation_config(self._generation_config, self._eos_token_id)
+        return resolved
+
+    def _stop_token_ids(self, params: SamplingParams) -> list[int]:
+        ids = list(params.stop_token_ids or [])
+        if self._eos_token_id is not None and not params.ignore_eos:
+            ids.append(self._eos_token_id)
+        return list(dict.fromkeys(ids))
+
+    def _children(self, base: EngineCoreRequest) -> list[EngineCoreRequest]:
+        """One request per output. Seeds: the user's, counted up; or drawn for each. The prompt's
+        log-probabilities are the first one's business."""
+        params = base.sampling_params
+        children = []
+        for index in range(params.n):
+            own = params.clone()
+            own.n = 1
+            seed = self._draw_seed() if params.seed is None else params.seed + index
+            own.seed = seed % 2**64
+            if index and params.prompt_logprobs is not None:
+                # Nobody overtakes the first by a prefix hit: its prompt's come with its token.
+                own.prompt_logprobs, own.skip_reading_prefix_cache = None, True
+            child = EngineCoreRequest(
+                request_id=base.request_id if params.n == 1 else f"{base.request_id}.{index}",
+                prompt_token_ids=base.prompt_token_ids,
+                sampling_params=own,
+                arrival_time=base.arrival_time,
+                stop_token_ids=base.stop_token_ids,
+                eos_token_ids=base.eos_token_ids,
+                cache_salt=base.cache_salt,
+                priority=base.priority,
+                client_index=base.client_index,
+            )
+            children.append(child)
+        return children
+
+    def _draw_seed(self) -> int:
+        """The next of a sequence that the engine's seed decides."""
+        state = struct.pack("<qQ", self.model_config.seed, next(self._seeds))
+        return int.from_bytes(hashlib.sha256(state).digest()[:8], "little")

@@ -1,0 +1,153 @@
+"""`LLMEngine`: requests in, outputs out, one step at a time, on the caller's thread.
+
+Used by `LLM` and by whoever drives an engine by hand. Composes the input processor, the core
+and the output processor, and adds nothing of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from quire.config.engine_args import EngineArgs
+from quire.config.records import EngineConfig, ModelConfig
+from quire.config.resolve import Usage
+from quire.core.engine_core import EngineCore
+from quire.errors import ConfigError
+from quire.frontend.input_processor import InputProcessor
+from quire.frontend.output_processor import OutputProcessor
+from quire.frontend.stat_logger import LoggingStatLogger
+from quire.frontend.tokenizer_loader import load_tokenizer
+from quire.inputs import PromptType
+from quire.outputs import RequestOutput
+from quire.params import SamplingParams
+from quire.planning.plan import build_engine_config
+from quire.tokenizer import Tokenizer
+
+
+class LLMEngine:
+    """One model, ready to serve. Owned by one thread."""
+
+    def __init__(self, config: EngineConfig, engine_core: EngineCore | None = None) -> None:
+        """Loads tokenizer and model. Raises ConfigError, ModelError or BackendError."""
+        self.config = config
+        self.tokenizer = load_tokenizer(config.model)
+        self.engine_core = engine_core or EngineCore(config)
+        self.input_processor = InputProcessor(config, self.tokenizer)
+        self.output_processor = OutputProcessor(self.tokenizer, config.scheduler.stream_interval)
+        self._stat_logger = LoggingStatLogger(config) if config.observability.log_stats else None
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs, usage: Usage = "llm") -> LLMEngine:
+        """Settles the configuration, then loads."""
+        return cls(build_engine_config(engine_args, usage))
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """What is being served."""
+        return self.config.model
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: SamplingParams,
+        arrival_time: float | None = None,
+        lora_request: None = None,
+        tokenization_kwargs: dict[str, Any] | None = None,
+        trace_headers: None = None,
+        priority: int = 0,
+    ) -> str:
+        """Validates and queues a request; returns its id. Raises RequestError."""
+        if not isinstance(request_id, str):
+            raise TypeError(f"request_id must be a string, got {type(request_id)}")
+        refuse_unsupported(lora_request=lora_request, trace_headers=trace_headers)
+        request = self.input_processor.process(
+            request_id,
+            prompt,
+            params,
+            arrival_time=arrival_time,
+            priority=priority,
+            add_special_tokens=wants_special_tokens(tokenization_kwargs),
+        )
+        added: list[str] = []
+        try:
+            for core_request in request.core_requests:
+                self.engine_core.add_request(core_request)
+                added.append(core_request.request_id)
+        except Exception:
+            self.engine_core.abort_requests(added)
+            raise
+        self.output_processor.add_request(request)
+        return request_id
+
+    def step(self) -> list[RequestOutput]:
+        """Runs one step; what it brought, by the requests' `output_kind`."""
+        if not self.engine_core.has_unfinished_requests():
+            return []
+        outputs = self.engine_core.step()
+        done = self.output_processor.process_outputs(outputs)
+        if done.aborts:
+            self.engine_core.abort_requests(done.aborts)
+        if self._stat_logger is not None:
+            self._stat_logger.record(
+                outputs.stats, done.num_prompt_tokens, done.num_generation_tokens
+            )
+            self._stat_logger.log_if_due()
+        return done.request_outputs
+
+    def abort_request(self, request_ids: str | Iterable[str]) -> None:
+        """Ends requests, with no further output; unknown ids mean nothing."""
+        ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
+        self.engine_core.abort_requests(self.output_processor.abort_requests(ids))
+
+    def abort_all(self) -> None:
+        """Ends every request, for a caller that will not come back for the rest."""
+        self.abort_request(self.output_processor.request_ids())
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether `step` has anything to do."""
+        return self.output_processor.has_unfinished_requests()
+
+    def get_num_unfinished_requests(self) -> int:
+        """Outputs still being made: a request of `n` outputs counts `n` times."""
+        return self.output_processor.get_num_unfinished_requests()
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The tokenizer. Raises ConfigError if it was left out."""
+        if self.tokenizer is None:
+            raise ConfigError("there is no tokenizer: the engine has skip_tokenizer_init=True")
+        return self.tokenizer
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets all cached prompts; False while requests are running."""
+        return self.engine_core.reset_prefix_cache()
+
+    def do_log_stats(self) -> None:
+        """Logs the statistics line now, if there is one."""
+        if self._stat_logger is not None:
+            self._stat_logger.log()
+
+    def shutdown(self) -> None:
+        """Frees the model. Idempotent."""
+        self.engine_core.shutdown()
+
+
+def refuse_unsupported(**given: object) -> None:
+    """Arguments of vLLM's methods that do nothing yet: anything but None is refused."""
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} is not supported yet; leave it out")
+
+
+def wants_special_tokens(tokenization_kwargs: dict[str, Any] | None) -> bool:
+    """`add_special_tokens` of the arguments; any other is refused."""
+    unknown = sorted(set(tokenization_kwargs or {}) - {"add_special_tokens"})
+    if unknown:
+        raise ConfigError(
+            f"tokenization_kwargs: {', '.join(unknown)} is not supported; add_special_tokens is"
+        )
+    value = (tokenization_kwargs or {}).get("add_special_tokens", True)
+    if not isinstance(value, bool):
+        raise ConfigError(f"add_special_tokens must be True or False, got {value!r}")
+    return value

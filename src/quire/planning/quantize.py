@@ -1,0 +1,87 @@
+"""Makes a model directory with packed weights: what `quire quantize` does.
+
+Reads the weights one after the other, so that a model larger than the memory can be packed too.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.backends.registry import choose_device, make_backend
+from quire.config.engine_args import EngineArgs
+from quire.config.hub import TEXT_PATTERNS
+from quire.errors import ConfigError
+from quire.log import get_logger, phase
+from quire.models import name_map
+from quire.planning.checkpoint import (
+    Arithmetic,
+    Checkpoint,
+    quantised,
+    read_checkpoint,
+    settle_arithmetic,
+)
+from quire.weights import PACKED_NAME, PackedWriter, bind, open_checkpoint
+from quire.weights.packed_file import replacing
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedModel:
+    """What came of it."""
+
+    path: Path
+    num_bytes: int
+    arithmetic: Arithmetic
+    isa: str
+
+
+def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
+    """Packs the model of `args` into the new directory `out`.
+
+    Raises ConfigError if `out` holds something already, if it cannot be written, or if the
+    CPU backend does not compute here; ModelError for a checkpoint that cannot be used.
+    """
+    checkpoint = read_checkpoint(args)
+    if checkpoint.weights != "checkpoint":
+        raise ConfigError(f"{checkpoint.path} holds packed weights; pack the original checkpoint")
+    device = choose_device(args.backend, args.num_threads)
+    if device.isa is None:
+        raise ConfigError(
+            "packed weights are the CPU backend's, and here the reference backend computes; "
+            "leave --backend and QUIRE_BACKEND out"
+        )
+    backend = make_backend(device)
+    arithmetic = settle_arithmetic(args, checkpoint, backend.capabilities)
+    checkpoint = quantised(checkpoint, arithmetic)
+    store = open_checkpoint(checkpoint.path)
+    weights = bind(checkpoint.program, store, name_map(checkpoint.hf_config).canonical)
+    _make_directory(out)
+    with phase(logger, f"{checkpoint.name} packed"), replacing(out / PACKED_NAME) as file:
+        writer = PackedWriter(file)
+        backend.pack(checkpoint.program, weights, arithmetic.dtype, writer)
+        writer.finish(device.isa, arithmetic.dtype, arithmetic.quantization)
+    weights.close()
+    _copy_texts(checkpoint, out)
+    return PackedModel(out, (out / PACKED_NAME).stat().st_size, arithmetic, device.isa)
+
+
+def _make_directory(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise ConfigError(f"{out} is not empty; give the name of a new directory")
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be made: {error.strerror}") from None
+
+
+def _copy_texts(checkpoint: Checkpoint, out: Path) -> None:
+    """Configuration and tokenizer; config.json as it was understood, overrides applied."""
+    for pattern in TEXT_PATTERNS:
+        for file in sorted(checkpoint.path.glob(pattern)):
+            if file.is_file() and not file.name.endswith(".index.json"):
+                shutil.copyfile(file, out / file.name)
+    (out / "config.json").write_text(json.dumps(dict(checkpoint.hf_config), indent=2) + "\n")

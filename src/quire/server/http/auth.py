@@ -1,0 +1,105 @@
+"""API keys: where they come from, and the one check that guards every route.
+
+The check looks at the raw path as it came over the wire, before any decoding, routing or
+rebuilding of URLs, and lets pass without a key only what is on a short list, literally.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from pathlib import Path
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from quire.errors import ConfigError
+from quire.server.args import ServerArgs
+from quire.server.http.problems import Problem
+from quire.server.http.responses import send_problem
+
+PROBE_PATHS = frozenset({b"/health", b"/live", b"/ready"})
+"""Open to all: they tell nothing but whether the server works."""
+
+_ENVIRONMENT = ("QUIRE_API_KEY", "VLLM_API_KEY")
+_MAX_KEY_FILE_BYTES = 1 << 20
+
+
+def load_api_keys(args: ServerArgs) -> tuple[str, ...]:
+    """All keys from arguments, file and environment. Raises ConfigError if a key is unusable,
+    or if the server would be open to the network without any."""
+    keys = [*args.api_key]
+    if args.api_key_file is not None:
+        keys += _keys_of_file(Path(args.api_key_file))
+    keys += [value for name in _ENVIRONMENT if (value := os.environ.get(name))]
+    if any(not key.isascii() or not key.isprintable() or key != key.strip() or not key
+           for key in keys):  # fmt: skip
+        raise ConfigError(
+            "an API key is empty, or has blanks around it or characters that are not printable "
+            "ASCII; a key like one from `openssl rand -hex 32` works"
+        )
+    if not keys and not args.is_loopback and not args.allow_no_api_key:
+        raise ConfigError(
+            f"host {args.host} can be reached from other machines, and no API key is set; "
+            "give --api-key, or --allow-no-api-key if that is what you want, "
+            "or listen on 127.0.0.1"
+        )
+    return tuple(dict.fromkeys(keys))
+
+
+def _keys_of_file(path: Path) -> list[str]:
+    try:
+        if path.stat().st_size > _MAX_KEY_FILE_BYTES:
+            raise ConfigError(f"api_key_file {path} is larger than 1 MiB; is it the right file?")
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"api_key_file {path} cannot be read: {error}") from None
+    keys = [line.strip() for line in lines]
+    keys = [key for key in keys if key and not key.startswith("#")]
+    if not keys:
+        raise ConfigError(f"api_key_file {path} holds no key; write one per line")
+    return keys
+
+
+class AuthMiddleware:
+    """Refuses every request that neither has a valid key nor asks for a public path.
+
+    Keys are compared as SHA-256 digests, in a time that depends on nothing secret.
+    """
+
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...], public_paths: frozenset[bytes]) -> None:
+        self._app = app
+        self._digests = [_digest(key.encode()) for key in keys]
+        self._public_paths = public_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or not self._digests or self._is_allowed(scope):
+            await self._app(scope, receive, send)
+        else:
+            await send_problem(
+                send,
+                Problem(
+                    401,
+                    "This server needs an API key: send it as `Authorization: Bearer KEY`.",
+                    headers={"WWW-Authenticate": "Bearer"},
+                ),
+            )
+
+    def _is_allowed(self, scope: Scope) -> bool:
+        if scope.get("raw_path") in self._public_paths and scope["method"] in {"GET", "HEAD"}:
+            return True
+        # A browser asks whether it may call (CORS) without the key; CORSMiddleware answers that
+        # before it comes here, so that an OPTIONS request here is like any other.
+        values = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(values) != 1:
+            return False
+        scheme, _, key = values[0].partition(b" ")
+        if scheme.lower() != b"bearer":
+            return False
+        given = _digest(key.strip())
+        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
+        return any(matches)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

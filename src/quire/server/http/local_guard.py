@@ -1,0 +1,74 @@
+"""Keeps web pages from using a server that needs no key because only this machine can reach it.
+
+A browser on this machine can reach it too, and runs pages from anywhere. Two of their ways in are
+closed here: requests from another site (they carry `Origin`), and a foreign name that was made to
+point at this machine (it stays in `Host`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from quire.server.http.problems import Problem
+from quire.server.http.responses import send_problem
+
+_LOCAL_NAMES = frozenset({"localhost", "::1"})
+
+
+class LocalGuardMiddleware:
+    """Refuses requests whose `Host` is not a name of this server, or whose `Origin` is another.
+
+    Clients that are no browsers send no `Origin`, and a `Host` that they were told themselves.
+    """
+
+    def __init__(
+        self, app: ASGIApp, allowed_hosts: Iterable[str], allowed_origins: Iterable[str]
+    ) -> None:
+        self._app = app
+        self._allowed_hosts = _LOCAL_NAMES | {name.lower() for name in allowed_hosts}
+        self._allowed_origins = frozenset(allowed_origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        problem = self._problem(scope) if scope["type"] == "http" else None
+        if problem is None:
+            await self._app(scope, receive, send)
+        else:
+            await send_problem(send, problem)
+
+    def _problem(self, scope: Scope) -> Problem | None:
+        fields = {name: value for name, value in scope["headers"] if name in {b"host", b"origin"}}
+        host = fields.get(b"host", b"").decode("latin-1")
+        if host and not self._is_ours(_hostname(f"//{host}")):
+            return Problem(
+                403,
+                f"This server does not go by the name {host[:100]!r}; "
+                "add it with --allowed-hosts, or set an API key.",
+            )
+        origin = fields.get(b"origin", b"").decode("latin-1")
+        if not origin or origin in self._allowed_origins or "*" in self._allowed_origins:
+            return None
+        if origin.partition("://")[2].lower() == host.lower():
+            return None
+        return Problem(
+            403,
+            f"Requests from the web page {origin[:100]!r} are refused; "
+            "allow it with --allowed-origins, or set an API key.",
+        )
+
+    def _is_ours(self, name: str | None) -> bool:
+        return name is not None and (name in self._allowed_hosts or _is_loopback_ip(name))
+
+
+def _hostname(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def _is_loopback_ip(name: str) -> bool:
+    parts = name.split(".")
+    return len(parts) == 4 and parts[0] == "127" and all(part.isdigit() for part in parts)

@@ -1,0 +1,94 @@
+"""The outermost layer: gives every request an id, echoes it, writes the access log line, and
+answers what nothing further in has caught.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from quire.log import get_logger
+from quire.metrics.http_metrics import HttpMetrics
+from quire.server.http.problems import Problem, problem_of
+from quire.server.http.responses import send_problem
+
+logger = get_logger("quire.server.access")
+
+_WELL_FORMED = re.compile(rb"[A-Za-z0-9._~:/+=@,-]+")
+_QUIET_PATHS = frozenset({"/health", "/live", "/ready", "/metrics", "/load", "/quire/live"})
+
+
+class RequestIdMiddleware:
+    """Puts `request_id` into the request's state: the caller's `X-Request-Id` if it sent one,
+    random otherwise. The engine's own ids are made elsewhere: this one is a label only.
+    """
+
+    def __init__(
+        self, app: ASGIApp, max_chars: int, has_access_log: bool, http_metrics: HttpMetrics
+    ) -> None:
+        self._app = app
+        self._http_metrics = http_metrics
+        self._max_chars = max_chars
+        self._has_access_log = has_access_log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
+        is_valid = given is None or self._is_valid(given)
+        request_id = given.decode() if given and is_valid else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [
+                    *message.get("headers", []),
+                    (b"x-request-id", request_id.encode()),
+                ]
+            await send(message)
+
+        begin = time.perf_counter()
+        try:
+            if is_valid:
+                await self._app(scope, receive, send_with_id)
+            else:
+                await send_problem(send_with_id, self._refusal())
+        except Exception as error:
+            if status:
+                raise  # the answer has begun: the connection is cut
+            await send_problem(send_with_id, problem_of(error))
+        finally:
+            seconds = time.perf_counter() - begin
+            self._http_metrics.observe(scope["path"], scope["method"], status, seconds)
+            self._log(scope, status, seconds, request_id)
+
+    def _is_valid(self, value: bytes) -> bool:
+        return len(value) <= self._max_chars and _WELL_FORMED.fullmatch(value) is not None
+
+    def _refusal(self) -> Problem:
+        return Problem(
+            400,
+            f"X-Request-Id must be 1 to {self._max_chars} characters out of letters, digits "
+            "and ._~:/+=@,-",
+            param="X-Request-Id",
+        )
+
+    def _log(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
+        if self._has_access_log and scope["path"] not in _QUIET_PATHS:
+            client = scope.get("client")
+            logger.info(
+                "%s %s %s -> %s in %.3f s (%s)",
+                f"{client[0]}:{client[1]}" if client else "-",
+                scope["method"],
+                scope["path"][:200],
+                status or "gone",
+                seconds,
+                request_id,
+            )

@@ -1,0 +1,30 @@
+"""Answers that are sent without a framework: a problem, or some bytes."""
+
+from __future__ import annotations
+
+from starlette.types import Send
+
+from quire.server.http.problems import Problem
+
+
+async def send_problem(send: Send, problem: Problem) -> None:
+    """Answers with an error body."""
+    headers = [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
+    await send_bytes(send, problem.status, problem.body(), headers)
+
+
+async def send_bytes(
+    send: Send,
+    status: int,
+    body: bytes,
+    headers: list[tuple[bytes, bytes]] | None = None,
+    content_type: bytes = b"application/json",
+) -> None:
+    """Answers with a whole body."""
+    fields = [
+        (b"content-type", content_type),
+        (b"content-length", str(len(body)).encode()),
+        *(headers or []),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,1 @@
+"""From the engine's outputs to reply bodies and stream events."""

@@ -1,0 +1,130 @@
+"""`/v1/chat/completions`: replies and streams, out of a `Generation`'s outputs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from quire.outputs import CompletionOutput, RequestOutput
+from quire.server.replies.chunks import ChunkWriter
+from quire.server.replies.head import ReplyHead
+from quire.server.replies.logprobs import LogprobsWriter, prompt_logprobs
+from quire.server.replies.usage import timings, usage_of
+from quire.server.requests.generation import Generation
+from quire.server.requests.prompts import PreparedPrompt
+from quire.server.schema.chat import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatRequest,
+    ChatResponse,
+    Delta,
+    ReplyMessage,
+)
+from quire.tokenizer import Tokenizer
+
+
+class ChatWriter:
+    """Shapes one chat request's replies, whole or in chunks."""
+
+    def __init__(
+        self,
+        request: ChatRequest,
+        head: ReplyHead,
+        prompt: PreparedPrompt,
+        tokenizer: Tokenizer | None,
+        role: str,
+    ) -> None:
+        self._request = request
+        self._head = head
+        self._prompt = prompt
+        self._role = _role_of_reply(request, role)
+        self._echo = _echo_text(request, self._role)
+        as_ids = request.return_tokens_as_token_ids is True
+        self._logprobs = LogprobsWriter(tokenizer, request.top_logprobs or 0, as_ids)
+
+    def whole(self, final: RequestOutput) -> ChatResponse:
+        """The reply to a request that does not stream."""
+        request = self._request
+        response = self._head.begin(
+            ChatResponse,
+            choices=[self._choice(one) for one in final.outputs],
+            usage=usage_of([final]),
+            prompt_logprobs=prompt_logprobs(final.prompt_logprobs),
+        )
+        if request.return_token_ids:
+            response.prompt_token_ids = self._prompt.token_ids
+        if request.return_prompt_text:
+            response.prompt_text = self._prompt.text
+        if self._head.has_metrics:
+            response.metrics = timings(final.metrics)
+        return response
+
+    async def stream(self, generation: Generation) -> AsyncIterator[bytes]:
+        """The chunks of a streamed reply, those of one step together.
+
+        One for whatever a step brought a choice, be it text or not yet: who counts chunks counts
+        steps, and a token's log-probabilities come with it.
+        """
+        writer = ChunkWriter(ChatChunk, self._head)
+        has_begun = False
+        async for batch in generation.outputs():
+            parts = []
+            for _, output in batch:
+                writer.see(0, output)
+                if not has_begun:
+                    has_begun = True
+                    parts += [self._first_chunk(i, writer) for i in range(self._request.n or 1)]
+                for one in output.outputs:
+                    parts.append(writer.chunk(0, self._chunk_choice(one), len(one.token_ids)))
+            yield b"".join(parts)
+        if last := writer.last():
+            yield last
+
+    @property
+    def _wants_ids(self) -> bool:
+        return self._request.return_token_ids is True
+
+    def _choice(self, one: CompletionOutput) -> ChatChoice:
+        return ChatChoice(
+            index=one.index,
+            message=ReplyMessage(role=self._role, content=self._echo + one.text),
+            logprobs=self._logprobs.chat(one),
+            finish_reason=one.finish_reason,  # type: ignore[arg-type]
+            stop_reason=one.stop_reason,
+            token_ids=list(one.token_ids) if self._wants_ids else None,
+        )
+
+    def _first_chunk(self, index: int, writer: ChunkWriter[ChatChunk]) -> bytes:
+        """The role, and what is told once."""
+        once: dict[str, Any] = {}
+        if self._wants_ids:
+            once["prompt_token_ids"] = self._prompt.token_ids
+        if self._request.return_prompt_text and self._prompt.text is not None:
+            once["prompt_text"] = self._prompt.text
+        delta = Delta(role=self._role, content=self._echo)
+        return writer.chunk(0, ChatChunkChoice(index=index, delta=delta), 0, **once)
+
+    def _chunk_choice(self, one: CompletionOutput) -> ChatChunkChoice:
+        return ChatChunkChoice(
+            index=one.index,
+            delta=Delta(content=one.text),
+            logprobs=self._logprobs.chat(one),
+            finish_reason=one.finish_reason,  # type: ignore[arg-type]
+            stop_reason=one.stop_reason,
+            token_ids=list(one.token_ids) if self._wants_ids else None,
+        )
+
+
+def _role_of_reply(request: ChatRequest, role: str) -> str:
+    """The model's role, or that of a last message which it goes on with."""
+    return role if request.add_generation_prompt is not False else request.messages[-1].role
+
+
+def _echo_text(request: ChatRequest, role: str) -> str:
+    last = request.messages[-1]
+    if not request.echo or last.role != role:
+        return ""
+    if isinstance(last.content, list):
+        return "\n".join(part.text or "" for part in last.content)
+    return last.content or ""

@@ -1,0 +1,166 @@
+"""One HTTP request's generation: admission, hand-over to the engine, and the merged outputs of
+its prompts. Knows nothing of how completions or chats look; both are built on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from quire.errors import RequestError
+from quire.frontend.request_stream import RequestStream
+from quire.outputs import RequestOutput
+from quire.params import SamplingParams
+from quire.server.context import ServerContext
+from quire.server.http.problems import HttpError, unavailable
+from quire.server.requests.prompts import PreparedPrompt
+from quire.server.requests.sampling import check_room
+
+TIMEOUT_HEADER = "x-request-timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When a request's time is up."""
+
+    seconds: float
+    at: float
+    """On the event loop's clock."""
+
+    def left_s(self) -> float:
+        """Seconds that remain; not negative."""
+        return max(0.0, self.at - asyncio.get_running_loop().time())
+
+    def error(self) -> HttpError:
+        """What the caller is told."""
+        return HttpError(
+            unavailable(f"The request was not finished within its deadline of {self.seconds:g} s.")
+        )
+
+
+def deadline_of(request: Request, longest_s: float) -> Deadline:
+    """The server's deadline, or an earlier one from the caller. Raises RequestError."""
+    seconds, given = longest_s, request.headers.get(TIMEOUT_HEADER)
+    if given is not None:
+        try:
+            asked = float(given)
+        except ValueError:
+            asked = math.nan
+        if not asked > 0:
+            raise RequestError(
+                f"X-Request-Timeout must be a positive number of seconds, got {given[:50]!r}",
+                parameter="X-Request-Timeout",
+            )
+        seconds = min(seconds, asked)
+    return Deadline(seconds, asyncio.get_running_loop().time() + seconds)
+
+
+class Generation:
+    """The engine's work for one HTTP request: one stream for each of its prompts.
+
+    Invariant: once `close` has run, which happens however the request ends, the engine holds
+    nothing of it beyond the next step.
+    """
+
+    def __init__(self, context: ServerContext, deadline: Deadline) -> None:
+        self._context = context
+        self._deadline = deadline
+        self._news = asyncio.Event()
+        self._streams: list[RequestStream] = []
+        self._is_closed = False
+        self._is_late = False
+        self._timer = asyncio.get_running_loop().call_at(deadline.at, self._on_deadline)
+
+    @classmethod
+    async def start(
+        cls,
+        context: ServerContext,
+        prompts: Sequence[PreparedPrompt],
+        params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int,
+        deadline: Deadline,
+        trace_headers: Mapping[str, str] | None = None,
+    ) -> Generation:
+        """Admits all prompts or none. Raises RequestError, CapacityError, EngineDeadError."""
+        engine = context.live_engine()
+        try:
+            await asyncio.wait_for(engine.wait_until_resumed(), deadline.left_s())
+        except asyncio.TimeoutError:
+            raise deadline.error() from None
+        max_model_len = context.config.model.max_model_len
+        for prompt in prompts:
+            check_room(params, len(prompt.token_ids), max_model_len)
+        inputs = [
+            engine.input_processor.process(
+                f"{request_id}-{index}",
+                prompt.for_engine(),
+                params,
+                priority=priority,
+                trace_headers=trace_headers,
+            )
+            for index, prompt in enumerate(prompts)
+        ]
+        num_requests = sum(len(one.core_requests) for one in inputs)
+        num_tokens = sum(len(core.prompt_token_ids) for one in inputs for core in one.core_requests)
+        engine.check_admission(num_requests, num_tokens)
+        generation = cls(context, deadline)
+        context.num_generating += 1
+        try:
+            for one in inputs:
+                generation._streams.append(engine.submit(one, generation._news))
+        except BaseException:
+            generation.close()
+            raise
+        return generation
+
+    async def outputs(self) -> AsyncIterator[list[tuple[int, RequestOutput]]]:
+        """What has come since the last time, by index of the prompt, until all is done or the
+        generation is closed. Raises what ended it otherwise."""
+        open_streams = dict(enumerate(self._streams))
+        while open_streams and not self._is_closed:
+            batch = []
+            for index, stream in list(open_streams.items()):
+                is_done = stream.is_done
+                output = stream.take()
+                if output is not None:
+                    batch.append((index, output))
+                if is_done:
+                    del open_streams[index]
+            if batch:
+                yield batch
+            elif open_streams:
+                await self._wait_for_news()
+
+    async def final_outputs(self) -> list[RequestOutput]:
+        """The last output of each prompt, in order."""
+        finals: dict[int, RequestOutput] = {}
+        async for batch in self.outputs():
+            finals.update(batch)
+        return [finals[index] for index in sorted(finals)]
+
+    def close(self) -> None:
+        """Frees everything now. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._timer.cancel()
+            self._context.num_generating -= 1
+            for stream in self._streams:
+                stream.close()
+            self._news.set()
+
+    async def _wait_for_news(self) -> None:
+        if not self._is_late:
+            self._news.clear()
+            await self._news.wait()
+        if self._is_late and not self._is_closed:
+            raise self._deadline.error()
+
+    def _on_deadline(self) -> None:
+        self._is_late = True
+        self._news.set()

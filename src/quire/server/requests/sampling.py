@@ -1,0 +1,132 @@
+"""From the fields of a request to `SamplingParams`: defaults, the server's own bounds, limits.
+
+What the fields mean, and which values are valid, is `SamplingParams`' business; here is only
+what differs between the two faces, and what one caller may ask of a server that others share.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.errors import RequestError
+from quire.params import RequestOutputKind, SamplingParams
+from quire.server.args import ServerArgs
+from quire.server.requests.refusals import PASSED_TO_SAMPLING_PARAMS
+from quire.server.schema.chat import ChatRequest
+from quire.server.schema.common import GenerationFields
+from quire.server.schema.completion import CompletionRequest
+
+_SAME_NAME = (
+    "n", "seed", "temperature", "top_p", "top_k", "min_p", "min_tokens", "stop",
+    "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens",
+    "spaces_between_special_tokens", "stream_interval", *PASSED_TO_SAMPLING_PARAMS,
+)  # fmt: skip
+
+
+def sampling_params(
+    request: CompletionRequest | ChatRequest, defaults: dict[str, Any], args: ServerArgs
+) -> SamplingParams:
+    """The parameters that a request asks for, over the model's `defaults`.
+
+    Raises RequestError for what is invalid, not supported yet, or beyond the server's bounds.
+    """
+    check_bounds(request, args)
+    values = {name: getattr(request, name) for name in _SAME_NAME}
+    values = {name: value for name, value in values.items() if value is not None}
+    values = {**{k: v for k, v in defaults.items() if k != "max_tokens"}, **values}
+    values["max_tokens"] = _max_tokens(request, defaults)
+    values["logprobs"] = _num_logprobs(request)
+    values["prompt_logprobs"] = _num_prompt_logprobs(request)
+    values["output_kind"] = (
+        RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
+    )
+    values["skip_clone"] = True
+    return SamplingParams.from_optional(**values)
+
+
+def check_bounds(request: GenerationFields, args: ServerArgs) -> None:
+    """Raises RequestError where one request asks for more than this server grants any."""
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    longest = max((len(text) for text in stops), default=0)
+    _at_most("n", request.n or 1, args.max_n, "max_n")
+    _at_most("stop", len(stops), args.max_stop_strings, "max_stop_strings", "strings")
+    _at_most("stop", longest, args.max_stop_string_chars, "max_stop_string_chars", "characters")
+    count = len(request.stop_token_ids or [])
+    _at_most("stop_token_ids", count, args.max_stop_token_ids, "max_stop_token_ids", "ids")
+
+
+def check_room(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> None:
+    """Raises RequestError if prompt and reply cannot both fit: nothing is cut short silently."""
+    wanted = params.max_tokens
+    if wanted is not None and num_prompt_tokens < max_model_len < num_prompt_tokens + wanted:
+        raise RequestError(
+            f"This model's maximum context length is {max_model_len} tokens. However, you "
+            f"requested {num_prompt_tokens + wanted} tokens ({num_prompt_tokens} in the prompt, "
+            f"{wanted} in the completion); max_tokens can be at most "
+            f"{max_model_len - num_prompt_tokens}.",
+            parameter="max_tokens",
+            value=wanted,
+        )
+
+
+def is_echo_alone(request: CompletionRequest | ChatRequest) -> bool:
+    """Whether the prompt itself is all that is to be shown; as in vLLM a token is generated, and
+    counted, for it."""
+    is_completion = isinstance(request, CompletionRequest)
+    return is_completion and request.echo is True and request.max_tokens == 0
+
+
+def _at_most(name: str, value: int, limit: int, option: str, unit: str = "") -> None:
+    if value > limit:
+        what = f"{value} {unit}".strip()
+        raise RequestError(
+            f"{name}: {what} is more than this server allows ({option} {limit}).",
+            parameter=name,
+            value=value,
+        )
+
+
+def _max_tokens(request: CompletionRequest | ChatRequest, defaults: dict[str, Any]) -> int | None:
+    """The limit of the reply; None: whatever the context has room for."""
+    if is_echo_alone(request):
+        return 1  # the least that the engine generates
+    wanted = request.max_tokens
+    if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
+        wanted = request.max_completion_tokens
+    return defaults.get("max_tokens") if wanted is None else wanted
+
+
+def _num_logprobs(request: CompletionRequest | ChatRequest) -> int | None:
+    if isinstance(request, CompletionRequest):
+        if request.logprobs is not None and request.logprobs < 0:
+            raise RequestError(
+                "`logprobs` must be a positive value.", parameter="logprobs", value=request.logprobs
+            )
+        return request.logprobs
+    top = request.top_logprobs
+    if top is not None and top < 0:
+        raise RequestError(
+            "`top_logprobs` must be a positive value.", parameter="top_logprobs", value=top
+        )
+    if top and not request.logprobs:
+        raise RequestError(
+            "when using `top_logprobs`, `logprobs` must be set to true.", parameter="top_logprobs"
+        )
+    return (top or 0) if request.logprobs else None
+
+
+def _num_prompt_logprobs(request: CompletionRequest | ChatRequest) -> int | None:
+    wanted = request.prompt_logprobs
+    if wanted is not None and wanted < -1:
+        raise RequestError(
+            "`prompt_logprobs` must be a positive value or -1.",
+            parameter="prompt_logprobs",
+            value=wanted,
+        )
+    if wanted and request.stream:
+        raise RequestError(
+            "`prompt_logprobs` are not available when `stream=True`.", parameter="prompt_logprobs"
+        )
+    if wanted is None and isinstance(request, CompletionRequest) and request.echo:
+        return request.logprobs  # of the echoed prompt, beside those of what follows
+    return wanted

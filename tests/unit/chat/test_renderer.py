@@ -1,0 +1,248 @@
+"""`ChatRenderer` against transformers' apply_chat_template, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_templates import (
+    FEATURES_STYLE,
+    LLAMA3_STYLE,
+    MACRO_STYLE,
+    MISTRAL_STYLE,
+    PARTS_STYLE,
+    QWEN3_STYLE,
+)
+from trained_tokenizers import byte_level
+from transformers import PreTrainedTokenizerFast
+
+from quire.chat.renderer import ChatRenderer, read_chat_template
+from quire.errors import CheckpointError, ConfigError, RequestError
+
+ROLES = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
+TEMPLATES = {
+    "llama3": LLAMA3_STYLE,
+    "qwen3": QWEN3_STYLE,
+    "mistral": MISTRAL_STYLE,
+    "features": FEATURES_STYLE,
+}
+
+HELLO = {"role": "user", "content": ' Hello, "world" & <all>\n你好 '}
+ANSWER = {"role": "assistant", "content": "Hi. "}
+SYSTEM = {"role": "system", "content": "Be brief."}
+THOUGHT = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nYes.", "name": None}
+REASONED = {"role": "assistant", "content": "Yes.", "reasoning": "because"}
+CALL = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": "ü<"}}}
+    ],
+}
+RESULT = {"role": "tool", "content": "3"}
+TOOLS = [
+    {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "é": []}}}
+]
+
+CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
+    "one": [HELLO],
+    "answered": [HELLO, ANSWER],
+    "system": [SYSTEM, HELLO],
+    "long": [HELLO, ANSWER, HELLO, ANSWER, HELLO],
+    "thought": [HELLO, THOUGHT, HELLO, THOUGHT],
+    "reasoned": [HELLO, REASONED],
+    "tools": [SYSTEM, HELLO, CALL, RESULT],
+}
+
+
+@pytest.fixture(scope="module")
+def theirs() -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(tokenizer_object=byte_level(), **ROLES)
+
+
+@pytest.mark.parametrize("template", sorted(TEMPLATES))
+@pytest.mark.parametrize("conversation", sorted(CONVERSATIONS))
+@pytest.mark.parametrize("with_tools", [True, False])
+@pytest.mark.parametrize("prompted", [True, False])
+def test_renders_as_transformers(
+    theirs: PreTrainedTokenizerFast,
+    template: str,
+    conversation: str,
+    with_tools: bool,
+    prompted: bool,
+) -> None:
+    messages = CONVERSATIONS[conversation]
+    tools = TOOLS if with_tools else None
+    renderer = ChatRenderer({"default": TEMPLATES[template]}, ROLES)
+
+    def ours() -> str:
+        return renderer.render(
+            messages, tools=tools, add_generation_prompt=prompted, enable_thinking=False
+        )
+
+    try:
+        expected = theirs.apply_chat_template(
+            messages,
+            tools=tools,
+            chat_template=TEMPLATES[template],
+            add_generation_prompt=prompted,
+            enable_thinking=False,
+            tokenize=False,
+        )
+    except Exception as error:
+        with pytest.raises(RequestError, match=str(error)):
+            ours()
+    else:
+        assert ours() == expected
+
+
+@pytest.mark.parametrize("template", ["llama3", "qwen3", "mistral"])
+def test_continues_the_final_message_as_transformers(
+    theirs: PreTrainedTokenizerFast, template: str
+) -> None:
+    for messages in ([HELLO, ANSWER], [HELLO, {"role": "assistant", "content": "It is"}]):
+        expected = theirs.apply_chat_template(
+            messages,
+            chat_template=TEMPLATES[template],
+            continue_final_message=True,
+            tokenize=False,
+        )
+        renderer = ChatRenderer({"default": TEMPLATES[template]}, ROLES)
+        rendered = renderer.render(
+            messages, add_generation_prompt=False, continue_final_message=True
+        )
+        assert rendered == expected
+
+
+def test_the_templates_own_words_reach_the_user() -> None:
+    renderer = ChatRenderer({"default": MISTRAL_STYLE}, ROLES)
+    with pytest.raises(RequestError) as caught:
+        renderer.render([ANSWER, HELLO])
+    assert str(caught.value) == (
+        "Conversation roles must alternate user/assistant/user/assistant/..."
+    )
+
+
+def test_content_parts_are_joined_or_kept() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}, "c"]
+    messages = [{"role": "user", "content": parts}]
+    as_text = ChatRenderer({"default": MISTRAL_STYLE}, ROLES)
+    assert as_text.content_format() == "string"
+    assert as_text.render(messages) == "<|begin|>[INST] a\nb\nc [/INST]"
+    for source in (PARTS_STYLE, MACRO_STYLE):
+        as_parts = ChatRenderer({"default": source}, ROLES)
+        assert as_parts.content_format() == "openai"
+        assert "abc" in as_parts.render(messages).replace("\n", "")
+        assert "abc" in as_parts.render([{"role": "user", "content": "abc"}])
+    forced = ChatRenderer({"default": PARTS_STYLE}, ROLES, "string")
+    with pytest.raises(RequestError, match=r"UndefinedError|has no attribute"):
+        forced.render(messages)
+
+
+@pytest.mark.parametrize("template", [LLAMA3_STYLE, QWEN3_STYLE, MISTRAL_STYLE])
+def test_templates_that_print_content_want_text(template: str) -> None:
+    assert ChatRenderer({"default": template}, ROLES).content_format() == "string"
+
+
+def test_arguments_of_tool_calls_may_be_json_text() -> None:
+    renderer = ChatRenderer({"default": QWEN3_STYLE}, ROLES)
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": None}}]}
+    assert '"arguments": {}}' in renderer.render([HELLO, call])
+    call["tool_calls"] = [{"function": {"name": "f", "arguments": '{"x": 1}'}}]
+    assert '"arguments": {"x": 1}}' in renderer.render([HELLO, call])
+    call["tool_calls"] = [{"function": {"name": "f", "arguments": "{x"}}]
+    with pytest.raises(RequestError, match="arguments that are no JSON"):
+        renderer.render([HELLO, call])
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], "at least one message"),
+        (["hi"], "has no role"),
+        ([{"content": "x"}], "has no role"),
+        ([{"role": "user", "content": 5}], "neither a string nor a list"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+            "a part of type 'image_url'; this is a text model",
+        ),
+        ([{"role": "user", "content": [{"type": "text"}]}], "a text part without text"),
+        ([{"role": "user", "content": [{}]}], "a part of type None"),
+        ([{"role": "user", "content": "x", "extra": object()}], "no JSON value"),
+        ([{"role": "user", "content": "x", "tool_calls": 5}], "tool_calls is no list"),
+    ],
+)
+def test_bad_messages_are_named(messages: list[Any], message: str) -> None:
+    renderer = ChatRenderer({"default": QWEN3_STYLE}, ROLES)
+    with pytest.raises(RequestError, match=message) as caught:
+        renderer.render(messages)
+    assert caught.value.parameter == "messages"
+
+
+def test_messages_are_not_changed() -> None:
+    messages = [{"role": "user", "content": [{"type": "text", "text": "a"}]}, dict(ANSWER)]
+    before = json.dumps(messages)
+    renderer = ChatRenderer({"default": MISTRAL_STYLE}, ROLES)
+    renderer.render(messages, add_generation_prompt=False, continue_final_message=True)
+    assert json.dumps(messages) == before
+
+
+def test_conflicting_and_reserved_arguments_are_refused() -> None:
+    renderer = ChatRenderer({"default": QWEN3_STYLE}, ROLES)
+    with pytest.raises(RequestError, match="Cannot set both"):
+        renderer.render([HELLO], add_generation_prompt=True, continue_final_message=True)
+    with pytest.raises(RequestError, match="must not hold 'tokenize'"):
+        renderer.render([HELLO], tokenize=True)
+
+
+def test_without_a_template_the_error_says_what_to_do() -> None:
+    with pytest.raises(RequestError, match="no chat template: give one"):
+        ChatRenderer({}, ROLES).render([HELLO])
+    with pytest.raises(RequestError, match="name one of: rag, tool_use"):
+        ChatRenderer({"rag": "a", "tool_use": "b"}, ROLES).render([HELLO])
+
+
+def test_named_templates(tmp_path: Path) -> None:
+    held = [
+        {"name": "default", "template": "plain"},
+        {"name": "tool_use", "template": "with tools"},
+    ]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": held}))
+    renderer = ChatRenderer.from_directory(tmp_path, ROLES)
+    assert renderer.render([HELLO]) == "plain"
+    assert renderer.render([HELLO], tools=TOOLS) == "with tools"
+    assert renderer.render([HELLO], chat_template="tool_use") == "with tools"
+    assert renderer.render([HELLO], chat_template="{{ messages|length }}") == "1"
+
+
+def test_files_of_their_own_count_first(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "json"}')
+    assert ChatRenderer.from_directory(tmp_path, ROLES).render([HELLO]) == "json"
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "config"}')
+    assert ChatRenderer.from_directory(tmp_path, ROLES).render([HELLO]) == "config"
+    (tmp_path / "chat_template.jinja").write_text("jinja")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
+    renderer = ChatRenderer.from_directory(tmp_path, ROLES)
+    assert renderer.templates == {"default": "jinja", "tool_use": "tools"}
+    given = ChatRenderer.from_directory(tmp_path, ROLES, chat_template="{{ 'own' }}")
+    assert given.render([HELLO]) == "own"
+
+
+def test_the_chat_template_option(tmp_path: Path) -> None:
+    (tmp_path / "t.jinja").write_text("from file")
+    assert read_chat_template(str(tmp_path / "t.jinja")) == "from file"
+    assert read_chat_template("{{ messages }}") == "{{ messages }}"
+    with pytest.raises(ConfigError, match="neither a file nor a Jinja template"):
+        read_chat_template("missing.jinja")
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": 5}')
+    with pytest.raises(CheckpointError, match="neither a text nor texts by name"):
+        ChatRenderer.from_directory(tmp_path, ROLES)
+
+
+def test_variables_reach_the_template() -> None:
+    renderer = ChatRenderer({"default": "{{ bos_token }}{{ x }}{{ documents[0].title }}"}, ROLES)
+    assert renderer.render([HELLO], documents=[{"title": "T"}], x=[1]) == "<|begin|>[1]T"
+    assert renderer.render([HELLO], documents=[{}], bos_token="B") == "B"

@@ -1,0 +1,129 @@
+"""Reading a checkpoint's JSON files: bounded, exact, and with vLLM's view of the defaults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.config import model_files as checkpoint
+from quire.config.model_files import (
+    default_sampling_params,
+    eos_token_ids,
+    read_config,
+    read_generation_config,
+    read_json_object,
+    read_optional_json_object,
+)
+from quire.errors import CheckpointError, ModelNotFoundError
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"[1]", "expected a JSON object, found list"),
+        (b"null", "expected a JSON object, found NoneType"),
+        (b'{"a": 1, "b": {"c": 1, "c": 2}}', "key 'c' is given twice"),
+        (b'{"a": "\xff"}', "not UTF-8"),
+        (b'{"a":' * 100_000, "nested too deeply|not valid JSON"),
+        (b'{"a": ' + b"9" * 50_000 + b"}", "not valid JSON"),
+    ],
+)
+def test_bad_json_is_named(tmp_path: Path, raw: bytes, message: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(raw)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        read_config(tmp_path)
+    assert str(path) in str(caught.value)
+
+
+def test_the_size_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"a": "x" * 100}))
+    with pytest.raises(CheckpointError, match="larger than the 50 B allowed"):
+        read_json_object(path, max_bytes=50)
+    assert checkpoint.MAX_CONFIG_BYTES >= 1 << 20
+    assert read_json_object(path)["a"] == "x" * 100
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"holds no config\.json"):
+        read_config(tmp_path)
+    assert read_optional_json_object(tmp_path / "none.json") == {}
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_json_object(tmp_path / "none.json")
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(ModelNotFoundError):
+        read_config(tmp_path)
+
+
+def test_a_byte_order_mark_is_no_matter(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(b'\xef\xbb\xbf{"a": 1}')
+    assert read_config(tmp_path) == {"a": 1}
+
+
+def test_overrides_are_merged_key_by_key(tmp_path: Path) -> None:
+    held = {"a": 1, "rope_scaling": {"type": "yarn", "factor": 2.0}, "list": [1, 2]}
+    (tmp_path / "config.json").write_text(json.dumps(held))
+    overrides = {"b": 2, "rope_scaling": {"factor": 4.0}, "list": [3]}
+    assert read_config(tmp_path, overrides) == {
+        "a": 1,
+        "b": 2,
+        "rope_scaling": {"type": "yarn", "factor": 4.0},
+        "list": [3],
+    }
+    assert read_config(tmp_path) == held
+
+
+def test_sampling_defaults_as_vllm_applies_them(tmp_path: Path) -> None:
+    held = {
+        "do_sample": True,
+        "temperature": 0.6,
+        "top_k": 20,
+        "top_p": 0.95,
+        "min_p": None,
+        "repetition_penalty": 1.05,
+        "max_new_tokens": 2048,
+        "eos_token_id": [151645, 151643],
+        "transformers_version": "4.51.0",
+    }
+    (tmp_path / "generation_config.json").write_text(json.dumps(held))
+    config = read_generation_config(tmp_path, {"temperature": 9.0})
+    assert default_sampling_params(config) == {
+        "temperature": 0.6,
+        "top_k": 20,
+        "top_p": 0.95,
+        "repetition_penalty": 1.05,
+        "max_tokens": 2048,
+    }
+    assert eos_token_ids(config, {"eos_token_id": 7}) == (151645, 151643, 7)
+
+
+def test_old_checkpoints_keep_the_defaults_in_config_json(tmp_path: Path) -> None:
+    config = {"temperature": 0.7, "eos_token_id": 2, "hidden_size": 8, "top_p": None}
+    assert read_generation_config(tmp_path, config) == {"temperature": 0.7, "eos_token_id": 2}
+
+
+@pytest.mark.parametrize("value", ["hot", True, [0.5], {}])
+def test_a_default_that_is_no_number_is_refused(value: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"temperature is .*, not a number"):
+        default_sampling_params({"temperature": value})
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [(None, ()), (0, (0,)), ([], ()), ([3, 3, 2], (3, 2)), ([None, 5], (5,))],
+)
+def test_end_tokens(held: Any, expected: tuple[int, ...]) -> None:
+    assert eos_token_ids({"eos_token_id": held}) == expected
+    assert eos_token_ids({}) == ()
+
+
+@pytest.mark.parametrize("held", ["2", -1, 2.0, True, [[1]], {"id": 1}])
+def test_end_tokens_that_are_no_ids(held: Any) -> None:
+    with pytest.raises(CheckpointError, match="not a token id"):
+        eos_token_ids({"eos_token_id": held})

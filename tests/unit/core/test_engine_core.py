@@ -1,0 +1,118 @@
+"""EngineCore: a failing step harms its own requests only, and broken books are not hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from quire.backends.base import MemoryReport
+from quire.config.records import EngineConfig
+from quire.core.engine_core import EngineCore
+from quire.errors import BackendError, IntegrityError
+from quire.executor import Executor
+from quire.params import SamplingParams
+from quire.protocol import EngineCoreRequest, SchedulePlan, StepResult
+
+
+class CountingExecutor(Executor):
+    """Samples 65 once a prompt is done; fails when told to."""
+
+    def __init__(self) -> None:
+        self.fails = False
+        self.is_shut_down = False
+        self.left: dict[str, int] = {}
+
+    def execute(self, plan: SchedulePlan) -> StepResult:
+        for new in plan.started.values():
+            self.left[new.request_id] = len(new.token_ids) - new.num_computed_tokens
+        if self.fails:
+            raise BackendError("out of memory")
+        sampled = []
+        for name, count in zip(plan.request_ids, plan.num_scheduled_tokens, strict=True):
+            self.left[name] -= count
+            sampled.append([] if self.left[name] else [65])
+            self.left[name] += 1 if not self.left[name] else 0
+        return StepResult(sampled_token_ids=sampled)
+
+    def memory(self) -> list[MemoryReport]:
+        return []
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+
+
+def request(name: str, max_tokens: int = 3) -> EngineCoreRequest:
+    return EngineCoreRequest(
+        request_id=name,
+        prompt_token_ids=[1, 2, 3],
+        sampling_params=SamplingParams(max_tokens=max_tokens, seed=1),
+        arrival_time=0.0,
+    )
+
+
+@pytest.fixture
+def executor() -> CountingExecutor:
+    return CountingExecutor()
+
+
+@pytest.fixture
+def core(make_config: Callable[..., EngineConfig], executor: CountingExecutor) -> EngineCore:
+    return EngineCore(make_config(max_num_seqs=2), executor)
+
+
+def test_steps_until_done(core: EngineCore) -> None:
+    core.add_request(request("a"))
+    core.add_request(request("b", max_tokens=1))
+    outputs = [one for _ in range(3) for one in core.step().outputs]
+    assert [(one.request_id, one.finish_reason) for one in outputs] == [
+        ("a", None), ("b", "length"), ("a", None), ("a", "length"),
+    ]  # fmt: skip
+    assert not core.has_unfinished_requests()
+
+
+def test_a_failing_step_ends_its_requests_and_no_others(
+    core: EngineCore, executor: CountingExecutor
+) -> None:
+    for name in "abc":
+        core.add_request(request(name))
+    executor.fails = True
+    failed = core.step().outputs
+    assert [(one.request_id, one.finish_reason) for one in failed] == [
+        ("a", "error"), ("b", "error"),
+    ]  # fmt: skip
+    assert failed[0].error == "the step failed: out of memory"
+    executor.fails = False
+    reasons = [one.finish_reason for _ in range(3) for one in core.step().outputs]
+    assert reasons == [None, None, "length"]
+    assert core.block_map()["used"] == 0
+
+
+def test_a_programming_error_is_not_swallowed(
+    core: EngineCore, executor: CountingExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(plan: SchedulePlan) -> StepResult:
+        raise ZeroDivisionError(str(plan))
+
+    monkeypatch.setattr(executor, "execute", broken)
+    core.add_request(request("a"))
+    with pytest.raises(ZeroDivisionError):
+        core.step()
+
+
+def test_leaked_blocks_are_noticed_when_idle(core: EngineCore) -> None:
+    core.add_request(request("a", max_tokens=1))
+    core.scheduler.kv.allocate_slots(core.scheduler.kv.open(), [1], 1)
+    with pytest.raises(IntegrityError, match="still held"):
+        core.step()
+
+
+def test_abort_reset_and_shutdown(core: EngineCore, executor: CountingExecutor) -> None:
+    core.add_request(request("a"))
+    core.step()
+    assert core.reset_prefix_cache() is False
+    core.abort_requests(["a", "never"])
+    assert not core.has_unfinished_requests()
+    assert core.reset_prefix_cache() is True
+    core.shutdown()
+    assert executor.is_shut_down

@@ -1,0 +1,156 @@
+"""Who is let in: bursts, lasting overloads, and bounds that a user chose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.config import SchedulerConfig
+from quire.frontend.admission import AdmissionControl, QueueFullError
+
+
+class Door:
+    """An admission control, and a clock of the event loop's work."""
+
+    def __init__(self, **options: Any) -> None:
+        config = {"max_num_seqs": 8, "max_num_queued_reqs": 32, "queue_may_stand": False}
+        self.work_s = 0.0
+        self.control = AdmissionControl(
+            SchedulerConfig(max_num_batched_tokens=64, **{**config, **options}),
+            work_clock=lambda: self.work_s,
+        )
+        self.open: list[str] = []
+        self.now = 0.0
+        self._count = 0
+
+    def come(self, count: int = 1, num_tokens: int = 1) -> bool:
+        """`count` requests at once, as of one client; whether they are let in."""
+        self.work_s += 0.001
+        try:
+            self.control.check(count, num_tokens)
+        except QueueFullError:
+            return False
+        for _ in range(count):
+            self._count += 1
+            self.open.append(str(self._count))
+            self.control.admit(self.open[-1], num_tokens, now=self.now)
+        return True
+
+    def step(self, seconds: float, num_first: int) -> None:
+        """A step, in which the longest waiting get their first tokens and leave with them."""
+        self.now += seconds
+        first = self.open[:num_first]
+        self.control.on_step(first, self.now)
+        self.leave(len(first))
+
+    def leave(self, count: int) -> None:
+        for _ in range(count):
+            self.control.on_end(self.open.pop(0), now=self.now)
+
+
+def test_a_burst_upon_a_calm_server_fills_the_queue() -> None:
+    door = Door()
+    assert [door.come() for _ in range(50)] == [True] * 40 + [False] * 10
+
+
+def test_a_lasting_overload_keeps_the_wait_short() -> None:
+    """Ten are served a second, fifty come: no more are let in than can run."""
+    door = Door()
+    while door.come():
+        pass
+    door.work_s += 1
+    for _ in range(35):
+        door.step(0.1, 1)
+    lengths = []
+    for _ in range(200):
+        for _ in range(5):
+            door.come()
+        door.step(0.1, 1)
+        lengths.append(len(door.open))
+    assert set(lengths[100:]) == {7}  # one has left, and its place is taken at once
+
+
+def test_as_many_as_can_run_are_never_refused() -> None:
+    """However slow the model is."""
+    door = Door()
+    assert [door.come() for _ in range(8)] == [True] * 8
+    door.work_s += 1
+    for _ in range(10):
+        door.step(60.0, 1)
+        assert door.come()
+
+
+def test_long_replies_make_a_long_wait_fair() -> None:
+    door = Door()
+    for _ in range(100):  # replies of a minute, one first token a second
+        assert door.come()
+        door.now += 1
+        door.control.on_step([door.open[0]], door.now)
+        door.now += 60
+        door.leave(1)
+    while door.come():
+        pass
+    door.work_s += 1
+    door.step(0.1, 1)
+    door.step(0.1, 1)
+    assert door.come()  # behind 38 others, at ten a second
+    for _ in range(40):
+        door.step(1.0, 1)
+        door.come()
+    assert 8 <= len(door.open) <= 9  # at one a second, that is too far behind
+
+
+def test_a_calm_moment_makes_room_for_the_next_burst() -> None:
+    door = Door()
+    while door.come():
+        pass
+    door.work_s += 1
+    for _ in range(5):
+        door.step(1.0, 1)
+    assert not door.come()
+    door.leave(34)
+    assert door.come()  # the server has one request of eight: calm
+    assert [door.come() for _ in range(40)].count(True) == 38
+
+
+def test_a_chosen_bound_holds_always_and_for_ever() -> None:
+    door = Door(queue_may_stand=True, max_num_queued_reqs=4)
+    assert [door.come() for _ in range(15)] == [True] * 12 + [False] * 3
+    door.work_s += 100
+    for _ in range(20):
+        door.leave(1)
+        assert door.come()
+        assert not door.come()
+
+
+def test_an_idle_server_takes_any_single_request_within_the_bounds() -> None:
+    door = Door()
+    for _ in range(3):
+        assert not door.come(count=41)
+        assert door.come(count=40)
+        assert not door.come()
+        door.step(60.0, 40)
+        door.work_s += 1
+
+
+def test_prompt_tokens_are_bounded() -> None:
+    door = Door(max_num_queued_tokens=100)
+    assert door.come(num_tokens=500)
+    assert not door.come(num_tokens=1)
+    door.control.on_step([door.open[0]], 1.0)
+    assert door.come(num_tokens=60)
+    assert door.come(num_tokens=40)
+    assert not door.come(num_tokens=1)
+
+
+def test_a_refusal_names_the_option() -> None:
+    door = Door(queue_may_stand=True, max_num_queued_reqs=1)
+    while door.come():
+        pass
+    with pytest.raises(QueueFullError, match=r"1 requests are waiting \(max_num_queued_reqs 1\)"):
+        door.control.check(1, 1)
+    with pytest.raises(QueueFullError) as refused:
+        door.control.check(1, 1)
+    assert 1 <= refused.value.retry_after_s <= 30
+    assert refused.value.reason == "max_num_queued_reqs"

@@ -1,0 +1,168 @@
+"""InputProcessor: every way a request can be wrong, and what a right one becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quire.config.records import EngineConfig
+from quire.errors import RequestError
+from quire.frontend.input_processor import InputProcessor
+from quire.params import SamplingParams
+from quire.tokenizer import Tokenizer
+
+MakeConfig = Callable[..., EngineConfig]
+
+
+@pytest.fixture
+def processor(make_config: MakeConfig, tokenizer: Tokenizer) -> InputProcessor:
+    return InputProcessor(make_config(), tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("", "The decoder prompt cannot be empty"),
+        ([], "The decoder prompt cannot be empty"),
+        ({"prompt_token_ids": []}, "The decoder prompt cannot be empty"),
+        ([1] * 65, "(length 65) is longer than the maximum model length of 64. Make sure that"),
+        (
+            [1] * 64,
+            "(length 64) plus the number of requested output tokens (at least 1) is longer than "
+            "the maximum model length of 64.",
+        ),
+        ("x" * 100, "(length 100) is longer than"),
+        ([1, 288], "Token id 288 is out of vocabulary: ids are from 0 to 287"),
+        ([1, -1, 500], "Token id -1 is out of vocabulary"),
+        ([1, 2.0], "token ids must be integers, got 2.0"),
+        ([1, True], "token ids must be integers, got True"),
+        ([1, "a"], "token ids must be integers, got 'a'"),
+        (5, "a prompt must be a text or a list of token ids, got int"),
+        (b"abc", "got bytes"),
+        (None, "got NoneType"),
+        ({}, "a prompt must hold prompt or prompt_token_ids"),
+        ({"prompt": 5}, "prompt must be a text, got int"),
+        ({"prompt": "a", "multi_modal_data": {}}, "a prompt cannot hold multi_modal_data"),
+        ({"prompt": "a", "cache_salt": ""}, "'cache_salt' must be a non-empty string"),
+        ({"prompt": "a", "cache_salt": 5}, "'cache_salt' must be a non-empty string"),
+        ("a\ud800b", "the prompt is not valid Unicode"),
+    ],
+)
+def test_a_bad_prompt_is_refused(processor: InputProcessor, prompt: Any, message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        processor.process("r", prompt, SamplingParams())
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (
+            SamplingParams(logprobs=21),
+            "Requested sample logprobs of 21, which is greater than max allowed: 20",
+        ),
+        (SamplingParams(logprobs=-1), "logprobs of 288, which is greater than max allowed: 20"),
+        (
+            SamplingParams(stop_token_ids=[5, 288]),
+            "token_id(s) [288] in stop_token_ids contain out-of-vocab token ids. "
+            "Vocabulary size: 288",
+        ),
+        (SamplingParams(max_tokens=None, min_tokens=63), "or equal to max_tokens=62, got 63."),
+    ],
+)
+def test_params_that_do_not_fit_the_model_are_refused(
+    processor: InputProcessor, params: SamplingParams, message: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        processor.process("r", [1, 2], params)
+    assert message in str(caught.value)
+
+
+def test_a_field_assigned_after_construction_is_checked(processor: InputProcessor) -> None:
+    params = SamplingParams()
+    params.max_tokens = 0
+    with pytest.raises(RequestError, match="max_tokens must be at least 1, got 0"):
+        processor.process("r", [1], params)
+    with pytest.raises(TypeError, match="params must be SamplingParams, but got dict"):
+        processor.process("r", [1], {})  # type: ignore[arg-type]
+
+
+def test_text_needs_a_tokenizer(make_config: MakeConfig) -> None:
+    processor = InputProcessor(make_config(), None)
+    with pytest.raises(RequestError, match="skip_tokenizer_init"):
+        processor.process("r", "text", SamplingParams())
+    with pytest.raises(RequestError, match="stop strings need a tokenizer"):
+        processor.process("r", [1], SamplingParams(stop="x"))
+    assert processor.process("r", [1], SamplingParams()).prompt is None
+
+
+def test_priority_needs_its_policy(make_config: MakeConfig, processor: InputProcessor) -> None:
+    with pytest.raises(RequestError, match="Got priority 3 but Priority scheduling is not enabled"):
+        processor.process("r", [1], SamplingParams(), priority=3)
+    ordered = InputProcessor(make_config(policy="priority"), None)
+    assert ordered.process("r", [1], SamplingParams(), priority=3).core_requests[0].priority == 3
+    with pytest.raises(RequestError, match="priority must be an integer"):
+        ordered.process("r", [1], SamplingParams(), priority=1.5)  # type: ignore[arg-type]
+
+
+def test_every_form_of_prompt(processor: InputProcessor) -> None:
+    ids = processor.process("r", "abc", SamplingParams()).prompt_token_ids
+    assert len(ids) == 3
+    forms: list[Any] = [
+        {"prompt": "abc"}, ids, tuple(ids), np.array(ids), {"prompt_token_ids": ids},
+        {"prompt_token_ids": ids, "prompt": "shown"},
+    ]  # fmt: skip
+    for form in forms:
+        assert processor.process("r", form, SamplingParams()).prompt_token_ids == ids
+    assert processor.process("r", forms[-1], SamplingParams()).prompt == "shown"
+    salted = processor.process("r", {"prompt": "abc", "cache_salt": "s"}, SamplingParams())
+    assert salted.core_requests[0].cache_salt == "s"
+
+
+def test_end_tokens_are_resolved(make_config: MakeConfig, tokenizer: Tokenizer) -> None:
+    processor = InputProcessor(make_config(eos_token_ids=(256, 7)), tokenizer)
+    [core] = processor.process("r", [1], SamplingParams(stop_token_ids=[9])).core_requests
+    assert core.stop_token_ids == [9, 7, 256]
+    assert core.eos_token_ids == [256]
+    [core] = processor.process("r", [1], SamplingParams(ignore_eos=True)).core_requests
+    assert core.stop_token_ids == []
+
+
+def test_open_values_are_resolved(processor: InputProcessor) -> None:
+    params = SamplingParams(max_tokens=None)
+    [core] = processor.process("r", [1, 2, 3], params).core_requests
+    assert core.sampling_params.max_tokens == 61
+    assert core.sampling_params.seed is not None
+    assert params.max_tokens is None, "the user's object is left alone"
+    assert params.seed is None
+
+
+def test_n_outputs_are_n_requests_with_seeds_of_their_own(processor: InputProcessor) -> None:
+    drawn = processor.process("r", [1], SamplingParams(n=3)).core_requests
+    assert len({core.sampling_params.seed for core in drawn}) == 3
+    assert len({core.request_id for core in drawn}) == 3
+    seeded = processor.process("r", [1], SamplingParams(n=3, seed=2**64 - 1)).core_requests
+    assert [core.sampling_params.seed for core in seeded] == [2**64 - 1, 0, 1]
+    assert all(core.sampling_params.n == 1 for core in seeded)
+
+
+def test_drawn_seeds_follow_the_engines(make_config: MakeConfig) -> None:
+    def seeds(engine_seed: int) -> list[int | None]:
+        processor = InputProcessor(make_config(seed=engine_seed), None)
+        inputs = [processor.process("r", [1], SamplingParams()) for _ in range(3)]
+        return [one.core_requests[0].sampling_params.seed for one in inputs]
+
+    assert seeds(1) == seeds(1)
+    assert seeds(1) != seeds(2)
+    assert len(set(seeds(1))) == 3
+
+
+def test_core_ids_are_unique_for_equal_user_ids(processor: InputProcessor) -> None:
+    ids = {
+        processor.process("same", [1], SamplingParams()).core_requests[0].request_id
+        for _ in range(10)
+    }
+    assert len(ids) == 10

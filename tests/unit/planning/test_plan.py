@@ -1,0 +1,171 @@
+"""From arguments to a concrete configuration, without loading a weight."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.backends.cpu import load
+from quire.config.engine_args import EngineArgs
+from quire.errors import (
+    BackendError,
+    CheckpointError,
+    ConfigError,
+    DoesNotFitError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+)
+from quire.planning.plan import build_engine_config, plan_engine
+
+
+def args(model_dir: Path, **given: Any) -> EngineArgs:
+    return EngineArgs(str(model_dir), backend="reference", **given)
+
+
+def test_everything_is_settled(model_dir: Path) -> None:
+    config = build_engine_config(args(model_dir, kv_cache_memory_bytes=1 << 20))
+    assert config.model.path == model_dir
+    assert config.model.architecture == "Qwen3ForCausalLM"
+    assert config.model.dtype == config.cache.kv_cache_dtype == "bfloat16"
+    assert config.model.max_model_len == 512
+    assert config.model.eos_token_ids == (256,)
+    assert config.model.served_model_name == (str(model_dir),)
+    assert config.model.tokenizer_path == model_dir
+    assert config.cache.num_blocks == (1 << 20) // config.cache.block_bytes
+    assert config.scheduler.max_num_seqs == 256
+    assert build_engine_config(args(model_dir), "server").scheduler.max_num_seqs == 128
+
+
+def test_the_numbers_behind_it(model_dir: Path) -> None:
+    plan = plan_engine(args(model_dir))
+    file_bytes = (model_dir / "model.safetensors").stat().st_size
+    assert abs(plan.needs.weight_bytes - file_bytes) < 8192, "the reference holds float32"
+    assert plan.needs.kv_block_bytes == 2 * 2 * 16 * 2 * 16 * 2  # layers, K and V, slots, ...
+    assert plan.memory.available_bytes > 0
+
+
+@pytest.mark.parametrize("name", ["int8", "int8_w8a8", "int4", "int4_w4a8"])
+def test_quantised_weights_are_planned_for(model_dir: Path, name: str) -> None:
+    plain, plan = (plan_engine(args(model_dir, quantization=q)) for q in (None, name))
+    assert plan.config.model.quantization == name
+    assert {param.format for param in plan.program.params()} == {"dense", name}
+    assert plan.config.cache.fingerprint != plain.config.cache.fingerprint
+    if cpu_is_built():
+        given = {"backend": "cpu", "quantization": name}
+        held = plan_engine(EngineArgs(str(model_dir), **given)).needs.weight_bytes
+        dense = plan_engine(EngineArgs(str(model_dir), backend="cpu")).needs.weight_bytes
+        bits = 8 if name.startswith("int8") else 4
+        # The table of an untied head stays in bfloat16.
+        assert bits / 16 < held / dense < bits / 16 + 0.3
+
+
+def test_an_int8_cache_holds_nearly_twice_as_many_blocks(model_dir: Path) -> None:
+    """A scale of 4 bytes for each token and head, beside 16 numbers that had 2 bytes each."""
+    given = {"kv_cache_memory_bytes": 1 << 20}
+    whole, half = (
+        plan_engine(args(model_dir, kv_cache_dtype=d, **given)) for d in ("auto", "int8")
+    )
+    assert half.needs.kv_block_bytes == 2 * 2 * 16 * 2 * (16 + 4)
+    assert half.config.cache.num_blocks == (1 << 20) // half.needs.kv_block_bytes
+    assert half.config.cache.num_blocks > 1.55 * whole.config.cache.num_blocks
+    named = build_engine_config(args(model_dir, kv_cache_dtype="int8_per_token_head"))
+    assert named.cache.kv_cache_dtype == "int8"
+    if cpu_is_built():
+        sizes = [
+            plan_engine(
+                EngineArgs(str(model_dir), backend="cpu", kv_cache_dtype=dtype)
+            ).needs.kv_block_bytes
+            for dtype in ("bfloat16", "int8")
+        ]
+        assert sizes[1] == sizes[0] // 2 + 2 * 2 * 16 * 2 * 4
+
+
+def test_a_block_size_that_the_backend_cannot_hold(model_dir: Path) -> None:
+    assert build_engine_config(args(model_dir, block_size=24)).cache.block_size == 24
+    if not cpu_is_built():
+        pytest.skip("the native library, which wants whole groups, is not built here")
+    with pytest.raises(ConfigError, match="block_size must be a multiple of 16, got 24; try"):
+        build_engine_config(EngineArgs(str(model_dir), backend="cpu", block_size=24))
+
+
+def cpu_is_built() -> bool:
+    try:
+        load()
+    except BackendError:
+        return False
+    return True
+
+
+def test_the_context_is_fitted_on_request(model_dir: Path) -> None:
+    block_bytes = build_engine_config(args(model_dir)).cache.block_bytes
+    size = 3 * block_bytes
+    config = build_engine_config(args(model_dir, max_model_len=-1, kv_cache_memory_bytes=size))
+    assert config.model.max_model_len == 48
+    with pytest.raises(DoesNotFitError, match="set max_model_len=48"):
+        build_engine_config(args(model_dir, kv_cache_memory_bytes=size))
+    with pytest.raises(DoesNotFitError, match="no memory for any context"):
+        build_engine_config(args(model_dir, max_model_len=-1, kv_cache_memory_bytes=1))
+
+
+def test_the_fingerprint_follows_what_shapes_the_cache(model_dir: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(model_dir, tmp_path / "copy"))
+    first = build_engine_config(args(model_dir)).cache.fingerprint
+    assert build_engine_config(args(copied)).cache.fingerprint == first
+    assert build_engine_config(args(copied, dtype="float32")).cache.fingerprint != first
+    overridden = args(copied, hf_overrides={"rope_theta": 5000.0})
+    assert build_engine_config(overridden).cache.fingerprint != first
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"quantization": "int3"}, ConfigError, "quantization='int3'"),
+        ({"max_logprobs": -2}, ConfigError, "max_logprobs"),
+        ({"chat_template": "/no/such/file"}, ConfigError, "/no/such/file"),
+        ({"max_model_len": 1000}, ConfigError, "use at most 512"),
+        ({"tokenizer": "/no/such/place"}, ModelNotFoundError, "/no/such/place"),
+        ({"hf_overrides": {"architectures": ["Foo"]}}, UnsupportedModelError, "LlamaForCausalLM"),
+        ({"hf_overrides": {"hidden_size": -1}}, CheckpointError, "hidden_size"),
+        ({"backend": "tpu"}, ConfigError, "backend='tpu'"),
+        ({"block_size": 0}, ConfigError, "block_size"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_loading(
+    model_dir: Path, given: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        build_engine_config(EngineArgs(str(model_dir), **{"backend": "reference", **given}))
+
+
+def test_a_place_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"config\.json"):
+        build_engine_config(args(tmp_path))
+    with pytest.raises(ModelNotFoundError):
+        build_engine_config(args(tmp_path / "nothing"))
+
+
+def test_extra_end_tokens_beyond_the_vocabulary_are_left_out(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    copied = Path(shutil.copytree(model_dir, tmp_path / "copy"))
+    (copied / "generation_config.json").write_text(json.dumps({"eos_token_id": [256, 9999]}))
+    assert build_engine_config(args(copied)).model.eos_token_ids == (256,)
+
+
+def test_a_chat_template_from_a_file(model_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "template.jinja"
+    file.write_text("{{ messages }}")
+    config = build_engine_config(args(model_dir, chat_template=str(file)))
+    assert config.model.chat_template == "{{ messages }}"
+
+
+def test_an_instruction_set_that_does_not_exist(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_ISA", "mmx")
+    with pytest.raises((ConfigError, BackendError), match=r"mmx|not built"):
+        build_engine_config(EngineArgs(str(model_dir), backend="cpu"))
