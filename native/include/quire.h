@@ -68,7 +68,7 @@ typedef struct quire_positions {
 
 enum quire_norm_kind { QUIRE_NORM_RMS = 0, QUIRE_NORM_LAYER = 1 };
 
-// out = norm(x) * (weight + weight_offset) + bias + residual; weight, bias: vectors or -1.
+// out = norm(x) * weight + bias + residual; weight, bias: vectors or -1.
 typedef struct quire_norm {
   quire_view x;
   quire_view out;
@@ -77,7 +77,6 @@ typedef struct quire_norm {
   int32_t weight;
   int32_t bias;
   float eps;
-  float weight_offset;
 } quire_norm;
 
 typedef struct quire_linear {

@@ -58,6 +58,13 @@ def _rope(kind: str, **parameters: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **parameters}}
 
 
+def _gemma(name: str, config_class: Any, **settings: Any) -> Case:
+    """Untied: a random tied head repeats the last token."""
+    shape = {"head_dim": 24, "num_attention_heads": 6, "num_key_value_heads": 2,
+             "hidden_size": 84, "tie_word_embeddings": False}  # fmt: skip
+    return _decoder(name, config_class, **{**shape, **settings})
+
+
 Llama, Mistral = transformers.LlamaConfig, transformers.MistralConfig
 Qwen3 = transformers.Qwen3Config
 Opt, Gpt2 = transformers.OPTConfig, transformers.GPT2Config
@@ -100,6 +107,21 @@ CASES = [
              layer_types=["sliding_attention", "full_attention"]),
     _decoder("qwen3-5-layers-tied", Qwen3, num_hidden_layers=5, tie_word_embeddings=True),
     _decoder("qwen3-biases", Qwen3, attention_bias=True),
+    _gemma("gemma", transformers.GemmaConfig),
+    _gemma("gemma2", transformers.Gemma2Config, num_hidden_layers=3, sliding_window=19,
+           query_pre_attn_scalar=17, attn_logit_softcapping=4.0, final_logit_softcapping=3.0),
+    _gemma("gemma3", transformers.Gemma3TextConfig, num_hidden_layers=6, sliding_window=21,
+           query_pre_attn_scalar=30),
+    _gemma("gemma3-linear", transformers.Gemma3TextConfig, num_hidden_layers=2,
+           sliding_window=33, layer_types=["full_attention", "sliding_attention"],
+           rope_parameters={
+               "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5},
+               "sliding_attention": {"rope_type": "default", "rope_theta": 3e3}}),
+    _decoder("granite", transformers.GraniteConfig, embedding_multiplier=3.0,
+             residual_multiplier=0.3, attention_multiplier=0.07, logits_scaling=2.5),
+    Case("mpt", transformers.MptConfig, {
+        "vocab_size": 151, "d_model": 66, "n_heads": 6, "n_layers": 3, "max_seq_len": 256,
+        "initializer_range": 0.2, **_NO_SPECIAL_TOKENS}),
     Case("opt-before", Opt, _OPT_SHAPE),
     Case("opt-after-projected", Opt, {
         **_OPT_SHAPE, "do_layer_norm_before": False, "word_embed_proj_dim": 28}),

@@ -27,9 +27,13 @@ constexpr uint32_t kOpening = 0x20000;  // added to the number of openings, whic
 // Between regions: long enough to catch the next one of a step, and the next step of a busy engine;
 // short enough to leave the core to the server's own threads.
 constexpr int64_t kHelperSpinNs = 50'000;
-// Others wait for us only while they finish a unit of work each: sleeping is for a machine with too
-// few free cores.
-constexpr int64_t kCallerSpinNs = 300'000;
+// Others wait for us only while they finish a unit of work each. After so long their threads are
+// looked at.
+constexpr int64_t kPatienceNs = 60'000;
+// A thread whose processor time stands still for so long has no core.
+constexpr int64_t kLookNs = 20'000;
+// How long the caller sleeps before it looks again at threads that do have cores.
+constexpr int64_t kNapNs = 500'000;
 
 constexpr uint64_t kTaken = 1;
 constexpr uint64_t kProcess = 2;  // added for every fork on the way to this process
@@ -52,9 +56,11 @@ void relax() {
 #endif
 }
 
-void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, expected, nullptr,
-          nullptr, 0);
+// At most `limit_ns`; 0: without limit.
+void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, int64_t limit_ns = 0) {
+  const timespec limit{static_cast<time_t>(limit_ns / 1'000'000'000), limit_ns % 1'000'000'000};
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, expected,
+          limit_ns > 0 ? &limit : nullptr, nullptr, 0);
 }
 
 void futex_wake_all(std::atomic<uint32_t>& word) {
@@ -62,11 +68,9 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
           nullptr, 0);
 }
 
-// Returns the first value of `word` that `wanted` accepts. The flag is raised before the last look
-// at the word, and the waker looks at the flag after changing the word: no wake-up is lost.
+// Looks at `word` for so long, or until `wanted` accepts its value, which is returned.
 template <class Wanted>
-uint32_t wait_for(std::atomic<uint32_t>& word, std::atomic<bool>& sleeps, int64_t spin_ns,
-                  Wanted wanted) {
+uint32_t spin_for(std::atomic<uint32_t>& word, int64_t spin_ns, Wanted wanted) {
   uint32_t value = word.load(std::memory_order_acquire);
   for (int i = 0; i < 256; ++i, value = word.load(std::memory_order_acquire)) {
     if (wanted(value)) return value;
@@ -79,12 +83,27 @@ uint32_t wait_for(std::atomic<uint32_t>& word, std::atomic<bool>& sleeps, int64_
       relax();
     }
   }
-  while (true) {
-    sleeps.store(true, std::memory_order_seq_cst);
-    value = word.load(std::memory_order_seq_cst);
-    if (wanted(value)) return value;
-    futex_wait(word, value);
-  }
+  return value;
+}
+
+// Sleeps once, unless `wanted` accepts the word's value; returns the value after that. The flag is
+// raised before the last look at the word, and the waker looks at the flag after changing the word:
+// no wake-up is lost.
+template <class Wanted>
+uint32_t sleep_for(std::atomic<uint32_t>& word, std::atomic<bool>& sleeps, int64_t limit_ns,
+                   Wanted wanted) {
+  sleeps.store(true, std::memory_order_seq_cst);
+  const uint32_t value = word.load(std::memory_order_seq_cst);
+  if (wanted(value)) return value;
+  futex_wait(word, value, limit_ns);
+  return word.load(std::memory_order_acquire);
+}
+
+// True if the thread gets no processor time while the caller looks.
+bool has_no_core(const ComputeThread& thread) {
+  const int64_t before = thread.cpu_time_ns();
+  for (const int64_t end = now_ns() + kLookNs; now_ns() < end;) relax();
+  return before >= 0 && thread.cpu_time_ns() == before;
 }
 
 void wake(std::atomic<uint32_t>& word, std::atomic<bool>& sleeps) {
@@ -111,7 +130,10 @@ void pin_to_allowed_cpu(int index) {
 }  // namespace
 
 Pool::Pool(int num_threads, bool pin)
-    : num_threads_(num_threads), pin_(pin), shares_(std::max(num_threads, 1)) {
+    : num_threads_(num_threads),
+      pin_(pin),
+      shares_(std::max(num_threads, 1)),
+      helpers_(std::max(num_threads, 1) - 1) {
   if (num_threads < 1 || num_threads > 1024) {
     throw std::invalid_argument("a pool has 1 to 1024 threads");
   }
@@ -141,6 +163,12 @@ void Pool::start_helpers() {
   gate_.store(0);
   helpers_sleep_.store(false);
   caller_sleeps_.store(false);
+  caller_is_inside_.store(false);
+  caller_.reset();
+  for (Helper& helper : helpers_) {
+    helper.thread.reset();
+    helper.is_inside.store(false);
+  }
   for (int index = 1; index < num_threads_; ++index) {
     auto* start = new Start{this, index};
     pthread_t thread;
@@ -163,25 +191,74 @@ void* Pool::thread_main(void* argument) {
 }
 
 void Pool::serve(int index) {
-  for (uint32_t seen = 0; join(seen);) {
+  Helper& self = helpers_[index - 1];
+  self.thread.set_self();
+  int64_t spin_ns = kHelperSpinNs;
+  for (uint32_t seen = 0; join(index, seen, spin_ns);) {
+    self.thread.settle();
     Worker worker(shares_.data(), num_threads_, index);
     region_.entry(region_.context, worker);
+    self.is_inside.store(false, std::memory_order_relaxed);
     left_.fetch_add(1, std::memory_order_seq_cst);
     wake(left_, caller_sleeps_);
+    // Then the core is the caller's, who has slept meanwhile.
+    spin_ns = self.thread.is_lent() ? 0 : kHelperSpinNs;
   }
 }
 
 // Comes into the next region that was not `seen` yet; false when the pool is going away.
-bool Pool::join(uint32_t& seen) {
+bool Pool::join(int index, uint32_t& seen, int64_t spin_ns) {
+  const auto is_next = [&](uint32_t value) {
+    return ((value & kOpen) != 0 && value / kOpening != seen) || stopping_;
+  };
   while (true) {
-    uint32_t gate = wait_for(gate_, helpers_sleep_, kHelperSpinNs, [&](uint32_t value) {
-      return ((value & kOpen) != 0 && value / kOpening != seen) || stopping_;
-    });
+    uint32_t gate = gate_.load(std::memory_order_acquire);
+    if (spin_ns > 0) gate = spin_for(gate_, spin_ns, is_next);
+    if (spin_ns > 0 && !is_next(gate)) lend_to_caller(index);
+    while (!is_next(gate)) gate = sleep_for(gate_, helpers_sleep_, 0, is_next);
     if (stopping_) return false;
     if (gate_.compare_exchange_strong(gate, gate + 1, std::memory_order_acq_rel)) {
+      helpers_[index - 1].is_inside.store(true, std::memory_order_relaxed);
       seen = gate / kOpening;
       return true;
     }
+  }
+}
+
+// For a helper that finds nothing to do while the caller is still inside a region.
+void Pool::lend_to_caller(int index) {
+  if (!caller_is_inside_.load() || !has_no_core(caller_)) return;
+  caller_.lend([&] {
+    lender_ = index;
+    return caller_is_inside_.load();
+  });
+}
+
+// The lender sleeps, or is about to, and wakes up on another core.
+void Pool::end_loan_to_caller() {
+  caller_is_inside_.store(false);
+  if (!caller_.is_lent()) return;
+  helpers_[lender_ - 1].thread.send_away();
+  caller_.settle();
+}
+
+// True if the core of the caller, who must sleep next, went to a helper that had none.
+ComputeThread* Pool::lend_to_helper() {
+  for (Helper& helper : helpers_) {
+    const auto is_inside = [&] { return helper.is_inside.load(std::memory_order_relaxed); };
+    if (is_inside() && has_no_core(helper.thread) && helper.thread.lend(is_inside)) {
+      return &helper.thread;
+    }
+  }
+  return nullptr;
+}
+
+void Pool::wait_for_helpers(uint32_t entered) {
+  const auto all_left = [&](uint32_t left) { return left == entered; };
+  for (uint32_t left = spin_for(left_, kPatienceNs, all_left); !all_left(left);) {
+    ComputeThread* borrower = lend_to_helper();
+    left = sleep_for(left_, caller_sleeps_, borrower ? 0 : kNapNs, all_left);
+    if (borrower) borrower->send_away();
   }
 }
 
@@ -207,12 +284,15 @@ void Pool::enter(int64_t units, Entry entry, void* context) {
 // The caller's work on the region while the gate is open, and the wait for those who came.
 void Pool::share(Worker& caller) {
   left_.store(0, std::memory_order_relaxed);
+  caller_.set_self();
+  caller_is_inside_.store(true, std::memory_order_relaxed);
   const uint32_t opening = (gate_.load(std::memory_order_relaxed) / kOpening + 1) * kOpening;
   gate_.store(opening + kOpen, std::memory_order_seq_cst);
   wake(gate_, helpers_sleep_);
   region_.entry(region_.context, caller);
   const uint32_t entered = gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & kCount;
-  wait_for(left_, caller_sleeps_, kCallerSpinNs, [&](uint32_t left) { return left == entered; });
+  wait_for_helpers(entered);
+  end_loan_to_caller();
 }
 
 }  // namespace quire

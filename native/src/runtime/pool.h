@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/core_loan.h"
 #include "runtime/worker.h"
 
 namespace quire {
@@ -24,8 +25,9 @@ struct Span {
 // The caller of run() is worker 0. The helpers wait for regions, first spinning for some tens of
 // microseconds (regions follow each other closely), then asleep in a futex, so that an idle engine
 // costs nothing. A region never waits for a helper that did not come: where other processes keep
-// the cores busy, the caller does the work alone. A child process that inherits a pool through fork
-// gets helpers of its own at first use.
+// the cores busy, the caller does the work alone. Whoever waits for a thread that lost its core in
+// the midst of a piece lends it a core (core_loan.h). A child process that inherits a pool through
+// fork gets helpers of its own at first use.
 class Pool {
  public:
   Pool(int num_threads, bool pin);
@@ -82,19 +84,29 @@ class Pool {
     Pool* pool;
     int index;
   };
+  struct Helper {
+    ComputeThread thread;
+    std::atomic<bool> is_inside{false};  // of the region
+  };
 
   void enter(int64_t units, Entry entry, void* context);
   void share(Worker& caller);
+  void wait_for_helpers(uint32_t entered);
+  ComputeThread* lend_to_helper();
+  void lend_to_caller(int index);
+  void end_loan_to_caller();
   bool take();
   void start_helpers();
   static void* thread_main(void* start);
   void serve(int index);
-  bool join(uint32_t& seen);
+  bool join(int index, uint32_t& seen, int64_t spin_ns);
 
   const int num_threads_;
   const bool pin_;
   std::vector<pthread_t> threads_;
   std::vector<Share> shares_;       // one for each worker
+  std::vector<Helper> helpers_;     // of workers 1, 2, ...
+  ComputeThread caller_;
   std::atomic<uint64_t> owner_{0};  // see pool.cpp
   Region region_{};                 // while the gate is open, and until all who came have left
   std::atomic<bool> stopping_{false};
@@ -105,6 +117,8 @@ class Pool {
   alignas(64) std::atomic<uint32_t> left_{0};  // helpers that are done with the region
   alignas(64) std::atomic<bool> helpers_sleep_{false};
   alignas(64) std::atomic<bool> caller_sleeps_{false};
+  alignas(64) std::atomic<bool> caller_is_inside_{false};  // of a region that it shares
+  int lender_ = 0;                                         // the helper whose core the caller has
 };
 
 }  // namespace quire

@@ -38,6 +38,14 @@ class ConfigReader:
         """Whether the key is there and not null."""
         return self._config.get(key) is not None
 
+    def is_null(self, key: str) -> bool:
+        """Whether the key is there and null."""
+        return key in self._config and self._config[key] is None
+
+    def is_false(self, key: str) -> bool:
+        """Whether the key is there and false."""
+        return self._config.get(key) is False
+
     def size(self, key: str, maximum: int, *, example: int, default: int | None = None) -> int:
         """A whole number from 1 to `maximum`. Required unless there is a default."""
         value = self._get(key, default, example)

@@ -24,6 +24,14 @@ from quire.program import Activation, Builder, HeadLayout, Out, Program, Rotary,
 
 
 @dataclass(frozen=True, slots=True)
+class Rotaries:
+    """The rotary embeddings of layers that see everything, and of those with a window."""
+
+    full: Rotary
+    window: Rotary
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderSpec:
     """Everything that decides the program of this kind of model."""
 
@@ -38,12 +46,33 @@ class DecoderSpec:
     rotary: Rotary
     windows: tuple[int | None, ...]
     """One a layer: tokens seen, or None for all."""
+    window_rotary: Rotary | None
+    """Of the layers with a window, where it differs (Gemma 3)."""
     qkv_bias: bool
     out_bias: bool
     mlp_bias: bool
     head_norms: bool
     """RMS norms on each head of q and k (Qwen3)."""
     tie_word_embeddings: bool
+    numbers: DecoderNumbers
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderNumbers:
+    """Factors and bounds that most models do not have."""
+
+    norm_offset: float = 0.0
+    """Added to the weight of every norm (Gemma: 1)."""
+    output_norms: bool = False
+    """Norms on the outputs of attention and MLP too, before they are added (Gemma 2 and 3)."""
+    embed_scale: float = 1.0
+    residual_scale: float = 1.0
+    """Factor on the outputs of attention and MLP before they are added (Granite)."""
+    attention_scale: float | None = None
+    """Factor on q.k; None: 1 / sqrt(H)."""
+    attention_softcap: float | None = None
+    logits_scale: float = 1.0
+    logits_softcap: float | None = None
 
 
 def read_spec(
@@ -56,6 +85,10 @@ def read_spec(
     mlp_bias: bool = False,
     head_norms: bool = False,
     default_head_dim: int | None = None,
+    default_tie: bool = False,
+    activation: Activation | None = None,
+    rotaries: Rotaries | None = None,
+    numbers: DecoderNumbers | None = None,
 ) -> DecoderSpec:
     """The spec of a config.json; what the families read differently is passed in."""
     heads = read_heads(reader, default_head_dim)
@@ -68,15 +101,22 @@ def read_spec(
         vocab_size=reader.size("vocab_size", MAX_VOCAB, example=32000),
         heads=heads,
         norm_eps=reader.number("rms_norm_eps", 0.0, 1.0, example=1e-6, default=1e-6),
-        activation=reader.choice("hidden_act", ACTIVATIONS, default="silu"),
-        rotary=rotary(reader, heads.head_dim),
+        activation=activation or read_activation(reader, "hidden_act"),
+        rotary=rotaries.full if rotaries else rotary(reader, heads.head_dim),
         windows=windows or (None,) * num_layers,
+        window_rotary=rotaries.window if rotaries else None,
         qkv_bias=qkv_bias,
         out_bias=out_bias,
         mlp_bias=mlp_bias,
         head_norms=head_norms,
-        tie_word_embeddings=reader.flag("tie_word_embeddings", False),
+        tie_word_embeddings=reader.flag("tie_word_embeddings", default_tie),
+        numbers=numbers or DecoderNumbers(),
     )
+
+
+def read_activation(reader: ConfigReader, key: str, default: str = "silu") -> Activation:
+    """The activation of the MLP."""
+    return reader.choice(key, ACTIVATIONS, default=default)
 
 
 def read_num_layers(reader: ConfigReader) -> int:
@@ -144,24 +184,45 @@ def build_decoder(spec: DecoderSpec) -> Program:
     """The program."""
     builder = Builder(spec.name)
     table = Tensor("model.embed_tokens.weight", (spec.vocab_size, spec.hidden_size))
-    x = builder.embed(table)
+    x = builder.embed(table, spec.numbers.embed_scale)
     for layer in range(spec.num_layers):
         with builder.scope(f"layers.{layer}"):
             x = _layer(builder, x, spec, layer)
-    x = builder.rms_norm(x, "model.norm.weight", spec.norm_eps)
+    x = _norm(builder, x, spec, "model.norm", "norm")
     untied = Tensor("lm_head.weight", (spec.vocab_size, spec.hidden_size))
-    builder.logits(x, table if spec.tie_word_embeddings else untied)
+    builder.logits(
+        x,
+        table if spec.tie_word_embeddings else untied,
+        scale=spec.numbers.logits_scale,
+        softcap=spec.numbers.logits_softcap,
+    )
     return builder.program()
 
 
 def _layer(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Value:
     prefix = f"model.layers.{layer}"
-    normed = builder.rms_norm(x, f"{prefix}.input_layernorm.weight", spec.norm_eps)
-    x = builder.add(x, _attention(builder, normed, spec, layer))
-    normed = builder.rms_norm(
-        x, f"{prefix}.post_attention_layernorm.weight", spec.norm_eps, "mlp_norm"
-    )
-    return builder.add(x, _mlp(builder, normed, spec, f"{prefix}.mlp"))
+    normed = _norm(builder, x, spec, f"{prefix}.input_layernorm", "norm")
+    attended = _attention(builder, normed, spec, layer)
+    if not spec.numbers.output_norms:
+        x = _add(builder, x, attended, spec)
+        normed = _norm(builder, x, spec, f"{prefix}.post_attention_layernorm", "mlp_norm")
+        return _add(builder, x, _mlp(builder, normed, spec, f"{prefix}.mlp"), spec)
+    attended = _norm(builder, attended, spec, f"{prefix}.post_attention_layernorm", "o_norm")
+    x = _add(builder, x, attended, spec)
+    normed = _norm(builder, x, spec, f"{prefix}.pre_feedforward_layernorm", "mlp_norm")
+    out = _mlp(builder, normed, spec, f"{prefix}.mlp")
+    out = _norm(builder, out, spec, f"{prefix}.post_feedforward_layernorm", "down_norm")
+    return _add(builder, x, out, spec)
+
+
+def _norm(builder: Builder, x: Value, spec: DecoderSpec, prefix: str, hint: str) -> Value:
+    offset = spec.numbers.norm_offset
+    return builder.rms_norm(x, f"{prefix}.weight", spec.norm_eps, hint, weight_offset=offset)
+
+
+def _add(builder: Builder, x: Value, out: Value, spec: DecoderSpec) -> Value:
+    factor = spec.numbers.residual_scale
+    return builder.add(x, out if factor == 1.0 else builder.scale(out, factor))
 
 
 def _attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Value:
@@ -173,14 +234,29 @@ def _attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Val
     ]
     q, k, v = builder.linears(x, outs, hint="qkv")
     if spec.head_norms:
-        q = builder.head_norm(q, f"{prefix}.q_norm.weight", spec.norm_eps, heads.head_dim, "q_norm")
-        k = builder.head_norm(k, f"{prefix}.k_norm.weight", spec.norm_eps, heads.head_dim, "k_norm")
-    q = builder.rope(q, heads.head_dim, spec.rotary, "q_rope")
-    k = builder.rope(k, heads.head_dim, spec.rotary, "k_rope")
-    attended = builder.attention(q, k, v, heads, window=spec.windows[layer])
+        q = _head_norm(builder, q, spec, f"{prefix}.q_norm", "q_norm")
+        k = _head_norm(builder, k, spec, f"{prefix}.k_norm", "k_norm")
+    window = spec.windows[layer]
+    rotary = spec.rotary if window is None else spec.window_rotary or spec.rotary
+    q = builder.rope(q, heads.head_dim, rotary, "q_rope")
+    k = builder.rope(k, heads.head_dim, rotary, "k_rope")
+    attended = builder.attention(
+        q,
+        k,
+        v,
+        heads,
+        scale=spec.numbers.attention_scale,
+        window=window,
+        softcap=spec.numbers.attention_softcap,
+    )
     return builder.linear(
         attended, f"{prefix}.o_proj", spec.hidden_size, bias=spec.out_bias, shard="row", hint="o"
     )
+
+
+def _head_norm(builder: Builder, x: Value, spec: DecoderSpec, prefix: str, hint: str) -> Value:
+    offset, dim = spec.numbers.norm_offset, spec.heads.head_dim
+    return builder.head_norm(x, f"{prefix}.weight", spec.norm_eps, dim, hint, weight_offset=offset)
 
 
 def _mlp(builder: Builder, x: Value, spec: DecoderSpec, prefix: str) -> Value:
@@ -200,8 +276,10 @@ def _mlp(builder: Builder, x: Value, spec: DecoderSpec, prefix: str) -> Value:
     )
 
 
-def decoder_facts(spec: DecoderSpec, reader: ConfigReader) -> ModelFacts:
-    """The sizes of a decoder."""
+def decoder_facts(
+    spec: DecoderSpec, reader: ConfigReader, scaling: ConfigReader | None = None
+) -> ModelFacts:
+    """The sizes of a decoder; `scaling` as in `rotary`."""
     windows = [window for window in spec.windows if window is not None]
     return ModelFacts(
         num_layers=spec.num_layers,
@@ -210,16 +288,16 @@ def decoder_facts(spec: DecoderSpec, reader: ConfigReader) -> ModelFacts:
         head_dim=spec.heads.head_dim,
         hidden_size=spec.hidden_size,
         vocab_size=spec.vocab_size,
-        max_model_len=scaled_positions(reader, spec.heads.head_dim),
+        max_model_len=scaled_positions(reader, spec.heads.head_dim, scaling),
         sliding_window=max(windows) if len(windows) == spec.num_layers else None,
         eos_token_ids=reader.token_ids("eos_token_id"),
         tie_word_embeddings=spec.tie_word_embeddings,
     )
 
 
-def decoder_names(reader: ConfigReader) -> NameMap:
+def decoder_names(reader: ConfigReader, *, default_tie: bool = False) -> NameMap:
     """`model.` or bare; rotary tables are ignored, and the head of a tied model."""
     ignorable = [r".*\.rotary_emb\.(inv_freq|cos_cached|sin_cached)"]
-    if reader.flag("tie_word_embeddings", False):
+    if reader.flag("tie_word_embeddings", default_tie):
         ignorable.append(r"lm_head\.weight")
     return NameMap("model.", (), tuple(ignorable))

@@ -14,6 +14,11 @@ from quire.errors import CheckpointError, UnsupportedModelError
 from quire.models.base import Family
 
 _BUILT_IN = {
+    "Gemma2ForCausalLM": "quire.models.gemma:GEMMA2",
+    "Gemma3ForCausalLM": "quire.models.gemma:GEMMA3",
+    "GemmaForCausalLM": "quire.models.gemma:GEMMA",
+    "GraniteForCausalLM": "quire.models.granite:FAMILY",
+    "MptForCausalLM": "quire.models.mpt:FAMILY",
     "GPT2LMHeadModel": "quire.models.gpt2:FAMILY",
     "LLaMAForCausalLM": "quire.models.llama:FAMILY",
     "LlamaForCausalLM": "quire.models.llama:FAMILY",

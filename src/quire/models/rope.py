@@ -44,29 +44,45 @@ class RopeConfig:
         return self.scaling.number("factor", 1e-3, _MAX_FACTOR, example=2.0, default=implied)
 
 
-def rotary(reader: ConfigReader, head_dim: int, default_theta: float = 10000.0) -> Rotary:
-    """Frequencies and cos/sin scale. Raises UnsupportedModelError for another scaling."""
-    config = _read(reader, head_dim, default_theta)
+def rotary(
+    reader: ConfigReader,
+    head_dim: int,
+    default_theta: float = 10000.0,
+    scaling: ConfigReader | None = None,
+) -> Rotary:
+    """Frequencies and cos/sin scale. `scaling`: the object to read instead of the usual ones.
+
+    Raises UnsupportedModelError for another scaling.
+    """
+    config = _read(reader, head_dim, default_theta, scaling)
     return _KINDS[config.kind](config)
 
 
-def scaled_positions(reader: ConfigReader, head_dim: int) -> int:
+def scaled_positions(
+    reader: ConfigReader, head_dim: int, scaling: ConfigReader | None = None
+) -> int:
     """The longest context: linear and dynamic extend it; yarn and llama3 state it extended.
 
     Source: vLLM, `_get_and_verify_max_len`.
     """
-    config = _read(reader, head_dim, 10000.0)
+    config = _read(reader, head_dim, 10000.0, scaling)
     extends = config.kind in ("linear", "dynamic")
     if not extends:
         return config.max_positions
     return max(1, int(config.max_positions * config.factor()))
 
 
-def _read(reader: ConfigReader, head_dim: int, default_theta: float) -> RopeConfig:
+def _read(
+    reader: ConfigReader, head_dim: int, default_theta: float, scaling: ConfigReader | None
+) -> RopeConfig:
     if head_dim % 2:
         raise reader.error("head_dim", head_dim, "even, for rotary embeddings", 128)
-    scaling = reader.section("rope_scaling") or reader.section("rope_parameters")
-    scaling = scaling or ConfigReader({}, reader.where)
+    scaling = (
+        scaling
+        or reader.section("rope_scaling")
+        or reader.section("rope_parameters")
+        or ConfigReader({}, reader.where)
+    )
     _refuse_unsupported(scaling)
     theta = reader.number("rope_theta", 1.0001, 1e12, example=10000.0, default=default_theta)
     max_positions = reader.size("max_position_embeddings", MAX_POSITIONS, example=4096)

@@ -25,6 +25,7 @@ from quire.program.ops import (
     Op,
     RmsNorm,
     Rope,
+    Scale,
     TakeRows,
 )
 from quire.program.program import Program
@@ -95,28 +96,50 @@ class Builder:
         table = self._param("embed_positions", (tensor,))
         return self._emit(LearnedPositions(x, out, table, offset), out)
 
-    def rms_norm(self, x: Value, weight: str, eps: float, hint: str = "norm") -> Value:
-        """RMS norm over D with the checkpoint's `weight` [D]."""
+    def rms_norm(
+        self, x: Value, weight: str, eps: float, hint: str = "norm", *, weight_offset: float = 0.0
+    ) -> Value:
+        """RMS norm over D with the checkpoint's `weight` [D] plus `weight_offset`."""
         out = self._value(hint, x.dim)
         slot = self._param(f"{hint}.weight", (Tensor(weight, (x.dim,)),))
-        return self._emit(RmsNorm(x, out, slot, eps), out)
+        return self._emit(RmsNorm(x, out, slot, eps, weight_offset), out)
 
     def layer_norm(
-        self, x: Value, prefix: str, eps: float, *, affine: bool = True, hint: str = "norm"
+        self,
+        x: Value,
+        prefix: str,
+        eps: float,
+        *,
+        affine: bool = True,
+        has_bias: bool = True,
+        hint: str = "norm",
     ) -> Value:
-        """Layer norm over D with `prefix.weight` and `prefix.bias` [D], or with neither."""
+        """Layer norm over D with `prefix.weight` and `prefix.bias` [D], or without bias, or with
+        neither."""
         out = self._value(hint, x.dim)
         weight = bias = None
         if affine:
             weight = self._param(f"{hint}.weight", (Tensor(f"{prefix}.weight", (x.dim,)),))
+        if affine and has_bias:
             bias = self._param(f"{hint}.bias", (Tensor(f"{prefix}.bias", (x.dim,)),))
         return self._emit(LayerNorm(x, out, weight, bias, eps), out)
 
-    def head_norm(self, x: Value, weight: str, eps: float, head_dim: int, hint: str) -> Value:
-        """RMS norm over each head's H numbers with the checkpoint's `weight` [H]."""
+    def head_norm(
+        self,
+        x: Value,
+        weight: str,
+        eps: float,
+        head_dim: int,
+        hint: str,
+        *,
+        weight_offset: float = 0.0,
+    ) -> Value:
+        """RMS norm over each head's H numbers with the checkpoint's `weight` [H] plus
+        `weight_offset`."""
         out = self._value(hint, x.dim)
         slot = self._param(f"{hint}.weight", (Tensor(weight, (head_dim,)),))
-        return self._emit(HeadNorm(x, out, slot, eps, x.dim // head_dim, head_dim), out)
+        op = HeadNorm(x, out, slot, eps, x.dim // head_dim, head_dim, weight_offset)
+        return self._emit(op, out)
 
     def linears(
         self, x: Value, outs: Sequence[Out], shard: Shard = "column", hint: str = "linear"
@@ -138,6 +161,17 @@ class Builder:
     ) -> Value:
         """x times `prefix.weight` [dim, K], plus `prefix.bias` if it has one."""
         return self.linears(x, [Out(hint, prefix, dim, bias)], shard, hint)[0]
+
+    def split_linear(
+        self, x: Value, outs: Sequence[Out], shard: Shard = "column", hint: str = "linear"
+    ) -> tuple[Value, ...]:
+        """As `linears` without biases, where one tensor, `prefix.weight` of the first of `outs`,
+        holds all their rows."""
+        values = tuple(self._value(out.hint, out.dim) for out in outs)
+        shape = (sum(out.dim for out in outs), x.dim)
+        weight = self._param(f"{hint}.weight", (Tensor(f"{outs[0].prefix}.weight", shape),), shard)
+        self._ops.append(Linear(x, values, weight, None))
+        return values
 
     def conv1d(
         self, x: Value, prefix: str, dims: dict[str, int], *, shard: Shard = "none", hint: str
@@ -166,13 +200,15 @@ class Builder:
         *,
         scale: float | None = None,
         window: int | None = None,
+        softcap: float | None = None,
+        alibi_slopes: tuple[float, ...] | None = None,
     ) -> Value:
         """Causal attention of the next layer; `scale` defaults to 1 / sqrt(H)."""
         out = self._value("attention", heads.q_dim)
         layer, self._num_attentions = self._num_attentions, self._num_attentions + 1
         op = Attention(
             q, k, v, out, layer, heads.num_heads, heads.num_kv_heads, heads.head_dim,
-            heads.head_dim**-0.5 if scale is None else scale, window,
+            heads.head_dim**-0.5 if scale is None else scale, window, softcap, alibi_slopes,
         )  # fmt: skip
         return self._emit(op, out)
 
@@ -191,7 +227,14 @@ class Builder:
         out = self._value("sum", a.dim)
         return self._emit(Add(a, b, out), out)
 
-    def logits(self, x: Value, tensor: Tensor) -> Value:
+    def scale(self, x: Value, factor: float) -> Value:
+        """x * factor."""
+        out = self._value("scaled", x.dim)
+        return self._emit(Scale(x, out, factor), out)
+
+    def logits(
+        self, x: Value, tensor: Tensor, *, scale: float = 1.0, softcap: float | None = None
+    ) -> Value:
         """The end: logits of the wanted rows of x under the head `tensor` [V, D].
 
         A head that is the embedding's own tensor shares the embedding's slot.
@@ -201,7 +244,8 @@ class Builder:
         out = self._value("logits", tensor.shape[0])
         tied = (op.table for op in self._ops if isinstance(op, Embed))
         shared = next((table for table in tied if table.parts == (tensor,)), None)
-        return self._emit(Logits(taken, out, shared or self._param("lm_head", (tensor,))), out)
+        head = shared or self._param("lm_head", (tensor,))
+        return self._emit(Logits(taken, out, head, None, scale, softcap), out)
 
     def _emit(self, op: Op, out: Value) -> Value:
         self._ops.append(op)

@@ -84,7 +84,10 @@ class LayerNorm(Op):
 
 @dataclass(frozen=True, slots=True)
 class HeadNorm(Op):
-    """RmsNorm over each head's H numbers of x [T, heads * H]; weight is [H]. Qwen3's q/k norm."""
+    """RmsNorm over each head's H numbers of x [T, heads * H]; weight is [H]. Qwen3's q/k norm.
+
+    As there, `weight_offset` is added to the weight (Gemma 3).
+    """
 
     x: Value
     out: Value
@@ -92,6 +95,7 @@ class HeadNorm(Op):
     eps: float
     num_heads: int
     head_dim: int
+    weight_offset: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

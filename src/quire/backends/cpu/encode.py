@@ -122,10 +122,9 @@ class _Encoder:
         self._view(norm.out, op.out)
         self._view(norm.residual, op.residual)
         norm.kind = self._lib.QUIRE_NORM_RMS if op.kind == "rms" else self._lib.QUIRE_NORM_LAYER
-        norm.weight = self._load.vector(op.weight)
+        norm.weight = self._load.vector(op.weight, plus=op.weight_offset)
         norm.bias = self._load.vector(op.bias)
         norm.eps = op.eps
-        norm.weight_offset = op.weight_offset
 
     def _linear(self, record: Any, op: NativeLinear) -> None:
         record.kind = self._lib.QUIRE_OP_LINEAR
@@ -151,7 +150,7 @@ class _Encoder:
         self._view(slot.x, part.x)
         self._view(slot.out, part.out)
         slot.num_heads = part.num_heads
-        slot.norm = self._load.vector(part.norm)
+        slot.norm = self._load.vector(part.norm, plus=part.norm_offset)
         slot.eps = part.eps
         slot.rope = self._load.rope(part.rotation)
         slot.target = getattr(self._lib, _TARGETS[part.target])

@@ -35,6 +35,7 @@ class WeightLoader:
         self._places = places
         self._dtype = dtype
         self._ids: dict[HeldWeight, int] = {}
+        self._vectors: dict[tuple[HeldWeight, float], int] = {}
         self._ropes: dict[Rotation, int] = {}
 
     def matrix(self, param: Param, *, glu: bool = False) -> int:
@@ -45,9 +46,15 @@ class WeightLoader:
         """The id of a table [rows, width] for lookups."""
         return self._id(HeldWeight("table", param))
 
-    def vector(self, param: Param | None) -> int:
-        """The id of a [D] vector, held in float32; -1 for none."""
-        return -1 if param is None else self._id(HeldWeight("vector", param))
+    def vector(self, param: Param | None, *, plus: float = 0.0) -> int:
+        """The id of a [D] vector in float32 with `plus` added to each number; -1 for none."""
+        if param is None:
+            return -1
+        weight = HeldWeight("vector", param)
+        if (weight, plus) not in self._vectors:
+            values = self._places[weight].view(np.float32)
+            self._vectors[weight, plus] = self.constant(values + np.float32(plus))
+        return self._vectors[weight, plus]
 
     def constant(self, values: NDArray[np.float32]) -> int:
         """The id of a new vector of these numbers."""
@@ -82,8 +89,6 @@ class WeightLoader:
 
     def _add(self, weight: HeldWeight) -> int:
         place = self._places[weight]
-        if weight.kind == "vector":
-            return self.constant(place.view(np.float32))
         data = self._library.ffi.cast("void *", place.ctypes.data)
         added: int
         if weight.kind == "matrix":

@@ -97,7 +97,9 @@ def _(op: RmsNorm, frame: Frame) -> None:
 def _(op: HeadNorm, frame: Frame) -> None:
     x = frame.values[op.x]
     heads = x.reshape(len(x), op.num_heads, op.head_dim)
-    frame.values[op.out] = (_rms_norm(heads, op.eps) * frame.array(op.weight)).reshape(x.shape)
+    frame.values[op.out] = (
+        _rms_norm(heads, op.eps) * (frame.array(op.weight) + np.float32(op.weight_offset))
+    ).reshape(x.shape)
 
 
 def _rms_norm(x: Floats, eps: float) -> Floats:

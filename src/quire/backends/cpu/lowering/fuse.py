@@ -206,5 +206,5 @@ class _Fuser:
 
 def _with(part: HeadsPart, op: HeadNorm | Rope) -> HeadsPart:
     if isinstance(op, HeadNorm):
-        return replace(part, norm=op.weight, eps=op.eps)
+        return replace(part, norm=op.weight, norm_offset=op.weight_offset, eps=op.eps)
     return replace(part, rotation=Rotation(op.inv_freq, op.scale, op.interleaved))

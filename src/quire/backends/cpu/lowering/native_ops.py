@@ -130,6 +130,7 @@ class HeadsPart:
     target: HeadsTarget
     out: Value | None = None
     norm: Param | None = None
+    norm_offset: float = 0.0
     eps: float = 0.0
     rotation: Rotation | None = None
 
