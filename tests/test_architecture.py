@@ -13,7 +13,7 @@ import quire
 SRC = Path(quire.__file__).parent
 
 LAYERS: list[list[str]] = [
-    ["errors", "env", "units"],
+    ["errors", "env", "suggest", "units"],
     ["log"],
     ["params", "inputs", "outputs"],
     ["config"],

@@ -8,7 +8,6 @@ the InputProcessor's. Names, defaults, order and messages are vLLM's.
 from __future__ import annotations
 
 import copy
-import difflib
 import math
 import numbers
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ import msgspec
 
 from quire.errors import RequestError
 from quire.log import get_logger
+from quire.suggest import did_you_mean
 
 logger = get_logger(__name__)
 
@@ -379,6 +379,4 @@ def _error(name: str, value: object, message: str) -> RequestError:
 
 
 def _unknown_message(name: str, known: tuple[str, ...]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    return f"SamplingParams has no field {name!r}{hint}"
+    return f"SamplingParams has no field {name!r}{did_you_mean(name, known)}"

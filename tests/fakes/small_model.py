@@ -33,7 +33,7 @@ def small_program(
             q, k, v = builder.linears(normed, outs, hint="qkv")
             q, k = builder.rope(q, 4, rotary, "q_rope"), builder.rope(k, 4, rotary, "k_rope")
             attended = builder.attention(q, k, v, heads, window=5)
-            out = builder.linear(attended, f"l{layer}.o", 8, bias=False, shard="row", hint="o")
+            out = builder.linear(attended, f"l{layer}.o", 8, bias=False, hint="o")
             x = builder.add(x, out)
             [fc] = builder.conv1d(x, f"l{layer}.fc", {"fc": 12}, hint="fc")
             hidden = builder.act(fc, "relu")

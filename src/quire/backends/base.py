@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.config.records import Dtype
 from quire.errors import BackendError
 from quire.sampling.records import Logprobs, SamplingColumns
 
@@ -28,8 +29,6 @@ __all__ = [
     "Backend", "Capabilities", "CompileOptions", "CompiledModel", "Dtype", "KVCacheSpec",
     "Logprobs", "MemoryReport", "SamplingColumns", "StepBatch", "StepOutput",
 ]  # fmt: skip
-
-Dtype = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,12 +87,12 @@ def _run(prog: str, command: Command, words: Sequence[str]) -> int:
 
 
 def _unknown(prog: str, commands: Sequence[Command], word: str) -> int:
-    from quire.cli.parser import nearest
+    from quire.suggest import did_you_mean
 
     names = [command.name for command in commands]
     kind = "option" if word.startswith("-") else "command"
     print(
-        f"{prog}: unknown {kind} {word!r}{nearest(word, names)}\n"
+        f"{prog}: unknown {kind} {word!r}{did_you_mean(word, names)}\n"
         f"Commands: {', '.join(names)}. See `{prog} --help`.",
         file=sys.stderr,
     )

@@ -6,20 +6,14 @@ Knows argparse and configuration files, and nothing of what the options mean.
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from quire.errors import ConfigError, UnknownArgumentError
-
-
-def nearest(word: str, known: Collection[str]) -> str:
-    """`; did you mean X?`, or nothing where no known word is near."""
-    found = difflib.get_close_matches(word, known, n=1, cutoff=0.55)
-    return f"; did you mean {found[0]}?" if found else ""
+from quire.suggest import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
@@ -71,7 +65,7 @@ class Parser(argparse.ArgumentParser):
     def _reject(self, word: str) -> NoReturn:
         if word.startswith("-"):
             name = word.split("=", 1)[0]
-            self.error(f"unknown option {name}{nearest(name, self.flags())}")
+            self.error(f"unknown option {name}{did_you_mean(name, self.flags())}")
         self.error(f"unexpected argument {word!r}")
 
     def _config_words(self, words: Sequence[str]) -> list[str]:
@@ -88,7 +82,7 @@ class Parser(argparse.ArgumentParser):
             name = "--" + str(key).replace("_", "-")
             if name not in self.flags():
                 raise UnknownArgumentError(
-                    f"{path}: unknown option {key!r}{nearest(name, self.flags())}"
+                    f"{path}: unknown option {key!r}{did_you_mean(name, self.flags())}"
                 )
             found += self._words_for(name, value)
         return found

@@ -7,13 +7,13 @@ Called when an `EngineArgs` is made.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from quire.config.unsupported import UNSUPPORTED
 from quire.errors import ConfigError, UnknownArgumentError
+from quire.suggest import did_you_mean
 
 T = TypeVar("T")
 
@@ -62,6 +62,4 @@ def _check_neutral(name: str, value: object) -> None:
 
 
 def _unknown_message(name: str, known: set[str]) -> str:
-    nearest = difflib.get_close_matches(name, [*known, *UNSUPPORTED], n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    return f"unknown engine argument {name!r}{hint}"
+    return f"unknown engine argument {name!r}{did_you_mean(name, [*known, *UNSUPPORTED])}"

@@ -16,6 +16,8 @@ from quire.config.quantization import Quantization
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference"]
+Dtype = Literal["float32", "bfloat16"]
+"""Of activations, and of weights without a format of their own."""
 WeightSource = Literal["checkpoint", "packed", "dummy"]
 """Where weights come from: the checkpoint, a packed file beside config.json, or random numbers."""
 
@@ -33,7 +35,7 @@ class ModelConfig:
     hf_config: Mapping[str, Any]
     """config.json as read (with `hf_overrides` applied)."""
     architecture: str
-    dtype: Literal["float32", "bfloat16"]
+    dtype: Dtype
     max_model_len: int
     """Most tokens of a request, prompt and output together."""
     vocab_size: int

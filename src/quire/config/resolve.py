@@ -17,7 +17,7 @@ from quire import env
 from quire.config.engine_args import EngineArgs
 from quire.config.memory import KVMemoryChoice
 from quire.config.model_files import default_sampling_params, read_generation_config
-from quire.config.records import ObservabilityConfig, SchedulerConfig
+from quire.config.records import Dtype, ObservabilityConfig, SchedulerConfig
 from quire.errors import ConfigError, RequestError
 from quire.log import get_logger
 from quire.params import SamplingParams
@@ -26,8 +26,6 @@ logger = get_logger(__name__)
 
 Usage = Literal["llm", "server"]
 """Who will use the engine: `LLM` in a script, or many clients of a server."""
-
-Dtype = Literal["float32", "bfloat16"]
 
 _BUDGETS: dict[Usage, int] = {"llm": 4096, "server": 2048}
 _SEQS: dict[Usage, int] = {"llm": 256, "server": 128}

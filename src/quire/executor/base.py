@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from quire.backends.base import MemoryReport
 from quire.protocol import SchedulePlan, StepResult
 
 
@@ -18,10 +17,6 @@ class Executor(ABC):
         Raises BackendError if the computation failed: then the plan's changes to requests are
         applied, its requests hold nothing of use, and further plans may be executed.
         """
-
-    @abstractmethod
-    def memory(self) -> list[MemoryReport]:
-        """What each worker holds."""
 
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from quire.backends.base import MemoryReport
 from quire.config.records import EngineConfig
 from quire.executor.base import Executor
 from quire.protocol import SchedulePlan, StepResult
@@ -17,9 +16,6 @@ class UniProcExecutor(Executor):
 
     def execute(self, plan: SchedulePlan) -> StepResult:
         return self._worker.execute(plan)
-
-    def memory(self) -> list[MemoryReport]:
-        return [self._worker.memory()]
 
     def progress(self) -> int | None:
         return self._worker.progress()

@@ -62,7 +62,6 @@ class InputProcessor:
         *,
         arrival_time: float | None = None,
         priority: int = 0,
-        client_index: int = 0,
         add_special_tokens: bool = True,
         trace_headers: Mapping[str, str] | None = None,
     ) -> EngineInput:
@@ -83,7 +82,6 @@ class InputProcessor:
             eos_token_ids=[] if self._eos_token_id is None else [self._eos_token_id],
             cache_salt=parsed.cache_salt,
             priority=priority,
-            client_index=client_index,
         )
         return EngineInput(
             request_id=request_id,
@@ -184,7 +182,6 @@ class InputProcessor:
                 eos_token_ids=base.eos_token_ids,
                 cache_salt=base.cache_salt,
                 priority=base.priority,
-                client_index=base.client_index,
             )
             children.append(child)
         return children

@@ -250,7 +250,7 @@ def _attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Val
         softcap=spec.numbers.attention_softcap,
     )
     return builder.linear(
-        attended, f"{prefix}.o_proj", spec.hidden_size, bias=spec.out_bias, shard="row", hint="o"
+        attended, f"{prefix}.o_proj", spec.hidden_size, bias=spec.out_bias, hint="o"
     )
 
 
@@ -271,7 +271,6 @@ def _mlp(builder: Builder, x: Value, spec: DecoderSpec, prefix: str) -> Value:
         f"{prefix}.down_proj",
         spec.hidden_size,
         bias=spec.mlp_bias,
-        shard="row",
         hint="down",
     )
 

@@ -78,17 +78,15 @@ def _layer(builder: Builder, x: Value, spec: _Spec, layer: int) -> Value:
     prefix, size = f"transformer.h.{layer}", spec.hidden_size
     normed = builder.layer_norm(x, f"{prefix}.ln_1", spec.norm_eps)
     q, k, v = builder.conv1d(
-        normed, f"{prefix}.attn.c_attn", dict.fromkeys("qkv", size), shard="column", hint="qkv"
+        normed, f"{prefix}.attn.c_attn", dict.fromkeys("qkv", size), hint="qkv"
     )
     attended = builder.attention(q, k, v, spec.heads, scale=spec.attention_scale(layer))
-    [out] = builder.conv1d(attended, f"{prefix}.attn.c_proj", {"o": size}, shard="row", hint="o")
+    [out] = builder.conv1d(attended, f"{prefix}.attn.c_proj", {"o": size}, hint="o")
     x = builder.add(x, out)
     normed = builder.layer_norm(x, f"{prefix}.ln_2", spec.norm_eps, hint="mlp_norm")
-    [hidden] = builder.conv1d(
-        normed, f"{prefix}.mlp.c_fc", {"fc": spec.inner_size}, shard="column", hint="fc"
-    )
+    [hidden] = builder.conv1d(normed, f"{prefix}.mlp.c_fc", {"fc": spec.inner_size}, hint="fc")
     hidden = builder.act(hidden, spec.activation)
-    [out] = builder.conv1d(hidden, f"{prefix}.mlp.c_proj", {"proj": size}, shard="row", hint="proj")
+    [out] = builder.conv1d(hidden, f"{prefix}.mlp.c_proj", {"proj": size}, hint="proj")
     return builder.add(x, out)
 
 

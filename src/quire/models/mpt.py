@@ -92,16 +92,14 @@ def _layer(builder: Builder, x: Value, spec: _Spec, prefix: str) -> Value:
     q, k, v = builder.split_linear(normed, outs, hint="qkv")
     attended = builder.attention(q, k, v, spec.heads, scale=spec.scale, alibi_slopes=spec.slopes)
     out = builder.linear(
-        attended, f"{prefix}.attn.out_proj", spec.hidden_size, bias=False, shard="row", hint="o"
+        attended, f"{prefix}.attn.out_proj", spec.hidden_size, bias=False, hint="o"
     )
     x = builder.add(x, out)
     hidden = _norm(builder, x, spec, f"{prefix}.norm_2", "mlp_norm")
-    hidden = builder.linear(
-        hidden, f"{prefix}.ffn.up_proj", spec.ffn_size, bias=False, shard="column", hint="up"
-    )
+    hidden = builder.linear(hidden, f"{prefix}.ffn.up_proj", spec.ffn_size, bias=False, hint="up")
     hidden = builder.act(hidden, "gelu")
     out = builder.linear(
-        hidden, f"{prefix}.ffn.down_proj", spec.hidden_size, bias=False, shard="row", hint="down"
+        hidden, f"{prefix}.ffn.down_proj", spec.hidden_size, bias=False, hint="down"
     )
     return builder.add(x, out)
 

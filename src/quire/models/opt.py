@@ -109,19 +109,13 @@ def _attention(builder: Builder, x: Value, spec: _Spec, prefix: str) -> Value:
     q, k, v = builder.linears(x, outs, hint="qkv")
     attended = builder.attention(q, k, v, spec.heads)
     out_proj = f"{prefix}.self_attn.out_proj"
-    return builder.linear(
-        attended, out_proj, spec.hidden_size, bias=spec.bias, shard="row", hint="o"
-    )
+    return builder.linear(attended, out_proj, spec.hidden_size, bias=spec.bias, hint="o")
 
 
 def _mlp(builder: Builder, x: Value, spec: _Spec, prefix: str) -> Value:
-    hidden = builder.linear(
-        x, f"{prefix}.fc1", spec.ffn_size, bias=spec.bias, shard="column", hint="fc1"
-    )
+    hidden = builder.linear(x, f"{prefix}.fc1", spec.ffn_size, bias=spec.bias, hint="fc1")
     hidden = builder.act(hidden, spec.activation)
-    return builder.linear(
-        hidden, f"{prefix}.fc2", spec.hidden_size, bias=spec.bias, shard="row", hint="fc2"
-    )
+    return builder.linear(hidden, f"{prefix}.fc2", spec.hidden_size, bias=spec.bias, hint="fc2")
 
 
 def _facts(reader: ConfigReader) -> ModelFacts:

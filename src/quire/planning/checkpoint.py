@@ -20,8 +20,7 @@ from quire.config.engine_args import EngineArgs, LoadFormat
 from quire.config.hub import resolve_model
 from quire.config.model_files import read_config
 from quire.config.quantization import Quantization, resolve_quantization
-from quire.config.records import WeightSource
-from quire.config.resolve import Dtype
+from quire.config.records import Dtype, WeightSource
 from quire.errors import ConfigError
 from quire.models import ModelFacts, build_program, model_facts
 from quire.program import Program

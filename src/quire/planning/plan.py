@@ -28,8 +28,8 @@ from quire.config.memory import (
     num_kv_blocks,
 )
 from quire.config.model_files import eos_token_ids, read_generation_config
-from quire.config.records import CacheConfig, EngineConfig, ModelConfig
-from quire.config.resolve import Dtype, Usage
+from quire.config.records import CacheConfig, Dtype, EngineConfig, ModelConfig
+from quire.config.resolve import Usage
 from quire.errors import ConfigError, DoesNotFitError
 from quire.log import get_logger
 from quire.models import ModelFacts

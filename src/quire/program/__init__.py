@@ -22,11 +22,11 @@ from quire.program.ops import (
 )
 from quire.program.printer import format_program
 from quire.program.program import Program
-from quire.program.values import ActivationBits, Param, Shard, Tensor, Value, WeightFormat
+from quire.program.values import ActivationBits, Param, Tensor, Value, WeightFormat
 
 __all__ = [
     "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Embed", "Glu",
     "HeadLayout", "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "Op", "Out",
-    "Param", "Program", "RmsNorm", "Rope", "Rotary", "Scale", "Shard", "TakeRows", "Tensor",
+    "Param", "Program", "RmsNorm", "Rope", "Rotary", "Scale", "TakeRows", "Tensor",
     "Value", "WeightFormat", "format_program", "last_reads",
 ]  # fmt: skip

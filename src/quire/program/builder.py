@@ -29,7 +29,7 @@ from quire.program.ops import (
     TakeRows,
 )
 from quire.program.program import Program
-from quire.program.values import Param, Shard, Tensor, Value
+from quire.program.values import Param, Tensor, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +141,7 @@ class Builder:
         op = HeadNorm(x, out, slot, eps, x.dim // head_dim, head_dim, weight_offset)
         return self._emit(op, out)
 
-    def linears(
-        self, x: Value, outs: Sequence[Out], shard: Shard = "column", hint: str = "linear"
-    ) -> tuple[Value, ...]:
+    def linears(self, x: Value, outs: Sequence[Out], hint: str = "linear") -> tuple[Value, ...]:
         """Several products of the same x as one Linear: their weights stacked in order.
 
         Either all of `outs` have a bias or none has.
@@ -151,37 +149,35 @@ class Builder:
         values = tuple(self._value(out.hint, out.dim) for out in outs)
         weights = tuple(Tensor(f"{out.prefix}.weight", (out.dim, x.dim)) for out in outs)
         biases = tuple(Tensor(f"{out.prefix}.bias", (out.dim,)) for out in outs if out.bias)
-        weight = self._param(f"{hint}.weight", weights, shard)
-        bias = self._param(f"{hint}.bias", biases, shard) if biases else None
+        weight = self._param(f"{hint}.weight", weights)
+        bias = self._param(f"{hint}.bias", biases) if biases else None
         self._ops.append(Linear(x, values, weight, bias))
         return values
 
-    def linear(
-        self, x: Value, prefix: str, dim: int, *, bias: bool, shard: Shard = "none", hint: str
-    ) -> Value:
+    def linear(self, x: Value, prefix: str, dim: int, *, bias: bool, hint: str) -> Value:
         """x times `prefix.weight` [dim, K], plus `prefix.bias` if it has one."""
-        return self.linears(x, [Out(hint, prefix, dim, bias)], shard, hint)[0]
+        return self.linears(x, [Out(hint, prefix, dim, bias)], hint)[0]
 
     def split_linear(
-        self, x: Value, outs: Sequence[Out], shard: Shard = "column", hint: str = "linear"
+        self, x: Value, outs: Sequence[Out], hint: str = "linear"
     ) -> tuple[Value, ...]:
         """As `linears` without biases, where one tensor, `prefix.weight` of the first of `outs`,
         holds all their rows."""
         values = tuple(self._value(out.hint, out.dim) for out in outs)
         shape = (sum(out.dim for out in outs), x.dim)
-        weight = self._param(f"{hint}.weight", (Tensor(f"{outs[0].prefix}.weight", shape),), shard)
+        weight = self._param(f"{hint}.weight", (Tensor(f"{outs[0].prefix}.weight", shape),))
         self._ops.append(Linear(x, values, weight, None))
         return values
 
     def conv1d(
-        self, x: Value, prefix: str, dims: dict[str, int], *, shard: Shard = "none", hint: str
+        self, x: Value, prefix: str, dims: dict[str, int], *, hint: str
     ) -> tuple[Value, ...]:
         """GPT-2's linear: `prefix.weight` is [K, N], N the sum of `dims` (hint to dim)."""
         total = sum(dims.values())
         values = tuple(self._value(name, dim) for name, dim in dims.items())
         tensor = Tensor(f"{prefix}.weight", (x.dim, total), transposed=True)
-        weight = self._param(f"{hint}.weight", (tensor,), shard)
-        bias = self._param(f"{hint}.bias", (Tensor(f"{prefix}.bias", (total,)),), shard)
+        weight = self._param(f"{hint}.weight", (tensor,))
+        bias = self._param(f"{hint}.bias", (Tensor(f"{prefix}.bias", (total,)),))
         self._ops.append(Linear(x, values, weight, bias))
         return values
 
@@ -254,10 +250,10 @@ class Builder:
     def _value(self, hint: str, dim: int) -> Value:
         return Value(self._unique(f"{self._scope}{hint}"), dim)
 
-    def _param(self, hint: str, parts: tuple[Tensor, ...], shard: Shard = "none") -> Param:
+    def _param(self, hint: str, parts: tuple[Tensor, ...]) -> Param:
         shapes = [part.shape[::-1] if part.transposed else part.shape for part in parts]
         shape = (sum(shape[0] for shape in shapes), *shapes[0][1:])
-        return Param(self._unique(f"{self._scope}{hint}"), shape, parts, shard)
+        return Param(self._unique(f"{self._scope}{hint}"), shape, parts)
 
     def _unique(self, wanted: str) -> str:
         name, number = wanted, 2

@@ -9,9 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Shard = Literal["none", "column", "row"]
-"""How tensor parallelism may cut a linear's weight [N, K]: not, along N, or along K."""
-
 WeightFormat = Literal["dense", "int8", "int8_w8a8", "int4", "int4_w4a8"]
 """How a matrix is held and multiplied. `dense` is the model's own dtype.
 
@@ -65,7 +62,6 @@ class Param:
     name: str
     shape: tuple[int, ...]
     parts: tuple[Tensor, ...]
-    shard: Shard = "none"
     format: WeightFormat = "dense"
 
     @property

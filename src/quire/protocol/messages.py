@@ -37,8 +37,6 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     cache_salt: str | None = None
     priority: int = 0
     """Lower runs earlier under the `priority` policy."""
-    client_index: int = 0
-    """Which front end waits for the outputs."""
 
 
 class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from quire.backends.base import CompiledModel, CompileOptions, KVCacheSpec, MemoryReport
+from quire.backends.base import CompiledModel, CompileOptions, KVCacheSpec
 from quire.backends.registry import make_backend
 from quire.config.records import EngineConfig
 from quire.log import get_logger, phase
@@ -41,10 +41,6 @@ class Worker:
     def execute(self, plan: SchedulePlan) -> StepResult:
         """Runs one step. Raises BackendError if the backend fails."""
         return self._runner.execute(plan)
-
-    def memory(self) -> MemoryReport:
-        """What the compiled model holds."""
-        return self._model.memory()
 
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""

@@ -14,7 +14,7 @@ from quire.errors import ConfigError, UnknownArgumentError
 
 @pytest.mark.parametrize("cls", [EngineArgs, AsyncEngineArgs])
 def test_an_unknown_name_suggests_the_nearest(cls: type[EngineArgs]) -> None:
-    with pytest.raises(UnknownArgumentError, match="'max_model_length'; did you mean 'max_model_"):
+    with pytest.raises(UnknownArgumentError, match="'max_model_length'; did you mean max_model_"):
         cls(max_model_length=5)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         cls(max_model_length=5)  # type: ignore[call-arg]

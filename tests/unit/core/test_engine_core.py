@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from quire.backends.base import MemoryReport
 from quire.config.records import EngineConfig
 from quire.core.engine_core import EngineCore
 from quire.errors import BackendError, IntegrityError
@@ -34,9 +33,6 @@ class CountingExecutor(Executor):
             sampled.append([] if self.left[name] else [65])
             self.left[name] += 1 if not self.left[name] else 0
         return StepResult(sampled_token_ids=sampled)
-
-    def memory(self) -> list[MemoryReport]:
-        return []
 
     def shutdown(self) -> None:
         self.is_shut_down = True

@@ -44,7 +44,6 @@ def test_a_plan_runs_on_the_model(tmp_path: Path) -> None:
     uniproc = executor(write_tiny_checkpoint(tmp_path))
     result = uniproc.execute(plan())
     assert len(result.sampled_token_ids[0]) == 1
-    assert uniproc.memory()[0].weight_bytes > 0
     uniproc.shutdown()
     uniproc.shutdown()
     follow_up = plan()

@@ -240,7 +240,7 @@ def test_without_a_tokenizer(model_dir: Path) -> None:
 
 
 def test_unknown_arguments_suggest_the_nearest(model_dir: Path) -> None:
-    with pytest.raises(UnknownArgumentError, match="did you mean 'gpu_memory_utilization'"):
+    with pytest.raises(UnknownArgumentError, match="did you mean gpu_memory_utilization"):
         LLM(str(model_dir), gpu_memory_utilisation=0.5)
 
 

@@ -104,7 +104,7 @@ def test_neutral_values_of_unimplemented_fields_pass() -> None:
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(TypeError, match="no field 'temprature'; did you mean 'temperature'"):
+    with pytest.raises(TypeError, match="no field 'temprature'; did you mean temperature"):
         SamplingParams(temprature=1.0)  # type: ignore[call-arg]
 
 

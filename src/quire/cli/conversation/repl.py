@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from quire.cli.parser import nearest
 from quire.cli.terminal import History, StopOnInterrupt, dim, printable, read_line
+from quire.suggest import did_you_mean
 
 SETTINGS: dict[str, Callable[[str], object]] = {
     "temperature": float,
@@ -145,7 +145,7 @@ class Repl:
         if word == "/set":
             return self._set(rest.split())
         known = ["/help", "/reset", "/system", "/set", "/stats", "/quit"]
-        return f"unknown command {word}{nearest(word, known)}"
+        return f"unknown command {word}{did_you_mean(word, known)}"
 
     def _set(self, words: list[str]) -> str:
         settings = self.conversation.settings
@@ -154,7 +154,7 @@ class Repl:
             return "\n".join(shown)
         name, value = words[0], " ".join(words[1:])
         if name not in SETTINGS:
-            return f"unknown setting {name}{nearest(name, SETTINGS)}"
+            return f"unknown setting {name}{did_you_mean(name, SETTINGS)}"
         if value in ("", "default"):
             settings.pop(name, None)
             return dim(f"{name} is the default again")
