@@ -1,19 +1,25 @@
-"""The walls: packages import downwards only, and nothing goes in circles.
+"""The walls: packages import downwards only, no module imports in a circle, chains are short.
 
-Reads the sources, so that imports inside functions and under TYPE_CHECKING count too.
+Reads the sources, so that imports inside functions and under TYPE_CHECKING count too, where a
+test does not say otherwise.
 """
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import quire
 
 SRC = Path(quire.__file__).parent
 
 LAYERS: list[list[str]] = [
-    ["errors", "env", "suggest", "units"],
+    ["errors", "env", "suggest", "units", "version"],
     ["log"],
     ["params", "inputs", "outputs"],
     ["config"],
@@ -49,19 +55,49 @@ def _package(path: Path) -> str:
 
 
 def _imports(path: Path) -> set[str]:
+    """The packages that a file imports; `quire` itself for a bare `import quire`."""
+    found = {name.split(".")[1] for name in _modules_of(path) if name != "quire"}
+    return found | ({"quire"} & _modules_of(path))
+
+
+def _modules_of(path: Path, *, at_start_only: bool = False) -> set[str]:
+    """The modules of Quire that a file imports, by full name.
+
+    `at_start_only`: those that are imported as soon as the file is.
+    """
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _nodes(ast.parse(path.read_text()), at_start_only):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            names = [node.module or ""]
-            if node.module == "quire":
-                names = [f"quire.{alias.name}" for alias in node.names]
-        else:
+            module = node.module or ""
+            members = {f"{module}.{alias.name}" for alias in node.names}
+            found |= (members & MODULES.keys()) or {module}
+    return {name for name in found if name.split(".")[0] == "quire"}
+
+
+def _nodes(tree: ast.AST, at_start_only: bool) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        is_late = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
+            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        )
+        if at_start_only and is_late:
             continue
-        found |= {name.split(".")[1] for name in names if name.startswith("quire.")}
-    return found
+        yield node
+        yield from _nodes(node, at_start_only)
+
+
+def _module_name(path: Path) -> str:
+    parts = path.relative_to(SRC.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {_module_name(path): path for path in SRC.rglob("*.py")}
+LONGEST_CHAIN = 16
+"""Most modules that import each other in a row, each as soon as the one before is imported."""
+MOST_FILES = 12
+"""Most files of code in one folder."""
 
 
 def _edges() -> dict[str, set[str]]:
@@ -99,6 +135,38 @@ def test_control_and_data_sides_do_not_know_each_other() -> None:
         if (package in CONTROL and target in DATA) or (package in DATA and target in CONTROL)
     ]
     assert crossing == []
+
+
+@pytest.mark.parametrize("at_start_only", [True, False])
+def test_no_module_imports_itself_by_way_of_others(at_start_only: bool) -> None:
+    graph = {
+        name: _modules_of(path, at_start_only=at_start_only) & MODULES.keys()
+        for name, path in MODULES.items()
+        if name != "quire"
+    }
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_import_chains_are_short() -> None:
+    graph = {
+        name: (_modules_of(path, at_start_only=True) & MODULES.keys()) - {name}
+        for name, path in MODULES.items()
+    }
+    chains: dict[str, list[str]] = {}
+    for name in TopologicalSorter(graph).static_order():
+        longest = max((chains[other] for other in graph[name]), key=len, default=[])
+        chains[name] = [name, *longest]
+    longest = max(chains.values(), key=len)
+    assert len(longest) <= LONGEST_CHAIN, " > ".join(longest)
+
+
+def test_no_folder_is_crowded() -> None:
+    folders = Counter(path.parent for path in MODULES.values() if path.name != "__init__.py")
+    crowded = {str(folder): count for folder, count in folders.items() if count > MOST_FILES}
+    assert crowded == {}
 
 
 def test_only_the_cuda_backend_may_import_torch() -> None:

@@ -16,9 +16,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from quire.config.engine_args import EngineArgs
+from quire.core.interrupts import deferred_interrupt
 from quire.errors import RequestError
-from quire.frontend.interrupts import deferred_interrupt
-from quire.frontend.llm_engine import LLMEngine, refuse_unsupported
+from quire.frontend.arguments import refuse_arguments
+from quire.frontend.llm_engine import LLMEngine
 from quire.inputs import PromptType
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
@@ -72,7 +73,7 @@ class LLM:
         `sampling_params`: one for all, or one each; None: the model's defaults. If one prompt
         is invalid, RequestError is raised and none is run.
         """
-        refuse_unsupported(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
         ids = self.enqueue(
             prompts, sampling_params, priority=priority, tokenization_kwargs=tokenization_kwargs
         )
@@ -96,7 +97,7 @@ class LLM:
 
         A conversation is a list of `{"role": ..., "content": ...}`.
         """
-        refuse_unsupported(lora_request=lora_request)
+        refuse_arguments(lora_request=lora_request)
         if not messages:
             raise RequestError("messages cannot be empty", parameter="messages")
         is_single = isinstance(messages[0], dict)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-from quire import __version__
+from quire.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

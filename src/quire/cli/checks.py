@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import quire
-from quire import __version__, env
+from quire import env
 from quire.errors import QuireError
+from quire.planning.checkpoint import DEMO_MODEL_PATH
 from quire.units import GiB, format_bytes
+from quire.version import __version__
 
 Level = Literal["good", "note", "bad"]
 
@@ -140,7 +141,7 @@ def memory() -> Iterator[Finding]:
 
 def models() -> Iterator[Finding]:
     """The bundled model, and those in the hub's cache."""
-    bundled = Path(quire.__file__).parent / "demo_model"
+    bundled = DEMO_MODEL_PATH
     if (bundled / "config.json").is_file():
         yield Finding("models", "good", f"bundled demo model: {bundled}")
     else:

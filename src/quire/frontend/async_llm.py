@@ -15,12 +15,11 @@ from quire.config.engine_args import EngineArgs
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineHome, make_client
 from quire.errors import ConfigError, EngineDeadError
+from quire.frontend.arguments import refuse_arguments, wants_special_tokens
 from quire.frontend.in_flight import InFlight
 from quire.frontend.input_processor import EngineInput, InputProcessor
-from quire.frontend.llm_engine import refuse_unsupported, wants_special_tokens
 from quire.frontend.pause_gate import PauseGate
 from quire.frontend.request_stream import RequestStream
-from quire.frontend.tokenizer_loader import load_tokenizer
 from quire.inputs import PromptType
 from quire.log import get_logger
 from quire.metrics import EngineMetrics
@@ -29,6 +28,7 @@ from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
 from quire.tokenizer import Tokenizer
+from quire.tokenizer.for_model import load_tokenizer
 
 logger = get_logger(__name__)
 
@@ -102,7 +102,7 @@ class AsyncLLM:
 
         `trace_headers` (W3C `traceparent`) name the span that the request's own belongs to.
         """
-        refuse_unsupported(lora_request=lora_request)
+        refuse_arguments(lora_request=lora_request)
         wants_special = wants_special_tokens(dict(tokenization_kwargs or {}))
         await self.wait_until_resumed()
         request = self.input_processor.process(

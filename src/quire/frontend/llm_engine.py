@@ -14,15 +14,16 @@ from quire.config.records import EngineConfig, ModelConfig
 from quire.config.resolve import Usage
 from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError
+from quire.frontend.arguments import refuse_arguments, wants_special_tokens
 from quire.frontend.input_processor import InputProcessor
 from quire.frontend.output_processor import OutputProcessor
 from quire.frontend.stat_logger import LoggingStatLogger
-from quire.frontend.tokenizer_loader import load_tokenizer
 from quire.inputs import PromptType
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
 from quire.tokenizer import Tokenizer
+from quire.tokenizer.for_model import load_tokenizer
 
 
 class LLMEngine:
@@ -61,7 +62,7 @@ class LLMEngine:
         """Validates and queues a request; returns its id. Raises RequestError."""
         if not isinstance(request_id, str):
             raise TypeError(f"request_id must be a string, got {type(request_id)}")
-        refuse_unsupported(lora_request=lora_request, trace_headers=trace_headers)
+        refuse_arguments(lora_request=lora_request, trace_headers=trace_headers)
         request = self.input_processor.process(
             request_id,
             prompt,
@@ -131,23 +132,3 @@ class LLMEngine:
     def shutdown(self) -> None:
         """Frees the model. Idempotent."""
         self.engine_core.shutdown()
-
-
-def refuse_unsupported(**given: object) -> None:
-    """Arguments of vLLM's methods that do nothing yet: anything but None is refused."""
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"{name} is not supported yet; leave it out")
-
-
-def wants_special_tokens(tokenization_kwargs: dict[str, Any] | None) -> bool:
-    """`add_special_tokens` of the arguments; any other is refused."""
-    unknown = sorted(set(tokenization_kwargs or {}) - {"add_special_tokens"})
-    if unknown:
-        raise ConfigError(
-            f"tokenization_kwargs: {', '.join(unknown)} is not supported; add_special_tokens is"
-        )
-    value = (tokenization_kwargs or {}).get("add_special_tokens", True)
-    if not isinstance(value, bool):
-        raise ConfigError(f"add_special_tokens must be True or False, got {value!r}")
-    return value

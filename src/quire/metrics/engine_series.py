@@ -6,10 +6,10 @@ A table in the form of a class; `EngineMetrics` knows what they mean.
 
 from __future__ import annotations
 
-from quire import __version__
 from quire.config import EngineConfig
 from quire.metrics import buckets
 from quire.metrics.series import MetricSet
+from quire.version import __version__
 
 FINISH_REASONS = ("stop", "length", "abort", "error")
 ADMISSION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")

@@ -14,18 +14,18 @@ from quire.errors import CheckpointError, UnsupportedModelError
 from quire.models.base import Family
 
 _BUILT_IN = {
-    "Gemma2ForCausalLM": "quire.models.gemma:GEMMA2",
-    "Gemma3ForCausalLM": "quire.models.gemma:GEMMA3",
-    "GemmaForCausalLM": "quire.models.gemma:GEMMA",
-    "GraniteForCausalLM": "quire.models.granite:FAMILY",
-    "MptForCausalLM": "quire.models.mpt:FAMILY",
-    "GPT2LMHeadModel": "quire.models.gpt2:FAMILY",
-    "LLaMAForCausalLM": "quire.models.llama:FAMILY",
-    "LlamaForCausalLM": "quire.models.llama:FAMILY",
-    "MistralForCausalLM": "quire.models.mistral:FAMILY",
-    "OPTForCausalLM": "quire.models.opt:FAMILY",
-    "Qwen2ForCausalLM": "quire.models.qwen2:FAMILY",
-    "Qwen3ForCausalLM": "quire.models.qwen3:FAMILY",
+    "Gemma2ForCausalLM": "quire.models.families.gemma:GEMMA2",
+    "Gemma3ForCausalLM": "quire.models.families.gemma:GEMMA3",
+    "GemmaForCausalLM": "quire.models.families.gemma:GEMMA",
+    "GraniteForCausalLM": "quire.models.families.granite:FAMILY",
+    "MptForCausalLM": "quire.models.families.mpt:FAMILY",
+    "GPT2LMHeadModel": "quire.models.families.gpt2:FAMILY",
+    "LLaMAForCausalLM": "quire.models.families.llama:FAMILY",
+    "LlamaForCausalLM": "quire.models.families.llama:FAMILY",
+    "MistralForCausalLM": "quire.models.families.mistral:FAMILY",
+    "OPTForCausalLM": "quire.models.families.opt:FAMILY",
+    "Qwen2ForCausalLM": "quire.models.families.qwen2:FAMILY",
+    "Qwen3ForCausalLM": "quire.models.families.qwen3:FAMILY",
 }
 
 

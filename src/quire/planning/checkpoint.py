@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-import quire
 from quire.backends.base import Capabilities
 from quire.config import resolve
 from quire.config.engine_args import EngineArgs, LoadFormat
@@ -30,6 +29,7 @@ from quire.weights.packed_file import read_packed_header
 
 DEMO_MODEL = "demo"
 """The bundled model's name."""
+DEMO_MODEL_PATH = Path(__file__).parents[1] / "demo_model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
             f"use one of {', '.join(get_args(LoadFormat))}"
         )
     if args.model is None:
-        name, path = DEMO_MODEL, Path(quire.__file__).parent / "demo_model"
+        name, path = DEMO_MODEL, DEMO_MODEL_PATH
     else:
         name = args.model
         path = resolve_model(

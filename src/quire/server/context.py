@@ -9,16 +9,18 @@ import hashlib
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from quire import __version__
-from quire.chat.renderer import ChatRenderer
 from quire.config import EngineConfig
 from quire.errors import EngineDeadError, RequestError
-from quire.frontend.async_llm import AsyncLLM
 from quire.server.args import ServerArgs
 from quire.server.http.problems import HttpError, not_found, unavailable
-from quire.tokenizer import Tokenizer
+from quire.version import __version__
+
+if TYPE_CHECKING:
+    from quire.chat.renderer import ChatRenderer
+    from quire.frontend.async_llm import AsyncLLM
+    from quire.tokenizer import Tokenizer
 
 ServerState = Literal["loading", "ready", "paused", "draining", "stalled", "dead"]
 

@@ -40,11 +40,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.errors import EngineDeadError, EngineGenerateError
-from quire.frontend.async_llm import AsyncLLM
 from quire.server.context import ServerContext
+
+if TYPE_CHECKING:
+    from quire.frontend.async_llm import AsyncLLM
 
 INTERVAL_S = 0.5
 """Between two events of a stream."""

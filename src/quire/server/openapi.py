@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from quire import __version__
 from quire.server.endpoints import ENDPOINTS, Endpoint
 from quire.server.schema.common import ErrorResponse
+from quire.version import __version__
 
 _REF = "#/components/schemas/{name}"
 _STATUS_TEXTS = {

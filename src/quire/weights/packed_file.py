@@ -23,9 +23,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-import quire
 from quire.errors import CheckpointError, ConfigError
 from quire.units import MiB
+from quire.version import __version__
 from quire.weights.mapped_file import MappedFile
 
 PACKED_NAME = "model.quire"
@@ -152,7 +152,7 @@ class PackedWriter:
 
     def finish(self, isa: str, dtype: str, quantization: str | None) -> PackedHeader:
         """Writes the header, and only then what makes the file readable."""
-        header = PackedHeader(quire.__version__, isa, dtype, quantization, tuple(self._sections))
+        header = PackedHeader(__version__, isa, dtype, quantization, tuple(self._sections))
         text = msgspec.json.encode(header)
         offset = self._position()
         self._write(np.frombuffer(text, np.uint8))
@@ -206,7 +206,7 @@ def _read_header(file: MappedFile) -> PackedHeader:
     if version != FORMAT_VERSION:
         raise CheckpointError(
             f"{path}: packed in version {version} of the format, and this Quire "
-            f"({quire.__version__}) reads {FORMAT_VERSION}; {_PACK_AGAIN}"
+            f"({__version__}) reads {FORMAT_VERSION}; {_PACK_AGAIN}"
         )
     if length > _MAX_HEADER_BYTES or offset + length != file.size:
         raise CheckpointError(

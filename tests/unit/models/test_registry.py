@@ -8,7 +8,7 @@ import pytest
 
 from quire.errors import CheckpointError, UnsupportedModelError
 from quire.models import Family, ModelRegistry, build_program, family_of, name_map
-from quire.models.llama import FAMILY as LLAMA
+from quire.models.families.llama import FAMILY as LLAMA
 from quire.models.registry import _BUILT_IN, _ModelRegistry
 
 CONFIG = {
@@ -32,7 +32,9 @@ def test_every_built_in_row_leads_to_a_family_that_lists_it() -> None:
 
 
 def test_an_unknown_architecture_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"\['MyForCausalLM'\].*GPT2LMHeadModel, Gemma2"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"\['MyForCausalLM'\].*GPT2LMHeadModel, Gemma2"
+    ):
         build_program(CONFIG)
 
 
@@ -47,7 +49,7 @@ def test_no_architectures(held: object) -> None:
         name_map({**CONFIG, "architectures": held})
 
 
-@pytest.mark.parametrize("family", [LLAMA, "quire.models.llama:FAMILY"])
+@pytest.mark.parametrize("family", [LLAMA, "quire.models.families.llama:FAMILY"])
 def test_a_custom_architecture(registry: _ModelRegistry, family: Family | str) -> None:
     registry.register_model("MyForCausalLM", family)
     assert "MyForCausalLM" in registry.get_supported_archs()
@@ -56,9 +58,9 @@ def test_a_custom_architecture(registry: _ModelRegistry, family: Family | str) -
 
 def test_bad_registrations(registry: _ModelRegistry) -> None:
     with pytest.raises(ValueError, match=r"package\.module:ATTRIBUTE"):
-        registry.register_model("MyForCausalLM", "quire.models.llama")
+        registry.register_model("MyForCausalLM", "quire.models.families.llama")
     with pytest.raises(TypeError, match="neither"):
         registry.register_model("MyForCausalLM", 7)  # type: ignore[arg-type]
-    registry.register_model("MyForCausalLM", "quire.models.llama:_spec")
+    registry.register_model("MyForCausalLM", "quire.models.families.llama:_spec")
     with pytest.raises(TypeError, match="not a Family"):
         build_program(CONFIG)

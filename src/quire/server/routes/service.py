@@ -5,7 +5,6 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire import __version__
 from quire.metrics.exposition import CONTENT_TYPE
 from quire.server.context import ServerContext
 from quire.server.http.problems import not_found
@@ -18,6 +17,7 @@ from quire.server.schema.service import (
     StatusResponse,
     VersionResponse,
 )
+from quire.version import __version__
 
 
 async def models(http: Request) -> Response:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from quire.frontend.interrupts import deferred_interrupt
+from quire.core.interrupts import deferred_interrupt
 
 
 def press() -> None:

@@ -1,0 +1,1 @@
+"""One model family per file: how its config.json becomes a program."""
