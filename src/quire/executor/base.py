@@ -3,20 +3,46 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 from quire.protocol import SchedulePlan, StepResult
 
 
 class Executor(ABC):
-    """Runs plans on one worker or many. Constructing one loads the model. One caller at a time."""
+    """Runs plans on one worker or many, in the order in which they are submitted.
+
+    Constructing one loads the model. One caller at a time.
+    """
+
+    max_plans_in_flight: int = 1
+    """Most plans that may be submitted and not collected."""
 
     @abstractmethod
-    def execute(self, plan: SchedulePlan) -> StepResult:
-        """One step: the second of the three verbs.
+    def submit(self, plan: SchedulePlan) -> None:
+        """Hands a plan over; may return before it is computed."""
+
+    @abstractmethod
+    def collect(self) -> StepResult:
+        """The result of the oldest plan that was submitted and not collected; waits for it.
 
         Raises BackendError if the computation failed: then the plan's changes to requests are
-        applied, its requests hold nothing of use, and further plans may be executed.
+        applied, its requests hold nothing of use, and further plans may be submitted.
         """
+
+    def execute(self, plan: SchedulePlan) -> StepResult:
+        """`submit` and `collect` of one plan, where none is in flight."""
+        self.submit(plan)
+        return self.collect()
+
+    @abstractmethod
+    def call(self, method: str, *args: Any) -> list[Any]:
+        """Runs a public method of `Worker` on every worker, between two plans; the results in the
+        order of the workers. Raises what the method raises."""
+
+    def failure(self) -> str | None:
+        """Why no plan can be computed any more, in a line; None while the workers are well. Any
+        thread may ask."""
+        return None
 
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""

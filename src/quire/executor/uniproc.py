@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Any
+
 from quire.config.records import EngineConfig
 from quire.executor.base import Executor
 from quire.protocol import SchedulePlan, StepResult
@@ -9,13 +12,23 @@ from quire.worker import Worker
 
 
 class UniProcExecutor(Executor):
-    """A plan is one function call away from the model: nothing is copied or sent."""
+    """A plan is one function call away from the model: nothing is copied or sent.
+
+    A plan is computed when it is collected.
+    """
 
     def __init__(self, config: EngineConfig) -> None:
         self._worker = Worker(config)
+        self._submitted: deque[SchedulePlan] = deque()
 
-    def execute(self, plan: SchedulePlan) -> StepResult:
-        return self._worker.execute(plan)
+    def submit(self, plan: SchedulePlan) -> None:
+        self._submitted.append(plan)
+
+    def collect(self) -> StepResult:
+        return self._worker.execute(self._submitted.popleft())
+
+    def call(self, method: str, *args: Any) -> list[Any]:
+        return [getattr(self._worker, method)(*args)]
 
     def progress(self) -> int | None:
         return self._worker.progress()
