@@ -74,9 +74,9 @@ def _biased(logits: Floats, columns: SamplingColumns, row: int) -> Floats:
             raise ValueError("bias_starts without bias_ids and bias_values")
         begin, end = columns.bias_starts[row], columns.bias_starts[row + 1]
         ids, values = columns.bias_ids[begin:end], columns.bias_values[begin:end]
-        # One by one: an id may stand twice in a row.
-        np.add.at(logits, ids, values)
         is_inf = np.isinf(values)
+        # One by one: an id may stand twice in a row.
+        np.add.at(logits, ids[~is_inf], values[~is_inf])
         logits[ids[is_inf]] = values[is_inf]
     return logits
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from quire.log import get_logger
 from quire.program import Program
@@ -10,20 +10,18 @@ from quire.program import Program
 logger = get_logger(__name__)
 
 
-def warn_not_finite(program: Program, names: Iterable[str]) -> None:
+def warn_not_finite(program: Program, names: Collection[str]) -> None:
     """Logs one line if there are any: the first of these tensors in the order of the program, and
     how many they are."""
-    bad = set(names)
-    if not bad:
+    if not names:
         return
-    every = [part.name for param in program.params() for part in param.parts]
-    first = next((name for name in every if name in bad), min(bad))
-    others = "" if len(bad) == 1 else f" and {len(bad) - 1} more of {len(set(every))} tensors"
-    verb = "holds" if len(bad) == 1 else "hold"
-    logger.warning(
-        "%s%s %s numbers that are not finite (NaN or infinity): requests that meet them end with "
-        "an error. The checkpoint may be damaged",
-        first,
-        others,
-        verb,
-    )
+    every = dict.fromkeys(part.name for param in program.params() for part in param.parts)
+    bad = [name for name in every if name in names]
+    if bad:
+        logger.warning(
+            "weights that are not finite (NaN or infinity): in %d of %d tensors, the first is %s. "
+            "Requests that meet them end with an error; the checkpoint may be damaged",
+            len(bad),
+            len(every),
+            bad[0],
+        )
