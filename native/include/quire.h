@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 3
+#define QUIRE_ABI_VERSION 4
 
 enum quire_dtype { QUIRE_F32 = 0, QUIRE_BF16 = 1, QUIRE_F16 = 2, QUIRE_INT8 = 3 };
 
@@ -232,7 +232,8 @@ typedef struct quire_packing {
   const quire_table_spec* table;
   const quire_part* parts;
   int32_t num_parts;
-  void* out;  // at a multiple of 64
+  void* out;            // at a multiple of 64
+  uint8_t* not_finite;  // [num_parts]; becomes 1 where a number as it is held is NaN or infinite
 } quire_packing;
 
 // ---------------------------------------------------------------- a step
@@ -274,6 +275,8 @@ typedef struct quire_output {
   float* sampled_logprobs;  // [L]
   int32_t* sampled_ranks;   // [L]
   int32_t logprobs_width;   // K
+  uint8_t* not_finite;      // [L]; 1: the row has a NaN, +infinity or no finite logit, so that
+                            // nothing is chosen and reported; unused without sampling
 } quire_output;
 
 typedef struct quire_memory {
@@ -327,6 +330,10 @@ int32_t quire_add_rope(quire_model* model, const double* inv_freq, int32_t num_f
 int32_t quire_set_ops(quire_model* model, const quire_op* ops, int32_t num_ops);
 
 int32_t quire_step(quire_model* model, const quire_batch* batch, const quire_output* output);
+// Runs a step again, up to the logits. `ops` [R]: for each request the first op (index of set_ops)
+// of which one of its rows is not finite, -1 where there is none. The heads op is not looked at
+// where it writes to the cache: attention is, which reads it.
+int32_t quire_find_not_finite(quire_model* model, const quire_batch* batch, int32_t* ops);
 
 // Whole blocks, all layers: quire_kv_block_bytes each.
 int32_t quire_read_blocks(quire_model* model, const int32_t* ids, int32_t num_ids, uint8_t* data);

@@ -147,6 +147,14 @@ QUIRE_API int32_t quire_step(quire_model* model, const quire_batch* batch,
   });
 }
 
+QUIRE_API int32_t quire_find_not_finite(quire_model* model, const quire_batch* batch,
+                                        int32_t* ops) {
+  return guarded(-1, [&] {
+    quire::find_not_finite(model->model, *batch, ops);
+    return 0;
+  });
+}
+
 QUIRE_API int32_t quire_read_blocks(quire_model* model, const int32_t* ids, int32_t num_ids,
                                     uint8_t* data) {
   return guarded(-1, [&] {

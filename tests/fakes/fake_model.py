@@ -15,6 +15,8 @@ from quire.protocol import EngineCoreRequest, SchedulePlan, StepResult
 from quire.scheduler import Scheduler
 
 VOCAB = 997
+POISON = VOCAB
+"""A token that nobody generates: with it in their context, requests fail."""
 
 
 def next_token(context: Sequence[int]) -> int:
@@ -49,11 +51,21 @@ class FakeExecutor:
     def execute(self, plan: SchedulePlan) -> StepResult:
         self._apply_changes(plan)
         ends = self._write(plan)
+        sampled = [
+            self._sample(request_id, end)
+            for request_id, end in zip(plan.request_ids, ends, strict=True)
+        ]
+        failed = [
+            request_id
+            for request_id, tokens in zip(plan.request_ids, sampled, strict=True)
+            if tokens and POISON in self.rows[request_id][0]
+        ]
         return StepResult(
             sampled_token_ids=[
-                self._sample(request_id, end)
-                for request_id, end in zip(plan.request_ids, ends, strict=True)
-            ]
+                [] if request_id in failed else tokens
+                for request_id, tokens in zip(plan.request_ids, sampled, strict=True)
+            ],
+            failures=dict.fromkeys(failed, "poisoned"),
         )
 
     def _apply_changes(self, plan: SchedulePlan) -> None:
@@ -120,6 +132,8 @@ class Simulation:
         self.wanted: dict[str, list[int]] = {}
         self.got: dict[str, list[int]] = {}
         self.finished: dict[str, str] = {}
+        self.prompts: dict[str, list[int]] = {}
+        self.salts: dict[str, str | None] = {}
         self.num_preemptions = 0
         self.num_hit_tokens = 0
         self.num_steps = 0
@@ -140,6 +154,8 @@ class Simulation:
         )
         self.wanted[request_id] = expected_tokens(prompt, max_tokens, stop)
         self.got[request_id] = []
+        self.prompts[request_id] = prompt
+        self.salts[request_id] = extra.get("cache_salt")  # type: ignore[assignment]
 
     def abort(self, request_id: str) -> None:
         self.scheduler.abort_request(request_id)
@@ -159,7 +175,16 @@ class Simulation:
             self.got[output.request_id] += output.new_token_ids
             if output.finish_reason is not None:
                 self.finished[output.request_id] = output.finish_reason
+            if output.finish_reason == "error":
+                assert output.error == "poisoned"
+                self.check_forgotten(output.request_id)
         return plan
+
+    def check_forgotten(self, request_id: str) -> None:
+        """Nobody finds a block of a request that failed."""
+        kv = self.scheduler.kv
+        blocks = kv.open(self.salts[request_id])
+        assert kv.get_computed_blocks(blocks, [*self.prompts[request_id], 0]) == []
 
     def run(self, max_steps: int = 100_000) -> None:
         while self.scheduler.has_unfinished_requests():
@@ -171,6 +196,10 @@ class Simulation:
         assert self.scheduler.kv.pool.num_held == 0
         for request_id, wanted in self.wanted.items():
             got = self.got[request_id]
+            if POISON in self.prompts.get(request_id, ()):
+                assert self.finished[request_id] in ("abort", "error")
+                assert got == []
+                continue
             if self.finished[request_id] == "abort":
                 assert got == wanted[: len(got)]
             else:

@@ -46,8 +46,10 @@ def small_program(
 class RandomStore(WeightStore):
     """Normal numbers for every tensor of a program, the same for the same name."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, bad: dict[str, tuple[int, ...]] | None = None) -> None:
+        """`bad`: tensors that have a NaN, and where."""
         self._shapes = {part.name: part.shape for p in program.params() for part in p.parts}
+        self._bad = bad or {}
 
     def names(self) -> Iterable[str]:
         return self._shapes
@@ -55,6 +57,8 @@ class RandomStore(WeightStore):
     def get(self, name: str) -> HostTensor:
         random = np.random.default_rng(zlib.crc32(name.encode()))
         numbers = random.standard_normal(self._shapes[name], np.float32)
+        if name in self._bad:
+            numbers[self._bad[name]] = np.nan
         flat = numbers.reshape(-1).view(np.uint8)
         return HostTensor(name, "F32", self._shapes[name], flat, "random")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from fake_model import Simulation
+from fake_model import POISON, Simulation
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -28,6 +28,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 28),
         priority=st.integers(0, 2),
         salt=st.sampled_from([None, None, "a", "b"]),
+        poison=st.sampled_from([None, None, None, "first", "middle", "last"]),
     )
     def add(
         self,
@@ -37,8 +38,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens: int,
         priority: int,
         salt: str | None,
+        poison: str | None,
     ) -> None:
         prompt = prefix[:shared] + own
+        if poison is not None:
+            place = {"first": 0, "middle": len(prompt) // 2, "last": len(prompt) - 1}[poison]
+            prompt[place] = POISON
         self.sim.add(str(self.count), prompt, max_tokens, priority=priority, cache_salt=salt)
         self.count += 1
 
@@ -98,6 +103,8 @@ def test_random_traces_with_tiny_pools(seed: int, policy: str) -> None:
         max_tokens = rng.randint(1, max(1, min(40, room - len(prompt))))
         stop = [rng.randrange(997) for _ in range(rng.choice([0, 0, 60]))]
         prompt = prompt[: room - 1]
+        if rng.random() < 0.1:
+            prompt[rng.randrange(len(prompt))] = POISON
         sim.add(
             str(number), prompt, min(max_tokens, room - len(prompt)), stop=stop,
             priority=rng.randint(0, 3), skip_reading_prefix_cache=rng.random() < 0.1,

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "attention/attention.h"
+#include "attention/bad_values.h"
 #include "attention/context.h"
 #include "attention/kernels/expand.h"
 #include "attention/kernels/kernel.h"
@@ -172,9 +173,10 @@ class Attend {
     float* sum;
     float* values;  // [row][dim]
 
-    void clear(int rows) const {
+    void clear(int rows, int64_t dim) const {
       std::fill_n(maximum, rows, -std::numeric_limits<float>::infinity());
       std::fill_n(sum, rows, 0.0f);
+      std::fill_n(values, rows * dim, 0.0f);
     }
   };
 
@@ -186,6 +188,7 @@ class Attend {
   void attend_chunk(int64_t chunk, bool more, Fate fate) {
     const ChunkPlace place{context_, chunk, more ? context_ : next_, more ? chunk + 1 : 0};
     ChunkView view = view_chunk<Kernel>(place, visible_groups(chunk, 0, item_->num_rows), space_);
+    BadValues bad;
     for (int r0 = 0; r0 < item_->num_rows; r0 += Kernel::kRows) {
       const int r1 = std::min(r0 + Kernel::kRows, item_->num_rows);
       const Groups groups = visible_groups(chunk, r0, r1);
@@ -195,23 +198,15 @@ class Attend {
               ? Results{space_.state.maximum + r0, space_.state.sum + r0, space_.result + r0 * dim_}
               : Results{space_.of_chunk.maximum, space_.of_chunk.sum, space_.partial};
       if (groups.first < groups.last) {
-        attend_tile(place, r0, r1, groups, view, out);
+        attend_tile(place, r0, r1, groups, view, bad, out);
       } else {
-        out.clear(r1 - r0);
+        out.clear(r1 - r0, dim_);
       }
-      if (first) clear_blind(out, r1 - r0);
       if (fate == Fate::kMerged) {
         merge_rows(space_.state, r0, r1 - r0, space_.of_chunk, space_.result, space_.partial, dim_);
       } else if (fate == Fate::kKept) {
         keep_partials(r1 - r0, partial_rows(chunk) + r0 * partial_floats(kv_.layout));
       }
-    }
-  }
-
-  // Rows that see nothing of the chunk: where V has a NaN, zero weights have given one.
-  void clear_blind(const Results& out, int rows) const {
-    for (int r = 0; r < rows; ++r) {
-      if (out.sum[r] == 0.0f) std::fill_n(out.values + r * dim_, dim_, 0.0f);
     }
   }
 
@@ -224,7 +219,7 @@ class Attend {
   }
 
   void attend_tile(const ChunkPlace& place, int r0, int r1, Groups groups, ChunkView& view,
-                   const Results& out) {
+                   BadValues& bad, const Results& out) {
     const int rows = r1 - r0;
     const Elem* q = reinterpret_cast<const Elem*>(space_.q) + r0 * dim_;
     Elem* weights = reinterpret_cast<Elem*>(space_.weights);
@@ -253,6 +248,27 @@ class Attend {
     }
     Kernel::values(weights, rows, dim_, view, groups.first, groups.last, out.values);
     view.fresh = view.scores_fetch = view.values_fetch = false;
+    if constexpr (Kernel::kScaleUnit == 0) {
+      // One row tells of all: each has multiplied the same V.
+      if (bad.any() || !BadValues::all_finite(out.values, dim_)) {
+        hide_bad_values(place, r0, r1, groups, view, bad, out.values);
+      }
+    }
+  }
+
+  // Keeps values that are not finite from rows that do not see them; `out` are a tile's results.
+  void hide_bad_values(const ChunkPlace& place, int r0, int r1, Groups groups, ChunkView& view,
+                       BadValues& bad, float* out) {
+    if (!bad.any()) {
+      bad.hide(kv_.layout, space_.keys, view);
+      if (!bad.any()) return;
+      const Elem* weights = reinterpret_cast<const Elem*>(space_.weights);
+      Kernel::load_values(view, dim_);
+      Kernel::values(weights, r1 - r0, dim_, view, groups.first, groups.last, out);
+    }
+    for (int r = r0; r < r1; ++r, out += dim_) {
+      bad.spoil(visible_places(rule_, position(r) - place.chunk * kChunk), out, dim_);
+    }
   }
 
   void write_result() {

@@ -1,7 +1,7 @@
 #include "attention/attention.h"
 
-#include "attention/kernels/amx_kernel.h"
 #include "attention/attend.h"
+#include "attention/kernels/amx_kernel.h"
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 #include "attention/kernels/byte_kernel.h"
 #endif

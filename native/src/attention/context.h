@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "attention/bad_values.h"
 #include "attention/kernels/kernel.h"
 #include "attention/workspace.h"
 #include "runtime/model.h"
@@ -93,17 +94,9 @@ inline void hide_tail(const ChunkPlace& place, uint8_t* copy, ChunkView& view) {
   const int64_t count = end % kGroup;
   if (count == 0 || g < view.first || g >= view.last) return;
   const KvLayout& layout = place.context.kv->layout;
-  const int64_t dim = layout.padded_dim;
   std::memcpy(copy, view.values[g], layout.group_bytes);
   view.values[g] = copy;
-  if (layout.dtype == QUIRE_F32) {
-    std::memset(copy + count * dim * 4, 0, (kGroup - count) * dim * 4);
-    return;
-  }
-  uint16_t* pairs = reinterpret_cast<uint16_t*>(copy);
-  for (int64_t t = count; t < kGroup; ++t) {
-    for (int64_t d = 0; d < dim; ++d) pairs[(t / 2 * dim + d) * 2 + t % 2] = 0;
-  }
+  for (int t = static_cast<int>(count); t < kGroup; ++t) clear_values_of_token(layout, copy, t);
 }
 
 }  // namespace quire

@@ -58,6 +58,13 @@ struct Visible {
   }
 };
 
+// What the row at `place`, relative to the chunk's first, sees of a chunk; low > high: nothing.
+inline Visible visible_places(const ScoreRule& rule, int64_t place) {
+  const int64_t low = rule.window > 0 ? std::max<int64_t>(place - rule.window + 1, 0) : 0;
+  const int64_t high = std::min<int64_t>(place, kChunk - 1);
+  return {static_cast<int>(std::min<int64_t>(low, kChunk)), static_cast<int>(high)};
+}
+
 // Multiplies the scores of visible places, and of others in the same vectors.
 inline void multiply(const float* factors, Visible seen, float* scores) {
   for (int i = seen.low / kLanes * kLanes; i <= seen.high; i += kLanes) {
@@ -87,19 +94,17 @@ struct RowState {
 
 // Turns one row's scores of a chunk into weights 2^(score - maximum), times V's scales. `place` is
 // the row's position relative to the chunk's first. Weights in [begin, end) that the row does not
-// see become 0; both are multiples of kPair.
+// see become 0; both are multiples of kPair. A score that is a NaN gives a weight and a sum of NaN.
 template <class Weights>
 RowState softmax_row(const ScoreRule& rule, const TokenScales& scales, int head, int64_t place,
                      int begin, int end, float* scores, typename Weights::Elem* out) {
   Weights weights(scores, out);
-  const int64_t low = rule.window > 0 ? std::max<int64_t>(place - rule.window + 1, 0) : 0;
-  const int64_t high = std::min<int64_t>(place, kChunk - 1);
-  if (low > high) {
+  const Visible seen = visible_places(rule, place);
+  if (seen.low > seen.high) {
     weights.clear(begin, end);
     weights.finish(begin, end);
     return {-std::numeric_limits<float>::infinity(), 0.0f};
   }
-  const Visible seen{static_cast<int>(low), static_cast<int>(high)};
   if (scales.keys) multiply(scales.keys, seen, scores);
   float factor = rule.scale * kLog2E;
   if (rule.softcap > 0 || rule.slopes) {

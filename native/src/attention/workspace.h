@@ -37,7 +37,7 @@ struct Workspace {
   uint8_t* tail;        // the last V group of a request, zeros behind its end
   float* key_scales;    // [kChunk] of an int8 cache
   float* value_scales;  // [kChunk]
-  uint8_t* keys;        // expanded groups
+  uint8_t* keys;        // expanded groups, or copies of V
   uint8_t* chunk;       // the kernel's own
   RowStates state;
   RowStates of_chunk;  // of a tile

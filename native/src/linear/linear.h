@@ -58,7 +58,8 @@ size_t packed_bytes(Format format, int64_t n, int64_t k, bool glu);
 // src + r * k elements, or, when `transposed`, element (r, c) is at src + c * src_rows + r.
 // Disjoint row ranges may be packed by several threads at once, provided that they start at
 // multiples of `pack_row_multiple()`. Padding rows are zeroed by the call that packs the last row.
-void pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, bool transposed,
+// Returns whether all numbers are finite as they are held.
+bool pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, bool transposed,
                int64_t src_rows, int64_t src_row0, int64_t row0, int64_t rows);
 int64_t pack_row_multiple();
 

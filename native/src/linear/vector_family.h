@@ -12,13 +12,13 @@
 #include <utility>
 
 #include "linear/family.h"
-#include "simd/fetch.h"
 #include "linear/int4_direct.h"
 #include "linear/int4_weights.h"
 #include "linear/int8_products.h"
+#include "linear/vector_products.h"
+#include "simd/fetch.h"
 #include "simd/simd.h"
 #include "simd/transpose.h"
-#include "linear/vector_products.h"
 
 namespace quire::gemm {
 

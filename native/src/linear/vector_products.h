@@ -7,8 +7,8 @@
 #pragma once
 
 #include "linear/family.h"
-#include "simd/simd.h"
 #include "linear/x_chunk.h"
+#include "simd/simd.h"
 
 namespace quire::gemm {
 

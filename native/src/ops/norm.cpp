@@ -58,15 +58,14 @@ void norm_rows(const Step& step, const quire_norm& op, Span span) {
                                                 : layer_moments(x, op.x.dtype, dim, op.eps);
     const uint8_t* residual = op.residual.offset >= 0 ? step.row(op.residual, r) : nullptr;
     uint8_t* out = step.row(op.out, r);
-    by_vectors(
-        dim, [=, x_dtype = op.x.dtype, out_dtype = op.out.dtype,
-              residual_dtype = op.residual.dtype](int64_t i, int64_t n) {
-          F32x16 v = (load_some(x, x_dtype, i, n) - m.shift) * m.scale;
-          if (weight) v = v * load_some(weight, QUIRE_F32, i, n);
-          if (bias) v = v + load_some(bias, QUIRE_F32, i, n);
-          if (residual) v = v + load_some(residual, residual_dtype, i, n);
-          store_some(out, out_dtype, i, n, v);
-        });
+    by_vectors(dim, [=, x_dtype = op.x.dtype, out_dtype = op.out.dtype,
+                     residual_dtype = op.residual.dtype](int64_t i, int64_t n) {
+      F32x16 v = (load_some(x, x_dtype, i, n) - m.shift) * m.scale;
+      if (weight) v = v * load_some(weight, QUIRE_F32, i, n);
+      if (bias) v = v + load_some(bias, QUIRE_F32, i, n);
+      if (residual) v = v + load_some(residual, residual_dtype, i, n);
+      store_some(out, out_dtype, i, n, v);
+    });
   }
 }
 

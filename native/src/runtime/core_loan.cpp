@@ -13,8 +13,7 @@ namespace {
 clockid_t cpu_clock(pid_t tid) { return (~static_cast<clockid_t>(tid) << 3) | 6; }
 
 thread_local pid_t own_tid = 0;
-[[maybe_unused]] const int forgets_on_fork =
-    pthread_atfork(nullptr, nullptr, [] { own_tid = 0; });
+[[maybe_unused]] const int forgets_on_fork = pthread_atfork(nullptr, nullptr, [] { own_tid = 0; });
 
 }  // namespace
 

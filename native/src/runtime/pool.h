@@ -104,8 +104,8 @@ class Pool {
   const int num_threads_;
   const bool pin_;
   std::vector<pthread_t> threads_;
-  std::vector<Share> shares_;       // one for each worker
-  std::vector<Helper> helpers_;     // of workers 1, 2, ...
+  std::vector<Share> shares_;    // one for each worker
+  std::vector<Helper> helpers_;  // of workers 1, 2, ...
   ComputeThread caller_;
   std::atomic<uint64_t> owner_{0};  // see pool.cpp
   Region region_{};                 // while the gate is open, and until all who came have left

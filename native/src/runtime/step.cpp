@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ops/ops.h"
+#include "runtime/finite_watch.h"
 
 namespace quire {
 namespace {
@@ -45,7 +46,7 @@ void check_seq(const Model& model, const quire_batch& batch, int32_t seq) {
 
 void check_sampling(const quire_batch& batch, const quire_output& output, int32_t vocab_size) {
   const quire_sampling& s = *batch.sampling;
-  require(s.temperature && s.seeds && s.counters && output.sampled,
+  require(s.temperature && s.seeds && s.counters && output.sampled && output.not_finite,
           "sampling without temperature, seeds, counters or a place for the result");
   for (int32_t l = 0; l < batch.num_logits_rows; ++l) {
     require(s.temperature[l] >= 0, "sampling: the temperature is negative or no number");
@@ -141,14 +142,19 @@ double now_s() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
+Step begin_step(Model& model, const quire_batch& batch, const quire_output& output) {
+  Step step{model, batch, output, runs_of(batch), plan_attention(model, batch, false), {}};
+  if (!step.takes_all()) step.taken_attention = plan_attention(model, batch, true);
+  for (RopeTable& rope : model.ropes) rope.fill(batch.positions, batch.num_tokens, model.pool);
+  return step;
+}
+
 }  // namespace
 
 void run_step(Model& model, const quire_batch& batch, const quire_output& output) {
   check_batch(model, batch, output);
   if (batch.num_tokens == 0) return;
-  Step step{model, batch, output, runs_of(batch), plan_attention(model, batch, false), {}};
-  if (!step.takes_all()) step.taken_attention = plan_attention(model, batch, true);
-  for (RopeTable& rope : model.ropes) rope.fill(batch.positions, batch.num_tokens, model.pool);
+  const Step step = begin_step(model, batch, output);
   double begin = model.profiling ? now_s() : 0;
   for (size_t i = 0; i < model.ops.size(); ++i) {
     run_op(step, model.ops[i]);
@@ -158,6 +164,20 @@ void run_step(Model& model, const quire_batch& batch, const quire_output& output
     begin = end;
   }
   model.profiled_steps += model.profiling;
+}
+
+void find_not_finite(Model& model, const quire_batch& batch, int32_t* first_ops) {
+  quire_batch unsampled = batch;
+  unsampled.sampling = nullptr;
+  const quire_output nothing{};
+  check_batch(model, unsampled, nothing);
+  const Step step = begin_step(model, unsampled, nothing);
+  FiniteWatch watch(step, first_ops);
+  if (batch.num_tokens == 0) return;
+  for (size_t i = 0; i + 1 < model.ops.size(); ++i) {
+    run_op(step, model.ops[i]);
+    watch.look(static_cast<int32_t>(i), model.ops[i]);
+  }
 }
 
 }  // namespace quire

@@ -27,25 +27,24 @@ double uniform(uint64_t seed, uint64_t counter) {
   return static_cast<double>(splitmix64(seed ^ splitmix64(counter)) >> 11) * 0x1p-53;
 }
 
-// Logits i .. i + 15, lanes behind the end at minus infinity, a NaN as minus infinity.
+// Logits i .. i + 15, lanes behind the end at minus infinity.
 QUIRE_INLINE F32x16 load_logits(const float* logits, int64_t i, int64_t size) {
-  const F32x16 some = load_some(logits, QUIRE_F32, i, size - i);
-  const F32x16 v = gemm::first_lanes(some, size - i, -kInfinity);
-  return gemm::if_nan(v, splat(-kInfinity), v);
+  return gemm::first_lanes(load_some(logits, QUIRE_F32, i, size - i), size - i, -kInfinity);
 }
 
-float largest(const float* logits, int64_t size) {
+// The largest logit, a NaN left aside; `extent` knows whether there is one.
+float largest(const float* logits, int64_t size, gemm::Extent& extent) {
   F32x16 top[4] = {splat(-kInfinity), splat(-kInfinity), splat(-kInfinity), splat(-kInfinity)};
   for (int64_t i = 0; i < size; i += kLanes) {
+    const F32x16 v = load_logits(logits, i, size);
     F32x16& t = top[i / kLanes % 4];
-    t = maximum(load_logits(logits, i, size), t);
+    t = maximum(v, t);
+    extent.add(v);
   }
   return max_lanes(maximum(maximum(top[0], top[1]), maximum(top[2], top[3])));
 }
 
-double log_sum_exp(const float* logits, int64_t size) {
-  const float top = largest(logits, size);
-  if (std::isinf(top)) return 0.0;
+double log_sum_exp(const float* logits, int64_t size, float top) {
   double total = 0;
   for (int64_t begin = 0; begin < size; begin += kBlock) {
     F32x16 sum = {};
@@ -63,17 +62,19 @@ double sum_of(const std::vector<double>& values) {
   return total;
 }
 
-// The bias of a row, added for the lifetime of the object.
+// The bias of a row, in effect for the lifetime of the object.
 class BiasedRow {
  public:
   BiasedRow(const quire_sampling& columns, int64_t l, float* logits) : logits_(logits) {
     if (!columns.bias_starts) return;
     for (int32_t i = columns.bias_starts[l]; i < columns.bias_starts[l + 1]; ++i) {
       const int32_t id = columns.bias_ids[i];
+      const float value = columns.bias_values[i];
       before_.push_back({id, logits[id]});
-      logits[id] += columns.bias_values[i];
+      logits[id] = std::isinf(value) ? value : logits[id] + value;
     }
   }
+  bool any() const { return !before_.empty(); }
   // Backwards: an id may stand twice in a row.
   ~BiasedRow() {
     for (size_t i = before_.size(); i-- > 0;) logits_[before_[i].id] = before_[i].logit;
@@ -94,17 +95,20 @@ Sampler::Sampler(int32_t vocab_size) : vocab_size_(vocab_size) {}
 
 void Sampler::work(const quire_sampling& columns, const quire_output& output, int64_t l,
                    float* logits) {
+  const float top = find_largest(logits);
+  output.not_finite[l] = !std::isfinite(top);
+  if (!std::isfinite(top)) return;
   {
     const BiasedRow biased(columns, l, logits);
-    output.sampled[l] = choose(columns, l, logits);
+    output.sampled[l] = choose(columns, l, logits, biased.any() ? find_largest(logits) : top);
   }
   const int32_t count = columns.num_logprobs ? columns.num_logprobs[l] : -1;
-  if (output.logprob_ids && count >= 0) report(output, l, count, logits);
+  if (output.logprob_ids && count >= 0) report(output, l, count, logits, top);
 }
 
-int32_t Sampler::choose(const quire_sampling& columns, int64_t l, const float* logits) {
+// `top` is the largest of `logits`, which hold no NaN.
+int32_t Sampler::choose(const quire_sampling& columns, int64_t l, const float* logits, float top) {
   const float temperature = columns.temperature[l];
-  const float top = find_largest(logits);
   if (temperature == 0.0f) return choose_among_equals(logits, top, 0.0);
   const double u = uniform(columns.seeds[l], columns.counters[l]);
   if (std::isinf(top)) return choose_among_equals(logits, top, u);
@@ -131,18 +135,20 @@ int32_t Sampler::choose(const quire_sampling& columns, int64_t l, const float* l
   return pick_from_candidates(u);
 }
 
-// The largest logit, and in block_maxima_ that of each block.
+// The largest logit, NaN if there is one, and in block_maxima_ that of each block.
 float Sampler::find_largest(const float* logits) {
   block_maxima_.clear();
+  gemm::Extent extent;
   for (int64_t begin = 0; begin < vocab_size_; begin += kBlock) {
     block_maxima_.push_back(
-        largest(logits + begin, std::min<int64_t>(kBlock, vocab_size_ - begin)));
+        largest(logits + begin, std::min<int64_t>(kBlock, vocab_size_ - begin), extent));
   }
+  if (std::isnan(extent.top())) return extent.top();
   return *std::max_element(block_maxima_.begin(), block_maxima_.end());
 }
 
 // Of the tokens whose logit is `value`, the largest one, the one at u. Only blocks that reach the
-// value are looked at; a NaN counts as minus infinity.
+// value are looked at.
 int32_t Sampler::choose_among_equals(const float* logits, float value, double u) {
   int64_t count = 0;
   const auto find = [&](int64_t place) {
@@ -151,8 +157,7 @@ int32_t Sampler::choose_among_equals(const float* logits, float value, double u)
       if (block_maxima_[block] != value) continue;
       const int64_t begin = static_cast<int64_t>(block) * kBlock;
       for (int64_t id = begin; id < std::min<int64_t>(begin + kBlock, vocab_size_); ++id) {
-        const float logit = std::isnan(logits[id]) ? -kInfinity : logits[id];
-        if (logit == value && count++ == place) return static_cast<int32_t>(id);
+        if (logits[id] == value && count++ == place) return static_cast<int32_t>(id);
       }
     }
     return 0;
@@ -186,10 +191,11 @@ void Sampler::find_best(const float* logits, int64_t count) {
   const int64_t groups = (vocab_size_ + kMaxGroup - 1) / kMaxGroup;
   if (count <= groups / 2) {
     group_maxima_.clear();
+    gemm::Extent unused;
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t begin = g * kMaxGroup;
       group_maxima_.push_back(
-          largest(logits + begin, std::min<int64_t>(kMaxGroup, vocab_size_ - begin)));
+          largest(logits + begin, std::min<int64_t>(kMaxGroup, vocab_size_ - begin), unused));
     }
     const auto nth = group_maxima_.begin() + (count - 1);
     std::nth_element(group_maxima_.begin(), nth, group_maxima_.end(), std::greater<float>());
@@ -197,8 +203,7 @@ void Sampler::find_best(const float* logits, int64_t count) {
   }
   candidates_.clear();
   for (int32_t id = 0; id < vocab_size_; ++id) {
-    const float logit = std::isnan(logits[id]) ? -kInfinity : logits[id];
-    if (logit >= bound) candidates_.push_back({logit, 0.0f, id});
+    if (logits[id] >= bound) candidates_.push_back({logits[id], 0.0f, id});
   }
   if (static_cast<int64_t>(candidates_.size()) > count) {
     std::nth_element(candidates_.begin(), candidates_.begin() + (count - 1), candidates_.end(),
@@ -278,11 +283,10 @@ int32_t Sampler::pick_from_candidates(double u) {
   return last;
 }
 
-void Sampler::report(const quire_output& output, int64_t l, int32_t count, const float* logits) {
-  const double normal = log_sum_exp(logits, vocab_size_);
-  const auto logprob = [&](float logit) {
-    return static_cast<float>((std::isnan(logit) ? -kInfinity : logit) - normal);
-  };
+void Sampler::report(const quire_output& output, int64_t l, int32_t count, const float* logits,
+                     float top) {
+  const double normal = log_sum_exp(logits, vocab_size_, top);
+  const auto logprob = [&](float logit) { return static_cast<float>(logit - normal); };
   const float chosen = logits[output.sampled[l]];
   int32_t rank = 1;
   for (int32_t id = 0; id < vocab_size_; ++id) rank += logits[id] > chosen;

@@ -15,7 +15,8 @@ class Sampler {
  public:
   explicit Sampler(int32_t vocab_size);
 
-  // Handles row `l` of the step: the bias, the choice, the log-probabilities of the raw logits.
+  // Handles row `l` of the step: whether its logits are finite, and if so the bias, the choice, the
+  // log-probabilities of the raw logits.
   void work(const quire_sampling& columns, const quire_output& output, int64_t l, float* logits);
 
  private:
@@ -28,7 +29,7 @@ class Sampler {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
   }
 
-  int32_t choose(const quire_sampling& columns, int64_t l, const float* logits);
+  int32_t choose(const quire_sampling& columns, int64_t l, const float* logits, float top);
   float find_largest(const float* logits);
   int32_t choose_among_equals(const float* logits, float value, double u);
   void weigh(const float* logits, float maximum, float temperature, float min_weight);
@@ -37,7 +38,7 @@ class Sampler {
   void keep_top_p(double p, double total);
   int32_t pick_from_all(double target) const;
   int32_t pick_from_candidates(double u);
-  void report(const quire_output& output, int64_t l, int32_t count, const float* logits);
+  void report(const quire_output& output, int64_t l, int32_t count, const float* logits, float top);
 
   int32_t vocab_size_;
   std::vector<float> weights_;      // of every token

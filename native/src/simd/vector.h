@@ -10,8 +10,8 @@
 #include <cstring>
 
 #include "linear/activation.h"
-#include "simd/simd.h"
 #include "quire.h"
+#include "simd/simd.h"
 
 namespace quire {
 
@@ -84,14 +84,14 @@ QUIRE_INLINE void store_some(void* row, int32_t dtype, int64_t i, int64_t n, F32
   }
 }
 
-// 2^x for x <= 0, 0 below the normal numbers; relative error below 2e-7.
+// 2^x for x <= 0, 0 below the normal numbers; a NaN stays one. Relative error below 2e-7.
 QUIRE_INLINE F32x16 exp2_nonpositive(F32x16 x) {
 #if defined(__AVX512F__)
-  const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_GE_OQ);
+  const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
   const F32x16 n = (F32x16)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
   const F32x16 f = x - n;
 #else
-  const F32x16 clamped = maximum(x, splat(-127.0f));
+  const F32x16 clamped = maximum(splat(-127.0f), x);  // in this order a NaN stays one
   const F32x16 n = gemm::round_whole(clamped);
   const F32x16 f = clamped - n;
 #endif
@@ -110,7 +110,7 @@ QUIRE_INLINE F32x16 exp2_nonpositive(F32x16 x) {
 // Minimax polynomial of degree 3 on [0, 1), fitted with its constant term held at 1.
 QUIRE_INLINE F32x16 exp2_for_bf16(F32x16 x) {
 #if defined(__AVX512F__)
-  const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_GE_OQ);
+  const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
   const F32x16 f = (F32x16)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);
   F32x16 p = splat(7.706719743373773e-2f);
   p = fma(p, f, splat(2.2764482191480193e-1f));

@@ -9,8 +9,9 @@
 #include <stdexcept>
 
 #include "linear/layout.h"
-#include "simd/simd.h"
+#include "linear/packing/pack_source.h"
 #include "runtime/model.h"
+#include "simd/simd.h"
 
 namespace quire {
 namespace {
@@ -107,6 +108,7 @@ void check(const quire_packing& weight) {
   require((weight.matrix == nullptr) != (weight.table == nullptr), "weight: of which kind?");
   require(reinterpret_cast<uintptr_t>(weight.out) % 64 == 0 && weight.out != nullptr,
           "weight: its place is not aligned");
+  require(weight.not_finite != nullptr, "weight: no place for what is not finite");
   const int64_t rows = total_rows(weight.parts, weight.num_parts);
   if (weight.matrix != nullptr) {
     matrix_bytes(*weight.matrix);
@@ -120,19 +122,35 @@ void check(const quire_packing& weight) {
   }
 }
 
-void pack_piece(const Piece& piece) {
+bool is_finite(const quire_table_spec& table, const uint8_t* row) {
+  return table.dtype == QUIRE_F32
+             ? gemm::all_finite(reinterpret_cast<const float*>(row), table.width)
+             : gemm::all_finite(reinterpret_cast<const uint16_t*>(row), table.width);
+}
+
+// Returns whether all numbers are finite as they are held.
+bool pack_piece(const Piece& piece) {
   const quire_packing& weight = *piece.weight;
   const quire_part& part = *piece.part;
   if (weight.matrix != nullptr) {
-    pack_rows(matrix_of(*weight.matrix, weight.out), part.data, static_cast<DType>(part.dtype),
-              part.transposed != 0, part.rows, piece.part_row, piece.row, piece.rows);
-    return;
+    return pack_rows(matrix_of(*weight.matrix, weight.out), part.data,
+                     static_cast<DType>(part.dtype), part.transposed != 0, part.rows,
+                     piece.part_row, piece.row, piece.rows);
   }
-  auto* out = static_cast<uint8_t*>(weight.out) + piece.row * row_bytes(*weight.table);
-  for (int64_t r = 0; r < piece.rows; ++r) {
-    convert_row(part, piece.part_row + r, weight.table->width, weight.table->dtype,
-                out + r * row_bytes(*weight.table));
+  bool finite = true;
+  const quire_table_spec& table = *weight.table;
+  auto* out = static_cast<uint8_t*>(weight.out) + piece.row * row_bytes(table);
+  for (int64_t r = 0; r < piece.rows; ++r, out += row_bytes(table)) {
+    convert_row(part, piece.part_row + r, table.width, table.dtype, out);
+    finite &= is_finite(table, out);
   }
+  return finite;
+}
+
+// Several workers may find the same.
+void tell_not_finite(const Piece& piece) {
+  uint8_t* told = piece.weight->not_finite + (piece.part - piece.weight->parts);
+  __atomic_store_n(told, uint8_t{1}, __ATOMIC_RELAXED);
 }
 
 // Gives back the pages that were read for a piece, so that the checkpoint and what is packed of it
@@ -186,7 +204,7 @@ void pack(Pool& pool, const quire_packing* weights, int32_t num_weights) {
   }
   pool.each(static_cast<int64_t>(units.size()), [&](int64_t unit) {
     for (const Piece& piece : units[unit]) {
-      pack_piece(piece);
+      if (!pack_piece(piece)) tell_not_finite(piece);
       drop_source(piece);
     }
   });

@@ -22,7 +22,7 @@ from quire.errors import BackendError
 from quire.sampling.records import Logprobs, SamplingColumns
 
 if TYPE_CHECKING:
-    from quire.program import Program
+    from quire.program import OpPlace, Program
     from quire.weights import PackedFile, PackedWriter, WeightStore
 
 __all__ = [
@@ -96,6 +96,9 @@ class StepOutput:
     sampled: NDArray[np.int32]
     logprobs: Logprobs | None = None
     logits: NDArray[np.float32] | None = None
+    not_finite: NDArray[np.bool_] | None = None
+    """[L]; rows whose logits are no distribution, as `quire.sampling.reference` says: nothing is
+    chosen and reported of them. None: nobody looked, as nothing was to be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,15 @@ class CompiledModel(ABC):
 
         Raises BackendError on a failure inside the backend; the cache then holds no
         guarantee for this step's slots only.
+        """
+
+    @abstractmethod
+    def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
+        """Runs the step again, up to the logits, and names for each request the first op that gave
+        one of its rows a NaN or an infinity. None: no op did, so that it must be the logits.
+
+        The step must have run, or its K/V be in the cache: they are written again, the same bits.
+        Raises BackendError as `step` does.
         """
 
     @abstractmethod

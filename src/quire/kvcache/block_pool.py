@@ -87,6 +87,16 @@ class BlockPool:
             del self._by_key[key]
             self._keys[block_id] = None
 
+    def forget(self, key: bytes) -> None:
+        """Nobody finds the block under `key` any more; those who hold it keep it."""
+        block_id = self._by_key.get(key)
+        if block_id is None:
+            return
+        self.unregister(block_id)
+        if self._ref_counts[block_id] == 0:
+            del self._cached[block_id]
+            self._empty.append(block_id)
+
     def forget_cached(self) -> bool:
         """Drops every key, so that nothing can be hit. False, and no change, while any is held."""
         if self.num_held:

@@ -114,6 +114,12 @@ class KVCacheManager:
         blocks.num_registered = 0
         self._open.pop(id(blocks), None)
 
+    def forget(self, blocks: SequenceBlocks) -> None:
+        """Takes out of the prefix cache what holds the tokens of these blocks, whoever computed
+        it: what came of them is not to be trusted. The request keeps its blocks."""
+        for key in blocks.keys:
+            self.pool.forget(key)
+
     def reset_prefix_cache(self) -> bool:
         """Forgets every cached block. False, and no change, while a request holds blocks."""
         return self.pool.forget_cached()

@@ -20,13 +20,14 @@ from quire.program.ops import (
     Scale,
     TakeRows,
 )
+from quire.program.place import LOGITS, OpPlace, place_of
 from quire.program.printer import format_program
 from quire.program.program import Program
 from quire.program.values import ActivationBits, Param, Tensor, Value, WeightFormat
 
 __all__ = [
-    "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Embed", "Glu",
-    "HeadLayout", "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "Op", "Out",
-    "Param", "Program", "RmsNorm", "Rope", "Rotary", "Scale", "TakeRows", "Tensor",
-    "Value", "WeightFormat", "format_program", "last_reads",
+    "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Embed", "Glu",
+    "HeadLayout", "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "Op", "OpPlace",
+    "Out", "Param", "Program", "RmsNorm", "Rope", "Rotary", "Scale", "TakeRows", "Tensor",
+    "Value", "WeightFormat", "format_program", "last_reads", "place_of",
 ]  # fmt: skip

@@ -99,6 +99,8 @@ class StepResult(msgspec.Struct, kw_only=True):
     """For the requests that asked, one entry per sampled token."""
     prompt_logprobs: dict[str, PromptLogprobs] = {}
     """For the requests that asked, of the prompt tokens that the step's tokens predict."""
+    failures: dict[str, str] = {}
+    """Requests that cannot go on, and why: nothing else here is theirs."""
 
 
 class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -32,7 +32,8 @@ class SamplingColumns:
     """[L]; the absolute position of the token being chosen."""
     bias_starts: NDArray[np.int32] | None = None
     """[L + 1]; with s, e = bias_starts[l:l+2], row l adds bias_values[s:e] to its logits at
-    bias_ids[s:e] before anything else but the raw logprobs; -inf forbids a token."""
+    bias_ids[s:e] before anything else but the raw logprobs; -inf forbids a token, inf all
+    others."""
     bias_ids: NDArray[np.int32] | None = None
     bias_values: NDArray[np.float32] | None = None
     num_logprobs: NDArray[np.int32] | None = None

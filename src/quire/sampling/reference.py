@@ -1,7 +1,9 @@
 """The specification of how a token is chosen from a row of logits, in NumPy.
 
+    0  a row that has a NaN, +inf or no finite logit is no distribution: nothing is chosen (0) or
+       reported, and `not_finite` says so
     1  log-probabilities to report: log softmax of the raw logits
-    2  add the row's bias (-inf forbids a token); a NaN counts as -inf
+    2  add the row's bias (-inf forbids a token, inf all others)
     3  temperature 0: the largest, the lowest id among equals, and done
     4  p = softmax(logits / temperature), in float64
     5  min_p: keep p >= min_p * max(p)
@@ -39,11 +41,17 @@ def uniform(seed: int, counter: int) -> float:
     return (splitmix64(seed ^ splitmix64(counter)) >> 11) * 2.0**-53
 
 
+def not_finite(logits: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Which rows of raw logits [L, V] are no distribution: [L]."""
+    is_finite: NDArray[np.bool_] = np.isfinite(logits.max(axis=1, initial=-np.inf))
+    return ~is_finite
+
+
 def sample(logits: NDArray[np.float32], columns: SamplingColumns) -> NDArray[np.int32]:
     """The chosen token of each row of raw logits [L, V], int32 [L]."""
-    chosen = np.empty(len(logits), np.int32)
-    for row, raw in enumerate(logits):
-        biased = _biased(raw.astype(np.float64), columns, row)
+    chosen = np.zeros(len(logits), np.int32)
+    for row in np.flatnonzero(~not_finite(logits)).tolist():
+        biased = _biased(logits[row].astype(np.float64), columns, row)
         temperature = float(columns.temperature[row])
         if temperature == 0:
             chosen[row] = np.argmax(biased)
@@ -65,9 +73,11 @@ def _biased(logits: Floats, columns: SamplingColumns, row: int) -> Floats:
         if columns.bias_ids is None or columns.bias_values is None:
             raise ValueError("bias_starts without bias_ids and bias_values")
         begin, end = columns.bias_starts[row], columns.bias_starts[row + 1]
+        ids, values = columns.bias_ids[begin:end], columns.bias_values[begin:end]
+        is_inf = np.isinf(values)
         # One by one: an id may stand twice in a row.
-        np.add.at(logits, columns.bias_ids[begin:end], columns.bias_values[begin:end])
-    logits[np.isnan(logits)] = -np.inf
+        np.add.at(logits, ids[~is_inf], values[~is_inf])
+        logits[ids[is_inf]] = values[is_inf]
     return logits
 
 
@@ -113,7 +123,8 @@ def logprobs(
 ) -> Logprobs | None:
     """Log-probabilities of raw logits [L, V], best first; None if no row asks for any.
 
-    A row that asks for none has id -1 everywhere, log-probability 0 and rank 0.
+    A row that asks for none, or is no distribution, has id -1 everywhere, log-probability 0 and
+    rank 0.
     """
     wanted = columns.num_logprobs
     if wanted is None or wanted.size == 0 or wanted.max() < 0:
@@ -125,11 +136,9 @@ def logprobs(
         sampled=np.zeros(rows, np.float32),
         sampled_ranks=np.zeros(rows, np.int32),
     )
-    for row, raw in enumerate(logits):
+    for row in np.flatnonzero((wanted >= 0) & ~not_finite(logits)).tolist():
         count = int(wanted[row])
-        if count < 0:
-            continue
-        values = np.where(np.isnan(raw), -np.inf, raw.astype(np.float64))
+        values = logits[row].astype(np.float64)
         token = int(chosen[row])
         normal = values - _log_sum_exp(values)
         best = _best_ids(values, count)
@@ -142,7 +151,7 @@ def logprobs(
 
 def _log_sum_exp(values: Floats) -> float:
     top = values.max()
-    return float(top + np.log(np.exp(values - top).sum())) if np.isfinite(top) else 0.0
+    return float(top + np.log(np.exp(values - top).sum()))
 
 
 def _best_ids(values: Floats, count: int) -> NDArray[np.intp]:

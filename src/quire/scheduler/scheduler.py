@@ -137,6 +137,10 @@ class Scheduler:
                 self._give_back(request)
         if len(requests) < num_before:
             self.running = [request for request in self.running if not request.is_finished]
+        for request_id, error in result.failures.items():
+            if (failed := requests.get(request_id)) is not None:
+                self.kv.forget(failed.blocks)
+                outputs.append(self._end_failed(failed, error))
         return self._outputs(outputs)
 
     def observe(self, plan: SchedulePlan, duration_s: float) -> None:
@@ -148,16 +152,8 @@ class Scheduler:
 
     def fail(self, plan: SchedulePlan, error: str) -> EngineCoreOutputs:
         """Ends every request of a plan whose execution failed; the others go on."""
-        outputs = []
-        for request_id in plan.request_ids:
-            request = self._requests.get(request_id)
-            if request is None:
-                continue
-            self._finish(request, RequestStatus.FINISHED_ERROR)
-            outputs.append(
-                EngineCoreOutput(request_id=request_id, finish_reason="error", error=error)
-            )
-        return self._outputs(outputs)
+        planned = [self._requests.get(request_id) for request_id in plan.request_ids]
+        return self._outputs([self._end_failed(one, error) for one in planned if one is not None])
 
     def reset_prefix_cache(self) -> bool:
         """Forgets all cached blocks; False while requests hold some."""
@@ -305,6 +301,10 @@ class Scheduler:
             self.waiting.remove(request)
             del self._requests[request.request_id]
         request.status = status
+
+    def _end_failed(self, request: Request, error: str) -> EngineCoreOutput:
+        self._finish(request, RequestStatus.FINISHED_ERROR)
+        return EngineCoreOutput(request_id=request.request_id, finish_reason="error", error=error)
 
     def _give_back(self, request: Request) -> None:
         self._released.append(request.request_id)

@@ -31,7 +31,9 @@ from quire.weights.mapped_file import MappedFile
 PACKED_NAME = "model.quire"
 """The file's name in a model directory."""
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READABLE_VERSIONS = (1, 2)
+"""Version 1 does not say which tensors are not finite."""
 _MAGIC = b"\x89QUIRE\r\n"
 _PREFIX = struct.Struct("<8sIIQQ32s")
 _FIRST_SECTION = 4096
@@ -51,6 +53,8 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The checkpoint's tensors that it was made of, in order."""
     offset: int
     num_bytes: int
+    not_finite: tuple[str, ...] = ()
+    """Those of the tensors that hold a NaN or an infinity."""
 
 
 class PackedHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,6 +115,11 @@ class PackedFile:
             )
         return self._file.slice(section.offset, section.num_bytes)
 
+    @property
+    def not_finite(self) -> list[str]:
+        """The checkpoint's tensors that hold a NaN or an infinity, as was found when packing."""
+        return [name for section in self.header.sections for name in section.not_finite]
+
     def num_bytes(self, name: str) -> int:
         """Bytes of a section; 0 where there is none."""
         section = self._sections.get(name)
@@ -142,11 +151,16 @@ class PackedWriter:
         """Bytes of the chunk that are not in the file yet."""
 
     def add(
-        self, name: str, tensors: tuple[str, ...], layout: str, data: NDArray[np.uint8]
+        self,
+        name: str,
+        tensors: tuple[str, ...],
+        layout: str,
+        data: NDArray[np.uint8],
+        not_finite: tuple[str, ...] = (),
     ) -> None:
-        """Writes one weight."""
+        """Writes one weight; `not_finite` are those of its tensors that are not."""
         self._write(np.zeros(-self._position() % _ALIGNMENT, np.uint8))
-        section = Section(name, layout, tensors, self._position(), data.nbytes)
+        section = Section(name, layout, tensors, self._position(), data.nbytes, not_finite)
         self._write(data)
         self._sections.append(section)
 
@@ -203,10 +217,11 @@ def _read_header(file: MappedFile) -> PackedHeader:
     magic, version, _, offset, length, digest = _PREFIX.unpack(file.bytes(0, _PREFIX.size))
     if magic != _MAGIC:
         raise CheckpointError(f"{path}: this is no file of packed weights")
-    if version != FORMAT_VERSION:
+    if version not in _READABLE_VERSIONS:
         raise CheckpointError(
             f"{path}: packed in version {version} of the format, and this Quire "
-            f"({__version__}) reads {FORMAT_VERSION}; {_PACK_AGAIN}"
+            f"({__version__}) reads {' and '.join(map(str, _READABLE_VERSIONS))}; "
+            f"{_PACK_AGAIN}"
         )
     if length > _MAX_HEADER_BYTES or offset + length != file.size:
         raise CheckpointError(

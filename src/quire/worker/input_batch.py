@@ -112,6 +112,10 @@ class InputBatch:
         samples = None if all_complete else is_complete
         return PreparedStep(batch, rows, ends, samples, sampled_rows, prompt_rows)
 
+    def known_tokens(self, row: int) -> Ints:
+        """The tokens that the request in this row was started with."""
+        return self._known[row]
+
     def advance(self, step: PreparedStep, sampled: Ints) -> None:
         """Takes in that the step is computed; `sampled` [L] are the tokens chosen."""
         self._num_computed[step.rows] = step.ends

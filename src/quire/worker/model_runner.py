@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from quire.backends.base import CompiledModel, Logprobs, StepOutput
 from quire.errors import BackendError
 from quire.protocol import PromptLogprobs, SchedulePlan, StepResult, TokenLogprobs
+from quire.worker.diagnosis import explain_failures
 from quire.worker.input_batch import InputBatch, PreparedStep
 from quire.worker.prompt_logprobs import PromptRows
 
@@ -34,6 +35,7 @@ class ModelRunner:
             raise BackendError(
                 f"{len(output.sampled)} tokens were sampled, {len(step.batch.logits_rows)} wanted"
             )
+        failures = self._failures(plan, step, output)
         of_prompts = {}
         if step.prompt_rows is not None:
             of_prompts = self._prompt_logprobs(step.prompt_rows, output)
@@ -49,7 +51,22 @@ class ModelRunner:
             samplers = [i for i, one in zip(plan.request_ids, is_sampled, strict=True) if one]
         if output.logprobs is not None:
             result.logprobs = self._logprobs(step, samplers, sampled, output.logprobs)
+        if failures:
+            _withdraw(result, plan, failures)
         return result
+
+    def _failures(
+        self, plan: SchedulePlan, step: PreparedStep, output: StepOutput
+    ) -> dict[str, str]:
+        """Requests that have a row of logits which is no distribution, and where it comes from."""
+        if output.not_finite is None or not output.not_finite.any():
+            return {}
+        batch = step.batch
+        bad_rows = batch.logits_rows[output.not_finite]
+        failed = np.unique(np.searchsorted(batch.seq_starts, bad_rows, side="right") - 1)
+        known = {index: self._batch.known_tokens(step.rows[index]) for index in failed.tolist()}
+        messages = explain_failures(self._model, batch, known)
+        return {plan.request_ids[index]: message for index, message in messages.items()}
 
     def _prompt_logprobs(self, rows: PromptRows, output: StepOutput) -> dict[str, PromptLogprobs]:
         logprobs = output.logprobs
@@ -82,6 +99,16 @@ class ModelRunner:
             )
             if count >= 0
         }
+
+
+def _withdraw(result: StepResult, plan: SchedulePlan, failures: dict[str, str]) -> None:
+    """Leaves of the failed requests nothing but their failure."""
+    result.failures = failures
+    for index, request_id in enumerate(plan.request_ids):
+        if request_id in failures:
+            result.sampled_token_ids[index] = []
+            result.logprobs.pop(request_id, None)
+            result.prompt_logprobs.pop(request_id, None)
 
 
 def _token_logprobs(token_id: int, logprobs: Logprobs, row: int, count: int) -> TokenLogprobs:

@@ -128,3 +128,19 @@ def test_integrity_check_notices_a_leaked_table() -> None:
     pool.allocate(2)
     with pytest.raises(IntegrityError, match=r"disagree for blocks \[0, 1\]"):
         pool.check_integrity([])
+
+
+def test_a_forgotten_block_is_not_found_whoever_holds_it() -> None:
+    pool = BlockPool(4)
+    for block, key in zip(pool.allocate(3), (b"a", b"b", b"c"), strict=True):
+        pool.register(block, key)
+    pool.release([1])
+    for key in (b"a", b"b", b"unknown"):
+        pool.forget(key)
+    assert [pool.lookup(key) for key in (b"a", b"b", b"c")] == [None, None, 2]
+    pool.check_integrity([[0, 2]])
+    pool.register(0, b"a")  # the holder may compute it again
+    assert pool.lookup(b"a") == 0
+    pool.release([0, 2])
+    assert pool.allocate(4) == [1, 3, 0, 2]  # what is empty before what is cached
+    pool.check_integrity([[0, 1, 2, 3]])

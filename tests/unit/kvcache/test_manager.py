@@ -122,3 +122,20 @@ def test_a_large_map_is_shown_in_cells() -> None:
     found = block_map(kv)
     assert found["blocks_per_cell"] == 3
     assert found["map"] == "u1f3333"
+
+
+def test_what_is_forgotten_is_found_by_nobody_be_it_anothers() -> None:
+    kv = manager()
+    tokens = list(range(12))
+    fill(kv, tokens)  # computed and left by somebody
+    blocks = kv.open()
+    kv.allocate_slots(blocks, tokens, 12)  # again, by one who reads no cache
+    assert kv.get_computed_blocks(kv.open(), tokens) == [0, 1]
+    kv.forget(blocks)
+    assert kv.get_computed_blocks(kv.open(), tokens) == []
+    kv.check_integrity()
+    kv.free(blocks, 12)
+    kv.check_integrity()
+    assert kv.pool.num_free == kv.pool.num_blocks
+    fill(kv, tokens)
+    assert len(kv.get_computed_blocks(kv.open(), tokens)) == 2

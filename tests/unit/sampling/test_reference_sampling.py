@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sampling_columns import SamplingRow, build_columns
 
 from quire.backends.base import SamplingColumns
-from quire.sampling import logprobs, sample, splitmix64, uniform
+from quire.sampling import logprobs, not_finite, sample, splitmix64, uniform
 
 LOGITS = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2], np.float32))
 """Probabilities that one can add in the head."""
@@ -107,13 +107,28 @@ def test_bias_adds_and_the_same_id_may_stand_twice() -> None:
     assert sample(np.repeat(LOGITS[None], 2, axis=0), columns).tolist() == [1, 2]
 
 
-def test_rows_that_are_not_numbers() -> None:
-    nan, inf = float("nan"), float("inf")
-    assert set(draws(50, [nan, 0.0, nan, 0.0])) == {1, 3}
-    assert draws(1, [nan, 0.0, nan, 1.0], temperature=0.0) == [3]
-    assert set(draws(50, [0.0, inf, 5.0, inf])) == {1, 3}
-    assert set(draws(9, [nan, nan])) <= {0, 1}
-    assert draws(1, [nan, nan], temperature=0.0) == [0]
+def test_rows_that_are_no_distribution_choose_and_report_nothing() -> None:
+    nan, inf = np.nan, np.inf
+    rows = [[nan, 0, 2], [0, inf, 1], [-inf, -inf, -inf], [nan, nan, nan], [-inf, 1, 0], [0, 2, 1]]
+    logits = np.array(rows, np.float32)
+    assert not_finite(logits).tolist() == [True, True, True, True, False, False]
+    columns = build_columns([SamplingRow(num_logprobs=2) for _ in rows])
+    chosen = sample(logits, columns)
+    assert chosen.tolist() == [0, 0, 0, 0, 1, 1]
+    found = logprobs(logits, chosen, columns)
+    assert found is not None
+    assert found.token_ids.tolist() == [[-1, -1]] * 4 + [[1, 2], [1, 2]]
+    assert not np.isnan(found.logprobs).any()
+    assert not np.isnan(found.sampled).any()
+
+
+def test_an_infinite_bias_decides_whatever_the_logit() -> None:
+    columns = build_columns([SamplingRow(), SamplingRow()])
+    columns.bias_starts = np.array([0, 1, 2], np.int32)
+    columns.bias_ids = np.array([0, 1], np.int32)
+    columns.bias_values = np.array([np.inf, -np.inf], np.float32)
+    logits = np.array([[-np.inf, 5.0, 1.0], [0.0, 5.0, 1.0]], np.float32)
+    assert sample(logits, columns).tolist() == [0, 2]
 
 
 @settings(max_examples=60, deadline=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fake_model import Simulation, expected_tokens
+from fake_model import POISON, Simulation, expected_tokens
 
 from quire.errors import IntegrityError, RequestError
 from quire.params import SamplingParams
@@ -180,6 +180,36 @@ def test_a_failed_step_ends_its_requests_and_no_others() -> None:
     sim.finished.update(a="abort", b="abort")
     sim.run()
     assert sim.finished["c"] == "length"
+
+
+def test_a_request_that_fails_ends_alone_and_leaves_nothing_in_the_cache() -> None:
+    sim = Simulation(64, budget=10)
+    shared = list(range(100, 109))
+    sim.add("healthy", [*shared, 1], max_tokens=6)
+    sim.step()
+    prompt = [*shared, POISON, *range(30)]  # hashed in four steps before it fails in the fifth
+    sim.add("poisoned", prompt, max_tokens=5)
+    while "poisoned" not in sim.finished:
+        sim.step()
+    assert sim.finished["poisoned"] == "error"
+    assert sim.num_hit_tokens == 8
+    assert "healthy" not in sim.finished
+    plan = sim.step()
+    assert plan.released_request_ids == ["poisoned"]
+    sim.add("again", prompt, max_tokens=5)
+    sim.add("other", [*shared, 2], max_tokens=5)
+    sim.run()
+    assert sim.finished == {"poisoned": "error", "again": "error", "healthy": "length",
+                            "other": "length"}  # fmt: skip
+
+
+def test_all_requests_of_a_step_may_fail() -> None:
+    sim = Simulation(64)
+    for name in "abc":
+        sim.add(name, [ord(name), POISON], max_tokens=5)
+    sim.run()
+    assert set(sim.finished.values()) == {"error"}
+    assert sim.num_steps == 1
 
 
 def test_abort_in_every_state() -> None:

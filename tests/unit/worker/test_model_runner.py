@@ -8,6 +8,7 @@ import pytest
 from quire.backends.base import CompiledModel, Logprobs, MemoryReport, StepBatch, StepOutput
 from quire.errors import BackendError
 from quire.params import SamplingParams
+from quire.program import OpPlace
 from quire.protocol import ScheduledRequest, SchedulePlan
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
@@ -31,6 +32,9 @@ class EchoModel(CompiledModel):
                 sampled_ranks=np.ones(count, np.int32),
             )
         return StepOutput(sampled[self.lost_rows :].astype(np.int32), logprobs)
+
+    def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
+        raise NotImplementedError
 
     def read_blocks(self, block_ids: np.ndarray) -> np.ndarray:
         raise NotImplementedError

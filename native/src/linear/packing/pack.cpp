@@ -27,7 +27,8 @@ int8_t quantised(float value) {
 }
 
 // Writes columns of one half strip: source rows `row .. row + count - 1` become its columns
-// `column ..`; with `zero_rest` the columns after them are cleared. T is the packed element.
+// `column ..`; with `zero_rest` the columns after them are cleared. Returns whether all of the
+// numbers are finite. T is the packed element.
 template <class T>
 struct HalfStripWriter {
   static constexpr int64_t kGroup = 4 / sizeof(T);
@@ -40,32 +41,38 @@ struct HalfStripWriter {
   float* scales;     // of its columns, for int8
   int32_t* offsets;  // likewise
 
-  void write(int64_t row, int64_t count, int64_t column, bool zero_rest) {
+  bool write(int64_t row, int64_t count, int64_t column, bool zero_rest) {
     alignas(64) T block[kHalfStrip][kChunkElements] = {};
     float inverse[kHalfStrip] = {};
     const int64_t end = zero_rest ? kHalfStrip : column + count;
-    if constexpr (sizeof(T) == 1) prepare_scales(row, count, column, end, inverse);
+    bool finite = true;
+    if constexpr (sizeof(T) == 1) finite = prepare_scales(row, count, column, end, inverse);
     for (int64_t g = 0; g < groups; g += kChunkGroups) {
       const int64_t width = std::min(kChunkGroups, groups - g);
       for (int64_t r = 0; r < count; ++r) {
         const int64_t c = column + r;
         read(row + r, c, g * kGroup, width * kGroup, inverse[c], block[c]);
+        if constexpr (sizeof(T) > 1) finite &= gemm::all_finite(block[c], width * kGroup);
       }
       for (int64_t i = 0; i < width; ++i) {
         uint32_t* line = half + (g + i) * kStripColumns;
         for (int64_t c = column; c < end; ++c) std::memcpy(line + c, block[c] + i * kGroup, 4);
       }
     }
+    return finite;
   }
 
-  void prepare_scales(int64_t row, int64_t count, int64_t column, int64_t end, float* inverse) {
+  bool prepare_scales(int64_t row, int64_t count, int64_t column, int64_t end, float* inverse) {
+    bool finite = true;
     for (int64_t c = column; c < end; ++c) {
       gemm::WeightScale found = {};
       if (c < column + count) found = gemm::weight_scale(source, row + c - column, 127.0f);
       inverse[c] = found.inverse;
       scales[c] = found.scale;
       offsets[c] = 0;
+      finite &= found.is_finite();
     }
+    return finite;
   }
 
   void read(int64_t row, int64_t column, int64_t first, int64_t count, float inverse, T* out) {
@@ -105,36 +112,40 @@ auto writer(const PackedMatrix& matrix, const Source& source, int64_t index) {
 // Packs matrix rows [row0, row0 + rows) that lie in the section [begin, end) of the matrix, whose
 // columns fill every `stride`-th half strip from `first_half` on.
 template <class T>
-void pack_section(const PackedMatrix& matrix, const Source& source, int64_t src_row0, int64_t row0,
+bool pack_section(const PackedMatrix& matrix, const Source& source, int64_t src_row0, int64_t row0,
                   int64_t rows, int64_t begin, int64_t end, int64_t first_half, int64_t stride) {
+  bool finite = true;
   const int64_t stop = std::min(row0 + rows, end);
   for (int64_t row = std::max(row0, begin); row < stop;) {
     const int64_t column = (row - begin) % kHalfStrip;
     const int64_t count = std::min(kHalfStrip - column, stop - row);
     const int64_t index = first_half + (row - begin) / kHalfStrip * stride;
-    writer<T>(matrix, source, index)
-        .write(src_row0 + row - row0, count, column, row + count == end);
+    finite &= writer<T>(matrix, source, index)
+                  .write(src_row0 + row - row0, count, column, row + count == end);
     row += count;
   }
+  return finite;
 }
 
 template <class T>
-void pack_format(const PackedMatrix& matrix, const Source& source, int64_t src_row0, int64_t row0,
+bool pack_format(const PackedMatrix& matrix, const Source& source, int64_t src_row0, int64_t row0,
                  int64_t rows) {
   const int64_t n = matrix.n;
+  bool finite;
   if (matrix.glu) {
-    pack_section<T>(matrix, source, src_row0, row0, rows, 0, n / 2, 0, 2);
-    pack_section<T>(matrix, source, src_row0 + std::max<int64_t>(n / 2 - row0, 0),
-                    std::max(row0, n / 2), rows - std::max<int64_t>(n / 2 - row0, 0), n / 2, n, 1,
-                    2);
+    const int64_t of_gate = std::max<int64_t>(n / 2 - row0, 0);
+    finite = pack_section<T>(matrix, source, src_row0, row0, rows, 0, n / 2, 0, 2);
+    finite &= pack_section<T>(matrix, source, src_row0 + of_gate, std::max(row0, n / 2),
+                              rows - of_gate, n / 2, n, 1, 2);
   } else {
-    pack_section<T>(matrix, source, src_row0, row0, rows, 0, n, 0, 1);
+    finite = pack_section<T>(matrix, source, src_row0, row0, rows, 0, n, 0, 1);
   }
   // A last strip of which not even the second half exists is cleared by whoever packs the last row.
   const int64_t halves = ceil_div(n, kHalfStrip);
   if (row0 + rows == n && !matrix.glu && halves % 2 != 0) {
     writer<T>(matrix, source, halves).write(0, 0, 0, true);
   }
+  return finite;
 }
 
 }  // namespace
@@ -147,7 +158,7 @@ size_t packed_bytes(Format format, int64_t n, int64_t k, bool glu) {
 
 int64_t pack_row_multiple() { return kStripColumns; }
 
-void pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, bool transposed,
+bool pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, bool transposed,
                int64_t src_rows, int64_t src_row0, int64_t row0, int64_t rows) {
   const Source source{src, src_dtype, transposed, src_rows, matrix.k};
   switch (matrix.format) {
@@ -162,6 +173,7 @@ void pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, boo
     case Format::kInt4A16:
       return pack_format<FourBits>(matrix, source, src_row0, row0, rows);
   }
+  return true;
 }
 
 }  // namespace quire

@@ -104,15 +104,17 @@ PackedSlab pack_slab(const float* values) {
 
 }  // namespace
 
-void Int4HalfStripWriter::write(int64_t row, int64_t count, int64_t column, bool zero_rest) {
+bool Int4HalfStripWriter::write(int64_t row, int64_t count, int64_t column, bool zero_rest) {
   const int64_t end = zero_rest ? kLanes : column + count;
   float inverse[kLanes] = {};
+  bool finite = true;
   for (int64_t c = column; c < end; ++c) {
     WeightScale found = {};
     if (c < column + count) found = weight_scale(source, row + c - column, kRowLimit);
     inverse[c] = found.inverse;
     scales[c] = found.scale;
     offsets[c] = 0;
+    finite &= found.is_finite();
   }
   const F32x16 inverses = load<F32x16>(inverse);
   alignas(64) float numbers[kSlabDepth][kLanes] = {};
@@ -142,6 +144,7 @@ void Int4HalfStripWriter::write(int64_t row, int64_t count, int64_t column, bool
       offsets[c] += 128 * packed.totals[c];
     }
   }
+  return finite;
 }
 
 }  // namespace quire::gemm

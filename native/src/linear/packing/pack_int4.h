@@ -7,6 +7,7 @@ namespace quire::gemm {
 
 // Writes columns of one half strip: source rows `row .. row + count - 1` become its columns
 // `column ..`, with their scales and offsets; with `zero_rest` the columns after them are cleared.
+// Returns whether all of the numbers are finite.
 struct Int4HalfStripWriter {
   const Source& source;
   uint8_t* strip;
@@ -15,7 +16,7 @@ struct Int4HalfStripWriter {
   float* scales;
   int32_t* offsets;
 
-  void write(int64_t row, int64_t count, int64_t column, bool zero_rest);
+  bool write(int64_t row, int64_t count, int64_t column, bool zero_rest);
 };
 
 }  // namespace quire::gemm

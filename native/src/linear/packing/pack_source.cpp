@@ -1,6 +1,7 @@
 #include "linear/packing/pack_source.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "simd/simd.h"
 
@@ -48,6 +49,25 @@ void read_row(const Source& source, int64_t row, int64_t first, int64_t count, u
     for (int64_t c = 0; c < have; ++c) out[c] = as_bf16(source, source.index(row, first + c));
   }
   std::fill(out + have, out + count, uint16_t{0});
+}
+
+// Magnitudes have the order of their bits; the loops are plain for the compiler again.
+bool all_finite(const float* values, int64_t count) {
+  int32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    int32_t bits;
+    std::memcpy(&bits, values + i, sizeof bits);
+    largest = std::max(largest, bits & 0x7fffffff);
+  }
+  return largest < 0x7f800000;
+}
+
+bool all_finite(const uint16_t* values, int64_t count) {
+  int16_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    largest = std::max(largest, static_cast<int16_t>(values[i] & 0x7fff));
+  }
+  return largest < 0x7f80;
 }
 
 WeightScale weight_scale(const Source& source, int64_t row, float limit) {

@@ -23,11 +23,17 @@ struct Source {
 void read_row(const Source& source, int64_t row, int64_t first, int64_t count, float* out);
 void read_row(const Source& source, int64_t row, int64_t first, int64_t count, uint16_t* out);
 
+// Whether numbers are finite: float32, and bfloat16.
+bool all_finite(const float* values, int64_t count);
+bool all_finite(const uint16_t* values, int64_t count);
+
 // How a row of weights becomes integers from -limit to limit: number * inverse, rounded. A NaN or
 // an infinity anywhere in the row makes the scale NaN and the inverse 0, as a row of zeros does.
 struct WeightScale {
   float scale;
   float inverse;
+
+  bool is_finite() const { return scale == scale; }
 };
 
 WeightScale weight_scale(const Source& source, int64_t row, float limit);

@@ -30,7 +30,7 @@ from quire.errors import BackendError
 from quire.log import get_logger, phase
 from quire.program import Program
 from quire.program.passes import take_rows_early
-from quire.weights import PackedFile, PackedWriter, WeightStore
+from quire.weights import PackedFile, PackedWriter, WeightStore, warn_not_finite
 
 logger = get_logger(__name__)
 
@@ -101,11 +101,14 @@ class CpuBackend(Backend):
         if isinstance(weights, PackedFile):
             with phase(logger, "packed weights mapped"):
                 places = find_packed(self._library, weights, held, options.dtype)
+            bad_names = weights.not_finite
         else:
             with phase(logger, "weights packed"):
                 weights.prefetch()
                 packer = Packer(self._library, self._pool, weights, options.dtype)
                 places = packer.into_memory(held)
+            bad_names = packer.not_finite
+        warn_not_finite(program, bad_names)
         model = self._build(program, places, kv, options, ops)
         return CpuModel(self._library, model, self._pool, places, program.vocab_size, ops)
 
@@ -115,7 +118,9 @@ class CpuBackend(Backend):
         """Writes every weight as this library reads it."""
         _check(program, dtype)
         held = held_weights(fuse(take_rows_early(program)), program)
-        Packer(self._library, self._pool, weights, dtype).into_file(held, writer)
+        packer = Packer(self._library, self._pool, weights, dtype)
+        packer.into_file(held, writer)
+        warn_not_finite(program, packer.not_finite)
 
     def _build(
         self,

@@ -19,6 +19,7 @@ from quire.backends.base import (
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import NativeOp
 from quire.errors import BackendError
+from quire.program import OpPlace
 
 _SAMPLING_COLUMNS = (
     ("temperature", "float[]", np.float32),
@@ -69,14 +70,7 @@ class CpuModel(CompiledModel):
         """Runs the ops over the batch in one native call. Raises BackendError."""
         model = self._open()
         held: list[Any] = []
-        native = self._ffi.new("quire_batch *")
-        for name in _BATCH_ARRAYS:
-            setattr(native, name, self._int32(getattr(batch, name), held))
-        native.num_tokens = len(batch.token_ids)
-        native.num_seqs = len(batch.context_lens)
-        native.table_width = batch.block_tables.shape[1] if batch.block_tables.ndim == 2 else 0
-        native.num_logits_rows = len(batch.logits_rows)
-        self._check_lengths(batch)
+        native = self._batch(batch, held)
         output = StepOutput(np.empty(0, np.int32))
         result = self._ffi.new("quire_output *")
         if batch.want_logits:
@@ -88,6 +82,16 @@ class CpuModel(CompiledModel):
         if self._library.lib.quire_step(model, native, result) != 0:
             raise self._library.error("step refused")
         return output
+
+    def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
+        """One native call more, which looks at what every op has written."""
+        held: list[Any] = []
+        native = self._batch(batch, held)
+        first = np.full(len(batch.context_lens), -1, np.int32)
+        found = self._ffi.from_buffer("int32_t[]", first)
+        if self._library.lib.quire_find_not_finite(self._open(), native, found) != 0:
+            raise self._library.error("step refused")
+        return [None if op < 0 else self._ops[op].place for op in first.tolist()]
 
     def read_blocks(self, block_ids: NDArray[np.int32]) -> NDArray[np.uint8]:
         """[len(block_ids), block_bytes]."""
@@ -137,6 +141,18 @@ class CpuModel(CompiledModel):
         for op, seconds in zip(self._ops, times.tolist(), strict=True):
             totals[_label(op)] += seconds / max(steps, 1)
         return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+    def _batch(self, batch: StepBatch, held: list[Any]) -> Any:
+        """quire_batch without sampling; points into arrays of the batch and of `held`."""
+        self._check_lengths(batch)
+        native = self._ffi.new("quire_batch *")
+        for name in _BATCH_ARRAYS:
+            setattr(native, name, self._int32(getattr(batch, name), held))
+        native.num_tokens = len(batch.token_ids)
+        native.num_seqs = len(batch.context_lens)
+        native.table_width = batch.block_tables.shape[1] if batch.block_tables.ndim == 2 else 0
+        native.num_logits_rows = len(batch.logits_rows)
+        return native
 
     def _open(self) -> Any:
         if self._model is None:
@@ -192,7 +208,9 @@ class CpuModel(CompiledModel):
     ) -> None:
         ffi = self._ffi
         output.sampled = np.zeros(rows, np.int32)
+        output.not_finite = np.zeros(rows, np.bool_)
         result.sampled = ffi.from_buffer("int32_t[]", output.sampled)
+        result.not_finite = ffi.from_buffer("uint8_t[]", output.not_finite.view(np.uint8))
         wanted = columns.num_logprobs
         if wanted is None or wanted.size == 0 or wanted.max() < 0:
             return

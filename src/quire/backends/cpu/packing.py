@@ -38,6 +38,8 @@ class Packer:
         self._pool = pool
         self._store = store
         self._dtype = dtype
+        self.not_finite: list[str] = []
+        """Tensors that hold a NaN or an infinity, of those that were packed so far."""
 
     def into_memory(self, weights: Sequence[HeldWeight]) -> Mapping[HeldWeight, Bytes]:
         """All of them, in one mapping of huge pages and, where the store maps its files, in one
@@ -63,9 +65,11 @@ class Packer:
             tensors = self._tensors(weight)
             size = self._num_bytes(weight, tensors)
             place = _allocate({weight: size})
+            num_before = len(self.not_finite)
             self._pack({weight: tensors}, place)
             text = layout(self._library, weight, self._dtype, size)
-            writer.add(str(weight), weight.tensors, text, place[weight])
+            bad_names = tuple(self.not_finite[num_before:])
+            writer.add(str(weight), weight.tensors, text, place[weight], bad_names)
 
     def _num_bytes(self, weight: HeldWeight, tensors: Sequence[HostTensor]) -> int:
         """A table is held as narrow as its source allows."""
@@ -79,10 +83,11 @@ class Packer:
         ffi = self._library.ffi
         held: list[Any] = []
         records = []
+        looked_at: list[tuple[list[HostTensor], Any]] = []
         for weight, sources in tensors.items():
             place = places[weight]
             if weight.kind == "vector":
-                _fill_vector(place, sources)
+                self._fill_vector(place, sources)
                 continue
             parts = self._parts(weight, sources)
             matrix = table = ffi.NULL
@@ -91,14 +96,25 @@ class Packer:
             else:
                 table = table_spec(self._library, weight, place.nbytes)
             out = ffi.cast("void *", place.ctypes.data)
+            is_bad = ffi.new("uint8_t[]", len(parts))
+            looked_at.append((sources, is_bad))
             held += [parts, matrix, table]
-            records.append((matrix, table, parts, len(parts), out))
+            records.append((matrix, table, parts, len(parts), out, is_bad))
         packings = ffi.new("quire_packing[]", records)
         if self._library.lib.quire_pack(self._pool, packings, len(records)) != 0:
             raise self._library.error("the weights cannot be packed")
+        for sources, is_bad in looked_at:
+            bad = zip(sources, is_bad, strict=True)
+            self.not_finite += [tensor.name for tensor, one_is_bad in bad if one_is_bad]
         for sources in tensors.values():
             for tensor in sources:
                 self._store.release(tensor.name)
+
+    def _fill_vector(self, place: Bytes, tensors: Sequence[HostTensor]) -> None:
+        parts = [tensor.to_float32().reshape(-1) for tensor in tensors]
+        place.view(np.float32)[:] = np.concatenate(parts)
+        bad = zip(tensors, parts, strict=True)
+        self.not_finite += [tensor.name for tensor, part in bad if not np.isfinite(part).all()]
 
     def _tensors(self, weight: HeldWeight) -> list[HostTensor]:
         tensors = []
@@ -123,11 +139,6 @@ class Packer:
             record.transposed = part.transposed
             record.mapped = tensor.is_mapped
         return parts
-
-
-def _fill_vector(place: Bytes, tensors: Sequence[HostTensor]) -> None:
-    values = np.concatenate([tensor.to_float32().reshape(-1) for tensor in tensors])
-    place.view(np.float32)[:] = values
 
 
 def _allocate(sizes: Mapping[HeldWeight, int]) -> dict[HeldWeight, Bytes]:

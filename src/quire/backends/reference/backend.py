@@ -7,6 +7,9 @@ twice their memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,9 +31,9 @@ from quire.backends.reference.ops import Frame, Weights, run
 from quire.backends.reference.quantised import WEIGHT_FORMATS, check_format
 from quire.backends.reference.weights import load_param
 from quire.errors import BackendError
-from quire.program import Linear, Logits, Program, last_reads
-from quire.sampling.reference import logprobs, sample
-from quire.weights import PackedFile, WeightStore
+from quire.program import Linear, Logits, Op, OpPlace, Program, last_reads, place_of
+from quire.sampling.reference import logprobs, not_finite, sample
+from quire.weights import PackedFile, WeightStore, warn_not_finite
 
 
 class ReferenceBackend(Backend):
@@ -80,7 +83,9 @@ class ReferenceBackend(Backend):
 
 
 def _load(program: Program, store: WeightStore) -> Weights:
-    arrays = {param.name: load_param(param, store) for param in program.params()}
+    bad_names: list[str] = []
+    arrays = {param.name: load_param(param, store, bad_names) for param in program.params()}
+    warn_not_finite(program, bad_names)
     multiplied = {op.weight for op in program.ops if isinstance(op, Linear | Logits)}
     matrices = {
         param.name: RowIndependentMatrix(arrays[param.name], param.format) for param in multiplied
@@ -105,16 +110,43 @@ class ReferenceModel(CompiledModel):
         cache = self._open_cache()
         check_batch(batch, self._program.vocab_size, cache.spec, self._options)
         frame = Frame(batch, self._weights, cache)
-        for op, dying in zip(self._program.ops, self._dying, strict=True):
-            run(op, frame)
-            for value in dying:
-                del frame.values[value]
+        for _ in self._run(frame):
+            pass
         logits = frame.values[self._program.logits.out]
         output = StepOutput(np.empty(0, np.int32), logits=logits if batch.want_logits else None)
         if batch.sampling is not None:
+            output.not_finite = not_finite(logits)
             output.sampled = sample(logits, batch.sampling)
             output.logprobs = logprobs(logits, output.sampled, batch.sampling)
         return output
+
+    def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
+        """Interprets the program again and looks at every value as it is written."""
+        cache = self._open_cache()
+        check_batch(batch, self._program.vocab_size, cache.spec, self._options)
+        num_tokens = len(batch.token_ids)
+        request_of_token = np.repeat(np.arange(len(batch.context_lens)), np.diff(batch.seq_starts))
+        places: list[OpPlace | None] = [None] * len(batch.context_lens)
+        frame = Frame(batch, self._weights, cache)
+        for op in islice(self._run(frame), len(self._program.ops) - 1):
+            for value in op.outputs():
+                rows = np.flatnonzero(~np.isfinite(frame.values[value]).all(axis=1))
+                # Only of taken rows there may be fewer than tokens.
+                is_taken = len(frame.values[value]) < num_tokens
+                tokens = batch.logits_rows[rows] if is_taken else rows
+                for request in np.unique(request_of_token[tokens]).tolist():
+                    places[request] = places[request] or place_of(op)
+        return places
+
+    def _run(self, frame: Frame) -> Iterator[Op]:
+        """Runs the ops one after the other, each when the next is asked for. What is not finite
+        stays in its row, and NumPy need not warn of it."""
+        for op, dying in zip(self._program.ops, self._dying, strict=True):
+            with np.errstate(invalid="ignore", over="ignore"):
+                run(op, frame)
+            yield op
+            for value in dying:
+                del frame.values[value]
 
     def read_blocks(self, block_ids: NDArray[np.int32]) -> NDArray[np.uint8]:
         """[len(block_ids), block_bytes]."""

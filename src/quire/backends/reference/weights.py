@@ -13,12 +13,16 @@ from quire.weights import WeightStore
 Floats = NDArray[np.float32]
 
 
-def load_param(param: Param, store: WeightStore) -> Floats:
+def load_param(param: Param, store: WeightStore, bad_names: list[str]) -> Floats:
     """The slot's parts, transposed where the checkpoint holds them so, stacked. float32.
 
-    A matrix of a quantised format is rounded to it.
+    A matrix of a quantised format is rounded to it. Names of tensors that are not finite are
+    appended to `bad_names`.
     """
     parts = [_load_part(part, store) for part in param.parts]
+    for part, values in zip(param.parts, parts, strict=True):
+        if not np.isfinite(values).all():
+            bad_names.append(part.name)
     array = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if array.shape != param.shape:
         raise CheckpointError(f"the parts of {param} give {list(array.shape)}")

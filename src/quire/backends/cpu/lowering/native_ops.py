@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from quire.program import Activation, ActivationBits, Param, Value
+from quire.program import LOGITS, Activation, ActivationBits, OpPlace, Param, Value
 
 NormKind = Literal["rms", "layer"]
 HeadsTarget = Literal["view", "keys", "values"]
@@ -29,6 +29,11 @@ class NativeOp:
         """Values written: one, or neighbours in one buffer."""
         raise NotImplementedError
 
+    @property
+    def place(self) -> OpPlace:
+        """Where the first of the program's ops stands that it does the work of."""
+        return OpPlace.named(self.writes[0].name)
+
 
 @dataclass(frozen=True, slots=True)
 class NativeEmbed(NativeOp):
@@ -45,6 +50,10 @@ class NativeEmbed(NativeOp):
     @property
     def writes(self) -> tuple[Value, ...]:
         return (self.out,)
+
+    @property
+    def place(self) -> OpPlace:
+        return OpPlace.named(self.table.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,10 @@ class NativePositions(NativeOp):
     @property
     def writes(self) -> tuple[Value, ...]:
         return (self.out,)
+
+    @property
+    def place(self) -> OpPlace:
+        return OpPlace.named(self.table.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +98,10 @@ class NativeNorm(NativeOp):
     @property
     def writes(self) -> tuple[Value, ...]:
         return (self.out,)
+
+    @property
+    def place(self) -> OpPlace:
+        return OpPlace.named(self.out.name if self.weight is None else self.weight.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +127,10 @@ class NativeLinear(NativeOp):
     @property
     def writes(self) -> tuple[Value, ...]:
         return self.outs
+
+    @property
+    def place(self) -> OpPlace:
+        return OpPlace.named(self.weight.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +199,10 @@ class NativeAttention(NativeOp):
     def writes(self) -> tuple[Value, ...]:
         return (self.out,)
 
+    @property
+    def place(self) -> OpPlace:
+        return OpPlace.named(self.out.name, reads_cache=True)
+
 
 @dataclass(frozen=True, slots=True)
 class NativePointwise(NativeOp):
@@ -232,3 +257,7 @@ class NativeLogits(NativeOp):
     @property
     def writes(self) -> tuple[Value, ...]:
         return ()
+
+    @property
+    def place(self) -> OpPlace:
+        return LOGITS

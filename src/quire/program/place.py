@@ -1,0 +1,46 @@
+"""`OpPlace`: which op of a model is meant, for messages to people.
+
+Named as `quire explain` prints programs: by the op's weight, or by the value that it writes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from quire.program.ops import Attention, Logits, Op
+
+_NAME = re.compile(r"(?:layers\.(\d+)\.)?(.*?)(?:\.weight)?")
+
+
+@dataclass(frozen=True, slots=True)
+class OpPlace:
+    """One op of a program, or a step of a backend that does the work of several."""
+
+    layer: int | None
+    """None for what stands before or behind the layers."""
+    name: str
+    reads_cache: bool = False
+    """Whether it also reads what earlier steps left in the KV cache."""
+
+    @classmethod
+    def named(cls, name: str, *, reads_cache: bool = False) -> OpPlace:
+        """From the name of a weight slot or of a value, such as `layers.3.qkv.weight`."""
+        match = _NAME.fullmatch(name)
+        layer, rest = match.groups() if match else (None, name)
+        return cls(None if layer is None else int(layer), rest, reads_cache)
+
+    def __str__(self) -> str:
+        return self.name if self.layer is None else f"layer {self.layer}, {self.name}"
+
+
+LOGITS = OpPlace(None, "logits")
+
+
+def place_of(op: Op) -> OpPlace:
+    """Where an op of a program stands."""
+    if isinstance(op, Logits):
+        return LOGITS
+    params = op.params()
+    name = params[0].name if params else op.outputs()[0].name
+    return OpPlace.named(name, reads_cache=isinstance(op, Attention))

@@ -1,0 +1,27 @@
+"""Says it when weights are not finite. Called by the backends where they compile a model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from quire.log import get_logger
+from quire.program import Program
+
+logger = get_logger(__name__)
+
+
+def warn_not_finite(program: Program, names: Collection[str]) -> None:
+    """Logs one line if there are any: the first of these tensors in the order of the program, and
+    how many they are."""
+    if not names:
+        return
+    every = dict.fromkeys(part.name for param in program.params() for part in param.parts)
+    bad = [name for name in every if name in names]
+    if bad:
+        logger.warning(
+            "weights that are not finite (NaN or infinity): in %d of %d tensors, the first is %s. "
+            "Requests that meet them end with an error; the checkpoint may be damaged",
+            len(bad),
+            len(every),
+            bad[0],
+        )

@@ -1,0 +1,100 @@
+"""Says where numbers come from that are not finite: the message with which a request ends.
+
+Called by `ModelRunner` when a request has failed, never otherwise. Steps are deterministic and
+write the same K/V again, so that a step can be repeated and looked at; no other request notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import CompiledModel, StepBatch
+from quire.errors import BackendError
+from quire.log import get_logger
+from quire.program import LOGITS, OpPlace
+
+logger = get_logger(__name__)
+
+Ints = NDArray[np.int32]
+
+
+def explain_failures(
+    model: CompiledModel, batch: StepBatch, known: Mapping[int, Ints]
+) -> dict[int, str]:
+    """Why the requests with these indices in the batch, which was the last step, failed.
+
+    `known` holds the tokens that each was started with. Takes as long as the step, and some 15
+    decoding steps more where the numbers come from an earlier step.
+    """
+    text = "the model gave numbers that are not finite (NaN or infinity)"
+    try:
+        places = _first_places(model, batch, known)
+    except BackendError as error:
+        logger.warning("%d requests failed: %s; where is unknown: %s", len(known), text, error)
+        return dict.fromkeys(known, text)
+    messages = {index: f"{text}, first in: {place}" for index, place in places.items()}
+    for message in sorted(set(messages.values())):
+        logger.warning("%d requests failed: %s", list(messages.values()).count(message), message)
+    return messages
+
+
+def _first_places(
+    model: CompiledModel, batch: StepBatch, known: Mapping[int, Ints]
+) -> dict[int, OpPlace]:
+    """For each request, the first op that gave a NaN or an infinity."""
+    found = model.find_not_finite(batch)
+    places = {index: found[index] or LOGITS for index in known}
+    searches = []
+    for index, place in places.items():
+        num_before = int(batch.positions[batch.seq_starts[index]])
+        if place.reads_cache and num_before:
+            searches.append(_Search(index, known[index], min(num_before, len(known[index]))))
+    # All of them at once, a token each in a step.
+    while pending := [search for search in searches if search.low < search.high]:
+        found = model.find_not_finite(_tokens_between(batch, pending))
+        for search, first in zip(pending, found, strict=True):
+            search.narrow(first)
+    places.update({one.index: one.place for one in searches if one.place is not None})
+    return places
+
+
+class _Search:
+    """Looks for the first token of a request whose own step was not finite; a bisection, because
+    those behind it read its K/V and are not finite either."""
+
+    def __init__(self, index: int, tokens: Ints, num_tokens: int) -> None:
+        """Among the first `num_tokens`: those that were generated since had finite logits."""
+        self.index = index
+        self.tokens = tokens
+        self.low, self.high = 0, num_tokens
+        self.place: OpPlace | None = None
+
+    @property
+    def position(self) -> int:
+        """Of the token to look at next."""
+        return (self.low + self.high) // 2
+
+    def narrow(self, place: OpPlace | None) -> None:
+        """Takes in what came of the token at `position`."""
+        if place is None:
+            self.low = self.position + 1
+        else:
+            self.high, self.place = self.position, place
+
+
+def _tokens_between(batch: StepBatch, searches: list[_Search]) -> StepBatch:
+    """A step of the token that each search asks for."""
+    positions = np.array([search.position for search in searches], np.int32)
+    rows = np.arange(len(searches) + 1, dtype=np.int32)
+    return StepBatch(
+        token_ids=np.array([search.tokens[search.position] for search in searches], np.int32),
+        positions=positions,
+        seq_starts=rows,
+        context_lens=positions + 1,
+        block_tables=batch.block_tables[[search.index for search in searches]],
+        logits_rows=rows[:-1],
+        sampling=None,
+    )
