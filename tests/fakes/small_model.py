@@ -77,7 +77,7 @@ def one_request(
         positions=np.arange(computed, len(tokens), dtype=np.int32),
         seq_starts=np.array([0, count], np.int32),
         context_lens=np.array([len(tokens)], np.int32),
-        block_tables=np.array([blocks], np.int32),
+        block_tables=np.array([[blocks]], np.int32),
         logits_rows=np.array(rows, np.int32),
         sampling=None,
         want_logits=True,

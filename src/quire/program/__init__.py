@@ -1,6 +1,7 @@
 """The program IR: a model as a flat list of ops over named values."""
 
 from quire.program.builder import Builder, HeadLayout, Out, Rotary
+from quire.program.kv_groups import check_layout, keep_all, kv_layout
 from quire.program.liveness import last_reads
 from quire.program.ops import (
     Act,
@@ -28,5 +29,6 @@ __all__ = [
     "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Embed", "Glu",
     "HeadLayout", "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "Op", "Out",
     "Param", "Program", "RmsNorm", "Rope", "Rotary", "Scale", "Shard", "TakeRows", "Tensor",
-    "Value", "WeightFormat", "format_program", "last_reads",
+    "Value", "WeightFormat", "check_layout", "format_program", "keep_all", "kv_layout",
+    "last_reads",
 ]  # fmt: skip

@@ -14,11 +14,12 @@ from small_model import OPTIONS, RandomStore, one_request, small_program
 
 from quire.backends.base import Backend, CompiledModel, KVCacheSpec
 from quire.errors import BackendError, QuireError
+from quire.program import keep_all
 from quire.program.passes import quantise_weights
 from quire.program.values import WeightFormat
 from quire.sampling import logprobs, sample
 
-SPEC = KVCacheSpec(num_blocks=6, block_size=16, dtype="float32")
+SPEC = KVCacheSpec(6, 16, "float32", keep_all(small_program()))
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
 VOCAB_SIZE = 3001
 NUM_DRAWS = 40
@@ -101,7 +102,7 @@ def test_what_a_block_held_before_does_not_matter(model: CompiledModel) -> None:
 def test_blocks_can_be_moved(backend: Backend, model: CompiledModel) -> None:
     whole = logits(model, tokens=TOKENS, blocks=[0, 1])
     data = model.read_blocks(np.array([0, 1], np.int32))
-    assert data.shape == (2, backend.kv_block_bytes(small_program(), 16, "float32"))
+    assert data.shape == (2, backend.kv_block_bytes(small_program(), SPEC))
     model.write_blocks(np.array([5, 2], np.int32), data)
     rest = logits(model, tokens=TOKENS, blocks=[5, 2], computed=18)
     assert rest.tobytes() == whole[18:].tobytes()
@@ -124,8 +125,9 @@ def test_block_ids_out_of_range_are_refused(model: CompiledModel, block: int) ->
     [
         ("token_ids", [3, 1, 11]), ("token_ids", [3, -1, 4]), ("token_ids", [3, 1]),
         ("positions", [0, 1, 3]), ("positions", [-1, 0, 1]), ("context_lens", [4]),
-        ("context_lens", [3, 3]), ("block_tables", [[-1]]), ("block_tables", [[6]]),
-        ("block_tables", [[]]), ("seq_starts", [0, 2]), ("seq_starts", [1, 3]),
+        ("context_lens", [3, 3]), ("block_tables", [[[-1]]]), ("block_tables", [[[6]]]),
+        ("block_tables", [[[]]]), ("block_tables", [[0]]), ("block_tables", [[[0], [1]]]),
+        ("seq_starts", [0, 2]), ("seq_starts", [1, 3]),
         ("seq_starts", [0, 1, 3]), ("logits_rows", [3]), ("logits_rows", [-1]),
     ],
 )  # fmt: skip
@@ -167,7 +169,7 @@ def test_closing_twice_is_harmless_and_using_it_after_is_refused(backend: Backen
     model = backend.compile(program, RandomStore(program), SPEC, OPTIONS)
     report = model.memory()
     assert report.weight_bytes > 0
-    assert report.kv_reserved_bytes >= 6 * backend.kv_block_bytes(program, 16, "float32")
+    assert report.kv_reserved_bytes >= 6 * backend.kv_block_bytes(program, SPEC)
     model.close()
     model.close()
     with pytest.raises(BackendError, match="closed"):

@@ -1,8 +1,8 @@
-"""Makes the fake model of tests/sim importable."""
+"""Makes the fake model of tests/sim and the helpers of tests/fakes importable."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "sim"))
+sys.path[:0] = [str(Path(__file__).parents[2] / name) for name in ("sim", "fakes")]
