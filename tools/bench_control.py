@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from quire.backends.base import CompiledModel, MemoryReport, StepBatch, StepOutput
+from quire.config.kv_groups import KVGroupSpec, KVLayout
 from quire.config.records import (
     CacheConfig,
     DeviceConfig,
@@ -35,6 +36,7 @@ from quire.worker.model_runner import ModelRunner
 
 _MAX_MODEL_LEN = 4096
 _VOCAB = 32_000
+_LAYOUT = KVLayout((KVGroupSpec((0,), 1, 1),), 1)
 
 
 class NullModel(CompiledModel):
@@ -66,7 +68,7 @@ class NullExecutor(Executor):
     """The real model runner on the null model."""
 
     def __init__(self, config: EngineConfig) -> None:
-        batch = InputBatch(config.scheduler.max_num_seqs, _MAX_MODEL_LEN // 16, _VOCAB)
+        batch = InputBatch(config.scheduler.max_num_seqs, 1, _MAX_MODEL_LEN // 16, _VOCAB)
         self._runner = ModelRunner(NullModel(), batch)
 
     def execute(self, plan: SchedulePlan) -> StepResult:
@@ -87,7 +89,7 @@ def make_engine(tokenizer_path: Path | None) -> LLMEngine:
             architecture="Null", dtype="float32", max_model_len=_MAX_MODEL_LEN,
             vocab_size=_VOCAB, served_model_name=("null",),
         ),
-        cache=CacheConfig(16, 256 * 256, "float32", True, 1),
+        cache=CacheConfig(16, 256 * 256, "float32", True, 1, _LAYOUT),
         scheduler=SchedulerConfig(8192, 256),
         device=DeviceConfig("reference", None, 1),
         observability=ObservabilityConfig(log_stats=False, stats_interval_s=10.0),

@@ -27,7 +27,7 @@ from tools.demo_model.score import held_out_by_skill
 from quire.backends.base import Backend, CompileOptions, Dtype, KVCacheSpec, StepBatch
 from quire.backends.cpu import CpuBackend
 from quire.models import build_program, name_map
-from quire.program import Program
+from quire.program import Program, keep_all
 from quire.program.passes import quantise_weights
 from quire.program.values import WeightFormat
 from quire.weights import HostTensor, WeightStore, bind, open_checkpoint
@@ -146,7 +146,7 @@ def logits_of(backend: Backend, subject: Subject, choice: Choice) -> Iterator[Fl
     program = quantise_weights(subject.program, choice.weights)
     options = CompileOptions(choice.dtype, MAX_TOKENS, max_num_seqs=1, max_model_len=MAX_TOKENS)
     blocks = MAX_TOKENS // BLOCK_SIZE
-    kv = KVCacheSpec(blocks, BLOCK_SIZE, choice.kv_cache)
+    kv = KVCacheSpec(blocks, BLOCK_SIZE, choice.kv_cache, keep_all(program))
     model = backend.compile(program, subject.store, kv, options)
     try:
         for tokens, first in subject.texts:
@@ -156,7 +156,7 @@ def logits_of(backend: Backend, subject: Subject, choice: Choice) -> Iterator[Fl
                 positions=np.arange(count, dtype=np.int32),
                 seq_starts=np.array([0, count], np.int32),
                 context_lens=np.array([count], np.int32),
-                block_tables=np.arange(blocks, dtype=np.int32)[None],
+                block_tables=np.arange(blocks, dtype=np.int32)[None, None],
                 logits_rows=np.arange(first, count, dtype=np.int32),
                 sampling=None,
                 want_logits=True,

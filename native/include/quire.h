@@ -89,6 +89,12 @@ typedef struct quire_linear {
   float scale;
 } quire_linear;
 
+// Where a layer's K and V lie: in the blocks of its layer group's table, and there in a slot.
+typedef struct quire_kv_place {
+  int32_t layer_group;
+  int32_t slot;
+} quire_kv_place;
+
 enum quire_heads_target { QUIRE_TO_VIEW = 0, QUIRE_TO_KEYS = 1, QUIRE_TO_VALUES = 2 };
 
 // Per head: an optional RMS norm, then an optional rotation, then to a view or the KV cache.
@@ -106,13 +112,13 @@ typedef struct quire_heads {
   quire_heads_part parts[3];
   int32_t num_parts;
   int32_t head_dim;
-  int32_t layer;
+  quire_kv_place kv;
 } quire_heads;
 
 typedef struct quire_attention {
   quire_view q;
   quire_view out;
-  int32_t layer;
+  quire_kv_place kv;
   int32_t num_heads;
   float scale;
   float softcap;   // 0: none
@@ -185,8 +191,12 @@ typedef struct quire_op {
 
 // ---------------------------------------------------------------- building a model
 
+// Layers are grouped by what they see. A request has a block table for each group; all groups take
+// their blocks from one pool, and every block has the same slots.
 typedef struct quire_kv_spec {
-  int32_t num_layers;
+  int32_t num_layer_groups;  // at most 16
+  int32_t windows[16];       // positions that each of them keeps; 0: all
+  int32_t num_slots;         // layers that a block holds
   int32_t num_blocks;
   int32_t block_size;  // a multiple of 16
   int32_t num_kv_heads;
@@ -258,7 +268,7 @@ typedef struct quire_batch {
   const int32_t* positions;
   const int32_t* seq_starts;
   const int32_t* context_lens;
-  const int32_t* block_tables;
+  const int32_t* block_tables;  // [num_seqs, num_layer_groups, table_width]
   const int32_t* logits_rows;
   const quire_sampling* sampling;  // null: choose nothing
   int32_t num_tokens;
@@ -335,7 +345,7 @@ int32_t quire_step(quire_model* model, const quire_batch* batch, const quire_out
 // where it writes to the cache: attention is, which reads it.
 int32_t quire_find_not_finite(quire_model* model, const quire_batch* batch, int32_t* ops);
 
-// Whole blocks, all layers: quire_kv_block_bytes each.
+// Whole blocks, all slots: quire_kv_block_bytes each.
 int32_t quire_read_blocks(quire_model* model, const int32_t* ids, int32_t num_ids, uint8_t* data);
 int32_t quire_write_blocks(quire_model* model, const int32_t* ids, int32_t num_ids,
                            const uint8_t* data);

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kv_layouts import FULL
+
 from quire.config import (
     CacheConfig,
     DeviceConfig,
@@ -31,7 +33,7 @@ def fake_config(
         ),
         cache=CacheConfig(
             block_size=16, num_blocks=100, kv_cache_dtype="float32", enable_prefix_caching=True,
-            block_bytes=1024,
+            block_bytes=1024, layout=FULL,
         ),
         scheduler=SchedulerConfig(
             max_num_batched_tokens=256, max_num_seqs=max_num_seqs, **scheduler

@@ -1,13 +1,18 @@
 """A model whose answers can be computed by hand, behind the executor's contract.
 
-The next token is a checksum of all tokens before it, read back from a simulated paged KV
-cache through the block table: a wrong block, a stale prefix hit or a lost token changes it.
+The next token is a checksum of all tokens before it, which are read back from a simulated paged
+KV cache through the block tables, of each group as far as its layers see: a wrong block, a stale
+prefix hit, a block given back too early or a lost token is noticed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from kv_layouts import layout_of
+
+from quire.config.kv_groups import KVLayout
 from quire.config.records import CacheConfig, SchedulerConfig
 from quire.kvcache import KVCacheManager
 from quire.params import SamplingParams
@@ -37,16 +42,33 @@ def expected_tokens(prompt: Sequence[int], max_tokens: int, stop: Sequence[int] 
     return context[len(prompt) :]
 
 
+@dataclass
+class Row:
+    """A request that the executor holds."""
+
+    tokens: list[int]
+    tables: list[list[int | None]]
+    """One a group; None where nothing was ever allocated."""
+    computed: int
+    begin: int = 0
+    """Computed tokens before the last step."""
+
+
 class FakeExecutor:
     """Runs plans on the fake model; raises AssertionError where a plan contradicts the contract."""
 
-    def __init__(self, num_blocks: int, block_size: int, max_tokens: int, max_seqs: int) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, max_tokens: int, max_seqs: int, layout: KVLayout
+    ) -> None:
         self.block_size = block_size
         self.max_tokens = max_tokens
         self.max_seqs = max_seqs
-        self.memory: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
-        self.rows: dict[str, tuple[list[int], list[int], int]] = {}
-        """Tokens, block table, computed tokens of each request held."""
+        self.layout = layout
+        self.memory: list[list[tuple[int, int] | None]] = [
+            [None] * block_size for _ in range(num_blocks)
+        ]
+        """Of every place of a block the group that wrote it, and the token."""
+        self.rows: dict[str, Row] = {}
 
     def execute(self, plan: SchedulePlan) -> StepResult:
         self._apply_changes(plan)
@@ -73,10 +95,15 @@ class FakeExecutor:
             del self.rows[request_id]
         for request_id, new in plan.started.items():
             assert request_id not in self.rows
-            self.rows[request_id] = (new.token_ids, new.block_ids, new.num_computed_tokens)
-        for request_id, block_ids in plan.new_block_ids.items():
-            assert block_ids, "an empty extension is not worth a message"
-            self.rows[request_id][1].extend(block_ids)
+            tables = [
+                [None] * first + list(block_ids)
+                for first, block_ids in zip(new.first_entries, new.block_ids, strict=True)
+            ]
+            self.rows[request_id] = Row(new.token_ids, tables, new.num_computed_tokens)
+        for request_id, added in plan.new_block_ids.items():
+            assert all(added), "an empty extension is not worth a message"
+            for table, block_ids in zip(self.rows[request_id].tables, added, strict=True):
+                table.extend(block_ids)
         assert len(plan.request_ids) == len(set(plan.request_ids)) <= self.max_seqs
         assert len(self.rows) <= self.max_seqs
         assert 0 < plan.total_num_scheduled_tokens <= self.max_tokens
@@ -84,26 +111,35 @@ class FakeExecutor:
     def _write(self, plan: SchedulePlan) -> list[int]:
         ends = []
         for request_id, count in zip(plan.request_ids, plan.num_scheduled_tokens, strict=True):
-            tokens, blocks, computed = self.rows[request_id]
+            row = self.rows[request_id]
             assert count > 0
-            assert computed + count <= len(tokens)
-            for position in range(computed, computed + count):
-                block, place = divmod(position, self.block_size)
-                self.memory[blocks[block]][place] = tokens[position]
-            ends.append(computed + count)
-            self.rows[request_id] = (tokens, blocks, computed + count)
+            assert row.computed + count <= len(row.tokens)
+            for group, table in enumerate(row.tables):
+                for position in range(row.computed, row.computed + count):
+                    entry, place = divmod(position, self.block_size)
+                    block = table[entry]
+                    assert block is not None
+                    self.memory[block][place] = (group, row.tokens[position])
+            row.begin, row.computed = row.computed, row.computed + count
+            ends.append(row.computed)
         return ends
 
     def _sample(self, request_id: str, end: int) -> list[int]:
-        tokens, blocks, _ = self.rows[request_id]
-        if end < len(tokens):
+        row = self.rows[request_id]
+        for group, table in enumerate(row.tables):
+            # What the first token of the step sees, the others see no further back.
+            window = self.layout.groups[group].window or end
+            seen = range(max(0, row.begin - window + 1), end)
+            found = [self._at(table[p // self.block_size], p % self.block_size) for p in seen]
+            wanted = [(group, row.tokens[p]) for p in seen]
+            assert found == wanted, f"{request_id} reads another's or stale K/V"
+        if end < len(row.tokens):
             return []
-        context = [
-            self.memory[blocks[p // self.block_size]][p % self.block_size] for p in range(end)
-        ]
-        assert context == tokens[:end], f"{request_id} reads another's or stale K/V"
-        tokens.append(next_token(tokens))
-        return [tokens[-1]]
+        row.tokens.append(next_token(row.tokens))
+        return [row.tokens[-1]]
+
+    def _at(self, block: int | None, place: int) -> tuple[int, int] | None:
+        return None if block is None else self.memory[block][place]
 
 
 class Simulation:
@@ -116,19 +152,25 @@ class Simulation:
         block_size: int = 4,
         budget: int = 16,
         max_seqs: int = 8,
+        windows: Sequence[int | None] = (None,),
+        max_model_len: int | None = None,
         **scheduler: object,
     ) -> None:
+        """`windows`: of each group of layers. `max_model_len`: by default the longest request that
+        the pool has room for, up to four times its slots."""
         cache = CacheConfig(
             block_size=block_size,
             num_blocks=num_blocks,
             kv_cache_dtype="float32",
             enable_prefix_caching=bool(scheduler.pop("enable_prefix_caching", True)),
             block_bytes=1,
+            layout=layout_of(*windows),
         )
-        self.max_model_len = num_blocks * block_size
+        kv = KVCacheManager(cache, budget)
+        self.max_model_len = max_model_len or kv.longest(4 * num_blocks * block_size)
         config = SchedulerConfig(budget, max_seqs, **scheduler)  # type: ignore[arg-type]
-        self.scheduler = Scheduler(config, KVCacheManager(cache), self.max_model_len)
-        self.executor = FakeExecutor(num_blocks, block_size, budget, max_seqs)
+        self.scheduler = Scheduler(config, kv, self.max_model_len)
+        self.executor = FakeExecutor(num_blocks, block_size, budget, max_seqs, cache.layout)
         self.wanted: dict[str, list[int]] = {}
         self.got: dict[str, list[int]] = {}
         self.finished: dict[str, str] = {}

@@ -16,9 +16,14 @@ OPTIONS = CompileOptions("float32", max_num_tokens=64, max_num_seqs=4, max_model
 
 
 def small_program(
-    num_layers: int = 2, *, tied: bool = True, vocab_size: int = VOCAB_SIZE
+    num_layers: int = 2,
+    *,
+    windows: Sequence[int | None] = (5,),
+    tied: bool = True,
+    vocab_size: int = VOCAB_SIZE,
 ) -> Program:
-    """Two heads, one kv head, windows of 5, learned positions and rotary ones, both norms."""
+    """Two heads, one kv head, learned positions and rotary ones, both norms. Layers have these
+    windows in turn."""
     builder = Builder("small")
     table = Tensor("embed.weight", (vocab_size, 8))
     heads = HeadLayout(num_heads=2, num_kv_heads=1, head_dim=4)
@@ -32,7 +37,7 @@ def small_program(
             ]
             q, k, v = builder.linears(normed, outs, hint="qkv")
             q, k = builder.rope(q, 4, rotary, "q_rope"), builder.rope(k, 4, rotary, "k_rope")
-            attended = builder.attention(q, k, v, heads, window=5)
+            attended = builder.attention(q, k, v, heads, window=windows[layer % len(windows)])
             out = builder.linear(attended, f"l{layer}.o", 8, bias=False, hint="o")
             x = builder.add(x, out)
             [fc] = builder.conv1d(x, f"l{layer}.fc", {"fc": 12}, hint="fc")
@@ -81,7 +86,7 @@ def one_request(
         positions=np.arange(computed, len(tokens), dtype=np.int32),
         seq_starts=np.array([0, count], np.int32),
         context_lens=np.array([len(tokens)], np.int32),
-        block_tables=np.array([blocks], np.int32),
+        block_tables=np.array([[blocks]], np.int32),
         logits_rows=np.array(rows, np.int32),
         sampling=None,
         want_logits=True,

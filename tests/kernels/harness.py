@@ -24,8 +24,20 @@ from quire.backends.base import (
 )
 from quire.backends.cpu.model import CpuModel
 from quire.backends.reference import ReferenceBackend
+from quire.config.kv_groups import KVLayout
 from quire.errors import CheckpointError
-from quire.program import Attention, Embed, Linear, Logits, Op, Param, Program, TakeRows, Value
+from quire.program import (
+    Attention,
+    Embed,
+    Linear,
+    Logits,
+    Op,
+    Param,
+    Program,
+    TakeRows,
+    Value,
+    keep_all,
+)
 from quire.program import Tensor as CheckpointTensor
 from quire.weights import HostTensor, WeightStore
 from quire.weights.store import TensorDtype
@@ -133,11 +145,13 @@ def compile_on(
     dtype: Dtype = "float32",
     *,
     kv_dtype: str | None = None,
+    layout: KVLayout | None = None,
     source: TensorDtype = "F32",
 ) -> CompiledModel:
-    """The program with room for 1024 tokens a step."""
+    """The program with room for 1024 tokens a step. `layout`: None keeps every position."""
     options = CompileOptions(dtype, max_num_tokens=1024, max_num_seqs=64, max_model_len=2048)
-    spec = KVCacheSpec(NUM_BLOCKS, BLOCK_SIZE, kv_dtype or dtype)
+    layout = layout or keep_all(program)
+    spec = KVCacheSpec(NUM_BLOCKS, BLOCK_SIZE, kv_dtype or dtype, layout)
     return backend.compile(program, ArrayStore(weights.arrays, source), spec, options)
 
 
@@ -190,7 +204,7 @@ def batch_of(work: Sequence[tuple[Seq, int]], sampling: SamplingColumns | None =
         positions=np.concatenate(ranges).astype(np.int32),
         seq_starts=np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
         context_lens=np.array([seq.computed for seq, _ in work], np.int32),
-        block_tables=tables,
+        block_tables=tables[:, None],
         logits_rows=np.arange(sum(counts), dtype=np.int32),
         sampling=sampling,
         want_logits=True,

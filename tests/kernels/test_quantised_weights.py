@@ -23,7 +23,7 @@ from small_model import OPTIONS, RandomStore, one_request, small_program
 from quire.backends.base import CompiledModel, Dtype, KVCacheSpec
 from quire.backends.cpu import CpuBackend
 from quire.backends.reference import ReferenceBackend
-from quire.program import Glu, Linear, Logits, Op, Param, Value
+from quire.program import Glu, Linear, Logits, Op, Param, Value, keep_all
 from quire.program.passes import quantise_weights
 from quire.program.values import WeightFormat
 
@@ -111,7 +111,7 @@ def test_a_tied_head_is_looked_up_as_it_is_multiplied(
 ) -> None:
     """The whole small model: transposed weights, q|k|v, a table that is the head, too."""
     program = quantise_weights(small_program(), weight_format)
-    spec = KVCacheSpec(4, 16, "float32")
+    spec = KVCacheSpec(4, 16, "float32", keep_all(program))
     native, reference = (
         logits_of(
             one.compile(program, RandomStore(program), spec, OPTIONS).step(
@@ -131,7 +131,7 @@ def test_the_plan_counts_the_bytes_that_are_held(
 ) -> None:
     for tied in (True, False):
         program = quantise_weights(small_program(tied=tied), weight_format)
-        spec = KVCacheSpec(4, 16, "float32")
+        spec = KVCacheSpec(4, 16, "float32", keep_all(program))
         model = backend.compile(program, RandomStore(program), spec, OPTIONS)
         held, planned = model.memory().weight_bytes, backend.weight_bytes(program, "float32")
         # Every weight begins at a cache line.

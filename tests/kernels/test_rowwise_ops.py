@@ -38,6 +38,7 @@ from quire.program import (
     Scale,
     TakeRows,
     Value,
+    keep_all,
 )
 from quire.weights.store import TensorDtype
 
@@ -77,8 +78,9 @@ def test_layer_norm_far_from_zero(backend: CpuBackend, dim: int, affine: bool) -
     weights = Weights()
     program = program_of(body, dim, weights)
     options = CompileOptions("float32", 64, 8, 64)
+    spec = KVCacheSpec(256, 16, "float32", keep_all(program))
     models = [
-        b.compile(program, ArrayStore(weights.arrays), KVCacheSpec(256, 16, "float32"), options)
+        b.compile(program, ArrayStore(weights.arrays), spec, options)
         for b in (backend, ReferenceBackend())
     ]
     batch = batch_of([(seq, len(seq.tokens)) for seq in make_seqs([9, 30])])

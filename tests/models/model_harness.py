@@ -20,6 +20,7 @@ from quire.backends.base import (
 )
 from quire.config.model_files import read_config
 from quire.models import build_program, model_facts, name_map
+from quire.program import keep_all
 from quire.program.passes import quantise_weights
 from quire.program.values import WeightFormat
 from quire.weights import bind, open_checkpoint
@@ -46,7 +47,8 @@ def load(
     store = open_checkpoint(directory)
     try:
         bound = bind(program, store, name_map(config).canonical)
-        return backend.compile(program, bound, KVCacheSpec(NUM_BLOCKS, BLOCK_SIZE, dtype), options)
+        spec = KVCacheSpec(NUM_BLOCKS, BLOCK_SIZE, dtype, keep_all(program))
+        return backend.compile(program, bound, spec, options)
     finally:
         store.close()
 
@@ -120,7 +122,7 @@ class Runner:
             positions=np.array(positions, np.int32),
             seq_starts=starts,
             context_lens=np.array([request.computed for request, _ in work], np.int32),
-            block_tables=tables,
+            block_tables=tables[:, None],
             logits_rows=rows.astype(np.int32),
             sampling=None,
             want_logits=all_rows,

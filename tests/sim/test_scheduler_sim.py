@@ -16,9 +16,14 @@ PREFIXES = [[random.Random(seed).randrange(997) for _ in range(24)] for seed in 
 class SchedulerMachine(RuleBasedStateMachine):
     """Any order of arrivals, aborts, steps and cache resets."""
 
+    num_blocks = 16
+    windows: tuple[int | None, ...] = (None,)
+
     def __init__(self) -> None:
         super().__init__()
-        self.sim = Simulation(num_blocks=16, budget=11, max_seqs=5, policy="priority")
+        self.sim = Simulation(
+            self.num_blocks, budget=11, max_seqs=5, windows=self.windows, policy="priority"
+        )
         self.count = 0
 
     @rule(
@@ -72,25 +77,47 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.sim.run()
 
 
+class OneWindow(SchedulerMachine):
+    num_blocks = 10
+    windows = (9,)
+
+
+class WindowsBesideFull(SchedulerMachine):
+    num_blocks = 36
+    windows = (6, None, 6, 13)
+
+
 TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+TestOneWindow = OneWindow.TestCase
+TestWindowsBesideFull = WindowsBesideFull.TestCase
+for case in (TestSchedulerMachine, TestOneWindow, TestWindowsBesideFull):
+    case.settings = settings(
+        max_examples=60,
+        stateful_step_count=40,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+GROUPS: list[tuple[int | None, ...]] = [
+    (None,), (7,), (None, 5), (16, None, 1), (9, 9, 24, None), (2, 40),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
-def test_random_traces_with_tiny_pools(seed: int, policy: str) -> None:
+@pytest.mark.parametrize("windows", GROUPS, ids=str)
+def test_random_traces_with_tiny_pools(
+    seed: int, policy: str, windows: tuple[int | None, ...]
+) -> None:
     rng = random.Random(seed)
     sim = Simulation(
-        num_blocks=rng.choice([12, 20, 60]),
+        num_blocks=rng.choice([12, 20, 60]) * len(windows),
         block_size=rng.choice([1, 3, 4, 16]),
         budget=rng.choice([8, 9, 33, 512]),
         max_seqs=rng.choice([1, 3, 8]),
+        windows=windows,
         policy=policy,
         long_prefill_token_threshold=rng.choice([0, 0, 5]),
         enable_prefix_caching=rng.random() < 0.8,
@@ -159,7 +186,7 @@ def test_kv_waste_in_a_mixed_workload_is_below_four_percent() -> None:
         sim.add(str(number), prompt, max_tokens)
         sim.step()
         for request in sim.scheduler.running:
-            slots = len(request.blocks.block_ids) * 16
+            slots = request.blocks.num_held * 16
             allocated += slots
             unused += slots - request.num_computed_tokens
     sim.run()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from quire.config.kv_groups import KVGroupSpec, KVLayout
 from quire.config.records import (
     CacheConfig,
     DeviceConfig,
@@ -17,6 +18,8 @@ from quire.config.records import (
     SchedulerConfig,
 )
 from quire.tokenizer import Tokenizer
+
+ONE_GROUP = KVLayout((KVGroupSpec((0,), 1, 1),), 1)
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +48,7 @@ def make_config() -> Callable[..., EngineConfig]:
         scheduler = {"max_num_batched_tokens": 64, "max_num_seqs": 8}
         cache = {
             "block_size": 16, "num_blocks": 32, "kv_cache_dtype": "float32",
-            "enable_prefix_caching": True, "block_bytes": 1,
+            "enable_prefix_caching": True, "block_bytes": 1, "layout": ONE_GROUP,
         }  # fmt: skip
         for fields in (model, scheduler, cache):
             fields.update({name: given.pop(name) for name in list(given) if name in fields})

@@ -49,7 +49,7 @@ class Attend {
     const AttentionItem& item = *unit.item;
     const int part = unit.part;
     begin(item, unit.head);
-    next_ = next.item ? HeadContext(step_, op_.layer, next.item->seq, next.head) : HeadContext();
+    next_ = next.item ? HeadContext(step_, op_, *next.item, next.head) : HeadContext();
     const int64_t count = last_chunk_ - first_chunk_;
     const int64_t from = first_chunk_ + count * part / item.parts;
     const int64_t to = first_chunk_ + count * (part + 1) / item.parts;
@@ -85,10 +85,9 @@ class Attend {
  private:
   void begin(const AttentionItem& item, int head) {
     item_ = &item;
-    context_ = HeadContext(step_, op_.layer, item.seq, head);
+    context_ = HeadContext(step_, op_, item, head);
     first_token_ = step_.batch.seq_starts[item.seq];
-    const int64_t start = op_.window > 0 ? position(0) - op_.window + 1 : 0;
-    first_chunk_ = std::max<int64_t>(start, 0) / kChunk;
+    first_chunk_ = context_.first / kChunk;
     last_chunk_ = position(item.num_rows - 1) / kChunk + 1;
   }
 
@@ -186,7 +185,8 @@ class Attend {
 
   // All rows of the item against one chunk.
   void attend_chunk(int64_t chunk, bool more, Fate fate) {
-    const ChunkPlace place{context_, chunk, more ? context_ : next_, more ? chunk + 1 : 0};
+    const ChunkPlace place{context_, chunk, more ? context_ : next_,
+                           more ? chunk + 1 : next_.first / kChunk};
     ChunkView view = view_chunk<Kernel>(place, visible_groups(chunk, 0, item_->num_rows), space_);
     BadValues bad;
     for (int r0 = 0; r0 < item_->num_rows; r0 += Kernel::kRows) {

@@ -11,25 +11,38 @@
 
 namespace quire {
 
-// What one kv head of one request has in the cache of a layer.
+// What one kv head of one request has in the cache of a layer, as far as an item sees it.
 struct HeadContext {
   const KvCache* kv = nullptr;
   const int32_t* table = nullptr;  // of the request's blocks
+  int64_t first = 0;               // position: of the first group that the item's first row sees
   int64_t length = 0;              // tokens
-  int32_t layer = 0;
+  int32_t slot = 0;
   int head = 0;
 
   HeadContext() = default;
-  HeadContext(const Step& step, int32_t layer_, int32_t seq, int head_)
+  HeadContext(const Step& step, const quire_attention& op, const AttentionItem& item, int head_)
       : kv(&step.model.kv),
-        table(step.batch.block_tables + int64_t{seq} * step.batch.table_width),
-        length(step.batch.context_lens[seq]),
-        layer(layer_),
+        table(step.block_table(item.seq, op.kv.layer_group)),
+        first(first_of(step, op, item)),
+        length(step.batch.context_lens[item.seq]),
+        slot(op.kv.slot),
         head(head_) {}
 
-  // K of the group that begins with this position; null where the context has ended.
+  // K of the group that begins with this position; null before the context and behind it. Blocks
+  // that lie wholly behind the window may be another request's.
   const uint8_t* keys(int64_t position) const {
-    return position < length ? kv->key_group(table, position, layer, head) : nullptr;
+    const bool held = position >= first && position < length;
+    return held ? kv->key_group(table, position, slot, head) : nullptr;
+  }
+
+ private:
+  static int64_t first_of(const Step& step, const quire_attention& op, const AttentionItem& item) {
+    if (op.window == 0) return 0;
+    const int32_t group = op.num_heads / step.model.kv.layout.num_kv_heads;
+    const int64_t token = step.batch.seq_starts[item.seq] + item.first_row / group;
+    const int64_t start = int64_t{step.batch.positions[token]} - op.window + 1;
+    return std::max<int64_t>(start, 0) / kGroup * kGroup;
   }
 };
 
@@ -40,7 +53,7 @@ struct Groups {
 };
 
 // A chunk as the kernels take it. The worker reads `next` afterwards, of the same context or the
-// first chunk of another: only a hint, hence not exact for windows and parts.
+// first chunk of another: only a hint, hence not exact for parts.
 struct ChunkPlace {
   const HeadContext& context;
   int64_t chunk;

@@ -174,8 +174,8 @@ class HeadsOp {
   void to_cache(const TokenRun& run, const quire_heads_part& part, int32_t head) {
     const KvCache& kv = step_.model.kv;
     const int32_t position = step_.batch.positions[run.first];
-    const int32_t* table = step_.batch.block_tables + int64_t{run.seq} * step_.batch.table_width;
-    uint8_t* keys = kv.key_group(table, position, op_.layer, head);
+    const int32_t* table = step_.block_table(run.seq, op_.kv.layer_group);
+    uint8_t* keys = kv.key_group(table, position, op_.kv.slot, head);
     if (part.target == QUIRE_TO_KEYS) {
       write_keys(kv.layout, keys, position % kGroup, run.count, tile_.rows);
     } else {

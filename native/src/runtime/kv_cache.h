@@ -1,8 +1,9 @@
 // The paged KV cache: where the keys and values of a token lie.
 //
-// A block holds `block_size` tokens of all layers and heads in one piece, so that copying a block
-// out or in is one memcpy, and memory is committed block by block as blocks are used. In it:
-//   [layer][kv head][K | V], and within a head, for every 16 tokens (a "group")
+// A block holds `block_size` tokens of all heads of the layers of one layer group in one piece, so
+// that copying a block out or in is one memcpy, and memory is committed block by block as blocks
+// are used. Layers of a group have slots of their own; which group a block serves, block tables
+// say. In a block: [slot][kv head][K | V], and within a head, for every 16 tokens (a "group")
 //   K  [padded_dim / w][16][w]     w numbers of a token side by side, tokens next: one vector load
 //   V  [16 / w][padded_dim][w]     gives 16 tokens (K) or 16 numbers of w tokens (V)
 // with w = 2 for bfloat16 (the operand order of vdpbf16ps and of AMX tiles), 1 for float32 and 4
@@ -10,8 +11,10 @@
 // multiplied by.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "quire.h"
 #include "runtime/memory.h"
@@ -20,6 +23,7 @@ namespace quire {
 
 constexpr int kGroup = 16;      // tokens
 constexpr int kHeadAlign = 32;  // head_dim is padded with zeros to this: the depth of an AMX tile
+constexpr int kMaxLayerGroups = 16;
 
 // Bytes of one number in the cache.
 constexpr int64_t kv_item_bytes(int32_t dtype) {
@@ -29,7 +33,7 @@ constexpr int64_t kv_item_bytes(int32_t dtype) {
 struct KvLayout {
   explicit KvLayout(const quire_kv_spec& spec)
       : block_size(spec.block_size),
-        num_layers(spec.num_layers),
+        num_slots(spec.num_slots),
         num_kv_heads(spec.num_kv_heads),
         head_dim(spec.head_dim),
         padded_dim(static_cast<int32_t>(round_up(spec.head_dim, kHeadAlign))),
@@ -38,11 +42,11 @@ struct KvLayout {
         group_bytes(data_bytes + (dtype == QUIRE_INT8 ? int64_t{kGroup} * 4 : 0)),
         half_bytes(group_bytes * (block_size / kGroup)),
         head_bytes(2 * half_bytes),
-        layer_bytes(head_bytes * num_kv_heads),
-        block_bytes(layer_bytes * num_layers) {}
+        slot_bytes(head_bytes * num_kv_heads),
+        block_bytes(slot_bytes * num_slots) {}
 
   int32_t block_size;
-  int32_t num_layers;
+  int32_t num_slots;
   int32_t num_kv_heads;
   int32_t head_dim;
   int32_t padded_dim;
@@ -51,29 +55,41 @@ struct KvLayout {
   int64_t group_bytes;
   int64_t half_bytes;
   int64_t head_bytes;
-  int64_t layer_bytes;
+  int64_t slot_bytes;
   int64_t block_bytes;
 };
 
 class KvCache {
  public:
   explicit KvCache(const quire_kv_spec& spec)
-      : layout(spec), num_blocks(spec.num_blocks), memory_(layout.block_bytes * num_blocks) {}
+      : layout(spec),
+        num_blocks(spec.num_blocks),
+        windows(spec.windows, spec.windows + spec.num_layer_groups),
+        memory_(layout.block_bytes * num_blocks) {}
 
   const KvLayout layout;
   const int32_t num_blocks;
+  const std::vector<int32_t> windows;  // of each layer group; 0: none
+
+  int32_t num_layer_groups() const { return static_cast<int32_t>(windows.size()); }
+
+  // The first entry of a request's table that a token at `position` or behind it reads.
+  int64_t first_entry(int32_t layer_group, int64_t position) const {
+    const int32_t window = windows[layer_group];
+    return window == 0 ? 0 : std::max<int64_t>(position - window + 1, 0) / layout.block_size;
+  }
 
   uint8_t* block(int32_t id) const { return memory_.data() + id * layout.block_bytes; }
 
   // The K half of one head in one block, the V half lies `half_bytes` behind it.
-  uint8_t* head(int32_t id, int32_t layer, int32_t head) const {
-    return block(id) + layer * layout.layer_bytes + head * layout.head_bytes;
+  uint8_t* head(int32_t id, int32_t slot, int32_t head) const {
+    return block(id) + slot * layout.slot_bytes + head * layout.head_bytes;
   }
 
   // The group of 16 tokens that holds position `position`, given the request's block table.
-  uint8_t* key_group(const int32_t* table, int64_t position, int32_t layer, int32_t kv_head) const {
+  uint8_t* key_group(const int32_t* table, int64_t position, int32_t slot, int32_t kv_head) const {
     const int64_t place = position % layout.block_size;
-    return head(table[position / layout.block_size], layer, kv_head) +
+    return head(table[position / layout.block_size], slot, kv_head) +
            place / kGroup * layout.group_bytes;
   }
 

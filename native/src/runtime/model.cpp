@@ -14,8 +14,13 @@ void require(bool condition, const char* what) {
 
 quire_model_spec checked(const quire_model_spec& spec) {
   const quire_kv_spec& kv = spec.kv;
-  require(kv.num_layers >= 1 && kv.num_kv_heads >= 1 && kv.num_blocks >= 1,
-          "a KV cache has at least one layer, head and block");
+  require(kv.num_slots >= 1 && kv.num_kv_heads >= 1 && kv.num_blocks >= 1,
+          "a KV cache has at least one slot, head and block");
+  require(kv.num_layer_groups >= 1 && kv.num_layer_groups <= kMaxLayerGroups,
+          "a KV cache has 1 to 16 layer groups");
+  for (int32_t g = 0; g < kv.num_layer_groups; ++g) {
+    require(kv.windows[g] >= 0, "the window of a layer group is negative");
+  }
   require(kv.block_size >= kGroup && kv.block_size % kGroup == 0,
           "block_size is not a multiple of 16");
   require(kv.head_dim >= 1 && kv.head_dim <= kMaxHeadDim, "head_dim is not from 1 to 512");
@@ -90,6 +95,12 @@ class OpChecker {
     return model_.tables[id];
   }
 
+  void kv_place(const quire_kv_place& place) const {
+    require(place.layer_group >= 0 && place.layer_group < model_.kv.num_layer_groups(),
+            "op: no such layer group");
+    require(place.slot >= 0 && place.slot < model_.kv.layout.num_slots, "op: no such slot");
+  }
+
   void embed(const quire_embed& op) const {
     view(op.out);
     require(op.out.dtype == QUIRE_F32, "embed: out is not float32");
@@ -128,7 +139,7 @@ class OpChecker {
   void heads(const quire_heads& op) const {
     require(op.num_parts >= 1 && op.num_parts <= 3, "heads: not 1 to 3 parts");
     require(op.head_dim >= 1 && op.head_dim <= kMaxHeadDim, "heads: head_dim");
-    require(op.layer >= 0 && op.layer < model_.spec.kv.num_layers, "heads: layer");
+    kv_place(op.kv);
     for (int32_t p = 0; p < op.num_parts; ++p) part(op, op.parts[p]);
   }
   void part(const quire_heads& op, const quire_heads_part& part) const {
@@ -155,7 +166,10 @@ class OpChecker {
     view(op.q);
     view(op.out);
     require(rows_ == QUIRE_ROWS_TOKENS, "attention: works on all tokens");
-    require(op.layer >= 0 && op.layer < kv.num_layers, "attention: layer");
+    kv_place(op.kv);
+    const int32_t kept = model_.kv.windows[op.kv.layer_group];
+    require(kept == 0 || (op.window > 0 && op.window <= kept),
+            "attention: sees more than its layer group keeps");
     require(op.num_heads >= 1 && op.num_heads % kv.num_kv_heads == 0,
             "attention: num_heads is no multiple of the kv heads");
     require(op.q.dim == int64_t{op.num_heads} * kv.head_dim && op.out.dim == op.q.dim,

@@ -97,6 +97,11 @@ struct Step {
     return reinterpret_cast<float*>(row(view, r));
   }
   const float* vector(int32_t id) const { return id < 0 ? nullptr : model.vectors[id].data(); }
+  // A request's blocks for the layers of a group.
+  const int32_t* block_table(int32_t seq, int32_t layer_group) const {
+    const int64_t row = int64_t{seq} * model.kv.num_layer_groups() + layer_group;
+    return batch.block_tables + row * batch.table_width;
+  }
 };
 
 // Adds a table or matrix that lies packed in memory of the caller's, or a copy of a vector. Each

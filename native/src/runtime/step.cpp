@@ -40,8 +40,12 @@ void check_seq(const Model& model, const quire_batch& batch, int32_t seq) {
   const int64_t num_blocks = (length + block_size - 1) / block_size;
   require(num_blocks <= batch.table_width, name + std::to_string(length) + " tokens do not fit " +
                                                std::to_string(batch.table_width) + " blocks");
-  check_range("block id", batch.block_tables + int64_t{seq} * batch.table_width, num_blocks,
-              model.spec.kv.num_blocks);
+  for (int32_t g = 0; g < model.kv.num_layer_groups(); ++g) {
+    const int64_t row = int64_t{seq} * model.kv.num_layer_groups() + g;
+    const int64_t first = model.kv.first_entry(g, length - (end - begin));
+    check_range("block id", batch.block_tables + row * batch.table_width + first,
+                num_blocks - first, model.kv.num_blocks);
+  }
 }
 
 void check_sampling(const quire_batch& batch, const quire_output& output, int32_t vocab_size) {

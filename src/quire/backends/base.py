@@ -4,8 +4,8 @@ A backend compiles a Program with its weights and a KV-cache spec; the result ru
 one step at a time on flat arrays. Called by `worker/`; knows nothing of requests,
 schedulers or tokenizers.
 
-Legend: T tokens in the step, R requests (rows), B blocks per table row, L rows that
-need logits, V vocabulary, S block size. Arrays are C-contiguous NumPy.
+Legend: T tokens in the step, R requests (rows), G groups of layers, B entries of a block
+table, L rows that need logits, V vocabulary, S block size. Arrays are C-contiguous NumPy.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.config.kv_groups import KVLayout
 from quire.config.records import Dtype
 from quire.errors import BackendError
 from quire.sampling.records import Logprobs, SamplingColumns
@@ -49,11 +50,13 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class KVCacheSpec:
-    """Size and type of the paged KV cache. `num_blocks` blocks of `block_size` tokens a layer."""
+    """Size, type and layout of the paged KV cache: `num_blocks` blocks, each of `block_size` tokens
+    of the layers of one group."""
 
     num_blocks: int
     block_size: int
     dtype: str
+    layout: KVLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,9 @@ class StepBatch:
     context_lens: NDArray[np.int32]
     """[R]; tokens of the request in the KV cache once this step's are written."""
     block_tables: NDArray[np.int32]
-    """[R, B]; position p of request r lies in block block_tables[r, p // S], place p % S."""
+    """[R, G, B]; in layers of group g, position p of request r lies in block
+    block_tables[r, g, p // S], place p % S. Where g has a window, entries that lie wholly before
+    the window of the request's first token of the step are not read, whatever they hold."""
     logits_rows: NDArray[np.int32]
     """[L]; the tokens, as indices into T, whose logits are wanted; ascending."""
     sampling: SamplingColumns | None
@@ -132,7 +137,7 @@ class CompiledModel(ABC):
 
     @abstractmethod
     def read_blocks(self, block_ids: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """Copies whole KV blocks out: [len(block_ids), block_bytes], all layers, opaque layout."""
+        """Copies whole KV blocks out: [len(block_ids), block_bytes], all slots, opaque layout."""
 
     @abstractmethod
     def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
@@ -161,8 +166,9 @@ class Backend(ABC):
         """What this backend can do here."""
 
     @abstractmethod
-    def kv_block_bytes(self, program: Program, block_size: int, kv_cache_dtype: str) -> int:
-        """Bytes of one KV block over all layers, padding included. No side effect."""
+    def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:
+        """Bytes of one KV block: all slots, padding included. `kv.num_blocks` does not matter.
+        Raises BackendError for what the cache cannot hold. No side effect."""
 
     @abstractmethod
     def weight_bytes(self, program: Program, dtype: Dtype) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from quire.config.kv_groups import KVLayout
 from quire.errors import DoesNotFitError
 from quire.units import ceil_div, format_bytes
 
@@ -29,9 +30,25 @@ class MemoryNeeds:
     weight_bytes: int
     workspace_bytes: int
     kv_block_bytes: int
+    kv_layout: KVLayout
     block_size: int
     max_model_len: int
     max_num_seqs: int
+    max_num_batched_tokens: int
+
+    def kv_blocks(self, num_tokens: int) -> int:
+        """KV blocks that a request of `num_tokens` holds at once, at most: in a step that computes
+        nothing but its prompt."""
+        return self.kv_layout.most_blocks(num_tokens, self.max_num_batched_tokens, self.block_size)
+
+    def kv_blocks_kept(self, num_tokens: int) -> int:
+        """KV blocks that it holds at most while it generates."""
+        return self.kv_layout.most_blocks(num_tokens, 1, self.block_size)
+
+    def longest_request(self, num_blocks: int) -> int:
+        """The longest request that so many blocks are enough for, up to `max_model_len`."""
+        chunk = self.max_num_batched_tokens
+        return self.kv_layout.longest(num_blocks, self.max_model_len, chunk, self.block_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +79,36 @@ def num_kv_blocks(needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableM
     if choice.num_blocks is not None:
         num_blocks = choice.num_blocks
     else:
-        useful = needs.max_num_seqs * ceil_div(needs.max_model_len, needs.block_size)
-        num_blocks = min(useful, kv_budget_bytes(needs, choice, memory) // needs.kv_block_bytes)
-    if num_blocks * needs.block_size < needs.max_model_len:
+        budget = kv_budget_bytes(needs, choice, memory) // needs.kv_block_bytes
+        num_blocks = min(_useful_blocks(needs), budget)
+    if num_blocks < needs.kv_blocks(needs.max_model_len):
         raise DoesNotFitError(_context_message(needs, max(0, num_blocks), memory))
     return num_blocks
+
+
+def max_concurrency(needs: MemoryNeeds, num_blocks: int) -> float:
+    """Requests of `max_model_len` that can generate at once, while one more prompt is computed."""
+    kept = needs.kv_blocks_kept(needs.max_model_len)
+    return (num_blocks - _blocks_for_a_prompt(needs)) / kept
+
+
+def tokens_held(needs: MemoryNeeds, num_blocks: int) -> int:
+    """Tokens of requests that long that the cache has room for, in whole blocks."""
+    kept = needs.kv_blocks_kept(needs.max_model_len)
+    entries = ceil_div(needs.max_model_len, needs.block_size)
+    return (num_blocks - _blocks_for_a_prompt(needs)) * entries // kept * needs.block_size
+
+
+def _useful_blocks(needs: MemoryNeeds) -> int:
+    """As many requests as run at once, all of `max_model_len`, and a step full of prompts."""
+    kept = needs.kv_blocks_kept(needs.max_model_len)
+    return needs.max_num_seqs * kept + _blocks_for_a_prompt(needs)
+
+
+def _blocks_for_a_prompt(needs: MemoryNeeds) -> int:
+    """What a request of `max_model_len` holds only while its prompt is computed."""
+    length = needs.max_model_len
+    return needs.kv_blocks(length) - needs.kv_blocks_kept(length)
 
 
 def kv_budget_bytes(needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableMemory) -> int:
@@ -82,10 +124,11 @@ def kv_budget_bytes(needs: MemoryNeeds, choice: KVMemoryChoice, memory: Availabl
 
 
 def longest_fit(needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableMemory) -> int:
-    """The longest context of which one request fits."""
-    if choice.num_blocks is not None:
-        return choice.num_blocks * needs.block_size
-    return kv_budget_bytes(needs, choice, memory) // needs.kv_block_bytes * needs.block_size
+    """The longest context of which one request fits, up to `max_model_len`."""
+    num_blocks = choice.num_blocks
+    if num_blocks is None:
+        num_blocks = kv_budget_bytes(needs, choice, memory) // needs.kv_block_bytes
+    return needs.longest_request(num_blocks)
 
 
 def _weights_message(needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableMemory) -> str:
@@ -109,8 +152,8 @@ def _weights_message(needs: MemoryNeeds, choice: KVMemoryChoice, memory: Availab
 
 
 def _context_message(needs: MemoryNeeds, num_blocks: int, memory: AvailableMemory) -> str:
-    wanted = ceil_div(needs.max_model_len, needs.block_size) * needs.kv_block_bytes
-    fits = num_blocks * needs.block_size
+    wanted = needs.kv_blocks(needs.max_model_len) * needs.kv_block_bytes
+    fits = needs.longest_request(num_blocks)
     return (
         f"To serve at least one request with the model's max seq len ({needs.max_model_len}), "
         f"{format_bytes(wanted)} KV cache is needed, which is larger than the available KV "

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quire.config.kv_cache import KVCacheDtype
+from quire.config.kv_groups import KVLayout
 from quire.config.quantization import Quantization
 
 SchedulingPolicy = Literal["fcfs", "priority"]
@@ -61,7 +62,9 @@ class CacheConfig:
     kv_cache_dtype: KVCacheDtype
     enable_prefix_caching: bool
     block_bytes: int
-    """Bytes of one block over all layers."""
+    """Bytes of one block: `block_size` tokens of the layers of one group."""
+    layout: KVLayout
+    """The groups."""
     fingerprint: str = ""
     """Tells models apart whose K/V differ; the root of every block's key."""
 

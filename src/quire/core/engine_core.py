@@ -30,7 +30,7 @@ class EngineCore:
     def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
         self.config = config
         self.executor = executor or UniProcExecutor(config)
-        kv = KVCacheManager(config.cache)
+        kv = KVCacheManager(config.cache, config.scheduler.max_num_batched_tokens)
         self.scheduler = Scheduler(config.scheduler, kv, config.model.max_model_len)
 
     def step(self) -> EngineCoreOutputs:

@@ -2,8 +2,10 @@
 
 from quire.kvcache.block_pool import BlockPool
 from quire.kvcache.hashing import hash_block, model_root, request_root
-from quire.kvcache.manager import KVCacheManager, SequenceBlocks
+from quire.kvcache.manager import KVCacheManager
+from quire.kvcache.sequence import CachedPrefix, SequenceBlocks
 
 __all__ = [
-    "BlockPool", "KVCacheManager", "SequenceBlocks", "hash_block", "model_root", "request_root",
+    "BlockPool", "CachedPrefix", "KVCacheManager", "SequenceBlocks", "hash_block", "model_root",
+    "request_root",
 ]  # fmt: skip

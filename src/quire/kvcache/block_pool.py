@@ -1,6 +1,6 @@
 """`BlockPool`: who holds each KV block, which blocks are cached, and which to reuse next.
 
-Called by `KVCacheManager` only. Knows block ids and block hashes; nothing of requests,
+Called by `KVCacheManager` only. Knows block ids and block keys; nothing of requests,
 tokens or memory.
 """
 
@@ -10,6 +10,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from quire.errors import IntegrityError
+
+BlockKey = tuple[int, bytes]
+"""A group of layers, and the hash of the tokens up to the block's end."""
 
 
 class BlockPool:
@@ -25,13 +28,13 @@ class BlockPool:
         self.num_blocks = num_blocks
         self._ref_counts: list[int] = []
         """Holders of each block that was ever used; fresh blocks lie beyond the end."""
-        self._keys: list[bytes | None] = []
+        self._keys: list[BlockKey | None] = []
         """The key under which each used block is registered."""
         self._empty: list[int] = []
         """A stack, so that memory that was touched lately is touched again."""
         self._cached: OrderedDict[int, None] = OrderedDict()
         """Least recently freed first. Ordered and linked: a hit leaves from the middle in O(1)."""
-        self._by_key: dict[bytes, int] = {}
+        self._by_key: dict[BlockKey, int] = {}
 
     @property
     def num_free(self) -> int:
@@ -49,9 +52,13 @@ class BlockPool:
             raise IntegrityError(f"{count} blocks asked for, {self.num_free} free")
         return [self._take() for _ in range(count)]
 
-    def lookup(self, key: bytes) -> int | None:
+    def lookup(self, key: BlockKey) -> int | None:
         """The block registered under `key`, held or free. No side effect."""
         return self._by_key.get(key)
+
+    def key_of(self, block_id: int) -> BlockKey | None:
+        """The key under which a block that was used is registered. No side effect."""
+        return self._keys[block_id]
 
     def num_revived_by(self, block_ids: Iterable[int]) -> int:
         """How many of these blocks are free now, so that `hold` would shrink `num_free`."""
@@ -74,28 +81,26 @@ class BlockPool:
             if counts[block_id] == 0:
                 self._put_back(block_id)
 
-    def register(self, block_id: int, key: bytes) -> None:
+    def register(self, block_id: int, key: BlockKey) -> None:
         """Makes a held, full block findable. The first block under a key keeps it."""
         if self._keys[block_id] is None and key not in self._by_key:
             self._keys[block_id] = key
             self._by_key[key] = block_id
 
     def unregister(self, block_id: int) -> None:
-        """Undoes `register`: the block's contents are not what its key says."""
-        key = self._keys[block_id]
-        if key is not None:
-            del self._by_key[key]
-            self._keys[block_id] = None
-
-    def forget(self, key: bytes) -> None:
-        """Nobody finds the block under `key` any more; those who hold it keep it."""
-        block_id = self._by_key.get(key)
-        if block_id is None:
+        """Undoes `register`: the block's contents are not what its key says. Held or free."""
+        if self._keys[block_id] is None:
             return
-        self.unregister(block_id)
+        self._drop_key(block_id)
         if self._ref_counts[block_id] == 0:
             del self._cached[block_id]
             self._empty.append(block_id)
+
+    def forget(self, key: BlockKey) -> None:
+        """Nobody finds the block under `key` any more; those who hold it keep it."""
+        block_id = self._by_key.get(key)
+        if block_id is not None:
+            self.unregister(block_id)
 
     def forget_cached(self) -> bool:
         """Drops every key, so that nothing can be hit. False, and no change, while any is held."""
@@ -152,9 +157,15 @@ class BlockPool:
             self._keys.append(None)
         else:
             block_id, _ = self._cached.popitem(last=False)
-            self.unregister(block_id)
+            self._drop_key(block_id)
         self._ref_counts[block_id] = 1
         return block_id
+
+    def _drop_key(self, block_id: int) -> None:
+        key = self._keys[block_id]
+        if key is not None:
+            del self._by_key[key]
+            self._keys[block_id] = None
 
     def _put_back(self, block_id: int) -> None:
         if self._keys[block_id] is None:

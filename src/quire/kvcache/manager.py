@@ -12,23 +12,9 @@ from quire.config.records import CacheConfig
 from quire.errors import IntegrityError
 from quire.kvcache.block_pool import BlockPool
 from quire.kvcache.hashing import hash_block, model_root, request_root
-
-
-class SequenceBlocks:
-    """One request's block table and the keys of its full blocks.
-
-    Position p lies in `block_ids[p // block_size]`. Keys are extended as tokens come and
-    survive a preemption, because they depend on the tokens alone.
-    """
-
-    __slots__ = ("block_ids", "keys", "num_registered", "root")
-
-    def __init__(self, root: bytes) -> None:
-        self.root = root
-        self.block_ids: list[int] = []
-        self.keys: list[bytes] = []
-        self.num_registered = 0
-        """Leading blocks that were offered to the prefix cache, or came from it."""
+from quire.kvcache.integrity import check_tables
+from quire.kvcache.prefix_search import find_prefix
+from quire.kvcache.sequence import CachedPrefix, SequenceBlocks
 
 
 class KVCacheManager:
@@ -38,14 +24,22 @@ class KVCacheManager:
     there: a step writes all its K/V of a layer before any of its tokens attends to it, so a
     request may share blocks with one that is computed in the same step. `free` takes back
     the keys of what was never computed.
+
+    A group with a window gives back the blocks that no later token sees. They stay findable
+    until they are reused.
     """
 
-    def __init__(self, config: CacheConfig) -> None:
+    def __init__(self, config: CacheConfig, max_chunk: int) -> None:
+        """`max_chunk`: no step computes more tokens of a request."""
         self.block_size = config.block_size
+        self.layout = config.layout
         self.enable_caching = config.enable_prefix_caching
         self.pool = BlockPool(config.num_blocks)
+        self.max_chunk = max_chunk
         self._root = model_root(config.fingerprint, config.block_size, config.kv_cache_dtype)
         self._open: dict[int, SequenceBlocks] = {}
+        groups = enumerate(config.layout.groups)
+        self._windows = [(index, g.window) for index, g in groups if g.window is not None]
 
     @property
     def usage(self) -> float:
@@ -53,52 +47,75 @@ class KVCacheManager:
         return self.pool.num_held / self.pool.num_blocks
 
     def open(self, cache_salt: str | None = None) -> SequenceBlocks:
-        """An empty block table; requests share blocks only under an equal salt."""
-        return SequenceBlocks(request_root(self._root, cache_salt=cache_salt))
+        """Empty block tables; requests share blocks only under an equal salt."""
+        root = request_root(self._root, cache_salt=cache_salt)
+        return SequenceBlocks(root, len(self.layout.groups))
 
-    def get_computed_blocks(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> list[int]:
+    def longest(self, limit: int) -> int:
+        """The most tokens, up to `limit`, that a request can have if it runs alone."""
+        return self.layout.longest(self.pool.num_blocks, limit, self.max_chunk, self.block_size)
+
+    def no_prefix(self) -> CachedPrefix:
+        """The beginning of a request that shares nothing."""
+        return CachedPrefix(0, [[] for _ in self.layout.groups])
+
+    def get_computed_blocks(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> CachedPrefix:
         """The cached blocks that begin `token_ids`; all but the last token at most, because its
         logits must be computed. Holds nothing yet."""
         if not self.enable_caching:
-            return []
+            return self.no_prefix()
         last = (len(token_ids) - 1) // self.block_size
         self._extend_keys(blocks, token_ids, last)
-        found: list[int] = []
-        for key in blocks.keys[:last]:
-            block_id = self.pool.lookup(key)
-            if block_id is None:
-                break
-            found.append(block_id)
-        return found
+        return find_prefix(self.pool, self.layout.groups, blocks.keys[:last], self.block_size)
 
-    def num_free_after(self, num_tokens: int, hits: Sequence[int]) -> int:
-        """Blocks left if a new request took `hits` and enough for `num_tokens`; may be negative."""
-        wanted = -(-num_tokens // self.block_size) - len(hits)
-        return self.pool.num_free - self.pool.num_revived_by(hits) - wanted
+    def num_free_after(self, num_tokens: int, prefix: CachedPrefix) -> int:
+        """Blocks left if a new request took `prefix` and all that it holds at once, at most, while
+        it computes the rest of `num_tokens`; may be negative."""
+        revived = sum(map(self.pool.num_revived_by, prefix.tables))
+        missing = self._num_missing(num_tokens, prefix.first_entries, prefix.tables)
+        return self.pool.num_free - revived - missing
 
-    def take_hits(self, blocks: SequenceBlocks, hits: Sequence[int]) -> None:
-        """Begins an empty table with cached blocks."""
-        if blocks.block_ids:
+    def num_missing(self, blocks: SequenceBlocks, num_tokens: int) -> int:
+        """Blocks that a request may need beside its own to compute the rest of `num_tokens`."""
+        if num_tokens <= blocks.num_entries * self.block_size:
+            return 0
+        return self._num_missing(num_tokens, blocks.first_entries, blocks.tables)
+
+    def take_hits(self, blocks: SequenceBlocks, prefix: CachedPrefix) -> None:
+        """Begins empty tables with cached blocks."""
+        if blocks.num_entries:
             raise IntegrityError("hits can only begin a block table")
-        self.pool.hold(hits)
-        blocks.block_ids.extend(hits)
-        blocks.num_registered = len(hits)
+        for table, block_ids in zip(blocks.tables, prefix.tables, strict=True):
+            self.pool.hold(block_ids)
+            table.extend(block_ids)
+        blocks.first_entries = prefix.first_entries
+        blocks.num_registered = prefix.num_entries
         self._open[id(blocks)] = blocks
 
     def allocate_slots(
-        self, blocks: SequenceBlocks, token_ids: Sequence[int], num_tokens: int
-    ) -> list[int] | None:
+        self,
+        blocks: SequenceBlocks,
+        token_ids: Sequence[int],
+        num_computed_tokens: int,
+        num_tokens: int,
+    ) -> list[list[int]] | None:
         """Makes room for the first `num_tokens` of `token_ids` and offers their full blocks to
-        the prefix cache. Returns the blocks appended; None, with no change, if too few are free."""
-        missing = -(-num_tokens // self.block_size) - len(blocks.block_ids)
-        if missing > self.pool.num_free:
+        the prefix cache. What the tokens behind `num_computed_tokens` do not see is given back
+        first. Returns the blocks appended to each table, [] where there are none; None, with no
+        further change, if too few are free."""
+        self._give_back_unseen(blocks, num_computed_tokens)
+        missing = -(-num_tokens // self.block_size) - blocks.num_entries
+        if missing * len(blocks.tables) > self.pool.num_free:
             return None
-        added = self.pool.allocate(missing) if missing > 0 else []
-        if added:
+        added: list[list[int]] = []
+        if missing > 0:
             self._open[id(blocks)] = blocks
-            blocks.block_ids.extend(added)
+            for table in blocks.tables:
+                added.append(self.pool.allocate(missing))
+                table += added[-1]
         if self.enable_caching:
             self._register(blocks, token_ids, num_tokens // self.block_size)
+        blocks.due = self._next_due(blocks, num_tokens)
         return added
 
     def free(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
@@ -107,18 +124,18 @@ class KVCacheManager:
         Blocks that lie beyond `num_computed_tokens` hold nothing and lose their keys.
         """
         num_valid = num_computed_tokens // self.block_size
-        for block_id in blocks.block_ids[num_valid : blocks.num_registered]:
-            self.pool.unregister(block_id)
-        self.pool.release(reversed(blocks.block_ids))
-        blocks.block_ids.clear()
-        blocks.num_registered = 0
+        for entry in range(num_valid, blocks.num_registered):
+            self._withdraw(blocks, entry)
+        self.pool.release(blocks.tail_first())
+        blocks.clear()
         self._open.pop(id(blocks), None)
 
     def forget(self, blocks: SequenceBlocks) -> None:
         """Takes out of the prefix cache what holds the tokens of these blocks, whoever computed
         it: what came of them is not to be trusted. The request keeps its blocks."""
-        for key in blocks.keys:
-            self.pool.forget(key)
+        for group in range(len(self.layout.groups)):
+            for key in blocks.keys:
+                self.pool.forget((group, key))
 
     def reset_prefix_cache(self) -> bool:
         """Forgets every cached block. False, and no change, while a request holds blocks."""
@@ -126,14 +143,61 @@ class KVCacheManager:
 
     def check_integrity(self) -> None:
         """Raises IntegrityError if a count, a state or a key is wrong. O(blocks in use)."""
-        self.pool.check_integrity([blocks.block_ids for blocks in self._open.values()])
+        sequences = self._open.values()
+        self.pool.check_integrity([table for blocks in sequences for table in blocks.tables])
+        check_tables(self.pool, self.layout, sequences)
+
+    def _num_missing(
+        self, num_tokens: int, first_entries: list[int], tables: list[list[int]]
+    ) -> int:
+        size, chunk = self.block_size, self.max_chunk
+        return sum(
+            max(0, group.most_blocks(num_tokens - first * size, chunk, size) - len(table))
+            for group, first, table in zip(self.layout.groups, first_entries, tables, strict=True)
+        )
+
+    def _give_back_unseen(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
+        """What the next token does not see, no later one will."""
+        for index, window in self._windows:
+            first = (num_computed_tokens - window + 1) // self.block_size
+            count = first - blocks.first_entries[index]
+            if count > 0:
+                table = blocks.tables[index]
+                self.pool.release(table[:count])
+                del table[:count]
+                blocks.first_entries[index] = first
+
+    def _next_due(self, blocks: SequenceBlocks, num_tokens: int) -> int:
+        """The number of tokens with which a block begins, is filled, or is seen no longer."""
+        size = self.block_size
+        due = -(-num_tokens // size) * size
+        if due == num_tokens:
+            due += 1
+        for index, window in self._windows:
+            # The first block ends before the window of the step's first token.
+            due = min(due, (blocks.first_entries[index] + 1) * size + window)
+        return due
+
+    def _withdraw(self, blocks: SequenceBlocks, entry: int) -> None:
+        """Takes the keys of an entry's blocks back, of those too that were given back."""
+        for index, first in enumerate(blocks.first_entries):
+            block_id: int | None
+            if entry >= first:
+                block_id = blocks.tables[index][entry - first]
+            else:
+                block_id = self.pool.lookup((index, blocks.keys[entry]))
+            if block_id is not None:
+                self.pool.unregister(block_id)
 
     def _register(self, blocks: SequenceBlocks, token_ids: Sequence[int], num_full: int) -> None:
         if num_full <= blocks.num_registered:
             return
         self._extend_keys(blocks, token_ids, num_full)
-        for index in range(blocks.num_registered, num_full):
-            self.pool.register(blocks.block_ids[index], blocks.keys[index])
+        for index, (first, table) in enumerate(
+            zip(blocks.first_entries, blocks.tables, strict=True)
+        ):
+            for entry in range(blocks.num_registered, num_full):
+                self.pool.register(table[entry - first], (index, blocks.keys[entry]))
         blocks.num_registered = num_full
 
     def _extend_keys(self, blocks: SequenceBlocks, token_ids: Sequence[int], count: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.backends.base import Backend
+from quire.backends.base import Backend, KVCacheSpec
 from quire.backends.registry import choose_device, make_backend
 from quire.config import resolve
 from quire.config.engine_args import EngineArgs
@@ -25,7 +25,9 @@ from quire.config.memory import (
     MemoryNeeds,
     available_memory,
     longest_fit,
+    max_concurrency,
     num_kv_blocks,
+    tokens_held,
 )
 from quire.config.model_files import eos_token_ids, read_generation_config
 from quire.config.records import CacheConfig, Dtype, EngineConfig, ModelConfig
@@ -42,7 +44,7 @@ from quire.planning.checkpoint import (
     read_checkpoint,
     settle_arithmetic,
 )
-from quire.program import Program
+from quire.program import Program, kv_layout
 from quire.units import format_bytes
 from quire.weights import PackedHeader
 
@@ -93,6 +95,7 @@ def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
         kv_cache_dtype=kv_dtype,
         enable_prefix_caching=args.enable_prefix_caching is not False,
         block_bytes=needs.kv_block_bytes,
+        layout=needs.kv_layout,
         fingerprint=fingerprint(checkpoint, arithmetic),
     )
     config = EngineConfig(
@@ -102,7 +105,7 @@ def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
         device=device,
         observability=resolve.resolve_observability(args),
     )
-    _log_plan(config)
+    _log_plan(config, needs)
     description = backend.capabilities.description
     return EnginePlan(
         config, checkpoint.program, checkpoint.facts, checkpoint.packed, needs, memory, description
@@ -176,15 +179,20 @@ def _memory_needs(
 ) -> MemoryNeeds:
     scheduler = resolve.resolve_scheduler(args, usage, max_model_len)
     block_size = resolve_block_size(args.block_size, backend.capabilities.block_size_multiple)
+    layout = kv_layout(program, max_model_len)
     return MemoryNeeds(
         weight_bytes=backend.weight_bytes(program, dtype),
         workspace_bytes=_workspace_bytes(
             program, scheduler.max_num_batched_tokens, scheduler.max_num_seqs
         ),
-        kv_block_bytes=backend.kv_block_bytes(program, block_size, kv_dtype),
+        kv_block_bytes=backend.kv_block_bytes(
+            program, KVCacheSpec(1, block_size, kv_dtype, layout)
+        ),
+        kv_layout=layout,
         block_size=block_size,
         max_model_len=max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
     )
 
 
@@ -200,26 +208,26 @@ def _fit_context(
     fits = min(needs.max_model_len, longest_fit(needs, choice, memory))
     if fits < 2:
         raise DoesNotFitError(
-            f"there is no memory for any context: one block of {needs.block_size} tokens needs "
-            f"{format_bytes(needs.kv_block_bytes)}"
+            f"there is no memory for any context: {needs.block_size} tokens need "
+            f"{format_bytes(needs.kv_blocks(needs.block_size) * needs.kv_block_bytes)}"
         )
     if fits < needs.max_model_len:
         logger.info("max_model_len is %d: that is what the KV cache has room for", fits)
     return dataclasses.replace(needs, max_model_len=fits)
 
 
-def _log_plan(config: EngineConfig) -> None:
+def _log_plan(config: EngineConfig, needs: MemoryNeeds) -> None:
     cache, model = config.cache, config.model
-    num_tokens = cache.num_blocks * cache.block_size
     logger.info(
-        "%s (%s, %s), max_model_len %d; KV cache %s: %d tokens in %d blocks, "
+        "%s (%s, %s), max_model_len %d; KV cache %s: %d tokens in %d blocks%s, "
         "maximum concurrency %.2fx",
         model.model,
         model.architecture,
         model.dtype + f", weights {model.quantization}" * bool(model.quantization),
         model.max_model_len,
         format_bytes(cache.num_blocks * cache.block_bytes),
-        num_tokens,
+        tokens_held(needs, cache.num_blocks),
         cache.num_blocks,
-        num_tokens / model.max_model_len,
+        "" if cache.layout.keeps_all else f" (groups of layers: {cache.layout.describe()})",
+        max_concurrency(needs, cache.num_blocks),
     )

@@ -1,6 +1,7 @@
 """The program IR: a model as a flat list of ops over named values."""
 
 from quire.program.builder import Builder, HeadLayout, Out, Rotary
+from quire.program.kv_groups import check_layout, keep_all, kv_layout
 from quire.program.liveness import last_reads
 from quire.program.ops import (
     Act,
@@ -29,5 +30,6 @@ __all__ = [
     "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Embed", "Glu",
     "HeadLayout", "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "Op", "OpPlace",
     "Out", "Param", "Program", "RmsNorm", "Rope", "Rotary", "Scale", "TakeRows", "Tensor",
-    "Value", "WeightFormat", "format_program", "last_reads", "place_of",
+    "Value", "WeightFormat", "check_layout", "format_program", "keep_all", "kv_layout",
+    "last_reads", "place_of",
 ]  # fmt: skip

@@ -47,8 +47,10 @@ class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """All tokens so far: the prompt, then what was generated before a preemption."""
     num_prompt_tokens: int
     sampling_params: SamplingParams
-    block_ids: list[int]
-    """The whole block table."""
+    block_ids: list[list[int]]
+    """A block table for each group of layers."""
+    first_entries: list[int]
+    """Where each of them begins: no token from now on sees the entries before."""
     num_computed_tokens: int
     """Tokens whose K/V is in these blocks already (prefix hits)."""
     banned_token_ids: list[int] = []
@@ -62,8 +64,8 @@ class SchedulePlan(msgspec.Struct, kw_only=True):
     num_scheduled_tokens: list[int]
     started: dict[str, ScheduledRequest]
     """The members of `request_ids` that the worker does not hold."""
-    new_block_ids: dict[str, list[int]]
-    """Blocks appended to the tables of requests that the worker holds already."""
+    new_block_ids: dict[str, list[list[int]]]
+    """Blocks appended to each table of requests that the worker holds already."""
     released_request_ids: list[str]
     """Finished, aborted or preempted since the last plan: forget their rows, before all else."""
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from quire.config.records import SchedulerConfig
 from quire.errors import IntegrityError, RequestError
-from quire.kvcache import KVCacheManager
+from quire.kvcache import CachedPrefix, KVCacheManager
 from quire.protocol import (
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -27,7 +27,6 @@ from quire.scheduler.integrity import check_requests
 from quire.scheduler.pacing import PrefillPacer, StepBudget
 from quire.scheduler.queue import POLICIES, RequestQueue
 from quire.scheduler.request import FINISH_REASONS, NOT_BEGUN, Request, RequestStatus
-from quire.units import ceil_div
 
 _by_sort_key = attrgetter("sort_key")
 
@@ -162,14 +161,14 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raises IntegrityError unless requests, queues and blocks agree."""
         self.kv.check_integrity()
-        check_requests(self._requests.values(), self.running, len(self.waiting), self.kv.block_size)
+        check_requests(self._requests.values(), self.running, len(self.waiting), self.kv)
 
     def _check_can_ever_run(self, request: Request) -> None:
-        num_slots = self.kv.pool.num_blocks * self.kv.block_size
-        if request.max_total_tokens > num_slots:
+        longest = self.kv.longest(request.max_total_tokens)
+        if longest < request.max_total_tokens:
             raise RequestError(
                 f"the request may grow to {request.max_total_tokens} tokens, and the KV cache "
-                f"holds {num_slots}; ask for at most {num_slots - request.num_prompt_tokens} "
+                f"holds {longest}; ask for at most {longest - request.num_prompt_tokens} "
                 "output tokens, or start the engine with a larger KV cache",
                 parameter="max_tokens",
                 value=request.sampling_params.max_tokens,
@@ -190,7 +189,7 @@ class Scheduler:
 
     def _schedule_running(self, plan: SchedulePlan, budget: StepBudget) -> None:
         """Plans the running requests."""
-        running, block_size = self.running, self.kv.block_size
+        running = self.running
         request_ids, counts = plan.request_ids, plan.num_scheduled_tokens
         index = 0
         while index < len(running):
@@ -203,8 +202,7 @@ class Scheduler:
                     continue
                 budget.spend(count)
             num_after = request.num_computed_tokens + count
-            # One token leaves the table as it is, except where it begins or fills a block.
-            if count > 1 or num_after % block_size <= 1:
+            if num_after >= request.blocks.due:
                 added = self._grow(plan, request, num_after)
                 if added is None:
                     break
@@ -213,13 +211,17 @@ class Scheduler:
             request_ids.append(request.request_id)
             counts.append(count)
 
-    def _grow(self, plan: SchedulePlan, request: Request, num_tokens: int) -> list[int] | None:
+    def _grow(
+        self, plan: SchedulePlan, request: Request, num_tokens: int
+    ) -> list[list[int]] | None:
         """Blocks for `num_tokens`, preempting from the end of `running` as needed.
 
         None: the request itself was the last, and is preempted.
         """
         while True:
-            added = self.kv.allocate_slots(request.blocks, request.token_ids, num_tokens)
+            added = self.kv.allocate_slots(
+                request.blocks, request.token_ids, request.num_computed_tokens, num_tokens
+            )
             if added is not None:
                 return added
             victim = self.running.pop()
@@ -241,37 +243,39 @@ class Scheduler:
         promised = self._num_promised_blocks()
         while self.waiting and budget and len(self.running) < self.config.max_num_seqs:
             request = self.waiting.peek()
-            hits: list[int] = []
-            if not request.skip_reading_cache:
-                hits = self.kv.get_computed_blocks(request.blocks, request.token_ids)
-            if self.kv.num_free_after(request.num_tokens, hits) < promised:
+            if request.skip_reading_cache:
+                prefix = self.kv.no_prefix()
+            else:
+                prefix = self.kv.get_computed_blocks(request.blocks, request.token_ids)
+            if self.kv.num_free_after(request.num_tokens, prefix) < promised:
                 return
-            num_cached = len(hits) * self.kv.block_size
+            num_cached = prefix.num_entries * self.kv.block_size
             missing = request.num_tokens - num_cached
             count = budget.chunk(request.number, missing)
             if count <= 0 or (count < missing and not self.config.enable_chunked_prefill):
                 return
             self.waiting.pop()
-            self._start(plan, request, hits, count)
-            held = len(request.blocks.block_ids)
-            promised += ceil_div(request.num_tokens, self.kv.block_size) - held
+            self._start(plan, request, prefix, count)
+            promised += self.kv.num_missing(request.blocks, request.num_tokens)
             budget.spend(count)
 
     def _num_promised_blocks(self) -> int:
         """Blocks that running requests still need for tokens that they have already."""
-        size = self.kv.block_size
         return sum(
             [
-                max(0, ceil_div(request.num_tokens, size) - len(request.blocks.block_ids))
+                self.kv.num_missing(request.blocks, request.num_tokens)
                 for request in self.running
+                if request.num_tokens - request.num_computed_tokens > 1
             ]
         )
 
-    def _start(self, plan: SchedulePlan, request: Request, hits: list[int], count: int) -> None:
-        num_cached = len(hits) * self.kv.block_size
-        self.kv.take_hits(request.blocks, hits)
-        num_after = num_cached + count
-        if self.kv.allocate_slots(request.blocks, request.token_ids, num_after) is None:
+    def _start(
+        self, plan: SchedulePlan, request: Request, prefix: CachedPrefix, count: int
+    ) -> None:
+        kv, blocks = self.kv, request.blocks
+        num_cached = prefix.num_entries * kv.block_size
+        kv.take_hits(blocks, prefix)
+        if kv.allocate_slots(blocks, request.token_ids, num_cached, num_cached + count) is None:
             raise IntegrityError(f"{request.request_id} was admitted without room")
         if request.scheduled_time is None:
             request.scheduled_time = time.time()
@@ -288,7 +292,8 @@ class Scheduler:
             token_ids=request.token_ids.copy(),
             num_prompt_tokens=request.num_prompt_tokens,
             sampling_params=request.sampling_params,
-            block_ids=request.blocks.block_ids.copy(),
+            block_ids=[table.copy() for table in blocks.tables],
+            first_entries=blocks.first_entries.copy(),
             num_computed_tokens=num_cached,
             banned_token_ids=request.banned_token_ids,
         )

@@ -3,7 +3,8 @@
 A step's input is gathered from these rows with a handful of NumPy calls, whatever the number
 of requests. Called by `ModelRunner`. Knows plans and rows; nothing of models.
 
-Legend: T tokens in the step, R requests of the step, L rows that need logits.
+Legend: T tokens in the step, R requests of the step, G groups of layers, B entries of a block
+table, L rows that need logits.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from quire.worker.prompt_logprobs import PromptLogprobRows, PromptRows
 from quire.worker.sampling_rows import SamplingRows
 
 Ints = NDArray[np.int32]
+
+_UNSEEN = -1
+"""No block: in entries that no token will see, so that a backend refuses to read them."""
 
 
 @dataclass(slots=True)
@@ -46,14 +50,17 @@ class InputBatch:
     between those two nothing is ever needed again. Owned by the worker's thread.
     """
 
-    def __init__(self, max_num_seqs: int, max_blocks_per_seq: int, vocab_size: int) -> None:
+    def __init__(
+        self, max_num_seqs: int, num_groups: int, max_num_entries: int, vocab_size: int
+    ) -> None:
+        """`max_num_entries`: the largest B."""
         self.row_of: dict[str, int] = {}
         self.sampling = SamplingRows(max_num_seqs, vocab_size)
         self._prompt_logprobs = PromptLogprobRows(vocab_size)
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._known: list[Ints] = [np.empty(0, np.int32)] * max_num_seqs
-        self._block_tables = np.zeros((max_num_seqs, max_blocks_per_seq), np.int32)
-        self._num_blocks = np.zeros(max_num_seqs, np.int32)
+        self._block_tables = np.zeros((max_num_seqs, num_groups, max_num_entries), np.int32)
+        self._num_entries = np.zeros(max_num_seqs, np.int32)
         self._num_tokens = np.zeros(max_num_seqs, np.int32)
         self._num_computed = np.zeros(max_num_seqs, np.int32)
         self._last_token = np.zeros(max_num_seqs, np.int32)
@@ -131,15 +138,20 @@ class InputBatch:
         self._num_tokens[row] = len(request.token_ids)
         self._num_computed[row] = request.num_computed_tokens
         self._last_token[row] = request.token_ids[-1]
-        self._num_blocks[row] = 0
-        self._append_blocks(row, request.block_ids)
+        for table, first, block_ids in zip(
+            self._block_tables[row], request.first_entries, request.block_ids, strict=True
+        ):
+            table[:first] = _UNSEEN
+            table[first : first + len(block_ids)] = block_ids
+        self._num_entries[row] = request.first_entries[0] + len(request.block_ids[0])
         self.sampling.set(row, request)
         self._prompt_logprobs.set(row, request)
 
-    def _append_blocks(self, row: int, block_ids: list[int]) -> None:
-        begin = self._num_blocks[row]
-        self._block_tables[row, begin : begin + len(block_ids)] = block_ids
-        self._num_blocks[row] = begin + len(block_ids)
+    def _append_blocks(self, row: int, block_ids: list[list[int]]) -> None:
+        begin = self._num_entries[row]
+        end = begin + len(block_ids[0])
+        self._block_tables[row, :, begin:end] = block_ids
+        self._num_entries[row] = end
 
     def _gather_tokens(self, rows: Ints, starts: Ints, computed: Ints, ends: Ints) -> Ints:
         token_ids = np.empty(starts[-1], np.int32)
@@ -152,7 +164,7 @@ class InputBatch:
         return token_ids
 
     def _tables(self, rows: Ints) -> Ints:
-        """[R, B]; a view of the whole table where the rows lie in order."""
+        """[R, G, B]; a view of the whole tables where the rows lie in order."""
         if np.array_equal(rows, self._in_order[: len(rows)]):
             return self._block_tables[: len(rows)]
-        return self._block_tables[rows, : int(self._num_blocks[rows].max())]
+        return self._block_tables[rows, :, : int(self._num_entries[rows].max())]

@@ -33,6 +33,7 @@ class Worker:
             self._model = _load(config)
         batch = InputBatch(
             config.scheduler.max_num_seqs,
+            len(config.cache.layout.groups),
             ceil_div(config.model.max_model_len, config.cache.block_size),
             config.model.vocab_size,
         )
@@ -64,7 +65,7 @@ def _load(config: EngineConfig) -> CompiledModel:
         return backend.compile(
             program,
             weights,
-            KVCacheSpec(cache.num_blocks, cache.block_size, cache.kv_cache_dtype),
+            KVCacheSpec(cache.num_blocks, cache.block_size, cache.kv_cache_dtype, cache.layout),
             CompileOptions(
                 dtype=config.model.dtype,
                 max_num_tokens=config.scheduler.max_num_batched_tokens,

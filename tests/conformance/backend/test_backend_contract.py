@@ -13,12 +13,14 @@ from sampling_columns import SamplingRow, build_columns
 from small_model import OPTIONS, RandomStore, one_request, small_program
 
 from quire.backends.base import Backend, CompiledModel, KVCacheSpec
+from quire.config.kv_groups import KVGroupSpec, KVLayout
 from quire.errors import BackendError, QuireError
+from quire.program import keep_all
 from quire.program.passes import quantise_weights
 from quire.program.values import WeightFormat
 from quire.sampling import logprobs, sample
 
-SPEC = KVCacheSpec(num_blocks=6, block_size=16, dtype="float32")
+SPEC = KVCacheSpec(6, 16, "float32", keep_all(small_program()))
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
 VOCAB_SIZE = 3001
 NUM_DRAWS = 40
@@ -36,7 +38,8 @@ def model(backend: Backend) -> Iterator[CompiledModel]:
 def wide_model(backend: Backend) -> Iterator[CompiledModel]:
     """With a vocabulary that sampling has some work with."""
     program = small_program(1, vocab_size=VOCAB_SIZE)
-    compiled = backend.compile(program, RandomStore(program), SPEC, OPTIONS)
+    spec = replace(SPEC, layout=keep_all(program))
+    compiled = backend.compile(program, RandomStore(program), spec, OPTIONS)
     yield compiled
     compiled.close()
 
@@ -101,10 +104,85 @@ def test_what_a_block_held_before_does_not_matter(model: CompiledModel) -> None:
 def test_blocks_can_be_moved(backend: Backend, model: CompiledModel) -> None:
     whole = logits(model, tokens=TOKENS, blocks=[0, 1])
     data = model.read_blocks(np.array([0, 1], np.int32))
-    assert data.shape == (2, backend.kv_block_bytes(small_program(), 16, "float32"))
+    assert data.shape == (2, backend.kv_block_bytes(small_program(), SPEC))
     model.write_blocks(np.array([5, 2], np.int32), data)
     rest = logits(model, tokens=TOKENS, blocks=[5, 2], computed=18)
     assert rest.tobytes() == whole[18:].tobytes()
+
+
+GROUPED = small_program(5, windows=(5, None, 9))
+GROUPED_LAYOUT = KVLayout(
+    (
+        KVGroupSpec((0, 3), 1, 4, window=5),
+        KVGroupSpec((1, 4), 1, 4),
+        KVGroupSpec((2,), 1, 4, window=9),
+    ),
+    num_slots=2,
+)
+"""The last group leaves a slot empty."""
+
+
+def grouped_step(
+    model: CompiledModel, tables: list[list[int]], begin: int, end: int
+) -> NDArray[np.float32]:
+    """The logits of tokens begin .. end - 1 of a request with these block tables."""
+    batch = replace(
+        one_request(TOKENS[:16] * 2, [], computed=begin),
+        block_tables=np.array([tables], np.int32),
+    )
+    count = end - begin
+    found = model.step(
+        replace(
+            batch,
+            token_ids=batch.token_ids[:count],
+            positions=batch.positions[:count],
+            seq_starts=np.array([0, count], np.int32),
+            context_lens=np.array([end], np.int32),
+            logits_rows=np.arange(count, dtype=np.int32),
+        )
+    ).logits
+    if found is None:
+        raise RuntimeError("the logits that were asked for did not come")
+    return found
+
+
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+def test_groups_of_layers_have_tables_of_their_own(backend: Backend, kv_dtype: str) -> None:
+    """The same bits as with one table, in pieces, and with foreign blocks where no token looks."""
+    spec = KVCacheSpec(12, 16, kv_dtype, keep_all(GROUPED))
+    one = backend.compile(GROUPED, RandomStore(GROUPED), spec, OPTIONS)
+    whole = grouped_step(one, [[7, 3]], 0, 32)
+    model = backend.compile(
+        GROUPED, RandomStore(GROUPED), replace(spec, layout=GROUPED_LAYOUT), OPTIONS
+    )
+    tables = [[7, 3], [0, 11], [5, 2]]
+    poison = np.full((12, model.read_blocks(np.array([0], np.int32)).shape[1]), 255, np.uint8)
+    model.write_blocks(np.arange(12, dtype=np.int32), poison)
+    found = [grouped_step(model, tables, 0, 7), grouped_step(model, tables, 7, 24)]
+    # Token 24 sees 20 .. 24 in layers 0 and 3, and 16 .. 24 in layer 2.
+    model.write_blocks(np.array([7, 5], np.int32), poison[:2])
+    for gone in (-1, 99, 11):
+        unseen = [[gone, 3], [0, 11], [gone, 2]]
+        rest = [grouped_step(model, unseen, 24, 25), grouped_step(model, unseen, 25, 32)]
+        assert np.concatenate([*found, *rest]).tobytes() == whole.tobytes()
+    for group, entry in ((0, 1), (1, 0), (1, 1), (2, 1)):
+        wrong = [list(table) for table in tables]
+        wrong[group][entry] = -1
+        with pytest.raises(BackendError, match="block id -1"):
+            grouped_step(model, wrong, 24, 32)
+    with pytest.raises(BackendError, match="block id -1"):
+        grouped_step(model, [[7, 3], [0, 11], [-1, 2]], 23, 32)
+    one.close()
+    model.close()
+
+
+def test_a_layout_that_forgets_what_is_seen_is_refused(backend: Backend) -> None:
+    first, *others = GROUPED_LAYOUT.groups
+    layout = replace(GROUPED_LAYOUT, groups=(replace(first, window=4), *others))
+    with pytest.raises(QuireError, match="layer 0 sees more than the 4"):
+        backend.compile(
+            GROUPED, RandomStore(GROUPED), KVCacheSpec(12, 16, "float32", layout), OPTIONS
+        )
 
 
 @pytest.mark.parametrize("block", [-1, 6])
@@ -124,8 +202,9 @@ def test_block_ids_out_of_range_are_refused(model: CompiledModel, block: int) ->
     [
         ("token_ids", [3, 1, 11]), ("token_ids", [3, -1, 4]), ("token_ids", [3, 1]),
         ("positions", [0, 1, 3]), ("positions", [-1, 0, 1]), ("context_lens", [4]),
-        ("context_lens", [3, 3]), ("block_tables", [[-1]]), ("block_tables", [[6]]),
-        ("block_tables", [[]]), ("seq_starts", [0, 2]), ("seq_starts", [1, 3]),
+        ("context_lens", [3, 3]), ("block_tables", [[[-1]]]), ("block_tables", [[[6]]]),
+        ("block_tables", [[[]]]), ("block_tables", [[0]]), ("block_tables", [[[0], [1]]]),
+        ("seq_starts", [0, 2]), ("seq_starts", [1, 3]),
         ("seq_starts", [0, 1, 3]), ("logits_rows", [3]), ("logits_rows", [-1]),
     ],
 )  # fmt: skip
@@ -167,7 +246,7 @@ def test_closing_twice_is_harmless_and_using_it_after_is_refused(backend: Backen
     model = backend.compile(program, RandomStore(program), SPEC, OPTIONS)
     report = model.memory()
     assert report.weight_bytes > 0
-    assert report.kv_reserved_bytes >= 6 * backend.kv_block_bytes(program, 16, "float32")
+    assert report.kv_reserved_bytes >= 6 * backend.kv_block_bytes(program, SPEC)
     model.close()
     model.close()
     with pytest.raises(BackendError, match="closed"):

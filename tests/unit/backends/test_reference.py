@@ -13,9 +13,9 @@ from small_model import OPTIONS, RandomStore, one_request, small_program
 from quire.backends.base import CompiledModel, KVCacheSpec
 from quire.backends.reference import ReferenceBackend
 from quire.errors import BackendError, CheckpointError
-from quire.program import Linear, Tensor
+from quire.program import Linear, Tensor, keep_all
 
-SPEC = KVCacheSpec(num_blocks=6, block_size=8, dtype="float32")
+SPEC = KVCacheSpec(6, 8, "float32", keep_all(small_program()))
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 
 
@@ -48,9 +48,11 @@ def test_block_ids_out_of_range_are_refused(model: CompiledModel, block: int) ->
         ("positions", [0, 1, 3], "do not end at 3"),
         ("context_lens", [4], "do not end at 4"),
         ("context_lens", [3, 3], "differ in length"),
-        ("block_tables", [[-1]], "block id -1"),
-        ("block_tables", [[6]], "block id 6"),
-        ("block_tables", [[]], "do not fit 0 blocks"),
+        ("block_tables", [[[-1]]], "block id -1"),
+        ("block_tables", [[[6]]], "block id 6"),
+        ("block_tables", [[[]]], "do not fit 0 blocks"),
+        ("block_tables", [[0]], r"are \[1, 1\], not \[1, 1, entries\]"),
+        ("block_tables", [[[0], [1]]], r"are \[1, 2, 1\]"),
         ("seq_starts", [0, 2], "do not divide 3 tokens"),
         ("seq_starts", [1, 3], "do not divide 3 tokens"),
         ("seq_starts", [0, 1, 3], "do not divide 3 tokens"),
@@ -77,7 +79,7 @@ def test_memory_is_told_and_given_back() -> None:
     model = ReferenceBackend().compile(program, RandomStore(program), SPEC, OPTIONS)
     report = model.memory()
     assert report.weight_bytes == 4 * sum(param.num_elements for param in program.params())
-    assert report.kv_reserved_bytes == 6 * ReferenceBackend().kv_block_bytes(program, 8, "float32")
+    assert report.kv_reserved_bytes == 6 * ReferenceBackend().kv_block_bytes(program, SPEC)
     model.close()
     model.close()
     assert model.memory().weight_bytes == model.memory().kv_reserved_bytes == 0

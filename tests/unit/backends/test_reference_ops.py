@@ -15,6 +15,7 @@ from quire.backends.reference.kv_cache import PagedKVCache
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.ops import Frame, Weights, run
 from quire.backends.reference.weights import narrow_to_bfloat16, widen_bfloat16
+from quire.config.kv_groups import KVGroupSpec, KVLayout
 from quire.errors import BackendError
 from quire.program import (
     Act,
@@ -36,6 +37,7 @@ RANDOM = np.random.default_rng(3)
 TOKENS = [5, 2, 7, 0, 1]
 X, OUT = Value("x", 6), Value("out", 6)
 Floats = NDArray[np.float32]
+SPEC = KVCacheSpec(4, 2, "float32", KVLayout((KVGroupSpec((0,), 1, 2),), 1))
 
 
 def slot(name: str, *shape: int) -> Param:
@@ -43,12 +45,8 @@ def slot(name: str, *shape: int) -> Param:
 
 
 def compute(op: Op, x: Floats, **arrays: Floats) -> Floats:
-    spec = KVCacheSpec(4, 2, "float32")
-    layers = [op] if isinstance(op, Attention) else []
     matrices = {name: RowIndependentMatrix(a) for name, a in arrays.items() if a.ndim == 2}
-    frame = Frame(
-        one_request(TOKENS, [3, 0, 2]), Weights(arrays, matrices), PagedKVCache(layers, spec)
-    )
+    frame = Frame(one_request(TOKENS, [3, 0, 2]), Weights(arrays, matrices), PagedKVCache(SPEC))
     frame.values[X] = x
     run(op, frame)
     return frame.values[op.outputs()[0]]
@@ -123,8 +121,7 @@ def plain_attention(x: Floats, op: Attention) -> Floats:
 def test_attention(features: dict[str, Any]) -> None:
     x, narrow = numbers(5, 6), Value("k", 2)
     op = Attention(X, narrow, narrow, OUT, 0, 3, 1, 2, 0.9, **features)
-    spec = KVCacheSpec(4, 2, "float32")
-    frame = Frame(one_request(TOKENS, [3, 0, 2]), Weights({}, {}), PagedKVCache([op], spec))
+    frame = Frame(one_request(TOKENS, [3, 0, 2]), Weights({}, {}), PagedKVCache(SPEC))
     frame.values[X], frame.values[narrow] = x, x[:, :2]
     run(op, frame)
     np.testing.assert_allclose(frame.values[OUT], plain_attention(x, op), rtol=1e-5, atol=1e-6)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from quire.config.kv_groups import KVGroupSpec, KVLayout
 from quire.config.memory import (
     AvailableMemory,
     KVMemoryChoice,
     MemoryNeeds,
     available_memory,
     longest_fit,
+    max_concurrency,
     num_kv_blocks,
+    tokens_held,
 )
 from quire.errors import DoesNotFitError
 
@@ -21,10 +25,13 @@ NEEDS = MemoryNeeds(
     weight_bytes=100 * MiB,
     workspace_bytes=20 * MiB,
     kv_block_bytes=1 * MiB,
+    kv_layout=KVLayout((KVGroupSpec((0, 1), 2, 16),), 2),
     block_size=16,
     max_model_len=160,
     max_num_seqs=4,
+    max_num_batched_tokens=64,
 )
+WINDOW = KVGroupSpec((2, 3), 2, 16, window=33)
 AUTO = KVMemoryChoice(num_blocks=None, cache_bytes=None, utilization=0.9)
 
 
@@ -116,3 +123,27 @@ def test_a_cache_size_that_does_not_fit_names_one_that_would() -> None:
 def test_too_few_blocks_by_override_are_refused() -> None:
     with pytest.raises(DoesNotFitError, match="max_model_len=32"):
         num_kv_blocks(NEEDS, KVMemoryChoice(2, None, 0.9), memory(200))
+
+
+def test_one_group_that_sees_everything_is_counted_in_tokens() -> None:
+    assert (tokens_held(NEEDS, 33), max_concurrency(NEEDS, 33)) == (33 * 16, 3.3)
+
+
+def test_a_window_is_counted_as_what_it_keeps() -> None:
+    """A window of 33 keeps 3 or 4 blocks of 16 (33 tokens lie in 3), and 7 beside a chunk of 64."""
+    needs = replace(NEEDS, kv_layout=KVLayout((WINDOW,), 2))
+    assert (needs.kv_blocks(160), needs.kv_blocks_kept(160)) == (7, 3)
+    assert num_kv_blocks(needs, AUTO, memory(10_000)) == 4 * 3 + 4
+    assert max_concurrency(needs, 16) == 4
+    assert longest_fit(needs, KVMemoryChoice(7, None, 0.9), memory(1)) == 160
+    assert longest_fit(needs, KVMemoryChoice(6, None, 0.9), memory(1)) == 6 * 16
+    with pytest.raises(DoesNotFitError, match=r"7\.0 MiB KV.*set max_model_len=96"):
+        num_kv_blocks(needs, KVMemoryChoice(6, None, 0.9), memory(200))
+
+
+def test_groups_add_up() -> None:
+    needs = replace(NEEDS, kv_layout=KVLayout((*NEEDS.kv_layout.groups, WINDOW), 2))
+    assert (needs.kv_blocks(160), needs.kv_blocks_kept(160)) == (17, 13)
+    assert num_kv_blocks(needs, KVMemoryChoice(17, None, 0.9), memory(200)) == 17
+    with pytest.raises(DoesNotFitError, match="set max_model_len=144"):
+        num_kv_blocks(needs, KVMemoryChoice(16, None, 0.9), memory(200))

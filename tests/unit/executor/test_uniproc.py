@@ -28,7 +28,8 @@ def plan() -> SchedulePlan:
         token_ids=[1, 2, 3],
         num_prompt_tokens=3,
         sampling_params=SamplingParams(temperature=0, seed=0),
-        block_ids=[5],
+        block_ids=[[5]],
+        first_entries=[0],
         num_computed_tokens=0,
     )
     return SchedulePlan(

@@ -11,16 +11,15 @@ from small_model import OPTIONS, RandomStore, one_request, small_program
 from quire.backends.base import KVCacheSpec
 from quire.backends.reference import ReferenceBackend
 from quire.models import build_program
-from quire.program import Attention, Embed, LearnedPositions, Program, TakeRows
+from quire.program import Attention, Embed, LearnedPositions, Program, TakeRows, keep_all
 from quire.program.passes import take_rows_early
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5]
 
 
 def logits_of(program: Program, rows: list[int]) -> bytes:
-    model = ReferenceBackend().compile(
-        program, RandomStore(program), KVCacheSpec(4, 16, "float32"), OPTIONS
-    )
+    spec = KVCacheSpec(4, 16, "float32", keep_all(program))
+    model = ReferenceBackend().compile(program, RandomStore(program), spec, OPTIONS)
     logits = model.step(one_request(TOKENS, [2], logits_rows=rows)).logits
     if logits is None:
         raise RuntimeError("no logits")

@@ -35,10 +35,11 @@ MESSAGES = [
         started={
             "a": ScheduledRequest(
                 request_id="a", token_ids=[1, 2, 3, 4, 5], num_prompt_tokens=4,
-                sampling_params=PARAMS, block_ids=[9], num_computed_tokens=0, banned_token_ids=[7],
+                sampling_params=PARAMS, block_ids=[[9], [8]], first_entries=[0, 0],
+                num_computed_tokens=0, banned_token_ids=[7],
             )
         },
-        new_block_ids={"b": [3]},
+        new_block_ids={"b": [[3], [4]]},
         released_request_ids=["c"],
     ),
     StepResult(sampled_token_ids=[[], [4]], logprobs={"b": LOGPROBS}),

@@ -18,7 +18,7 @@ def request(number: int) -> Request:
         sampling_params=SamplingParams(),
         arrival_time=0.0,
     )
-    return Request(message, SequenceBlocks(b""), number, (number,), 100)
+    return Request(message, SequenceBlocks(b"", 1), number, (number,), 100)
 
 
 def test_order_with_removals() -> None:

@@ -25,7 +25,8 @@ def started(name: str, tokens: list[int], blocks: list[int], computed: int = 0, 
         token_ids=tokens,
         num_prompt_tokens=num_prompt,  # type: ignore[arg-type]
         sampling_params=SamplingParams(**settings),  # type: ignore[arg-type]
-        block_ids=blocks,
+        block_ids=[blocks],
+        first_entries=[0],
         num_computed_tokens=computed,
         banned_token_ids=banned,  # type: ignore[arg-type]
     )
@@ -41,7 +42,7 @@ def plan(
         request_ids=list(work),
         num_scheduled_tokens=list(work.values()),
         started={one.request_id: one for one in start or []},
-        new_block_ids=grow or {},
+        new_block_ids={name: [added] for name, added in (grow or {}).items()},
         released_request_ids=release or [],
     )
 
@@ -54,7 +55,7 @@ def run(batch: InputBatch, step_plan: SchedulePlan, sampled: list[int]) -> Prepa
 
 
 def test_a_prompt_in_two_pieces_then_a_token() -> None:
-    batch = InputBatch(4, 8, 100)
+    batch = InputBatch(4, 1, 8, 100)
     first = run(batch, plan({"a": 3}, [started("a", [5, 6, 7, 8, 9], [2])]), [])
     assert first.batch.token_ids.tolist() == [5, 6, 7]
     assert first.batch.positions.tolist() == [0, 1, 2]
@@ -64,7 +65,7 @@ def test_a_prompt_in_two_pieces_then_a_token() -> None:
     assert second.batch.token_ids.tolist() == [8, 9]
     assert second.batch.positions.tolist() == [3, 4]
     assert second.batch.context_lens.tolist() == [5]
-    assert second.batch.block_tables[0, :2].tolist() == [2, 6]
+    assert second.batch.block_tables[0, 0, :2].tolist() == [2, 6]
     assert second.batch.logits_rows.tolist() == [1]
     third = run(batch, plan({"a": 1}), [43])
     assert third.batch.token_ids.tolist() == [42]
@@ -74,14 +75,14 @@ def test_a_prompt_in_two_pieces_then_a_token() -> None:
 
 
 def test_a_prefix_hit_starts_in_the_middle() -> None:
-    batch = InputBatch(4, 8, 100)
+    batch = InputBatch(4, 1, 8, 100)
     step = run(batch, plan({"a": 2}, [started("a", [1, 2, 3, 4, 5, 6], [0, 1], 4)]), [9])
     assert step.batch.token_ids.tolist() == [5, 6]
     assert step.batch.positions.tolist() == [4, 5]
 
 
 def test_pieces_of_one_token_come_from_the_prompt() -> None:
-    batch = InputBatch(4, 8, 100)
+    batch = InputBatch(4, 1, 8, 100)
     step = run(batch, plan({"a": 1}, [started("a", [1, 2, 3], [0])]), [])
     assert step.batch.token_ids.tolist() == [1]
     step = run(batch, plan({"a": 1}), [])
@@ -92,7 +93,7 @@ def test_pieces_of_one_token_come_from_the_prompt() -> None:
 
 def test_random_lives_match_a_plain_recomputation() -> None:
     rng = random.Random(3)
-    batch = InputBatch(6, 64, 1000)
+    batch = InputBatch(6, 1, 64, 1000)
     tokens: dict[str, list[int]] = {}
     blocks: dict[str, list[int]] = {}
     computed: dict[str, int] = {}
@@ -136,7 +137,7 @@ def test_random_lives_match_a_plain_recomputation() -> None:
             wanted_positions += range(begin, begin + count)
             computed[name] += count
             used = -(-computed[name] // BLOCK)
-            assert found.block_tables[row, :used].tolist() == blocks[name][:used]
+            assert found.block_tables[row, 0, :used].tolist() == blocks[name][:used]
             assert found.context_lens[row] == computed[name]
             assert found.seq_starts[row + 1] == len(wanted_tokens)
             if name in done:
@@ -149,7 +150,7 @@ def test_random_lives_match_a_plain_recomputation() -> None:
 
 
 def test_columns_are_left_out_where_nobody_uses_them() -> None:
-    batch = InputBatch(4, 8, 100)
+    batch = InputBatch(4, 1, 8, 100)
     plain = started("a", [1], [0])
     picky = started("b", [1], [1], top_k=5, top_p=0.5, min_p=0.1, logprobs=2, temperature=0.5,
                     seed=-7)  # fmt: skip
@@ -171,7 +172,7 @@ def test_columns_are_left_out_where_nobody_uses_them() -> None:
 
 
 def test_all_logprobs_means_the_vocabulary() -> None:
-    batch = InputBatch(4, 8, 100)
+    batch = InputBatch(4, 1, 8, 100)
     request = started("a", [1], [0], logprobs=-1, top_k=1000)
     columns = run(batch, plan({"a": 1}, [request]), [2]).batch.sampling
     assert columns is not None
@@ -182,7 +183,7 @@ def test_all_logprobs_means_the_vocabulary() -> None:
 
 
 def test_stop_tokens_are_forbidden_until_min_tokens() -> None:
-    batch = InputBatch(4, 8, 100)
+    batch = InputBatch(4, 1, 8, 100)
     free = started("f", [1], [0])
     bound = started("b", [1, 2], [1], min_tokens=2, banned=[7, 9])
     columns = run(batch, plan({"f": 1, "b": 2}, [free, bound]), [3, 3]).batch.sampling
@@ -198,7 +199,7 @@ def test_stop_tokens_are_forbidden_until_min_tokens() -> None:
 
 
 def test_a_resumed_request_is_bound_no_longer_than_a_new_one() -> None:
-    batch = InputBatch(4, 8, 100)
+    batch = InputBatch(4, 1, 8, 100)
     resumed = started("b", [1, 2, 3, 4], [1], num_prompt=2, min_tokens=2, banned=[7])
     columns = run(batch, plan({"b": 4}, [resumed]), [3]).batch.sampling
     assert columns is not None
@@ -206,7 +207,7 @@ def test_a_resumed_request_is_bound_no_longer_than_a_new_one() -> None:
 
 
 def test_rows_run_out_loudly_and_are_reused() -> None:
-    batch = InputBatch(1, 8, 100)
+    batch = InputBatch(1, 1, 8, 100)
     run(batch, plan({"a": 1}, [started("a", [1], [0])]), [2])
     with pytest.raises(IntegrityError, match="no free row"):
         batch.apply(plan({"b": 1}, [started("b", [1], [1])]))
@@ -216,7 +217,7 @@ def test_rows_run_out_loudly_and_are_reused() -> None:
 
 def test_prompt_tokens_are_the_only_choice_of_their_rows() -> None:
     """Beside a request that generates under a ban, and over two pieces of the prompt."""
-    batch = InputBatch(4, 8, 100)
+    batch = InputBatch(4, 1, 8, 100)
     run(batch, plan({"b": 1}, [started("b", [1], [3], banned=[7, 9], min_tokens=5)]), [50])
     wanting = started("a", [5, 6, 7, 8, 9], [2], prompt_logprobs=2, temperature=0.7)
     first = run(batch, plan({"b": 1, "a": 3}, [wanting]), [51])

@@ -55,7 +55,8 @@ def started(name: str, tokens: list[int], **params: object) -> ScheduledRequest:
         token_ids=tokens,
         num_prompt_tokens=len(tokens),
         sampling_params=SamplingParams(seed=1, **params),  # type: ignore[arg-type]
-        block_ids=[0, 1],
+        block_ids=[[0, 1]],
+        first_entries=[0],
         num_computed_tokens=0,
     )
 
@@ -71,14 +72,14 @@ def plan(work: dict[str, int], *start: ScheduledRequest) -> SchedulePlan:
 
 
 def test_unfinished_prompts_get_no_token() -> None:
-    runner = ModelRunner(EchoModel(), InputBatch(4, 8, 100))
+    runner = ModelRunner(EchoModel(), InputBatch(4, 1, 8, 100))
     first = plan({"a": 2, "b": 3, "c": 1}, *(started(n, [5, 6, 7]) for n in "abc"))
     assert runner.execute(first).sampled_token_ids == [[], [8], []]
     assert runner.execute(plan({"c": 2, "b": 1, "a": 1})).sampled_token_ids == [[8], [9], [8]]
 
 
 def test_logprobs_go_to_those_who_asked() -> None:
-    runner = ModelRunner(EchoModel(), InputBatch(4, 8, 100))
+    runner = ModelRunner(EchoModel(), InputBatch(4, 1, 8, 100))
     requests = [
         started("none", [5]),
         started("chosen", [6], logprobs=0),
@@ -95,14 +96,14 @@ def test_logprobs_go_to_those_who_asked() -> None:
 
 def test_a_backend_that_loses_rows_is_caught() -> None:
     model = EchoModel()
-    runner = ModelRunner(model, InputBatch(4, 8, 100))
+    runner = ModelRunner(model, InputBatch(4, 1, 8, 100))
     model.lost_rows = 1
     with pytest.raises(BackendError, match="0 tokens were sampled, 1 wanted"):
         runner.execute(plan({"a": 1}, started("a", [1])))
 
 
 def test_a_plan_without_work_only_updates_the_rows() -> None:
-    batch = InputBatch(4, 8, 100)
+    batch = InputBatch(4, 1, 8, 100)
     runner = ModelRunner(EchoModel(), batch)
     runner.execute(plan({"a": 1}, started("a", [1])))
     empty = plan({})

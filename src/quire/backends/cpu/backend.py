@@ -28,7 +28,7 @@ from quire.backends.cpu.packing import Packer
 from quire.backends.cpu.weights import WeightLoader
 from quire.errors import BackendError
 from quire.log import get_logger, phase
-from quire.program import Program
+from quire.program import Program, check_layout
 from quire.program.passes import take_rows_early
 from quire.weights import PackedFile, PackedWriter, WeightStore, warn_not_finite
 
@@ -37,6 +37,7 @@ logger = get_logger(__name__)
 _KV_DTYPES = {"float32": "QUIRE_F32", "bfloat16": "QUIRE_BF16", "int8": "QUIRE_INT8"}
 _GROUP = 16
 """Tokens that lie together in the cache; a block holds whole groups."""
+_MAX_LAYER_GROUPS = 16
 
 
 class CpuBackend(Backend):
@@ -71,10 +72,9 @@ class CpuBackend(Backend):
             reads_packed_weights=True,
         )
 
-    def kv_block_bytes(self, program: Program, block_size: int, kv_cache_dtype: str) -> int:
-        """Bytes of one KV block over all layers, the padding of the head dim included."""
-        spec = _kv_spec(self._library, program, KVCacheSpec(1, block_size, kv_cache_dtype))
-        size: int = self._library.lib.quire_kv_block_bytes(spec)
+    def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:
+        """Bytes of one KV block: all slots, the padding of the head dim included."""
+        size: int = self._library.lib.quire_kv_block_bytes(_kv_spec(self._library, program, kv))
         return size
 
     def weight_bytes(self, program: Program, dtype: Dtype) -> int:
@@ -95,6 +95,7 @@ class CpuBackend(Backend):
         """Lowers, packs what is not packed yet, and returns the runnable model."""
         _check(program, options.dtype)
         _check_positions(program, options)
+        check_layout(program, kv.layout)
         ops = fuse(take_rows_early(program))
         held = held_weights(ops, program)
         places: Mapping[HeldWeight, NDArray[np.uint8]]
@@ -110,7 +111,10 @@ class CpuBackend(Backend):
             bad_names = packer.not_finite
         warn_not_finite(program, bad_names)
         model = self._build(program, places, kv, options, ops)
-        return CpuModel(self._library, model, self._pool, places, program.vocab_size, ops)
+        num_groups = len(kv.layout.groups)
+        return CpuModel(
+            self._library, model, self._pool, places, program.vocab_size, ops, num_groups
+        )
 
     def pack(
         self, program: Program, weights: WeightStore, dtype: Dtype, writer: PackedWriter
@@ -144,7 +148,7 @@ class CpuBackend(Backend):
             raise self._library.error(f"{program.name} cannot be set up")
         model = ffi.gc(created, lib.quire_model_destroy)
         loader = WeightLoader(self._library, model, places, options.dtype)
-        records = encode(ops, storage, self._library, loader)
+        records = encode(ops, storage, kv.layout.places(), self._library, loader)
         if lib.quire_set_ops(model, records, len(records)) != 0:
             raise self._library.error(f"{program.name} cannot be compiled")
         return model
@@ -179,10 +183,17 @@ def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
     shapes = {(op.num_heads, op.num_kv_heads, op.head_dim) for op in layers}
     if len(shapes) > 1:
         raise BackendError(f"{program.name}: attention layers of different shapes {shapes}")
+    if len(kv.layout.groups) > _MAX_LAYER_GROUPS:
+        raise BackendError(
+            f"{program.name}: {len(kv.layout.groups)} groups of layers; "
+            f"at most {_MAX_LAYER_GROUPS} can be"
+        )
     return library.ffi.new(
         "quire_kv_spec *",
         (
-            len(layers),
+            len(kv.layout.groups),
+            [group.window or 0 for group in kv.layout.groups],
+            kv.layout.num_slots,
             kv.num_blocks,
             kv.block_size,
             layers[0].num_kv_heads,

@@ -5,7 +5,7 @@ Called while a model is compiled; the result is handed to `quire_set_ops`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from quire.backends.cpu.lowering.native_ops import (
     NativeTakeRows,
 )
 from quire.backends.cpu.weights import WeightLoader
+from quire.config.kv_groups import KVPlace
 from quire.errors import BackendError
 from quire.program import Value
 
@@ -35,10 +36,14 @@ _TARGETS = {"view": "QUIRE_TO_VIEW", "keys": "QUIRE_TO_KEYS", "values": "QUIRE_T
 
 
 def encode(
-    ops: Sequence[NativeOp], storage: Storage, library: Library, loader: WeightLoader
+    ops: Sequence[NativeOp],
+    storage: Storage,
+    kv_places: Mapping[int, KVPlace],
+    library: Library,
+    loader: WeightLoader,
 ) -> Any:
-    """A cffi array of quire_op."""
-    encoder = _Encoder(ops, storage, library, loader)
+    """A cffi array of quire_op. `kv_places`: of every attention layer."""
+    encoder = _Encoder(ops, storage, kv_places, library, loader)
     records = library.ffi.new("quire_op[]", len(ops))
     for record, op in zip(records, ops, strict=True):
         encoder.fill(record, op)
@@ -49,9 +54,15 @@ class _Encoder:
     """Fills one record after the other; holds what they have in common."""
 
     def __init__(
-        self, ops: Sequence[NativeOp], storage: Storage, library: Library, loader: WeightLoader
+        self,
+        ops: Sequence[NativeOp],
+        storage: Storage,
+        kv_places: Mapping[int, KVPlace],
+        library: Library,
+        loader: WeightLoader,
     ) -> None:
         self._places = storage.places
+        self._kv_places = kv_places
         self._lib = library.lib
         self._load = loader
         self._head_names = {op.weight.name for op in ops if isinstance(op, NativeLogits)}
@@ -92,6 +103,11 @@ class _Encoder:
         view.stride = place.stride
         view.dim = place.dim if dim is None else dim
         view.dtype = getattr(self._lib, _DTYPES[place.dtype])
+
+    def _kv_place(self, slot: Any, layer: int) -> None:
+        place = self._kv_places[layer]
+        slot.layer_group = place.group
+        slot.slot = place.slot
 
     def _activation(self, name: str | None) -> int:
         code: int = getattr(self._lib, f"QUIRE_ACT_{_ACTIVATIONS[name]}")
@@ -142,7 +158,8 @@ class _Encoder:
         heads = record.u.heads
         heads.num_parts = len(op.parts)
         heads.head_dim = op.head_dim
-        heads.layer = op.layer
+        if op.layer is not None:
+            self._kv_place(heads.kv, op.layer)
         for slot, part in zip(heads.parts, op.parts, strict=False):
             self._part(slot, part)
 
@@ -160,7 +177,7 @@ class _Encoder:
         attention = record.u.attention
         self._view(attention.q, op.q)
         self._view(attention.out, op.out)
-        attention.layer = op.layer
+        self._kv_place(attention.kv, op.layer)
         attention.num_heads = op.num_heads
         attention.scale = op.scale
         attention.softcap = op.softcap or 0.0

@@ -49,8 +49,10 @@ class CpuModel(CompiledModel):
         weights: object,
         vocab_size: int,
         ops: tuple[NativeOp, ...],
+        num_kv_groups: int,
     ) -> None:
-        """`weights`: whatever keeps alive the memory that the native model reads them from."""
+        """`weights`: whatever keeps alive the memory that the native model reads them from.
+        `num_kv_groups`: block tables of a request."""
         self._library = library
         self._ffi = library.ffi
         self._model = model
@@ -58,6 +60,7 @@ class CpuModel(CompiledModel):
         """Held so that the threads outlive the model."""
         self._weights: object = weights
         self._vocab_size = vocab_size
+        self._num_kv_groups = num_kv_groups
         self._ops = ops
         memory = self._ffi.new("quire_memory *")
         library.lib.quire_model_memory(model, memory)
@@ -150,7 +153,7 @@ class CpuModel(CompiledModel):
             setattr(native, name, self._int32(getattr(batch, name), held))
         native.num_tokens = len(batch.token_ids)
         native.num_seqs = len(batch.context_lens)
-        native.table_width = batch.block_tables.shape[1] if batch.block_tables.ndim == 2 else 0
+        native.table_width = batch.block_tables.shape[2]
         native.num_logits_rows = len(batch.logits_rows)
         return native
 
@@ -181,6 +184,11 @@ class CpuModel(CompiledModel):
             or len(batch.block_tables) != requests
         ):
             raise BackendError("the arrays of a step differ in length")
+        shape = batch.block_tables.shape
+        if len(shape) != 3 or shape[1] != self._num_kv_groups:
+            raise BackendError(
+                f"block_tables are {list(shape)}, not [{requests}, {self._num_kv_groups}, entries]"
+            )
 
     def _sampling(self, columns: SamplingColumns, rows: int, held: list[Any]) -> Any:
         native = self._ffi.new("quire_sampling *")

@@ -20,25 +20,31 @@ def attend(
     op: Attention, q: Floats, k: Floats, v: Floats, batch: StepBatch, cache: PagedKVCache
 ) -> Floats:
     """Writes k and v [T, K * H] into the cache, then gives every q its answer: [T, N * H]."""
-    block_size = cache.spec.block_size
+    block_size, group = cache.spec.block_size, cache.places[op.layer].group
     out = np.empty_like(q)
     for request, length in enumerate(batch.context_lens):
         begin, end = batch.seq_starts[request : request + 2]
         if begin == end:
             continue
-        table = batch.block_tables[request]
+        table = batch.block_tables[request, group]
         positions = batch.positions[begin:end]
         blocks, places = table[positions // block_size], positions % block_size
         cache.write(op.layer, blocks, places, k[begin:end], v[begin:end])
-        num_blocks = -(-int(length) // block_size)
-        keys, values = cache.gather(op.layer, table[:num_blocks], int(length))
+        # What lies before the window of the first token may be another request's by now.
+        first_entry = _first_visible(op, int(positions[0])) // block_size
+        held = table[first_entry : -(-int(length) // block_size)]
+        origin = first_entry * block_size
+        keys, values = cache.gather(op.layer, held, int(length) - origin)
         by_head = (-1, op.num_kv_heads, op.head_dim)
         keys, values = keys.reshape(by_head), values.reshape(by_head)
-        for token, position in enumerate(positions, start=begin):
-            first = 0 if op.window is None else max(0, int(position) - op.window + 1)
-            visible = slice(first, int(position) + 1)
+        for token, position in enumerate(positions.tolist(), start=begin):
+            visible = slice(_first_visible(op, position) - origin, position + 1 - origin)
             out[token] = _attend_one(op, q[token], keys[visible], values[visible])
     return out
+
+
+def _first_visible(op: Attention, position: int) -> int:
+    return 0 if op.window is None else max(0, position - op.window + 1)
 
 
 def _attend_one(op: Attention, q: Floats, keys: Floats, values: Floats) -> Floats:

@@ -31,7 +31,16 @@ from quire.backends.reference.ops import Frame, Weights, run
 from quire.backends.reference.quantised import WEIGHT_FORMATS, check_format
 from quire.backends.reference.weights import load_param
 from quire.errors import BackendError
-from quire.program import Linear, Logits, Op, OpPlace, Program, last_reads, place_of
+from quire.program import (
+    Linear,
+    Logits,
+    Op,
+    OpPlace,
+    Program,
+    check_layout,
+    last_reads,
+    place_of,
+)
 from quire.sampling.reference import logprobs, not_finite, sample
 from quire.weights import PackedFile, WeightStore, warn_not_finite
 
@@ -51,9 +60,10 @@ class ReferenceBackend(Backend):
             block_size_multiple=1,
         )
 
-    def kv_block_bytes(self, program: Program, block_size: int, kv_cache_dtype: str) -> int:
-        """Bytes of one KV block over all layers."""
-        return block_bytes(program.attention_layers(), block_size, kv_cache_dtype)
+    def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:
+        """Bytes of one KV block: all slots."""
+        del program
+        return block_bytes(kv.layout, kv.block_size, kv.dtype)
 
     def weight_bytes(self, program: Program, dtype: Dtype) -> int:  # noqa: ARG002 (one for all)
         """float32 whatever the format: rounded numbers are held widened."""
@@ -79,7 +89,8 @@ class ReferenceBackend(Backend):
             raise BackendError(
                 f"max_model_len {options.max_model_len} exceeds the {limit} learned positions"
             )
-        return ReferenceModel(program, _load(program, weights), kv, options)
+        check_layout(program, kv.layout)
+        return ReferenceModel(program, _load(program, weights), PagedKVCache(kv), options)
 
 
 def _load(program: Program, store: WeightStore) -> Weights:
@@ -97,13 +108,13 @@ class ReferenceModel(CompiledModel):
     """A program interpreted op by op; a value is dropped after its last reader."""
 
     def __init__(
-        self, program: Program, weights: Weights, kv: KVCacheSpec, options: CompileOptions
+        self, program: Program, weights: Weights, cache: PagedKVCache, options: CompileOptions
     ) -> None:
         self._program = program
         self._weights = weights
         self._options = options
         self._dying = last_reads(program)
-        self._cache: PagedKVCache | None = PagedKVCache(program.attention_layers(), kv)
+        self._cache: PagedKVCache | None = cache
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Interprets the program. Raises BackendError for an index out of range."""

@@ -27,6 +27,12 @@ def check_batch(
         raise BackendError(
             "token_ids and positions, or context_lens and block_tables, differ in length"
         )
+    groups = len(kv.layout.groups)
+    if batch.block_tables.ndim != 3 or batch.block_tables.shape[1] != groups:
+        raise BackendError(
+            f"block_tables are {list(batch.block_tables.shape)}, "
+            f"not [{requests}, {groups}, entries]"
+        )
     starts = batch.seq_starts
     if (
         len(starts) != requests + 1
@@ -50,10 +56,14 @@ def _check_request(batch: StepBatch, request: int, kv: KVCacheSpec) -> None:
             f"request {request}: positions {positions.tolist()} do not end at {length} tokens"
         )
     num_blocks = -(-length // kv.block_size)
-    table = batch.block_tables[request]
-    if num_blocks > len(table):
-        raise BackendError(f"request {request}: {length} tokens do not fit {len(table)} blocks")
-    _check_range("block id", table[:num_blocks], kv.num_blocks)
+    tables = batch.block_tables[request]
+    if num_blocks > tables.shape[1]:
+        raise BackendError(
+            f"request {request}: {length} tokens do not fit {tables.shape[1]} blocks"
+        )
+    for group, table in zip(kv.layout.groups, tables, strict=True):
+        first = group.first_entry(length - len(positions), kv.block_size)
+        _check_range("block id", table[first:num_blocks], kv.num_blocks)
 
 
 def _check_range(what: str, values: NDArray[np.int32], limit: int) -> None:

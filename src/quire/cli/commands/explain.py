@@ -16,6 +16,7 @@ from quire.cli.engine_options import add_engine_options, engine_args
 from quire.cli.parser import Parser
 from quire.cli.terminal import quiet_log
 from quire.config.kv_cache import KV_MEANINGS, KVCacheDtype
+from quire.config.memory import max_concurrency, tokens_held
 from quire.config.quantization import MEANINGS, Quantization
 from quire.units import format_bytes
 
@@ -115,19 +116,42 @@ def _parameter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
 def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     needs, cache, memory = plan.needs, plan.config.cache, plan.memory
     pool_bytes = cache.num_blocks * cache.block_bytes
-    tokens = cache.num_blocks * cache.block_size
-    per_token = cache.block_bytes / cache.block_size
-    longest = tokens / plan.config.model.max_model_len
+    tokens = tokens_held(needs, cache.num_blocks)
+    longest = max_concurrency(needs, cache.num_blocks)
     return [
         ("available", f"{format_bytes(memory.available_bytes)} ({memory.source})"),
         ("weights", format_bytes(needs.weight_bytes) + _origin(plan)),
         ("one step", format_bytes(needs.workspace_bytes)),
         ("KV cache", f"{format_bytes(pool_bytes)}, reserved now, used as it fills"),
         ("  holds", f"{tokens:,} tokens in {cache.num_blocks:,} blocks of {cache.block_size}"),
-        ("  one token", f"{format_bytes(per_token)} ({_kv_format(cache.kv_cache_dtype)})"),
+        *_request_rows(plan),
         ("  of the longest kind", f"{longest:.1f} requests at once"),
         ("  prefix caching", "on" if cache.enable_prefix_caching else "off"),
     ]
+
+
+def _request_rows(plan: EnginePlan) -> list[tuple[str, str]]:
+    """What a token and the longest request hold, and in which groups of layers."""
+    needs, cache = plan.needs, plan.config.cache
+    groups, longest = cache.layout.groups, plan.config.model.max_model_len
+    per_token = len(groups) * cache.block_bytes / cache.block_size
+    kept, most = needs.kv_blocks_kept(longest), needs.kv_blocks(longest)
+    rows = [
+        ("  one token", f"{format_bytes(per_token)} ({_kv_format(cache.kv_cache_dtype)})"),
+        (
+            "  longest request",
+            f"{format_bytes(kept * cache.block_bytes)} in {kept:,} blocks"
+            + f", up to {most:,} while its prompt is computed" * (most > kept),
+        ),
+    ]
+    if cache.layout.keeps_all:
+        return rows
+    for index, group in enumerate(groups):
+        sees = "full" if group.window is None else f"window {group.window:,}"
+        held = group.most_blocks(longest, 1, cache.block_size)
+        layers = ", ".join(map(str, group.layers))
+        rows.append((f"  group {index}", f"{sees}: {held:,} blocks of these; layers {layers}"))
+    return rows
 
 
 def _origin(plan: EnginePlan) -> str:

@@ -162,7 +162,8 @@ class NativeHeads(NativeOp):
 
     parts: tuple[HeadsPart, ...]
     head_dim: int
-    layer: int = 0
+    layer: int | None = None
+    """Whose cache k and v go to; None: there is neither."""
 
     @property
     def reads(self) -> tuple[Value, ...]:

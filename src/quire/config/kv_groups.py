@@ -1,0 +1,105 @@
+"""How the layers of a model share the blocks of the KV cache, and how many blocks a request needs.
+
+Made by `program.kv_groups` from the attention of a program; read by whoever counts blocks and by
+the backends. Plain numbers: nothing here knows a program, a request or memory.
+
+Legend: S tokens in a block (the block size). Entry e of a block table is the block of positions
+e * S .. e * S + S - 1.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+from quire.units import ceil_div
+
+KVGroupKind = Literal["full", "window"]
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroupSpec:
+    """Layers that see the same positions, so that one block table serves all of them.
+
+    A block that belongs to the group holds S tokens of each of its layers.
+    """
+
+    layers: tuple[int, ...]
+    """`Attention.layer` of each; the first has slot 0 of a block, the next slot 1."""
+    num_kv_heads: int
+    head_dim: int
+    window: int | None = None
+    """Positions that a token sees, its own included; None: all before it, too."""
+
+    @property
+    def kind(self) -> KVGroupKind:
+        """`window`: blocks that no later token sees are given back."""
+        return "full" if self.window is None else "window"
+
+    def first_entry(self, position: int, block_size: int) -> int:
+        """The first entry of a table that a token at `position` or behind it reads."""
+        if self.window is None:
+            return 0
+        return max(0, position - self.window + 1) // block_size
+
+    def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:
+        """Blocks that a request of `num_tokens` holds at once, at most, if no step computes more
+        than `max_chunk` of its tokens."""
+        every = ceil_div(num_tokens, block_size)
+        if self.window is None:
+            return every
+        # What a step reads or writes is one run of positions, which may begin anywhere in a block.
+        run = self.window - 1 + max_chunk
+        return min(every, ceil_div(run - 1, block_size) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class KVPlace:
+    """Where a layer's K and V lie: in the blocks of a group's table, and there in a slot."""
+
+    group: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """The groups of a model. Each block has `num_slots` slots, whichever group uses it, so that all
+    groups share one pool of blocks of one size."""
+
+    groups: tuple[KVGroupSpec, ...]
+    num_slots: int
+    """A group with fewer layers leaves the last ones empty."""
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every position of every layer is kept."""
+        return all(group.window is None for group in self.groups)
+
+    def describe(self) -> str:
+        """What the groups see, for people: `4 x window 512, 1 x full`."""
+        kinds = Counter(
+            "full" if group.window is None else f"window {group.window}" for group in self.groups
+        )
+        return ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+
+    def places(self) -> dict[int, KVPlace]:
+        """The place of every layer, by `Attention.layer`."""
+        return {
+            layer: KVPlace(index, slot)
+            for index, group in enumerate(self.groups)
+            for slot, layer in enumerate(group.layers)
+        }
+
+    def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:
+        """As of a group, over all of them."""
+        return sum(group.most_blocks(num_tokens, max_chunk, block_size) for group in self.groups)
+
+    def longest(self, num_blocks: int, limit: int, max_chunk: int, block_size: int) -> int:
+        """The most tokens, up to `limit`, of which a request never holds more than `num_blocks`."""
+
+        def needs(num_tokens: int) -> int:
+            return self.most_blocks(num_tokens, max_chunk, block_size)
+
+        return bisect_right(range(limit + 1), num_blocks, key=needs) - 1

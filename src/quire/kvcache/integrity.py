@@ -1,0 +1,27 @@
+"""The invariants of block tables, checked by the tests after every step. No side effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quire.config.kv_groups import KVLayout
+from quire.errors import IntegrityError
+from quire.kvcache.block_pool import BlockPool
+from quire.kvcache.sequence import SequenceBlocks
+
+
+def check_tables(pool: BlockPool, layout: KVLayout, sequences: Iterable[SequenceBlocks]) -> None:
+    """Raises IntegrityError unless tables of a request end together, full groups hold every entry,
+    and no block is findable as another group's or as other tokens'."""
+    for blocks in sequences:
+        for index, group in enumerate(layout.groups):
+            first, table = blocks.first_entries[index], blocks.tables[index]
+            if first + len(table) != blocks.num_entries:
+                raise IntegrityError(f"group {index} has {first} + {len(table)} entries")
+            if first and group.window is None:
+                raise IntegrityError(f"group {index} sees everything and begins at {first}")
+            for entry, block_id in enumerate(table, start=first):
+                is_registered = entry < blocks.num_registered
+                wanted = (index, blocks.keys[entry]) if is_registered else None
+                if pool.key_of(block_id) not in (None, wanted):
+                    raise IntegrityError(f"block {block_id} has the key of other tokens")

@@ -1,0 +1,69 @@
+"""`SequenceBlocks`: one request's block tables, and the keys of its full blocks.
+
+Changed by `KVCacheManager` alone; the scheduler keeps it for the request and reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+class SequenceBlocks:
+    """A block table for each group of layers, all with the same number of entries.
+
+    In group g, position p lies in `tables[g][p // block_size - first_entries[g]]`. Entries before
+    `first_entries[g]` hold nothing: no later token sees them. Keys are extended as tokens come and
+    survive a preemption, because they depend on the tokens alone.
+    """
+
+    __slots__ = ("due", "first_entries", "keys", "num_registered", "root", "tables")
+
+    def __init__(self, root: bytes, num_groups: int) -> None:
+        self.root = root
+        self.tables: list[list[int]] = [[] for _ in range(num_groups)]
+        self.first_entries = [0] * num_groups
+        self.keys: list[bytes] = []
+        self.num_registered = 0
+        """Leading entries whose blocks were offered to the prefix cache, or came from it."""
+        self.due = 0
+        """A step that ends with fewer tokens than this leaves the tables as they are."""
+
+    @property
+    def num_entries(self) -> int:
+        """Entries of each table."""
+        return self.first_entries[0] + len(self.tables[0])
+
+    @property
+    def num_held(self) -> int:
+        """Blocks held, over all groups."""
+        return sum(map(len, self.tables))
+
+    def tail_first(self) -> Iterator[int]:
+        """Every block held, from the last entry of all groups to the first."""
+        for back in range(1, max(map(len, self.tables)) + 1):
+            for table in self.tables:
+                if back <= len(table):
+                    yield table[-back]
+
+    def clear(self) -> None:
+        """Forgets every block; the keys stay."""
+        self.tables = [[] for _ in self.tables]
+        self.first_entries = [0] * len(self.tables)
+        self.num_registered = 0
+        self.due = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """Cached blocks with which a request's tables can begin; nobody holds them for it yet."""
+
+    num_entries: int
+    """How long each table then is."""
+    tables: list[list[int]]
+    """Of each group the blocks of the last entries: those that a token behind the prefix sees."""
+
+    @property
+    def first_entries(self) -> list[int]:
+        """Of each group, the entry of the first of these blocks."""
+        return [self.num_entries - len(table) for table in self.tables]
