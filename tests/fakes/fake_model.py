@@ -80,7 +80,7 @@ class FakeExecutor:
         failed = [
             request_id
             for request_id, tokens in zip(plan.request_ids, sampled, strict=True)
-            if tokens and POISON in self.rows[request_id][0]
+            if tokens and POISON in self.rows[request_id].tokens
         ]
         return StepResult(
             sampled_token_ids=[
@@ -226,7 +226,7 @@ class Simulation:
         """Nobody finds a block of a request that failed."""
         kv = self.scheduler.kv
         blocks = kv.open(self.salts[request_id])
-        assert kv.get_computed_blocks(blocks, [*self.prompts[request_id], 0]) == []
+        assert not kv.get_computed_blocks(blocks, [*self.prompts[request_id], 0]).num_entries
 
     def run(self, max_steps: int = 100_000) -> None:
         while self.scheduler.has_unfinished_requests():

@@ -22,16 +22,17 @@ Ints = NDArray[np.int32]
 
 
 def explain_failures(
-    model: CompiledModel, batch: StepBatch, known: Mapping[int, Ints]
+    model: CompiledModel, batch: StepBatch, known: Mapping[int, Ints], *, keeps_all: bool
 ) -> dict[int, str]:
     """Why the requests with these indices in the batch, which was the last step, failed.
 
-    `known` holds the tokens that each was started with. Takes as long as the step, and some 15
-    decoding steps more where the numbers come from an earlier step.
+    `known` holds the tokens that each was started with; `keeps_all` says that each still has the
+    KV blocks of all of them. Takes as long as the step, and some 15 decoding steps more where the
+    numbers come from an earlier step.
     """
     text = "the model gave numbers that are not finite (NaN or infinity)"
     try:
-        places = _first_places(model, batch, known)
+        places = _first_places(model, batch, known, keeps_all)
     except BackendError as error:
         logger.warning("%d requests failed: %s; where is unknown: %s", len(known), text, error)
         return dict.fromkeys(known, text)
@@ -42,15 +43,18 @@ def explain_failures(
 
 
 def _first_places(
-    model: CompiledModel, batch: StepBatch, known: Mapping[int, Ints]
+    model: CompiledModel, batch: StepBatch, known: Mapping[int, Ints], keeps_all: bool
 ) -> dict[int, OpPlace]:
-    """For each request, the first op that gave a NaN or an infinity."""
+    """For each request, the first op that gave a NaN or an infinity.
+
+    A step of an earlier token is not repeated where its blocks may have become another's.
+    """
     found = model.find_not_finite(batch)
     places = {index: found[index] or LOGITS for index in known}
     searches = []
     for index, place in places.items():
         num_before = int(batch.positions[batch.seq_starts[index]])
-        if place.reads_cache and num_before:
+        if place.reads_cache and num_before and keeps_all:
             searches.append(_Search(index, known[index], min(num_before, len(known[index]))))
     # All of them at once, a token each in a step.
     while pending := [search for search in searches if search.low < search.high]:

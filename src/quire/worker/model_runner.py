@@ -20,9 +20,11 @@ from quire.worker.prompt_logprobs import PromptRows
 class ModelRunner:
     """Runs plans on one compiled model. Owned by the worker's thread."""
 
-    def __init__(self, model: CompiledModel, batch: InputBatch) -> None:
+    def __init__(self, model: CompiledModel, batch: InputBatch, *, keeps_all: bool = True) -> None:
+        """`keeps_all`: no layer gives KV blocks back before the request ends."""
         self._model = model
         self._batch = batch
+        self._keeps_all = keeps_all
 
     def execute(self, plan: SchedulePlan) -> StepResult:
         """One step. Raises BackendError; the rows of the plan's requests are then worthless."""
@@ -65,7 +67,7 @@ class ModelRunner:
         bad_rows = batch.logits_rows[output.not_finite]
         failed = np.unique(np.searchsorted(batch.seq_starts, bad_rows, side="right") - 1)
         known = {index: self._batch.known_tokens(step.rows[index]) for index in failed.tolist()}
-        messages = explain_failures(self._model, batch, known)
+        messages = explain_failures(self._model, batch, known, keeps_all=self._keeps_all)
         return {plan.request_ids[index]: message for index, message in messages.items()}
 
     def _prompt_logprobs(self, rows: PromptRows, output: StepOutput) -> dict[str, PromptLogprobs]:

@@ -37,7 +37,8 @@ class Worker:
             ceil_div(config.model.max_model_len, config.cache.block_size),
             config.model.vocab_size,
         )
-        self._runner = ModelRunner(self._model, batch)
+        keeps_all = config.cache.layout.keeps_all
+        self._runner = ModelRunner(self._model, batch, keeps_all=keeps_all)
 
     def execute(self, plan: SchedulePlan) -> StepResult:
         """Runs one step. Raises BackendError if the backend fails."""

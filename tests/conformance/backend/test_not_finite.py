@@ -10,6 +10,7 @@ from sampling_columns import SamplingRow, build_columns
 from small_model import OPTIONS, RandomStore, one_request, small_program
 
 from quire.backends.base import Backend, CompiledModel, KVCacheSpec, StepBatch
+from quire.program import keep_all
 
 Compile = Callable[[dict[str, tuple[int, ...]]], CompiledModel]
 EMBEDDING = {"embed.weight": (6, 2)}
@@ -21,7 +22,10 @@ def compiled(backend: Backend) -> Compile:
     def compile_with(bad: dict[str, tuple[int, ...]]) -> CompiledModel:
         program = small_program(tied=False)
         return backend.compile(
-            program, RandomStore(program, bad), KVCacheSpec(8, 16, "float32"), OPTIONS
+            program,
+            RandomStore(program, bad),
+            KVCacheSpec(8, 16, "float32", keep_all(program)),
+            OPTIONS,
         )
 
     return compile_with
@@ -42,7 +46,7 @@ def two_requests(first: list[int], second: list[int]) -> StepBatch:
             positions=np.array([*range(len(first)), *range(len(second))], np.int32),
             seq_starts=np.array([0, len(first), count], np.int32),
             context_lens=np.array([len(first), len(second)], np.int32),
-            block_tables=np.array([[1], [2]], np.int32),
+            block_tables=np.array([[[1]], [[2]]], np.int32),
             logits_rows=np.array([len(first) - 1, count - 1], np.int32),
             sampling=None,
         )

@@ -147,13 +147,13 @@ def test_what_is_forgotten_is_found_by_nobody_be_it_anothers() -> None:
     tokens = list(range(12))
     fill(kv, tokens)  # computed and left by somebody
     blocks = kv.open()
-    kv.allocate_slots(blocks, tokens, 12)  # again, by one who reads no cache
-    assert kv.get_computed_blocks(kv.open(), tokens) == [0, 1]
+    kv.allocate_slots(blocks, tokens, 0, 12)  # again, by one who reads no cache
+    assert kv.get_computed_blocks(kv.open(), tokens).tables == [[0, 1]]
     kv.forget(blocks)
-    assert kv.get_computed_blocks(kv.open(), tokens) == []
+    assert kv.get_computed_blocks(kv.open(), tokens).num_entries == 0
     kv.check_integrity()
     kv.free(blocks, 12)
     kv.check_integrity()
     assert kv.pool.num_free == kv.pool.num_blocks
     fill(kv, tokens)
-    assert len(kv.get_computed_blocks(kv.open(), tokens)) == 2
+    assert kv.get_computed_blocks(kv.open(), tokens).num_entries == 2

@@ -65,7 +65,7 @@ class BrokenModel(CompiledModel):
         """The tokens of each request; what is written twice is the same."""
         contexts = []
         for request, length in enumerate(batch.context_lens.tolist()):
-            table = batch.block_tables[request].tolist()
+            table = batch.block_tables[request, 0].tolist()
             slots = [(table[p // BLOCK_SIZE], p % BLOCK_SIZE) for p in range(length)]
             for row in range(*batch.seq_starts[request : request + 2]):
                 slot, token = slots[batch.positions[row]], int(batch.token_ids[row])
@@ -91,7 +91,7 @@ class Runner:
 
     def __init__(self) -> None:
         self.model = BrokenModel()
-        self._runner = ModelRunner(self.model, InputBatch(4, 16, 100))
+        self._runner = ModelRunner(self.model, InputBatch(4, 1, 16, 100))
         self._held: set[str] = set()
 
     def step(self, work: dict[str, int], **prompts: list[int]) -> StepResult:
@@ -101,7 +101,8 @@ class Runner:
                 token_ids=tokens,
                 num_prompt_tokens=len(tokens),
                 sampling_params=SamplingParams(seed=1, logprobs=1, prompt_logprobs=1),
-                block_ids=[16 * (len(self._held) + i) + j for j in range(16)],
+                block_ids=[[16 * (len(self._held) + i) + j for j in range(16)]],
+                first_entries=[0],
                 num_computed_tokens=0,
             )
             for i, (name, tokens) in enumerate(prompts.items())
