@@ -106,7 +106,7 @@ def _useful_blocks(needs: MemoryNeeds) -> int:
 
 
 def _blocks_for_a_prompt(needs: MemoryNeeds) -> int:
-    """What a request of `max_model_len` holds beside what it keeps, while its prompt is computed."""
+    """What a request of `max_model_len` holds while its prompt is computed, beside what it keeps."""
     length = needs.max_model_len
     return needs.kv_blocks(length) - needs.kv_blocks_kept(length)
 

@@ -46,9 +46,7 @@ def slot(name: str, *shape: int) -> Param:
 
 def compute(op: Op, x: Floats, **arrays: Floats) -> Floats:
     matrices = {name: RowIndependentMatrix(a) for name, a in arrays.items() if a.ndim == 2}
-    frame = Frame(
-        one_request(TOKENS, [3, 0, 2]), Weights(arrays, matrices), PagedKVCache(SPEC)
-    )
+    frame = Frame(one_request(TOKENS, [3, 0, 2]), Weights(arrays, matrices), PagedKVCache(SPEC))
     frame.values[X] = x
     run(op, frame)
     return frame.values[op.outputs()[0]]

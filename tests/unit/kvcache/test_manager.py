@@ -9,7 +9,7 @@ from kv_layouts import layout_of
 
 from quire.config.records import CacheConfig
 from quire.errors import IntegrityError
-from quire.kvcache import CachedPrefix, KVCacheManager, SequenceBlocks
+from quire.kvcache import CachedPrefix, KVCacheManager
 from quire.kvcache.block_map import block_map
 
 

@@ -73,9 +73,7 @@ class PagedKVCache:
         arrays = self._layers[layer]
         k, v = (
             self._format.decode(
-                tuple(
-                    array[blocks, side].reshape(-1, array.shape[-1])[:count] for array in arrays
-                ),
+                tuple(array[blocks, side].reshape(-1, array.shape[-1])[:count] for array in arrays),
                 self._head_dim(layer),
             )
             for side in (0, 1)
