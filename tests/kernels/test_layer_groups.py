@@ -57,10 +57,8 @@ def attention_program(
     def body(x: Value, weights: Weights) -> tuple[list[Op], Value]:
         ops: list[Op] = []
         for layer, window in enumerate(windows):
-            q, k, v = (
-                Value(f"{n}{layer}", count * 32)
-                for n, count in zip("qkv", (heads, 2, 2), strict=True)
-            )
+            q = Value(f"q{layer}", heads * 32)
+            k, v = (Value(f"{name}{layer}", 2 * 32) for name in "kv")
             attended, out = Value(f"attended{layer}", q.dim), Value(f"out{layer}", DIM)
             qkv = weights.param(f"qkv{layer}", (q.dim + k.dim + v.dim, x.dim), x.dim**-0.5)
             ops += [

@@ -4,7 +4,6 @@ and whatever happens to a request meanwhile. Through the whole engine; tokens an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,11 @@ from quire.params import SamplingParams
 from quire.program import keep_all
 
 RANDOM = np.random.default_rng(12)
-PREFIX = RANDOM.integers(0, 256, 150).tolist()
-PROMPTS = [RANDOM.integers(0, 256, length).tolist() for length in (1, 17, 64, 130, 290)]
+PREFIX = RANDOM.integers(0, 256, 100).tolist()
+PROMPTS = [RANDOM.integers(0, 256, length).tolist() for length in (1, 17, 64, 200)]
 PROMPTS += [[*PREFIX, *RANDOM.integers(0, 256, length).tolist()] for length in (3, 40)]
 PARAMS = SamplingParams(
-    temperature=1.0, seed=7, top_p=0.95, max_tokens=50, ignore_eos=True, logprobs=0
+    temperature=1.0, seed=7, top_p=0.95, max_tokens=30, ignore_eos=True, logprobs=0
 )
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -52,20 +51,19 @@ def settings(model: str, backend: str, request: pytest.FixtureRequest) -> dict[s
         "backend": backend,
         "dtype": "float32" if request.param == "float32" else "bfloat16",
         "kv_cache_dtype": request.param,
-        "max_model_len": 400,
+        "max_model_len": 300,
         "num_threads": 1,
     }
 
 
 @pytest.fixture(scope="module")
-def wanted(settings: dict[str, Any]) -> Iterator[list[Any]]:
+def wanted(settings: dict[str, Any]) -> list[Any]:
     """What an engine gives that keeps every block, one request at a time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quire.planning.plan, "kv_layout", lambda program, _: keep_all(program))
         with LLM(**settings, max_num_seqs=1, enable_prefix_caching=False) as llm:
             assert llm.llm_engine.engine_core.config.cache.layout.keeps_all
-            found = run(llm)
-    yield found
+            return run(llm)
 
 
 def bits(output: RequestOutput) -> list[tuple[int, float]]:

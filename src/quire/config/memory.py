@@ -72,7 +72,7 @@ def available_memory(root: Path = Path("/")) -> AvailableMemory:
 
 
 def num_kv_blocks(needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableMemory) -> int:
-    """The number of KV blocks: as many as could ever be in use, if there is room for them.
+    """The number of KV blocks: as many as could ever be of use, if there is room for them.
 
     Raises DoesNotFitError where the weights, or one request of `max_model_len`, do not fit.
     """
@@ -100,13 +100,15 @@ def tokens_held(needs: MemoryNeeds, num_blocks: int) -> int:
 
 
 def _useful_blocks(needs: MemoryNeeds) -> int:
-    """As many requests as run at once, all of `max_model_len`, and a step full of prompts."""
-    kept = needs.kv_blocks_kept(needs.max_model_len)
-    return needs.max_num_seqs * kept + _blocks_for_a_prompt(needs)
+    """All that the requests that run at once ever compute, if each is of `max_model_len`: what they
+    give back before they end can be found as a prefix."""
+    entries = ceil_div(needs.max_model_len, needs.block_size)
+    return needs.max_num_seqs * len(needs.kv_layout.groups) * entries
 
 
 def _blocks_for_a_prompt(needs: MemoryNeeds) -> int:
-    """What a request of `max_model_len` holds only while its prompt is computed."""
+    """What a request of `max_model_len` holds beside what it keeps, while its prompt is
+    computed."""
     length = needs.max_model_len
     return needs.kv_blocks(length) - needs.kv_blocks_kept(length)
 

@@ -51,6 +51,26 @@ def test_explain_says_how_the_cache_is_held(
     assert "int8 (8 bits" in capsys.readouterr().err
 
 
+def test_explain_shows_what_a_window_saves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tiny_checkpoint import write_tiny_checkpoint
+
+    types = ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]
+    model = write_tiny_checkpoint(
+        tmp_path, architectures=["Qwen2ForCausalLM"], num_hidden_layers=4,
+        use_sliding_window=True, sliding_window=65, layer_types=types,
+    )  # fmt: skip
+    options = ["--max-num-seqs", "4", "--max-num-batched-tokens", "64"]
+    assert main(["explain", str(model), *options]) == 0
+    text = capsys.readouterr().out
+    assert "in 47 blocks, up to 59 while its prompt is computed" in text
+    assert "5 of these: layers 0, which see a window of 65" in text
+    assert "32 of these: layers 1, which see all tokens" in text
+    assert main(["explain", str(model), *options, "--max-model-len", "65"]) == 0
+    assert "which see" not in capsys.readouterr().out
+
+
 def test_explain_in_json(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(tiny_model), "--json", "--max-model-len", "100"]) == 0
     plan = json.loads(capsys.readouterr().out)

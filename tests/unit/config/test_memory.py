@@ -133,7 +133,8 @@ def test_a_window_is_counted_as_what_it_keeps() -> None:
     """A window of 33 keeps 3 or 4 blocks of 16 (33 tokens lie in 3), and 7 beside a chunk of 64."""
     needs = replace(NEEDS, kv_layout=KVLayout((WINDOW,), 2))
     assert (needs.kv_blocks(160), needs.kv_blocks_kept(160)) == (7, 3)
-    assert num_kv_blocks(needs, AUTO, memory(10_000)) == 4 * 3 + 4
+    assert num_kv_blocks(needs, AUTO, memory(10_000)) == 4 * 10
+    assert tokens_held(needs, 40) == 12 * 160
     assert max_concurrency(needs, 16) == 4
     assert longest_fit(needs, KVMemoryChoice(7, None, 0.9), memory(1)) == 160
     assert longest_fit(needs, KVMemoryChoice(6, None, 0.9), memory(1)) == 6 * 16

@@ -98,7 +98,7 @@ def test_a_programming_error_is_not_swallowed(
 
 def test_leaked_blocks_are_noticed_when_idle(core: EngineCore) -> None:
     core.add_request(request("a", max_tokens=1))
-    core.scheduler.kv.allocate_slots(core.scheduler.kv.open(), [1], 1)
+    core.scheduler.kv.allocate_slots(core.scheduler.kv.open(), [1], 0, 1)
     with pytest.raises(IntegrityError, match="still held"):
         core.step()
 

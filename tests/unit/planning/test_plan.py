@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.backends.cpu import load
 from quire.config.engine_args import EngineArgs
@@ -98,6 +99,29 @@ def cpu_is_built() -> bool:
     except BackendError:
         return False
     return True
+
+
+def test_layers_with_a_window_are_planned_as_such(tmp_path: Path) -> None:
+    """Two layers of each kind: a block holds two layers, as half a block did that held all."""
+    types = ["sliding_attention", "full_attention"] * 2
+    checkpoint = {
+        "architectures": ["Qwen2ForCausalLM"], "num_hidden_layers": 4,
+        "use_sliding_window": True, "sliding_window": 33, "layer_types": types,
+    }  # fmt: skip
+    model = write_tiny_checkpoint(tmp_path, **checkpoint)
+    given = {"max_num_batched_tokens": 64, "max_num_seqs": 4}
+    plan, short = (plan_engine(args(model, max_model_len=n, **given)) for n in (512, 33))
+    layout = plan.config.cache.layout
+    assert [(g.window, g.layers) for g in layout.groups] == [(33, (0, 2)), (None, (1, 3))]
+    assert short.config.cache.layout.keeps_all
+    assert short.needs.kv_block_bytes == 2 * plan.needs.kv_block_bytes
+    # 512 tokens in full, and 33 - 1 + 64 of a window.
+    assert plan.needs.kv_blocks(512) == 32 + 7
+    with pytest.raises(DoesNotFitError, match=r"\(512\).*set max_model_len=496"):
+        plan_engine(args(model, num_gpu_blocks_override=38, **given))
+    fitted = plan_engine(args(model, num_gpu_blocks_override=38, max_model_len=-1, **given))
+    assert fitted.config.model.max_model_len == 496
+    assert fitted.config.cache.layout == layout
 
 
 def test_the_context_is_fitted_on_request(model_dir: Path) -> None:

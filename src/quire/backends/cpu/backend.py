@@ -183,16 +183,16 @@ def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
     shapes = {(op.num_heads, op.num_kv_heads, op.head_dim) for op in layers}
     if len(shapes) > 1:
         raise BackendError(f"{program.name}: attention layers of different shapes {shapes}")
-    if len(kv.layout.groups) > _MAX_LAYER_GROUPS:
+    groups = kv.layout.groups
+    if len(groups) > _MAX_LAYER_GROUPS:
         raise BackendError(
-            f"{program.name}: {len(kv.layout.groups)} groups of layers; "
-            f"at most {_MAX_LAYER_GROUPS} can be"
+            f"{program.name}: {len(groups)} groups of layers are more than {_MAX_LAYER_GROUPS}"
         )
     return library.ffi.new(
         "quire_kv_spec *",
         (
-            len(kv.layout.groups),
-            [group.window or 0 for group in kv.layout.groups],
+            len(groups),
+            [group.window or 0 for group in groups],
             kv.layout.num_slots,
             kv.num_blocks,
             kv.block_size,

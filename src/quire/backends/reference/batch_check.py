@@ -27,12 +27,9 @@ def check_batch(
         raise BackendError(
             "token_ids and positions, or context_lens and block_tables, differ in length"
         )
-    groups = len(kv.layout.groups)
-    if batch.block_tables.ndim != 3 or batch.block_tables.shape[1] != groups:
-        raise BackendError(
-            f"block_tables are {list(batch.block_tables.shape)}, "
-            f"not [{requests}, {groups}, entries]"
-        )
+    groups, shape = len(kv.layout.groups), batch.block_tables.shape
+    if len(shape) != 3 or shape[1] != groups:
+        raise BackendError(f"block_tables are {list(shape)}, not [{requests}, {groups}, entries]")
     starts = batch.seq_starts
     if (
         len(starts) != requests + 1

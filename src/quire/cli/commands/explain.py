@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,11 +147,22 @@ def _request_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     if cache.layout.keeps_all:
         return rows
     for index, group in enumerate(groups):
-        sees = "full" if group.window is None else f"window {group.window:,}"
+        seen = "all tokens" if group.window is None else f"a window of {group.window:,}"
         held = group.most_blocks(longest, 1, cache.block_size)
-        layers = ", ".join(map(str, group.layers))
-        rows.append((f"  group {index}", f"{sees}: {held:,} blocks of these; layers {layers}"))
+        layers = f"layers {_ranges(group.layers)}"
+        rows.append((f"    group {index}", f"{held:,} of these: {layers}, which see {seen}"))
     return rows
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers, neighbours folded: `0..4, 6`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
 
 
 def _origin(plan: EnginePlan) -> str:
