@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from quire import __version__
+from quire.chat.async_renderer import AsyncChatRenderer
 from quire.config import EngineConfig
 from quire.engine.async_llm import AsyncLLM
 from quire.errors import EngineDeadError, RequestError
 from quire.server.args import ServerArgs
 from quire.server.problems import HttpError, not_found, unavailable
 from quire.tokenizer import Tokenizer
-from quire.tokenizer.chat_template import ChatRenderer
 
 ServerState = Literal["loading", "ready", "paused", "draining", "stalled", "dead"]
 
@@ -34,7 +34,7 @@ class ServerContext:
     names: tuple[str, ...]
     """Served model names, known before the model is loaded; the first is the model's own."""
     engine: AsyncLLM | None = None
-    chat: ChatRenderer | None = None
+    chat: AsyncChatRenderer | None = None
     """None without a tokenizer."""
     is_draining: bool = False
     is_stopping: bool = False
@@ -88,7 +88,7 @@ class ServerContext:
             raise RequestError("this server runs without a tokenizer (skip_tokenizer_init)")
         return tokenizer
 
-    def chat_renderer(self) -> ChatRenderer:
+    def chat_renderer(self) -> AsyncChatRenderer:
         """The chat templates. Raises RequestError if the server runs without a tokenizer."""
         self.tokenizer()
         if self.chat is None:

@@ -1,0 +1,59 @@
+"""`ChatRenderer`: a conversation to a prompt, for callers that wait: `LLM.chat` and `quire run`.
+
+Offline too, a template runs in a process of its own. `sandbox` bounds a template as well as Python
+lets it, but a thread that is inside one long operation of the interpreter cannot be stopped, and
+holds back Ctrl+C. So no template ever runs in the process that holds the model: one way, and one
+behaviour, here and on a server.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+from quire.chat.job import ChatInput
+from quire.chat.messages import plain
+from quire.chat.process import RenderProcess
+from quire.chat.templates import ChatTemplates
+
+
+class ChatRenderer:
+    """Renders one conversation at a time; any thread may call. `close` ends the child process."""
+
+    def __init__(self, templates: ChatTemplates) -> None:
+        self.templates = templates
+        self._lock = threading.Lock()
+        self._process: RenderProcess | None = None
+
+    def start(self) -> None:
+        """Starts the child, so that it is up when the first conversation comes."""
+        with self._lock:
+            self._open_process()
+
+    def render(self, chat: ChatInput) -> str:
+        """The prompt. Encode it without special tokens: the template has written them.
+
+        Raises RequestError, with the template's own words where it refuses the conversation, and
+        QuireError if there is no child process or if it dies.
+        """
+        chat = dataclasses.replace(
+            chat,
+            messages=plain(chat.messages, "messages"),
+            tools=plain(chat.tools, "tools"),
+            documents=plain(chat.documents, "documents"),
+            chat_template_kwargs=plain(chat.chat_template_kwargs, "chat_template_kwargs"),
+        )
+        job = self.templates.job(chat)
+        with self._lock:
+            return self._open_process().render(job)
+
+    def close(self) -> None:
+        """Ends the child. Idempotent; the next conversation starts another."""
+        with self._lock:
+            if self._process is not None:
+                self._process.close()
+
+    def _open_process(self) -> RenderProcess:
+        if self._process is None or not self._process.is_open:
+            self._process = RenderProcess()
+        return self._process
