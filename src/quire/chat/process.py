@@ -6,7 +6,6 @@ when one is late or makes no sense. Knows nothing of checkpoints and requests.
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import os
 import socket
@@ -98,6 +97,8 @@ class RenderProcess:
 
     async def render_async(self, job: RenderJob) -> str:
         """As `render`, beside an event loop."""
+        import asyncio  # as long in coming as all the rest, and scripts that wait need none
+
         data, reply = _encoded(job), _Reply()
         loop = asyncio.get_running_loop()
         self._socket.setblocking(False)

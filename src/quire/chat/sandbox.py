@@ -183,7 +183,7 @@ class _Guard(NodeTransformer):
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _call("concat_values", [*node.nodes], node.lineno)
+        return _call("concat_values", node.nodes, node.lineno)
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -214,7 +214,8 @@ def _measured(node: nodes.Expr) -> nodes.Expr:
     return node if _is_constant(node) else _call("measured", [node], node.lineno)
 
 
-def _call(method: str, arguments: list[nodes.Expr], line: int) -> nodes.Call:
+def _call(method: str, arguments: list[Any], line: int) -> nodes.Call:
+    """`environment.method(*arguments)`; the arguments are expressions."""
     function = nodes.EnvironmentAttribute(method)
     call = nodes.Call(function, arguments, [], None, None)
     return call.set_lineno(line)  # type: ignore[return-value]
