@@ -31,7 +31,9 @@ _LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _SPACES = " \t\x1f\u3000" + _LINE_BREAKS
 _NUMBER = re.compile(r"\d+")
 
-_WIDTH_FILTERS = {"batch", "center", "indent", "round", "slice", "truncate", "wordwrap"}
+_WIDTH_FILTERS = {
+    "batch", "center", "indent", "round", "slice", "tojson", "truncate", "wordwrap",
+}  # fmt: skip
 _SUBJECT_UNREAD = {
     "abs", "attr", "batch", "count", "d", "default", "first", "items", "last", "length", "list",
     "map", "random", "reject", "rejectattr", "reverse", "select", "selectattr", "slice",
