@@ -25,7 +25,7 @@ LAYERS: list[list[str]] = [
     ["backends"],
     ["worker"],
     ["executor"],
-    ["tokenizer", "metrics"],
+    ["tokenizer", "metrics", "chat"],
     ["engine"],
     ["llm"],
     ["server", "bench"],

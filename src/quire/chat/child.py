@@ -9,10 +9,11 @@ for a parent that dies. It imports Jinja and no part of the engine.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import time
-from typing import Any, BinaryIO
+from contextlib import suppress
 
 from quire.chat.job import MAX_MEMORY_BYTES, ChatInput, RenderJob
 from quire.chat.rendering import render
@@ -20,10 +21,10 @@ from quire.errors import RequestError
 from quire.units import MiB
 
 LENGTH_BYTES = 4
-TEXT, TEXT_AND_END, REFUSAL, REFUSAL_AND_END = b"T", b"t", b"R", b"r"
-"""The first byte of a reply; after the small letters this process ends."""
-_LARGE_BYTES = 96 * MiB
-"""A process that once was larger is replaced, so that the system gets its memory back."""
+TEXT, REFUSAL = b"T", b"R"
+"""The first byte of a reply; a small letter instead says that this process ends after it."""
+_LARGE_BYTES = 64 * MiB
+"""A process that stays larger is replaced, so that the system gets its memory back."""
 _GRACE_S = 1
 
 
@@ -33,27 +34,27 @@ def main() -> None:
     A job is its length and JSON; a reply is a kind, a length, and a text or what was refused.
     """
     _limit_resources()
+    memory = _open_memory()
     jobs, replies = sys.stdin.buffer, sys.stdout.buffer
     while head := jobs.read(LENGTH_BYTES):
         data = jobs.read(int.from_bytes(head, "big"))
-        is_last = _answer(data, replies)
-        del data
+        kind, payload = _answer(data)
+        size = len(payload)
+        is_last = _resident_bytes(memory) - size > _LARGE_BYTES
+        replies.write((kind.lower() if is_last else kind) + size.to_bytes(LENGTH_BYTES, "big"))
+        replies.write(payload)
         replies.flush()
         if is_last:
             return
 
 
-def _answer(data: bytes, replies: BinaryIO) -> bool:
-    """Writes one reply; whether it was the last."""
+def _answer(data: bytes) -> tuple[bytes, bytes]:
+    """The kind of a reply, and what it holds."""
     try:
-        payload, kind = _rendered(data), (TEXT, TEXT_AND_END)
+        return TEXT, _rendered(data)
     except RequestError as error:
         refusal = {"message": str(error), "parameter": error.parameter}
-        payload, kind = json.dumps(refusal).encode(), (REFUSAL, REFUSAL_AND_END)
-    is_last = _peak_bytes() > _LARGE_BYTES
-    replies.write(kind[is_last] + len(payload).to_bytes(LENGTH_BYTES, "big"))
-    replies.write(payload)
-    return is_last
+        return REFUSAL, json.dumps(refusal).encode()
 
 
 def _rendered(data: bytes) -> bytes:
@@ -96,6 +97,17 @@ def _set_limit(kind: int, most: int) -> None:
     resource.setrlimit(kind, (most, most))
 
 
-def _peak_bytes() -> int:
-    peak: Any = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(peak) if sys.platform == "darwin" else int(peak) * 1024
+def _open_memory() -> int | None:
+    """The file that tells how much memory this process has, where there is one.
+
+    The peak that `getrusage` tells is no use: it begins with that of the parent.
+    """
+    with suppress(OSError):
+        return os.open("/proc/self/statm", os.O_RDONLY)
+    return None
+
+
+def _resident_bytes(memory: int | None) -> int:
+    if memory is None:
+        return 0
+    return int(os.pread(memory, 100, 0).split()[1]) * resource.getpagesize()

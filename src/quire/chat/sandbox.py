@@ -157,7 +157,9 @@ class GuardedEnvironment(ImmutableSandboxedEnvironment):
         take_step()
         if type(__obj) is Namespace:
             raise TypeError("a namespace cannot be called")
-        if __obj is not Namespace and not isinstance(__obj, (Macro, LoopContext, BlockReference)):
+        if isinstance(__obj, LoopContext):
+            args = (*map(CountedLoop, args),)
+        elif __obj is not Namespace and not isinstance(__obj, (Macro, BlockReference)):
             given = [value for name, value in kwargs.items() if name not in _PASSED_BY_JINJA]
             check_call(getattr(__obj, "__wrapped__", __obj), (*args, *given))
         return checked(super().call(__context, __obj, *args, **kwargs))

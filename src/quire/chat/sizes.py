@@ -25,8 +25,9 @@ _MAX_EXPONENT = 64
 _OTHER = 64
 """Characters of what is neither text nor number nor container, about."""
 _LISTS: tuple[type[Any], ...] = (
-    list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()),
+    list, tuple, set, frozenset, type({}.keys()), type({}.values()),
 )  # fmt: skip
+_ITEMS: type[Any] = type({}.items())
 _LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _SPACES = " \t\x1f\u3000" + _LINE_BREAKS
 _NUMBER = re.compile(r"\d+")
@@ -63,34 +64,44 @@ def check_items(num_items: int) -> None:
 def text_size(value: Any, most: int = MAX_TEXT) -> int:
     """About as many characters as the value has as text; what is held twice counts twice.
 
-    Raises TemplateLimitError beyond `most`, and for a number of too many digits.
+    Takes time for each value that there is, however often it is held. Raises TemplateLimitError
+    beyond `most`, for a value that holds itself, and for a number of too many digits.
     """
-    kind = type(value)
-    if kind is str:
-        check_size(len(value), most)
-        return len(value)
-    total, waiting = 0, [value]
-    while waiting:
-        held = waiting.pop()
-        if isinstance(held, str):
-            total += len(held) + 4
-        elif isinstance(held, int):
-            total += _digits(held)
-        elif isinstance(held, (bytes, bytearray)):
-            total += 4 * len(held)
-        else:
-            inside = _inside(held)
-            total += _OTHER if inside is None else 4 * len(inside) + 4
-            check_size(total, most)
-            waiting.extend(inside or ())
-    check_size(total, most)
-    return total
+    size = len(value) if type(value) is str else _measured(value, {}, most)
+    check_size(size, most)
+    return size
+
+
+def _measured(value: Any, known: dict[int, int], most: int) -> int:
+    """`known` holds the sizes of containers by `id`; -1 while one is being measured."""
+    if isinstance(value, str):
+        return len(value) + 4
+    if isinstance(value, int):
+        return _digits(value)
+    if isinstance(value, (bytes, bytearray)):
+        return 4 * len(value)
+    inside = _inside(value)
+    if inside is None:
+        return _OTHER
+    size = known.get(id(value), 0)
+    if size < 0:
+        raise TemplateLimitError("it makes text of a value that holds itself")
+    if size == 0:
+        known[id(value)] = -1
+        size = 4 + 4 * len(inside)
+        for held in inside:
+            size += len(held) if type(held) is str else _measured(held, known, most)
+            check_size(size, most)
+        known[id(value)] = size
+    return size
 
 
 def _inside(value: Any) -> list[Any] | None:
-    """What a container holds, or None if it is none."""
+    """What a container holds, or None if it is none. Only what lives as long as the container."""
     if isinstance(value, _LISTS):
         return list(value)
+    if isinstance(value, _ITEMS):
+        return [part for pair in value for part in pair]
     if isinstance(value, Mapping):
         return [*value.keys(), *value.values()]
     if type(value) is Namespace:
