@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
+from quire.chat.job import ChatInput, ContentFormat
 from quire.config.engine_args import EngineArgs
 from quire.core.interrupts import deferred_interrupt
 from quire.errors import RequestError
@@ -26,7 +27,6 @@ from quire.params import RequestOutputKind, SamplingParams
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from quire.chat.content_format import ContentFormat
     from quire.chat.renderer import ChatRenderer
 
 Progress = bool | Callable[..., Any]
@@ -56,6 +56,7 @@ class LLM:
         self._numbers = itertools.count()
         self._unclaimed: list[RequestOutput] = []
         """Finished while other requests were waited for."""
+        self._renderer: ChatRenderer | None = None
 
     def generate(
         self,
@@ -102,15 +103,18 @@ class LLM:
             raise RequestError("messages cannot be empty", parameter="messages")
         is_single = isinstance(messages[0], dict)
         conversations = [messages] if is_single else messages
-        renderer = self._chat_renderer(chat_template_content_format)
+        renderer = self._chat_renderer()
         prompts = [
             renderer.render(
-                conversation,
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                chat_template=chat_template,
-                **(chat_template_kwargs or {}),
+                ChatInput(
+                    conversation,
+                    tools=tools,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    chat_template=chat_template,
+                    chat_template_kwargs=chat_template_kwargs,
+                    content_format=_content_format(chat_template_content_format),
+                )
             )
             for conversation in conversations
         ]
@@ -172,6 +176,8 @@ class LLM:
 
     def close(self) -> None:
         """Frees the model. Idempotent."""
+        if self._renderer is not None:
+            self._renderer.close()
         self.llm_engine.shutdown()
 
     def __enter__(self) -> LLM:
@@ -185,24 +191,15 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _chat_renderer(self, content_format: str) -> ChatRenderer:
+    def _chat_renderer(self) -> ChatRenderer:
+        """Made at the first chat, and kept."""
         from quire.chat.renderer import ChatRenderer
+        from quire.chat.templates import ChatTemplates
 
-        if content_format not in ("auto", "string", "openai"):
-            raise RequestError(
-                f"chat_template_content_format must be auto, string or openai, "
-                f"got {content_format!r}",
-                parameter="chat_template_content_format",
-                value=content_format,
-            )
-        config = self.llm_engine.model_config
-        forced = None if content_format == "auto" else content_format
-        return ChatRenderer.from_directory(
-            config.tokenizer_path or config.path,
-            self.get_tokenizer().roles,
-            chat_template=config.chat_template,
-            content_format=cast("ContentFormat | None", forced),
-        )
+        if self._renderer is None:
+            model, special_tokens = self.llm_engine.model_config, self.get_tokenizer().roles
+            self._renderer = ChatRenderer(ChatTemplates.of_model(model, special_tokens))
+        return self._renderer
 
     def _run(self, ids: Iterable[str] | None, use_tqdm: Progress) -> list[RequestOutput]:
         """Steps until everything is finished; whatever interrupts it aborts what is left."""
@@ -281,6 +278,16 @@ def _as_prompts(prompts: Any) -> list[PromptType]:
     if found and all(type(item) is int for item in found):
         return [found]
     return found
+
+
+def _content_format(choice: str) -> ContentFormat | None:
+    if choice not in ("auto", "string", "openai"):
+        raise RequestError(
+            f"chat_template_content_format must be auto, string or openai, got {choice!r}",
+            parameter="chat_template_content_format",
+            value=choice,
+        )
+    return None if choice == "auto" else cast(ContentFormat, choice)
 
 
 def _one_each(name: str, value: Any, kind: type, count: int) -> list[Any]:

@@ -1,28 +1,26 @@
 """Finds out how a chat template wants a message's content: as text, or as a list of parts.
 
 `openai`: it loops over the content of a message; `string`: it does not, and prints it. Called
-by `chat_template`. Reads the parsed template alone, as vLLM does.
+by `rendering`. Reads the parsed template alone, as vLLM does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Literal
 
 import jinja2
 from jinja2 import nodes
 
-from quire.chat.template_sandbox import environment
-
-ContentFormat = Literal["string", "openai"]
+from quire.chat.job import ContentFormat
+from quire.chat.sandbox import environment
 
 
 @lru_cache(maxsize=32)
 def detect_content_format(source: str) -> ContentFormat:
     """The format that a template's loops give away; `string` if it cannot be parsed."""
     try:
-        tree = environment().parse(source)
+        tree = environment().parse_as_written(source)
     except (jinja2.TemplateError, RecursionError):
         return "string"
     messages = set(_message_names(tree))
@@ -42,13 +40,16 @@ def _loops(tree: nodes.Node) -> Iterator[nodes.For]:
 
 def _message_names(tree: nodes.Template) -> Iterator[str]:
     """The loop variables that run over the messages, or over a variable that holds them."""
-    lists = {"messages"}
-    assignments = list(tree.find_all(nodes.Assign))
-    for _ in assignments:
-        for assignment in assignments:
-            name = _name_of(assignment.target)
-            if name and _name_of(assignment.node) in lists:
-                lists.add(name)
+    assigned: dict[str | None, set[str]] = {}
+    for assignment in tree.find_all(nodes.Assign):
+        name = _name_of(assignment.target)
+        if name:
+            assigned.setdefault(_name_of(assignment.node), set()).add(name)
+    lists, waiting = {"messages"}, ["messages"]
+    while waiting:
+        names = assigned.get(waiting.pop(), set()) - lists
+        lists |= names
+        waiting.extend(names)
     for loop in _loops(tree):
         name = _name_of(loop.target)
         if name and _name_of(loop.iter) in lists:

@@ -2,16 +2,17 @@
 
 Content parts become text (or stay parts where the template loops over them), arguments of
 tool calls become objects, reasoning goes under every name that templates know. Called by
-`chat_template`; raises RequestError that names the message at fault.
+`rendering`; raises RequestError that names the message at fault.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from quire.chat.content_format import ContentFormat
+from quire.chat.job import ContentFormat
 from quire.errors import RequestError
 
 _TEXT_KEYS = {
@@ -42,7 +43,11 @@ def plain(value: Any, what: str, depth: int = 0) -> Any:
     """
     if depth > _MAX_DEPTH:
         raise RequestError(f"{what} is nested more than {_MAX_DEPTH} deep", parameter=what)
-    if value is None or type(value) in (str, int, float, bool):
+    if value is None or type(value) in (str, int, bool):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise RequestError(f"{what} holds {value}, which is no JSON value", parameter=what)
         return value
     if isinstance(value, str):
         return str.__str__(value)

@@ -12,7 +12,8 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from quire.chat.renderer import ChatRenderer
+from quire.chat.async_renderer import AsyncChatRenderer
+from quire.chat.templates import ChatTemplates
 from quire.config.engine_args import EngineArgs
 from quire.frontend.async_llm import AsyncLLM
 from quire.planning.plan import build_engine_config
@@ -38,14 +39,12 @@ class InProcessServer:
         config = build_engine_config(engine_args)
         self.engine = AsyncLLM(config, home="thread")
         args = ServerArgs(ui=False, disable_fastapi_docs=True, disable_access_log=True)
-        context = ServerContext(args, config.model.served_model_name)
-        context.engine = self.engine
-        path = config.model.tokenizer_path
-        if self.engine.tokenizer is not None and path is not None:
-            context.chat = ChatRenderer.from_directory(
-                path, self.engine.tokenizer.roles, chat_template=config.model.chat_template
-            )
-        self._app = build_app(context, ())
+        self._context = ServerContext(args, config.model.served_model_name)
+        self._context.engine = self.engine
+        if self.engine.tokenizer is not None:
+            templates = ChatTemplates.of_model(config.model, self.engine.tokenizer.roles)
+            self._context.chat = AsyncChatRenderer(templates)
+        self._app = build_app(self._context, ())
 
     async def post(self, path: str, body: object) -> Answer:
         """One POST of JSON to the application, and its whole JSON reply."""
@@ -81,4 +80,6 @@ class InProcessServer:
 
     def close(self) -> None:
         """Ends the engine."""
+        if self._context.chat is not None:
+            self._context.chat.close()
         self.engine.shutdown()

@@ -114,6 +114,11 @@ class ServerArgs:
     """Stop token ids in one request."""
     max_messages: int = 4096
     """Messages in one chat request."""
+    template_timeout: float = 5.0
+    """Seconds that the chat template may take for one request, and that a request waits for its
+    turn before."""
+    max_waiting_chats: int = 1024
+    """Chat requests that wait for the chat template; more are answered 503."""
     max_request_id_chars: int = 128
     """Length of an `X-Request-Id`; a longer one is refused."""
 
@@ -151,5 +156,6 @@ _POSITIVE = (
     "step_timeout", "request_timeout", "max_connections", "max_body_bytes", "max_header_bytes",
     "max_url_bytes", "header_timeout", "body_timeout", "keep_alive_timeout",
     "slow_reader_timeout", "max_prompts", "max_n", "max_stop_strings", "max_stop_string_chars",
-    "max_stop_token_ids", "max_messages", "max_request_id_chars",
+    "max_stop_token_ids", "max_messages", "max_request_id_chars", "template_timeout",
+    "max_waiting_chats",
 )  # fmt: skip

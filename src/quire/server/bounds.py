@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.chat.async_renderer import NUM_PROCESSES
+from quire.chat.job import MAX_MEMORY_BYTES, MAX_STEPS, MAX_TEXT
 from quire.config import EngineConfig
 from quire.server.args import ServerArgs
 from quire.units import format_bytes
@@ -38,6 +40,13 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         Bound("max_stop_string_chars", str(args.max_stop_string_chars), "a stop string", "400"),
         Bound("max_stop_token_ids", str(args.max_stop_token_ids), "stop token ids", "400"),
         Bound("max_request_id_chars", str(args.max_request_id_chars), "X-Request-Id", "400"),
+        Bound("max_waiting_chats", str(args.max_waiting_chats), "chats not yet a prompt", "503"),
+        Bound("(fixed)", str(NUM_PROCESSES), "chat templates rendered at once", "wait"),
+        Bound("template_timeout", _s(args.template_timeout), "turn for the chat template", "503"),
+        Bound("template_timeout", _s(args.template_timeout), "chat template for a prompt", "400"),
+        Bound("(fixed)", str(MAX_STEPS), "steps of a chat template", "400"),
+        Bound("(fixed)", str(MAX_TEXT), "characters from a chat template", "400"),
+        Bound("(fixed)", format_bytes(MAX_MEMORY_BYTES), "memory of a chat template", "400"),
     ]
     if config is not None:
         bounds += _engine_bounds(config)

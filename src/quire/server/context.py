@@ -18,7 +18,7 @@ from quire.server.http.problems import HttpError, not_found, unavailable
 from quire.version import __version__
 
 if TYPE_CHECKING:
-    from quire.chat.renderer import ChatRenderer
+    from quire.chat.async_renderer import AsyncChatRenderer
     from quire.frontend.async_llm import AsyncLLM
     from quire.tokenizer import Tokenizer
 
@@ -36,7 +36,7 @@ class ServerContext:
     names: tuple[str, ...]
     """Served model names, known before the model is loaded; the first is the model's own."""
     engine: AsyncLLM | None = None
-    chat: ChatRenderer | None = None
+    chat: AsyncChatRenderer | None = None
     """None without a tokenizer."""
     is_draining: bool = False
     is_stopping: bool = False
@@ -90,7 +90,7 @@ class ServerContext:
             raise RequestError("this server runs without a tokenizer (skip_tokenizer_init)")
         return tokenizer
 
-    def chat_renderer(self) -> ChatRenderer:
+    def chat_renderer(self) -> AsyncChatRenderer:
         """The chat templates. Raises RequestError if the server runs without a tokenizer."""
         self.tokenizer()
         if self.chat is None:

@@ -21,7 +21,8 @@ from typing import NoReturn
 
 import uvicorn
 
-from quire.chat.renderer import ChatRenderer
+from quire.chat.async_renderer import AsyncChatRenderer, RenderBounds
+from quire.chat.templates import ChatTemplates
 from quire.config import EngineConfig
 from quire.config.engine_args import EngineArgs
 from quire.core.loop import SWITCH_INTERVAL_S
@@ -157,6 +158,8 @@ class _Server:
             listening.url(self._args, self._bound),
             time.perf_counter() - self._begin,
         )
+        if self._context.chat is not None:
+            self._context.chat.start()
         if await self._until_signal_or_death(engine):
             await asyncio.sleep(_DEATH_NOTICE_S)
             return _Outcome(1, str(engine.dead_error))
@@ -174,10 +177,11 @@ class _Server:
             step_timeout_s=self._args.step_timeout,
             log_requests=self._log_requests,
         )
-        path = self._config.model.tokenizer_path
-        if engine.tokenizer is not None and path is not None:
-            self._context.chat = ChatRenderer.from_directory(
-                path, engine.tokenizer.roles, chat_template=self._config.model.chat_template
+        if engine.tokenizer is not None:
+            seconds, num_waiting = self._args.template_timeout, self._args.max_waiting_chats
+            self._context.chat = AsyncChatRenderer(
+                ChatTemplates.of_model(self._config.model, engine.tokenizer.roles),
+                RenderBounds(max_seconds=seconds, max_waiting=num_waiting, max_wait_s=seconds),
             )
         return engine
 
@@ -215,6 +219,8 @@ class _Server:
 
     async def _stop(self, serving: asyncio.Task[None]) -> None:
         self._context.is_stopping = True
+        if self._context.chat is not None:
+            self._context.chat.close()
         end = time.monotonic() + _FLUSH_S
         while self._context.num_generating and time.monotonic() < end:
             await asyncio.sleep(0.01)  # replies that are complete are being written

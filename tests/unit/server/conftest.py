@@ -52,12 +52,14 @@ def make_harness(tiny_model: Path) -> Iterator[MakeHarness]:
     from fake_core import FakeCore
     from fake_engine import fake_engine
 
-    from quire.chat.renderer import ChatRenderer
+    from quire.chat.async_renderer import AsyncChatRenderer
+    from quire.chat.template_files import read_templates
+    from quire.chat.templates import ChatTemplates
     from quire.server import ServerArgs
     from quire.server.app import build_app
     from quire.server.context import ServerContext
 
-    engines = []
+    engines, renderers = [], []
 
     def make(keys: tuple[str, ...] = (), is_loaded: bool = True, **options: Any) -> Harness:
         scheduler = options.pop("scheduler", {})
@@ -68,10 +70,14 @@ def make_harness(tiny_model: Path) -> Iterator[MakeHarness]:
             engines.append(engine)
             context.engine = engine
             assert engine.tokenizer is not None
-            context.chat = ChatRenderer.from_directory(tiny_model, engine.tokenizer.roles)
+            templates = ChatTemplates(read_templates(tiny_model), engine.tokenizer.roles)
+            context.chat = AsyncChatRenderer(templates)
+            renderers.append(context.chat)
         return Harness(context, build_app(context, keys))
 
     yield make
+    for closable in renderers:
+        closable.close()
     for engine in engines:
         engine.shutdown()
 

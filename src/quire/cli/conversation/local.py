@@ -10,7 +10,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from quire.chat.job import ChatInput
 from quire.chat.renderer import ChatRenderer
+from quire.chat.templates import ChatTemplates
 from quire.cli.conversation.repl import Conversation, TokenCounts
 from quire.config.engine_args import EngineArgs
 from quire.frontend.llm_engine import LLMEngine
@@ -27,11 +29,11 @@ class LocalConversation(Conversation):
     def __init__(self, args: EngineArgs, system_prompt: str | None = None) -> None:
         super().__init__(system_prompt)
         self.engine = LLMEngine.from_engine_args(args)
-        model = self.engine.model_config
-        tokenizer = self.engine.get_tokenizer()
-        self._renderer = ChatRenderer.from_directory(
-            model.tokenizer_path or model.path, tokenizer.roles, chat_template=model.chat_template
-        )
+        special_tokens = self.engine.get_tokenizer().roles
+        templates = ChatTemplates.of_model(self.engine.model_config, special_tokens)
+        self._renderer = ChatRenderer(templates)
+        if templates:
+            self._renderer.start()
         self._numbers = itertools.count()
 
     @property
@@ -43,7 +45,7 @@ class LocalConversation(Conversation):
         """The answer, piece by piece; closing the generator aborts the request."""
         if self.is_chat:
             tokenizer = self.engine.get_tokenizer()
-            text = self._renderer.render(messages)
+            text = self._renderer.render(ChatInput(messages))
             ids = tokenizer.encode(text, add_special_tokens=False)
             yield from self._generate({"prompt_token_ids": ids})
         else:
@@ -72,4 +74,5 @@ class LocalConversation(Conversation):
 
     def close(self) -> None:
         """Frees the model."""
+        self._renderer.close()
         self.engine.shutdown()

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import msgspec
-
-from quire.chat.renderer import check_template_kwargs
+from quire.chat.job import ChatInput
 from quire.errors import RequestError
 from quire.inputs import TokensPrompt
 from quire.server.context import THREAD_ABOVE_CHARS, ServerContext
@@ -105,46 +103,24 @@ async def chat_prompt(
             "give it one with --chat-template",
             parameter="chat_template",
         )
-    size = sum(_num_chars(message) for message in messages)
-    if size > THREAD_ABOVE_CHARS:
-        text = await asyncio.to_thread(_render, context, request, messages)
-    else:
-        text = _render(context, request, messages)
+    text = await context.chat_renderer().render(_chat_input(request, messages))
     token_ids = await encode(context, text, request.add_special_tokens is True)
     salt = request.cache_salt if isinstance(request, ChatRequest) else None
     return PreparedPrompt(token_ids, text, salt)
 
 
-def _render(
-    context: ServerContext, request: ChatRequest | TokenizeRequest, messages: list[ChatMessage]
-) -> str:
-    variables = dict(request.chat_template_kwargs or {})
-    check_template_kwargs(variables)  # before they are arguments of anything
-    if "self" in variables:
-        raise RequestError(
-            "chat_template_kwargs must not hold 'self'", parameter="chat_template_kwargs"
-        )
+def _chat_input(request: ChatRequest | TokenizeRequest, messages: list[ChatMessage]) -> ChatInput:
+    variables = request.chat_template_kwargs or {}
     if request.reasoning_effort is not None:
-        variables["reasoning_effort"] = request.reasoning_effort
-    return context.chat_renderer().render(
-        [_plain(message) for message in messages],
-        tools=[msgspec.to_builtins(tool) for tool in request.tools] if request.tools else None,
+        variables = {**variables, "reasoning_effort": request.reasoning_effort}
+    return ChatInput(
+        messages,
+        tools=request.tools or None,
+        documents=request.documents,
         add_generation_prompt=request.add_generation_prompt is not False,
         continue_final_message=request.continue_final_message is True,
-        documents=request.documents,
-        **variables,
+        chat_template_kwargs=variables,
     )
-
-
-def _plain(message: ChatMessage) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(message)
-    return {name: value for name, value in plain.items() if value is not None}
-
-
-def _num_chars(message: ChatMessage) -> int:
-    if isinstance(message.content, list):
-        return sum(len(part.text or "") for part in message.content)
-    return len(message.content or "")
 
 
 async def encode(

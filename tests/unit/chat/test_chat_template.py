@@ -1,4 +1,4 @@
-"""`ChatRenderer` against transformers' apply_chat_template, and what it refuses."""
+"""Chat templates against transformers' apply_chat_template, and what is refused."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from chat_templates import (
     PARTS_STYLE,
     QWEN3_STYLE,
 )
+from rendered_here import rendered_here
 from trained_tokenizers import byte_level
 from transformers import PreTrainedTokenizerFast
 
-from quire.chat.renderer import ChatRenderer, read_chat_template
+from quire.chat.content_format import detect_content_format
+from quire.chat.template_files import read_chat_template, read_templates
+from quire.chat.templates import ChatTemplates
 from quire.errors import CheckpointError, ConfigError, RequestError
 
 ROLES = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
@@ -75,11 +78,15 @@ def test_renders_as_transformers(
 ) -> None:
     messages = CONVERSATIONS[conversation]
     tools = TOOLS if with_tools else None
-    renderer = ChatRenderer({"default": TEMPLATES[template]}, ROLES)
 
     def ours() -> str:
-        return renderer.render(
-            messages, tools=tools, add_generation_prompt=prompted, enable_thinking=False
+        return rendered_here(
+            TEMPLATES[template],
+            messages,
+            roles=ROLES,
+            tools=tools,
+            add_generation_prompt=prompted,
+            chat_template_kwargs={"enable_thinking": False},
         )
 
     try:
@@ -109,17 +116,19 @@ def test_continues_the_final_message_as_transformers(
             continue_final_message=True,
             tokenize=False,
         )
-        renderer = ChatRenderer({"default": TEMPLATES[template]}, ROLES)
-        rendered = renderer.render(
-            messages, add_generation_prompt=False, continue_final_message=True
+        rendered = rendered_here(
+            TEMPLATES[template],
+            messages,
+            roles=ROLES,
+            add_generation_prompt=False,
+            continue_final_message=True,
         )
         assert rendered == expected
 
 
 def test_the_templates_own_words_reach_the_user() -> None:
-    renderer = ChatRenderer({"default": MISTRAL_STYLE}, ROLES)
     with pytest.raises(RequestError) as caught:
-        renderer.render([ANSWER, HELLO])
+        rendered_here(MISTRAL_STYLE, [ANSWER, HELLO], roles=ROLES)
     assert str(caught.value) == (
         "Conversation roles must alternate user/assistant/user/assistant/..."
     )
@@ -128,33 +137,30 @@ def test_the_templates_own_words_reach_the_user() -> None:
 def test_content_parts_are_joined_or_kept() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}, "c"]
     messages = [{"role": "user", "content": parts}]
-    as_text = ChatRenderer({"default": MISTRAL_STYLE}, ROLES)
-    assert as_text.content_format() == "string"
-    assert as_text.render(messages) == "<|begin|>[INST] a\nb\nc [/INST]"
+    assert detect_content_format(MISTRAL_STYLE) == "string"
+    rendered = rendered_here(MISTRAL_STYLE, messages, roles=ROLES)
+    assert rendered == "<|begin|>[INST] a\nb\nc [/INST]"
     for source in (PARTS_STYLE, MACRO_STYLE):
-        as_parts = ChatRenderer({"default": source}, ROLES)
-        assert as_parts.content_format() == "openai"
-        assert "abc" in as_parts.render(messages).replace("\n", "")
-        assert "abc" in as_parts.render([{"role": "user", "content": "abc"}])
-    forced = ChatRenderer({"default": PARTS_STYLE}, ROLES, "string")
+        assert detect_content_format(source) == "openai"
+        assert "abc" in rendered_here(source, messages).replace("\n", "")
+        assert "abc" in rendered_here(source, [{"role": "user", "content": "abc"}])
     with pytest.raises(RequestError, match=r"UndefinedError|has no attribute"):
-        forced.render(messages)
+        rendered_here(PARTS_STYLE, messages, content_format="string")
 
 
 @pytest.mark.parametrize("template", [LLAMA3_STYLE, QWEN3_STYLE, MISTRAL_STYLE])
 def test_templates_that_print_content_want_text(template: str) -> None:
-    assert ChatRenderer({"default": template}, ROLES).content_format() == "string"
+    assert detect_content_format(template) == "string"
 
 
 def test_arguments_of_tool_calls_may_be_json_text() -> None:
-    renderer = ChatRenderer({"default": QWEN3_STYLE}, ROLES)
     call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": None}}]}
-    assert '"arguments": {}}' in renderer.render([HELLO, call])
+    assert '"arguments": {}}' in rendered_here(QWEN3_STYLE, [HELLO, call])
     call["tool_calls"] = [{"function": {"name": "f", "arguments": '{"x": 1}'}}]
-    assert '"arguments": {"x": 1}}' in renderer.render([HELLO, call])
+    assert '"arguments": {"x": 1}}' in rendered_here(QWEN3_STYLE, [HELLO, call])
     call["tool_calls"] = [{"function": {"name": "f", "arguments": "{x"}}]
     with pytest.raises(RequestError, match="arguments that are no JSON"):
-        renderer.render([HELLO, call])
+        rendered_here(QWEN3_STYLE, [HELLO, call])
 
 
 @pytest.mark.parametrize(
@@ -175,33 +181,37 @@ def test_arguments_of_tool_calls_may_be_json_text() -> None:
     ],
 )
 def test_bad_messages_are_named(messages: list[Any], message: str) -> None:
-    renderer = ChatRenderer({"default": QWEN3_STYLE}, ROLES)
     with pytest.raises(RequestError, match=message) as caught:
-        renderer.render(messages)
+        rendered_here(QWEN3_STYLE, messages)
     assert caught.value.parameter == "messages"
 
 
 def test_messages_are_not_changed() -> None:
     messages = [{"role": "user", "content": [{"type": "text", "text": "a"}]}, dict(ANSWER)]
     before = json.dumps(messages)
-    renderer = ChatRenderer({"default": MISTRAL_STYLE}, ROLES)
-    renderer.render(messages, add_generation_prompt=False, continue_final_message=True)
+    rendered_here(
+        MISTRAL_STYLE,
+        messages,
+        roles=ROLES,
+        add_generation_prompt=False,
+        continue_final_message=True,
+    )
     assert json.dumps(messages) == before
 
 
 def test_conflicting_and_reserved_arguments_are_refused() -> None:
-    renderer = ChatRenderer({"default": QWEN3_STYLE}, ROLES)
     with pytest.raises(RequestError, match="Cannot set both"):
-        renderer.render([HELLO], add_generation_prompt=True, continue_final_message=True)
-    with pytest.raises(RequestError, match="must not hold 'tokenize'"):
-        renderer.render([HELLO], tokenize=True)
+        rendered_here(QWEN3_STYLE, add_generation_prompt=True, continue_final_message=True)
+    for name in ("messages", "tokenize", "self"):
+        with pytest.raises(RequestError, match=f"must not hold '{name}'"):
+            rendered_here(QWEN3_STYLE, chat_template_kwargs={name: True})
 
 
 def test_without_a_template_the_error_says_what_to_do() -> None:
     with pytest.raises(RequestError, match="no chat template: give one"):
-        ChatRenderer({}, ROLES).render([HELLO])
+        rendered_here({})
     with pytest.raises(RequestError, match="name one of: rag, tool_use"):
-        ChatRenderer({"rag": "a", "tool_use": "b"}, ROLES).render([HELLO])
+        rendered_here({"rag": "a", "tool_use": "b"})
 
 
 def test_named_templates(tmp_path: Path) -> None:
@@ -210,25 +220,22 @@ def test_named_templates(tmp_path: Path) -> None:
         {"name": "tool_use", "template": "with tools"},
     ]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": held}))
-    renderer = ChatRenderer.from_directory(tmp_path, ROLES)
-    assert renderer.render([HELLO]) == "plain"
-    assert renderer.render([HELLO], tools=TOOLS) == "with tools"
-    assert renderer.render([HELLO], chat_template="tool_use") == "with tools"
-    assert renderer.render([HELLO], chat_template="{{ messages|length }}") == "1"
+    templates = read_templates(tmp_path)
+    assert rendered_here(templates) == "plain"
+    assert rendered_here(templates, tools=TOOLS) == "with tools"
+    assert rendered_here(templates, chat_template="tool_use") == "with tools"
+    assert rendered_here(templates, chat_template="{{ messages|length }}") == "1"
 
 
 def test_files_of_their_own_count_first(tmp_path: Path) -> None:
     (tmp_path / "chat_template.json").write_text('{"chat_template": "json"}')
-    assert ChatRenderer.from_directory(tmp_path, ROLES).render([HELLO]) == "json"
+    assert read_templates(tmp_path) == {"default": "json"}
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "config"}')
-    assert ChatRenderer.from_directory(tmp_path, ROLES).render([HELLO]) == "config"
+    assert read_templates(tmp_path) == {"default": "config"}
     (tmp_path / "chat_template.jinja").write_text("jinja")
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
-    renderer = ChatRenderer.from_directory(tmp_path, ROLES)
-    assert renderer.templates == {"default": "jinja", "tool_use": "tools"}
-    given = ChatRenderer.from_directory(tmp_path, ROLES, chat_template="{{ 'own' }}")
-    assert given.render([HELLO]) == "own"
+    assert read_templates(tmp_path) == {"default": "jinja", "tool_use": "tools"}
 
 
 def test_the_chat_template_option(tmp_path: Path) -> None:
@@ -237,12 +244,30 @@ def test_the_chat_template_option(tmp_path: Path) -> None:
     assert read_chat_template("{{ messages }}") == "{{ messages }}"
     with pytest.raises(ConfigError, match="neither a file nor a Jinja template"):
         read_chat_template("missing.jinja")
-    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": 5}')
-    with pytest.raises(CheckpointError, match="neither a text nor texts by name"):
-        ChatRenderer.from_directory(tmp_path, ROLES)
+    with pytest.raises(ConfigError, match="longer than"):
+        read_chat_template("{{ x }}" * (1 << 20))
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        (5, "neither a text nor texts by name"),
+        ([{"name": ["a"], "template": "b"}], "neither a text nor texts by name"),
+        ([{"name": "a"}], "neither a text nor texts by name"),
+        ({"a": {"b": "c"}}, "neither a text nor texts by name"),
+        ("x" * (1 << 21), "too long"),
+        ({str(number): "x" for number in range(1000)}, "1000 chat templates; at most"),
+    ],
+)
+def test_templates_of_another_shape_are_refused(tmp_path: Path, held: Any, message: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": held}))
+    with pytest.raises(CheckpointError, match=message):
+        read_templates(tmp_path)
 
 
 def test_variables_reach_the_template() -> None:
-    renderer = ChatRenderer({"default": "{{ bos_token }}{{ x }}{{ documents[0].title }}"}, ROLES)
-    assert renderer.render([HELLO], documents=[{"title": "T"}], x=[1]) == "<|begin|>[1]T"
-    assert renderer.render([HELLO], documents=[{}], bos_token="B") == "B"
+    templates = ChatTemplates({"default": "{{ bos_token }}{{ x }}{{ documents[0].title }}"}, ROLES)
+    options: dict[str, Any] = {"documents": [{"title": "T"}], "chat_template_kwargs": {"x": [1]}}
+    assert rendered_here(templates, **options) == "<|begin|>[1]T"
+    own = {"documents": [{}], "chat_template_kwargs": {"bos_token": "B"}}
+    assert rendered_here(templates, **own) == "B"

@@ -1,0 +1,144 @@
+"""`AsyncChatRenderer`: conversations to prompts beside an event loop, for the server.
+
+The loop only sends a job to a child process and waits for the reply. A rendering that hangs costs
+its own request an error, and the others at most their turn: of the child processes it occupies one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from quire.chat.job import DEFAULT_SECONDS, ChatInput, RenderJob
+from quire.chat.process import RenderProcess
+from quire.chat.templates import ChatTemplates
+from quire.errors import CapacityError, QuireError
+
+NUM_PROCESSES = 2
+"""Renderings at once; the second child is started when the first one is busy for the first time."""
+_CLOSED = "no more chats are rendered: this is shutting down"
+
+
+@dataclass(frozen=True, slots=True)
+class RenderBounds:
+    """What renderings may take together."""
+
+    max_seconds: float = DEFAULT_SECONDS
+    """Of one rendering."""
+    max_waiting: int = 1_000_000
+    """Conversations that wait for their turn."""
+    max_wait_s: float = 3600.0
+    """How long one may wait for its turn."""
+
+
+class AsyncChatRenderer:
+    """Renders conversations in the order in which they come. Owned by one event loop."""
+
+    def __init__(self, templates: ChatTemplates, bounds: RenderBounds | None = None) -> None:
+        self.templates = templates
+        self._bounds = bounds or RenderBounds()
+        self._idle: list[RenderProcess] = []
+        """Empty while somebody waits."""
+        self._busy: set[RenderProcess] = set()
+        self._waiting: deque[asyncio.Future[RenderProcess]] = deque()
+        self._tasks: set[asyncio.Task[str]] = set()
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Starts a child, so that it is up when the first conversation comes."""
+        if self.templates and not self._idle and not self._busy and not self._is_closed:
+            self._idle.append(RenderProcess())
+
+    async def render(self, chat: ChatInput) -> str:
+        """The prompt. Encode it without special tokens: the template has written them.
+
+        `chat` holds what came as JSON. Raises RequestError, with the template's own words where it
+        refuses the conversation; CapacityError if too many wait, or this one has for too long;
+        QuireError if there is no child process or if it dies. Goes on if the caller is cancelled.
+        """
+        job = self.templates.job(chat, self._bounds.max_seconds)
+        return await asyncio.shield(self._keep(self._render(job)))
+
+    def close(self) -> None:
+        """Ends the child processes; what they render fails. Idempotent."""
+        self._is_closed = True
+        for turn in self._waiting:
+            self._fail(turn, CapacityError(_CLOSED))
+        for process in self._busy:
+            process.kill()
+        while self._idle:
+            self._idle.pop().close()
+
+    def _keep(self, coroutine: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: asyncio.Task[str]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # of a caller that has left
+
+    async def _render(self, job: RenderJob) -> str:
+        process = await self._take()
+        try:
+            return await process.render_async(job)
+        except QuireError:
+            if self._is_closed:
+                raise CapacityError(_CLOSED) from None
+            raise
+        finally:
+            self._give_back(process)
+
+    async def _take(self) -> RenderProcess:
+        """A process of one's own, as soon as it is one's turn."""
+        if self._is_closed:
+            raise CapacityError(_CLOSED)
+        if len(self._busy) < NUM_PROCESSES:
+            process = self._idle.pop() if self._idle else RenderProcess()
+            self._busy.add(process)
+            return process
+        if len(self._waiting) >= self._bounds.max_waiting:
+            raise CapacityError(f"{len(self._waiting)} chats wait for the chat template already")
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[RenderProcess] = loop.create_future()
+        self._waiting.append(turn)
+        late = CapacityError(
+            f"this chat has waited {self._bounds.max_wait_s:g} s for the chat template"
+        )
+        timer = loop.call_later(self._bounds.max_wait_s, self._fail, turn, late)
+        try:
+            return await turn
+        finally:
+            timer.cancel()
+            with suppress(ValueError):  # it is there no more, unless its time was up
+                self._waiting.remove(turn)
+
+    def _give_back(self, process: RenderProcess) -> None:
+        """Hands the process, or another in place of a dead one, to whoever waits longest."""
+        self._busy.discard(process)
+        if self._is_closed:
+            process.close()
+            return
+        turn = next((turn for turn in self._waiting if not turn.done()), None)
+        try:
+            process = process if process.is_open else RenderProcess()
+        except QuireError as error:
+            if turn is not None:
+                self._fail(turn, error)
+            return
+        if turn is None:
+            self._idle.append(process)
+        else:
+            self._busy.add(process)
+            turn.set_result(process)
+
+    @staticmethod
+    def _fail(turn: asyncio.Future[RenderProcess], error: QuireError) -> None:
+        if not turn.done():
+            turn.set_exception(error)

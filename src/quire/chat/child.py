@@ -1,0 +1,113 @@
+"""The process in which chat templates run: reads jobs from its standard input, one at a time.
+
+Started by `process.RenderProcess` only. Whatever a template manages to do ends here: this process
+has no file, socket or environment variable of its parent, little memory, and a processor time
+after which the kernel ends it. It ends when its parent closes the socket, which the kernel does
+for a parent that dies. It imports Jinja and no part of the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from contextlib import suppress
+
+from quire.chat.job import MAX_MEMORY_BYTES, ChatInput, RenderJob
+from quire.chat.rendering import render
+from quire.errors import RequestError
+from quire.units import MiB
+
+LENGTH_BYTES = 4
+TEXT, REFUSAL = b"T", b"R"
+"""The first byte of a reply; a small letter instead says that this process ends after it."""
+_LARGE_BYTES = 64 * MiB
+"""A process that stays larger is replaced, so that the system gets its memory back."""
+_GRACE_S = 1
+
+
+def main() -> None:
+    """Answers until the parent closes the socket, or until the process has grown too much.
+
+    A job is its length and JSON; a reply is a kind, a length, and a text or what was refused.
+    """
+    _limit_resources()
+    memory = _open_memory()
+    jobs, replies = sys.stdin.buffer, sys.stdout.buffer
+    while head := jobs.read(LENGTH_BYTES):
+        data = jobs.read(int.from_bytes(head, "big"))
+        kind, payload = _answer(data)
+        size = len(payload)
+        is_last = _resident_bytes(memory) - size > _LARGE_BYTES
+        replies.write((kind.lower() if is_last else kind) + size.to_bytes(LENGTH_BYTES, "big"))
+        replies.write(payload)
+        replies.flush()
+        if is_last:
+            return
+
+
+def _answer(data: bytes) -> tuple[bytes, bytes]:
+    """The kind of a reply, and what it holds."""
+    try:
+        return TEXT, _rendered(data)
+    except RequestError as error:
+        refusal = {"message": str(error), "parameter": error.parameter}
+        return REFUSAL, json.dumps(refusal).encode()
+
+
+def _rendered(data: bytes) -> bytes:
+    try:
+        fields = json.loads(data)
+        job = RenderJob(chat=ChatInput(**fields.pop("chat")), **fields)
+        _limit_processor_time(job.max_seconds)
+        return render(job).encode()
+    except MemoryError:
+        raise RequestError("the chat needs too much memory", parameter="messages") from None
+    except RecursionError:
+        raise RequestError("the chat is nested too deeply", parameter="messages") from None
+    except UnicodeEncodeError:
+        raise RequestError(
+            "the chat template gives text that is not valid Unicode", parameter="messages"
+        ) from None
+
+
+def _limit_resources() -> None:
+    for name, most in (
+        ("RLIMIT_AS", 2 * MAX_MEMORY_BYTES), ("RLIMIT_DATA", MAX_MEMORY_BYTES),
+        ("RLIMIT_CORE", 0), ("RLIMIT_FSIZE", 0), ("RLIMIT_NPROC", 0),
+    ):  # fmt: skip
+        kind = getattr(resource, name, None)
+        if kind is not None:
+            _set_limit(kind, most)
+
+
+def _limit_processor_time(seconds: float) -> None:
+    most = int(time.process_time() + seconds) + 1 + _GRACE_S
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    if hard == resource.RLIM_INFINITY or most < hard:
+        resource.setrlimit(resource.RLIMIT_CPU, (most, hard))
+
+
+def _set_limit(kind: int, most: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(kind, (most, most))
+
+
+def _open_memory() -> int | None:
+    """The file that tells how much memory this process has, where there is one.
+
+    The peak that `getrusage` tells is no use: it begins with that of the parent.
+    """
+    with suppress(OSError):
+        return os.open("/proc/self/statm", os.O_RDONLY)
+    return None
+
+
+def _resident_bytes(memory: int | None) -> int:
+    if memory is None:
+        return 0
+    return int(os.pread(memory, 100, 0).split()[1]) * resource.getpagesize()

@@ -1,0 +1,89 @@
+"""What one rendering may use up: steps, characters and seconds.
+
+A `Budget` is opened around a rendering; `sandbox` draws on it in every round of a loop, every
+call, every filter and every printed value. How large a single value may become is in `sizes`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+
+from quire.chat.job import MAX_STEPS, MAX_TEXT
+
+_MAX_PRINTED = 4 * MAX_TEXT
+"""Characters printed in one rendering; text that macros return is printed again."""
+
+
+class TemplateLimitError(jinja2.TemplateError):
+    """A template went beyond a bound of this package."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What a rendering may still use up."""
+
+    steps: int
+    text: int
+    deadline: float
+    max_seconds: float
+
+
+_budget: ContextVar[Budget] = ContextVar("quire_template_budget")
+
+
+@contextmanager
+def new_budget(max_seconds: float) -> Iterator[None]:
+    """Bounds what this thread or task compiles and renders inside."""
+    deadline = time.monotonic() + max_seconds
+    token = _budget.set(Budget(MAX_STEPS, _MAX_PRINTED, deadline, max_seconds))
+    try:
+        yield
+    finally:
+        _budget.reset(token)
+
+
+def take_step() -> None:
+    """Called before every operation that takes time. Raises TemplateLimitError."""
+    budget = _budget.get()
+    budget.steps -= 1
+    if budget.steps < 0:
+        raise TemplateLimitError(f"it takes more than {MAX_STEPS} steps")
+    if time.monotonic() > budget.deadline:
+        raise TemplateLimitError(f"it takes more than {budget.max_seconds:g} s")
+
+
+def spend_text(num_chars: int) -> None:
+    """Called before text is printed. Raises TemplateLimitError."""
+    budget = _budget.get()
+    budget.text -= num_chars
+    if budget.text < 0:
+        raise TemplateLimitError(f"it prints more than {_MAX_PRINTED} characters")
+
+
+def counted(items: Iterable[Any]) -> Iterator[Any]:
+    """The same items; each is a step."""
+    for item in items:
+        take_step()
+        yield item
+
+
+class CountedLoop:
+    """What a `for` loop of a template runs over: each round is a step."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Any) -> None:
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Any]:
+        return counted(self._items)

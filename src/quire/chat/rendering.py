@@ -1,0 +1,90 @@
+"""`render`: a conversation to the prompt text that its model was trained on.
+
+A function of its `RenderJob` alone, called by the child process. Knows no tokens and no files.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jinja2
+
+from quire.chat.content_format import detect_content_format
+from quire.chat.job import RenderJob
+from quire.chat.limits import TemplateLimitError, new_budget
+from quire.chat.messages import plain, template_messages
+from quire.chat.sandbox import render_template
+from quire.errors import RequestError
+
+_CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Marks the end of the message to be continued; cut off after rendering."""
+_MAX_MESSAGE_CHARS = 2000
+
+
+def render(job: RenderJob) -> str:
+    """The prompt. Encode it without special tokens: the template has written them.
+
+    Raises RequestError, with the template's own words where it refuses the conversation.
+    """
+    try:
+        with new_budget(job.max_seconds):
+            return _rendered(job)
+    except RequestError:
+        raise
+    except TemplateLimitError as error:
+        message = f"the chat template {job.template_name!r} was stopped: {error.message}"
+    except jinja2.TemplateSyntaxError as error:
+        message = f"the chat template is not valid: {error.message} (line {error.lineno})"
+    except jinja2.TemplateError as error:
+        message = str(error.message or type(error).__name__)
+    except MemoryError:
+        message = f"the chat template {job.template_name!r} was stopped: it needs too much memory"
+    except Exception as error:  # a template can raise anything that an expression can
+        message = f"the chat template fails with {type(error).__name__}: {error}"
+    raise _error(message[:_MAX_MESSAGE_CHARS])
+
+
+def _rendered(job: RenderJob) -> str:
+    chat = job.chat
+    content_format = chat.content_format or detect_content_format(job.template)
+    messages = template_messages(chat.messages, content_format)
+    final_text = _mark_end(messages) if chat.continue_final_message else None
+    variables = {
+        **job.special_tokens,
+        **(plain(chat.chat_template_kwargs, "chat_template_kwargs") or {}),
+        "messages": messages,
+        "tools": plain(chat.tools, "tools"),
+        "documents": plain(chat.documents, "documents"),
+        "add_generation_prompt": chat.add_generation_prompt,
+    }
+    rendered = render_template(job.template, variables)
+    return rendered if final_text is None else _cut_at_mark(rendered, final_text)
+
+
+def _error(message: str) -> RequestError:
+    return RequestError(message, parameter="messages")
+
+
+def _mark_end(chat: list[dict[str, Any]]) -> str:
+    """Appends the mark to the last message's text, which is returned without it."""
+    content = chat[-1].get("content")
+    if isinstance(content, list) and content:
+        text = str(content[-1]["text"])
+        content[-1]["text"] = text + _CONTINUED
+        return text
+    if not isinstance(content, str):
+        raise _error("continue_final_message is set, but the final message has no content")
+    chat[-1]["content"] = content + _CONTINUED
+    return content
+
+
+def _cut_at_mark(rendered: str, final_text: str) -> str:
+    begin = rendered.rfind(_CONTINUED.strip())
+    if begin < 0 or final_text.strip() not in rendered:
+        raise _error(
+            "continue_final_message is set, but the final message does not appear in the "
+            "rendered chat: the template leaves out some of it"
+        )
+    if rendered.startswith(_CONTINUED, begin):
+        return rendered[:begin]
+    return rendered[:begin].rstrip()

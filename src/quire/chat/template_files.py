@@ -1,0 +1,78 @@
+"""Reads the chat templates of a checkpoint, or the one that a user chose instead. Runs nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from quire.config.model_files import read_json_object, read_optional_json_object, read_text
+from quire.errors import CheckpointError, ConfigError
+from quire.units import MiB, format_bytes
+
+MAX_TEMPLATE_BYTES = 1 * MiB
+_MAX_TEMPLATES = 64
+"""Of one model. Known ones have up to four."""
+
+
+def read_chat_template(given: str) -> str:
+    """The `chat_template` option: the path of a file, or the template itself.
+
+    Raises ConfigError for what is neither, and CheckpointError for a file that cannot be used.
+    """
+    if any(mark in given for mark in "{}\n"):
+        if len(given) > MAX_TEMPLATE_BYTES:
+            raise ConfigError(f"chat_template is longer than {format_bytes(MAX_TEMPLATE_BYTES)}")
+        return given
+    path = Path(given).expanduser()
+    if not path.is_file():
+        raise ConfigError(
+            f"chat_template={given!r} is neither a file nor a Jinja template, which has "
+            "{{ }} or {% %} in it"
+        )
+    return read_text(path, max_bytes=MAX_TEMPLATE_BYTES)
+
+
+def read_templates(directory: Path) -> dict[str, str]:
+    """A checkpoint's templates by name; empty if it has none.
+
+    Files of their own count before tokenizer_config.json, and that before chat_template.json.
+    Raises CheckpointError.
+    """
+    paths = {path.stem: path for path in (directory / "additional_chat_templates").glob("*.jinja")}
+    main = directory / "chat_template.jinja"
+    if main.is_file():
+        paths = {"default": main, **paths}
+    _check_number(len(paths), directory)
+    if paths:
+        return {name: read_text(path, max_bytes=MAX_TEMPLATE_BYTES) for name, path in paths.items()}
+    config = directory / "tokenizer_config.json"
+    held = read_optional_json_object(config).get("chat_template")
+    if held is None and (directory / "chat_template.json").is_file():
+        config = directory / "chat_template.json"
+        held = read_json_object(config).get("chat_template")
+    return _named(held, config)
+
+
+def _named(held: Any, path: Path) -> dict[str, str]:
+    if held is None:
+        return {}
+    if isinstance(held, str):
+        pairs: list[tuple[Any, Any]] = [("default", held)]
+    elif isinstance(held, list) and all(isinstance(entry, dict) for entry in held):
+        pairs = [(entry.get("name"), entry.get("template")) for entry in held]
+    elif isinstance(held, dict):
+        pairs = list(held.items())
+    else:
+        pairs = [(None, None)]
+    _check_number(len(pairs), path)
+    for name, source in pairs:
+        if not isinstance(name, str) or not isinstance(source, str):
+            raise CheckpointError(f"{path}: chat_template is neither a text nor texts by name")
+        if len(source) > MAX_TEMPLATE_BYTES:
+            raise CheckpointError(f"{path}: chat_template {name!r:.50} is too long")
+    return dict(pairs)
+
+
+def _check_number(count: int, path: Path) -> None:
+    if count > _MAX_TEMPLATES:
+        raise CheckpointError(f"{path}: {count} chat templates; at most {_MAX_TEMPLATES} are read")
