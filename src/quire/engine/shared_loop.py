@@ -41,12 +41,13 @@ class _Caller:
     """One thread that waits for some tickets."""
 
     def __init__(self) -> None:
-        self.thread_id = threading.get_ident()
         self.num_open = 0
         """Tickets without an output; changed in an engine's turn only."""
         self.arrived: deque[RequestOutput] = deque()
         """Not yet told to `on_output`."""
         self.error: QuireError | None = None
+        self.is_waiting = False
+        """For news, having found that another caller drives. Guarded by the loop's lock."""
         self.news = threading.Event()
 
     def take(self, output: RequestOutput) -> None:
@@ -63,7 +64,7 @@ class SharedLoop:
     """Lets each thread wait for its own requests, whichever thread steps the engine.
 
     One of those who wait drives: it steps the engine for all of them, so that their requests run
-    in the same steps. When it has what it waited for, the next one drives.
+    in the same steps. Whenever it has something to tell its caller, the next one drives.
     """
 
     def __init__(self, engine: LLMEngine) -> None:
@@ -83,13 +84,12 @@ class SharedLoop:
         caller = _Caller()
         try:
             self._join(caller, tickets)
-            while caller.num_open:
-                if self._may_drive(caller):
-                    self._drive(caller, on_output)
-                else:
-                    caller.news.wait()
-                    caller.news.clear()
-                _tell(caller, on_output)
+            while True:
+                while caller.arrived:
+                    on_output(caller.arrived.popleft())
+                if not caller.num_open:
+                    break
+                self._await_news(caller)
         finally:
             with deferred_interrupt():
                 self._leave(caller)
@@ -108,29 +108,44 @@ class SharedLoop:
             self._callers.append(caller)
 
     def _leave(self, caller: _Caller) -> None:
-        """Forgets the caller; if nobody drives now, somebody else is woken up to."""
         with self._lock:
+            caller.is_waiting = False
             if caller in self._callers:
                 self._callers.remove(caller)
-            if self._driver is caller:
-                self._driver = None
-            if self._driver is None and self._callers:
-                self._callers[0].news.set()
+        self._stop_driving(caller)
+
+    def _await_news(self, caller: _Caller) -> None:
+        """Returns when something has arrived, or might have. Raises what a step failed with."""
+        if not self._may_drive(caller):
+            caller.news.wait()
+            caller.news.clear()
+            if caller.error is not None:
+                raise caller.error
+            return
+        try:
+            with deferred_interrupt() as raise_if_interrupted:
+                while not caller.arrived:
+                    self._step()
+                    raise_if_interrupted()
+        finally:
+            self._stop_driving(caller)
 
     def _may_drive(self, caller: _Caller) -> bool:
-        """Whether this thread drives now: nobody did, or it does already and `on_output` called."""
         with self._lock:
             if self._driver is None:
                 self._driver = caller
-            return self._driver.thread_id == caller.thread_id
+            caller.is_waiting = self._driver is not caller
+            return not caller.is_waiting
 
-    def _drive(self, caller: _Caller, on_output: OnOutput) -> None:
-        """Steps until the caller has all it waits for."""
-        with deferred_interrupt() as raise_if_interrupted:
-            while caller.num_open:
-                self._step()
-                _tell(caller, on_output)
-                raise_if_interrupted()
+    def _stop_driving(self, caller: _Caller) -> None:
+        """If nobody drives now, one of those who wait is woken up to."""
+        with self._lock:
+            if self._driver is caller:
+                self._driver = None
+            waiting = next((one for one in self._callers if one.is_waiting), None)
+            if self._driver is None and waiting is not None:
+                waiting.is_waiting = False
+                waiting.news.set()
 
     def _step(self) -> None:
         """A failure ends everybody's requests: each caller is told, this one by the exception."""
@@ -148,10 +163,3 @@ class SharedLoop:
             for caller in self._callers:
                 caller.fail(EngineGenerateError(f"a step for several callers failed: {cause}"))
         self._engine.abort_all()
-
-
-def _tell(caller: _Caller, on_output: OnOutput) -> None:
-    if caller.error is not None:
-        raise caller.error
-    while caller.arrived:
-        on_output(caller.arrived.popleft())

@@ -390,6 +390,23 @@ def test_ctrl_c_loses_no_output_of_an_engine_stepped_by_hand(
     assert is_clean(llm)
 
 
+def test_a_progress_bar_that_blocks_holds_up_no_other_call(llm: LLM) -> None:
+    blocked, may_go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        assert may_go_on.wait(WAIT_S)
+
+    params = [greedy(1), greedy(60)]
+    first = in_thread(lambda: llm.generate(["a", "b"], params, use_tqdm=Bar(block)))
+    assert blocked.wait(WAIT_S)
+    others = [in_thread(lambda: llm.generate("c", greedy(30), use_tqdm=False)) for _ in range(3)]
+    for one in others:
+        assert len(one.result(WAIT_S)) == 1
+    may_go_on.set()
+    assert len(first.result(WAIT_S)) == 2
+
+
 def test_a_call_inside_a_progress_bar(llm: LLM) -> None:
     inner: list[Any] = []
 
