@@ -21,6 +21,7 @@ from quire.engine.interrupts import deferred_interrupt
 from quire.engine.llm_engine import LLMEngine, refuse_unsupported
 from quire.engine.progress_bar import Progress, ProgressBar
 from quire.engine.shared_loop import SharedLoop, Ticket
+from quire.engine.turn_lock import TurnLock
 from quire.errors import RequestError
 from quire.inputs import PromptType
 from quire.outputs import RequestOutput
@@ -58,7 +59,7 @@ class LLM:
         self.llm_engine = LLMEngine.from_engine_args(engine_args)
         self._loop = SharedLoop(self.llm_engine)
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = TurnLock()
         self._enqueued: dict[int, list[Ticket]] = {}
         """What nobody waits for yet, by the thread that enqueued it. Guarded by the lock."""
 

@@ -5,12 +5,14 @@ Used by `LLM`. Knows requests only as tickets; what is asked for is the caller's
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from quire.engine.interrupts import deferred_interrupt
 from quire.engine.llm_engine import LLMEngine
+from quire.engine.turn_lock import TurnLock
 from quire.errors import EngineDeadError, EngineGenerateError, QuireError
 from quire.outputs import RequestOutput
 
@@ -69,7 +71,8 @@ class SharedLoop:
 
     def __init__(self, engine: LLMEngine) -> None:
         self._engine = engine
-        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._lock = TurnLock()
         """Guards the two below; held for moments only."""
         self._callers: list[_Caller] = []
         self._driver: _Caller | None = None
@@ -97,6 +100,9 @@ class SharedLoop:
 
     def _join(self, caller: _Caller, tickets: Sequence[Ticket]) -> None:
         """From now on the tickets' outputs go to the caller."""
+        with self._lock:
+            if self._pid != os.getpid():  # a forked child: the parent's threads are not here
+                self._pid, self._callers, self._driver = os.getpid(), [], None
         with self._engine.turn():
             for ticket in tickets:
                 ticket.caller = caller

@@ -1,6 +1,6 @@
 """`TurnLock`: what makes an engine, which is one thread's at a time, safe to share by threads.
 
-Used by `LLMEngine` around each call. Knows nothing of engines.
+Used by `LLMEngine` around each call, and by `LLM`. Knows nothing of engines.
 """
 
 from __future__ import annotations

@@ -433,6 +433,36 @@ def test_a_forked_child_may_use_the_engine(model_dir: Path, backend: str) -> Non
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python's own, about fork and threads
+def test_a_child_forked_between_two_steps_of_another_thread(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent's calls are not the child's; in the middle of a step it says so at once."""
+    slowly = Slowly(llm, monkeypatch)
+    other = in_thread(lambda: llm.generate("b", greedy(30), use_tqdm=False))
+    assert slowly.steps_begun.acquire(timeout=WAIT_S)
+    codes = []
+    for is_in_step in (True, False):
+        if not is_in_step:
+            llm._loop._engine._lock.__enter__()
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                slowly.let_go()
+                code = 10 + len(llm.generate("a", greedy(3), use_tqdm=False))
+            except EngineDeadError:
+                code = 20
+            finally:
+                os._exit(code)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        slowly.may_step.release()
+    llm._loop._engine._lock.__exit__(None, None, None)
+    slowly.let_go()
+    assert codes == [20, 11]
+    assert [len(found) for found in tokens(other.result(WAIT_S))] == [30]
+
+
 def test_engines_made_by_several_threads_at_once(model_dir: Path) -> None:
     def work(_: int) -> list[list[int]]:
         with make(model_dir) as own:
