@@ -71,6 +71,7 @@ def dispatch(prog: str, about: str, commands: Sequence[Command], words: Sequence
 def _run(prog: str, command: Command, words: Sequence[str]) -> int:
     from quire.cli.parser import Parser
     from quire.errors import QuireError
+    from quire.log import flush
 
     module = import_module(command.module)
     if hasattr(module, "COMMANDS"):
@@ -82,6 +83,7 @@ def _run(prog: str, command: Command, words: Sequence[str]) -> int:
         code: int = module.execute(args)
         return code
     except QuireError as error:
+        flush()
         print(f"{prog} {command.name}: {error}", file=sys.stderr)
         return 1
 
