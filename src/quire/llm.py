@@ -5,13 +5,14 @@
     for output in llm.generate(["Hello, my name is"], SamplingParams(temperature=0.8)):
         print(output.outputs[0].text)
 
-Drives an `LLMEngine` on the caller's thread. Names and behaviour are vLLM's.
+Drives an `LLMEngine` on its callers' threads. Names and behaviour are vLLM's.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +22,9 @@ from quire.core.interrupts import deferred_interrupt
 from quire.errors import RequestError
 from quire.frontend.arguments import refuse_arguments
 from quire.frontend.llm_engine import LLMEngine
+from quire.frontend.offline.progress_bar import Progress, ProgressBar
+from quire.frontend.offline.shared_loop import SharedLoop, Ticket
+from quire.frontend.offline.turn_lock import TurnLock
 from quire.inputs import PromptType
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
@@ -29,12 +33,13 @@ from quire.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from quire.chat.renderer import ChatRenderer
 
-Progress = bool | Callable[..., Any]
-"""Whether to show a progress bar, or what makes one (tqdm's signature)."""
-
 
 class LLM:
-    """One model in this process. Owned by one thread; `close` (or `with`) frees the memory."""
+    """One model in this process; `close` (or `with`) frees the memory.
+
+    Threads may share it: requests of calls at the same time run in the same steps, and each call
+    returns its own. Calls after `close` raise EngineDeadError, and so do those under way then.
+    """
 
     def __init__(self, model: str | None = None, **engine_args: Any) -> None:
         """Loads a model: a directory, a hub id, or None for the bundled demo model.
@@ -53,9 +58,11 @@ class LLM:
 
     def _start(self, engine_args: EngineArgs) -> None:
         self.llm_engine = LLMEngine.from_engine_args(engine_args)
+        self._loop = SharedLoop(self.llm_engine)
         self._numbers = itertools.count()
-        self._unclaimed: list[RequestOutput] = []
-        """Finished while other requests were waited for."""
+        self._lock = TurnLock()
+        self._enqueued: dict[int, list[Ticket]] = {}
+        """What nobody waits for yet, by the thread that enqueued it. Guarded by the lock."""
         self._renderer: ChatRenderer | None = None
 
     def generate(
@@ -75,10 +82,8 @@ class LLM:
         is invalid, RequestError is raised and none is run.
         """
         refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
-        ids = self.enqueue(
-            prompts, sampling_params, priority=priority, tokenization_kwargs=tokenization_kwargs
-        )
-        return self._run(ids, use_tqdm)
+        tickets = self._add(prompts, sampling_params, priority, tokenization_kwargs)
+        return self._collect(tickets, use_tqdm)
 
     def chat(
         self,
@@ -135,32 +140,20 @@ class LLM:
         tokenization_kwargs: dict[str, Any] | None = None,
     ) -> list[str]:
         """Queues requests for `wait_for_completion`, all or none; returns their ids."""
-        every = _as_prompts(prompts)
-        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        params_of = _one_each("params", params, SamplingParams, len(every))
-        priority_of = _one_each("priority", priority or 0, int, len(every))
-        ids: list[str] = []
-        try:
-            for prompt, own_params, own_priority in zip(every, params_of, priority_of, strict=True):
-                final = own_params.clone()
-                final.output_kind = RequestOutputKind.FINAL_ONLY
-                request_id = str(next(self._numbers))
-                self.llm_engine.add_request(
-                    request_id,
-                    prompt,
-                    final,
-                    priority=own_priority,
-                    tokenization_kwargs=tokenization_kwargs,
-                )
-                ids.append(request_id)
-        except BaseException:
-            self.llm_engine.abort_request(ids)
-            raise
-        return ids
+        tickets = self._add(prompts, sampling_params, priority, tokenization_kwargs)
+        with self._lock:
+            self._enqueued.setdefault(threading.get_ident(), []).extend(tickets)
+        return [ticket.request_id for ticket in tickets]
 
     def wait_for_completion(self, *, use_tqdm: Progress = True) -> list[RequestOutput]:
-        """Runs everything that is queued; outputs in the order of queueing."""
-        return self._run(None, use_tqdm)
+        """Runs everything that this thread has queued, or if that is nothing, what any thread
+        has; outputs in the order of queueing."""
+        with self._lock:
+            own = self._enqueued.pop(threading.get_ident(), None)
+            if own is None:
+                own = [ticket for tickets in self._enqueued.values() for ticket in tickets]
+                self._enqueued.clear()
+        return self._collect(sorted(own, key=lambda ticket: int(ticket.request_id)), use_tqdm)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -201,73 +194,50 @@ class LLM:
             self._renderer = ChatRenderer(ChatTemplates.of_model(model, special_tokens))
         return self._renderer
 
-    def _run(self, ids: Iterable[str] | None, use_tqdm: Progress) -> list[RequestOutput]:
-        """Steps until everything is finished; whatever interrupts it aborts what is left."""
-        engine = self.llm_engine
-        outputs: list[RequestOutput] = []
-        bar = _ProgressBar(use_tqdm, engine.get_num_unfinished_requests())
+    def _add(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        priority: int | Sequence[int] | None,
+        tokenization_kwargs: dict[str, Any] | None,
+    ) -> list[Ticket]:
+        """Queues all requests, or none if one is invalid or Ctrl+C comes in between."""
+        every = _as_prompts(prompts)
+        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        params_of = _one_each("params", params, SamplingParams, len(every))
+        priority_of = _one_each("priority", priority or 0, int, len(every))
+        tickets: list[Ticket] = []
         try:
             with deferred_interrupt() as raise_if_interrupted:
-                while engine.has_unfinished_requests():
-                    for output in engine.step():
-                        outputs.append(output)
-                        bar.add(output)
+                for prompt, its_params, its_priority in zip(
+                    every, params_of, priority_of, strict=True
+                ):
+                    ticket = Ticket(str(next(self._numbers)), its_params.n)
+                    final = its_params.clone()
+                    final.output_kind = RequestOutputKind.FINAL_ONLY
+                    self.llm_engine.add_request(
+                        ticket.request_id,
+                        prompt,
+                        final,
+                        priority=its_priority,
+                        tokenization_kwargs=tokenization_kwargs,
+                        sink=ticket.put,
+                    )
+                    tickets.append(ticket)
                     raise_if_interrupted()
         except BaseException:
-            engine.abort_all()
+            self.llm_engine.abort_request([ticket.request_id for ticket in tickets])
             raise
-        finally:
-            bar.close()
-        outputs += self._unclaimed
-        wanted = {output.request_id for output in outputs} if ids is None else set(ids)
-        self._unclaimed = [output for output in outputs if output.request_id not in wanted]
-        mine = [output for output in outputs if output.request_id in wanted]
-        return sorted(mine, key=lambda output: int(output.request_id))
+        return tickets
 
-
-class _ProgressBar:
-    """vLLM's bar: prompts done, and estimated tokens per second in and out."""
-
-    def __init__(self, use_tqdm: Progress, total: int) -> None:
-        self._bar: Any = None
-        self._num_in = self._num_out = 0
-        if use_tqdm:
-            make = use_tqdm if callable(use_tqdm) else _tqdm()
-            self._bar = make(
-                total=total,
-                desc="Processed prompts",
-                dynamic_ncols=True,
-                postfix=_speeds(0.0, 0.0),
-            )
-
-    def add(self, output: RequestOutput) -> None:
-        """Counts a finished request."""
-        if self._bar is None:
-            return
-        num_outputs = len(output.outputs)
-        self._num_in += len(output.prompt_token_ids or ()) * num_outputs
-        self._num_out += sum(len(one.token_ids) for one in output.outputs)
-        elapsed = self._bar.format_dict["elapsed"] or 1e-9
-        self._bar.postfix = _speeds(self._num_in / elapsed, self._num_out / elapsed)
-        self._bar.update(num_outputs)
-        if self._bar.n == self._bar.total:
-            self._bar.refresh()
-
-    def close(self) -> None:
-        """Leaves the last state on the screen."""
-        if self._bar is not None:
-            self._bar.close()
-
-
-def _tqdm() -> Callable[..., Any]:
-    """Imported when it is needed: it takes as long to import as all of the engine."""
-    from tqdm import tqdm  # type: ignore[import-untyped]
-
-    return cast("Callable[..., Any]", tqdm)
-
-
-def _speeds(num_in: float, num_out: float) -> str:
-    return f"est. speed input: {num_in:.2f} toks/s, output: {num_out:.2f} toks/s"
+    def _collect(self, tickets: list[Ticket], use_tqdm: Progress) -> list[RequestOutput]:
+        """Waits for the outputs; whatever interrupts it aborts what is left of these requests."""
+        try:
+            with ProgressBar(use_tqdm, sum(ticket.num_outputs for ticket in tickets)) as bar:
+                return self._loop.collect(tickets, bar.add)
+        except BaseException:
+            self.llm_engine.abort_request([ticket.request_id for ticket in tickets])
+            raise
 
 
 def _as_prompts(prompts: Any) -> list[PromptType]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -40,16 +41,39 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point. Returns the exit code; usage errors leave through SystemExit(2)."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_standard_streams()
     try:
         code = dispatch("quire", _ABOUT, COMMANDS, words)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:
-        # The reader of our pipe left; say nothing, and keep the interpreter from trying again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our pipe left: there is nobody to tell
+        _give_up_stdout()
         return 0
+    except OSError as error:  # a full disk, say
+        _give_up_stdout()
+        print(f"quire: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _open_standard_streams() -> None:
+    """Opens what was closed when this process started, as /dev/null.
+
+    Otherwise a file or a socket would get its number, and what is printed.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(fd)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def _give_up_stdout() -> None:
+    """Keeps the interpreter from writing to standard output again when it ends."""
+    with suppress(OSError, ValueError):  # something without a descriptor that a host put there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def dispatch(prog: str, about: str, commands: Sequence[Command], words: Sequence[str]) -> int:
@@ -71,6 +95,7 @@ def dispatch(prog: str, about: str, commands: Sequence[Command], words: Sequence
 def _run(prog: str, command: Command, words: Sequence[str]) -> int:
     from quire.cli.parser import Parser
     from quire.errors import QuireError
+    from quire.log import flush
 
     module = import_module(f"quire.cli.commands.{command.module}")
     if hasattr(module, "COMMANDS"):
@@ -82,6 +107,7 @@ def _run(prog: str, command: Command, words: Sequence[str]) -> int:
         code: int = module.execute(args)
         return code
     except QuireError as error:
+        flush()
         print(f"{prog} {command.name}: {error}", file=sys.stderr)
         return 1
 

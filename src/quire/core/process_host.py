@@ -54,8 +54,7 @@ class ProcessHome(EngineCoreClient):
     """Owns the process, both sockets and the thread that starts the process and listens to it.
 
     The process dies with that thread (the kernel sees to it), and so with this process. The
-    commands socket belongs to whoever calls, which is one thread at a time; the events socket to
-    the listening thread.
+    commands socket belongs to whoever holds its lock; the events socket to the listening thread.
     """
 
     def __init__(
@@ -70,6 +69,7 @@ class ProcessHome(EngineCoreClient):
         self._directory = _private_directory()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._commands = self._bind(zmq.PUSH, COMMANDS_SOCKET)
+        self._commands_lock = threading.Lock()
         self._events = self._bind(zmq.PULL, EVENTS_SOCKET)
         self._boot = EngineBoot(core_factory=core_factory, config=config)
         self._booted: Future[subprocess.Popen[bytes]] = Future()
@@ -105,13 +105,17 @@ class ProcessHome(EngineCoreClient):
         self._is_closing = True
         self._deliver(Stop())
         self._listening.join(2 * _EXIT_S)
-        self._commands.close(linger=0)
+        with self._commands_lock:
+            self._commands.close(linger=0)
         self._context.term()
         self._mark_shut_down()
 
     def _deliver(self, command: Command) -> None:
+        data = encoder.encode(command)
         try:
-            self._commands.send(encoder.encode(command), zmq.NOBLOCK)
+            with self._commands_lock:
+                if not self._commands.closed:
+                    self._commands.send(data, zmq.NOBLOCK)
         except zmq.Again:
             logger.debug("the engine process is gone: %s not sent", type(command).__name__)
 

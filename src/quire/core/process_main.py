@@ -28,7 +28,7 @@ from quire.core.process_channel import (
     socket_address,
 )
 from quire.core.step_watch import WATCH_INTERVAL_S, StepSigns, StepWatch
-from quire.log import get_logger
+from quire.log import get_logger, unblock_stderr
 
 logger = get_logger(__name__)
 
@@ -40,6 +40,7 @@ _POLL_MS = 200
 def main(directory: str, parent_pid: int) -> int:
     """Serves until told to stop; returns the exit code: 0, or 1 if the engine failed."""
     _die_with_parent(parent_pid)
+    unblock_stderr()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the front end decides when this process ends

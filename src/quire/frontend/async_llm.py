@@ -7,7 +7,9 @@ engine loop in one of its homes, and the output processor. `AsyncLLMEngine` is t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
+import threading
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from quire.config import EngineConfig, ModelConfig
@@ -27,6 +29,7 @@ from quire.metrics.tracing import RequestTracer
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
+from quire.protocol import EngineCoreOutputs
 from quire.tokenizer import Tokenizer
 from quire.tokenizer.for_model import load_tokenizer
 
@@ -38,9 +41,9 @@ PauseMode = Literal["abort", "wait", "keep"]
 class AsyncLLM:
     """One model, served to many callers of one event loop.
 
-    Constructing one loads the model and raises what prevents that. Everything else belongs to
-    the event loop of the first caller; another loop may follow once nothing is in flight.
-    Whoever stops iterating, or is cancelled, frees the request before the next step.
+    Constructing one loads the model and raises what prevents that. It serves one event loop at a
+    time, on whatever thread: while anything of one is in flight, calls from another raise
+    ConfigError. Whoever stops iterating, or is cancelled, frees the request before the next step.
     """
 
     def __init__(
@@ -64,6 +67,10 @@ class AsyncLLM:
         self._in_flight = InFlight(config, self.tokenizer, self._abort_in_core, tracer)
         self._log_requests = log_requests
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._num_waiting = 0
+        """Calls of that loop that wait for something other than a request's outputs."""
+        self._loop_lock = threading.Lock()
+        """Guards the choice of the loop, which another thread's loop may want to be."""
         self._dead_error: EngineDeadError | None = None
         self._gate = PauseGate()
         self._client = client or make_client(config, home, step_timeout_s)
@@ -126,8 +133,9 @@ class AsyncLLM:
 
         Raises EngineDeadError. `news` is set when the stream has something to take.
         """
-        self._attach()
-        stream = self._in_flight.add(request, news)
+        with self._loop_lock:
+            self._attach()
+            stream = self._in_flight.add(request, news)
         for core_request in request.core_requests:
             self._client.add_request(core_request)
         if self._log_requests:
@@ -141,14 +149,20 @@ class AsyncLLM:
 
     def check_admission(self, num_requests: int, num_tokens: int = 0) -> None:
         """Raises CapacityError if the queue has no room for that many more."""
+        with self._loop_lock:
+            self._attach()
         self._in_flight.check_admission(num_requests, num_tokens)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Ends all requests of these ids; their streams get a last output saying so."""
+        with self._loop_lock:
+            self._attach()
         self._in_flight.abort_users([request_id] if isinstance(request_id, str) else request_id)
 
     async def abort_all(self) -> None:
         """Ends every request."""
+        with self._loop_lock:
+            self._attach()
         self._in_flight.abort_all()
 
     # --- life
@@ -188,7 +202,8 @@ class AsyncLLM:
     ) -> None:
         """New requests wait from now on. Those in flight are aborted, waited for, or kept
         frozen where they are; the prefix cache is cleared unless they keep their blocks."""
-        self._gate.close()
+        with self._waiting():
+            self._gate.close()
         if mode == "abort":
             await self.abort_all()
         elif mode == "wait":
@@ -200,8 +215,9 @@ class AsyncLLM:
 
     async def resume_generation(self) -> None:
         """Ends a pause; everything that waited goes on."""
-        if self._gate.open():
-            await self._call("resume")
+        with self._waiting():
+            if self._gate.open():
+                await self._call("resume")
 
     @property
     def is_paused(self) -> bool:
@@ -210,7 +226,8 @@ class AsyncLLM:
 
     async def wait_until_resumed(self) -> None:
         """Returns at once unless generation is paused."""
-        await self._gate.wait()
+        with self._waiting():
+            await self._gate.wait()
 
     async def wait_until_idle(self) -> None:
         """Returns when nothing is in flight."""
@@ -278,17 +295,44 @@ class AsyncLLM:
     # --- the other side
 
     async def _call(self, method: Any) -> Any:
-        self._attach()
-        return await self._client.call(method)
+        with self._waiting():
+            return await self._client.call(method)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Inside, the running event loop is the one that is told."""
+        with self._loop_lock:
+            self._attach()
+            self._num_waiting += 1
+            loop = self._loop
+        try:
+            yield
+        finally:
+            with self._loop_lock:
+                if self._loop is loop:
+                    self._num_waiting -= 1
 
     def _attach(self) -> None:
-        """Makes the running event loop the one that is told."""
+        """Makes the running event loop the one that is told. The caller holds the lock."""
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            if self._in_flight and self._loop is not None and not self._loop.is_closed():
-                raise ConfigError("the engine is being used by another event loop")
-            self._loop = loop
-            self._client.attach(loop, EngineListener(self._in_flight.on_outputs, self._on_dead))
+        if loop is self._loop:
+            return
+        if self._loop is not None and self._loop.is_closed():
+            self._in_flight.abandon_all()
+            self._num_waiting = 0
+        elif self._in_flight or self._num_waiting:
+            raise ConfigError(
+                "the engine is being used by another event loop; it serves one at a time: "
+                "make an engine for each, or call it from one loop"
+            )
+        self._loop = loop
+        self._gate.renew()
+
+        def on_outputs(outputs: EngineCoreOutputs) -> None:
+            if self._loop is loop:  # else they are of requests that have ended
+                self._in_flight.on_outputs(outputs)
+
+        self._client.attach(loop, EngineListener(on_outputs, self._on_dead))
 
     def _abort_in_core(self, core_ids: list[str]) -> None:
         if not self.errored:

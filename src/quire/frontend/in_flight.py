@@ -122,6 +122,12 @@ class InFlight:
             stream.fail(EngineDeadError(str(error)))
         self.abort_all()
 
+    def abandon_all(self) -> None:
+        """Ends every request without a word, where those who waited are gone with their loop."""
+        for stream in self._streams.values():
+            stream.is_done = True
+        self.abort_all()
+
     def log_stats(self) -> None:
         """Logs the statistics line now, if there is one."""
         if self._stat_logger is not None:

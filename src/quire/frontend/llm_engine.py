@@ -1,22 +1,25 @@
 """`LLMEngine`: requests in, outputs out, one step at a time, on the caller's thread.
 
 Used by `LLM` and by whoever drives an engine by hand. Composes the input processor, the core
-and the output processor, and adds nothing of its own.
+and the output processor, and lets several threads share them in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from quire.config.engine_args import EngineArgs
 from quire.config.records import EngineConfig, ModelConfig
 from quire.config.resolve import Usage
 from quire.core.engine_core import EngineCore
-from quire.errors import ConfigError
+from quire.core.interrupts import deferred_interrupt
+from quire.errors import ConfigError, EngineDeadError
 from quire.frontend.arguments import refuse_arguments, wants_special_tokens
-from quire.frontend.input_processor import InputProcessor
-from quire.frontend.output_processor import OutputProcessor
+from quire.frontend.input_processor import EngineInput, InputProcessor
+from quire.frontend.offline.turn_lock import TurnLock
+from quire.frontend.output_processor import OutputProcessor, Sink
 from quire.frontend.stat_logger import LoggingStatLogger
 from quire.inputs import PromptType
 from quire.outputs import RequestOutput
@@ -27,7 +30,11 @@ from quire.tokenizer.for_model import load_tokenizer
 
 
 class LLMEngine:
-    """One model, ready to serve. Owned by one thread."""
+    """One model, ready to serve. Threads may share it: each call waits for the one under way.
+
+    Ctrl+C is raised at the end of a call, so that the engine goes on working after it. Calls
+    after `shutdown` raise EngineDeadError.
+    """
 
     def __init__(self, config: EngineConfig, engine_core: EngineCore | None = None) -> None:
         """Loads tokenizer and model. Raises ConfigError, ModelError or BackendError."""
@@ -37,6 +44,10 @@ class LLMEngine:
         self.input_processor = InputProcessor(config, self.tokenizer)
         self.output_processor = OutputProcessor(self.tokenizer, config.scheduler.stream_interval)
         self._stat_logger = LoggingStatLogger(config) if config.observability.log_stats else None
+        self._lock = TurnLock()
+        self._is_shut_down = False
+        self._untaken: list[RequestOutput] = []
+        """Of a step that Ctrl+C kept from returning."""
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs, usage: Usage = "llm") -> LLMEngine:
@@ -58,8 +69,13 @@ class LLMEngine:
         tokenization_kwargs: dict[str, Any] | None = None,
         trace_headers: None = None,
         priority: int = 0,
+        *,
+        sink: Sink | None = None,
     ) -> str:
-        """Validates and queues a request; returns its id. Raises RequestError."""
+        """Validates and queues a request; returns its id. Raises RequestError.
+
+        Outputs go to `sink`, on the thread that steps, instead of being returned by `step`.
+        """
         if not isinstance(request_id, str):
             raise TypeError(f"request_id must be a string, got {type(request_id)}")
         refuse_arguments(lora_request=lora_request, trace_headers=trace_headers)
@@ -71,44 +87,32 @@ class LLMEngine:
             priority=priority,
             add_special_tokens=wants_special_tokens(tokenization_kwargs),
         )
-        added: list[str] = []
-        try:
-            for core_request in request.core_requests:
-                self.engine_core.add_request(core_request)
-                added.append(core_request.request_id)
-        except Exception:
-            self.engine_core.abort_requests(added)
-            raise
-        self.output_processor.add_request(request)
+        with self.turn():
+            self._add(request, sink)
         return request_id
 
     def step(self) -> list[RequestOutput]:
         """Runs one step; what it brought, by the requests' `output_kind`."""
-        if not self.engine_core.has_unfinished_requests():
-            return []
-        outputs = self.engine_core.step()
-        done = self.output_processor.process_outputs(outputs)
-        if done.aborts:
-            self.engine_core.abort_requests(done.aborts)
-        if self._stat_logger is not None:
-            self._stat_logger.record(
-                outputs.stats, done.num_prompt_tokens, done.num_generation_tokens
-            )
-            self._stat_logger.log_if_due()
-        return done.request_outputs
+        with self.turn() as raise_if_interrupted:
+            self._untaken += self._step()
+            raise_if_interrupted()
+            outputs, self._untaken = self._untaken, []
+            return outputs
 
     def abort_request(self, request_ids: str | Iterable[str]) -> None:
-        """Ends requests, with no further output; unknown ids mean nothing."""
+        """Ends requests; unknown ids mean nothing. Only a `sink` gets a last output."""
         ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
-        self.engine_core.abort_requests(self.output_processor.abort_requests(ids))
+        with deferred_interrupt(), self._lock:
+            self._abort(ids)
 
     def abort_all(self) -> None:
         """Ends every request, for a caller that will not come back for the rest."""
-        self.abort_request(self.output_processor.request_ids())
+        with deferred_interrupt(), self._lock:
+            self._abort(self.output_processor.request_ids())
 
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has anything to do."""
-        return self.output_processor.has_unfinished_requests()
+        return bool(self._untaken) or self.output_processor.has_unfinished_requests()
 
     def get_num_unfinished_requests(self) -> int:
         """Outputs still being made: a request of `n` outputs counts `n` times."""
@@ -122,13 +126,54 @@ class LLMEngine:
 
     def reset_prefix_cache(self) -> bool:
         """Forgets all cached prompts; False while requests are running."""
-        return self.engine_core.reset_prefix_cache()
+        with self.turn():
+            return self.engine_core.reset_prefix_cache()
 
     def do_log_stats(self) -> None:
         """Logs the statistics line now, if there is one."""
-        if self._stat_logger is not None:
-            self._stat_logger.log()
+        with self.turn():
+            if self._stat_logger is not None:
+                self._stat_logger.log()
 
     def shutdown(self) -> None:
-        """Frees the model. Idempotent."""
-        self.engine_core.shutdown()
+        """Frees the model, after the step under way. Idempotent."""
+        with deferred_interrupt(), self._lock:
+            self._is_shut_down = True
+            self.engine_core.shutdown()
+
+    @contextmanager
+    def turn(self) -> Iterator[Callable[[], None]]:
+        """This thread's turn to use the engine; others wait, and so does Ctrl+C, which the
+        function given raises. Raises EngineDeadError after `shutdown`."""
+        with deferred_interrupt() as raise_if_interrupted, self._lock:
+            if self._is_shut_down:
+                raise EngineDeadError("the engine was shut down; make a new one")
+            yield raise_if_interrupted
+
+    def _add(self, request: EngineInput, sink: Sink | None) -> None:
+        added: list[str] = []
+        try:
+            for core_request in request.core_requests:
+                self.engine_core.add_request(core_request)
+                added.append(core_request.request_id)
+        except Exception:
+            self.engine_core.abort_requests(added)
+            raise
+        self.output_processor.add_request(request, sink)
+
+    def _step(self) -> list[RequestOutput]:
+        if not self.engine_core.has_unfinished_requests():
+            return []
+        outputs = self.engine_core.step()
+        done = self.output_processor.process_outputs(outputs)
+        if done.aborts:
+            self.engine_core.abort_requests(done.aborts)
+        if self._stat_logger is not None:
+            self._stat_logger.record(
+                outputs.stats, done.num_prompt_tokens, done.num_generation_tokens
+            )
+            self._stat_logger.log_if_due()
+        return done.request_outputs
+
+    def _abort(self, request_ids: list[str]) -> None:
+        self.engine_core.abort_requests(self.output_processor.abort_requests(request_ids))

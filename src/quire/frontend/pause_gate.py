@@ -28,6 +28,11 @@ class PauseGate:
             opened.set()
         return opened is not None
 
+    def renew(self) -> None:
+        """Another event loop's calls will wait from now on, if it is closed; nobody waits now."""
+        if self._opened is not None:
+            self._opened = asyncio.Event()
+
     async def wait(self) -> None:
         """Returns once the gate is open."""
         while self._opened is not None:

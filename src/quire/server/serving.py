@@ -28,7 +28,7 @@ from quire.config.engine_args import EngineArgs
 from quire.core.loop import SWITCH_INTERVAL_S
 from quire.errors import ConfigError, QuireError
 from quire.frontend.async_llm import AsyncLLM
-from quire.log import get_logger, phase, process_age_s
+from quire.log import flush, get_logger, phase, process_age_s
 from quire.planning.plan import build_engine_config
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
@@ -241,7 +241,7 @@ class _Server:
 
 
 def _uvicorn_config(args: ServerArgs, app: object) -> uvicorn.Config:
-    _adopt_uvicorn_logs()
+    _adopt_logs()
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
         http=BoundedHttpProtocol.bounded_by(args),
@@ -267,16 +267,17 @@ def _uvicorn_config(args: ServerArgs, app: object) -> uvicorn.Config:
     return config
 
 
-def _adopt_uvicorn_logs() -> None:
-    """Its errors look like ours; what clients do wrong is no news."""
-    theirs, ours = logging.getLogger("uvicorn"), logging.getLogger("quire")
-    theirs.handlers, theirs.propagate = ours.handlers, not ours.handlers
-    theirs.setLevel(logging.ERROR)
+def _adopt_logs() -> None:
+    """Errors of uvicorn and asyncio look like ours; what clients do wrong is no news."""
+    ours = logging.getLogger("quire")
+    for name in ("uvicorn", "asyncio"):
+        theirs = logging.getLogger(name)
+        theirs.handlers, theirs.propagate = ours.handlers, not ours.handlers
+        theirs.setLevel(logging.ERROR)
 
 
 def _exit_now(code: int) -> NoReturn:
     """Ends the process whatever its threads are doing; the engine's process dies with it."""
-    for handler in logging.getLogger("quire").handlers:
-        handler.flush()
+    flush()
     sys.stdout.flush()
     os._exit(code)

@@ -10,6 +10,7 @@ from quire.cli.options import add_options, read
 from quire.cli.parser import Parser
 from quire.config.engine_args import AsyncEngineArgs
 from quire.errors import ConfigError
+from quire.log import unblock_stderr
 from quire.server.args import ServerArgs
 
 _ALWAYS_ON = (
@@ -37,6 +38,7 @@ def configure(parser: Parser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Serves until a signal; the exit code is the server's."""
+    unblock_stderr()
     if args.api_server_count != 1:
         raise ConfigError(
             f"--api-server-count {args.api_server_count} is not supported: one process answers "

@@ -1,0 +1,65 @@
+"""`ProgressBar`: how far a batch of prompts is, shown while `LLM` waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, cast
+
+from quire.outputs import RequestOutput
+
+Progress = bool | Callable[..., Any]
+"""Whether to show a progress bar, or what makes one (tqdm's signature)."""
+
+
+class ProgressBar:
+    """vLLM's bar: prompts done, and estimated tokens per second in and out. One thread."""
+
+    def __init__(self, use_tqdm: Progress, total: int) -> None:
+        self._bar: Any = None
+        self._num_in = self._num_out = 0
+        if use_tqdm:
+            make = use_tqdm if callable(use_tqdm) else _tqdm()
+            self._bar = make(
+                total=total,
+                desc="Processed prompts",
+                dynamic_ncols=True,
+                postfix=_speeds(0.0, 0.0),
+            )
+
+    def add(self, output: RequestOutput) -> None:
+        """Counts a finished request."""
+        if self._bar is None:
+            return
+        num_outputs = len(output.outputs)
+        self._num_in += len(output.prompt_token_ids or ()) * num_outputs
+        self._num_out += sum(len(one.token_ids) for one in output.outputs)
+        elapsed = self._bar.format_dict["elapsed"] or 1e-9
+        self._bar.postfix = _speeds(self._num_in / elapsed, self._num_out / elapsed)
+        self._bar.update(num_outputs)
+        if self._bar.n == self._bar.total:
+            self._bar.refresh()
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leaves the last state on the screen."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _tqdm() -> Callable[..., Any]:
+    """Imported when it is needed: it takes as long to import as all of the engine."""
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    return cast("Callable[..., Any]", tqdm)
+
+
+def _speeds(num_in: float, num_out: float) -> str:
+    return f"est. speed input: {num_in:.2f} toks/s, output: {num_out:.2f} toks/s"

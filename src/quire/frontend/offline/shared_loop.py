@@ -1,0 +1,171 @@
+"""`SharedLoop`: steps one `LLMEngine` for all the threads that wait for outputs of it.
+
+Used by `LLM`. Knows requests only as tickets; what is asked for is the caller's business.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from quire.core.interrupts import deferred_interrupt
+from quire.errors import EngineDeadError, EngineGenerateError, QuireError
+from quire.frontend.llm_engine import LLMEngine
+from quire.frontend.offline.turn_lock import TurnLock
+from quire.outputs import RequestOutput
+
+OnOutput = Callable[[RequestOutput], None]
+
+
+class Ticket:
+    """One request whose final output somebody will wait for; its `put` is the request's sink."""
+
+    __slots__ = ("caller", "num_outputs", "output", "request_id")
+
+    def __init__(self, request_id: str, num_outputs: int) -> None:
+        self.request_id = request_id
+        self.num_outputs = num_outputs
+        """The request's `n`."""
+        self.output: RequestOutput | None = None
+        self.caller: _Caller | None = None
+        """Who waits, once somebody does."""
+
+    def put(self, output: RequestOutput) -> None:
+        """Called by the engine, in the turn of whoever steps or aborts."""
+        self.output = output
+        if self.caller is not None:
+            self.caller.take(output)
+
+
+class _Caller:
+    """One thread that waits for some tickets."""
+
+    def __init__(self) -> None:
+        self.num_open = 0
+        """Tickets without an output; changed in an engine's turn only."""
+        self.arrived: deque[RequestOutput] = deque()
+        """Not yet told to `on_output`."""
+        self.error: QuireError | None = None
+        self.is_waiting = False
+        """For news, having found that another caller drives. Guarded by the loop's lock."""
+        self.news = threading.Event()
+
+    def take(self, output: RequestOutput) -> None:
+        self.num_open -= 1
+        self.arrived.append(output)
+        self.news.set()
+
+    def fail(self, error: QuireError) -> None:
+        self.error = error
+        self.news.set()
+
+
+class SharedLoop:
+    """Lets each thread wait for its own requests, whichever thread steps the engine.
+
+    One of those who wait drives: it steps the engine for all of them, so that their requests run
+    in the same steps. Whenever it has something to tell its caller, the next one drives.
+    """
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self._engine = engine
+        self._pid = os.getpid()
+        self._lock = TurnLock()
+        """Guards the two below; held for moments only."""
+        self._callers: list[_Caller] = []
+        self._driver: _Caller | None = None
+
+    def collect(self, tickets: Sequence[Ticket], on_output: OnOutput) -> list[RequestOutput]:
+        """Waits for the outputs of all tickets, and returns them in the tickets' order.
+
+        `on_output` is told of each as it comes, on this thread. If anything is raised, what is
+        left of the requests is the caller's to abort. Raises EngineDeadError if the engine is
+        shut down meanwhile.
+        """
+        caller = _Caller()
+        try:
+            self._join(caller, tickets)
+            while True:
+                while caller.arrived:
+                    on_output(caller.arrived.popleft())
+                if not caller.num_open:
+                    break
+                self._await_news(caller)
+        finally:
+            with deferred_interrupt():
+                self._leave(caller)
+        return [ticket.output for ticket in tickets if ticket.output is not None]
+
+    def _join(self, caller: _Caller, tickets: Sequence[Ticket]) -> None:
+        """From now on the tickets' outputs go to the caller."""
+        with self._lock:
+            if self._pid != os.getpid():  # a forked child: the parent's threads are not here
+                self._pid, self._callers, self._driver = os.getpid(), [], None
+        with self._engine.turn():
+            for ticket in tickets:
+                ticket.caller = caller
+                if ticket.output is None:
+                    caller.num_open += 1
+                else:
+                    caller.arrived.append(ticket.output)
+        with self._lock:
+            self._callers.append(caller)
+
+    def _leave(self, caller: _Caller) -> None:
+        with self._lock:
+            caller.is_waiting = False
+            if caller in self._callers:
+                self._callers.remove(caller)
+        self._stop_driving(caller)
+
+    def _await_news(self, caller: _Caller) -> None:
+        """Returns when something has arrived, or might have. Raises what a step failed with."""
+        if not self._may_drive(caller):
+            caller.news.wait()
+            caller.news.clear()
+            if caller.error is not None:
+                raise caller.error
+            return
+        try:
+            with deferred_interrupt() as raise_if_interrupted:
+                while not caller.arrived:
+                    self._step()
+                    raise_if_interrupted()
+        finally:
+            self._stop_driving(caller)
+
+    def _may_drive(self, caller: _Caller) -> bool:
+        with self._lock:
+            if self._driver is None:
+                self._driver = caller
+            caller.is_waiting = self._driver is not caller
+            return not caller.is_waiting
+
+    def _stop_driving(self, caller: _Caller) -> None:
+        """If nobody drives now, one of those who wait is woken up to."""
+        with self._lock:
+            if self._driver is caller:
+                self._driver = None
+            waiting = next((one for one in self._callers if one.is_waiting), None)
+            if self._driver is None and waiting is not None:
+                waiting.is_waiting = False
+                waiting.news.set()
+
+    def _step(self) -> None:
+        """A failure ends everybody's requests: each caller is told, this one by the exception."""
+        try:
+            self._engine.step()
+        except EngineDeadError:
+            raise  # whoever waits finds out by itself
+        except Exception as error:
+            self._fail_all(error)
+            raise
+
+    def _fail_all(self, error: Exception) -> None:
+        cause = f"{type(error).__name__}: {error}"
+        with self._lock:
+            for caller in self._callers:
+                caller.fail(EngineGenerateError(f"a step for several callers failed: {cause}"))
+        self._engine.abort_all()

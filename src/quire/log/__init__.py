@@ -1,0 +1,163 @@
+"""Logging: one logger tree under `quire`, configured only when nobody else did.
+
+A library must not seize its host's logging: a handler is attached to `quire`
+alone, and only if neither it nor the root logger has one.
+
+Nobody waits for the log: what goes to standard error is written by a thread (`writer.py`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from quire import env
+from quire.log.writer import FLUSH_S, Writer
+
+_FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {10: "\\n", 13: "\\r", 9: "\t"}
+
+
+class _EscapingFormatter(logging.Formatter):
+    """Escapes control characters of the message, so that no input can forge a log line."""
+
+    def __init__(self) -> None:
+        super().__init__(_FORMAT, datefmt="%m-%d %H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        record = logging.makeLogRecord(record.__dict__)
+        record.msg, record.args = record.getMessage().translate(_ESCAPES), None
+        return super().format(record)
+
+
+class _WriterHandler(logging.Handler):
+    """Formats on the caller's thread, writes on another."""
+
+    def __init__(self, writer: Writer) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._writer.add(_encode(self.format(record) + "\n"))
+        except Exception:
+            self.handleError(record)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+
+class _UnblockedStderr(io.TextIOBase):
+    """Standard error for a process of ours: warnings, tracebacks and other people's loggers
+    write here, in order with the log, and wait for nobody either."""
+
+    encoding = "utf-8"
+    errors = "backslashreplace"
+
+    def __init__(self, fd: int, writer: Writer) -> None:
+        self._fd = fd
+        self._writer = writer
+
+    def write(self, text: str) -> int:
+        self._writer.add(_encode(text))
+        return len(text)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def isatty(self) -> bool:
+        return os.isatty(self._fd)
+
+
+def get_logger(name: str) -> logging.Logger:
+    """The logger for a module; pass `__name__`. Configures the `quire` tree at first use."""
+    root = logging.getLogger("quire")
+    if not root.handlers and not logging.getLogger().handlers:
+        handler = _make_handler()
+        handler.setFormatter(_EscapingFormatter())
+        root.addHandler(handler)
+        root.propagate = False
+        root.setLevel(env.log_level())
+    return logging.getLogger(name)
+
+
+def unblock_stderr() -> None:
+    """From now on nothing that this process writes to `sys.stderr` waits for a reader.
+
+    For processes that are ours alone; a host's `sys.stderr` of another kind is left as it is.
+    """
+    fd = _stderr_fd()
+    if fd is not None:
+        sys.stderr = _UnblockedStderr(fd, _writer(fd))
+
+
+def flush() -> None:
+    """Waits for what was logged to be written, `FLUSH_S` seconds at most."""
+    for handler in logging.getLogger("quire").handlers:
+        handler.flush()
+
+
+def _make_handler() -> logging.Handler:
+    """A stream that the host has put in place of standard error is written to as it is."""
+    fd = _stderr_fd()
+    if fd is not None:
+        return _WriterHandler(_writer(fd))
+    return logging.NullHandler() if sys.stderr is None else logging.StreamHandler()
+
+
+def _stderr_fd() -> int | None:
+    """The file descriptor of standard error; None if it is closed, or something else."""
+    stream = sys.__stderr__
+    if stream is None or stream is not sys.stderr:
+        return None
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=1)
+def _writer(fd: int) -> Writer:
+    """The one of this process."""
+    writer = Writer(fd, _tell_missing)
+    atexit.register(writer.flush, FLUSH_S)
+    return writer
+
+
+def _tell_missing(count: int) -> bytes:
+    record = logging.LogRecord(
+        __name__, logging.WARNING, __file__, 0,
+        "%d messages are missing here: standard error was not read", (count,), None,
+    )  # fmt: skip
+    return _encode(_EscapingFormatter().format(record) + "\n")
+
+
+def _encode(text: str) -> bytes:
+    encoding = getattr(sys.__stderr__, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace")
+
+
+@contextmanager
+def phase(logger: logging.Logger, what: str) -> Iterator[None]:
+    """Logs `what` with the seconds it took, so that slow starts explain themselves."""
+    begin = time.perf_counter()
+    yield
+    logger.info("%s: %.2f s", what, time.perf_counter() - begin)
+
+
+def process_age_s() -> float:
+    """Seconds since this process was started, to a hundredth: its imports are part of a start."""
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    uptime_s = float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])
+    return uptime_s - int(fields[19]) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,146 @@
+"""`Writer`: texts to a file descriptor, from a thread of its own, so that nobody waits for it.
+
+Used by the log's handler and by `UnblockedStream`. Knows bytes; nothing of log records.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_MAX_BYTES = 1 << 20
+"""What may wait to be written: some ten thousand lines."""
+_POLL_MS = 1000
+FLUSH_S = 2.0
+"""Longest wait for what is left, when a process ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What is written at once."""
+
+    text: bytes
+    count: int
+    """Texts that are missing if it cannot be."""
+
+
+class Writer:
+    """Whoever adds a text never waits, even if nobody reads at the other end.
+
+    Texts are written in the order in which they were added. When too many wait, the oldest are
+    dropped, since the last ones tell why a process ended; `tell_missing` says how many, in their
+    place. Any thread may call it, and a forked child, which has a queue of its own.
+    """
+
+    def __init__(
+        self, fd: int, tell_missing: Callable[[int], bytes], max_bytes: int = _MAX_BYTES
+    ) -> None:
+        self._fd = fd
+        self._tell_missing = tell_missing
+        self._max_bytes = max_bytes
+        self._changed = threading.Condition()
+        """Guards all of these; notified of every text, added or written."""
+        self._thread: threading.Thread | None = None
+        self._texts: deque[bytes] = deque()
+        self._num_bytes = 0
+        self._num_missing = 0
+        self._is_writing = False
+        self._is_stuck = False
+        """A flush has given up, and nothing was written since."""
+        os.register_at_fork(after_in_child=self._forget)
+
+    def add(self, text: bytes) -> None:
+        """Queues a text to be written."""
+        with self._changed:
+            self._texts.append(text)
+            self._num_bytes += len(text)
+            while self._num_bytes > self._max_bytes and len(self._texts) > 1:
+                self._num_bytes -= len(self._texts.popleft())
+                self._num_missing += 1
+            if self._thread is None:
+                self._start_thread()
+            self._changed.notify_all()
+
+    def flush(self, timeout_s: float = FLUSH_S) -> bool:
+        """Waits until all is written; False if that takes longer, or did before and still does."""
+        end = time.monotonic() + timeout_s
+        with self._changed:
+            while self._has_work() and self._thread is not threading.current_thread():
+                left_s = end - time.monotonic()
+                if left_s <= 0 or self._is_stuck or not self._changed.wait(left_s):
+                    self._is_stuck = self._has_work()
+                    break
+            return not self._has_work()
+
+    def _forget(self) -> None:
+        """In a forked child: the thread, and what waits, are the parent's."""
+        self._changed = threading.Condition()
+        self._thread = None
+        self._texts.clear()
+        self._num_bytes = self._num_missing = 0
+        self._is_writing = self._is_stuck = False
+
+    def _has_work(self) -> bool:
+        return bool(self._texts) or self._is_writing
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._run, name="quire-log", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads, or the interpreter is ending
+            self._write_without_waiting()
+        else:
+            self._thread = thread
+
+    def _write_without_waiting(self) -> None:
+        poller = select.poll()
+        poller.register(self._fd, select.POLLOUT)
+        while self._texts and poller.poll(0):
+            self._write(self._take().text)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._texts:
+                    self._changed.wait()
+                batch = self._take()
+                self._is_writing = True
+            is_written = self._write(batch.text)
+            with self._changed:
+                self._num_missing += 0 if is_written else batch.count
+                self._is_writing = self._is_stuck = False
+                self._changed.notify_all()
+
+    def _take(self) -> _Batch:
+        """The next texts, as many as a pipe takes in one piece, after a word about missing ones.
+
+        Beside a busy thread each write waits for the interpreter: a line at a time would be slow.
+        """
+        missing, self._num_missing = self._num_missing, 0
+        texts: list[bytes] = []
+        size = 0
+        while self._texts and (not size or size + len(self._texts[0]) <= select.PIPE_BUF):
+            texts.append(self._texts.popleft())
+            size += len(texts[-1])
+        self._num_bytes -= size
+        notice = self._tell_missing(missing) if missing else b""
+        return _Batch(b"".join([notice, *texts]), missing + len(texts))
+
+    def _write(self, text: bytes) -> bool:
+        """Blocks until the text is written; False if it cannot be."""
+        left = memoryview(text)
+        while left:
+            try:
+                left = left[os.write(self._fd, left) :]
+            except BlockingIOError:  # somebody has made it non-blocking
+                poller = select.poll()
+                poller.register(self._fd, select.POLLOUT)
+                poller.poll(_POLL_MS)
+            except OSError:
+                return False
+        return True

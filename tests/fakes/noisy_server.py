@@ -1,0 +1,62 @@
+"""`quire serve` in which every source of standard error speaks with every request. A script."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from quire.cli import main
+from quire.config import EngineConfig
+from quire.core.client import EngineCoreClient
+from quire.core.engine_core import EngineCore
+from quire.core.process_host import ProcessHome
+from quire.core.thread_host import ThreadHome
+from quire.frontend import async_llm
+from quire.log import get_logger
+
+FILL = " ." * 500
+_submit = async_llm.AsyncLLM.submit
+
+
+class NoisyCore(EngineCore):
+    """Logs and warns whenever it is given a request."""
+
+    def add_request(self, request: Any) -> None:
+        get_logger("quire.core").warning("noise of engine%s", FILL)
+        warnings.warn_explicit(f"engine warning {request.request_id}{FILL}", Warning, "x", 1)
+        super().add_request(request)
+
+
+def make_client(config: EngineConfig, home: str, step_timeout_s: float) -> EngineCoreClient:
+    """In place of the function of the same name."""
+    if home == "process":
+        return ProcessHome(config, step_timeout_s, core_factory="noisy_server:NoisyCore")
+    return ThreadHome(lambda: NoisyCore(config), step_timeout_s)
+
+
+def noisy_submit(self: Any, request: Any, *more: Any) -> Any:
+    """Makes all the others speak."""
+
+    def fail() -> None:
+        raise ValueError(f"noise of thread{FILL}")
+
+    warnings.warn_explicit(f"noise of warning {request.request_id}{FILL}", Warning, "x", 1)
+    for name in ("uvicorn", "asyncio", "other"):
+        logging.getLogger(name).error("noise of %s%s", name, FILL)
+    print(f"noise of print{FILL}", file=sys.stderr)
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    return _submit(self, request, *more)
+
+
+if __name__ == "__main__":
+    async_llm.make_client = make_client  # type: ignore[assignment]
+    async_llm.AsyncLLM.submit = noisy_submit  # type: ignore[method-assign]
+    sys.exit(main(sys.argv[1:]))

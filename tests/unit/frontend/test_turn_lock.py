@@ -1,0 +1,110 @@
+"""One thread at a time, in turn, and what a forked child finds."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+
+import pytest
+
+from quire.errors import EngineDeadError
+from quire.frontend.offline.turn_lock import TurnLock
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+"""Python's own, about fork and threads."""
+
+
+def test_a_thread_may_enter_again() -> None:
+    lock = TurnLock()
+    with lock, lock:
+        pass
+    with lock:
+        pass
+
+
+def test_one_thread_at_a_time() -> None:
+    lock, inside, most = TurnLock(), 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(200):
+            with lock:
+                inside += 1
+                most = max(most, inside)
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+
+
+def test_who_lets_go_cannot_overtake_who_waits() -> None:
+    lock, turns, is_in = TurnLock(), 0, threading.Event()
+
+    def wait_once() -> None:
+        with lock:
+            is_in.set()
+
+    with lock:
+        waiting = threading.Thread(target=wait_once)
+        waiting.start()
+        while not lock._door.locked():
+            pass
+    while not is_in.is_set():
+        with lock:
+            turns += 1
+    waiting.join()
+    assert turns <= 1
+
+
+def _in_a_child(work: object) -> int:
+    pid = os.fork()
+    if not pid:
+        try:
+            work()  # type: ignore[operator]
+        except EngineDeadError:
+            os._exit(2)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_child_has_a_lock_of_its_own() -> None:
+    lock = TurnLock()
+
+    def enter() -> None:
+        with lock:
+            pass
+
+    assert _in_a_child(enter) == 0
+    with lock:
+        assert _in_a_child(enter) == 0
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_child_forked_in_the_middle_of_anothers_turn_is_told(times: int) -> None:
+    lock, is_in, may_leave = TurnLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            is_in.set()
+            may_leave.wait()
+
+    def enter() -> None:
+        for _ in range(times - 1):
+            with suppress(EngineDeadError), lock:
+                pass
+        with lock:
+            pass
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    is_in.wait()
+    assert _in_a_child(enter) == 2
+    may_leave.set()
+    holding.join()
