@@ -1,0 +1,58 @@
+"""uvicorn, with connections of our own: it accepts them, keeps the date, and ends in order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from quire.server.args import ServerArgs
+from quire.server.http.door import Door, tls_context
+from quire.server.http.front import Front
+from quire.server.http.seats import Seats
+
+_CLOSE_S = 5
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its own ideas about signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def build_http_server(args: ServerArgs, app: ASGIApp) -> HttpServer:
+    """A server that serves sockets with `serve(sockets=...)`. Raises ConfigError for TLS files
+    that cannot be used."""
+    _adopt_uvicorn_logs()
+    tls = tls_context(args)
+
+    def make_door(**_: object) -> Door:
+        return Door(front, tls)
+
+    config = uvicorn.Config(
+        app,
+        http=make_door,  # type: ignore[arg-type]
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=_CLOSE_S,
+    )
+    server = HttpServer(config)
+    seats = Seats(args.max_connections, args.reserved_connections)
+    front = Front(app, args, seats, server.server_state)
+    return server
+
+
+def _adopt_uvicorn_logs() -> None:
+    """Its errors look like ours; what clients do wrong is no news."""
+    theirs, ours = logging.getLogger("uvicorn"), logging.getLogger("quire")
+    theirs.handlers, theirs.propagate = ours.handlers, not ours.handlers
+    theirs.setLevel(logging.ERROR)

@@ -1,0 +1,93 @@
+"""The bytes of one client: parsed as fast as they are wanted, kept until then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from quire.server.args import ServerArgs
+from quire.server.http.parser import RequestParser
+from quire.server.http.pipeline import Pipeline
+from quire.server.problems import HttpError
+from quire.units import KiB
+
+_PIECE_BYTES = 4 * KiB
+"""Parsed at once: bounds the requests that are made of them before any is answered."""
+_TURN_BYTES = 64 * KiB
+"""Parsed before other connections have their turn."""
+_MAX_KEPT_BYTES = 64 * KiB
+"""Received and not parsed, before the client is told to wait."""
+
+
+class Intake:
+    """Bytes in, requests out, into the pipeline.
+
+    Bytes wait here while the application is busy with what came before them: a client that sends
+    ahead is slowed down, and nothing is held for it but that.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, args: ServerArgs, on_progress: Callable[[], None]
+    ) -> None:
+        """`on_progress` is called after bytes were parsed."""
+        self._loop = asyncio.get_running_loop()
+        self._pipeline = pipeline
+        self._on_progress = on_progress
+        self._parser: RequestParser | None = RequestParser(pipeline, args)
+        """None once nothing is parsed any more."""
+        self._kept = b""
+        self._is_turn_due = False
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing is parsed any more."""
+        return self._parser is None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no bytes wait to be parsed."""
+        return not self._kept
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client should wait."""
+        return len(self._kept) >= _MAX_KEPT_BYTES
+
+    @property
+    def is_in_request(self) -> bool:
+        """Whether a request has begun and is not complete."""
+        return self._parser is not None and self._parser.is_in_request
+
+    def add(self, data: bytes) -> None:
+        """Bytes have come."""
+        if self._parser is not None:
+            self._kept = self._kept + data if self._kept else data
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Parses what is wanted now."""
+        data, position = self._kept, 0
+        end = min(len(data), _TURN_BYTES)
+        try:
+            while position < end and self._parser is not None and self._pipeline.wants_bytes:
+                piece = data[position : position + _PIECE_BYTES]
+                position += len(piece)
+                self._parser.feed(piece)
+            self._kept = data[position:]
+        except HttpError as error:
+            self.stop()
+            self._pipeline.break_off(error.problem)
+        if self._kept and self._pipeline.wants_bytes and not self._is_turn_due:
+            self._is_turn_due = True
+            self._loop.call_soon(self._take_turn)
+        self._on_progress()
+
+    def _take_turn(self) -> None:
+        self._is_turn_due = False
+        if self._kept:
+            self.go_on()
+
+    def stop(self) -> None:
+        """Nothing is parsed from here on."""
+        self._parser = None
+        self._kept = b""
