@@ -44,14 +44,15 @@ class HttpConnection(asyncio.Protocol):
         self._args = front.args
         self._loop = asyncio.get_running_loop()
         self._seat = seat
-        self._pipeline = Pipeline(self, seat.is_reserved)
-        self._intake = Intake(self._pipeline, front.args, self._settle)
+        self._pipeline = Pipeline(seat.is_reserved)
+        self._intake = Intake(self._pipeline, front.args)
         self._deadline = Deadline(self._loop)
         self._phase = Phase.REPLY
         self._has_ended = False
         """Whether the client has said that it will send no more."""
         self._is_draining = False
         self._is_reading = True
+        self._is_turn_due = False
         self._num_lingered = 0
         self._writable = asyncio.Event()
         self._peer_watch: PeerWatch | None = None
@@ -86,6 +87,7 @@ class HttpConnection(asyncio.Protocol):
         self._slow_reader.stop()
         if self._peer_watch is not None:
             self._peer_watch.stop()
+            self._peer_watch = None
         self._writable.set()
         self._intake.stop()
         self._pipeline.lose()
@@ -94,6 +96,7 @@ class HttpConnection(asyncio.Protocol):
         """Bytes of the client."""
         if self._phase is not Phase.LINGER:
             self._intake.add(data)
+            self._go_on()
             return
         self._num_lingered += len(data)
         if self._num_lingered > self._args.max_body_bytes:
@@ -157,14 +160,14 @@ class HttpConnection(asyncio.Protocol):
     def body_taken(self) -> None:
         """The application has taken the body that had arrived."""
         if not self._intake.is_empty:
-            self._intake.go_on()
+            self._go_on()
 
     def reply_ended(self) -> None:
         """The reply to the first request is complete."""
         exchange = self._pipeline.pop()
         self._front.state.total_requests += 1
         if exchange.writer.keeps_alive:
-            self._intake.go_on()
+            self._go_on()
         elif exchange.is_request_complete and self._intake.is_empty:
             self.close()
         else:
@@ -181,6 +184,18 @@ class HttpConnection(asyncio.Protocol):
             self._slow_reader.start()
 
     # How it goes on
+
+    def _go_on(self) -> None:
+        """Parses what may be parsed now; what is left gets its turn after other connections."""
+        self._intake.go_on()
+        if self._intake.can_go_on and not self._is_turn_due:
+            self._is_turn_due = True
+            self._loop.call_soon(self._take_turn)
+        self._settle()
+
+    def _take_turn(self) -> None:
+        self._is_turn_due = False
+        self._go_on()
 
     def _settle(self) -> None:
         """Decides what is waited for, after bytes have come or a reply has ended."""
@@ -204,11 +219,10 @@ class HttpConnection(asyncio.Protocol):
     def _go_on_with(self, exchange: Exchange) -> None:
         """The application works for this one, or waits for the rest of it."""
         if not exchange.is_started:
-            exchange.is_started = True
             scope = exchange.head.scope(self._args.root_path)
             scope["client"], scope["server"], scope["scheme"] = self._addresses
             tasks = self._front.state.tasks
-            task = self._loop.create_task(exchange.run(self._front.app, scope))
+            task = self._loop.create_task(exchange.start(self, self._front.app, scope))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
         self._await(Phase.REPLY if exchange.is_request_complete else Phase.BODY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message
@@ -60,15 +61,14 @@ class Exchange:
         "head", "is_replied", "is_request_complete", "is_started", "writer",
     )  # fmt: skip
 
-    def __init__(self, head: RequestHead, line: ReplyLine) -> None:
+    def __init__(self, head: RequestHead) -> None:
         self.head = head
         self.is_request_complete = False
         """Whether its body has arrived to the end."""
         self.is_started = False
-        """Whether the application was called."""
+        """Whether the application is being called."""
         self.is_replied = False
         """Whether the reply is complete."""
-        self._line = line
         self._body = bytearray()
         self._changed: asyncio.Event | None = None
         """Made by the first `receive` that has to wait."""
@@ -77,6 +77,7 @@ class Exchange:
         self._is_lost = False
         self._problem: Problem | None = None
         self.writer = ReplyWriter(head.method, head.version)
+        self._line: ReplyLine
 
     # The request, as it arrives
 
@@ -113,7 +114,15 @@ class Exchange:
 
     # The application's side (ASGI)
 
-    async def run(self, app: ASGIApp, scope: dict[str, Any]) -> None:
+    def start(
+        self, line: ReplyLine, app: ASGIApp, scope: dict[str, Any]
+    ) -> Coroutine[Any, Any, None]:
+        """Has the application answer this request; the caller runs what is returned."""
+        self.is_started = True
+        self._line = line
+        return self._run(app, scope)
+
+    async def _run(self, app: ASGIApp, scope: dict[str, Any]) -> None:
         """Calls the application, and makes up for what it leaves undone."""
         try:
             await app(scope, self.receive, self.send)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 from quire.server.args import ServerArgs
 from quire.server.http.parser import RequestParser
 from quire.server.http.pipeline import Pipeline
@@ -26,22 +23,11 @@ class Intake:
     ahead is slowed down, and nothing is held for it but that.
     """
 
-    def __init__(
-        self, pipeline: Pipeline, args: ServerArgs, on_progress: Callable[[], None]
-    ) -> None:
-        """`on_progress` is called after bytes were parsed."""
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, pipeline: Pipeline, args: ServerArgs) -> None:
         self._pipeline = pipeline
-        self._on_progress = on_progress
         self._parser: RequestParser | None = RequestParser(pipeline, args)
         """None once nothing is parsed any more."""
         self._kept = b""
-        self._is_turn_due = False
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether nothing is parsed any more."""
-        return self._parser is None
 
     @property
     def is_empty(self) -> bool:
@@ -58,14 +44,18 @@ class Intake:
         """Whether a request has begun and is not complete."""
         return self._parser is not None and self._parser.is_in_request
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether bytes could be parsed now."""
+        return bool(self._kept) and self._pipeline.wants_bytes
+
     def add(self, data: bytes) -> None:
         """Bytes have come."""
         if self._parser is not None:
             self._kept = self._kept + data if self._kept else data
-            self.go_on()
 
     def go_on(self) -> None:
-        """Parses what is wanted now."""
+        """Parses what is wanted now, for one turn."""
         data, position = self._kept, 0
         end = min(len(data), _TURN_BYTES)
         try:
@@ -77,17 +67,10 @@ class Intake:
         except HttpError as error:
             self.stop()
             self._pipeline.break_off(error.problem)
-        if self._kept and self._pipeline.wants_bytes and not self._is_turn_due:
-            self._is_turn_due = True
-            self._loop.call_soon(self._take_turn)
-        self._on_progress()
-
-    def _take_turn(self) -> None:
-        self._is_turn_due = False
-        if self._kept:
-            self.go_on()
 
     def stop(self) -> None:
         """Nothing is parsed from here on."""
-        self._parser = None
+        if self._parser is not None:
+            self._parser.close()
+            self._parser = None
         self._kept = b""

@@ -46,7 +46,7 @@ class RequestParser:
         """httptools ends the request with its head, because it asks for another protocol."""
         self._is_repeated = False
         """The head is one that was told already."""
-        self._refusal: HttpError | None = None
+        self._refusal: Problem | None = None
         self._num_ended = 0
         self.is_in_request = False
         """Whether a request has begun and is not complete."""
@@ -60,13 +60,17 @@ class RequestParser:
         except httptools.HttpParserCallbackError:
             if self._refusal is None:
                 raise
-            raise self._refusal from None
+            raise HttpError(self._refusal) from None
         except httptools.HttpParserError as error:
             raise HttpError(Problem(400, f"Invalid HTTP request: {error}.")) from None
         if num_ended != self._num_ended:
             self._budget.restart()
         elif not self._budget.charge(len(piece)):
             raise self._too_large()
+
+    def close(self) -> None:
+        """Nothing is fed any more: frees the two parsers, which refer to each other."""
+        del self._parser
 
     def _parse(self, data: bytes) -> None:
         while data:
@@ -109,8 +113,8 @@ class RequestParser:
         if not self._is_repeated:
             self._target += url
             if len(self._target) > self._max_url_bytes:
-                self._refusal = HttpError(Problem(414, "The URL is longer than max_url_bytes."))
-                raise self._refusal
+                self._refusal = Problem(414, "The URL is longer than max_url_bytes.")
+                raise HttpError(self._refusal)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header, or a trailer."""
@@ -125,7 +129,7 @@ class RequestParser:
         try:
             self._sink.begin_request(self._head())
         except HttpError as error:
-            self._refusal = error
+            self._refusal = error.problem
             raise
         self._is_cut_short = self._parser.should_upgrade()
 

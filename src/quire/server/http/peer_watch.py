@@ -11,8 +11,8 @@ import asyncio
 import select
 from collections.abc import Callable
 
-_FIRST_LOOK_S = 0.05
-"""Most replies are complete by then, and nothing has to be found out."""
+_FIRST_LOOK_S = 0.02
+"""A reply that is complete by then is sent as ever."""
 _MAX_INTERVAL_S = 1.0
 
 
@@ -45,8 +45,8 @@ class PeerWatch:
             self._on_gone()
             return
         self._send_early_byte()
-        self._interval_s = min(2 * self._interval_s, _MAX_INTERVAL_S)
         self._timer = self._loop.call_later(self._interval_s, self._look)
+        self._interval_s = min(2 * self._interval_s, _MAX_INTERVAL_S)
 
 
 def _is_hung_up(fd: int) -> bool:

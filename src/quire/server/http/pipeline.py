@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from quire.server.auth import PROBE_PATHS
-from quire.server.http.exchange import Exchange, ReplyLine
+from quire.server.http.exchange import Exchange
 from quire.server.http.request import RequestHead
 from quire.server.problems import HttpError, Problem, unavailable
 from quire.units import KiB
@@ -21,9 +21,8 @@ class Pipeline:
     after all of them.
     """
 
-    def __init__(self, line: ReplyLine, is_for_probes: bool) -> None:
+    def __init__(self, is_for_probes: bool) -> None:
         """`is_for_probes`: other requests than for health and readiness are refused."""
-        self._line = line
         self._is_for_probes = is_for_probes
         self._exchanges: deque[Exchange] = deque()
         self.refusal: Problem | None = None
@@ -59,7 +58,7 @@ class Pipeline:
         is_probe = head.raw_path in PROBE_PATHS and head.method in {"GET", "HEAD"}
         if self._is_for_probes and not is_probe:
             raise HttpError(unavailable("All connections of this server are in use.", 1))
-        self._exchanges.append(Exchange(head, self._line))
+        self._exchanges.append(Exchange(head))
 
     def add_body(self, data: bytes) -> None:
         """Some of its body."""
