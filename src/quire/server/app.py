@@ -103,7 +103,13 @@ def _middleware(
         guard = Middleware(LocalGuardMiddleware, allowed_hosts=hosts, allowed_origins=origins)
         layers.append(guard)
     layers.append(Middleware(AuthMiddleware, keys=keys, public_paths=public_paths(context)))
-    layers.append(Middleware(BodyMiddleware, max_body_bytes=args.max_body_bytes))
+    layers.append(
+        Middleware(
+            BodyMiddleware,
+            max_body_bytes=args.max_body_bytes,
+            max_pending_body_bytes=args.max_pending_body_bytes,
+        )
+    )
     return layers
 
 

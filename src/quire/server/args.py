@@ -91,6 +91,8 @@ class ServerArgs:
     """Connections beyond max_connections that are kept for /health, /live and /ready."""
     max_body_bytes: int = 16 * MiB
     """Largest request body (413)."""
+    max_pending_body_bytes: int = 256 * MiB
+    """All request bodies together that are still arriving (503)."""
     max_header_bytes: int = 32 * KiB
     """Request line, headers, trailers and chunk extensions of a request, together (431)."""
     max_url_bytes: int = 8 * KiB
@@ -162,7 +164,8 @@ def _is_loopback_ip(host: str) -> bool:
 
 _POSITIVE = (
     "step_timeout", "request_timeout", "max_connections", "reserved_connections", "max_body_bytes",
-    "max_header_bytes", "max_url_bytes", "header_timeout", "body_timeout", "keep_alive_timeout",
-    "linger_timeout", "slow_reader_timeout", "max_prompts", "max_n", "max_stop_strings",
-    "max_stop_string_chars", "max_stop_token_ids", "max_messages", "max_request_id_chars",
+    "max_pending_body_bytes", "max_header_bytes", "max_url_bytes", "header_timeout", "body_timeout",
+    "keep_alive_timeout", "linger_timeout", "slow_reader_timeout", "max_prompts", "max_n",
+    "max_stop_strings", "max_stop_string_chars", "max_stop_token_ids", "max_messages",
+    "max_request_id_chars",
 )  # fmt: skip

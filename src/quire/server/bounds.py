@@ -32,6 +32,12 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         Bound("max_header_bytes", format_bytes(args.max_header_bytes), "all but the body", "431"),
         Bound("body_timeout", _s(args.body_timeout), "time for the body to arrive", "408"),
         Bound("max_body_bytes", format_bytes(args.max_body_bytes), "request body", "413"),
+        Bound(
+            "max_pending_body_bytes",
+            format_bytes(args.max_pending_body_bytes),
+            "bodies that are arriving",
+            "503 + Retry-After",
+        ),
         Bound("max_prompts", str(args.max_prompts), "prompts in a request", "400"),
         Bound("max_messages", str(args.max_messages), "messages in a request", "400"),
         Bound("max_n", str(args.max_n), "n", "400"),

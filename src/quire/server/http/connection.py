@@ -32,7 +32,7 @@ class Phase(Enum):
     CLOSED = "the last bytes to be sent"
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """Has requests answered one after the other, and ends when it is time.
 
     Owned by the event loop. `Intake` makes requests of bytes and puts them into the `Pipeline`.
@@ -92,15 +92,23 @@ class HttpConnection(asyncio.Protocol):
         self._intake.stop()
         self._pipeline.lose()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Where the next bytes go: it bounds how many come at once."""
+        return self._front.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes of the client are in the buffer."""
+        if self._phase is Phase.LINGER:
+            self._num_lingered += nbytes
+            if self._num_lingered > self._args.max_body_bytes:
+                self.close()
+        else:
+            self.bytes_received(bytes(self._front.read_buffer[:nbytes]))
+
+    def bytes_received(self, data: bytes) -> None:
         """Bytes of the client."""
-        if self._phase is not Phase.LINGER:
-            self._intake.add(data)
-            self._go_on()
-            return
-        self._num_lingered += len(data)
-        if self._num_lingered > self._args.max_body_bytes:
-            self.close()
+        self._intake.add(data)
+        self._go_on()
 
     def eof_received(self) -> bool:
         """The client will send no more; True keeps the connection open for replies."""
@@ -190,7 +198,7 @@ class HttpConnection(asyncio.Protocol):
         self._intake.go_on()
         if self._intake.can_go_on and not self._is_turn_due:
             self._is_turn_due = True
-            self._loop.call_soon(self._take_turn)
+            self._front.turns.ask(self._take_turn)
         self._settle()
 
     def _take_turn(self) -> None:

@@ -91,7 +91,7 @@ class Door(asyncio.Protocol):
                 secure.set_protocol(connection)
                 connection.connection_made(secure)
                 if self._early:
-                    connection.data_received(b"".join(self._early))
+                    connection.bytes_received(b"".join(self._early))
         except OSError as error:  # ssl.SSLError is one
             logger.debug("TLS handshake: %s", error)
         finally:

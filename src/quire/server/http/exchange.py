@@ -12,9 +12,12 @@ from quire.log import get_logger
 from quire.server.http.reply_writer import ReplyWriter
 from quire.server.http.request import Headers, RequestHead
 from quire.server.problems import HttpError, Problem
+from quire.units import KiB
 
 logger = get_logger(__name__)
 
+_MIN_PART_BYTES = 16 * KiB
+"""Of a body that is incomplete: less than that is not given to the application."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -89,7 +92,8 @@ class Exchange:
     def add_body(self, data: bytes) -> None:
         """Some of the body."""
         self._body += data
-        self._wake()
+        if self._has_part():
+            self._wake()
 
     def end_request(self) -> None:
         """The body is complete."""
@@ -152,13 +156,18 @@ class Exchange:
         while not self._is_lost and not self.is_replied:
             if self._problem is not None:
                 raise HttpError(self._problem)
-            if self._body or (self.is_request_complete and not self._has_given_end):
+            if self._has_part():
                 return self._take_body()
             if self._changed is None:
                 self._changed = asyncio.Event()
             self._changed.clear()
             await self._changed.wait()
         return {"type": "http.disconnect"}
+
+    def _has_part(self) -> bool:
+        if self.is_request_complete:
+            return not self._has_given_end
+        return len(self._body) >= _MIN_PART_BYTES
 
     def _take_body(self) -> Message:
         data, self._body = bytes(self._body), bytearray()

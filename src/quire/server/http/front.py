@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from quire.server.args import ServerArgs
 from quire.server.http.seats import Seats
+from quire.server.http.turns import Turns
 
 if TYPE_CHECKING:
     from uvicorn.server import ServerState
@@ -21,5 +22,8 @@ class Front:
     app: ASGIApp
     args: ServerArgs
     seats: Seats
+    turns: Turns
+    read_buffer: memoryview
+    """What a client has sent is here for a moment, before it is parsed or copied."""
     state: ServerState
     """uvicorn's: its open connections and running requests, for which it waits at the end."""

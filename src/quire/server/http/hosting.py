@@ -13,8 +13,12 @@ from quire.server.args import ServerArgs
 from quire.server.http.door import Door, tls_context
 from quire.server.http.front import Front
 from quire.server.http.seats import Seats
+from quire.server.http.turns import Turns
+from quire.units import KiB
 
 _CLOSE_S = 5
+_MAX_READ_BYTES = 64 * KiB
+"""Read from one connection at once."""
 
 
 class HttpServer(uvicorn.Server):
@@ -47,7 +51,8 @@ def build_http_server(args: ServerArgs, app: ASGIApp) -> HttpServer:
     )
     server = HttpServer(config)
     seats = Seats(args.max_connections, args.reserved_connections)
-    front = Front(app, args, seats, server.server_state)
+    read_buffer = memoryview(bytearray(_MAX_READ_BYTES))
+    front = Front(app, args, seats, Turns(), read_buffer, server.server_state)
     return server
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 from quire.server.args import ServerArgs
 from quire.server.http.parser import RequestParser
 from quire.server.http.pipeline import Pipeline
+from quire.server.http.turns import TURN_S
 from quire.server.problems import HttpError
 from quire.units import KiB
 
 _PIECE_BYTES = 4 * KiB
 """Parsed at once: bounds the requests that are made of them before any is answered."""
-_TURN_BYTES = 64 * KiB
-"""Parsed before other connections have their turn."""
-_MAX_KEPT_BYTES = 64 * KiB
+_MAX_KEPT_BYTES = 32 * KiB
 """Received and not parsed, before the client is told to wait."""
 
 
@@ -57,12 +58,14 @@ class Intake:
     def go_on(self) -> None:
         """Parses what is wanted now, for one turn."""
         data, position = self._kept, 0
-        end = min(len(data), _TURN_BYTES)
+        end = time.perf_counter() + TURN_S
         try:
-            while position < end and self._parser is not None and self._pipeline.wants_bytes:
+            while position < len(data) and self._parser is not None and self._pipeline.wants_bytes:
                 piece = data[position : position + _PIECE_BYTES]
                 position += len(piece)
                 self._parser.feed(piece)
+                if time.perf_counter() > end:
+                    break
             self._kept = data[position:]
         except HttpError as error:
             self.stop()

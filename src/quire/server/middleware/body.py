@@ -1,22 +1,26 @@
-"""The bound on the size of request bodies. (The connection bounds the time they may take.)"""
+"""Bounds on the size of request bodies. (Connections bound the time they may take.)"""
 
 from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.server.middleware.responses import send_problem
-from quire.server.problems import HttpError, Problem
+from quire.server.problems import HttpError, Problem, unavailable
 
 
 class BodyMiddleware:
     """Counts the bytes of a body while it arrives, whatever its headers claim.
 
-    Answers 413 to one that is too large; nothing beyond the limit is ever held.
+    Answers 413 to one that is too large, and 503 while all that are arriving are too large
+    together; nothing beyond these limits is ever held.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int, max_pending_body_bytes: int) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
+        self._max_pending_bytes = max_pending_body_bytes
+        self._num_pending_bytes = 0
+        """Of all bodies that are not complete."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -25,17 +29,29 @@ class BodyMiddleware:
         if self._claimed_length(scope) > self._max_body_bytes:
             await send_problem(send, self._too_large())
             return
-        num_bytes = 0
+        num_bytes = num_pending = 0
 
         async def bounded_receive() -> Message:
-            nonlocal num_bytes
+            nonlocal num_bytes, num_pending
             message = await receive()
-            num_bytes += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            num_bytes += size
             if num_bytes > self._max_body_bytes:
                 raise HttpError(self._too_large())
+            if message.get("more_body", False):
+                num_pending += size
+                self._num_pending_bytes += size
+                if self._num_pending_bytes > self._max_pending_bytes:
+                    raise HttpError(unavailable("Too much is being sent to this server.", 1))
+            else:
+                self._num_pending_bytes -= num_pending
+                num_pending = 0
             return message
 
-        await self._app(scope, bounded_receive, send)
+        try:
+            await self._app(scope, bounded_receive, send)
+        finally:
+            self._num_pending_bytes -= num_pending
 
     def _claimed_length(self, scope: Scope) -> int:
         for name, value in scope["headers"]:
