@@ -1,7 +1,7 @@
 """`build_app`: the ASGI application, out of endpoints and layers around them.
 
 Order of the layers, outermost first: request id and access log, CORS, a guard against web pages
-(where no key is needed), API key, body bounds.
+(where no key is needed), API key, size of the body.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
         middleware=_middleware(context, keys, http_metrics),
         exception_handlers={HTTPException: _on_http_exception, Exception: _on_exception},
     )
+    app.router.redirect_slashes = False  # a redirect would go where the Host header says
     app.state.context = context
     app.state.live = LiveView(context)
     app.state.exposition = _exposition_maker(context, http_metrics)
@@ -104,7 +105,9 @@ def _middleware(
     layers.append(Middleware(AuthMiddleware, keys=keys, public_paths=public_paths(context)))
     layers.append(
         Middleware(
-            BodyMiddleware, max_body_bytes=args.max_body_bytes, body_timeout_s=args.body_timeout
+            BodyMiddleware,
+            max_body_bytes=args.max_body_bytes,
+            max_pending_body_bytes=args.max_pending_body_bytes,
         )
     )
     return layers

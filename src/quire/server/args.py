@@ -6,6 +6,7 @@ Everything about the model and the engine is in `EngineArgs`, not here.
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +15,7 @@ from quire.units import KiB, MiB
 
 EngineHome = Literal["auto", "thread", "process"]
 
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_LOOPBACK = frozenset({"localhost"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +86,15 @@ class ServerArgs:
 
     # --- bounds on HTTP itself
     max_connections: int = 2048
-    """Open connections; more are answered 503."""
+    """Open connections; more are answered 503, once none is left that waits without a request."""
+    reserved_connections: int = 32
+    """Connections beyond max_connections that are kept for /health, /live and /ready."""
     max_body_bytes: int = 16 * MiB
     """Largest request body (413)."""
+    max_pending_body_bytes: int = 256 * MiB
+    """All request bodies together that are still arriving (503)."""
     max_header_bytes: int = 32 * KiB
-    """All request headers together with the request line (431)."""
+    """Request line, headers, trailers and chunk extensions of a request, together (431)."""
     max_url_bytes: int = 8 * KiB
     """Path and query (414)."""
     header_timeout: float = 10.0
@@ -98,6 +103,9 @@ class ServerArgs:
     """Seconds for a request's body to arrive (408)."""
     keep_alive_timeout: float = 5.0
     """Seconds that an idle connection is kept."""
+    linger_timeout: float = 2.0
+    """Seconds, and max_body_bytes, that a client may go on sending after the last reply of a
+    connection, so that it can read that."""
     slow_reader_timeout: float = 30.0
     """Seconds that a client may leave a full send buffer unread before it is cut off."""
 
@@ -149,13 +157,20 @@ class ServerArgs:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine's own users can reach the server."""
-        return self.uds is not None or self.host in _LOOPBACK or self.host.startswith("127.")
+        return self.uds is not None or self.host in _LOOPBACK or _is_loopback_ip(self.host)
+
+
+def _is_loopback_ip(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 _POSITIVE = (
-    "step_timeout", "request_timeout", "max_connections", "max_body_bytes", "max_header_bytes",
-    "max_url_bytes", "header_timeout", "body_timeout", "keep_alive_timeout",
-    "slow_reader_timeout", "max_prompts", "max_n", "max_stop_strings", "max_stop_string_chars",
-    "max_stop_token_ids", "max_messages", "max_request_id_chars", "template_timeout",
-    "max_waiting_chats",
+    "step_timeout", "request_timeout", "max_connections", "reserved_connections", "max_body_bytes",
+    "max_pending_body_bytes", "max_header_bytes", "max_url_bytes", "header_timeout", "body_timeout",
+    "keep_alive_timeout", "linger_timeout", "slow_reader_timeout", "max_prompts", "max_n",
+    "max_stop_strings", "max_stop_string_chars", "max_stop_token_ids", "max_messages",
+    "max_request_id_chars", "template_timeout", "max_waiting_chats",
 )  # fmt: skip

@@ -28,11 +28,18 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
     """All of them, in the order in which a request meets them."""
     bounds = [
         Bound("max_connections", str(args.max_connections), "open connections", "503"),
+        Bound("reserved_connections", str(args.reserved_connections), "probes beyond them", "503"),
         Bound("header_timeout", _s(args.header_timeout), "time for headers to arrive", "408"),
         Bound("max_url_bytes", format_bytes(args.max_url_bytes), "path and query", "414"),
-        Bound("max_header_bytes", format_bytes(args.max_header_bytes), "all headers", "431"),
+        Bound("max_header_bytes", format_bytes(args.max_header_bytes), "all but the body", "431"),
         Bound("body_timeout", _s(args.body_timeout), "time for the body to arrive", "408"),
         Bound("max_body_bytes", format_bytes(args.max_body_bytes), "request body", "413"),
+        Bound(
+            "max_pending_body_bytes",
+            format_bytes(args.max_pending_body_bytes),
+            "bodies that are arriving",
+            "503 + Retry-After",
+        ),
         Bound("max_prompts", str(args.max_prompts), "prompts in a request", "400"),
         Bound("max_messages", str(args.max_messages), "messages in a request", "400"),
         Bound("max_n", str(args.max_n), "n", "400"),
@@ -53,6 +60,7 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
     bounds += [
         Bound("request_timeout", _s(args.request_timeout), "life of a request", "503"),
         Bound("slow_reader_timeout", _s(args.slow_reader_timeout), "unread reply", "cut off"),
+        Bound("linger_timeout", _s(args.linger_timeout), "rest of an answered request", "closed"),
         Bound("keep_alive_timeout", _s(args.keep_alive_timeout), "idle connection", "closed"),
         Bound("step_timeout", _s(args.step_timeout), "one step", "exit 1"),
         Bound("(fixed)", _s(_TOLD_S), "a step without progress", "exit 1"),

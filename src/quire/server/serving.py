@@ -8,41 +8,34 @@ Called by `quire serve`, on the main thread, once per process.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
-
-import uvicorn
 
 from quire.chat.async_renderer import AsyncChatRenderer, RenderBounds
 from quire.chat.templates import ChatTemplates
 from quire.config import EngineConfig
 from quire.config.engine_args import EngineArgs
 from quire.core.loop import SWITCH_INTERVAL_S
-from quire.errors import ConfigError, QuireError
+from quire.errors import QuireError
 from quire.frontend.async_llm import AsyncLLM
 from quire.log import flush, get_logger, phase, process_age_s
 from quire.planning.plan import build_engine_config
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
+from quire.server.connection.hosting import build_http_server
 from quire.server.context import ServerContext
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
-from quire.server.http.protocol import BoundedHttpProtocol
 
 logger = get_logger(__name__)
 
 _WATCH_INTERVAL_S = 0.2
 _DEATH_NOTICE_S = 3.0
 """How long a server with a dead engine stays to say so, before it exits."""
-_CLOSE_S = 5
 _FLUSH_S = 2.0
 
 
@@ -57,17 +50,17 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         keys = load_api_keys(server_args)
-        bound = listening.bind(server_args)
+        listening.allow_open_files(server_args)
+        listener = listening.listen(server_args)
         try:
             with phase(logger, "configuration"):
                 config = build_engine_config(engine_args, "server")
             log_requests = bool(getattr(engine_args, "enable_log_requests", False))
             with phase(logger, "application"):
-                server = _Server(server_args, config, keys, bound, log_requests, begin)
+                server = _Server(server_args, config, keys, listener, log_requests, begin)
             return _run(server)
         finally:
-            bound.close()
-            listening.release(server_args)
+            listener.close()
     except QuireError as error:
         logger.error("%s", error)
         return 1
@@ -90,14 +83,6 @@ def _run(server: _Server) -> int:
         loop.close()
 
 
-class _Uvicorn(uvicorn.Server):
-    """uvicorn without its own ideas about signals."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 @dataclass(slots=True)
 class _Outcome:
     """Why the server ends."""
@@ -114,17 +99,17 @@ class _Server:
         args: ServerArgs,
         config: EngineConfig,
         keys: tuple[str, ...],
-        bound: socket.socket,
+        listener: listening.Listener,
         log_requests: bool,
         begin: float,
     ) -> None:
         self._args = args
         self._config = config
-        self._bound = bound
+        self._listener = listener
         self._log_requests = log_requests
         self._begin = begin
         self._context = ServerContext(args, config.model.served_model_name)
-        self._uvicorn = _Uvicorn(_uvicorn_config(args, build_app(self._context, keys)))
+        self._http = build_http_server(args, build_app(self._context, keys))
         self._num_signals = 0
         self._signalled: asyncio.Event
         self._hurried: asyncio.Event
@@ -135,8 +120,7 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
-        self._bound.listen(2048)
-        serving = loop.create_task(self._uvicorn.serve(sockets=[self._bound]))
+        serving = loop.create_task(self._http.serve(sockets=[self._listener.socket]))
         try:
             outcome = await self._live()
         except QuireError as error:
@@ -155,7 +139,7 @@ class _Server:
         logger.info(
             "Serving %s at %s, ready after %.2f s",
             ", ".join(self._context.names),
-            listening.url(self._args, self._bound),
+            self._listener.url,
             time.perf_counter() - self._begin,
         )
         if self._context.chat is not None:
@@ -224,7 +208,7 @@ class _Server:
         end = time.monotonic() + _FLUSH_S
         while self._context.num_generating and time.monotonic() < end:
             await asyncio.sleep(0.01)  # replies that are complete are being written
-        self._uvicorn.should_exit = True
+        self._http.should_exit = True
         await serving
         if self._context.engine is not None:
             await asyncio.to_thread(self._context.engine.shutdown)
@@ -233,47 +217,11 @@ class _Server:
         self._num_signals += 1
         if self._context.engine is None:
             logger.info("Stopped while loading.")
-            listening.release(self._args)
+            self._listener.close()
             _exit_now(130 if number == signal.SIGINT else 0)
         self._signalled.set()
         if self._num_signals > 1:
             self._hurried.set()
-
-
-def _uvicorn_config(args: ServerArgs, app: object) -> uvicorn.Config:
-    _adopt_logs()
-    config = uvicorn.Config(
-        app,  # type: ignore[arg-type]
-        http=BoundedHttpProtocol.bounded_by(args),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        root_path=args.root_path,
-        limit_concurrency=args.max_connections,
-        timeout_keep_alive=args.keep_alive_timeout,  # type: ignore[arg-type]
-        timeout_graceful_shutdown=_CLOSE_S,
-        ssl_keyfile=args.ssl_keyfile,
-        ssl_certfile=args.ssl_certfile,
-        ssl_ca_certs=args.ssl_ca_certs,
-        ssl_cert_reqs=2 if args.ssl_ca_certs else 0,
-    )
-    try:
-        config.load()
-    except OSError as error:  # ssl.SSLError is one
-        raise ConfigError(f"the TLS files cannot be used: {error}") from None
-    return config
-
-
-def _adopt_logs() -> None:
-    """Errors of uvicorn and asyncio look like ours; what clients do wrong is no news."""
-    ours = logging.getLogger("quire")
-    for name in ("uvicorn", "asyncio"):
-        theirs = logging.getLogger(name)
-        theirs.handlers, theirs.propagate = ours.handlers, not ours.handlers
-        theirs.setLevel(logging.ERROR)
 
 
 def _exit_now(code: int) -> NoReturn:

@@ -40,7 +40,7 @@ class CountingExecutor(Executor):
         return StepResult(sampled_token_ids=sampled)
 
     def call(self, method: str, *args: object) -> list[object]:
-        raise AttributeError(method)
+        raise AttributeError(f"{method}{args}")
 
     def shutdown(self) -> None:
         self.is_shut_down = True

@@ -1,1 +1,1 @@
-"""HTTP below the routes: the protocol, its bounds, keys, errors, layers around the routes."""
+"""HTTP around the routes: keys, errors, layers, streams, where the server listens."""

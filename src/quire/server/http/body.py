@@ -1,26 +1,26 @@
-"""Bounds on request bodies: their size, and the time they may take to arrive."""
+"""Bounds on the size of request bodies. (Connections bound the time they may take.)"""
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quire.server.http.problems import HttpError, Problem
+from quire.server.http.problems import HttpError, Problem, unavailable
 from quire.server.http.responses import send_problem
 
 
 class BodyMiddleware:
     """Counts the bytes of a body while it arrives, whatever its headers claim.
 
-    Answers 413 to one that is too large and 408 to one that takes too long; nothing beyond the
-    limit is ever held.
+    Answers 413 to one that is too large, and 503 while all that are arriving are too large
+    together; nothing beyond these limits is ever held.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, body_timeout_s: float) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int, max_pending_body_bytes: int) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
-        self._body_timeout_s = body_timeout_s
+        self._max_pending_bytes = max_pending_body_bytes
+        self._num_pending_bytes = 0
+        """Of all bodies that are not complete."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -29,25 +29,29 @@ class BodyMiddleware:
         if self._claimed_length(scope) > self._max_body_bytes:
             await send_problem(send, self._too_large())
             return
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._body_timeout_s
-        num_bytes, is_complete = 0, False
+        num_bytes = num_pending = 0
 
         async def bounded_receive() -> Message:
-            nonlocal num_bytes, is_complete
-            if is_complete:
-                return await receive()
-            try:
-                message = await asyncio.wait_for(receive(), max(0.0, deadline - loop.time()))
-            except asyncio.TimeoutError:
-                raise HttpError(self._too_slow()) from None
-            num_bytes += len(message.get("body", b""))
+            nonlocal num_bytes, num_pending
+            message = await receive()
+            size = len(message.get("body", b""))
+            num_bytes += size
             if num_bytes > self._max_body_bytes:
                 raise HttpError(self._too_large())
-            is_complete = not message.get("more_body", False)
+            if message.get("more_body", False):
+                num_pending += size
+                self._num_pending_bytes += size
+                if self._num_pending_bytes > self._max_pending_bytes:
+                    raise HttpError(unavailable("Too much is being sent to this server.", 1))
+            else:
+                self._num_pending_bytes -= num_pending
+                num_pending = 0
             return message
 
-        await self._app(scope, bounded_receive, send)
+        try:
+            await self._app(scope, bounded_receive, send)
+        finally:
+            self._num_pending_bytes -= num_pending
 
     def _claimed_length(self, scope: Scope) -> int:
         for name, value in scope["headers"]:
@@ -59,12 +63,5 @@ class BodyMiddleware:
         return Problem(
             413,
             f"The request body is larger than max_body_bytes {self._max_body_bytes}.",
-            headers={"Connection": "close"},
-        )
-
-    def _too_slow(self) -> Problem:
-        return Problem(
-            408,
-            f"The request body took longer than body_timeout {self._body_timeout_s:g} s to arrive.",
             headers={"Connection": "close"},
         )

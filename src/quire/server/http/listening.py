@@ -4,30 +4,89 @@ is told at once, and gone when the server is.
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import socket
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from quire.errors import ConfigError
+from quire.log import get_logger
 from quire.server.args import ServerArgs
 
+logger = get_logger(__name__)
+
 _BACKLOG = 2048
+_OTHER_FILES = 256
+"""Open files that are no connections: model, threads, logs."""
 
 
-def bind(args: ServerArgs) -> socket.socket:
-    """A bound socket that does not listen yet. Raises ConfigError if the address is not free."""
-    return _bind_unix(Path(args.uds)) if args.uds is not None else _bind_tcp(args)
+def allow_open_files(args: ServerArgs) -> None:
+    """Raises the process's own limit on open files to what `max_connections` needs, and warns if
+    the system does not allow that."""
+    wanted = args.max_connections + args.reserved_connections + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        logger.warning(
+            "the system allows %d open files, too few for max_connections %d: "
+            "raise the limit (ulimit -n %d), or give --max-connections %d",
+            allowed, args.max_connections, wanted,
+            max(1, allowed - args.reserved_connections - _OTHER_FILES),
+        )  # fmt: skip
 
 
-def release(args: ServerArgs) -> None:
-    """Removes what `bind` left in the file system."""
-    if args.uds is not None:
-        Path(args.uds).unlink(missing_ok=True)
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A socket that listens, and what it has left in the file system."""
 
-
-def url(args: ServerArgs, bound: socket.socket) -> str:
+    socket: socket.socket
+    url: str
     """Where clients find the server."""
+    path: Path | None
+    file_id: tuple[int, int] | None
+    """Device and inode of the socket's file at `path`."""
+
+    def close(self) -> None:
+        """Gives the address back; not a file that another server has put there since."""
+        self.socket.close()
+        if self.path is not None and _file_id(self.path) == self.file_id:
+            self.path.unlink(missing_ok=True)
+
+
+def listen(args: ServerArgs) -> Listener:
+    """Raises ConfigError if the address cannot be had.
+
+    The socket listens at once: until it does, the system would let a second server have its port.
+    """
+    path = None if args.uds is None else Path(args.uds)
+    bound = socket.socket(_family(args), socket.SOCK_STREAM)
+    try:
+        if path is None:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((args.host, args.port))
+        else:
+            _bind_to_path(bound, path)
+        bound.listen(_BACKLOG)
+    except (OSError, ValueError) as error:  # ValueError: what no host or path can be called
+        bound.close()
+        raise _refused(args, error) from None
+    file_id = None if path is None else _file_id(path)
+    return Listener(bound, _url(args, bound), path, file_id)
+
+
+def _family(args: ServerArgs) -> socket.AddressFamily:
+    if args.uds is not None:
+        return socket.AF_UNIX
+    return socket.AF_INET6 if ":" in args.host else socket.AF_INET
+
+
+def _url(args: ServerArgs, bound: socket.socket) -> str:
     if args.uds is not None:
         return f"unix:{args.uds}"
     scheme = "https" if args.ssl_certfile else "http"
@@ -35,33 +94,21 @@ def url(args: ServerArgs, bound: socket.socket) -> str:
     return f"{scheme}://{host}:{bound.getsockname()[1]}{args.root_path}"
 
 
-def _bind_tcp(args: ServerArgs) -> socket.socket:
-    family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((args.host, args.port))
-    except OSError as error:
-        bound.close()
-        raise ConfigError(
-            f"cannot listen on {args.host}:{args.port}: {error.strerror or error}; "
-            "--port 0 takes a free port"
-        ) from None
-    return bound
+def _refused(args: ServerArgs, error: Exception) -> ConfigError:
+    reason = getattr(error, "strerror", None) or error
+    if args.uds is not None:
+        return ConfigError(f"cannot listen on uds {args.uds}: {reason}; choose another path")
+    where = f"{args.host}:{args.port}"
+    return ConfigError(f"cannot listen on {where}: {reason}; --port 0 takes a free port")
 
 
-def _bind_unix(path: Path) -> socket.socket:
-    _remove_stale(path)
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _bind_to_path(bound: socket.socket, path: Path) -> None:
     mask = os.umask(0o177)  # the owner alone may connect
     try:
+        _remove_stale(path)
         bound.bind(str(path))
-    except OSError as error:
-        bound.close()
-        raise ConfigError(f"cannot listen on uds {path}: {error.strerror or error}") from None
     finally:
         os.umask(mask)
-    return bound
 
 
 def _remove_stale(path: Path) -> None:
@@ -73,6 +120,18 @@ def _remove_stale(path: Path) -> None:
     if not stat.S_ISSOCK(mode):
         raise ConfigError(f"uds {path} exists and is not a socket; choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        if probe.connect_ex(str(path)) == 0:
-            raise ConfigError(f"another server is listening on uds {path}")
-    path.unlink()
+        probe.setblocking(False)
+        code = probe.connect_ex(str(path))
+    if code in {0, errno.EAGAIN}:  # EAGAIN: so many connect that we would have to wait
+        raise ConfigError(f"another server is listening on uds {path}; choose another path")
+    if code != errno.ECONNREFUSED:
+        raise OSError(code, os.strerror(code))
+    path.unlink(missing_ok=True)
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -39,7 +39,7 @@ async def completions(http: Request) -> Response | ASGIApp:
     writer = CompletionWriter(request, head, prompts, engine.tokenizer)
     generation = await _start(context, http, head, request, prompts, params)
     if request.stream:
-        return _event_stream(context, generation, writer.stream(generation))
+        return _event_stream(generation, writer.stream(generation))
     finals = await _finals(http, generation)
     return Response() if finals is None else json_response(writer.whole(finals))
 
@@ -57,7 +57,7 @@ async def chat_completions(http: Request) -> Response | ASGIApp:
     writer = ChatWriter(request, head, prompt, engine.tokenizer, context.args.response_role)
     generation = await _start(context, http, head, request, [prompt], params)
     if request.stream:
-        return _event_stream(context, generation, writer.stream(generation))
+        return _event_stream(generation, writer.stream(generation))
     finals = await _finals(http, generation)
     return Response() if finals is None else json_response(writer.whole(finals[0]))
 
@@ -86,12 +86,8 @@ async def _start(
     )
 
 
-def _event_stream(context: ServerContext, generation: Generation, parts: object) -> EventStream:
-    return EventStream(
-        parts,  # type: ignore[arg-type]
-        generation.close,
-        context.args.slow_reader_timeout,
-    )
+def _event_stream(generation: Generation, parts: object) -> EventStream:
+    return EventStream(parts, generation.close)  # type: ignore[arg-type]
 
 
 async def _finals(http: Request, generation: Generation) -> list[RequestOutput] | None:

@@ -50,8 +50,7 @@ async def live_view(http: Request) -> Response | ASGIApp:
         nonlocal is_closed
         is_closed = True
 
-    timeout_s = context.args.slow_reader_timeout
-    return EventStream(snapshots(), close, timeout_s, ends_with_done=False)
+    return EventStream(snapshots(), close, ends_with_done=False)
 
 
 async def openapi(http: Request) -> Response:

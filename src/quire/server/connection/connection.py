@@ -1,0 +1,318 @@
+"""One connection: who is waited for, how long, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import cast
+
+from quire.server.connection.exchange import Exchange
+from quire.server.connection.front import Front
+from quire.server.connection.limits.deadline import Deadline
+from quire.server.connection.limits.intake import Intake
+from quire.server.connection.limits.peer_watch import PeerWatch
+from quire.server.connection.limits.seats import Seat
+from quire.server.connection.limits.slow_reader import SlowReaderWatch
+from quire.server.connection.pipeline import Pipeline
+from quire.server.connection.reply_writer import ReplyWriter
+from quire.server.connection.request import Headers
+from quire.server.http.problems import Problem
+
+Address = tuple[str, int]
+
+
+class Phase(Enum):
+    """What a connection waits for."""
+
+    HEAD = "the head of a request"
+    BODY = "the rest of the request that is being answered"
+    REPLY = "the application"
+    IDLE = "another request, or none"
+    LINGER = "the client to read the last reply"
+    CLOSED = "the last bytes to be sent"
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """Has requests answered one after the other, and ends when it is time.
+
+    Owned by the event loop. `Intake` makes requests of bytes and puts them into the `Pipeline`.
+    """
+
+    def __init__(self, front: Front, seat: Seat) -> None:
+        """`seat` is this connection's; it leaves it when it is lost."""
+        self._front = front
+        self._args = front.args
+        self._loop = asyncio.get_running_loop()
+        self._seat = seat
+        self._pipeline = Pipeline(seat.is_reserved)
+        self._intake = Intake(self._pipeline, front.args)
+        self._deadline = Deadline(self._loop)
+        self._phase = Phase.REPLY
+        self._has_ended = False
+        """Whether the client has said that it will send no more."""
+        self._is_draining = False
+        self._is_reading = True
+        self._is_turn_due = False
+        self._num_lingered = 0
+        self._writable = asyncio.Event()
+        self._peer_watch: PeerWatch | None = None
+        self._addresses: tuple[Address | None, Address | None, str] = (None, None, "http")
+        """The client's, the server's, and the scheme between them."""
+        self._transport: asyncio.Transport
+        self._slow_reader: SlowReaderWatch
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is open."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._addresses = (
+            _address(transport.get_extra_info("peername")),
+            _address(transport.get_extra_info("sockname")),
+            "http" if transport.get_extra_info("sslcontext") is None else "https",
+        )
+        timeout_s = self._args.slow_reader_timeout
+        self._slow_reader = SlowReaderWatch(self._loop, self._transport, timeout_s)
+        self._writable.set()
+        self._seat.evict = self._evict
+        self._front.state.connections.add(self)  # type: ignore[arg-type]
+        self._await(Phase.HEAD)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """The connection is closed, by whomever."""
+        self._phase = Phase.CLOSED
+        self._front.state.connections.discard(self)
+        self._seat.leave()
+        self._deadline.close()
+        self._slow_reader.stop()
+        if self._peer_watch is not None:
+            self._peer_watch.stop()
+            self._peer_watch = None
+        self._writable.set()
+        self._intake.stop()
+        self._pipeline.lose()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Where the next bytes go: it bounds how many come at once."""
+        return self._front.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes of the client are in the buffer."""
+        if self._phase is Phase.LINGER:
+            self._num_lingered += nbytes
+            if self._num_lingered > self._args.max_body_bytes:
+                self.close()
+        else:
+            self.bytes_received(bytes(self._front.read_buffer[:nbytes]))
+
+    def bytes_received(self, data: bytes) -> None:
+        """Bytes of the client."""
+        self._intake.add(data)
+        self._go_on()
+
+    def eof_received(self) -> bool:
+        """The client will send no more; True keeps the connection open for replies."""
+        self._has_ended = True
+        is_tls = self._addresses[2] == "https"  # which has no connection that is open one way
+        if is_tls or self._pipeline.first is None:
+            return False
+        fd = self._transport.get_extra_info("socket").fileno()
+        self._peer_watch = PeerWatch(self._loop, fd, self._send_early_byte, self._transport.abort)
+        self._settle()
+        return True
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than the application writes."""
+        self._writable.clear()
+        self._slow_reader.start()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._writable.set()
+        if self._phase is not Phase.CLOSED:
+            self._slow_reader.stop()
+
+    def shutdown(self) -> None:
+        """Called by uvicorn when the server ends: what is under way is answered first."""
+        self._is_draining = True
+        if self._pipeline.first is None:
+            self.close()
+
+    # What exchanges call
+
+    @property
+    def default_headers(self) -> Headers:
+        """Headers of every reply."""
+        return self._front.state.default_headers
+
+    @property
+    def wants_more_requests(self) -> bool:
+        """Whether the connection can stay open after this reply."""
+        is_ending = self._is_draining or self._has_ended or self._seat.is_reserved
+        return self._pipeline.has_more or not is_ending
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits to be sent that more has to wait for `drain`."""
+        return not self._writable.is_set()
+
+    async def drain(self) -> None:
+        """Returns once there is room for more bytes."""
+        await self._writable.wait()
+
+    def write(self, data: bytes) -> None:
+        """Sends bytes."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def body_taken(self) -> None:
+        """The application has taken the body that had arrived."""
+        if not self._intake.is_empty:
+            self._go_on()
+
+    def reply_ended(self) -> None:
+        """The reply to the first request is complete."""
+        exchange = self._pipeline.pop()
+        self._front.state.total_requests += 1
+        if exchange.writer.keeps_alive:
+            self._go_on()
+        elif exchange.is_request_complete and self._intake.is_empty:
+            self.close()
+        else:
+            self._linger()
+
+    def close(self) -> None:
+        """Ends the connection once all is sent."""
+        if self._phase is not Phase.CLOSED:
+            self._phase = Phase.CLOSED
+            self._deadline.close()
+            self._intake.stop()
+            self._pipeline.lose()
+            self._transport.close()
+            self._slow_reader.start()
+
+    # How it goes on
+
+    def _go_on(self) -> None:
+        """Parses what may be parsed now; what is left gets its turn after other connections."""
+        self._intake.go_on()
+        if self._intake.can_go_on and not self._is_turn_due:
+            self._is_turn_due = True
+            self._front.turns.ask(self._take_turn)
+        self._settle()
+
+    def _take_turn(self) -> None:
+        self._is_turn_due = False
+        self._go_on()
+
+    def _settle(self) -> None:
+        """Decides what is waited for, after bytes have come or a reply has ended."""
+        if self._phase in {Phase.LINGER, Phase.CLOSED}:
+            return
+        if self._has_ended and self._intake.is_empty and self._pipeline.is_in_body:
+            self._break_off(Problem(400, "The connection ended before the request did."))
+        first = self._pipeline.first
+        if first is not None:
+            self._go_on_with(first)
+        elif self._pipeline.refusal is not None:
+            self._refuse(self._pipeline.refusal)
+        elif self._has_ended:
+            self.close()
+        elif self._intake.is_in_request:
+            self._await(Phase.HEAD)
+        elif self._phase is Phase.REPLY:
+            self._await(Phase.IDLE)
+        self._read(not self._intake.is_full)
+
+    def _go_on_with(self, exchange: Exchange) -> None:
+        """The application works for this one, or waits for the rest of it."""
+        if not exchange.is_started:
+            scope = exchange.head.scope(self._args.root_path)
+            scope["client"], scope["server"], scope["scheme"] = self._addresses
+            tasks = self._front.state.tasks
+            task = self._loop.create_task(exchange.start(self, self._front.app, scope))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        self._await(Phase.REPLY if exchange.is_request_complete else Phase.BODY)
+
+    def _await(self, phase: Phase) -> None:
+        """Gives the client the time that it has for this."""
+        if phase is self._phase:
+            return
+        self._phase = phase
+        if phase in {Phase.BODY, Phase.REPLY}:
+            self._seat.work()
+        else:
+            self._seat.wait()
+        if phase is Phase.HEAD:
+            self._deadline.set(self._args.header_timeout, self._on_slow_head)
+        elif phase is Phase.BODY:
+            self._deadline.set(self._args.body_timeout, self._on_slow_body)
+        elif phase is Phase.IDLE:
+            self._deadline.set(self._args.keep_alive_timeout, self.close)
+        elif phase is Phase.LINGER:
+            self._deadline.set(self._args.linger_timeout, self.close)
+        else:
+            self._deadline.clear()
+
+    def _on_slow_head(self) -> None:
+        text = "The request headers took longer than header_timeout {:g} s to arrive."
+        self._break_off(Problem(408, text.format(self._args.header_timeout)))
+        self._settle()
+
+    def _on_slow_body(self) -> None:
+        text = "The request body took longer than body_timeout {:g} s to arrive."
+        self._break_off(Problem(408, text.format(self._args.body_timeout)))
+        self._settle()
+
+    def _break_off(self, problem: Problem) -> None:
+        self._intake.stop()
+        self._pipeline.break_off(problem)
+
+    def _refuse(self, problem: Problem) -> None:
+        """Says why nothing more is answered."""
+        self.write(ReplyWriter("GET", "1.1").problem(problem, self.default_headers))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Ends the connection, but lets a client that is still sending read the reply first.
+
+        A connection that is closed with bytes unread is reset, and the client may lose what it
+        has not read.
+        """
+        if self._has_ended:
+            self.close()
+            return
+        self._intake.stop()
+        self._pipeline.lose()
+        self._read(True)
+        self._await(Phase.LINGER)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def _read(self, is_wanted: bool) -> None:
+        """Reads on, or makes the client wait."""
+        if is_wanted is self._is_reading or self._has_ended or self._transport.is_closing():
+            return
+        self._is_reading = is_wanted
+        if is_wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _send_early_byte(self) -> None:
+        first = self._pipeline.first
+        if first is not None and not self.is_full and (byte := first.writer.early_byte()):
+            self.write(byte)
+
+    def _evict(self) -> bool:
+        """Makes room for another connection, unless something is being sent."""
+        if self._transport.get_write_buffer_size():
+            return False
+        self._transport.abort()
+        return True
+
+
+def _address(given: object) -> Address | None:
+    """A TCP address; None for what a unix socket has in its place."""
+    return (str(given[0]), int(given[1])) if isinstance(given, tuple) else None

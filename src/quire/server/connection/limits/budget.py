@@ -1,0 +1,36 @@
+"""How many bytes of a request may be something else than its body."""
+
+from __future__ import annotations
+
+
+class FramingBudget:
+    """One limit for request line, headers, trailers, chunk extensions and chunk framing.
+
+    The parser gives no positions, so that bytes are charged per piece that it was fed: all that
+    the piece holds besides body. The length of a chunk, written as briefly as possible, counts as
+    part of the body: otherwise a long body in small chunks would be too large in headers.
+    """
+
+    __slots__ = ("_limit", "_num_body_bytes", "_num_spent")
+
+    def __init__(self, limit: int) -> None:
+        """`limit` in bytes, for each request."""
+        self._limit = limit
+        self._num_spent = 0
+        self._num_body_bytes = 0
+
+    def add_body(self, num_bytes: int) -> None:
+        """So many bytes of the piece that is being fed are a chunk of the body."""
+        num_hex_digits = (num_bytes.bit_length() + 3) // 4
+        self._num_body_bytes += num_bytes + num_hex_digits + 4  # a CR LF after length and chunk
+
+    def charge(self, num_bytes: int) -> bool:
+        """Charges for a piece of `num_bytes` that was fed; whether the limit still holds."""
+        self._num_spent += max(0, num_bytes - self._num_body_bytes)
+        self._num_body_bytes = 0
+        return self._num_spent <= self._limit
+
+    def restart(self) -> None:
+        """A request has ended; what follows it in the same piece is not charged."""
+        self._num_spent = 0
+        self._num_body_bytes = 0

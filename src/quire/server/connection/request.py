@@ -1,0 +1,91 @@
+"""What the head of a request says: method, target and headers, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import httptools
+
+from quire.server.http.problems import HttpError, Problem
+
+Headers = list[tuple[bytes, bytes]]
+
+_VERSIONS = frozenset({"1.0", "1.1"})
+
+
+@dataclass(slots=True)
+class RequestHead:
+    """One request without its body."""
+
+    method: str
+    version: str
+    """Of HTTP: `1.0` or `1.1`."""
+    raw_path: bytes
+    """As it came over the wire, without the query."""
+    query: bytes
+    headers: Headers
+    """Names in lower case."""
+    keeps_alive: bool
+    """Whether the client wants to go on after the reply."""
+    expects_continue: bool
+    """Whether the client waits for `100 Continue` before it sends the body."""
+
+    @classmethod
+    def of(
+        cls, method: bytes, version: str, target: bytes, headers: Headers, keeps_alive: bool
+    ) -> RequestHead:
+        """Raises HttpError if the server does not understand what is asked for."""
+        if version not in _VERSIONS:
+            raise HttpError(Problem(505, "Only HTTP/1.1 and HTTP/1.0 are understood."))
+        if method == b"CONNECT":
+            raise HttpError(Problem(405, "This server is no proxy: there is no CONNECT."))
+        num_hosts, expects_continue = 0, False
+        for name, value in headers:
+            if name == b"host":
+                num_hosts += 1
+            elif name == b"expect" and value.lower() == b"100-continue":
+                expects_continue = version != "1.0"
+        if num_hosts > 1:
+            raise HttpError(Problem(400, "The request has more than one Host header."))
+        try:
+            url = httptools.parse_url(target)
+        except httptools.HttpParserInvalidURLError:
+            raise HttpError(Problem(400, "The request target is not a valid URL.")) from None
+        if url.host is not None:
+            headers = _with_host(headers, target)
+        return cls(
+            method=method.decode("ascii"),
+            version=version,
+            raw_path=url.path or b"/",
+            query=url.query or b"",
+            headers=headers,
+            keeps_alive=keeps_alive and version != "1.0",
+            expects_continue=expects_continue,
+        )
+
+    def scope(self, root_path: str) -> dict[str, Any]:
+        """ASGI's connection scope, but for the addresses. `root_path` is put before the path."""
+        path = self.raw_path.decode("ascii")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": self.version,
+            "method": self.method,
+            "root_path": root_path,
+            "path": root_path + (unquote(path) if "%" in path else path),
+            "raw_path": root_path.encode() + self.raw_path,
+            "query_string": self.query,
+            "headers": self.headers,
+            "state": {},
+        }
+
+
+def _with_host(headers: Headers, target: bytes) -> Headers:
+    """A target like `http://name/path` says itself who is asked: `Host` counts for nothing."""
+    authority = target.partition(b"://")[2]
+    for end in (b"/", b"?", b"#"):
+        authority = authority.partition(end)[0]
+    others = [(name, value) for name, value in headers if name != b"host"]
+    return [(b"host", authority), *others]
