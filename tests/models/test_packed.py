@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,19 @@ def tokens(model: Path, **given: Any) -> list[list[int]]:
 
 def pack(model: Path, out: Path, **given: Any) -> Path:
     return quantize_model(EngineArgs(str(model), **given), out).path
+
+
+def test_a_file_that_is_cut_short_in_use(model_dir: Path, tmp_path: Path) -> None:
+    """Its owner is told, each time; another model of the process goes on."""
+    prompt, params = {"prompt_token_ids": [1, 2, 3]}, SamplingParams(max_tokens=4)
+    lost, kept = (pack(model_dir, tmp_path / name) for name in ("lost", "kept"))
+    with LLM(str(lost), num_gpu_blocks_override=64) as llm, LLM(str(kept)) as other:
+        llm.generate(prompt, params, use_tqdm=False)
+        os.truncate(lost / PACKED_NAME, 5000)
+        for _ in range(2):
+            with pytest.raises(CheckpointError, match=rf"{lost / PACKED_NAME}: .*cut short"):
+                llm.generate(prompt, params, use_tqdm=False)
+        other.generate(prompt, params, use_tqdm=False)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

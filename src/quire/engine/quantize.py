@@ -63,6 +63,7 @@ def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
     with phase(logger, f"{checkpoint.name} packed"), replacing(out / PACKED_NAME) as file:
         writer = PackedWriter(file)
         backend.pack(checkpoint.program, weights, arithmetic.dtype, writer)
+        weights.check()
         writer.finish(device.isa, arithmetic.dtype, arithmetic.quantization)
     weights.close()
     _copy_texts(checkpoint, out)

@@ -43,6 +43,9 @@ class BoundStore(WeightStore):
     def prefetch(self) -> None:
         self._store.prefetch()
 
+    def check(self) -> None:
+        self._store.check()
+
     def close(self) -> None:
         self._store.close()
 

@@ -71,6 +71,9 @@ class SafetensorsFile(WeightStore):
     def prefetch(self) -> None:
         self._file.prefetch()
 
+    def check(self) -> None:
+        self._file.check()
+
     def close(self) -> None:
         self._entries = {}
 

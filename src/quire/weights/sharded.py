@@ -44,6 +44,10 @@ class ShardedStore(WeightStore):
         for file in self._files.values():
             file.prefetch()
 
+    def check(self) -> None:
+        for file in self._files.values():
+            file.check()
+
     def close(self) -> None:
         for file in self._files.values():
             file.close()

@@ -76,6 +76,12 @@ class WeightStore(ABC):
     def prefetch(self) -> None:  # noqa: B027
         """Tells the kernel that every tensor will be read soon. Returns at once."""
 
+    def check(self) -> None:  # noqa: B027 (what lies in memory cannot change)
+        """Raises CheckpointError if a file changed since it was opened, or could not be read.
+
+        What was made from tensors counts only after it.
+        """
+
     @abstractmethod
     def close(self) -> None:
         """Releases the files. HostTensors handed out before become invalid."""

@@ -74,6 +74,9 @@ class TorchFile(WeightStore):
     def prefetch(self) -> None:
         self._file.prefetch()
 
+    def check(self) -> None:
+        self._file.check()
+
     def close(self) -> None:
         self._tensors = {}
 

@@ -7,6 +7,7 @@ Made and called by an executor, in whichever process that chose. Builds everythi
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import dataclass
 
 from quire.backends.base import CompiledModel, CompileOptions, KVCacheSpec, MemoryReport
 from quire.config.records import EngineConfig
@@ -30,7 +31,8 @@ class Worker:
 
     def __init__(self, config: EngineConfig) -> None:
         with phase(logger, f"loading {config.model.model}"):
-            self._model = _load(config)
+            loaded = _load(config)
+        self._model, self._packed = loaded.model, loaded.packed
         batch = InputBatch(
             config.scheduler.max_num_seqs,
             ceil_div(config.model.max_model_len, config.cache.block_size),
@@ -39,8 +41,13 @@ class Worker:
         self._runner = ModelRunner(self._model, batch)
 
     def execute(self, plan: SchedulePlan) -> StepResult:
-        """Runs one step. Raises BackendError if the backend fails."""
-        return self._runner.execute(plan)
+        """Runs one step. Raises BackendError if the backend fails, and CheckpointError, whatever
+        came of the step, if the weights that it read are not what was loaded."""
+        try:
+            return self._runner.execute(plan)
+        finally:
+            if self._packed is not None:
+                self._packed.check()
 
     def memory(self) -> MemoryReport:
         """What the compiled model holds."""
@@ -55,7 +62,15 @@ class Worker:
         self._model.close()
 
 
-def _load(config: EngineConfig) -> CompiledModel:
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A compiled model, and the file that it goes on reading its weights from, if it does."""
+
+    model: CompiledModel
+    packed: PackedFile | None
+
+
+def _load(config: EngineConfig) -> _Loaded:
     """Raises CheckpointError for weights that do not fit the model, BackendError otherwise."""
     hf_config = config.model.hf_config
     program = build_program(hf_config)
@@ -65,7 +80,7 @@ def _load(config: EngineConfig) -> CompiledModel:
     logger.info("%s: %s", config.device.backend, backend.capabilities.description)
     with closing(_weights(config, program)) as weights:
         cache = config.cache
-        return backend.compile(
+        model = backend.compile(
             program,
             weights,
             KVCacheSpec(cache.num_blocks, cache.block_size, cache.kv_cache_dtype),
@@ -76,6 +91,8 @@ def _load(config: EngineConfig) -> CompiledModel:
                 max_model_len=config.model.max_model_len,
             ),
         )
+        weights.check()
+        return _Loaded(model, weights if isinstance(weights, PackedFile) else None)
 
 
 def _weights(config: EngineConfig, program: Program) -> WeightStore | PackedFile:
