@@ -83,9 +83,7 @@ def everyone_is_told(server: RunningServer, fault: Fault, cause: str) -> None:
     assert cause in server.lines[-1]
 
 
-def start_faulty(
-    start_server: StartServer, path: Path, home: str, **engine: Any
-) -> RunningServer:
+def start_faulty(start_server: StartServer, path: Path, home: str, **engine: Any) -> RunningServer:
     env = {"FAULT_FILE": str(path)}
     engine = {"backend": "cpu", "num_threads": 2, **engine}
     return start_server(engine=engine, env=env, program=FAULTY, engine_home=home)
