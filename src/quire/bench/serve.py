@@ -211,9 +211,12 @@ def _tokenizer(name: str) -> Any:
     from quire.config.hub import resolve_model
     from quire.errors import ModelNotFoundError
     from quire.tokenizer import Tokenizer
+    from quire.tokenizer.trial import try_out
 
     try:
-        return Tokenizer.from_directory(resolve_model(name, needs_weights=False))
+        directory = resolve_model(name, needs_weights=False)
+        try_out(directory)
+        return Tokenizer.from_directory(directory)
     except ModelNotFoundError as error:
         raise ConfigError(f"{error}. Give the tokenizer's directory with --tokenizer") from None
 

@@ -95,11 +95,19 @@ def _missing_weights(directory: Path) -> list[str]:
             if not isinstance(weight_map, dict):
                 raise CheckpointError(f"{directory / name}: there is no weight_map")
             files = sorted({str(file) for file in weight_map.values()})
-            return [file for file in files if not (directory / file).is_file()]
+            return [file for file in files if not _is_file(directory / file)]
     for pattern in ("*.safetensors", "*.bin"):
         if any(file.is_file() for file in directory.glob(pattern)):
             return []
     return ["the weights"]
+
+
+def _is_file(path: Path) -> bool:
+    """Also False for a name that no file can have, which a damaged index may hold."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _offline_message(model: str, revision: str | None, cache: Path, missing: Iterable[str]) -> str:

@@ -181,8 +181,8 @@ def _named(held: Any, path: Path) -> dict[str, str]:
         return {}
     if isinstance(held, str):
         named: dict[Any, Any] = {"default": held}
-    elif isinstance(held, list) and all(isinstance(entry, dict) for entry in held):
-        named = {entry.get("name"): entry.get("template") for entry in held}
+    elif isinstance(held, list) and all(_is_named(entry) for entry in held):
+        named = {entry["name"]: entry.get("template") for entry in held}
     elif isinstance(held, dict):
         named = held
     else:
@@ -193,6 +193,10 @@ def _named(held: Any, path: Path) -> dict[str, str]:
         if len(source) > MAX_TEMPLATE_BYTES:
             raise CheckpointError(f"{path}: chat_template {name!r} is too long")
     return named
+
+
+def _is_named(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("name"), str)
 
 
 def _render(source: str, variables: Mapping[str, Any]) -> str:

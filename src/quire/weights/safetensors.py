@@ -50,6 +50,10 @@ class SafetensorsFile(WeightStore):
         self._file = MappedFile(path)
         self._entries = _read_header(self._file)
 
+    @property
+    def source(self) -> str:
+        return str(self._file.path)
+
     def names(self) -> Iterable[str]:
         return self._entries.keys()
 

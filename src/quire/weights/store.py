@@ -59,6 +59,11 @@ class HostTensor:
 class WeightStore(ABC):
     """The tensors of one checkpoint. Safe to read from several threads."""
 
+    @property
+    def source(self) -> str:
+        """The file or files, for messages."""
+        return "the checkpoint"
+
     @abstractmethod
     def names(self) -> Iterable[str]:
         """Every tensor name in the checkpoint."""
