@@ -12,9 +12,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from signal import Signals
+from signal import SIGABRT, SIGXCPU
 
 from quire import env
 from quire.config.checkpoint import has_file, read_bytes
@@ -53,14 +52,23 @@ def try_out(directory: Path) -> None:
     What is merely wrong with the files is found when they are loaded here.
     """
     paths = [path for name in _FILES if has_file(path := directory / name)]
-    data = {path.name: read_bytes(path, max_bytes=MAX_TOKENIZER_BYTES) for path in paths}
-    passed = _place(data)
+    if not paths:
+        return
+    contents = {path.name: read_bytes(path, max_bytes=MAX_TOKENIZER_BYTES) for path in paths}
+    passed = _place(contents)
     if passed is not None and os.access(passed, os.F_OK):
         return
-    if paths:
-        _run(paths[0], sum(map(len, data.values())))
+    try:
+        _run(paths[0], sum(map(len, contents.values())))
+    except _UntriedError as error:
+        logger.warning("the tokenizer is not tried in a process of its own: %s", error)
+        return
     if passed is not None:
         _remember(passed)
+
+
+class _UntriedError(Exception):
+    """There was no trial, for reasons that are no fault of the tokenizer's."""
 
 
 def _place(files: Mapping[str, bytes]) -> Path | None:
@@ -91,14 +99,12 @@ def _remember(passed: Path) -> None:
 
 
 def _run(file: Path, num_bytes: int) -> None:
-    """`file`: the first of them, for messages."""
-    if not sys.executable or getattr(sys, "frozen", False):
-        logger.warning("the tokenizer is not tried: there is no interpreter to do it")
-        return
+    """Returns if the process came through. `file`: the first of them, for messages."""
     cpu_s = _CPU_S + _CPU_S_PER_MIB * num_bytes // MiB
     memory = _MEMORY + _MEMORY_PER_BYTE * num_bytes
     words = ["\n".join(sys.path), str(file.parent), str(cpu_s), str(memory)]
-    stage, died = "start", ""
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise _UntriedError("there is no interpreter")
     try:
         done = subprocess.run(
             [sys.executable, "-c", _BOOTSTRAP, *words],
@@ -109,35 +115,24 @@ def _run(file: Path, num_bytes: int) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as expired:
-        stage = _last_line(expired.stdout or b"")
-        died = f"does not end in {expired.timeout:.0f} s"
+        stages, died = expired.stdout or b"", f"does not end in {expired.timeout:.0f} s"
     except OSError as error:
-        logger.warning("the tokenizer cannot be tried in a process of its own: %s", error)
-        return
+        raise _UntriedError(str(error)) from None
     else:
-        stage = _last_line(done.stdout)
-        if done.returncode:
-            died = _death(done.returncode, cpu_s, memory)
-    if died and stage == "start":
-        logger.warning("the tokenizer cannot be tried in a process of its own: it %s", died)
-    elif died:
+        stages, died = done.stdout, _death(done.returncode, cpu_s, memory)
+    if died and not stages:
+        raise _UntriedError(f"it {died}")
+    if died:
+        stage = stages.decode("utf-8", "replace").splitlines()[-1]
         raise CheckpointError(f"{file}: the tokenizers library {died}, as it {stage}")
 
 
-def _last_line(output: bytes) -> str:
-    lines = output.decode("utf-8", "replace").splitlines()
-    return lines[-1] if lines else "start"
-
-
 def _death(code: int, cpu_s: int, memory: int) -> str:
-    """What the exit code says."""
-    if code > 0:
-        return f"ends with exit code {code}"
-    name = str(-code)
-    with suppress(ValueError):
-        name = Signals(-code).name
-    if name == "SIGXCPU":
+    """What the exit code says; nothing for 0."""
+    if code >= 0:
+        return f"ends with exit code {code}" if code else ""
+    if -code == SIGXCPU:
         return f"takes more than {cpu_s} s of processor time"
-    if name == "SIGABRT":
+    if -code == SIGABRT:
         return f"gives up (SIGABRT), perhaps for want of more than {format_bytes(memory)} of memory"
-    return f"dies of {name}"
+    return f"dies of signal {-code}"
