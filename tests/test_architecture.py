@@ -14,7 +14,7 @@ SRC = Path(quire.__file__).parent
 
 LAYERS: list[list[str]] = [
     ["errors", "env", "units"],
-    ["log"],
+    ["log", "files"],
     ["params", "inputs", "outputs"],
     ["config"],
     ["protocol"],

@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_disk import small_disk
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire import LLM, SamplingParams
-from quire.backends.cpu import load
+from quire.backends.cpu import CpuBackend, load
 from quire.backends.cpu.held import WEIGHT_FORMATS
 from quire.cli import main
 from quire.config.engine_args import EngineArgs
 from quire.engine.build import plan_engine
 from quire.engine.quantize import quantize_model
 from quire.errors import BackendError, CheckpointError, ConfigError
-from quire.weights import PACKED_NAME, PackedFile
+from quire.weights import PACKED_NAME, PackedFile, PackedWriter
 
 PROMPTS: list[Any] = [[1, 2, 3], list(range(40, 80))]
 FORMATS = [None, *(name for name in WEIGHT_FORMATS if name != "dense")]
@@ -65,6 +66,21 @@ def test_a_file_that_is_cut_short_in_use(model_dir: Path, tmp_path: Path) -> Non
             with pytest.raises(CheckpointError, match=rf"{lost / PACKED_NAME}: .*cut short"):
                 llm.generate(prompt, params, use_tqdm=False)
         other.generate(prompt, params, use_tqdm=False)
+
+
+@pytest.mark.parametrize("room", [100_000, 500])
+def test_a_disk_without_room_leaves_nothing(
+    model_dir: Path, tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where the weights do not fit nor where a text after them does not."""
+    if room == 500:
+        monkeypatch.setattr(PackedWriter, "finish", lambda *_: None)
+        monkeypatch.setattr(CpuBackend, "pack", lambda *_: None)
+    for out in (tmp_path / "new", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with small_disk(room), pytest.raises(ConfigError, match=rf"{out}.*cannot be written: File"):
+            pack(model_dir, out)
+        assert not out.exists()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

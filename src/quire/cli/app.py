@@ -6,6 +6,7 @@ A command is a module with `configure(parser)`, which declares its options, and
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -37,6 +38,10 @@ COMMANDS = (
 )  # fmt: skip
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a full disk answers."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point. Returns the exit code; usage errors leave through SystemExit(2)."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -44,12 +49,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = dispatch("quire", _ABOUT, COMMANDS, words)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:
-        # The reader of our pipe left; say nothing, and keep the interpreter from trying again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our pipe left: nothing is to be said
+        _drop_output()
         return 0
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _drop_output()
+        print(
+            f"quire: cannot write {error.filename or 'the output'}: {error.strerror}",
+            file=sys.stderr,
+        )
+        return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _drop_output() -> None:
+    """Keeps the interpreter from trying once more to write what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def dispatch(prog: str, about: str, commands: Sequence[Command], words: Sequence[str]) -> int:

@@ -98,7 +98,8 @@ class Tokenizer:
             raise CheckpointError(
                 f"{source}: the tokenizer has ids up to {self.max_token_id} "
                 f"({self.id_to_token(self.max_token_id)!r}), the model's embedding has only "
-                f"{embedding_rows} rows; tokenizer and model do not belong together"
+                f"{embedding_rows} rows (vocab_size of config.json); tokenizer and model do not "
+                "belong together"
             )
 
     @cached_property

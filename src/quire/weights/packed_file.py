@@ -12,10 +12,8 @@ section by a `layout` that must be its own. docs/packed_weights.md describes the
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import quire
-from quire.errors import CheckpointError, ConfigError
+from quire.errors import CheckpointError
 from quire.units import MiB
 from quire.weights.mapped_file import MappedFile
 
@@ -182,25 +180,6 @@ class PackedWriter:
             if self._filled == _CHUNK_BYTES:
                 self._file.write(self._chunk.data)
                 self._filled = 0
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the name `path` when it is complete and on disk, or never.
-
-    Raises ConfigError if it cannot be written.
-    """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _read_header(file: MappedFile) -> PackedHeader:
