@@ -20,7 +20,7 @@ SRC = Path(quire.__file__).parent
 
 LAYERS: list[list[str]] = [
     ["errors", "env", "suggest", "units", "version"],
-    ["log"],
+    ["log", "files"],
     ["params", "inputs", "outputs"],
     ["config"],
     ["protocol"],

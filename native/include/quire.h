@@ -312,6 +312,17 @@ int32_t quire_cpu_is_intel(void);
 void quire_struct_sizes(int64_t sizes[7]);
 const char* quire_last_error(void);
 
+// Mappings of files, whose pages may turn out to be missing: where a file was cut short, or its
+// disk fails, zeros are read instead of the process ending by SIGBUS. Returns a slot, or -1: all
+// are taken, or quire_last_error() tells. `name` is the file's, for messages. One library of a
+// process is to be used for all of them.
+int32_t quire_watch_mapping(const void* data, int64_t bytes, const char* name);
+// To be called before the mapping goes.
+void quire_forget_mapping(int32_t slot);
+// The first byte of the mapping that could not be read: what was computed since counts for nothing.
+// -1: all is well.
+int64_t quire_mapping_fault(int32_t slot);
+
 quire_pool* quire_pool_create(int32_t num_threads, int32_t pin);
 void quire_pool_destroy(quire_pool* pool);
 // A number that changes with every piece of work that the threads take or finish: whoever watches

@@ -6,6 +6,7 @@
 
 #include "quire.h"
 #include "runtime/cpu_tiers.h"
+#include "runtime/mapping_guard.h"
 #include "runtime/model.h"
 #include "runtime/pool.h"
 #include "weights/load.h"
@@ -66,6 +67,13 @@ QUIRE_API void quire_struct_sizes(int64_t sizes[7]) {
   sizes[5] = sizeof(quire_sampling);
   sizes[6] = sizeof(quire_output);
 }
+
+QUIRE_API int32_t quire_watch_mapping(const void* data, int64_t bytes, const char* name) {
+  return guarded(-1, [&] { return quire::watch_mapping(data, bytes, name); });
+}
+
+QUIRE_API void quire_forget_mapping(int32_t slot) { quire::forget_mapping(slot); }
+QUIRE_API int64_t quire_mapping_fault(int32_t slot) { return quire::mapping_fault(slot); }
 
 QUIRE_API quire_pool* quire_pool_create(int32_t num_threads, int32_t pin) {
   return guarded<quire_pool*>(nullptr, [&]() -> quire_pool* {

@@ -36,6 +36,11 @@ def stats_interval_s() -> float:
     return float(os.environ.get("QUIRE_LOG_STATS_INTERVAL", "10"))
 
 
+def cache_dir() -> Path:
+    """Where Quire keeps what it need not find out twice: `quire` in `XDG_CACHE_HOME`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "quire"
+
+
 def hub_is_offline() -> bool:
     """`HF_HUB_OFFLINE`, as huggingface_hub understands it."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}

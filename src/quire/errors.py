@@ -21,6 +21,9 @@ Knows nothing of who raises or who catches.
 
 from __future__ import annotations
 
+_MAX_CHARS = 2000
+"""Of a message about a checkpoint."""
+
 
 class QuireError(Exception):
     """Root of the tree; catching it catches everything raised on purpose."""
@@ -39,7 +42,13 @@ class DoesNotFitError(ConfigError):
 
 
 class ModelError(QuireError):
-    """The checkpoint at the given place cannot be used."""
+    """The checkpoint at the given place cannot be used.
+
+    Its files hold words of any length; a message that quotes them loses its middle.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_shortened(message))
 
 
 class ModelNotFoundError(ModelError, FileNotFoundError):
@@ -89,3 +98,11 @@ class EngineGenerateError(QuireError):
 
 class IntegrityError(QuireError):
     """An invariant of the engine's own bookkeeping does not hold: a bug, never a user's mistake."""
+
+
+def _shortened(message: str) -> str:
+    left_out = len(message) - _MAX_CHARS
+    if left_out <= 0:
+        return message
+    half = _MAX_CHARS // 2
+    return f"{message[:half]} [... {left_out} characters ...] {message[-half:]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,9 @@ from typing import Any
 
 import httpx
 import pytest
+
+from quire.config.engine_args import EngineArgs
+from quire.weights import PACKED_NAME
 
 from .conftest import RunningServer, StartServer
 from .processes import is_alive
@@ -79,9 +83,9 @@ def everyone_is_told(server: RunningServer, fault: Fault, cause: str) -> None:
     assert cause in server.lines[-1]
 
 
-def start_faulty(start_server: StartServer, path: Path, home: str) -> RunningServer:
+def start_faulty(start_server: StartServer, path: Path, home: str, **engine: Any) -> RunningServer:
     env = {"FAULT_FILE": str(path)}
-    engine = {"backend": "cpu", "num_threads": 2}
+    engine = {"backend": "cpu", "num_threads": 2, **engine}
     return start_server(engine=engine, env=env, program=FAULTY, engine_home=home)
 
 
@@ -125,6 +129,44 @@ def test_an_engine_process_that_is_killed_or_stopped(
     (engine_pid,) = server.children()
     everyone_is_told(server, lambda _: os.kill(engine_pid, number), cause)
     assert not is_alive(engine_pid)
+
+
+@pytest.fixture(scope="module")
+def packed_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tiny_model import write_tiny_model
+
+    from quire.planning.quantize import quantize_model
+
+    directory = tmp_path_factory.mktemp("packed")
+    checkpoint = write_tiny_model(directory / "checkpoint")
+    return quantize_model(EngineArgs(str(checkpoint)), directory / "packed").path
+
+
+@pytest.mark.parametrize(("home", "size"), [("thread", 0), ("process", 8192)])
+def test_packed_weights_that_are_cut_short(
+    start_server: StartServer, packed_model: Path, tmp_path: Path, home: str, size: int
+) -> None:
+    model = Path(shutil.copytree(packed_model, tmp_path / "model"))
+    server = start_faulty(start_server, tmp_path / "fault", home, model=model, dtype="auto")
+    everyone_is_told(
+        server,
+        lambda _: os.truncate(model / PACKED_NAME, size),
+        f"CheckpointError: {model / PACKED_NAME}: the file was cut short while in use",
+    )
+
+
+def test_packed_weights_that_are_written_to(
+    start_server: StartServer, packed_model: Path, tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(packed_model, tmp_path / "model"))
+    server = start_faulty(start_server, tmp_path / "fault", "thread", model=model, dtype="auto")
+
+    def write(_: RunningServer) -> None:
+        with (model / PACKED_NAME).open("r+b") as file:
+            file.seek(5000)
+            file.write(b"other weights")
+
+    everyone_is_told(server, write, f"{model / PACKED_NAME}: the file was written to while in use")
 
 
 def test_a_failure_of_the_device_ends_the_requests_of_its_step_alone(

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from small_disk import small_disk
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire import LLM, SamplingParams
-from quire.backends.cpu import load
+from quire.backends.cpu import CpuBackend, load
 from quire.backends.cpu.held import WEIGHT_FORMATS
 from quire.cli import main
 from quire.config.engine_args import EngineArgs
 from quire.errors import BackendError, CheckpointError, ConfigError
 from quire.planning.plan import plan_engine
 from quire.planning.quantize import quantize_model
-from quire.weights import PACKED_NAME, PackedFile
+from quire.weights import PACKED_NAME, PackedFile, PackedWriter
 
 PROMPTS: list[Any] = [[1, 2, 3], list(range(40, 80))]
 FORMATS = [None, *(name for name in WEIGHT_FORMATS if name != "dense")]
@@ -51,6 +53,34 @@ def tokens(model: Path, **given: Any) -> list[list[int]]:
 
 def pack(model: Path, out: Path, **given: Any) -> Path:
     return quantize_model(EngineArgs(str(model), **given), out).path
+
+
+def test_a_file_that_is_cut_short_in_use(model_dir: Path, tmp_path: Path) -> None:
+    """Its owner is told, each time; another model of the process goes on."""
+    prompt, params = {"prompt_token_ids": [1, 2, 3]}, SamplingParams(max_tokens=4)
+    lost, kept = (pack(model_dir, tmp_path / name) for name in ("lost", "kept"))
+    with LLM(str(lost), num_gpu_blocks_override=64) as llm, LLM(str(kept)) as other:
+        llm.generate(prompt, params, use_tqdm=False)
+        os.truncate(lost / PACKED_NAME, 5000)
+        for _ in range(2):
+            with pytest.raises(CheckpointError, match=rf"{lost / PACKED_NAME}: .*cut short"):
+                llm.generate(prompt, params, use_tqdm=False)
+        other.generate(prompt, params, use_tqdm=False)
+
+
+@pytest.mark.parametrize("room", [100_000, 500])
+def test_a_disk_without_room_leaves_nothing(
+    model_dir: Path, tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where the weights do not fit nor where a text after them does not."""
+    if room == 500:
+        monkeypatch.setattr(PackedWriter, "finish", lambda *_: None)
+        monkeypatch.setattr(CpuBackend, "pack", lambda *_: None)
+    for out in (tmp_path / "new", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with small_disk(room), pytest.raises(ConfigError, match=rf"{out}.*cannot be written: File"):
+            pack(model_dir, out)
+        assert not out.exists()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -5,6 +5,10 @@ Called by `Worker`, and where an engine is configured.
 
 from __future__ import annotations
 
+import faulthandler
+import sys
+from contextlib import suppress
+
 from quire import env
 from quire.backends.base import Backend
 from quire.config.records import BackendName, DeviceConfig
@@ -44,7 +48,21 @@ def make_backend(device: DeviceConfig) -> Backend:
     if name == "reference":
         from quire.backends.reference import ReferenceBackend
 
+        _survive_missing_pages()
         return ReferenceBackend()
     from quire.backends.cpu import CpuBackend
 
     return CpuBackend(device.num_threads, device.isa)
+
+
+def _survive_missing_pages() -> None:
+    """A weights file that is cut short while it is mapped is an error where the native library
+    loads; elsewhere it ends the process, with a word on standard error."""
+    from quire.backends.cpu.library import guard_mappings
+
+    try:
+        guard_mappings()
+    except BackendError:
+        if not faulthandler.is_enabled() and sys.__stderr__ is not None:
+            with suppress(OSError, ValueError):  # standard error is closed
+                faulthandler.enable(sys.__stderr__)

@@ -10,6 +10,7 @@ from typing import Any
 
 from quire.bench.metrics import METRIC_TITLES
 from quire.errors import ConfigError
+from quire.files import replacing
 
 DETAILED_KEYS = (
     "input_lens", "output_lens", "start_times", "ttfts", "itls", "latencies", "queue_times",
@@ -80,12 +81,20 @@ def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
 
 def save_json(path: Path, result: Mapping[str, Any], *, append: bool = False) -> None:
     """Writes one JSON object, or adds it as a line of its own. Raises ConfigError."""
+    before = _held(path) if append else b""
+    text = json.dumps(result)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a" if append else "w") as file:
-            if append and file.tell() > 0:
-                file.write("\n")
-            json.dump(result, file)
     except OSError as error:
-        raise ConfigError(f"{path}: the results cannot be written: {error}") from None
+        raise ConfigError(f"{path.parent} cannot be made: {error.strerror}") from None
+    with replacing(path) as file:
+        file.write(before + b"\n" * bool(before) + text.encode())
     print(f"results: {path}")
+
+
+def _held(path: Path) -> bytes:
+    """What a file holds; nothing where there is none, or a pipe or device."""
+    try:
+        return path.read_bytes() if path.is_file() else b""
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None

@@ -26,6 +26,7 @@ from quire.bench.report import DETAILED_KEYS, parse_pairs, print_served, save_js
 from quire.bench.serve_chart import draw
 from quire.bench.traffic import TrafficArgs, arrival_times
 from quire.errors import ConfigError
+from quire.files import write_text
 
 _READY_POLL_S = 1.0
 _ENDPOINTS = {
@@ -125,7 +126,7 @@ def run(args: ServeBenchArgs, dataset: DatasetArgs, traffic: TrafficArgs) -> dic
     summary = asyncio.run(_measure(args, dataset, traffic, metrics, percentiles, goodput))
     print_served(summary, metrics, traffic.request_rate, traffic.max_concurrency)
     if args.plot is not None:
-        Path(args.plot).write_text(draw(summary))
+        write_text(Path(args.plot), draw(summary))
         print(f"chart: {args.plot}")
     _save(args, traffic, summary)
     return summary
@@ -211,9 +212,12 @@ def _tokenizer(name: str) -> Any:
     from quire.config.hub import resolve_model
     from quire.errors import ModelNotFoundError
     from quire.tokenizer import Tokenizer
+    from quire.tokenizer.trial import try_out
 
     try:
-        return Tokenizer.from_directory(resolve_model(name, needs_weights=False))
+        directory = resolve_model(name, needs_weights=False)
+        try_out(directory)
+        return Tokenizer.from_directory(directory)
     except ModelNotFoundError as error:
         raise ConfigError(f"{error}. Give the tokenizer's directory with --tokenizer") from None
 

@@ -6,6 +6,7 @@ A command is a module with `configure(parser)`, which declares its options, and
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -38,6 +39,10 @@ COMMANDS = (
 )  # fmt: skip
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a full disk answers."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point. Returns the exit code; usage errors leave through SystemExit(2)."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -49,9 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our pipe left: there is nobody to tell
         _give_up_stdout()
         return 0
-    except OSError as error:  # a full disk, say
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
         _give_up_stdout()
-        print(f"quire: {error}", file=sys.stderr)
+        print(
+            f"quire: cannot write {error.filename or 'the output'}: {error.strerror}",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         return 130

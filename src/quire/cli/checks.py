@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Literal
 
 from quire import env
+from quire.config.model_files import DEMO_MODEL_PATH
 from quire.errors import QuireError
-from quire.planning.checkpoint import DEMO_MODEL_PATH
 from quire.units import GiB, format_bytes
 from quire.version import __version__
 

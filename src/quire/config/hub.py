@@ -7,17 +7,22 @@ huggingface_hub, which is imported for that alone. Called where an engine is con
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from quire import env
 from quire.config.model_files import read_json_object
-from quire.errors import CheckpointError, ModelNotFoundError
+from quire.errors import CheckpointError, ConfigError, ModelNotFoundError
 from quire.log import get_logger
 from quire.units import MiB
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_CANNOT_WRITE = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS,
+    errno.ENOTDIR, errno.EEXIST,
+)  # fmt: skip
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 TEXT_PATTERNS = ("*.json", "*.txt", "*.jinja", "*.model")
 """What a model directory holds beside its weights."""
@@ -41,17 +46,24 @@ def resolve_model(
     `download_dir` replaces the hub's cache directory. `needs_weights` false: a tokenizer
     alone is wanted. Raises ModelNotFoundError that says what is missing and how to get it.
     """
-    path = Path(model).expanduser()
-    if model and path.is_dir():
+    try:
+        path = Path(model).expanduser()
+        is_directory, is_file = path.is_dir(), path.is_file()
+    except (OSError, RuntimeError) as error:  # RuntimeError: the home of an unknown user
+        raise ModelNotFoundError(f"{model!r} cannot be looked at: {error}") from None
+    if model and is_directory:
         return path
-    if path.is_file():
+    if is_file:
         raise ModelNotFoundError(f"{model!r} is a file; give the directory that holds config.json")
     if not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
         raise ModelNotFoundError(
             f"there is no directory {model!r}, and it is no hub id of the form org/name"
         )
     cache = Path(download_dir).expanduser() if download_dir else env.hub_cache_dir()
-    snapshot = _cached_snapshot(cache, model, revision or "main")
+    try:
+        snapshot = _cached_snapshot(cache, model, revision or "main")
+    except OSError as error:
+        raise ConfigError(f"the hub's cache {cache} cannot be read: {error}") from None
     missing = _missing_files(snapshot, needs_weights) if snapshot else ["everything"]
     if snapshot and not missing:
         return snapshot
@@ -95,11 +107,19 @@ def _missing_weights(directory: Path) -> list[str]:
             if not isinstance(weight_map, dict):
                 raise CheckpointError(f"{directory / name}: there is no weight_map")
             files = sorted({str(file) for file in weight_map.values()})
-            return [file for file in files if not (directory / file).is_file()]
+            return [file for file in files if not _is_file(directory / file)]
     for pattern in ("*.safetensors", "*.bin"):
         if any(file.is_file() for file in directory.glob(pattern)):
             return []
     return ["the weights"]
+
+
+def _is_file(path: Path) -> bool:
+    """Also False for a name that no file can have, which a damaged index may hold."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _offline_message(model: str, revision: str | None, cache: Path, missing: Iterable[str]) -> str:
@@ -136,6 +156,11 @@ def _download(
     except ModelNotFoundError:
         raise
     except Exception as error:  # its errors come from whichever HTTP library it is built on
+        if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
+            raise ConfigError(
+                f"{model} cannot be kept in {cache}: {error.strerror}; make room there, or give "
+                "another place with download_dir"
+            ) from error
         raise ModelNotFoundError(
             f"there is no directory {model!r}, and the hub did not give the model of that name: "
             f"{error}"

@@ -8,13 +8,18 @@ model family; what the keys mean is the families' business.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from quire.errors import CheckpointError, ModelNotFoundError
 from quire.units import MiB, format_bytes
 
+DEMO_MODEL_PATH = Path(__file__).parents[1] / "demo_model"
+"""The bundled model."""
 MAX_CONFIG_BYTES = 16 * MiB
 """Far above any config.json there is; a larger one is an attack or a mistake."""
 
@@ -27,15 +32,49 @@ _SAMPLING_KEYS = (
     "top_p",
     "min_p",
 )
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationConfig:
+    """What a checkpoint says of generation, and the file that says it, for messages."""
+
+    values: Mapping[str, Any]
+    source: str
+
+
+def has_file(path: Path) -> bool:
+    """Whether there is a file; a directory is none.
+
+    Raises CheckpointError where something is in its place that cannot be read as one: a link that
+    leads nowhere, a pipe, or a place that may not be looked at.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        if not path.is_symlink():
+            return False
+        raise CheckpointError(
+            f"{path}: links to {path.readlink()}, where there is nothing; the download may be "
+            "incomplete"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be looked at: {error}") from None
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise CheckpointError(f"{path}: is no regular file")
+    return stat.S_ISREG(mode)
 
 
 def parse_json_object(text: str | bytes, source: str) -> dict[str, Any]:
     """A JSON object from text of bounded size; `source` names it in messages.
 
-    Raises CheckpointError for anything but valid JSON, for another kind of value at the top,
-    and for a key that is given twice (readers disagree on which one counts).
+    Raises CheckpointError for anything but valid JSON, for another kind of value at the top, for
+    a key that is given twice (readers disagree on which one counts), and for a string that is no
+    text, which nothing could encode: half of a pair of surrogates.
     """
     try:
+        if isinstance(text, bytes):
+            text = text.decode()
         value = json.loads(text, object_pairs_hook=_unique_pairs)
     except RecursionError:
         raise CheckpointError(f"{source}: JSON nested too deeply") from None
@@ -43,11 +82,15 @@ def parse_json_object(text: str | bytes, source: str) -> dict[str, Any]:
         raise CheckpointError(f"{source}: not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{source}: expected a JSON object, found {type(value).__name__}")
+    if _SURROGATE.search(text):
+        for string in _strings(value):
+            if not _is_text(string):
+                raise CheckpointError(f"{source}: {string!r} is no text: it holds a lone surrogate")
     return value
 
 
-def read_text(path: Path, *, max_bytes: int = MAX_CONFIG_BYTES) -> str:
-    """A UTF-8 file of at most `max_bytes`. Raises CheckpointError."""
+def read_bytes(path: Path, *, max_bytes: int) -> bytes:
+    """A file of at most `max_bytes`. Raises CheckpointError."""
     try:
         with path.open("rb") as file:
             raw = file.read(max_bytes + 1)
@@ -55,6 +98,12 @@ def read_text(path: Path, *, max_bytes: int = MAX_CONFIG_BYTES) -> str:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
     if len(raw) > max_bytes:
         raise CheckpointError(f"{path}: larger than the {format_bytes(max_bytes)} allowed")
+    return raw
+
+
+def read_text(path: Path, *, max_bytes: int = MAX_CONFIG_BYTES) -> str:
+    """A UTF-8 file of at most `max_bytes`. Raises CheckpointError."""
+    raw = read_bytes(path, max_bytes=max_bytes)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -68,7 +117,7 @@ def read_json_object(path: Path, *, max_bytes: int = MAX_CONFIG_BYTES) -> dict[s
 
 def read_optional_json_object(path: Path) -> dict[str, Any]:
     """As `read_json_object`; a file that is not there reads as empty."""
-    return read_json_object(path) if path.is_file() else {}
+    return read_json_object(path) if has_file(path) else {}
 
 
 def read_config(directory: Path, hf_overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -77,23 +126,24 @@ def read_config(directory: Path, hf_overrides: Mapping[str, Any] | None = None) 
     Raises ModelNotFoundError where there is no config.json, CheckpointError for a bad one.
     """
     path = directory / "config.json"
-    if not path.is_file():
+    if not has_file(path):
         raise ModelNotFoundError(
             f"{directory} holds no config.json: it is not a Hugging Face model directory"
         )
     return _merge(read_json_object(path), hf_overrides or {})
 
 
-def read_generation_config(directory: Path, hf_config: Mapping[str, Any]) -> dict[str, Any]:
+def read_generation_config(directory: Path, hf_config: Mapping[str, Any]) -> GenerationConfig:
     """generation_config.json; from the same keys of config.json where that file is missing."""
     path = directory / "generation_config.json"
-    if path.is_file():
-        return read_json_object(path)
+    if has_file(path):
+        return GenerationConfig(read_json_object(path), str(path))
     keys = (*_SAMPLING_KEYS, "max_new_tokens", "eos_token_id")
-    return {key: hf_config[key] for key in keys if hf_config.get(key) is not None}
+    held = {key: hf_config[key] for key in keys if hf_config.get(key) is not None}
+    return GenerationConfig(held, str(directory / "config.json"))
 
 
-def default_sampling_params(generation_config: Mapping[str, Any]) -> dict[str, float | int]:
+def default_sampling_params(config: GenerationConfig) -> dict[str, float | int]:
     """The sampling defaults that a checkpoint recommends, under `SamplingParams`' names.
 
     `max_new_tokens` becomes `max_tokens`, as vLLM reads it. Raises CheckpointError for a value
@@ -101,30 +151,52 @@ def default_sampling_params(generation_config: Mapping[str, Any]) -> dict[str, f
     """
     found: dict[str, float | int] = {}
     for key in (*_SAMPLING_KEYS, "max_new_tokens"):
-        value = generation_config.get(key)
+        value = config.values.get(key)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise CheckpointError(f"generation_config.json: {key} is {value!r}, not a number")
+            raise CheckpointError(f"{config.source}: {key} is {value!r}, not a number")
         found["max_tokens" if key == "max_new_tokens" else key] = value
     return found
 
 
-def eos_token_ids(*configs: Mapping[str, Any]) -> tuple[int, ...]:
-    """Every id under `eos_token_id` in these configs, in order, once each.
+def eos_token_ids(config: GenerationConfig) -> tuple[int, ...]:
+    """Every id under `eos_token_id`, in order, once each.
 
     The key holds one id or a list of them. Raises CheckpointError for anything else.
     """
     found: dict[int, None] = {}
-    for config in configs:
-        held = config.get("eos_token_id")
-        for value in held if isinstance(held, list) else [held]:
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise CheckpointError(f"eos_token_id holds {value!r}, which is not a token id")
-            found[value] = None
+    held = config.values.get("eos_token_id")
+    for value in held if isinstance(held, list) else [held]:
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise CheckpointError(
+                f"{config.source}: eos_token_id holds {value!r}, which is not a token id"
+            )
+        found[value] = None
     return tuple(found)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string in a JSON value, keys included."""
+    rest = [value]
+    while rest:
+        held = rest.pop()
+        if isinstance(held, str):
+            yield held
+        elif isinstance(held, dict):
+            rest += [*held.keys(), *held.values()]
+        elif isinstance(held, list):
+            rest += held
+
+
+def _is_text(string: str) -> bool:
+    try:
+        string.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -16,7 +16,11 @@ from typing import Any, Literal
 from quire import env
 from quire.config.engine_args import EngineArgs
 from quire.config.memory import KVMemoryChoice
-from quire.config.model_files import default_sampling_params, read_generation_config
+from quire.config.model_files import (
+    GenerationConfig,
+    default_sampling_params,
+    read_generation_config,
+)
 from quire.config.records import Dtype, ObservabilityConfig, SchedulerConfig
 from quire.errors import ConfigError, RequestError
 from quire.log import get_logger
@@ -174,23 +178,26 @@ def resolve_sampling_defaults(
     args: EngineArgs, path: Path, hf_config: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Sampling defaults for requests that leave them open, checked as a request's would be."""
-    source = args.generation_config
-    if source == "vllm":
-        found: dict[str, Any] = {}
-    elif source == "auto":
-        found = dict(default_sampling_params(read_generation_config(path, hf_config)))
+    choice = args.generation_config
+    if choice == "vllm":
+        held = GenerationConfig({}, "")
+    elif choice == "auto":
+        held = read_generation_config(path, hf_config)
     else:
-        found = dict(default_sampling_params(read_generation_config(Path(source), {})))
-    overrides = default_sampling_params(args.override_generation_config)
-    found = _without_unsupported({**found, **overrides}, overrides)
+        held = read_generation_config(Path(choice), {})
+    given = GenerationConfig(args.override_generation_config, "override_generation_config")
+    overrides = default_sampling_params(given)
+    sources = [one.source for one in (held, given) if one.values]
+    found: dict[str, Any] = {**default_sampling_params(held), **overrides}
+    found = _without_unsupported(found, overrides)
     try:
         SamplingParams.from_optional(**found)
     except RequestError as error:
         raise ConfigError(
-            f"the sampling defaults of the model cannot be used: {error} "
-            "Set generation_config='vllm' to ignore them"
+            f"the sampling defaults of the model cannot be used: {error} They come from "
+            f"{' and '.join(sources)}. Set generation_config='vllm' to ignore them"
         ) from error
-    if found and source != "vllm":
+    if found and choice != "vllm":
         logger.info(
             "Default sampling parameters come from the model's generation_config.json: %s. "
             "If this is not intended, use generation_config='vllm'.",

@@ -226,10 +226,16 @@ class ProcessHome(EngineCoreClient):
 
 
 def _private_directory() -> str:
-    directory = tempfile.mkdtemp(prefix="quire-")  # mode 0700
-    if len(directory) > _MAX_SOCKET_PATH - len(COMMANDS_SOCKET):
-        os.rmdir(directory)
-        directory = tempfile.mkdtemp(prefix="quire-", dir="/tmp")
+    try:
+        directory = tempfile.mkdtemp(prefix="quire-")  # mode 0700
+        if len(directory) > _MAX_SOCKET_PATH - len(COMMANDS_SOCKET):
+            os.rmdir(directory)
+            directory = tempfile.mkdtemp(prefix="quire-", dir="/tmp")
+    except OSError as error:
+        raise ConfigError(
+            f"no directory for the engine process's sockets can be made: {error}; let TMPDIR name "
+            "one that can be written, or use --engine-home thread"
+        ) from None
     return directory
 
 

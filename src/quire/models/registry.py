@@ -52,7 +52,7 @@ class _ModelRegistry:
         known = next((name for name in architectures if name in self._rows), None)
         if known is None:
             raise UnsupportedModelError(
-                f"model architectures {list(architectures)} are not supported; "
+                f"config.json: model architectures {list(architectures)} are not supported; "
                 f"supported are {', '.join(self.get_supported_archs())}"
             )
         row = self._rows[known]

@@ -17,10 +17,10 @@ from quire.backends.base import Capabilities
 from quire.config import resolve
 from quire.config.engine_args import EngineArgs, LoadFormat
 from quire.config.hub import resolve_model
-from quire.config.model_files import read_config
-from quire.config.quantization import Quantization, resolve_quantization
+from quire.config.model_files import DEMO_MODEL_PATH, has_file, read_config
+from quire.config.quantization import MEANINGS, Quantization, resolve_quantization
 from quire.config.records import Dtype, WeightSource
-from quire.errors import ConfigError
+from quire.errors import CheckpointError, ConfigError
 from quire.models import ModelFacts, build_program, model_facts
 from quire.program import Program
 from quire.program.passes import quantise_weights
@@ -29,7 +29,6 @@ from quire.weights.packed_file import read_packed_header
 
 DEMO_MODEL = "demo"
 """The bundled model's name."""
-DEMO_MODEL_PATH = Path(__file__).parents[1] / "demo_model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
     hf_config = read_config(path, args.hf_overrides)
     weights: WeightSource = "dummy" if args.load_format == "dummy" else "checkpoint"
     packed = None
-    if args.load_format == "auto" and (path / PACKED_NAME).is_file():
+    if args.load_format == "auto" and has_file(path / PACKED_NAME):
         weights, packed = "packed", read_packed_header(path / PACKED_NAME)
     facts, program = model_facts(hf_config), build_program(hf_config)
     return Checkpoint(name, path, hf_config, facts, program, weights, packed)
@@ -110,6 +109,7 @@ def fingerprint(checkpoint: Checkpoint, arithmetic: Arithmetic) -> str:
         (file.name, file.stat().st_size)
         for pattern in ("*.safetensors", "*.bin", PACKED_NAME)
         for file in checkpoint.path.glob(pattern)
+        if file.is_file()
     )
     parts = [
         dict(checkpoint.hf_config), files, checkpoint.weights,
@@ -128,6 +128,11 @@ def _as_packed(
             f"{file}: packed weights are the CPU backend's, and here {capabilities.name} computes; "
             "load the checkpoint that they were made from"
         )
+    if packed.dtype not in get_args(Dtype) or packed.quantization not in (None, *MEANINGS):
+        raise CheckpointError(
+            f"{file}: packed in {packed.dtype!r} with quantization {packed.quantization!r}, which "
+            "is not known here; pack the model again, with this Quire: quire quantize MODEL OUT"
+        )
     if args.dtype != "auto" and resolve.spelled_dtype(args.dtype) != packed.dtype:
         raise ConfigError(
             f"dtype={args.dtype!r}: {file} is packed in {packed.dtype}; leave dtype out, or pack "
@@ -142,6 +147,6 @@ def _as_packed(
         )
     return dataclasses.replace(
         args,
-        dtype=packed.dtype,  # type: ignore[arg-type]  # judged by resolve_dtype
+        dtype=packed.dtype,  # type: ignore[arg-type]  # one of them
         quantization=packed.quantization,
     )

@@ -6,14 +6,17 @@ Reads the weights one after the other, so that a model larger than the memory ca
 from __future__ import annotations
 
 import json
-import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from quire.backends.registry import choose_device, make_backend
 from quire.config.engine_args import EngineArgs
 from quire.config.hub import TEXT_PATTERNS
+from quire.config.model_files import has_file, read_bytes
 from quire.errors import ConfigError
+from quire.files import replacing, write_text
 from quire.log import get_logger, phase
 from quire.models import name_map
 from quire.planning.checkpoint import (
@@ -23,10 +26,12 @@ from quire.planning.checkpoint import (
     read_checkpoint,
     settle_arithmetic,
 )
+from quire.units import MiB
 from quire.weights import PACKED_NAME, PackedWriter, bind, open_checkpoint
-from quire.weights.packed_file import replacing
 
 logger = get_logger(__name__)
+
+_MAX_TEXT_BYTES = 256 * MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +64,45 @@ def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
     checkpoint = quantised(checkpoint, arithmetic)
     store = open_checkpoint(checkpoint.path)
     weights = bind(checkpoint.program, store, name_map(checkpoint.hf_config).canonical)
-    _make_directory(out)
-    with phase(logger, f"{checkpoint.name} packed"), replacing(out / PACKED_NAME) as file:
-        writer = PackedWriter(file)
-        backend.pack(checkpoint.program, weights, arithmetic.dtype, writer)
-        writer.finish(device.isa, arithmetic.dtype, arithmetic.quantization)
+    with _new_directory(out):
+        with phase(logger, f"{checkpoint.name} packed"), replacing(out / PACKED_NAME) as file:
+            writer = PackedWriter(file)
+            backend.pack(checkpoint.program, weights, arithmetic.dtype, writer)
+            weights.check()
+            writer.finish(device.isa, arithmetic.dtype, arithmetic.quantization)
+        _copy_texts(checkpoint, out)
     weights.close()
-    _copy_texts(checkpoint, out)
     return PackedModel(out, (out / PACKED_NAME).stat().st_size, arithmetic, device.isa)
 
 
-def _make_directory(out: Path) -> None:
+@contextmanager
+def _new_directory(out: Path) -> Iterator[None]:
+    """A directory that is filled, or empty again: what could not be completed is removed."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
-            raise ConfigError(f"{out} is not empty; give the name of a new directory")
+        is_empty = not any(out.iterdir())
     except OSError as error:
         raise ConfigError(f"{out} cannot be made: {error.strerror}") from None
+    if not is_empty:
+        raise ConfigError(f"{out} is not empty; give the name of a new directory")
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for file in out.iterdir():
+                file.unlink()
+            out.rmdir()
+        raise
 
 
 def _copy_texts(checkpoint: Checkpoint, out: Path) -> None:
-    """Configuration and tokenizer; config.json as it was understood, overrides applied."""
+    """Configuration and tokenizer; config.json as it was understood, overrides applied, and last:
+    without it this is no model directory."""
     for pattern in TEXT_PATTERNS:
         for file in sorted(checkpoint.path.glob(pattern)):
-            if file.is_file() and not file.name.endswith(".index.json"):
-                shutil.copyfile(file, out / file.name)
-    (out / "config.json").write_text(json.dumps(dict(checkpoint.hf_config), indent=2) + "\n")
+            is_other = file.name == "config.json" or file.name.endswith(".index.json")
+            if not is_other and has_file(file):
+                text = read_bytes(file, max_bytes=_MAX_TEXT_BYTES)
+                with replacing(out / file.name) as copy:
+                    copy.write(text)
+    write_text(out / "config.json", json.dumps(dict(checkpoint.hf_config), indent=2) + "\n")

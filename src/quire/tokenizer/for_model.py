@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from quire.config.model_files import DEMO_MODEL_PATH
 from quire.config.records import ModelConfig
 from quire.log import get_logger, phase
 from quire.tokenizer import Tokenizer
+from quire.tokenizer.trial import try_out
 
 logger = get_logger(__name__)
 
 
 def load_tokenizer(config: ModelConfig) -> Tokenizer | None:
-    """None where the engine goes without. Raises CheckpointError for a damaged one, and for one
-    that can give token ids which the model lacks."""
+    """None where the engine goes without. Raises CheckpointError for a damaged one, for one that
+    the Rust library does not survive, and for one with token ids which the model lacks."""
     if config.tokenizer_path is None:
         return None
     with phase(logger, "tokenizer"):
+        if config.tokenizer_path != DEMO_MODEL_PATH:
+            try_out(config.tokenizer_path)
         tokenizer = Tokenizer.from_directory(config.tokenizer_path)
     tokenizer.check_fits(config.vocab_size, str(config.tokenizer_path))
     return tokenizer

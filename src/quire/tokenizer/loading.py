@@ -6,18 +6,23 @@ byte-level BPE vocabulary of GPT-2's kind (GPT-2, OPT) or Qwen2's. Called by `To
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from quire.config.model_files import read_json_object
+from quire.config.model_files import has_file, read_json_object
 from quire.errors import CheckpointError
+from quire.log import get_logger
+from quire.tokenizer.growth import check_growth
+from quire.tokenizer.library_errors import library_errors
 from quire.tokenizer.special_tokens import SpecialTokens, TokenSpec, read_special_tokens
 from quire.units import MiB, format_bytes
 
 if TYPE_CHECKING:
     import tokenizers
+
+logger = get_logger(__name__)
 
 MAX_TOKENIZER_BYTES = 256 * MiB
 
@@ -30,7 +35,6 @@ _GPT2_ROLES = ("bos_token", "eos_token", "unk_token")
 _QWEN2_ROLES = ("eos_token", "pad_token", "unk_token")
 _QWEN2 = "Qwen2Tokenizer"
 _BYTE_LEVEL_CLASSES = {"", "GPT2Tokenizer", "OPTTokenizer"}
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +49,25 @@ def load_tokenizer(directory: Path, tokenizer_config: Mapping[str, Any]) -> Load
     """Reads whichever files there are. Raises CheckpointError."""
     special = read_special_tokens(directory, tokenizer_config)
     path = directory / "tokenizer.json"
-    if path.is_file():
+    if has_file(path):
         from tokenizers import Tokenizer
 
         _check_size(path)
-        backend = guarded(path, lambda: Tokenizer.from_file(str(path)))
-        backend.no_truncation()
-        backend.no_padding()
-        _add_tokens(backend, special)
+        with library_errors(lambda words: CheckpointError(f"{path}: {words}")):
+            backend = Tokenizer.from_file(str(path))
+            backend.no_truncation()
+            backend.no_padding()
+            _without_dropout(backend, path)
+            check_growth(backend, path)
+        _add_tokens(backend, special, directory)
         return LoadedTokenizer(backend, special.roles)
-    if (directory / "vocab.json").is_file() and (directory / "merges.txt").is_file():
+    if has_file(directory / "vocab.json") and has_file(directory / "merges.txt"):
         backend = _byte_level_bpe(directory, tokenizer_config)
         special = _with_default_roles(backend, tokenizer_config, special)
-        _add_tokens(backend, special)
-        _add_start_and_end(backend, tokenizer_config, special)
+        _add_tokens(backend, special, directory)
+        _add_start_and_end(backend, tokenizer_config, special, directory)
         return LoadedTokenizer(backend, special.roles)
-    if (directory / "tokenizer.model").is_file():
+    if has_file(directory / "tokenizer.model"):
         raise CheckpointError(
             f"{directory} has a tokenizer.model alone; write a tokenizer.json beside it with "
             "transformers: AutoTokenizer.from_pretrained(path).save_pretrained(path)"
@@ -70,16 +77,11 @@ def load_tokenizer(directory: Path, tokenizer_config: Mapping[str, Any]) -> Load
     )
 
 
-def guarded(path: Path, make: Callable[[], _T]) -> _T:
-    """Runs the Rust library on a file's contents; whatever it throws becomes a CheckpointError."""
-    try:
-        return make()
-    except Exception as error:
-        raise CheckpointError(f"{path}: the tokenizers library refuses it: {error}") from None
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # the library's bugs end up here
-            raise
-        raise CheckpointError(f"{path}: the tokenizers library panics: {error}") from None
+def _without_dropout(backend: tokenizers.Tokenizer, path: Path) -> None:
+    """Dropout is for training: with it a text would have other tokens each time."""
+    if getattr(backend.model, "dropout", None):
+        logger.warning("%s: dropout of merges is left out", path)
+        backend.model.dropout = None
 
 
 def _check_size(path: Path) -> None:
@@ -109,15 +111,15 @@ def _byte_level_bpe(directory: Path, config: Mapping[str, Any]) -> tokenizers.To
     kind = _kind(config)
     if kind not in _BYTE_LEVEL_CLASSES and kind != _QWEN2:
         raise CheckpointError(
-            f"{directory}: a {kind} cannot be built from vocab.json and merges.txt here; write "
-            "a tokenizer.json beside them with transformers: "
+            f"{directory / 'tokenizer_config.json'}: a {kind} cannot be built from vocab.json and "
+            "merges.txt here; write a tokenizer.json beside them with transformers: "
             "AutoTokenizer.from_pretrained(path).save_pretrained(path)"
         )
     vocab, merges = directory / "vocab.json", directory / "merges.txt"
     _check_vocab(vocab)
     _check_size(merges)
-    model = guarded(vocab, lambda: models.BPE.from_file(str(vocab), str(merges)))
-    backend = Tokenizer(model)
+    with library_errors(lambda words: CheckpointError(f"{vocab} with {merges.name}: {words}")):
+        backend = Tokenizer(models.BPE.from_file(str(vocab), str(merges)))
     backend.decoder = decoders.ByteLevel()
     prefix = config.get("add_prefix_space") is True
     if kind == _QWEN2:
@@ -141,29 +143,32 @@ def _with_default_roles(
     return SpecialTokens({**roles, **special.roles}, (*special.to_add, spec))
 
 
-def _add_tokens(backend: tokenizers.Tokenizer, special: SpecialTokens) -> None:
+def _add_tokens(backend: tokenizers.Tokenizer, special: SpecialTokens, directory: Path) -> None:
     """Adds what the vocabulary does not know as added tokens yet, as transformers does."""
     from tokenizers import AddedToken
 
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     missing = [spec for spec in special.to_add if spec.content and spec.content not in known]
-    backend.add_tokens(
-        [
-            AddedToken(
-                spec.content,
-                single_word=spec.single_word,
-                lstrip=spec.lstrip,
-                rstrip=spec.rstrip,
-                normalized=not spec.special if spec.normalized is None else spec.normalized,
-                special=spec.special,
-            )
-            for spec in missing
-        ]
-    )
+    added = [
+        AddedToken(
+            spec.content,
+            single_word=spec.single_word,
+            lstrip=spec.lstrip,
+            rstrip=spec.rstrip,
+            normalized=not spec.special if spec.normalized is None else spec.normalized,
+            special=spec.special,
+        )
+        for spec in missing
+    ]
+    with library_errors(lambda words: CheckpointError(f"{directory}: added tokens: {words}")):
+        backend.add_tokens(added)
 
 
 def _add_start_and_end(
-    backend: tokenizers.Tokenizer, config: Mapping[str, Any], special: SpecialTokens
+    backend: tokenizers.Tokenizer,
+    config: Mapping[str, Any],
+    special: SpecialTokens,
+    directory: Path,
 ) -> None:
     """`add_bos_token` and `add_eos_token`; a tokenizer.json says this itself."""
     from tokenizers import processors
@@ -174,9 +179,12 @@ def _add_start_and_end(
         if config.get(key) is not True or token is None:
             continue
         token_id = backend.token_to_id(token)
+        if token_id is None:
+            raise CheckpointError(f"{directory}: {key} is set, and {role} {token!r} is no token")
         template.insert(place, f"{token}:0")
         used.append((token, token_id))
     if used:
-        backend.post_processor = processors.TemplateProcessing(
-            single=template, pair=[*template, "$B:1"], special_tokens=used
-        )
+        with library_errors(lambda words: CheckpointError(f"{directory}: bos or eos: {words}")):
+            backend.post_processor = processors.TemplateProcessing(
+                single=template, pair=[*template, "$B:1"], special_tokens=used
+            )

@@ -6,7 +6,7 @@ only where it has no `added_tokens_decoder`, as transformers reads them. Called 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,59 +43,80 @@ class SpecialTokens:
 def read_special_tokens(directory: Path, tokenizer_config: Mapping[str, Any]) -> SpecialTokens:
     """Reads them beside `tokenizer_config`. Raises CheckpointError for entries of another shape."""
     held = dict(tokenizer_config)
-    added: dict[int, TokenSpec] = {}
-    if "added_tokens_decoder" in held:
-        for key, value in _object(held, "added_tokens_decoder").items():
-            added[_token_id(key)] = _spec(value, "added_tokens_decoder")
-    else:
-        held.update(read_optional_json_object(directory / "special_tokens_map.json"))
-    roles = {role: _spec(held[role], role) for role in _ROLES if held.get(role) is not None}
-    extra = [_spec(value, key) for key in _EXTRA for value in _items(held.get(key), key)]
+    files = dict.fromkeys(held, "tokenizer_config.json")
     if "added_tokens_decoder" not in held:
+        legacy = read_optional_json_object(directory / "special_tokens_map.json")
+        held.update(legacy)
+        files.update(dict.fromkeys(legacy, "special_tokens_map.json"))
+
+    def where(key: str) -> str:
+        return f"{directory / files[key]}: {key}"
+
+    named = [role for role in _ROLES if held.get(role) is not None]
+    roles = {role: _spec(held[role], where(role), special=True) for role in named}
+    extra = [
+        _spec(value, where(key), special=True)
+        for key in _EXTRA
+        if held.get(key) is not None
+        for value in _items(held[key], where(key))
+    ]
+    if "added_tokens_decoder" in held:
+        table = held["added_tokens_decoder"]
+        added = _added_tokens(table, where("added_tokens_decoder"))
+    else:
         special = {spec.content for spec in (*roles.values(), *extra)}
-        legacy = read_optional_json_object(directory / "added_tokens.json")
-        for content, token_id in legacy.items():
-            added[_token_id(token_id)] = TokenSpec(content, special=content in special)
-    ordered = [added[token_id] for token_id in sorted(added)]
+        added = _legacy_added_tokens(directory / "added_tokens.json", special)
     to_add: dict[str, TokenSpec] = {}
-    for spec in (*ordered, *roles.values(), *extra):
+    for spec in (*added, *roles.values(), *extra):
         to_add.setdefault(spec.content, spec)
     return SpecialTokens(
         {role: spec.content for role, spec in roles.items()}, tuple(to_add.values())
     )
 
 
-def _spec(value: Any, what: str) -> TokenSpec:
+def _added_tokens(table: Any, where: str) -> list[TokenSpec]:
+    """`added_tokens_decoder`: id to token; in order of id."""
+    if not isinstance(table, dict):
+        raise CheckpointError(f"{where} is no JSON object")
+    added = {
+        _token_id(key, where): _spec(value, f"{where} {key!r}", special=False)
+        for key, value in table.items()
+    }
+    return [added[token_id] for token_id in sorted(added)]
+
+
+def _legacy_added_tokens(path: Path, special: Collection[str]) -> list[TokenSpec]:
+    """added_tokens.json: token to id; in order of id."""
+    added = {
+        _token_id(token_id, str(path)): TokenSpec(content, special=content in special)
+        for content, token_id in read_optional_json_object(path).items()
+    }
+    return [added[token_id] for token_id in sorted(added)]
+
+
+def _spec(value: Any, where: str, *, special: bool) -> TokenSpec:
+    """A token as text, or with its flags; `special` unless the flags say."""
     if isinstance(value, str):
         return TokenSpec(value, special=True)
     if not isinstance(value, dict) or not isinstance(value.get("content"), str):
-        raise CheckpointError(f"the tokenizer's {what} is neither a string nor has a content")
+        raise CheckpointError(f"{where} is neither a string nor has a content")
     flags = {flag: value[flag] for flag in _FLAGS if flag in value}
     if not all(isinstance(held, bool) for held in flags.values()):
-        raise CheckpointError(f"the tokenizer's {what} has a flag that is no boolean")
-    return TokenSpec(value["content"], **{"special": what != "added_tokens_decoder", **flags})
+        raise CheckpointError(f"{where} has a flag that is no boolean")
+    return TokenSpec(value["content"], **{"special": special, **flags})
 
 
-def _object(held: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = held[key]
-    if not isinstance(value, dict):
-        raise CheckpointError(f"the tokenizer's {key} is no JSON object")
-    return value
-
-
-def _items(value: Any, key: str) -> list[Any]:
-    if value is None:
-        return []
+def _items(value: Any, where: str) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     if not isinstance(value, list):
-        raise CheckpointError(f"the tokenizer's {key} is no list")
+        raise CheckpointError(f"{where} is no list")
     return value
 
 
-def _token_id(value: Any) -> int:
+def _token_id(value: Any, where: str) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
     if type(value) is int and 0 <= value < 2**31:
         return value
-    raise CheckpointError(f"the tokenizer adds a token under {value!r:.50}, which is no id")
+    raise CheckpointError(f"{where}: adds a token under {value!r:.50}, which is no id")

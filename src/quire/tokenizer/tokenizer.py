@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.config.model_files import read_optional_json_object
-from quire.errors import CheckpointError
+from quire.errors import CheckpointError, RequestError
+from quire.log import get_logger
+from quire.tokenizer.library_errors import library_errors
 from quire.tokenizer.loading import load_tokenizer
 from quire.tokenizer.pieces import PieceTable, piece_table
 
 if TYPE_CHECKING:
     import tokenizers
+
+logger = get_logger(__name__)
 
 
 class Tokenizer:
@@ -34,6 +38,7 @@ class Tokenizer:
         self.backend = backend
         self.roles = dict(roles)
         self.config = dict(config or {})
+        self._has_warned = False
 
     @classmethod
     def from_directory(cls, directory: Path) -> Tokenizer:
@@ -46,24 +51,38 @@ class Tokenizer:
         return cls(loaded.backend, loaded.roles, config)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """The ids of a text; `add_special_tokens`: with a start token, if the model has one."""
+        """The ids of a text; `add_special_tokens`: with a start token, if the model has one.
+
+        Raises RequestError for a text that this tokenizer cannot encode.
+        """
         return self.encode_batch([text], add_special_tokens=add_special_tokens)[0]
 
     def encode_batch(
         self, texts: Sequence[str], *, add_special_tokens: bool = True
     ) -> list[list[int]]:
         """`encode` of several texts, which may run on several threads."""
-        encodings = self.backend.encode_batch_fast(
-            list(texts), add_special_tokens=add_special_tokens
-        )
+        with library_errors(_no_ids):
+            encodings = self.backend.encode_batch_fast(
+                list(texts), add_special_tokens=add_special_tokens
+            )
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of these ids: bytes that are no UTF-8 as U+FFFD, nothing for unknown ids."""
+        """The text of these ids: bytes that are no UTF-8 as U+FFFD, nothing for unknown ids.
+
+        U+FFFD alone, and a warning, for ids that the checkpoint's decoder cannot decode.
+        """
         if self.pieces is not None:
             return self.pieces.text(ids, skip_special_tokens)
         known = [token_id for token_id in ids if 0 <= token_id <= self.max_token_id]
-        return self.backend.decode(known, skip_special_tokens=skip_special_tokens)
+        try:
+            with library_errors(_no_text):
+                return self.backend.decode(known, skip_special_tokens=skip_special_tokens)
+        except CheckpointError as error:
+            if not self._has_warned:
+                logger.warning("%s", error)
+            self._has_warned = True
+            return "\ufffd"
 
     def id_to_token(self, token_id: int) -> str | None:
         """The vocabulary's entry, as it is spelled there; None for an unknown id."""
@@ -79,7 +98,8 @@ class Tokenizer:
             raise CheckpointError(
                 f"{source}: the tokenizer has ids up to {self.max_token_id} "
                 f"({self.id_to_token(self.max_token_id)!r}), the model's embedding has only "
-                f"{embedding_rows} rows; tokenizer and model do not belong together"
+                f"{embedding_rows} rows (vocab_size of config.json); tokenizer and model do not "
+                "belong together"
             )
 
     @cached_property
@@ -128,3 +148,11 @@ class Tokenizer:
     def _role_id(self, role: str) -> int | None:
         token = self.roles.get(role)
         return None if token is None else self.backend.token_to_id(token)
+
+
+def _no_ids(words: str) -> RequestError:
+    return RequestError(f"the model's tokenizer cannot encode this text: {words}")
+
+
+def _no_text(words: str) -> CheckpointError:
+    return CheckpointError(f"the model's tokenizer cannot decode some tokens: {words}")

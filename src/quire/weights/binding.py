@@ -43,6 +43,9 @@ class BoundStore(WeightStore):
     def prefetch(self) -> None:
         self._store.prefetch()
 
+    def check(self) -> None:
+        self._store.check()
+
     def close(self) -> None:
         self._store.close()
 
@@ -75,7 +78,7 @@ def bind(
         else:
             problems.extend(_shape_problem(store.get(stored_names[name]), part))
     if problems:
-        raise CheckpointError(_summary(problems))
+        raise CheckpointError(_summary(store.source, problems))
     return BoundStore(store, stored_names)
 
 
@@ -88,8 +91,8 @@ def _shape_problem(tensor: HostTensor, part: Tensor) -> list[str]:
     ]
 
 
-def _summary(problems: list[str]) -> str:
+def _summary(source: str, problems: list[str]) -> str:
     named = "; ".join(problems[:_MAX_NAMED])
     rest = len(problems) - _MAX_NAMED
     more = f"; and {rest} more" if rest > 0 else ""
-    return f"the checkpoint does not fit its config.json: {named}{more}"
+    return f"{source} does not fit its config.json: {named}{more}"

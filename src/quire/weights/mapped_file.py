@@ -1,14 +1,19 @@
 """`MappedFile`: a read-only memory mapping with bounds-checked slices and paging hints.
 
-Used by every checkpoint reader. Knows no format.
+Used by every checkpoint reader. Knows no format. A page that cannot be read, because others cut
+the file short or because the disk fails, ends a process by SIGBUS; a `PageGuard`, which the native
+library lends, lets it read zeros instead, and `MappedFile.check` tells.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import time
+import weakref
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +23,59 @@ from quire.errors import CheckpointError
 _MADV_HUGEPAGE = 14
 _MADV_POPULATE_READ = 22
 """Of Linux; Python's mmap does not name the second, nor always the first."""
+_LOOK_INTERVAL_S = 1.0
+"""Between two looks at a file in use."""
+
+
+class PageGuard(Protocol):
+    """Lets this process survive pages that cannot be read."""
+
+    def watch(self, data: NDArray[np.uint8], name: str) -> int:
+        """Guards a mapping from now on; `name` is its file's. Returns its slot."""
+
+    def forget(self, slot: int) -> None:
+        """Ends that, before the mapping goes."""
+
+    def fault(self, slot: int) -> int | None:
+        """The first byte of the mapping that could not be read, where zeros are read since."""
+
+
+_guard: PageGuard | None = None
+
+
+def use_guard(guard: PageGuard) -> None:
+    """Guards every mapping that is made from now on, in the whole process."""
+    global _guard
+    _guard = guard
+
+
+def has_guard() -> bool:
+    """Whether mappings that are made from now on are guarded."""
+    return _guard is not None
 
 
 class MappedFile:
     """A file's bytes without reading it: pages come in as they are touched.
 
     Slices are views of the mapping and keep it alive; the mapping is read-only, so no slice
-    can be written. A file that is truncated by others while mapped faults, as with any mapping.
+    can be written. What was computed from slices counts only after `check`.
     """
 
     def __init__(self, path: Path) -> None:
         """Raises CheckpointError for a file that is missing, empty, or no regular file."""
         self.path = path
-        self._map = _map_file(path)
+        self._descriptor = _open(path)
+        weakref.finalize(self, os.close, self._descriptor).atexit = False
+        self._facts = self._look()
+        self._map = _map(path, self._descriptor, self._facts[0])
         self.data: NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
+        self._guard = _guard
+        self._slot = -1
+        if self._guard is not None:
+            self._slot = self._guard.watch(self.data, str(path))
+            # Every view keeps `data` alive, and so the mapping and its slot.
+            weakref.finalize(self.data, self._guard.forget, self._slot).atexit = False
+        self._next_look_s = 0.0
 
     @property
     def size(self) -> int:
@@ -48,8 +92,34 @@ class MappedFile:
         return self.data[offset : offset + length]
 
     def bytes(self, offset: int, length: int) -> bytes:
-        """As `slice`, copied."""
-        return self.slice(offset, length).tobytes()
+        """As `slice`, read from the file itself: also raises where it was cut short since."""
+        wanted = len(self.slice(offset, length))
+        read = b""
+        while len(read) < wanted:
+            try:
+                piece = os.pread(self._descriptor, wanted - len(read), offset + len(read))
+            except OSError as error:
+                raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from None
+            if not piece:
+                raise CheckpointError(f"{self.path}: the file was cut short while it was read")
+            read += piece
+        return read
+
+    def check(self) -> None:
+        """Raises CheckpointError if the file changed since it was opened, or could not be read.
+
+        Called after whatever was computed from slices, however often. That a page was missing is
+        known at once; the file itself is looked at in the first call, and then once a second.
+        """
+        fault = None
+        if self._guard is not None:
+            fault = self._guard.fault(self._slot)
+        time_s = time.monotonic()
+        is_due = time_s >= self._next_look_s
+        if is_due:
+            self._next_look_s = time_s + _LOOK_INTERVAL_S
+        if fault is not None or (is_due and self._look() != self._facts):
+            raise CheckpointError(self._changed_text(fault))
 
     def release(self, offset: int, length: int) -> None:
         """Drops the pages of a range from the resident set; touching them reads them again."""
@@ -70,7 +140,7 @@ class MappedFile:
             self._map.madvise(_MADV_HUGEPAGE)
         try:
             self._map.madvise(_MADV_POPULATE_READ)
-        except OSError:  # before Linux 5.14
+        except OSError:  # before Linux 5.14, or a page that cannot be read
             self.prefetch()
 
     def _whole_pages(self, offset: int, length: int) -> tuple[int, int]:
@@ -78,18 +148,36 @@ class MappedFile:
         begin = offset - offset % mmap.PAGESIZE
         return begin, min(offset + length, self.size) - begin
 
+    def _look(self) -> tuple[int, int]:
+        """The file's size in bytes, and when it was last written to."""
+        try:
+            status = os.fstat(self._descriptor)
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from None
+        return status.st_size, status.st_mtime_ns
 
-def _map_file(path: Path) -> mmap.mmap:
+    def _changed_text(self, fault: int | None) -> str:
+        size = self._look()[0]
+        if size < self.size:
+            what = f"the file was cut short while in use, from {self.size} bytes to {size}"
+        elif fault is not None:
+            what = f"byte {fault} could not be read: the file was cut short, or its disk fails"
+        else:
+            what = "the file was written to while in use"
+        return f"{self.path}: {what}. Restore it and load the model again"
+
+
+def _open(path: Path) -> int:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be opened: {error.strerror}") from None
+
+
+def _map(path: Path, descriptor: int, size: int) -> mmap.mmap:
+    if size == 0:
+        raise CheckpointError(f"{path}: the file is empty")
     try:
-        size = os.fstat(descriptor).st_size
-        if size == 0:
-            raise CheckpointError(f"{path}: the file is empty")
         return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be mapped: {error}") from None
-    finally:
-        os.close(descriptor)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from quire.config.model_files import has_file
 from quire.errors import CheckpointError
 from quire.weights.safetensors import SafetensorsFile
 from quire.weights.sharded import indexed_store, joined_store, read_index
@@ -56,14 +57,15 @@ def open_checkpoint(path: Path) -> WeightStore:
     """
     for format in _FORMATS:
         index = path / format.index
-        if index.is_file():
+        if has_file(index):
             owners = read_index(index)
-            return indexed_store(index, owners, _open_all(path, set(owners.values()), format))
+            files = _open_all(path, set(owners.values()), format, f"{index} names")
+            return indexed_store(index, owners, files)
         names = _weight_files(path, format)
         if len(names) == 1:
-            return format.read(_checked(path, names[0]))
+            return format.read(_checked(path, names[0], f"{path} holds"))
         if names:
-            return joined_store(_open_all(path, names, format))
+            return joined_store(_open_all(path, names, format, f"{path} holds"))
     raise CheckpointError(
         f"{path} holds no weights: neither {_FORMATS[0].main} (or {_FORMATS[0].index}) nor "
         f"{_FORMATS[1].main}"
@@ -71,12 +73,12 @@ def open_checkpoint(path: Path) -> WeightStore:
 
 
 def _weight_files(path: Path, format: _Format) -> list[str]:
-    if (path / format.main).is_file():
+    if has_file(path / format.main):
         return [format.main]
     names = sorted(
         file.name
         for file in path.glob(format.pattern)
-        if file.is_file() and not file.name.startswith(format.ignored)
+        if not file.name.startswith(format.ignored) and has_file(file)
     )
     _check_complete(path, names)
     return names
@@ -95,15 +97,22 @@ def _check_complete(path: Path, names: Iterable[str]) -> None:
             )
 
 
-def _open_all(path: Path, names: Iterable[str], format: _Format) -> dict[str, WeightStore]:
-    return {name: format.read(_checked(path, name)) for name in sorted(names)}
+def _open_all(
+    path: Path, names: Iterable[str], format: _Format, reason: str
+) -> dict[str, WeightStore]:
+    return {name: format.read(_checked(path, name, reason)) for name in sorted(names)}
 
 
-def _checked(path: Path, name: str) -> Path:
-    """The file, if it lies in the directory, or where the hub's cache keeps what it links to."""
+def _checked(path: Path, name: str, reason: str) -> Path:
+    """The file, if it lies in the directory, or where the hub's cache keeps what it links to.
+
+    `reason`: where the name is from, for messages.
+    """
     file = path / name
-    if not file.is_file():
-        raise CheckpointError(f"{file}: the file is missing; the download may be incomplete")
+    if not has_file(file):
+        raise CheckpointError(
+            f"{reason} {name!r}, and the file is missing; the download may be incomplete"
+        )
     home = path.resolve()
     if file.resolve().is_relative_to(home) or _is_hub_blob(home, file):
         return file

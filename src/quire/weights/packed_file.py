@@ -12,10 +12,8 @@ section by a `layout` that must be its own. docs/packed_weights.md describes the
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.errors import CheckpointError, ConfigError
+from quire.errors import CheckpointError
 from quire.units import MiB
 from quire.version import __version__
 from quire.weights.mapped_file import MappedFile
@@ -130,8 +128,15 @@ class PackedFile:
         memory yet. The first step would do so otherwise, page by page."""
         self._file.populate()
 
+    def check(self) -> None:
+        """Raises CheckpointError if the file changed since it was opened, or could not be read.
+
+        Called after each use of its sections; costs about a microsecond.
+        """
+        self._file.check()
+
     def close(self) -> None:
-        """Lets go of the file; views of it stay valid."""
+        """Forgets the sections; views of them stay valid, and `check` still tells of them."""
         self._sections = {}
 
 
@@ -189,25 +194,6 @@ class PackedWriter:
             if self._filled == _CHUNK_BYTES:
                 self._file.write(self._chunk.data)
                 self._filled = 0
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the name `path` when it is complete and on disk, or never.
-
-    Raises ConfigError if it cannot be written.
-    """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _read_header(file: MappedFile) -> PackedHeader:

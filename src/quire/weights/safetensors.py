@@ -50,6 +50,10 @@ class SafetensorsFile(WeightStore):
         self._file = MappedFile(path)
         self._entries = _read_header(self._file)
 
+    @property
+    def source(self) -> str:
+        return str(self._file.path)
+
     def names(self) -> Iterable[str]:
         return self._entries.keys()
 
@@ -70,6 +74,9 @@ class SafetensorsFile(WeightStore):
 
     def prefetch(self) -> None:
         self._file.prefetch()
+
+    def check(self) -> None:
+        self._file.check()
 
     def close(self) -> None:
         self._entries = {}

@@ -15,16 +15,26 @@ from quire.units import MiB
 from quire.weights.store import HostTensor, WeightStore
 
 MAX_INDEX_BYTES = 64 * MiB
+_MAX_NAME_BYTES = 255
+"""Of a file, on Linux."""
 _logger = get_logger(__name__)
 
 
 class ShardedStore(WeightStore):
     """One namespace over several files. Invariant: every name lies in exactly one of them."""
 
-    def __init__(self, files: Mapping[str, WeightStore], owners: Mapping[str, str]) -> None:
-        """`files` by file name; `owners` says for every tensor which file holds it."""
+    def __init__(
+        self, files: Mapping[str, WeightStore], owners: Mapping[str, str], source: str
+    ) -> None:
+        """`files` by file name; `owners` says for every tensor which file holds it, and `source`
+        where that was read."""
         self._files = dict(files)
         self._owners = dict(owners)
+        self._source = source
+
+    @property
+    def source(self) -> str:
+        return self._source
 
     def names(self) -> Iterable[str]:
         return self._owners.keys()
@@ -43,6 +53,10 @@ class ShardedStore(WeightStore):
     def prefetch(self) -> None:
         for file in self._files.values():
             file.prefetch()
+
+    def check(self) -> None:
+        for file in self._files.values():
+            file.check()
 
     def close(self) -> None:
         for file in self._files.values():
@@ -81,7 +95,7 @@ def indexed_store(
     extra = sum(len(names) for names in held.values()) - len(owners)
     if extra:
         _logger.warning("%s: the files hold %d tensors that the index leaves out", index, extra)
-    return ShardedStore(files, owners)
+    return ShardedStore(files, owners, str(index))
 
 
 def joined_store(files: dict[str, WeightStore]) -> WeightStore:
@@ -94,7 +108,7 @@ def joined_store(files: dict[str, WeightStore]) -> WeightStore:
                     f"tensor {name!r} lies in both {owners[name]} and {file_name}"
                 )
             owners[name] = file_name
-    return ShardedStore(files, owners)
+    return ShardedStore(files, owners, ", ".join(file.source for file in files.values()))
 
 
 def _is_plain(file_name: str) -> bool:
@@ -102,5 +116,6 @@ def _is_plain(file_name: str) -> bool:
         "\\" not in file_name
         and "\0" not in file_name
         and PurePosixPath(file_name).name == file_name
+        and len(file_name.encode()) <= _MAX_NAME_BYTES
         and file_name not in ("", ".", "..")
     )

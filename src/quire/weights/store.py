@@ -59,6 +59,11 @@ class HostTensor:
 class WeightStore(ABC):
     """The tensors of one checkpoint. Safe to read from several threads."""
 
+    @property
+    def source(self) -> str:
+        """The file or files, for messages."""
+        return "the checkpoint"
+
     @abstractmethod
     def names(self) -> Iterable[str]:
         """Every tensor name in the checkpoint."""
@@ -75,6 +80,12 @@ class WeightStore(ABC):
 
     def prefetch(self) -> None:  # noqa: B027
         """Tells the kernel that every tensor will be read soon. Returns at once."""
+
+    def check(self) -> None:  # noqa: B027 (what lies in memory cannot change)
+        """Raises CheckpointError if a file changed since it was opened, or could not be read.
+
+        What was made from tensors counts only after it.
+        """
 
     @abstractmethod
     def close(self) -> None:

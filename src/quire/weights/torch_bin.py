@@ -45,6 +45,10 @@ class TorchFile(WeightStore):
         self._find = find
         self._tensors = _tensors_of(state, str(path))
 
+    @property
+    def source(self) -> str:
+        return str(self._file.path)
+
     def names(self) -> Iterable[str]:
         return self._tensors.keys()
 
@@ -73,6 +77,9 @@ class TorchFile(WeightStore):
 
     def prefetch(self) -> None:
         self._file.prefetch()
+
+    def check(self) -> None:
+        self._file.check()
 
     def close(self) -> None:
         self._tensors = {}

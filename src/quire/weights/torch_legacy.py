@@ -21,7 +21,7 @@ _MAX_PICKLE_BYTES = 64 * MiB
 
 def is_legacy_file(file: MappedFile) -> bool:
     """Whether the file begins with a pickle, where a zip archive begins with `PK`."""
-    return int(file.data[0]) == 0x80
+    return file.bytes(0, 1) == b"\x80"
 
 
 def read_legacy_file(

@@ -7,6 +7,7 @@ Made and called by an executor, in whichever process that chose. Builds everythi
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import dataclass
 
 from quire.backends.base import CompiledModel, CompileOptions, KVCacheSpec
 from quire.backends.registry import make_backend
@@ -30,7 +31,8 @@ class Worker:
 
     def __init__(self, config: EngineConfig) -> None:
         with phase(logger, f"loading {config.model.model}"):
-            self._model = _load(config)
+            loaded = _load(config)
+        self._model, self._packed = loaded.model, loaded.packed
         batch = InputBatch(
             config.scheduler.max_num_seqs,
             len(config.cache.layout.groups),
@@ -41,8 +43,13 @@ class Worker:
         self._runner = ModelRunner(self._model, batch, keeps_all=keeps_all)
 
     def execute(self, plan: SchedulePlan) -> StepResult:
-        """Runs one step. Raises BackendError if the backend fails."""
-        return self._runner.execute(plan)
+        """Runs one step. Raises BackendError if the backend fails, and CheckpointError, whatever
+        came of the step, if the weights that it read are not what was loaded."""
+        try:
+            return self._runner.execute(plan)
+        finally:
+            if self._packed is not None:
+                self._packed.check()
 
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""
@@ -53,7 +60,15 @@ class Worker:
         self._model.close()
 
 
-def _load(config: EngineConfig) -> CompiledModel:
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A compiled model, and the file that it goes on reading its weights from, if it does."""
+
+    model: CompiledModel
+    packed: PackedFile | None
+
+
+def _load(config: EngineConfig) -> _Loaded:
     """Raises CheckpointError for weights that do not fit the model, BackendError otherwise."""
     hf_config = config.model.hf_config
     program = build_program(hf_config)
@@ -63,7 +78,7 @@ def _load(config: EngineConfig) -> CompiledModel:
     logger.info("%s: %s", config.device.backend, backend.capabilities.description)
     with closing(_weights(config, program)) as weights:
         cache = config.cache
-        return backend.compile(
+        model = backend.compile(
             program,
             weights,
             KVCacheSpec(cache.num_blocks, cache.block_size, cache.kv_cache_dtype, cache.layout),
@@ -74,6 +89,8 @@ def _load(config: EngineConfig) -> CompiledModel:
                 max_model_len=config.model.max_model_len,
             ),
         )
+        weights.check()
+        return _Loaded(model, weights if isinstance(weights, PackedFile) else None)
 
 
 def _weights(config: EngineConfig, program: Program) -> WeightStore | PackedFile:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_disk import small_disk
 
 from quire.cli import main
 
@@ -75,3 +76,23 @@ def test_what_is_missing_is_said(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert "-i IN.jsonl -o OUT.jsonl" in capsys.readouterr().err
     assert main(["run-batch", "-i", str(tmp_path / "no"), "-o", "x"]) == 1
     assert "no such file" in capsys.readouterr().err
+
+
+def test_a_disk_without_room_keeps_what_there_is(
+    tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("\n".join(request(f"p{n}", prompt="x") for n in range(40)))
+    words = ["run-batch", "-i", str(source), "-o", str(target), "--model", str(tiny_model)]
+    with small_disk(10_000):
+        assert main([*words, "--disable-tqdm"]) == 1
+    said = f"{target} cannot be written: File too large; what there is lies in {target}.part"
+    assert said in capsys.readouterr().err
+    assert not target.exists()
+    assert json.loads((tmp_path / "out.jsonl.part").read_text().splitlines()[0])["error"] is None
+
+
+def test_an_id_that_is_no_text(tmp_path: Path, tiny_model: Path) -> None:
+    lines = [request("\ud800", prompt="x"), request("é", prompt="x")]
+    replies = run(tmp_path, tiny_model, lines)
+    assert [reply["custom_id"] for reply in replies] == ["\ud800", "é"]

@@ -70,6 +70,12 @@ def test_a_mistyped_path_is_no_hub_id(model: str) -> None:
         resolve_model(model)
 
 
+@pytest.mark.parametrize("model", ["x" * 5000, "/" + "x" * 300, "~nobody-of-that-name/x"])
+def test_a_name_that_no_directory_can_have(model: str) -> None:
+    with pytest.raises(ModelNotFoundError):
+        resolve_model(model)
+
+
 def test_a_file_is_no_model(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_text("x")
@@ -147,17 +153,23 @@ def test_a_tokenizer_alone_needs_no_weights(
 SCRIPT = """
 import sys
 from quire.config.hub import resolve_model
-from quire.errors import ModelNotFoundError
+from quire.errors import QuireError
+if len(sys.argv) > 3:
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
 try:
     print(resolve_model(sys.argv[1], download_dir=sys.argv[2]))
-except ModelNotFoundError as error:
+except QuireError as error:
     print("refused:", error)
 """
 
 
-def resolve_elsewhere(url: str, model: str, cache: Path, **environ: str) -> str:
+def resolve_elsewhere(
+    url: str, model: str, cache: Path, *, disk_room: int | None = None, **environ: str
+) -> str:
+    room = [] if disk_room is None else [str(disk_room)]
     result = subprocess.run(
-        [sys.executable, "-c", SCRIPT, model, str(cache)],
+        [sys.executable, "-c", SCRIPT, model, str(cache), *room],
         env={**os.environ, "HF_ENDPOINT": url, "HF_HUB_DISABLE_PROGRESS_BARS": "1", **environ},
         capture_output=True,
         text=True,
@@ -198,6 +210,19 @@ def test_what_the_hub_does_not_have(tmp_path: Path) -> None:
         said = resolve_elsewhere(hub.url, "org/other", tmp_path, HF_HUB_OFFLINE="1")
         assert "HF_HUB_OFFLINE forbids" in said
         assert len(hub.requests) == asked
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with HubServer("org/name", {**SAFETENSORS, "model.safetensors": bytes(100_000)}) as hub:
+        said = resolve_elsewhere(hub.url, "org/name", tmp_path / "file")
+        assert said.startswith(f"refused: org/name cannot be kept in {tmp_path / 'file'}: ")
+        said = resolve_elsewhere(hub.url, "org/name", tmp_path / "cache", disk_room=50_000)
+        assert "cannot be kept in" in said
+        assert "File too large; make room there, or give another place with download_dir" in said
+        assert not list((tmp_path / "cache").rglob("model.safetensors"))
+        said = resolve_elsewhere(hub.url, "org/name", tmp_path / "cache")
+        assert (Path(said) / "model.safetensors").stat().st_size == 100_000
 
 
 def test_no_hub_to_be_reached(tmp_path: Path) -> None:

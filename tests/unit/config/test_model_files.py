@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from quire.config import model_files as checkpoint
 from quire.config.model_files import (
+    GenerationConfig,
     default_sampling_params,
     eos_token_ids,
+    has_file,
     read_config,
     read_generation_config,
     read_json_object,
@@ -31,6 +34,8 @@ from quire.errors import CheckpointError, ModelNotFoundError
         (b'{"a": "\xff"}', "not UTF-8"),
         (b'{"a":' * 100_000, "nested too deeply|not valid JSON"),
         (b'{"a": ' + b"9" * 50_000 + b"}", "not valid JSON"),
+        (b'{"a": [{"b": "\\ud83d!"}]}', "lone surrogate"),
+        (b'{"\\uDC00": 1}', "lone surrogate"),
     ],
 )
 def test_bad_json_is_named(tmp_path: Path, raw: bytes, message: str) -> None:
@@ -39,6 +44,40 @@ def test_bad_json_is_named(tmp_path: Path, raw: bytes, message: str) -> None:
     with pytest.raises(CheckpointError, match=message) as caught:
         read_config(tmp_path)
     assert str(path) in str(caught.value)
+
+
+def test_a_pair_of_surrogates_is_a_character(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"a": "\\ud83d\\ude00 \\\\ud83d"}')
+    assert read_config(tmp_path) == {"a": "\U0001f600 \\ud83d"}
+
+
+def test_a_message_stays_short(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"top_k": "9" * 1_000_000}))
+    with pytest.raises(
+        CheckpointError, match=r"generation_config.json: top_k is .*not a number"
+    ) as e:
+        default_sampling_params(read_generation_config(tmp_path, {}))
+    assert len(str(e.value)) < 2500
+
+
+def test_what_lies_in_a_files_place_is_told(tmp_path: Path) -> None:
+    assert not has_file(tmp_path / "none")
+    assert not has_file(tmp_path)
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("file")
+    assert has_file(tmp_path / "link")
+    assert not has_file(tmp_path / "file" / "below")
+    (tmp_path / "nowhere").symlink_to("blobs/0123")
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    for name, message in [
+        ("nowhere", "links to blobs/0123, where there is nothing"),
+        ("loop", "cannot be looked at"),
+        ("pipe", "no regular file"),
+        ("n" * 300, "cannot be looked at"),
+    ]:
+        with pytest.raises(CheckpointError, match=message):
+            has_file(tmp_path / name)
 
 
 def test_the_size_is_bounded(tmp_path: Path) -> None:
@@ -100,18 +139,21 @@ def test_sampling_defaults_as_vllm_applies_them(tmp_path: Path) -> None:
         "repetition_penalty": 1.05,
         "max_tokens": 2048,
     }
-    assert eos_token_ids(config, {"eos_token_id": 7}) == (151645, 151643, 7)
+    assert eos_token_ids(config) == (151645, 151643)
+    assert config.source == str(tmp_path / "generation_config.json")
 
 
 def test_old_checkpoints_keep_the_defaults_in_config_json(tmp_path: Path) -> None:
     config = {"temperature": 0.7, "eos_token_id": 2, "hidden_size": 8, "top_p": None}
-    assert read_generation_config(tmp_path, config) == {"temperature": 0.7, "eos_token_id": 2}
+    held = read_generation_config(tmp_path, config)
+    assert held.values == {"temperature": 0.7, "eos_token_id": 2}
+    assert held.source == str(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("value", ["hot", True, [0.5], {}])
 def test_a_default_that_is_no_number_is_refused(value: Any) -> None:
-    with pytest.raises(CheckpointError, match=r"temperature is .*, not a number"):
-        default_sampling_params({"temperature": value})
+    with pytest.raises(CheckpointError, match=r"^some file: temperature is .*, not a number"):
+        default_sampling_params(GenerationConfig({"temperature": value}, "some file"))
 
 
 @pytest.mark.parametrize(
@@ -119,11 +161,11 @@ def test_a_default_that_is_no_number_is_refused(value: Any) -> None:
     [(None, ()), (0, (0,)), ([], ()), ([3, 3, 2], (3, 2)), ([None, 5], (5,))],
 )
 def test_end_tokens(held: Any, expected: tuple[int, ...]) -> None:
-    assert eos_token_ids({"eos_token_id": held}) == expected
-    assert eos_token_ids({}) == ()
+    assert eos_token_ids(GenerationConfig({"eos_token_id": held}, "")) == expected
+    assert eos_token_ids(GenerationConfig({}, "")) == ()
 
 
 @pytest.mark.parametrize("held", ["2", -1, 2.0, True, [[1]], {"id": 1}])
 def test_end_tokens_that_are_no_ids(held: Any) -> None:
-    with pytest.raises(CheckpointError, match="not a token id"):
-        eos_token_ids({"eos_token_id": held})
+    with pytest.raises(CheckpointError, match=r"^some file: .*not a token id"):
+        eos_token_ids(GenerationConfig({"eos_token_id": held}, "some file"))

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quire.errors import CheckpointError, ConfigError
+from quire.errors import CheckpointError
+from quire.files import replacing
 from quire.weights import PackedFile, PackedWriter
-from quire.weights.packed_file import _PREFIX, read_packed_header, replacing
+from quire.weights.packed_file import _PREFIX, read_packed_header
 
 NAMES = ("first", "second", "third")
 SIZES = (100, 64, 5000)
@@ -170,24 +171,3 @@ def test_no_mutation_gets_further_than_an_error(tmp_path: Path, data: st.DataObj
     except CheckpointError as error:
         message = str(error)
     assert str(path) in message
-
-
-def test_an_interrupted_file_never_gets_its_name(tmp_path: Path) -> None:
-    path = tmp_path / "model.quire"
-
-    def write_half() -> None:
-        with replacing(path) as file:
-            file.write(b"half")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_half()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ConfigError, match="cannot be written: No such file"),
-        replacing(tmp_path / "missing" / "model.quire"),
-    ):
-        pass

@@ -12,8 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from quire.errors import BackendError, ConfigError
 from quire.log import get_logger
+from quire.weights.mapped_file import use_guard
 
 logger = get_logger(__name__)
 
@@ -45,7 +49,10 @@ class Library:
 
 @cache
 def load(isa: str | None = None) -> Library:
-    """The library of tier `isa`, or of the best one. Raises BackendError if there is none."""
+    """The library of tier `isa`, or of the best one. Raises BackendError if there is none.
+
+    From then on this process survives mapped files that are cut short.
+    """
     if isa is not None and isa not in TIERS:
         raise ConfigError(f"QUIRE_ISA={isa!r} is not a tier; use one of {', '.join(TIERS)}")
     begin = time.perf_counter()
@@ -58,8 +65,40 @@ def load(isa: str | None = None) -> Library:
             f"tier {chosen} cannot run here; this machine and build have {', '.join(available)}"
         )
     lib = _open(ffi, chosen)
+    guard_mappings()
     logger.debug("loaded the %s library in %.3f s", chosen, time.perf_counter() - begin)
     return Library(chosen, ffi, lib, available)
+
+
+@cache
+def guard_mappings() -> None:
+    """Lends the native guard to every mapping of a weights file. Raises BackendError if there is
+    no library. The generic one does it, whichever tier computes: a process has one handler."""
+    ffi = _interface()
+    use_guard(_NativeGuard(ffi, _open(ffi, "generic")))
+
+
+class _NativeGuard:
+    """`PageGuard` in native code, which alone may run where a page is missing."""
+
+    def __init__(self, ffi: Any, lib: Any) -> None:
+        self._ffi = ffi
+        self._lib = lib
+
+    def watch(self, data: NDArray[np.uint8], name: str) -> int:
+        pointer = self._ffi.from_buffer("uint8_t[]", data)
+        words = name.encode(errors="replace")
+        slot: int = self._lib.quire_watch_mapping(pointer, data.nbytes, words)
+        if slot < 0:
+            raise BackendError(f"{name} cannot be watched: too many files are mapped")
+        return slot
+
+    def forget(self, slot: int) -> None:
+        self._lib.quire_forget_mapping(slot)
+
+    def fault(self, slot: int) -> int | None:
+        offset: int = self._lib.quire_mapping_fault(slot)
+        return None if offset < 0 else offset
 
 
 def best_tier(available: tuple[str, ...], is_intel: bool) -> str:

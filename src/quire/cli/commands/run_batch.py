@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import collections
 import json
-import os
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from quire.cli.engine_options import add_engine_options, engine_args
 from quire.cli.in_process import InProcessServer
 from quire.cli.parser import Parser
 from quire.errors import ConfigError
+from quire.files import replacing
 from quire.units import MiB
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
@@ -57,23 +57,26 @@ async def _answer_file(
     """Writes the replies; (lines with an error, lines). The file appears when it is complete."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
-    target = Path(args.output_file)
-    unfinished = target.with_name(target.name + ".part")
     failed = total = 0
     at_once = 2 * server.engine.config.scheduler.max_num_seqs
-    try:
-        with source.open("rb") as lines, unfinished.open("w") as out:
-            bar = tqdm(disable=args.disable_tqdm, unit="req")
-            async for reply in _in_order(server, _records(lines), at_once):
-                failed += reply["error"] is not None
-                total += 1
-                out.write(json.dumps(reply, ensure_ascii=False) + "\n")
-                bar.update(1)
-            bar.close()
-        os.replace(unfinished, target)
-    except OSError as error:
-        raise ConfigError(f"--output-file {target}: {error}") from None
+    target = replacing(Path(args.output_file), keeps_unfinished=True)
+    with source.open("rb") as lines, target as out:
+        bar = tqdm(disable=args.disable_tqdm, unit="req")
+        async for reply in _in_order(server, _records(lines), at_once):
+            failed += reply["error"] is not None
+            total += 1
+            out.write(_line(reply))
+            bar.update(1)
+        bar.close()
     return failed, total
+
+
+def _line(reply: dict[str, Any]) -> bytes:
+    """JSON in UTF-8; a custom_id may hold half of a pair of surrogates, which is escaped."""
+    try:
+        return json.dumps(reply, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(reply).encode() + b"\n"
 
 
 async def _in_order(server: InProcessServer, records: Iterable[bytes], at_once: int) -> Any:

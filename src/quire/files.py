@@ -1,0 +1,65 @@
+"""Files that appear complete, or not at all: written beside their place, synced, then renamed.
+
+Used by all that writes results. Knows no formats.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from quire.errors import ConfigError, QuireError
+
+
+@contextmanager
+def replacing(path: Path, *, keeps_unfinished: bool = False) -> Iterator[BinaryIO]:
+    """A new file that takes the name `path` when it is complete and on disk, or never.
+
+    `keeps_unfinished`: what was written before a failure stays, under a name that the error tells.
+    A pipe or a device is written to as it is. Raises ConfigError where writing fails.
+    """
+    try:
+        place = path.resolve()
+        is_plain = place.is_file() or not place.exists()
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
+        raise ConfigError(f"{path} cannot be written: {error}") from None
+    ending = ".part" if keeps_unfinished else f".{os.getpid()}.tmp"
+    unfinished = place.with_name(place.name + ending) if is_plain else place
+    try:
+        with unfinished.open("wb") as file:
+            yield file
+            file.flush()
+            if is_plain:
+                os.fsync(file.fileno())
+        if is_plain:
+            unfinished.replace(place)
+            _sync_directory(place.parent)
+    except QuireError:
+        raise
+    except OSError as error:
+        is_kept = keeps_unfinished and is_plain and unfinished.exists()
+        rest = f"; what there is lies in {unfinished}" if is_kept else ""
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}{rest}") from None
+    finally:
+        if is_plain and not keeps_unfinished:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces a file, or makes it. Raises ConfigError where that fails."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def _sync_directory(directory: Path) -> None:
+    """So that the new name outlives a loss of power, where the file system can do that."""
+    with suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,138 @@
+"""Tries an untrusted tokenizer in a process of its own before this one loads it.
+
+The Rust library has bugs that no handler stops: it gives up for want of memory, or never returns,
+on files of a few lines. `trial_process` is the other side. A tokenizer that passed is remembered by
+its files' contents in the user's cache directory, so that the next start only reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from signal import SIGABRT, SIGXCPU
+
+from quire import env
+from quire.config.model_files import has_file, read_bytes
+from quire.errors import CheckpointError
+from quire.log import get_logger
+from quire.tokenizer.loading import MAX_TOKENIZER_BYTES
+from quire.units import GiB, MiB, format_bytes
+
+logger = get_logger(__name__)
+
+_FILES = (
+    "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json",
+)  # fmt: skip
+"""All that a tokenizer is made of."""
+_VERSION = 1
+"""Of the trial; raised when it learns to find more."""
+_MAX_REMEMBERED = 1000
+_CPU_S = 30
+_CPU_S_PER_MIB = 2
+_MEMORY = 2 * GiB
+_MEMORY_PER_BYTE = 64
+_WALL_FACTOR = 10
+"""A machine may be so crowded that the process gets a tenth of a core."""
+
+_BOOTSTRAP = (
+    "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
+    "from quire.tokenizer.trial_process import main; sys.exit(main(*sys.argv[1:]))"
+)
+
+
+def try_out(directory: Path) -> None:
+    """Raises CheckpointError if loading the tokenizer there, or encoding a short text with it,
+    ends or hangs a process, or needs far more memory than its files have.
+
+    What is merely wrong with the files is found when they are loaded here.
+    """
+    paths = [path for name in _FILES if has_file(path := directory / name)]
+    if not paths:
+        return
+    contents = {path.name: read_bytes(path, max_bytes=MAX_TOKENIZER_BYTES) for path in paths}
+    passed = _place(contents)
+    if passed is not None and os.access(passed, os.F_OK):
+        return
+    try:
+        _run(paths[0], sum(map(len, contents.values())))
+    except _UntriedError as error:
+        logger.warning("the tokenizer is not tried in a process of its own: %s", error)
+        return
+    if passed is not None:
+        _remember(passed)
+
+
+class _UntriedError(Exception):
+    """There was no trial, for reasons that are no fault of the tokenizer's."""
+
+
+def _place(files: Mapping[str, bytes]) -> Path | None:
+    """Where it is remembered that these contents passed; None: there is no home directory."""
+    import tokenizers
+
+    digest = hashlib.sha256(f"{_VERSION} {tokenizers.__version__}".encode())
+    for name, data in files.items():
+        digest.update(f"\n{name} {len(data)}\n".encode())
+        digest.update(data)
+    try:
+        return env.cache_dir() / "tokenizers" / digest.hexdigest()
+    except RuntimeError:
+        return None
+
+
+def _remember(passed: Path) -> None:
+    """An empty file: made in one step, so that processes may do it at once."""
+    try:
+        passed.parent.mkdir(parents=True, exist_ok=True)
+        others = list(passed.parent.iterdir())
+        if len(others) >= _MAX_REMEMBERED:
+            for other in others:
+                other.unlink(missing_ok=True)
+        passed.touch()
+    except OSError as error:
+        logger.debug("%s: %s; the tokenizer is tried again at the next start", passed, error)
+
+
+def _run(file: Path, num_bytes: int) -> None:
+    """Returns if the process came through. `file`: the first of them, for messages."""
+    cpu_s = _CPU_S + _CPU_S_PER_MIB * num_bytes // MiB
+    memory = _MEMORY + _MEMORY_PER_BYTE * num_bytes
+    words = ["\n".join(sys.path), str(file.parent), str(cpu_s), str(memory)]
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise _UntriedError("there is no interpreter")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _BOOTSTRAP, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=cpu_s * _WALL_FACTOR,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        stages, died = expired.stdout or b"", f"does not end in {expired.timeout:.0f} s"
+    except OSError as error:
+        raise _UntriedError(str(error)) from None
+    else:
+        stages, died = done.stdout, _death(done.returncode, cpu_s, memory)
+    if died and not stages:
+        raise _UntriedError(f"it {died}")
+    if died:
+        stage = stages.decode("utf-8", "replace").splitlines()[-1]
+        raise CheckpointError(f"{file}: the tokenizers library {died}, as it {stage}")
+
+
+def _death(code: int, cpu_s: int, memory: int) -> str:
+    """What the exit code says; nothing for 0."""
+    if code >= 0:
+        return f"ends with exit code {code}" if code else ""
+    if -code == SIGXCPU:
+        return f"takes more than {cpu_s} s of processor time"
+    if -code == SIGABRT:
+        return f"gives up (SIGABRT), perhaps for want of more than {format_bytes(memory)} of memory"
+    return f"dies of signal {-code}"
