@@ -57,6 +57,7 @@ class KVCacheSpec:
     block_size: int
     dtype: str
     layout: KVLayout
+    """Which layers share blocks, and what of them is kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,4 +102,6 @@ class KVLayout:
         def needs(num_tokens: int) -> int:
             return self.most_blocks(num_tokens, max_chunk, block_size)
 
-        return bisect_right(range(limit + 1), num_blocks, key=needs) - 1
+        if needs(limit) <= num_blocks:
+            return limit
+        return bisect_right(range(limit), num_blocks, key=needs) - 1

@@ -40,7 +40,7 @@ class Scheduler:
     advances, so everything finishes. Owned by the engine's thread.
 
     Invariants between steps: `running` is in policy order; each running request holds the
-    blocks of its computed tokens; a waiting one holds none.
+    blocks of its computed tokens, as far as its next token sees them; a waiting one holds none.
     """
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager, max_model_len: int) -> None:

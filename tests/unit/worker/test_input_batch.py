@@ -32,6 +32,15 @@ def started(name: str, tokens: list[int], blocks: list[int], computed: int = 0, 
     )
 
 
+def grouped(
+    name: str, tokens: list[int], tables: list[list[int]], first: list[int], computed: int = 0
+) -> ScheduledRequest:
+    """A request with a table for each group."""
+    request = started(name, tokens, [], computed)
+    request.block_ids, request.first_entries = tables, first
+    return request
+
+
 def plan(
     work: dict[str, int],
     start: list[ScheduledRequest] | None = None,
@@ -79,6 +88,27 @@ def test_a_prefix_hit_starts_in_the_middle() -> None:
     step = run(batch, plan({"a": 2}, [started("a", [1, 2, 3, 4, 5, 6], [0, 1], 4)]), [9])
     assert step.batch.token_ids.tolist() == [5, 6]
     assert step.batch.positions.tolist() == [4, 5]
+
+
+def test_every_group_has_a_table() -> None:
+    """The second one begins behind a prefix of which it holds the end."""
+    batch = InputBatch(4, 2, 8, 100)
+    run(
+        batch,
+        plan({"old": 9}, [grouped("old", list(range(9)), [[7, 7, 7], [7, 7, 7]], [0, 0])]),
+        [1],
+    )
+    request = grouped("a", list(range(14)), [[4, 5, 6], [9]], [0, 2], computed=8)
+    first = run(batch, plan({"a": 4}, [request], release=["old"]), [])
+    assert first.batch.block_tables[0, :, :3].tolist() == [[4, 5, 6], [-1, -1, 9]]
+    step_plan = plan({"a": 2})
+    step_plan.new_block_ids["a"] = [[2], [3]]
+    second = run(batch, step_plan, [50])
+    assert second.batch.block_tables[0, :, :4].tolist() == [[4, 5, 6, 2], [-1, -1, 9, 3]]
+    other = grouped("b", [1], [[1], [8]], [0, 0])
+    both = run(batch, plan({"b": 1, "a": 1}, [other]), [51, 52])
+    assert both.batch.block_tables[:, :, 0].tolist() == [[1, 8], [4, -1]]
+    assert both.batch.block_tables.shape == (2, 2, 4)
 
 
 def test_pieces_of_one_token_come_from_the_prompt() -> None:
