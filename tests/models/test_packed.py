@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from small_disk import small_disk
 from tiny_checkpoint import write_tiny_checkpoint
 
@@ -89,6 +91,33 @@ def test_the_same_tokens(model_dir: Path, tmp_path: Path, name: str | None, dtyp
     out = pack(model_dir, tmp_path / "out", quantization=name, dtype=dtype)
     assert not list(out.glob("*.safetensors"))
     assert tokens(out) == tokens(model_dir, quantization=name, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_weights_that_are_not_finite_are_told_without_reading_them(
+    tmp_path: Path, name: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = write_tiny_checkpoint(tmp_path / "model")
+    tensors = load_file(model / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][5, 6] = np.nan
+    tensors["model.layers.0.self_attn.q_norm.weight"][3] = np.inf
+    save_file(tensors, model / "model.safetensors")
+    wanted = "in 2 of 25 tensors, the first is model.layers.0.self_attn.q_norm.weight"
+    logger = logging.getLogger("quire.weights.not_finite")
+    logger.addHandler(caplog.handler)
+    try:
+        for load_it in (
+            lambda: tokens(model, quantization=name),
+            lambda: pack(model, tmp_path / "out", quantization=name),
+            lambda: tokens(tmp_path / "out"),
+        ):
+            caplog.clear()
+            load_it()
+            # A record may have come to the handler in two ways.
+            told = {id(one): one.getMessage() for one in caplog.records}
+            assert [wanted in message for message in told.values()].count(True) == 1
+    finally:
+        logger.removeHandler(caplog.handler)
 
 
 def test_a_tier_reads_its_own_layout_and_refuses_others(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from quire.errors import CheckpointError
 from quire.files import replacing
 from quire.weights import PackedFile, PackedWriter
-from quire.weights.packed_file import _PREFIX, read_packed_header
+from quire.weights.packed_file import _PREFIX, FORMAT_VERSION, read_packed_header
 
 NAMES = ("first", "second", "third")
 SIZES = (100, 64, 5000)
@@ -50,10 +50,12 @@ def read(path: Path) -> list[np.ndarray]:
     ]
 
 
-def damaged(path: Path, *, sign: bool = True, **changes: Any) -> Path:
+def damaged(
+    path: Path, *, sign: bool = True, version: int = FORMAT_VERSION, **changes: Any
+) -> Path:
     """The file with another header; `sign`: with the checksum of that."""
     data = path.read_bytes()
-    magic, version, zero, offset, length, digest = _PREFIX.unpack(data[: _PREFIX.size])
+    magic, _, zero, offset, length, digest = _PREFIX.unpack(data[: _PREFIX.size])
     header = json.loads(data[offset : offset + length])
     header.update(changes)
     text = json.dumps(header).encode()
@@ -76,6 +78,26 @@ def test_what_is_written_is_read(path: Path) -> None:
             data[0] = 1
     header = read_packed_header(path)
     assert (header.isa, header.dtype, header.quantization) == ("amx", "bfloat16", "int8")
+
+
+def test_tensors_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    with replacing(tmp_path / "model.quire") as file:
+        writer = PackedWriter(file)
+        writer.add("first", ("a", "b", "c"), "layout", content(0), ("a", "c"))
+        writer.add("second", ("d",), "layout", content(1))
+        writer.add("third", ("e",), "layout", content(2), ("e",))
+        writer.finish("amx", "bfloat16", None)
+    assert PackedFile(tmp_path / "model.quire").not_finite == ["a", "c", "e"]
+
+
+def test_version_1_is_read_and_says_nothing_of_numbers(path: Path) -> None:
+    old = sections(path)
+    for one in old:
+        assert one.pop("not_finite") == ()
+    damaged(path, version=1, sections=old)
+    for index, data in enumerate(read(path)):
+        assert (data == content(index)).all()
+    assert PackedFile(path).not_finite == []
 
 
 @pytest.mark.parametrize(
@@ -142,7 +164,9 @@ def test_another_version_says_which(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[8] = 7
     path.write_bytes(data)
-    with pytest.raises(CheckpointError, match=r"version 7 of the format.*reads 1.*quire quantize"):
+    with pytest.raises(
+        CheckpointError, match=r"version 7 of the format.*reads 1 and 2;.*quire quantize"
+    ):
         PackedFile(path)
 
 
