@@ -73,7 +73,8 @@ class Exchange:
         """Ends the child; `cause` None: the time is up."""
         self._leave_loop()
         self._unsent = memoryview(b"")
-        self._process.kill()
+        if cause is None:
+            self._process.kill()
         ending = self._loop.run_in_executor(None, self._process.end, self._job, cause)
         ending.add_done_callback(self._on_killed)
 
