@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
-from quire.chat.job import DEFAULT_SECONDS, ChatInput, RenderJob
+from quire.chat.exchange import Exchange
+from quire.chat.job import DEFAULT_SECONDS, ChatInput
 from quire.chat.process import RenderProcess
 from quire.chat.templates import ChatTemplates
-from quire.errors import CapacityError, QuireError
+from quire.errors import CapacityError, QuireError, RequestError
 
 NUM_PROCESSES = 2
 """Renderings at once; the second child is started when the first one is busy for the first time."""
@@ -45,7 +44,6 @@ class AsyncChatRenderer:
         """Empty while somebody waits."""
         self._busy: set[RenderProcess] = set()
         self._waiting: deque[asyncio.Future[RenderProcess]] = deque()
-        self._tasks: set[asyncio.Task[str]] = set()
         self._is_closed = False
 
     def start(self) -> None:
@@ -58,10 +56,21 @@ class AsyncChatRenderer:
 
         `chat` holds what came as JSON. Raises RequestError, with the template's own words where it
         refuses the conversation; CapacityError if too many wait, or this one has for too long;
-        QuireError if there is no child process or if it dies. Goes on if the caller is cancelled.
+        QuireError if there is no child process or if it dies.
         """
         job = self.templates.job(chat, self._bounds.max_seconds)
-        return await asyncio.shield(self._keep(self._render(job)))
+        process = await self._take()
+        try:
+            exchange = Exchange(process, job, self._give_back)
+        except RequestError:
+            self._give_back(process)
+            raise
+        try:
+            return await exchange.text
+        except QuireError as error:
+            if self._is_closed and not isinstance(error, RequestError):
+                raise CapacityError(_CLOSED) from None
+            raise
 
     def close(self) -> None:
         """Ends the child processes; what they render fails. Idempotent."""
@@ -72,28 +81,6 @@ class AsyncChatRenderer:
             process.kill()
         while self._idle:
             self._idle.pop().close()
-
-    def _keep(self, coroutine: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._forget)
-        return task
-
-    def _forget(self, task: asyncio.Task[str]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # of a caller that has left
-
-    async def _render(self, job: RenderJob) -> str:
-        process = await self._take()
-        try:
-            return await process.render_async(job)
-        except QuireError:
-            if self._is_closed:
-                raise CapacityError(_CLOSED) from None
-            raise
-        finally:
-            self._give_back(process)
 
     async def _take(self) -> RenderProcess:
         """A process of one's own, as soon as it is one's turn."""
@@ -114,6 +101,10 @@ class AsyncChatRenderer:
         timer = loop.call_later(self._bounds.max_wait_s, self._fail, turn, late)
         try:
             return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._give_back(turn.result())  # the turn came in the same moment
+            raise
         finally:
             timer.cancel()
             with suppress(ValueError):  # it is there no more, unless its time was up

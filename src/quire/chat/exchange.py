@@ -1,0 +1,89 @@
+"""`Exchange`: a job to a child process and its reply back, beside an event loop.
+
+Made of the loop's callbacks: no task and no thread stands between a job and its reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from quire.chat.job import RenderJob
+from quire.chat.process import GRACE_S, RenderProcess
+from quire.chat.wire import Reply, encoded
+from quire.errors import QuireError, RequestError
+
+
+class Exchange:
+    """One job. Goes on if whoever waits for it is cancelled, so that the process stays usable."""
+
+    def __init__(
+        self, process: RenderProcess, job: RenderJob, on_end: Callable[[RenderProcess], None]
+    ) -> None:
+        """Sends the job. `on_end` gets the process back, usable or closed. Raises RequestError."""
+        self._process, self._job, self._on_end = process, job, on_end
+        self._unsent = memoryview(encoded(job))
+        self._reply = Reply()
+        self._loop = asyncio.get_running_loop()
+        self.text: asyncio.Future[str] = self._loop.create_future()
+        """The prompt, or RequestError, or QuireError if the child dies."""
+        self._timer = self._loop.call_later(job.max_seconds + GRACE_S, self._fail, None)
+        process.socket.setblocking(False)
+        self._send()
+        if self._unsent:
+            self._loop.add_writer(process.socket, self._send)
+
+    def _send(self) -> None:
+        try:
+            self._unsent = self._unsent[self._process.socket.send(self._unsent) :]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._fail(error)
+            return
+        if not self._unsent:
+            self._loop.remove_writer(self._process.socket)
+            self._loop.add_reader(self._process.socket, self._receive)
+
+    def _receive(self) -> None:
+        try:
+            self._reply.add(self._process.socket.recv(self._reply.num_wanted))
+        except BlockingIOError:
+            return
+        except (OSError, ValueError) as error:
+            self._fail(error)
+            return
+        if not self._reply.num_wanted:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._leave_loop()
+        if self._reply.is_last:  # freeing its memory takes a moment
+            closing = self._loop.run_in_executor(None, self._process.close)
+            closing.add_done_callback(lambda _: self._on_end(self._process))
+        else:
+            self._on_end(self._process)
+        if not self.text.done():  # or whoever waited has left
+            try:
+                self.text.set_result(self._reply.text())
+            except RequestError as error:
+                self.text.set_exception(error)
+
+    def _fail(self, cause: Exception | None) -> None:
+        """Ends the child; `cause` None: the time is up."""
+        self._leave_loop()
+        self._unsent = memoryview(b"")
+        if cause is None:
+            self._process.kill()
+        ending = self._loop.run_in_executor(None, self._process.end, self._job, cause)
+        ending.add_done_callback(self._on_killed)
+
+    def _on_killed(self, ending: asyncio.Future[QuireError]) -> None:
+        self._on_end(self._process)
+        if not self.text.done():
+            self.text.set_exception(ending.result())
+
+    def _leave_loop(self) -> None:
+        self._timer.cancel()
+        self._loop.remove_writer(self._process.socket)
+        self._loop.remove_reader(self._process.socket)

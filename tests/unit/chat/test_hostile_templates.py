@@ -1,0 +1,55 @@
+"""Every hostile template ends in text or in an error, and the event loop turns meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from here import HELLO
+
+from quire.chat.async_renderer import AsyncChatRenderer, RenderBounds
+from quire.chat.job import ChatInput
+from quire.chat.templates import ChatTemplates
+from quire.errors import RequestError
+
+FAKES = str(Path(__file__).parents[2] / "fakes")
+if FAKES not in sys.path:
+    sys.path.insert(0, FAKES)
+
+import hostile_templates  # noqa: E402
+
+EVERY = hostile_templates.every()
+_MAX_SECONDS = 1.0
+_LONGEST_TURN_S = 1.0
+"""Far above any turn of a loop on a busy machine, and far below any hanging template."""
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_hostile_templates_end(part: int) -> None:
+    sources = [EVERY[name] for name in sorted(EVERY)[part::8]]
+
+    async def main() -> float:
+        bounds = RenderBounds(max_seconds=_MAX_SECONDS)
+        renderer = AsyncChatRenderer(ChatTemplates({"default": "fine"}, {}), bounds)
+        longest_s, last = 0.0, time.monotonic()
+
+        async def watch() -> None:
+            nonlocal longest_s, last
+            while True:
+                await asyncio.sleep(0.01)
+                longest_s, last = max(longest_s, time.monotonic() - last), time.monotonic()
+
+        watching = asyncio.create_task(watch())
+        chats = [ChatInput(HELLO, chat_template=source) for source in sources]
+        found = await asyncio.gather(*map(renderer.render, chats), return_exceptions=True)
+        assert await renderer.render(ChatInput(HELLO)) == "fine"
+        watching.cancel()
+        renderer.close()
+        for one in found:
+            assert isinstance(one, (str, RequestError)), one
+        return longest_s
+
+    assert asyncio.run(main()) < _LONGEST_TURN_S
