@@ -79,7 +79,7 @@ class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
     @overload
     def __getitem__(self, index: slice) -> FlatLogprobs: ...
 
-    def __getitem__(self, index: int | slice) -> LogprobsOnePosition | None | FlatLogprobs:
+    def __getitem__(self, index: int | slice) -> LogprobsOnePosition | FlatLogprobs | None:
         if isinstance(index, slice):
             return self._part(*index.indices(len(self)))
         if not -len(self) <= index < len(self):

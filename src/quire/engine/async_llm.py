@@ -7,7 +7,7 @@ engine loop in one of its homes, and the output processor. `AsyncLLMEngine` is t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from quire.config import EngineConfig, ModelConfig
@@ -113,7 +113,7 @@ class AsyncLLM:
             add_special_tokens=wants_special,
             trace_headers=trace_headers,
         )
-        self.check_admission(len(request.core_requests), len(request.prompt_token_ids))
+        self.admit([request])
         stream = self.submit(request)
         try:
             async for output in stream:
@@ -122,7 +122,7 @@ class AsyncLLM:
             stream.close()
 
     def submit(self, request: EngineInput, news: asyncio.Event | None = None) -> RequestStream:
-        """Hands a validated request to the engine at once; admission was the caller's to check.
+        """Hands a validated and admitted request to the engine at once.
 
         Raises EngineDeadError. `news` is set when the stream has something to take.
         """
@@ -138,6 +138,15 @@ class AsyncLLM:
                 request.params,
             )
         return stream
+
+    def admit(self, requests: Sequence[EngineInput]) -> None:
+        """Takes places in the queue for requests that will be submitted, all or none. Raises
+        CapacityError."""
+        self._in_flight.admit(requests)
+
+    def release(self, requests: Sequence[EngineInput]) -> None:
+        """Gives back the places of requests that will not be submitted."""
+        self._in_flight.release(requests)
 
     def check_admission(self, num_requests: int, num_tokens: int = 0) -> None:
         """Raises CapacityError if the queue has no room for that many more."""

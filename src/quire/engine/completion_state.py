@@ -14,7 +14,6 @@ from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import EngineCoreOutput, TokenLogprobs
 from quire.tokenizer import IncrementalDetokenizer, StopChecker, Tokenizer
 
-
 _TOKENS_AT_ONCE = 64
 """Tokens of an output that nobody looks at yet, before they become text."""
 
@@ -148,7 +147,9 @@ class CompletionState:
     def _make_text(self, num_tokens: int) -> None:
         """The text of a lazy output's tokens, up to so many."""
         if self._detokenizer is not None:
-            self._text += self._detokenizer.push(self.token_ids[self._num_tokens_in_text : num_tokens])
+            self._text += self._detokenizer.push(
+                self.token_ids[self._num_tokens_in_text : num_tokens]
+            )
             self._num_tokens_in_text = num_tokens
 
     def _detokenize(self, new: list[int], ends_with_stop_token: bool) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from quire.config import EngineConfig
 from quire.engine.admission import AdmissionControl, QueueFullError
@@ -27,8 +27,8 @@ from quire.tokenizer import Tokenizer
 class InFlight:
     """Streams by the internal id of their request, which is unique; users' ids need not be.
 
-    Invariant: a stream is here until it is done, and its core requests count against admission
-    for exactly as long.
+    Invariant: a stream is here until it is done. Its core requests count against admission from
+    `admit` until then.
     """
 
     def __init__(
@@ -58,8 +58,23 @@ class InFlight:
             self.metrics.on_rejected(error.reason)
             raise
 
+    def admit(self, requests: Sequence[EngineInput]) -> None:
+        """Counts requests that will be added, all or none. Raises CapacityError."""
+        cores = [core for request in requests for core in request.core_requests]
+        self.check_admission(len(cores), sum(len(core.prompt_token_ids) for core in cores))
+        for core in cores:
+            num_tokens = len(core.prompt_token_ids)
+            self._admission.admit(core.request_id, num_tokens, core.arrival_time)
+
+    def release(self, requests: Sequence[EngineInput]) -> None:
+        """Takes back `admit` for requests that were not added after all."""
+        now = time.time()
+        for request in requests:
+            for core in request.core_requests:
+                self._admission.on_end(core.request_id, now)
+
     def add(self, request: EngineInput, news: asyncio.Event | None) -> RequestStream:
-        """A stream for a request that is about to be handed to the core."""
+        """A stream for an admitted request that is about to be handed to the core."""
         internal_id = request.core_requests[0].request_id
         stream = RequestStream(
             request.request_id,
@@ -77,9 +92,6 @@ class InFlight:
         )
         self._streams[internal_id] = stream
         self.metrics.on_added(request.core_requests)
-        for core_request in request.core_requests:
-            num_tokens = len(core_request.prompt_token_ids)
-            self._admission.admit(core_request.request_id, num_tokens, request.arrival_time)
         return stream
 
     def on_outputs(self, outputs: EngineCoreOutputs) -> None:

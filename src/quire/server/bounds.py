@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from quire.config import EngineConfig
 from quire.server.args import ServerArgs
+from quire.server.request_work import WorkLimits
 from quire.units import format_bytes
 
 _TOLD_S = 2.0
@@ -31,13 +32,16 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         Bound("max_header_bytes", format_bytes(args.max_header_bytes), "all headers", "431"),
         Bound("body_timeout", _s(args.body_timeout), "time for the body to arrive", "408"),
         Bound("max_body_bytes", format_bytes(args.max_body_bytes), "request body", "413"),
-        Bound("max_prompts", str(args.max_prompts), "prompts in a request", "400"),
+        Bound("max_json_values", str(args.max_json_values), "values in a body", "400"),
+        Bound("max_field_bytes", format_bytes(args.max_field_bytes), "a field", "400"),
+        Bound("max_prompts", str(args.max_prompts), "prompts x n in a request", "400"),
         Bound("max_messages", str(args.max_messages), "messages in a request", "400"),
         Bound("max_n", str(args.max_n), "n", "400"),
         Bound("max_stop_strings", str(args.max_stop_strings), "stop strings", "400"),
         Bound("max_stop_string_chars", str(args.max_stop_string_chars), "a stop string", "400"),
         Bound("max_stop_token_ids", str(args.max_stop_token_ids), "stop token ids", "400"),
         Bound("max_request_id_chars", str(args.max_request_id_chars), "X-Request-Id", "400"),
+        *_work_bounds(args, config),
     ]
     if config is not None:
         bounds += _engine_bounds(config)
@@ -50,6 +54,21 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         Bound("shutdown_timeout", _s(args.shutdown_timeout), "draining", "aborted"),
     ]
     return bounds
+
+
+def _work_bounds(args: ServerArgs, config: EngineConfig | None) -> list[Bound]:
+    """Those on one request's work; some depend on the model unless they are set."""
+    chars, values = str(args.max_tokenize_chars), str(args.max_reply_values)
+    if config is not None:
+        limits = WorkLimits.of(args, config.model)
+        chars, values = str(limits.max_tokenize_chars), str(limits.max_reply_values)
+    waiting = str(args.max_large_requests_waiting)
+    return [
+        Bound("max_tokenize_chars", chars, "a text that becomes tokens", "400"),
+        Bound("max_reply_values", values, "logprobs and echoed tokens of a reply", "400"),
+        Bound("max_large_requests", str(args.max_large_requests), "large ones at work", "wait"),
+        Bound("max_large_requests_waiting", waiting, "large ones that wait", "503 + Retry-After"),
+    ]
 
 
 def _engine_bounds(config: EngineConfig) -> list[Bound]:

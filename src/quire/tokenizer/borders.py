@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _WORD = r"0-9A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0391-\u03a1\u03a3-\u03c9\u0410-\u044f"
 _WORD += r"\u05d0-\u05ea\u0621-\u063a\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3"
 """Letters and digits that every version of Unicode has as such; as a range of `re`."""
-_AFTER = " \n\t,.;:!?()[]{}<>\"/|=+*&%$#@\u3001\u3002\uff0c\uff01\uff1f\uff1a\uff1b\u300d"
+_AFTER = ' \n\t,.;:!?()[]{}<>"/|=+*&%$#@\u3001\u3002\uff0c\uff01\uff1f\uff1a\uff1b\u300d'
 """Characters that are no part of a word and never combine with the one before. No apostrophe:
 some tokenizers keep `'s` with its word."""
 _SPACE_MARK = "\u2581"
@@ -181,7 +181,7 @@ def _alternatives(step: dict[str, Any]) -> set[str]:
 
 def _is_metaspace(splitter: dict[str, Any]) -> bool:
     """Spaces become marks; a mark is put before a text that has none, so pieces keep theirs."""
-    return splitter["type"] == "Metaspace" and splitter["replacement"] == _SPACE_MARK
+    return (splitter["type"], splitter.get("replacement")) == ("Metaspace", _SPACE_MARK)
 
 
 def _is_sentencepiece(normalizer: dict[str, Any]) -> bool:
