@@ -156,6 +156,10 @@ class AsyncLLM:
         """Ends all requests of these ids; their streams get a last output saying so."""
         self._in_flight.abort_users([request_id] if isinstance(request_id, str) else request_id)
 
+    def close_streams(self, streams: Iterable[RequestStream]) -> None:
+        """Ends what has not ended of several requests at once."""
+        self._in_flight.close(streams)
+
     async def abort_all(self) -> None:
         """Ends every request."""
         self._in_flight.abort_all()

@@ -112,6 +112,12 @@ class InFlight:
         wanted = set(request_ids)
         self.abort([key for key, one in self._streams.items() if one.request_id in wanted])
 
+    def close(self, streams: Iterable[RequestStream]) -> None:
+        """Closes streams together: their requests end with one message to the core."""
+        closed = {id(stream) for stream in streams if stream.end()}
+        if closed:
+            self.abort([key for key, one in self._streams.items() if id(one) in closed])
+
     def abort_all(self) -> None:
         """Ends every request."""
         self.abort(list(self._streams))
@@ -125,7 +131,10 @@ class InFlight:
             self._admission.on_end(core_id, now)
         if core_ids:
             self._abort_in_core(core_ids)
-        self._forget_done()
+        for internal_id in internal_ids:
+            stream = self._streams.get(internal_id)
+            if stream is not None and stream.is_done:
+                del self._streams[internal_id]
 
     def fail_all(self, error: EngineDeadError) -> None:
         """Tells everyone who waits, with an error of their own each."""
@@ -147,9 +156,7 @@ class InFlight:
         self._admission.on_step(begun, outputs.timestamp)
         for request_id in ended:
             self._admission.on_end(request_id, outputs.timestamp)
-        if ended:
-            self._forget_done()
-
-    def _forget_done(self) -> None:
+        if not ended:
+            return
         for key in [key for key, stream in self._streams.items() if stream.is_done]:
             del self._streams[key]

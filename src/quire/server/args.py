@@ -120,16 +120,16 @@ class ServerArgs:
     """Values in one request's JSON body, but for the token ids of its prompts."""
     max_field_bytes: int = 1 * MiB
     """Largest field of a request's JSON body that carries no text of the prompt."""
-    max_tokenize_chars: int | None = None
+    max_tokenize_bytes: int | None = None
     """Longest text that is turned into tokens: a prompt, or a conversation with all that its chat
-    template is given. By default 8 for each token of max_model_len, and at least 1048576."""
+    template is given. By default 8 for each token of max_model_len, and at least 1 MiB."""
     max_reply_values: int | None = None
     """Log-probabilities, echoed tokens and returned prompt ids in one reply, all choices together.
     By default what one choice of max_model_len tokens with max_logprobs has, and at least 1048576.
     """
     max_large_requests: int = 1
-    """Requests at work at once, before and after generation, that have more than 262144 characters,
-    tokens or values; others wait."""
+    """Requests of more than 262144 characters, or as many values in the reply, that are tokenized
+    or written at once; others wait."""
     max_large_requests_waiting: int = 16
     """Such requests that wait (503)."""
 
@@ -168,6 +168,6 @@ _POSITIVE = (
     "max_url_bytes", "header_timeout", "body_timeout", "keep_alive_timeout",
     "slow_reader_timeout", "max_prompts", "max_n", "max_stop_strings", "max_stop_string_chars",
     "max_stop_token_ids", "max_messages", "max_request_id_chars", "max_json_values",
-    "max_field_bytes", "max_tokenize_chars", "max_reply_values", "max_large_requests",
+    "max_field_bytes", "max_tokenize_bytes", "max_reply_values", "max_large_requests",
     "max_large_requests_waiting",
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from quire.config import EngineConfig
@@ -58,17 +59,26 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
 
 def _work_bounds(args: ServerArgs, config: EngineConfig | None) -> list[Bound]:
     """Those on one request's work; some depend on the model unless they are set."""
-    chars, values = str(args.max_tokenize_chars), str(args.max_reply_values)
+    text, values = args.max_tokenize_bytes, args.max_reply_values
     if config is not None:
         limits = WorkLimits.of(args, config.model)
-        chars, values = str(limits.max_tokenize_chars), str(limits.max_reply_values)
+        text, values = limits.max_tokenize_bytes, limits.max_reply_values
     waiting = str(args.max_large_requests_waiting)
     return [
-        Bound("max_tokenize_chars", chars, "a text that becomes tokens", "400"),
-        Bound("max_reply_values", values, "logprobs and echoed tokens of a reply", "400"),
+        Bound("max_tokenize_bytes", _or_model(text, format_bytes), "text to be tokenized", "400"),
+        Bound(
+            "max_reply_values",
+            _or_model(values, str),
+            "logprobs and echoed tokens of a reply",
+            "400",
+        ),
         Bound("max_large_requests", str(args.max_large_requests), "large ones at work", "wait"),
         Bound("max_large_requests_waiting", waiting, "large ones that wait", "503 + Retry-After"),
     ]
+
+
+def _or_model(value: int | None, show: Callable[[int], str]) -> str:
+    return "by the model" if value is None else show(value)
 
 
 def _engine_bounds(config: EngineConfig) -> list[Bound]:

@@ -99,8 +99,9 @@ class Generation:
     nothing of it beyond the next step.
     """
 
-    def __init__(self, context: ServerContext, deadline: Deadline) -> None:
+    def __init__(self, context: ServerContext, engine: AsyncLLM, deadline: Deadline) -> None:
         self._context = context
+        self._engine = engine
         self._deadline = deadline
         self._news = asyncio.Event()
         self._streams: list[RequestStream] = []
@@ -131,24 +132,24 @@ class Generation:
             size, _inputs, context, prompts, params, request_id, priority, trace_headers
         )
         engine.admit(inputs)
-        generation = cls(context, deadline)
+        generation = cls(context, engine, deadline)
         context.num_generating += 1
         try:
-            await generation._submit(engine, inputs)
+            await generation._submit(inputs)
         except BaseException:
             generation.close()
             engine.release(inputs[len(generation._streams) :])
             raise
         return generation
 
-    async def _submit(self, engine: AsyncLLM, inputs: Sequence[EngineInput]) -> None:
+    async def _submit(self, inputs: Sequence[EngineInput]) -> None:
         """Hands all of it to the engine; where it is much, others have their turn meanwhile."""
         num_given = 0
         for one in inputs:
             if num_given >= _SUBMITTED_AT_ONCE:
                 num_given = 0
                 await asyncio.sleep(0)
-            self._streams.append(engine.submit(one, self._news))
+            self._streams.append(self._engine.submit(one, self._news))
             num_given += len(one.core_requests)
 
     async def outputs(self) -> AsyncIterator[list[tuple[int, RequestOutput]]]:
@@ -182,8 +183,7 @@ class Generation:
             self._is_closed = True
             self._timer.cancel()
             self._context.num_generating -= 1
-            for stream in self._streams:
-                stream.close()
+            self._engine.close_streams(self._streams)
             self._news.set()
 
     async def _wait_for_news(self) -> None:

@@ -6,7 +6,6 @@ runs. Long texts are rendered and tokenized in the server's `WorkPool`, beside t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,6 +23,9 @@ from quire.server.work_pool import INLINE_SIZE, check_wanted
 from quire.tokenizer import Tokenizer
 from quire.tokenizer.chat_template import check_template_kwargs
 from quire.tokenizer.tokenizer import PIECE_CHARS
+
+_IDS_PER_UNIT = 16
+"""Token ids that are looked at while the pool's one unit of work is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +51,14 @@ async def completion_prompts(
     context: ServerContext, request: CompletionRequest
 ) -> list[PreparedPrompt]:
     """The prompts of a completion request, in order. Raises RequestError."""
-    size = _prompt_size(request.prompt)
+    held = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+    size = len(held) // _IDS_PER_UNIT
+    if held and not isinstance(held[0], int):
+        sizes = [len(each) for each in held if isinstance(each, str)]
+        context.limits.check_text("prompt", max(sizes, default=0))
+        num_ids = sum(len(each) for each in held if isinstance(each, list))
+        size += sum(sizes) + num_ids // _IDS_PER_UNIT
     return await context.pool.run(size, _completion_prompts, context, request)
-
-
-def _prompt_size(held: str | Sequence[Any]) -> int:
-    """For the pool: characters, and token ids at the sixteenth part, which only need a look."""
-    if isinstance(held, str):
-        return len(held)
-    texts = sum(len(each) for each in held if isinstance(each, str))
-    lists = sum(len(each) for each in held if isinstance(each, list))
-    return texts + (len(held) + lists) // 16
 
 
 def _completion_prompts(context: ServerContext, request: CompletionRequest) -> list[PreparedPrompt]:
@@ -116,7 +115,9 @@ async def chat_prompt(
             "give it one with --chat-template",
             parameter="chat_template",
         )
-    text = await context.pool.run(_chat_size(request), _render, context, request, messages)
+    size = _chat_size(request)
+    context.limits.check_text("messages", size)
+    text = await context.pool.run(size, _render, context, request, messages)
     special = request.add_special_tokens is True
     token_ids = await context.pool.run(len(text), encode, context, text, special)
     salt = request.cache_salt if isinstance(request, ChatRequest) else None
@@ -139,7 +140,7 @@ def _check_template_fields(context: ServerContext, request: ChatRequest | Tokeni
     """Raises RequestError if the template is given more than may become tokens."""
     limits, size = context.limits, 0
     for name in _TEMPLATE_FIELDS:
-        size += count_chars(getattr(request, name), limits.max_tokenize_chars)
+        size += count_chars(getattr(request, name), limits.max_tokenize_bytes)
         limits.check_text(name, size)
 
 
@@ -183,11 +184,11 @@ def encode(
     limit, or (`must_fit`) so long that it cannot fit, of which no more is tokenized than shows it.
     """
     tokenizer, limits = context.tokenizer(), context.limits
-    limits.check_text("prompt", len(text))
     try:
         num_bytes = len(text.encode("utf-8"))
     except UnicodeEncodeError:
         raise RequestError("the prompt is not valid Unicode", parameter="prompt") from None
+    limits.check_text("prompt", num_bytes)
     if len(text) <= INLINE_SIZE:
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
     limit, longest = limits.max_model_len, _longest_piece_bytes(tokenizer)

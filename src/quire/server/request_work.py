@@ -18,7 +18,7 @@ from quire.server.schema.chat import ChatRequest
 from quire.server.schema.completion import CompletionRequest
 
 _LEAST_LIMIT = 1 << 20
-_CHARS_PER_TOKEN = 8
+_BYTES_PER_TOKEN = 8
 _WHOLE_VOCABULARY_LIMIT = 1 << 24
 """Values in a reply, where the operator allows log-probabilities of all tokens."""
 
@@ -28,7 +28,7 @@ class WorkLimits:
     """The bounds on one request's work. Every method raises RequestError beyond one."""
 
     max_prompts: int
-    max_tokenize_chars: int
+    max_tokenize_bytes: int
     max_reply_values: int
     max_model_len: int
 
@@ -41,8 +41,8 @@ class WorkLimits:
             values = _WHOLE_VOCABULARY_LIMIT
         return cls(
             max_prompts=args.max_prompts,
-            max_tokenize_chars=args.max_tokenize_chars
-            or max(_LEAST_LIMIT, _CHARS_PER_TOKEN * length),
+            max_tokenize_bytes=args.max_tokenize_bytes
+            or max(_LEAST_LIMIT, _BYTES_PER_TOKEN * length),
             max_reply_values=args.max_reply_values or max(_LEAST_LIMIT, values),
             max_model_len=length,
         )
@@ -58,14 +58,15 @@ class WorkLimits:
                 value=num_prompts * n,
             )
 
-    def check_text(self, name: str, num_chars: int) -> None:
-        """A text of so many characters, to be tokenized; `name` is the field that it is in."""
-        if num_chars > self.max_tokenize_chars:
+    def check_text(self, name: str, size: int) -> None:
+        """A text of so many bytes (or characters, which are no more), to be tokenized; `name` is
+        the field that it is in."""
+        if size > self.max_tokenize_bytes:
             raise RequestError(
-                f"{name} has {num_chars} characters, more than this server turns into tokens at "
-                f"once (max_tokenize_chars {self.max_tokenize_chars}).",
+                f"{name} has {size} bytes, more than this server turns into tokens at once "
+                f"(max_tokenize_bytes {self.max_tokenize_bytes}).",
                 parameter=name,
-                value=num_chars,
+                value=size,
             )
 
     def check_reply(

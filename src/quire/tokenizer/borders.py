@@ -21,8 +21,8 @@ _WORD = r"0-9A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0391-\u03a1\u03a3-\u
 _WORD += r"\u05d0-\u05ea\u0621-\u063a\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3"
 """Letters and digits that every version of Unicode has as such; as a range of `re`."""
 _AFTER = ' \n\t,.;:!?()[]{}<>"/|=+*&%$#@\u3001\u3002\uff0c\uff01\uff1f\uff1a\uff1b\u300d'
-"""Characters that are no part of a word and never combine with the one before. No apostrophe:
-some tokenizers keep `'s` with its word."""
+"""Characters that are no part of a word and never combine with the one before: punctuation, and
+emoji. No apostrophe: some tokenizers keep `'s` with its word."""
 _SPACE_MARK = "\u2581"
 
 _CONTRACTIONS = {

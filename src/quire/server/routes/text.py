@@ -39,6 +39,7 @@ async def tokenize(http: Request) -> Response:
         raise RequestError("give either prompt or messages", parameter="prompt")
     if request.prompt is not None:
         text, special = request.prompt, request.add_special_tokens is not False
+        context.limits.check_text("prompt", len(text))
         token_ids = await context.pool.run(
             len(text), encode, context, text, special, must_fit=False
         )
