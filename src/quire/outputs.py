@@ -5,7 +5,10 @@ Made by the OutputProcessor; plain data that the engine never reads again.
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 
 @dataclass(slots=True)
@@ -20,9 +23,97 @@ class Logprob:
 
 
 LogprobsOnePosition = dict[int, Logprob]
-SampleLogprobs = list[LogprobsOnePosition]
-"""A dict for each output token: the chosen token first, then the best ones in order."""
-PromptLogprobs = list["LogprobsOnePosition | None"]
+
+
+class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
+    """The log-probabilities of some positions in flat arrays, 16 bytes for each.
+
+    Reads like a list of dicts, which it makes anew each time that one is asked for. Asked for with
+    `SamplingParams.flat_logprobs`: a million `Logprob` objects take 200 MB, and every full garbage
+    collection walks through them.
+    """
+
+    __slots__ = ("_decode", "end_indices", "logprobs", "ranks", "token_ids")
+
+    def __init__(self, decode: Callable[[int], str] | None = None) -> None:
+        """`decode` gives a token's text; None: tokens have none."""
+        self.end_indices = array("q")
+        """Where each position ends in the arrays that follow."""
+        self.token_ids = array("i")
+        self.logprobs = array("d")
+        self.ranks = array("i")
+        self._decode = decode
+
+    def append_fast(
+        self, token_ids: Iterable[int], logprobs: Iterable[float], ranks: Iterable[int]
+    ) -> None:
+        """Adds a position; with nothing in it, one that has no log-probabilities (None)."""
+        self.token_ids.extend(token_ids)
+        self.logprobs.extend(logprobs)
+        self.ranks.extend(ranks)
+        self.end_indices.append(len(self.token_ids))
+
+    def extend(self, others: FlatLogprobs) -> None:
+        """Adds the positions of another one."""
+        offset = len(self.token_ids)
+        self.token_ids += others.token_ids
+        self.logprobs += others.logprobs
+        self.ranks += others.ranks
+        self.end_indices.extend([offset + end for end in others.end_indices])
+
+    def copy(self) -> FlatLogprobs:
+        """Another one with the same positions."""
+        return self[:]
+
+    def span(self, position: int) -> slice:
+        """Where a position, counted from 0, lies in the arrays."""
+        begin = self.end_indices[position - 1] if position else 0
+        return slice(begin, self.end_indices[position])
+
+    def __len__(self) -> int:
+        return len(self.end_indices)
+
+    @overload
+    def __getitem__(self, index: int) -> LogprobsOnePosition | None: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> FlatLogprobs: ...
+
+    def __getitem__(self, index: int | slice) -> LogprobsOnePosition | FlatLogprobs | None:
+        if isinstance(index, slice):
+            return self._part(*index.indices(len(self)))
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"position {index} of {len(self)}")
+        span = self.span(index % len(self))
+        held = zip(self.token_ids[span], self.logprobs[span], self.ranks[span], strict=True)
+        return {
+            token_id: Logprob(logprob, rank, self._decode(token_id) if self._decode else None)
+            for token_id, logprob, rank in held
+        } or None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _part(self, begin: int, end: int, step: int) -> FlatLogprobs:
+        part = FlatLogprobs(self._decode)
+        if step == 1 and begin < end:
+            span = slice(self.span(begin).start, self.end_indices[end - 1])
+            part.token_ids, part.logprobs = self.token_ids[span], self.logprobs[span]
+            part.ranks = self.ranks[span]
+            ends = self.end_indices[begin:end]
+            part.end_indices = array("q", [place - span.start for place in ends])
+            return part
+        for position in range(begin, end, step):
+            span = self.span(position)
+            part.append_fast(self.token_ids[span], self.logprobs[span], self.ranks[span])
+        return part
+
+
+SampleLogprobs = list[LogprobsOnePosition] | FlatLogprobs
+"""Of each output token: the chosen token first, then the best ones in order."""
+PromptLogprobs = list["LogprobsOnePosition | None"] | FlatLogprobs
 
 
 @dataclass(slots=True)
@@ -108,7 +199,9 @@ class RequestOutput:
 def _extend(old: CompletionOutput, new: CompletionOutput) -> None:
     old.text += new.text
     old.token_ids = [*old.token_ids, *new.token_ids]
-    if new.logprobs:
+    if isinstance(old.logprobs, FlatLogprobs) and isinstance(new.logprobs, FlatLogprobs):
+        old.logprobs.extend(new.logprobs)
+    elif new.logprobs:
         old.logprobs = [*(old.logprobs or []), *new.logprobs]
     old.cumulative_logprob = new.cumulative_logprob
     old.finish_reason = new.finish_reason

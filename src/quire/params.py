@@ -37,7 +37,6 @@ _NOT_YET: dict[str, tuple[object, ...]] = {
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None,),
     "logprob_token_ids": (None,),
-    "flat_logprobs": (False,),
     "structured_outputs": (None,),
     "logit_bias": (None, {}),
     "allowed_token_ids": (None,),
@@ -122,6 +121,7 @@ class SamplingParams(
     prompt_logprob_start: int | None = None
     logprob_token_ids: list[int] | None = None
     flat_logprobs: bool = False
+    """Log-probabilities come as `FlatLogprobs`, which reads like a list and takes little memory."""
     detokenize: bool = True
     """False: token ids only, `text` stays empty."""
     skip_special_tokens: bool = True
@@ -318,6 +318,7 @@ _FLAGS = (
     "spaces_between_special_tokens",
     "include_stop_str_in_output",
     "skip_clone",
+    "flat_logprobs",
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -120,7 +120,7 @@ class AsyncLLM:
             add_special_tokens=wants_special,
             trace_headers=trace_headers,
         )
-        self.check_admission(len(request.core_requests), len(request.prompt_token_ids))
+        self.admit([request])
         stream = self.submit(request)
         try:
             async for output in stream:
@@ -129,7 +129,7 @@ class AsyncLLM:
             stream.close()
 
     def submit(self, request: EngineInput, news: asyncio.Event | None = None) -> RequestStream:
-        """Hands a validated request to the engine at once; admission was the caller's to check.
+        """Hands a validated and admitted request to the engine at once.
 
         Raises EngineDeadError. `news` is set when the stream has something to take.
         """
@@ -147,6 +147,15 @@ class AsyncLLM:
             )
         return stream
 
+    def admit(self, requests: Sequence[EngineInput]) -> None:
+        """Takes places in the queue for requests that will be submitted, all or none. Raises
+        CapacityError."""
+        self._in_flight.admit(requests)
+
+    def release(self, requests: Sequence[EngineInput]) -> None:
+        """Gives back the places of requests that will not be submitted."""
+        self._in_flight.release(requests)
+
     def check_admission(self, num_requests: int, num_tokens: int = 0) -> None:
         """Raises CapacityError if the queue has no room for that many more."""
         with self._loop_lock:
@@ -158,6 +167,10 @@ class AsyncLLM:
         with self._loop_lock:
             self._attach()
         self._in_flight.abort_users([request_id] if isinstance(request_id, str) else request_id)
+
+    def close_streams(self, streams: Iterable[RequestStream]) -> None:
+        """Ends what has not ended of several requests at once."""
+        self._in_flight.close(streams)
 
     async def abort_all(self) -> None:
         """Ends every request."""

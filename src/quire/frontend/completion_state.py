@@ -6,22 +6,28 @@ request's other outputs or of who waits.
 
 from __future__ import annotations
 
-from quire.outputs import CompletionOutput, Logprob, LogprobsOnePosition, RequestStateStats
+from typing import cast
+
+from quire.frontend.positions import Positions
+from quire.outputs import CompletionOutput, RequestStateStats, SampleLogprobs
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import EngineCoreOutput, TokenLogprobs
 from quire.tokenizer import IncrementalDetokenizer, StopChecker, Tokenizer
+
+_TOKENS_AT_ONCE = 64
+"""Tokens of an output that nobody looks at yet, before they become text."""
 
 
 class CompletionState:
     """Tokens, text and log-probabilities of one output so far.
 
-    Without stop strings the text of a FINAL_ONLY output is made once, at the end: nobody
-    looks at it before.
+    Without stop strings the text of a FINAL_ONLY output is made of many tokens at once, since
+    nobody looks at it before the end; not of all of them, since the end must not take long.
     """
 
     __slots__ = (
-        "_cumulative_logprob", "_detokenizer", "_logprobs", "_num_sent_chars", "_num_sent_tokens",
-        "_params", "_stop", "_text", "_tokenizer", "finish_reason", "index", "is_lazy",
+        "_cumulative_logprob", "_detokenizer", "_logprobs", "_num_sent_tokens",
+        "_num_tokens_in_text", "_params", "_stop", "_text", "finish_reason", "index", "is_lazy",
         "num_cached_tokens", "stats", "stop_reason", "token_ids",
     )  # fmt: skip
 
@@ -40,13 +46,12 @@ class CompletionState:
         self.num_cached_tokens = 0
         self.stats = RequestStateStats(arrival_time=arrival_time, queued_ts=arrival_time)
         self._params = params
-        self._tokenizer = tokenizer
         self._text = ""
+        """All of it; for a stream of deltas what has not been sent."""
+        self._num_tokens_in_text = 0
+        """Of a lazy output."""
         self._num_sent_tokens = 0
-        self._num_sent_chars = 0
-        self._logprobs: list[LogprobsOnePosition] | None = (
-            None if params.num_logprobs is None else []
-        )
+        self._logprobs = None if params.num_logprobs is None else Positions(tokenizer, params)
         self._cumulative_logprob = None if params.num_logprobs is None else 0.0
         self._detokenizer: IncrementalDetokenizer | None = None
         self._stop: StopChecker | None = None
@@ -84,6 +89,8 @@ class CompletionState:
         is_stopped_by_string = False
         if self.is_lazy:
             self.token_ids += new
+            if len(self.token_ids) - self._num_tokens_in_text > _TOKENS_AT_ONCE:
+                self._make_text(len(self.token_ids) - 1)  # the last may be a stop token
         else:
             is_stopped_by_string = self._detokenize(new, output.finish_reason == "stop")
         stats.num_generation_tokens = len(self.token_ids)
@@ -103,10 +110,8 @@ class CompletionState:
         if self._detokenizer is None:
             return
         if self.is_lazy:
-            shown = self.token_ids
-            if reason == "stop" and not self._params.include_stop_str_in_output:
-                shown = shown[:-1]
-            self._text = self._detokenizer.push(shown)
+            is_hidden = reason == "stop" and not self._params.include_stop_str_in_output
+            self._make_text(len(self.token_ids) - is_hidden)
         tail = self._detokenizer.finish()
         if self._stop is not None:
             tail = self._stop.feed(tail, may_stop=False) + self._stop.finish()
@@ -119,15 +124,16 @@ class CompletionState:
 
     def snapshot(self, kind: RequestOutputKind) -> CompletionOutput:
         """The output so far, or what is new since the last snapshot for DELTA."""
-        token_ids, text, logprobs = self.token_ids, self._text, self._logprobs
+        token_ids, text = self.token_ids, self._text
+        logprobs = None if self._logprobs is None else cast(SampleLogprobs, self._logprobs.held)
         if kind is RequestOutputKind.DELTA:
             begin = self._num_sent_tokens
-            token_ids, text = token_ids[begin:], text[self._num_sent_chars :]
+            token_ids, self._text = token_ids[begin:], ""
             logprobs = None if logprobs is None else logprobs[begin:]
         elif not self.is_finished:
             token_ids = token_ids.copy()
             logprobs = None if logprobs is None else logprobs.copy()
-        self._num_sent_tokens, self._num_sent_chars = len(self.token_ids), len(self._text)
+        self._num_sent_tokens = len(self.token_ids)
         return CompletionOutput(
             index=self.index,
             text=text,
@@ -137,6 +143,14 @@ class CompletionState:
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
         )
+
+    def _make_text(self, num_tokens: int) -> None:
+        """The text of a lazy output's tokens, up to so many."""
+        if self._detokenizer is not None:
+            self._text += self._detokenizer.push(
+                self.token_ids[self._num_tokens_in_text : num_tokens]
+            )
+            self._num_tokens_in_text = num_tokens
 
     def _detokenize(self, new: list[int], ends_with_stop_token: bool) -> bool:
         """Appends tokens and their text, up to a stop string. True if one was found.
@@ -167,21 +181,7 @@ class CompletionState:
     def _take_logprobs(self, positions: list[TokenLogprobs]) -> None:
         if self._logprobs is None or self._cumulative_logprob is None:
             return
-        for found in positions[: len(self.token_ids) - len(self._logprobs)]:
+        new = positions[: len(self.token_ids) - len(self._logprobs.held)]
+        for found in new:
             self._cumulative_logprob += found.logprobs[0]
-            self._logprobs.append(position_of(found, self._tokenizer, self._params))
-
-
-def position_of(
-    found: TokenLogprobs, tokenizer: Tokenizer | None, params: SamplingParams
-) -> LogprobsOnePosition:
-    """What the core reports of one position, as users hold it."""
-    position: LogprobsOnePosition = {}
-    decoder = tokenizer if params.detokenize else None
-    for token_id, logprob, rank in zip(found.token_ids, found.logprobs, found.ranks, strict=True):
-        if token_id not in position:
-            text = (
-                None if decoder is None else decoder.decode([token_id], skip_special_tokens=False)
-            )
-            position[token_id] = Logprob(logprob, rank, text)
-    return position
+        self._logprobs.add(new)

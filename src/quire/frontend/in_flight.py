@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from quire.config import EngineConfig
 from quire.errors import EngineDeadError
@@ -27,8 +27,8 @@ from quire.tokenizer import Tokenizer
 class InFlight:
     """Streams by the internal id of their request, which is unique; users' ids need not be.
 
-    Invariant: a stream is here until it is done, and its core requests count against admission
-    for exactly as long.
+    Invariant: a stream is here until it is done. Its core requests count against admission from
+    `admit` until then.
     """
 
     def __init__(
@@ -58,8 +58,23 @@ class InFlight:
             self.metrics.on_rejected(error.reason)
             raise
 
+    def admit(self, requests: Sequence[EngineInput]) -> None:
+        """Counts requests that will be added, all or none. Raises CapacityError."""
+        cores = [core for request in requests for core in request.core_requests]
+        self.check_admission(len(cores), sum(len(core.prompt_token_ids) for core in cores))
+        for core in cores:
+            num_tokens = len(core.prompt_token_ids)
+            self._admission.admit(core.request_id, num_tokens, core.arrival_time)
+
+    def release(self, requests: Sequence[EngineInput]) -> None:
+        """Takes back `admit` for requests that were not added after all."""
+        now = time.time()
+        for request in requests:
+            for core in request.core_requests:
+                self._admission.on_end(core.request_id, now)
+
     def add(self, request: EngineInput, news: asyncio.Event | None) -> RequestStream:
-        """A stream for a request that is about to be handed to the core."""
+        """A stream for an admitted request that is about to be handed to the core."""
         internal_id = request.core_requests[0].request_id
         stream = RequestStream(
             request.request_id,
@@ -77,9 +92,6 @@ class InFlight:
         )
         self._streams[internal_id] = stream
         self.metrics.on_added(request.core_requests)
-        for core_request in request.core_requests:
-            num_tokens = len(core_request.prompt_token_ids)
-            self._admission.admit(core_request.request_id, num_tokens, request.arrival_time)
         return stream
 
     def on_outputs(self, outputs: EngineCoreOutputs) -> None:
@@ -100,6 +112,12 @@ class InFlight:
         wanted = set(request_ids)
         self.abort([key for key, one in self._streams.items() if one.request_id in wanted])
 
+    def close(self, streams: Iterable[RequestStream]) -> None:
+        """Closes streams together: their requests end with one message to the core."""
+        closed = {id(stream) for stream in streams if stream.end()}
+        if closed:
+            self.abort([key for key, one in self._streams.items() if id(one) in closed])
+
     def abort_all(self) -> None:
         """Ends every request."""
         self.abort(list(self._streams))
@@ -113,7 +131,10 @@ class InFlight:
             self._admission.on_end(core_id, now)
         if core_ids:
             self._abort_in_core(core_ids)
-        self._forget_done()
+        for internal_id in internal_ids:
+            stream = self._streams.get(internal_id)
+            if stream is not None and stream.is_done:
+                del self._streams[internal_id]
 
     def fail_all(self, error: EngineDeadError) -> None:
         """Tells everyone who waits, with an error of their own each."""
@@ -141,9 +162,7 @@ class InFlight:
         self._admission.on_step(begun, outputs.timestamp)
         for request_id in ended:
             self._admission.on_end(request_id, outputs.timestamp)
-        if ended:
-            self._forget_done()
-
-    def _forget_done(self) -> None:
+        if not ended:
+            return
         for key in [key for key, stream in self._streams.items() if stream.is_done]:
             del self._streams[key]

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from quire.frontend.completion_state import CompletionState, position_of
+from quire.frontend.completion_state import CompletionState
 from quire.frontend.input_processor import EngineInput
-from quire.outputs import PromptLogprobs, RequestOutput, RequestStateStats
+from quire.frontend.positions import Positions
+from quire.outputs import RequestOutput, RequestStateStats
 from quire.params import RequestOutputKind
-from quire.protocol import EngineCoreOutputs
-from quire.protocol import PromptLogprobs as CorePromptLogprobs
+from quire.protocol import EngineCoreOutputs, PromptLogprobs
 from quire.tokenizer import Tokenizer
 
 Sink = Callable[[RequestOutput], None]
@@ -38,7 +38,7 @@ class _RequestState:
 
     __slots__ = (
         "completions", "core_ids", "error", "input", "num_open", "prompt_logprobs", "sink",
-        "stream_interval", "tokenizer",
+        "stream_interval",
     )  # fmt: skip
 
     def __init__(
@@ -50,12 +50,12 @@ class _RequestState:
     ) -> None:
         self.input = request
         self.sink = sink
-        self.tokenizer = tokenizer
         self.error: str | None = None
-        self.prompt_logprobs: PromptLogprobs | None = None
+        self.prompt_logprobs: Positions | None = None
         """Of the whole prompt once the first token is there; a stream of deltas gets them once."""
         if request.params.prompt_logprobs is not None:
-            self.prompt_logprobs = [None]
+            self.prompt_logprobs = Positions(tokenizer, request.params)
+            self.prompt_logprobs.add_nothing()
         self.stream_interval = max(stream_interval, request.params.stream_interval or 1)
         self.core_ids = [core.request_id for core in request.core_requests]
         self.completions = [
@@ -75,20 +75,17 @@ class _RequestState:
             return None
         return self.request_output([completion])
 
-    def take_prompt_logprobs(self, piece: CorePromptLogprobs) -> None:
+    def take_prompt_logprobs(self, piece: PromptLogprobs) -> None:
         """The next piece, or one that a preemption repeats."""
         if self.prompt_logprobs is None:
             return
-        positions = [
-            position_of(found, self.tokenizer, self.input.params) for found in piece.positions
-        ]
-        last = piece.first + len(positions)
-        self.prompt_logprobs[piece.first : last] = positions
+        num_held = len(self.prompt_logprobs.held)
+        self.prompt_logprobs.add(piece.positions[max(0, num_held - piece.first) :])
 
     def request_output(self, completions: list[CompletionState]) -> RequestOutput:
         """The request's state, with these of its completions."""
         kind = self.input.params.output_kind
-        prompt_logprobs = self.prompt_logprobs
+        prompt_logprobs = None if self.prompt_logprobs is None else self.prompt_logprobs.held
         if len(prompt_logprobs or ()) < len(self.input.prompt_token_ids):
             prompt_logprobs = None
         elif kind is RequestOutputKind.DELTA:

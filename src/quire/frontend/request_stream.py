@@ -70,10 +70,17 @@ class RequestStream:
 
     def close(self) -> None:
         """Ends the request if it has not ended; nothing more will be put. Idempotent."""
-        if not self.is_done:
-            self.is_done = True
+        if self.end():
             self._abort()
-            self._news.set()
+
+    def end(self) -> bool:
+        """Nothing more will be put; ending the request is left to the caller. True if it has not
+        ended."""
+        if self.is_done:
+            return False
+        self.is_done = True
+        self._news.set()
+        return True
 
     def __aiter__(self) -> RequestStream:
         return self

@@ -30,7 +30,12 @@ from quire.server.http.problems import Problem, problem_of
 from quire.server.http.request_id import RequestIdMiddleware
 from quire.server.live import LiveView
 from quire.server.openapi import docs_page, openapi_document
+from quire.server.requests.presence import while_present
 from quire.server.routes import page
+from quire.units import KiB
+
+_WATCHED_BYTES = 256 * KiB
+"""Of a body. What is to be done for a larger one may take so long that its client leaves."""
 
 
 def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
@@ -118,6 +123,8 @@ def _quietly(handler: Callable[..., Any]) -> Callable[..., Any]:
 
     async def endpoint(request: Request) -> Any:
         try:
+            if request.method == "POST" and len(await request.body()) > _WATCHED_BYTES:
+                return await while_present(request, handler(request))
             return await handler(request)
         except ClientDisconnect:
             return Response()

@@ -111,9 +111,9 @@ class ServerArgs:
 
     # --- bounds on one request
     max_prompts: int = 1024
-    """Prompts in one completion request."""
+    """Prompts in one completion request, each counted `n` times."""
     max_n: int = 128
-    """Largest `n`; also bounds prompts x n at max_prompts."""
+    """Largest `n`. Prompts x n is bounded by max_prompts."""
     max_stop_strings: int = 16
     """Stop strings in one request."""
     max_stop_string_chars: int = 1024
@@ -129,6 +129,22 @@ class ServerArgs:
     """Chat requests that wait for the chat template; more are answered 503."""
     max_request_id_chars: int = 128
     """Length of an `X-Request-Id`; a longer one is refused."""
+    max_json_values: int = 131072
+    """Values in one request's JSON body, but for the token ids of its prompts."""
+    max_field_bytes: int = 1 * MiB
+    """Largest field of a request's JSON body that carries no text of the prompt."""
+    max_tokenize_bytes: int | None = None
+    """Longest text that is turned into tokens: a prompt, or a conversation with all that its chat
+    template is given. By default 8 for each token of max_model_len, and at least 1 MiB."""
+    max_reply_values: int | None = None
+    """Log-probabilities, echoed tokens and returned prompt ids in one reply, all choices together.
+    By default what one choice of max_model_len tokens with max_logprobs has, and at least 1048576.
+    """
+    max_large_requests: int = 1
+    """Requests of more than 262144 characters, or as many values in the reply, that are tokenized
+    or written at once; others wait."""
+    max_large_requests_waiting: int = 16
+    """Such requests that wait (503)."""
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -172,5 +188,7 @@ _POSITIVE = (
     "max_pending_body_bytes", "max_header_bytes", "max_url_bytes", "header_timeout", "body_timeout",
     "keep_alive_timeout", "linger_timeout", "slow_reader_timeout", "max_prompts", "max_n",
     "max_stop_strings", "max_stop_string_chars", "max_stop_token_ids", "max_messages",
-    "max_request_id_chars", "template_timeout", "max_waiting_chats",
+    "max_request_id_chars", "template_timeout", "max_waiting_chats", "max_json_values",
+    "max_field_bytes", "max_tokenize_bytes", "max_reply_values", "max_large_requests",
+    "max_large_requests_waiting",
 )  # fmt: skip

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from quire.chat.async_renderer import NUM_PROCESSES
 from quire.chat.job import MAX_MEMORY_BYTES, MAX_STEPS, MAX_TEXT
 from quire.config import EngineConfig
 from quire.server.args import ServerArgs
+from quire.server.requests.request_work import WorkLimits
 from quire.units import format_bytes
 
 _TOLD_S = 2.0
@@ -40,7 +42,9 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
             "bodies that are arriving",
             "503 + Retry-After",
         ),
-        Bound("max_prompts", str(args.max_prompts), "prompts in a request", "400"),
+        Bound("max_json_values", str(args.max_json_values), "values in a body", "400"),
+        Bound("max_field_bytes", format_bytes(args.max_field_bytes), "a field", "400"),
+        Bound("max_prompts", str(args.max_prompts), "prompts x n in a request", "400"),
         Bound("max_messages", str(args.max_messages), "messages in a request", "400"),
         Bound("max_n", str(args.max_n), "n", "400"),
         Bound("max_stop_strings", str(args.max_stop_strings), "stop strings", "400"),
@@ -54,6 +58,7 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         Bound("(fixed)", str(MAX_STEPS), "steps of a chat template", "400"),
         Bound("(fixed)", str(MAX_TEXT), "characters from a chat template", "400"),
         Bound("(fixed)", format_bytes(MAX_MEMORY_BYTES), "memory of a chat template", "400"),
+        *_work_bounds(args, config),
     ]
     if config is not None:
         bounds += _engine_bounds(config)
@@ -67,6 +72,30 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         Bound("shutdown_timeout", _s(args.shutdown_timeout), "draining", "aborted"),
     ]
     return bounds
+
+
+def _work_bounds(args: ServerArgs, config: EngineConfig | None) -> list[Bound]:
+    """Those on one request's work; some depend on the model unless they are set."""
+    text, values = args.max_tokenize_bytes, args.max_reply_values
+    if config is not None:
+        limits = WorkLimits.of(args, config.model)
+        text, values = limits.max_tokenize_bytes, limits.max_reply_values
+    waiting = str(args.max_large_requests_waiting)
+    return [
+        Bound("max_tokenize_bytes", _or_model(text, format_bytes), "text to be tokenized", "400"),
+        Bound(
+            "max_reply_values",
+            _or_model(values, str),
+            "logprobs and echoed tokens of a reply",
+            "400",
+        ),
+        Bound("max_large_requests", str(args.max_large_requests), "large ones at work", "wait"),
+        Bound("max_large_requests_waiting", waiting, "large ones that wait", "503 + Retry-After"),
+    ]
+
+
+def _or_model(value: int | None, show: Callable[[int], str]) -> str:
+    return "by the model" if value is None else show(value)
 
 
 def _engine_bounds(config: EngineConfig) -> list[Bound]:

@@ -15,6 +15,8 @@ from quire.config import EngineConfig
 from quire.errors import EngineDeadError, RequestError
 from quire.server.args import ServerArgs
 from quire.server.http.problems import HttpError, not_found, unavailable
+from quire.server.requests.request_work import WorkLimits
+from quire.server.work_pool import WorkPool
 from quire.version import __version__
 
 if TYPE_CHECKING:
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
     from quire.tokenizer import Tokenizer
 
 ServerState = Literal["loading", "ready", "paused", "draining", "stalled", "dead"]
-
-THREAD_ABOVE_CHARS = 4096
-"""Texts longer than this are tokenised on another thread, so that they delay nobody."""
 
 
 @dataclass(slots=True)
@@ -46,6 +45,11 @@ class ServerContext:
     started_at: float = field(default_factory=time.monotonic)
     created: int = field(default_factory=lambda: int(time.time()))
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    pool: WorkPool = field(init=False)
+    """For whatever grows with what a caller sent."""
+
+    def __post_init__(self) -> None:
+        self.pool = WorkPool(self.args.max_large_requests, self.args.max_large_requests_waiting)
 
     def state(self) -> tuple[ServerState, str]:
         """Where the server is in its life, and why it cannot serve if it cannot."""
@@ -82,6 +86,11 @@ class ServerContext:
     def config(self) -> EngineConfig:
         """The engine's configuration; only once it is loaded."""
         return self.loaded_engine().config
+
+    @property
+    def limits(self) -> WorkLimits:
+        """What one request may ask for; only once the engine is loaded."""
+        return WorkLimits.of(self.args, self.config.model)
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer. Raises RequestError if the server runs without one."""

@@ -8,6 +8,7 @@ Called by `quire serve`, on the main thread, once per process.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -136,6 +137,7 @@ class _Server:
         with phase(logger, "model"):
             engine = await self._load()
         self._context.engine = engine
+        gc.freeze()  # a full collection would look through all that was made so far, every time
         logger.info(
             "Serving %s at %s, ready after %.2f s",
             ", ".join(self._context.names),
@@ -210,6 +212,7 @@ class _Server:
             await asyncio.sleep(0.01)  # replies that are complete are being written
         self._http.should_exit = True
         await serving
+        self._context.pool.close()
         if self._context.engine is not None:
             await asyncio.to_thread(self._context.engine.shutdown)
 

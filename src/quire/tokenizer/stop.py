@@ -1,11 +1,14 @@
 """`StopChecker`: finds stop strings in a growing text and says what is safe to show already.
 
-One per request that has stop strings; the output processor owns it. Knows text alone.
+One per request that has stop strings; the output processor owns it. Knows text alone. Its work is
+proportional to the text's length for every stop string, whatever the two look like: Knuth, Morris
+and Pratt's algorithm, which never looks at a character twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 
 class StopChecker:
@@ -19,7 +22,7 @@ class StopChecker:
         """`stop` holds no empty strings; with none at all every text passes through."""
         self.matched: str | None = None
         """The stop string that was found; the text ended there."""
-        self._stop = tuple(stop)
+        self._matchers = [_Matcher(each) for each in stop]
         self._first_letters = frozenset(each[0] for each in stop)
         self._include = include_stop_str_in_output
         self._held = ""
@@ -30,18 +33,19 @@ class StopChecker:
         `may_stop` False (below `min_tokens`): a stop string that ends within this piece does
         not count. After a match (`matched`) everything further is dropped.
         """
-        if not self._stop:
+        if not self._matchers:
             return text
         if self.matched is not None or not text:
             return ""
         if not self._held and self._first_letters.isdisjoint(text):
             return text
-        seen = len(self._held)
-        text = self._held + text
-        if may_stop and (end := self._find(text, seen)) is not None:
-            self._held = ""
-            return text[:end]
-        held = self._num_held(text)
+        ends = [matcher.feed(text) for matcher in self._matchers]
+        seen, text = len(self._held), self._held + text
+        if may_stop and (first := self._first(ends)) is not None:
+            self._held, self.matched = "", self._matchers[first].stop
+            end = seen + (ends[first] or 0)
+            return text[: end if self._include else end - len(self.matched)]
+        held = max(matcher.state for matcher in self._matchers)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
 
@@ -50,27 +54,56 @@ class StopChecker:
         held, self._held = self._held, ""
         return held
 
-    def _find(self, text: str, seen: int) -> int | None:
-        """Where the text is cut by the stop string that ends first, and beyond `seen`.
+    @staticmethod
+    def _first(ends: list[int | None]) -> int | None:
+        """Which one ends first; of several at the same place the first of the list, as in vLLM."""
+        found = [(end, index) for index, end in enumerate(ends) if end is not None]
+        return min(found)[1] if found else None
 
-        Several that end at the same place: the first of the list, as vLLM has it.
+
+class _Matcher:
+    """Looks for one stop string in a growing text."""
+
+    __slots__ = ("_shorter", "state", "stop")
+
+    def __init__(self, stop: str) -> None:
+        self.stop = stop
+        self.state = 0
+        """Length of the longest end of the text that begins the stop string, and is not all of it.
         """
-        first_end, cut = len(text) + 1, None
-        for stop in self._stop:
-            begin = text.find(stop, max(0, seen - len(stop) + 1))
-            if begin >= 0 and begin + len(stop) < first_end:
-                first_end = begin + len(stop)
-                cut = first_end if self._include else begin
-                self.matched = stop
-        return cut
+        self._shorter = _shorter_states(stop)
 
-    def _num_held(self, text: str) -> int:
-        """Length of the longest end of the text that begins some stop string."""
-        longest = 0
-        for stop in self._stop:
-            begin = text.find(stop[0], max(0, len(text) - len(stop) + 1))
-            while begin >= 0 and len(text) - begin > longest:
-                if stop.startswith(text[begin:]):
-                    longest = len(text) - begin
-                begin = text.find(stop[0], begin + 1)
-        return longest
+    def feed(self, text: str) -> int | None:
+        """Takes the next piece; where in it the stop string ended first, or None."""
+        stop, shorter, state = self.stop, self._shorter, self.state
+        first_end, place = None, 0
+        while place < len(text):
+            if not state:  # nothing is begun: on to the next beginning
+                place = text.find(stop[0], place)
+                if place < 0:
+                    break
+            while state and text[place] != stop[state]:
+                state = shorter[state]
+            if text[place] == stop[state]:
+                state += 1
+            place += 1
+            if state == len(stop):
+                first_end = first_end or place
+                state = shorter[state]
+        self.state = state
+        return first_end
+
+
+@lru_cache(maxsize=64)
+def _shorter_states(stop: str) -> tuple[int, ...]:
+    """For each length of a beginning of `stop`: that of the longest shorter beginning which it ends
+    with."""
+    shorter = [0, 0]
+    state = 0
+    for letter in stop[1:]:
+        while state and letter != stop[state]:
+            state = shorter[state]
+        if letter == stop[state]:
+            state += 1
+        shorter.append(state)
+    return tuple(shorter)

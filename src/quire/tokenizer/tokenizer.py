@@ -6,7 +6,8 @@ detokenizer and the server. Knows no model and no request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from quire.config.model_files import read_optional_json_object
 from quire.errors import CheckpointError, RequestError
 from quire.log import get_logger
+from quire.tokenizer.borders import Borders, find_borders
 from quire.tokenizer.library_errors import library_errors
 from quire.tokenizer.loading import load_tokenizer
 from quire.tokenizer.pieces import PieceTable, piece_table
@@ -22,6 +24,16 @@ if TYPE_CHECKING:
     import tokenizers
 
 logger = get_logger(__name__)
+PIECE_CHARS = 1 << 15
+"""Texts longer than this are tokenized in pieces, where that gives the same ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialFrame:
+    """The special tokens that a tokenizer adds around a text."""
+
+    before: list[int]
+    after: list[int]
 
 
 class Tokenizer:
@@ -39,6 +51,7 @@ class Tokenizer:
         self.roles = dict(roles)
         self.config = dict(config or {})
         self._has_warned = False
+        self._token_texts: dict[int, str] = {}
 
     @classmethod
     def from_directory(cls, directory: Path) -> Tokenizer:
@@ -55,7 +68,27 @@ class Tokenizer:
 
         Raises RequestError for a text that this tokenizer cannot encode.
         """
-        return self.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        if len(text) <= PIECE_CHARS:
+            return self.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        ids: list[int] = []
+        for piece in self.encode_pieces(text, add_special_tokens=add_special_tokens):
+            ids += piece
+        return ids
+
+    def encode_pieces(
+        self, text: str, *, add_special_tokens: bool = True, size: int = PIECE_CHARS
+    ) -> Iterator[list[int]]:
+        """What `encode` gives, piece by piece, of about `size` characters each: whoever has seen
+        enough need not go on. One piece where this tokenizer's texts cannot be cut."""
+        if self.borders is None:
+            yield self.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+            return
+        if add_special_tokens:
+            yield self.special_frame.before
+        for piece in self.borders.pieces(text, size):
+            yield self.encode_batch([piece], add_special_tokens=False)[0]
+        if add_special_tokens:
+            yield self.special_frame.after
 
     def encode_batch(
         self, texts: Sequence[str], *, add_special_tokens: bool = True
@@ -84,6 +117,15 @@ class Tokenizer:
             self._has_warned = True
             return "\ufffd"
 
+    def token_text(self, token_id: int) -> str:
+        """`decode` of one token, special or not; remembered."""
+        text = self._token_texts.get(token_id)
+        if text is None:
+            text = self.decode([token_id], skip_special_tokens=False)
+            if 0 <= token_id <= self.max_token_id:  # there are too many ids that are no tokens
+                self._token_texts[token_id] = text
+        return text
+
     def id_to_token(self, token_id: int) -> str | None:
         """The vocabulary's entry, as it is spelled there; None for an unknown id."""
         return self.backend.id_to_token(token_id) if 0 <= token_id <= self.max_token_id else None
@@ -106,6 +148,19 @@ class Tokenizer:
     def pieces(self) -> PieceTable | None:
         """The bytes of each token, where the decoder works token by token."""
         return piece_table(self.backend)
+
+    @cached_property
+    def borders(self) -> Borders | None:
+        """Where texts may be cut; None where that could give other ids."""
+        return find_borders(self.backend)
+
+    @cached_property
+    def special_frame(self) -> SpecialFrame:
+        """The special tokens around every text."""
+        inner = self.backend.encode("a", add_special_tokens=False).ids
+        ids = self.backend.encode("a", add_special_tokens=True).ids
+        begin = next(i for i in range(len(ids)) if ids[i : i + len(inner)] == inner)
+        return SpecialFrame(ids[:begin], ids[begin + len(inner) :])
 
     @cached_property
     def vocab_size(self) -> int:

@@ -38,6 +38,8 @@ _TYPES = {
     504: "GatewayTimeoutError",
 }
 _MAX_MESSAGE_CHARS = 2000
+_MAX_PATH_CHARS = 600
+"""Of a decoder's message, at its end: where in the body the mistake is."""
 _PATH = re.compile(r" - at `\$\.?([^`]{0,200})`$")
 _MISSING_FIELD = re.compile(r"missing required field `([^`]{1,100})`")
 
@@ -102,6 +104,8 @@ def decode_problem(error: Exception) -> Problem:
     if isinstance(error, UnicodeDecodeError):
         return Problem(400, "The JSON body is not valid UTF-8.", type="Bad Request")
     text = str(error)
+    if len(text) > _MAX_MESSAGE_CHARS:  # it quotes a large value
+        text = f"{text[: _MAX_MESSAGE_CHARS // 2]} ... {text[-_MAX_PATH_CHARS:]}"
     where = _PATH.search(text) or _MISSING_FIELD.search(text)
     param = where.group(1) if where and where.group(1) else None
     return Problem(400, f"Invalid request body: {text}", param=param, type="Bad Request")

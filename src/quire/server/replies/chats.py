@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
+
+import msgspec
 
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.server.replies.chunks import ChunkWriter
 from quire.server.replies.head import ReplyHead
+from quire.server.replies.json_pieces import JsonList
 from quire.server.replies.logprobs import LogprobsWriter, prompt_logprobs
+from quire.server.replies.portions import News, size_of, size_of_whole, written
 from quire.server.replies.usage import timings, usage_of
 from quire.server.requests.generation import Generation
 from quire.server.requests.prompts import PreparedPrompt
@@ -21,6 +25,7 @@ from quire.server.schema.chat import (
     Delta,
     ReplyMessage,
 )
+from quire.server.work_pool import WorkPool, check_wanted
 from quire.tokenizer import Tokenizer
 
 
@@ -42,13 +47,22 @@ class ChatWriter:
         self._echo = _echo_text(request, self._role)
         as_ids = request.return_tokens_as_token_ids is True
         self._logprobs = LogprobsWriter(tokenizer, request.top_logprobs or 0, as_ids)
+        self._chunks = ChunkWriter(ChatChunk, head)
+        self._has_begun = False
 
-    def whole(self, final: RequestOutput) -> ChatResponse:
+    def whole_size(self, final: RequestOutput) -> int:
+        """For the pool."""
+        return size_of_whole([final], 1 if self._wants_ids else 0)
+
+    def whole(self, final: RequestOutput) -> bytes:
         """The reply to a request that does not stream."""
-        request = self._request
+        request, choices = self._request, JsonList()
+        for one in final.outputs:
+            choices.extend([self._choice(one)])
+            check_wanted()
         response = self._head.begin(
             ChatResponse,
-            choices=[self._choice(one) for one in final.outputs],
+            choices=choices.encoded(),
             usage=usage_of([final]),
             prompt_logprobs=prompt_logprobs(final.prompt_logprobs),
         )
@@ -58,28 +72,39 @@ class ChatWriter:
             response.prompt_text = self._prompt.text
         if self._head.has_metrics:
             response.metrics = timings(final.metrics)
-        return response
+        return msgspec.json.encode(response)
 
-    async def stream(self, generation: Generation) -> AsyncIterator[bytes]:
+    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
         """The chunks of a streamed reply, those of one step together.
 
         One for whatever a step brought a choice, be it text or not yet: who counts chunks counts
         steps, and a token's log-probabilities come with it.
         """
-        writer = ChunkWriter(ChatChunk, self._head)
-        has_begun = False
-        async for batch in generation.outputs():
-            parts = []
-            for _, output in batch:
-                writer.see(0, output)
-                if not has_begun:
-                    has_begun = True
-                    parts += [self._first_chunk(i, writer) for i in range(self._request.n or 1)]
-                for one in output.outputs:
-                    parts.append(writer.chunk(0, self._chunk_choice(one), len(one.token_ids)))
-            yield b"".join(parts)
-        if last := writer.last():
+        async for data in written(generation, self, pool):
+            yield data
+        if last := self._chunks.last():
             yield last
+
+    def size(self, news: News) -> int:
+        """How much there is to write of one choice, in the pool's units."""
+        size = size_of(news.completion)
+        if not self._has_begun:
+            tells_of_prompt = self._wants_ids or self._echo or self._request.return_prompt_text
+            num_tokens = len(self._prompt.token_ids) if tells_of_prompt else 0
+            size += (self._request.n or 1) * (16 + num_tokens)
+        return size
+
+    def events(self, news: Sequence[News]) -> bytes:
+        """The chunks that tell of these; before the first, one of each choice's role."""
+        parts = []
+        for each in news:
+            self._chunks.see(0, each.output)
+            if not self._has_begun:
+                self._has_begun = True
+                parts += [self._first_chunk(index) for index in range(self._request.n or 1)]
+            choice = self._chunk_choice(each.completion)
+            parts.append(self._chunks.chunk(0, choice, len(each.completion.token_ids)))
+        return b"".join(parts)
 
     @property
     def _wants_ids(self) -> bool:
@@ -95,7 +120,7 @@ class ChatWriter:
             token_ids=list(one.token_ids) if self._wants_ids else None,
         )
 
-    def _first_chunk(self, index: int, writer: ChunkWriter[ChatChunk]) -> bytes:
+    def _first_chunk(self, index: int) -> bytes:
         """The role, and what is told once."""
         once: dict[str, Any] = {}
         if self._wants_ids:
@@ -103,7 +128,7 @@ class ChatWriter:
         if self._request.return_prompt_text and self._prompt.text is not None:
             once["prompt_text"] = self._prompt.text
         delta = Delta(role=self._role, content=self._echo)
-        return writer.chunk(0, ChatChunkChoice(index=index, delta=delta), 0, **once)
+        return self._chunks.chunk(0, ChatChunkChoice(index=index, delta=delta), 0, **once)
 
     def _chunk_choice(self, one: CompletionOutput) -> ChatChunkChoice:
         return ChatChunkChoice(

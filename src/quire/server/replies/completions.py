@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from quire.outputs import CompletionOutput, PromptLogprobs, RequestOutput
+import msgspec
+
+from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.server.replies.chunks import ChunkWriter
 from quire.server.replies.head import ReplyHead
-from quire.server.replies.logprobs import LogprobsWriter, prompt_logprobs
+from quire.server.replies.json_pieces import JsonList
+from quire.server.replies.logprobs import CompletionLists, LogprobsWriter, prompt_logprobs
+from quire.server.replies.portions import News, size_of, size_of_whole, written
 from quire.server.replies.usage import timings, usage_of
 from quire.server.requests.generation import Generation
 from quire.server.requests.prompts import PreparedPrompt
@@ -15,10 +19,10 @@ from quire.server.requests.sampling import is_echo_alone
 from quire.server.schema.completion import (
     CompletionChoice,
     CompletionChunk,
-    CompletionLogprobs,
     CompletionRequest,
     CompletionResponse,
 )
+from quire.server.work_pool import WorkPool, check_wanted
 from quire.tokenizer import Tokenizer
 
 
@@ -35,102 +39,123 @@ class CompletionWriter:
         self._request = request
         self._head = head
         self._n = request.n or 1
+        self._tokenizer = tokenizer
         as_ids = request.return_tokens_as_token_ids is True
         self._logprobs = LogprobsWriter(tokenizer, request.logprobs or 0, as_ids)
         self._is_echo_alone = is_echo_alone(request)
         """The one token that is generated is not shown."""
-        self._echoes = self._echo_texts(prompts, tokenizer) if request.echo else None
         self._prompts = prompts
+        self._chunks = ChunkWriter(CompletionChunk, head)
+        self._started = set[int]()
+        """Choices of a stream that something was told of."""
+        self._echoes: dict[int, str] = {}
+        self._echoed_lists: dict[int, CompletionLists] = {}
+        """Of the prompts whose log-probabilities were echoed: the same for each of `n` choices."""
 
-    def whole(self, finals: Sequence[RequestOutput]) -> CompletionResponse:
+    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
+        """For the pool."""
+        return size_of_whole(finals, self._n if self._tells_of_prompt else 0)
+
+    def whole(self, finals: Sequence[RequestOutput]) -> bytes:
         """The reply to a request that does not stream."""
-        choices = []
+        choices = JsonList()
         for prompt_index, final in enumerate(finals):
+            if self._request.echo:
+                self._take_prompt(prompt_index, final)
+            of_prompt = None
+            if self._request.prompt_logprobs is not None:
+                of_prompt = prompt_logprobs(final.prompt_logprobs)
             for one in final.outputs:
-                choice = self._choice(prompt_index, one, final.prompt_logprobs, is_first=True)
-                if self._request.prompt_logprobs is not None:
-                    choice.prompt_logprobs = prompt_logprobs(final.prompt_logprobs)
+                choice = self._choice(prompt_index, one, is_first=True)
+                choice.prompt_logprobs = of_prompt
                 if self._request.return_token_ids:
                     choice.prompt_token_ids = self._prompts[prompt_index].token_ids
-                choices.append(choice)
-        response = self._head.begin(CompletionResponse, choices=choices, usage=usage_of(finals))
+                choices.extend([choice])
+                check_wanted()
+        response = self._head.begin(
+            CompletionResponse, choices=choices.encoded(), usage=usage_of(finals)
+        )
         if self._head.has_metrics:
             response.metrics = timings(finals[-1].metrics)
-        return response
+        return msgspec.json.encode(response)
 
-    async def stream(self, generation: Generation) -> AsyncIterator[bytes]:
+    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
         """The chunks of a streamed reply, those of one step together.
 
         One for whatever a step brought a choice, be it text or not yet: who counts chunks counts
         steps, and a token's log-probabilities come with it.
         """
-        writer = ChunkWriter(CompletionChunk, self._head)
-        started = set[int]()
-        of_prompts: dict[int, PromptLogprobs] = {}
-        async for batch in generation.outputs():
-            parts = []
-            for prompt_index, output in batch:
-                writer.see(prompt_index, output)
-                if output.prompt_logprobs is not None:
-                    of_prompts[prompt_index] = output.prompt_logprobs
-                for one in output.outputs:
-                    is_first = prompt_index * self._n + one.index not in started
-                    choice = self._choice(prompt_index, one, of_prompts.get(prompt_index), is_first)
-                    if is_first and self._request.return_token_ids:
-                        choice.prompt_token_ids = output.prompt_token_ids
-                    started.add(choice.index)
-                    parts.append(writer.chunk(prompt_index, choice, len(one.token_ids)))
-            yield b"".join(parts)
-        if last := writer.last():
+        async for data in written(generation, self, pool):
+            yield data
+        if last := self._chunks.last():
             yield last
 
-    def _choice(
-        self,
-        prompt_index: int,
-        one: CompletionOutput,
-        of_prompt: PromptLogprobs | None,
-        is_first: bool,
-    ) -> CompletionChoice:
+    def size(self, news: News) -> int:
+        """How much there is to write of one choice, in the pool's units."""
+        size, held = size_of(news.completion), news.output.prompt_logprobs
+        if self._tells_of_prompt and self._index(news) not in self._started:
+            size += len(news.output.prompt_token_ids or ())
+        return size + (len(held.token_ids) if isinstance(held, FlatLogprobs) else 0)
+
+    def events(self, news: Sequence[News]) -> bytes:
+        """The chunks that tell of these."""
+        parts = []
+        for each in news:
+            self._chunks.see(each.prompt_index, each.output)
+            if self._request.echo:
+                self._take_prompt(each.prompt_index, each.output)
+            index = self._index(each)
+            is_first = index not in self._started
+            choice = self._choice(each.prompt_index, each.completion, is_first)
+            if is_first and self._request.return_token_ids:
+                choice.prompt_token_ids = each.output.prompt_token_ids
+            self._started.add(index)
+            num_tokens = len(each.completion.token_ids)
+            parts.append(self._chunks.chunk(each.prompt_index, choice, num_tokens))
+        return b"".join(parts)
+
+    @property
+    def _tells_of_prompt(self) -> bool:
+        return self._request.echo is True or self._request.return_token_ids is True
+
+    def _index(self, news: News) -> int:
+        return news.prompt_index * self._n + news.completion.index
+
+    def _choice(self, prompt_index: int, one: CompletionOutput, is_first: bool) -> CompletionChoice:
         """What is new of a choice; the first time, the echoed prompt and its log-probabilities."""
         index = prompt_index * self._n + one.index
-        choice = CompletionChoice(
+        text = "" if self._is_echo_alone else one.text
+        echoed = None
+        if is_first and self._request.echo:
+            text = self._echo(prompt_index) + text
+            echoed = self._echoed_lists.get(prompt_index)
+        if self._is_echo_alone:
+            logprobs = None if echoed is None else echoed.encoded()
+        else:
+            logprobs = self._logprobs.completion(index, one, echoed)
+        return CompletionChoice(
             index=index,
-            text="" if self._is_echo_alone else one.text,
+            text=text,
+            logprobs=logprobs,
             finish_reason=one.finish_reason,  # type: ignore[arg-type]
             stop_reason=one.stop_reason,
             token_ids=list(one.token_ids) if self._request.return_token_ids else None,
         )
-        if is_first:
-            choice.text = self._echo(prompt_index) + choice.text
-        if is_first and self._echoes is not None and of_prompt is not None:
-            token_ids = self._prompts[prompt_index].token_ids
-            choice.logprobs = self._logprobs.tokens(index, token_ids, of_prompt)
-        if not self._is_echo_alone:
-            choice.logprobs = _joined(choice.logprobs, self._logprobs.completion(index, one))
-        return choice
+
+    def _take_prompt(self, prompt_index: int, output: RequestOutput) -> None:
+        """Writes the log-probabilities of an echoed prompt, as soon as they are there."""
+        positions = output.prompt_logprobs
+        if isinstance(positions, FlatLogprobs) and prompt_index not in self._echoed_lists:
+            lists = CompletionLists()
+            self._logprobs.add_tokens(lists, self._prompts[prompt_index].token_ids, positions)
+            self._echoed_lists[prompt_index] = lists
 
     def _echo(self, prompt_index: int) -> str:
-        return self._echoes[prompt_index] if self._echoes is not None else ""
-
-    @staticmethod
-    def _echo_texts(prompts: Sequence[PreparedPrompt], tokenizer: Tokenizer | None) -> list[str]:
-        texts = []
-        for prompt in prompts:
-            if prompt.text is not None:
-                texts.append(prompt.text)
-            else:
-                texts.append(tokenizer.decode(prompt.token_ids) if tokenizer is not None else "")
-        return texts
-
-
-def _joined(
-    first: CompletionLogprobs | None, then: CompletionLogprobs | None
-) -> CompletionLogprobs | None:
-    if first is None or then is None:
-        return first or then
-    return CompletionLogprobs(
-        text_offset=first.text_offset + then.text_offset,
-        token_logprobs=first.token_logprobs + then.token_logprobs,
-        tokens=first.tokens + then.tokens,
-        top_logprobs=first.top_logprobs + then.top_logprobs,
-    )
+        text = self._echoes.get(prompt_index)
+        if text is None:
+            prompt = self._prompts[prompt_index]
+            text = prompt.text
+            if text is None:
+                text = self._tokenizer.decode(prompt.token_ids) if self._tokenizer else ""
+            self._echoes[prompt_index] = text
+        return text

@@ -4,9 +4,11 @@ a list of positions for chats. JSON has no infinity: minus infinity becomes -999
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from quire.outputs import CompletionOutput, Logprob, LogprobsOnePosition
+from quire.outputs import CompletionOutput, FlatLogprobs
+from quire.server.replies.json_pieces import ITEMS_AT_ONCE, JsonList
 from quire.server.schema.chat import ChatLogprobs, PositionLogprobs, TokenLogprob
 from quire.server.schema.common import PromptLogprob, PromptLogprobs
 from quire.server.schema.completion import CompletionLogprobs
@@ -15,106 +17,164 @@ from quire.tokenizer import Tokenizer
 LEAST_LOGPROB = -9999.0
 
 
+@dataclass(slots=True)
+class CompletionLists:
+    """The parallel lists of a completion's log-probabilities, as they grow."""
+
+    text_offset: JsonList = field(default_factory=JsonList)
+    token_logprobs: JsonList = field(default_factory=JsonList)
+    tokens: JsonList = field(default_factory=JsonList)
+    top_logprobs: JsonList = field(default_factory=JsonList)
+    num_chars: int = 0
+    """Of all tokens so far, from the beginning of the choice."""
+
+    def join(self, others: CompletionLists) -> None:
+        """Adds those of another one, which begins where this one ends."""
+        self.text_offset.join(others.text_offset)
+        self.token_logprobs.join(others.token_logprobs)
+        self.tokens.join(others.tokens)
+        self.top_logprobs.join(others.top_logprobs)
+        self.num_chars = others.num_chars
+
+    def encoded(self) -> CompletionLogprobs:
+        """For the reply."""
+        return CompletionLogprobs(
+            text_offset=self.text_offset.encoded(),
+            token_logprobs=self.token_logprobs.encoded(),
+            tokens=self.tokens.encoded(),
+            top_logprobs=self.top_logprobs.encoded(),
+        )
+
+
 class LogprobsWriter:
     """Writes one request's log-probabilities; remembers where each choice's text has come to."""
 
     def __init__(self, tokenizer: Tokenizer | None, num_top: int, as_token_ids: bool) -> None:
-        self._tokenizer = tokenizer
         self._num_top = num_top
-        self._as_token_ids = as_token_ids
+        self._tokenizer = tokenizer
+        self._token: Callable[[int], str] = (
+            "token_id:{}".format if as_token_ids or tokenizer is None else tokenizer.token_text
+        )
         self._offsets: dict[int, int] = {}
 
-    def completion(self, choice: int, output: CompletionOutput) -> CompletionLogprobs | None:
-        """Those of a completion's new tokens; None if none were asked for."""
-        if output.logprobs is None:
+    def completion(
+        self, choice: int, output: CompletionOutput, echoed: CompletionLists | None = None
+    ) -> CompletionLogprobs | None:
+        """Those of a completion's new tokens, after the echoed prompt's; None if none were asked
+        for."""
+        if echoed is None and not isinstance(output.logprobs, FlatLogprobs):
             return None
-        return self.tokens(choice, output.token_ids, output.logprobs)
+        lists = CompletionLists(num_chars=self._offsets.get(choice, 0))
+        if echoed is not None:
+            lists.join(echoed)
+        if isinstance(output.logprobs, FlatLogprobs):
+            self.add_tokens(lists, output.token_ids, output.logprobs)
+        self._offsets[choice] = lists.num_chars
+        return lists.encoded()
 
-    def tokens(
-        self, choice: int, token_ids: Sequence[int], positions: Sequence[LogprobsOnePosition | None]
-    ) -> CompletionLogprobs:
-        """Those of the next tokens of a choice, be they echoed or new; what nothing precedes has
-        none."""
-        result = CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
-        offset = self._offsets.get(choice, 0)
-        for token_id, position in zip(token_ids, positions, strict=False):
-            token = self._token(token_id, position[token_id] if position else None)
-            result.text_offset.append(offset)
-            result.tokens.append(token)
-            result.token_logprobs.append(_finite(position[token_id].logprob) if position else None)
-            result.top_logprobs.append(self._best(position) if position else None)
-            offset += len(token)
-        self._offsets[choice] = offset
-        return result
+    def add_tokens(
+        self, lists: CompletionLists, token_ids: Sequence[int], positions: FlatLogprobs
+    ) -> None:
+        """Adds those of the next tokens, be they echoed or new; what nothing precedes has none."""
+        count = min(len(token_ids), len(positions))
+        for begin in range(0, count, ITEMS_AT_ONCE):
+            places = range(begin, min(begin + ITEMS_AT_ONCE, count))
+            tokens = [self._token(token_ids[place]) for place in places]
+            offsets, num_chars = [], lists.num_chars
+            for token in tokens:
+                offsets.append(num_chars)
+                num_chars += len(token)
+            lists.num_chars = num_chars
+            lists.tokens.extend(tokens)
+            lists.text_offset.extend(offsets)
+            lists.token_logprobs.extend([_chosen(positions, place) for place in places])
+            lists.top_logprobs.extend([self._best(positions, place) for place in places])
 
     def chat(self, output: CompletionOutput) -> ChatLogprobs | None:
         """Those of a chat reply's new tokens; None if none were asked for."""
-        if output.logprobs is None:
+        positions, token_ids = output.logprobs, output.token_ids
+        if not isinstance(positions, FlatLogprobs):
             return None
-        content = []
-        for token_id, position in zip(output.token_ids, output.logprobs, strict=False):
-            best = sorted(position.items(), key=_rank)[: self._num_top]
-            chosen = self._entry(token_id, position[token_id])
-            content.append(
-                PositionLogprobs(
-                    token=chosen.token,
-                    logprob=chosen.logprob,
-                    bytes=chosen.bytes,
-                    top_logprobs=[self._entry(other, held) for other, held in best],
-                )
+        content = JsonList()
+        for place in range(min(len(token_ids), len(positions))):
+            best = _ranked(positions, place)
+            chosen = self._entry(token_ids[place], _chosen(positions, place))
+            top = [self._entry(*each) for each in best[: self._num_top]]
+            content.extend(
+                [
+                    PositionLogprobs(
+                        token=chosen.token,
+                        logprob=chosen.logprob,
+                        bytes=chosen.bytes,
+                        top_logprobs=top,
+                    )
+                ]
             )
-        return ChatLogprobs(content=content)
+        return ChatLogprobs(content=content.encoded())
 
-    def _best(self, position: LogprobsOnePosition) -> dict[str, float] | None:
+    def _best(self, positions: FlatLogprobs, place: int) -> dict[str, float] | None:
         """The best tokens, and the chosen one if it is not among them, as vLLM has it."""
-        if not self._num_top:
+        best = _ranked(positions, place)
+        if not self._num_top or not best:
             return None
-        return {self._token(i, held): _finite(held.logprob) for i, held in
-                sorted(position.items(), key=_rank)}  # fmt: skip
+        return {self._token(token_id): logprob for token_id, logprob in best}
 
-    def _entry(self, token_id: int, held: Logprob) -> TokenLogprob:
+    def _entry(self, token_id: int, logprob: float | None) -> TokenLogprob:
         return TokenLogprob(
-            token=self._token(token_id, held),
-            logprob=_finite(held.logprob),
-            bytes=list(self._bytes(token_id, held)),
+            token=self._token(token_id),
+            logprob=LEAST_LOGPROB if logprob is None else logprob,
+            bytes=list(self._bytes(token_id)),
         )
 
-    def _token(self, token_id: int, held: Logprob | None) -> str:
-        if self._as_token_ids or self._tokenizer is None:
-            return f"token_id:{token_id}"
-        if held is None or held.decoded_token is None:
-            return self._tokenizer.decode([token_id], skip_special_tokens=False)
-        return held.decoded_token
-
-    def _bytes(self, token_id: int, held: Logprob) -> bytes:
+    def _bytes(self, token_id: int) -> bytes:
         """The token's own bytes, which may be no text by themselves."""
-        pieces = self._tokenizer.pieces if self._tokenizer is not None else None
+        if self._tokenizer is None:
+            return b""
+        pieces = self._tokenizer.pieces
         if pieces is not None:
-            return bytes(pieces.piece_bytes(token_id))
-        return (held.decoded_token or "").encode()
+            return pieces.piece_bytes(token_id)
+        return self._tokenizer.token_text(token_id).encode()
 
 
-def prompt_logprobs(
-    positions: Sequence[LogprobsOnePosition | None] | None,
-) -> PromptLogprobs | None:
+def prompt_logprobs(positions: object) -> PromptLogprobs | None:
     """Those of a prompt in vLLM's shape; None if none were asked for."""
-    if positions is None:
+    if not isinstance(positions, FlatLogprobs):
         return None
-    return [
-        None
-        if position is None
-        else {
-            str(token_id): PromptLogprob(
-                logprob=_finite(held.logprob), rank=held.rank, decoded_token=held.decoded_token
-            )
-            for token_id, held in position.items()
-        }
-        for position in positions
-    ]
+    encoded = JsonList()
+    for position in positions:
+        encoded.extend(
+            [
+                position
+                and {
+                    str(token_id): PromptLogprob(
+                        logprob=_finite(held.logprob),
+                        rank=held.rank,
+                        decoded_token=held.decoded_token,
+                    )
+                    for token_id, held in position.items()
+                }
+            ]
+        )
+    return encoded.encoded()  # type: ignore[no-any-return]
 
 
-def _rank(item: tuple[int, Logprob]) -> int:
-    return item[1].rank or 1 << 30
+def _chosen(positions: FlatLogprobs, place: int) -> float | None:
+    """Of the token that is there; None where nothing precedes it."""
+    span = positions.span(place)
+    return None if span.start == span.stop else _finite(positions.logprobs[span.start])
+
+
+def _ranked(positions: FlatLogprobs, place: int) -> list[tuple[int, float]]:
+    """Tokens with their log-probabilities, the best first."""
+    span = positions.span(place)
+    held = zip(
+        positions.ranks[span], positions.token_ids[span], positions.logprobs[span], strict=True
+    )
+    return [(token_id, _finite(logprob)) for _, token_id, logprob in sorted(held, key=_rank)]
+
+
+def _rank(held: tuple[int, int, float]) -> int:
+    return held[0]
 
 
 def _finite(logprob: float) -> float:

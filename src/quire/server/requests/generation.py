@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from quire.errors import RequestError
+from quire.frontend.async_llm import AsyncLLM
+from quire.frontend.input_processor import EngineInput
 from quire.frontend.request_stream import RequestStream
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
@@ -19,8 +21,11 @@ from quire.server.context import ServerContext
 from quire.server.http.problems import HttpError, unavailable
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.sampling import check_room
+from quire.server.work_pool import check_wanted
 
 TIMEOUT_HEADER = "x-request-timeout"
+_SUBMITTED_AT_ONCE = 64
+"""Core requests that are handed to the engine before others have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,34 @@ def deadline_of(request: Request, longest_s: float) -> Deadline:
     return Deadline(seconds, asyncio.get_running_loop().time() + seconds)
 
 
+def _inputs(
+    context: ServerContext,
+    prompts: Sequence[PreparedPrompt],
+    params: SamplingParams,
+    request_id: str,
+    priority: int,
+    trace_headers: Mapping[str, str] | None,
+) -> list[EngineInput]:
+    """Validated, as the engine takes them. Raises RequestError."""
+    max_model_len = context.config.model.max_model_len
+    processor = context.live_engine().input_processor
+    for prompt in prompts:
+        check_room(params, len(prompt.token_ids), max_model_len)
+    inputs = []
+    for index, prompt in enumerate(prompts):
+        inputs.append(
+            processor.process(
+                f"{request_id}-{index}",
+                prompt.for_engine(),
+                params,
+                priority=priority,
+                trace_headers=trace_headers,
+            )
+        )
+        check_wanted()
+    return inputs
+
+
 class Generation:
     """The engine's work for one HTTP request: one stream for each of its prompts.
 
@@ -66,8 +99,9 @@ class Generation:
     nothing of it beyond the next step.
     """
 
-    def __init__(self, context: ServerContext, deadline: Deadline) -> None:
+    def __init__(self, context: ServerContext, engine: AsyncLLM, deadline: Deadline) -> None:
         self._context = context
+        self._engine = engine
         self._deadline = deadline
         self._news = asyncio.Event()
         self._streams: list[RequestStream] = []
@@ -93,31 +127,30 @@ class Generation:
             await asyncio.wait_for(engine.wait_until_resumed(), deadline.left_s())
         except asyncio.TimeoutError:
             raise deadline.error() from None
-        max_model_len = context.config.model.max_model_len
-        for prompt in prompts:
-            check_room(params, len(prompt.token_ids), max_model_len)
-        inputs = [
-            engine.input_processor.process(
-                f"{request_id}-{index}",
-                prompt.for_engine(),
-                params,
-                priority=priority,
-                trace_headers=trace_headers,
-            )
-            for index, prompt in enumerate(prompts)
-        ]
-        num_requests = sum(len(one.core_requests) for one in inputs)
-        num_tokens = sum(len(core.prompt_token_ids) for one in inputs for core in one.core_requests)
-        engine.check_admission(num_requests, num_tokens)
-        generation = cls(context, deadline)
+        size = sum(len(prompt.token_ids) // 16 + 32 + 8 * params.n for prompt in prompts)
+        inputs = await context.pool.run(
+            size, _inputs, context, prompts, params, request_id, priority, trace_headers
+        )
+        engine.admit(inputs)
+        generation = cls(context, engine, deadline)
         context.num_generating += 1
         try:
-            for one in inputs:
-                generation._streams.append(engine.submit(one, generation._news))
+            await generation._submit(inputs)
         except BaseException:
             generation.close()
+            engine.release(inputs[len(generation._streams) :])
             raise
         return generation
+
+    async def _submit(self, inputs: Sequence[EngineInput]) -> None:
+        """Hands all of it to the engine; where it is much, others have their turn meanwhile."""
+        num_given = 0
+        for one in inputs:
+            if num_given >= _SUBMITTED_AT_ONCE:
+                num_given = 0
+                await asyncio.sleep(0)
+            self._streams.append(self._engine.submit(one, self._news))
+            num_given += len(one.core_requests)
 
     async def outputs(self) -> AsyncIterator[list[tuple[int, RequestOutput]]]:
         """What has come since the last time, by index of the prompt, until all is done or the
@@ -150,8 +183,7 @@ class Generation:
             self._is_closed = True
             self._timer.cancel()
             self._context.num_generating -= 1
-            for stream in self._streams:
-                stream.close()
+            self._engine.close_streams(self._streams)
             self._news.set()
 
     async def _wait_for_news(self) -> None:

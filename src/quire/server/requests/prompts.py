@@ -1,12 +1,11 @@
 """From a request's prompt or messages to token ids: what the engine is given, exactly.
 
 Used by generation, `/tokenize` and the render endpoints alike, so that what they show is what
-runs. Long texts are tokenised on a thread, beside the event loop.
+runs. Long texts are rendered and tokenized in the server's `WorkPool`, beside the event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,11 +13,17 @@ from typing import Any
 from quire.chat.job import ChatInput
 from quire.errors import RequestError
 from quire.inputs import TokensPrompt
-from quire.server.context import THREAD_ABOVE_CHARS, ServerContext
+from quire.server.context import ServerContext
+from quire.server.requests.request_work import count_chars
 from quire.server.schema.chat import ChatMessage, ChatRequest
 from quire.server.schema.completion import CompletionRequest
 from quire.server.schema.service import TokenizeRequest
+from quire.server.work_pool import INLINE_SIZE, check_wanted
 from quire.tokenizer import Tokenizer
+from quire.tokenizer.tokenizer import PIECE_CHARS
+
+_IDS_PER_UNIT = 16
+"""Token ids that are looked at while the pool's one unit of work is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +49,32 @@ async def completion_prompts(
     context: ServerContext, request: CompletionRequest
 ) -> list[PreparedPrompt]:
     """The prompts of a completion request, in order. Raises RequestError."""
-    held = request.prompt
-    salt = request.cache_salt
+    held = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+    size = len(held) // _IDS_PER_UNIT
+    if held and not isinstance(held[0], int):
+        sizes = [len(each) for each in held if isinstance(each, str)]
+        context.limits.check_text("prompt", max(sizes, default=0))
+        num_ids = sum(len(each) for each in held if isinstance(each, list))
+        size += sum(sizes) + num_ids // _IDS_PER_UNIT
+    return await context.pool.run(size, _completion_prompts, context, request)
+
+
+def _completion_prompts(context: ServerContext, request: CompletionRequest) -> list[PreparedPrompt]:
+    parts, salt = _split_prompts(request.prompt), request.cache_salt
+    context.limits.check_prompts(len(parts), request.n or 1)
     add_special_tokens = request.add_special_tokens is not False
-    parts = _split_prompts(held, context.args.max_prompts)
     prompts = []
     for part in parts:
         if isinstance(part, str):
-            token_ids = await encode(context, part, add_special_tokens)
+            token_ids = encode(context, part, add_special_tokens)
             prompts.append(PreparedPrompt(token_ids, part, salt))
         else:
             prompts.append(PreparedPrompt(part, None, salt))
+        check_wanted()
     return prompts
 
 
-def _split_prompts(held: Any, max_prompts: int) -> list[str | list[int]]:
+def _split_prompts(held: Any) -> list[str | list[int]]:
     if isinstance(held, str):
         return [held]
     if not held:
@@ -67,12 +83,6 @@ def _split_prompts(held: Any, max_prompts: int) -> list[str | list[int]]:
         if not all(isinstance(entry, int) for entry in held):
             raise _mixed()
         return [held]
-    if len(held) > max_prompts:
-        raise RequestError(
-            f"{len(held)} prompts are more than this server allows in one request "
-            f"(max_prompts {max_prompts}).",
-            parameter="prompt",
-        )
     if not all(isinstance(entry, type(held[0])) for entry in held):
         raise _mixed()
     return list(held)
@@ -103,10 +113,34 @@ async def chat_prompt(
             "give it one with --chat-template",
             parameter="chat_template",
         )
+    size = _chat_size(request)
+    context.limits.check_text("messages", size)
+    await context.pool.run(size, _check_template_fields, context, request)
     text = await context.chat_renderer().render(_chat_input(request, messages))
-    token_ids = await encode(context, text, request.add_special_tokens is True)
+    special = request.add_special_tokens is True
+    token_ids = await context.pool.run(len(text), encode, context, text, special)
     salt = request.cache_salt if isinstance(request, ChatRequest) else None
     return PreparedPrompt(token_ids, text, salt)
+
+
+_TEMPLATE_FIELDS = ("messages", "tools", "documents", "chat_template_kwargs")
+"""What the template is given, in the order in which it counts against the limit."""
+
+
+def _chat_size(request: ChatRequest | TokenizeRequest) -> int:
+    """For the pool; what is beside the messages is counted as far as it makes a difference."""
+    others = [getattr(request, name) for name in _TEMPLATE_FIELDS[1:]]
+    return sum(_num_chars(message) for message in request.messages or []) + count_chars(
+        others, INLINE_SIZE
+    )
+
+
+def _check_template_fields(context: ServerContext, request: ChatRequest | TokenizeRequest) -> None:
+    """Raises RequestError if the template is given more than may become tokens."""
+    limits, size = context.limits, 0
+    for name in _TEMPLATE_FIELDS:
+        size += count_chars(getattr(request, name), limits.max_tokenize_bytes)
+        limits.check_text(name, size)
 
 
 def _chat_input(request: ChatRequest | TokenizeRequest, messages: list[ChatMessage]) -> ChatInput:
@@ -123,26 +157,44 @@ def _chat_input(request: ChatRequest | TokenizeRequest, messages: list[ChatMessa
     )
 
 
-async def encode(
+def _num_chars(message: ChatMessage) -> int:
+    if isinstance(message.content, list):
+        return sum(len(part.text or "") for part in message.content)
+    return len(message.content or "")
+
+
+def encode(
     context: ServerContext, text: str, add_special_tokens: bool, *, must_fit: bool = True
 ) -> list[int]:
-    """Token ids of a text. Raises RequestError if it is not valid Unicode, or (`must_fit`) so
-    long that it cannot fit however it is cut into tokens, which costs nothing to find out."""
-    tokenizer = context.tokenizer()
+    """Token ids of a text. Raises RequestError if it is not valid Unicode, longer than the server's
+    limit, or (`must_fit`) so long that it cannot fit, of which no more is tokenized than shows it.
+    """
+    tokenizer, limits = context.tokenizer(), context.limits
     try:
         num_bytes = len(text.encode("utf-8"))
     except UnicodeEncodeError:
         raise RequestError("the prompt is not valid Unicode", parameter="prompt") from None
-    if len(text) <= THREAD_ABOVE_CHARS:
+    limits.check_text("prompt", num_bytes)
+    if len(text) <= INLINE_SIZE:
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
-    limit, longest = context.config.model.max_model_len, _longest_piece_bytes(tokenizer)
+    limit, longest = limits.max_model_len, _longest_piece_bytes(tokenizer)
     if must_fit and longest is not None and num_bytes > limit * longest:
-        raise RequestError(
-            f"This model's maximum context length is {limit} tokens. However, your prompt has "
-            f"{num_bytes} bytes, which are more than {num_bytes // longest} tokens.",
-            parameter="prompt",
-        )
-    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        raise _too_long(limit, f"{num_bytes} bytes, which are more than {num_bytes // longest}")
+    ids: list[int] = []
+    for piece in tokenizer.encode_pieces(text, add_special_tokens=add_special_tokens):
+        ids += piece
+        if must_fit and len(ids) >= limit + PIECE_CHARS:
+            raise _too_long(limit, f"more than {len(ids) - 1}")
+        check_wanted()
+    return ids
+
+
+def _too_long(limit: int, what: str) -> RequestError:
+    return RequestError(
+        f"This model's maximum context length is {limit} tokens. However, your prompt has "
+        f"{what} tokens.",
+        parameter="prompt",
+    )
 
 
 @lru_cache(maxsize=4)

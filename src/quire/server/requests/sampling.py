@@ -37,6 +37,8 @@ def sampling_params(
     values["max_tokens"] = _max_tokens(request, defaults)
     values["logprobs"] = _num_logprobs(request)
     values["prompt_logprobs"] = _num_prompt_logprobs(request)
+    if values["logprobs"] is not None or values["prompt_logprobs"] is not None:
+        values["flat_logprobs"] = True
     values["output_kind"] = (
         RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
     )

@@ -8,12 +8,18 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from quire.server.context import ServerContext
 from quire.server.http.problems import HttpError, Problem, decode_problem
+from quire.server.work_pool import INLINE_SIZE
 
-Body = TypeVar("Body")
+Body = TypeVar("Body", bound=msgspec.Struct)
 
+_BYTES_PER_UNIT = 64
+"""Bytes of a body that are read as fast as one unit of the pool's sizes is done."""
+_PIECE_BYTES = 1 << 18
+"""Bytes of an answer that are written at once."""
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder()
 
@@ -25,24 +31,63 @@ def context_of(request: Request) -> ServerContext:
 
 
 async def read_body(request: Request, kind: type[Body]) -> Body:
-    """The request's JSON body as `kind`. Raises HttpError: 415, or 400 naming the field."""
+    """The request's JSON body as `kind`. Raises HttpError: 415, or 400 naming the field; and
+    RequestError for a large body that holds too much."""
     media = request.headers.get("content-type", "application/json")
     media = media.partition(";")[0].strip().lower()
     if media != "application/json" and not media.endswith("+json"):
         raise HttpError(Problem(415, "Only the content type application/json is understood."))
     data = await request.body()
+    size = len(data) // _BYTES_PER_UNIT
     try:
-        body: Body = _decoder(kind).decode(data)  # type: ignore[arg-type]
+        if size <= INLINE_SIZE:
+            return _decoder(kind).decode(data)  # type: ignore[no-any-return]
+        context = context_of(request)
+        return await context.pool.run(size, _decode_large, context, data, kind)
     except _DECODE_ERRORS as error:
         raise HttpError(decode_problem(error)) from None
+
+
+def _decode_large(context: ServerContext, data: bytes, kind: type[Body]) -> Body:
+    from quire.server.requests.large_body import BodyLimits, decode_large  # needs NumPy
+
+    args = context.args
+    limits = BodyLimits(
+        max_json_values=args.max_json_values,
+        max_field_bytes=args.max_field_bytes,
+        max_prompts=args.max_prompts,
+        max_model_len=context.config.model.max_model_len,
+    )
+    body: Body = decode_large(data, _decoder(kind), kind, limits)
     return body
 
 
 @lru_cache(maxsize=32)
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+def _decoder(kind: Any) -> Any:
     return msgspec.json.Decoder(kind)
 
 
 def json_response(value: Any, status: int = 200) -> Response:
     """A JSON answer."""
-    return Response(_encoder.encode(value), status, media_type="application/json")
+    return encoded_response(_encoder.encode(value), status)
+
+
+def encoded_response(data: bytes, status: int = 200) -> Response:
+    """An answer of JSON text; a large one is written in pieces."""
+    kind = Response if len(data) <= _PIECE_BYTES else PiecedResponse
+    return kind(data, status, media_type="application/json")
+
+
+class PiecedResponse(Response):
+    """Written piece by piece, each when the one before has left the buffer: one large write copies
+    all of it at once."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
+        data = self.body
+        for begin in range(0, len(data), _PIECE_BYTES):
+            piece, is_last = data[begin : begin + _PIECE_BYTES], begin + _PIECE_BYTES >= len(data)
+            await send({"type": "http.response.body", "body": piece, "more_body": not is_last})

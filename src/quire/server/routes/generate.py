@@ -21,7 +21,7 @@ from quire.server.requests.generation import Generation, deadline_of
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts
 from quire.server.requests.refusals import refuse_unsupported
 from quire.server.requests.sampling import sampling_params
-from quire.server.routes.bodies import context_of, json_response, read_body
+from quire.server.routes.bodies import context_of, encoded_response, read_body
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.completion import CompletionRequest
 
@@ -39,9 +39,12 @@ async def completions(http: Request) -> Response | ASGIApp:
     writer = CompletionWriter(request, head, prompts, engine.tokenizer)
     generation = await _start(context, http, head, request, prompts, params)
     if request.stream:
-        return _event_stream(generation, writer.stream(generation))
+        return _event_stream(generation, writer.stream(generation, context.pool))
     finals = await _finals(http, generation)
-    return Response() if finals is None else json_response(writer.whole(finals))
+    if finals is None:
+        return Response()
+    size = writer.whole_size(finals)
+    return encoded_response(await context.pool.run(size, writer.whole, finals))
 
 
 async def chat_completions(http: Request) -> Response | ASGIApp:
@@ -57,9 +60,12 @@ async def chat_completions(http: Request) -> Response | ASGIApp:
     writer = ChatWriter(request, head, prompt, engine.tokenizer, context.args.response_role)
     generation = await _start(context, http, head, request, [prompt], params)
     if request.stream:
-        return _event_stream(generation, writer.stream(generation))
+        return _event_stream(generation, writer.stream(generation, context.pool))
     finals = await _finals(http, generation)
-    return Response() if finals is None else json_response(writer.whole(finals[0]))
+    if finals is None:
+        return Response()
+    size = writer.whole_size(finals[0])
+    return encoded_response(await context.pool.run(size, writer.whole, finals[0]))
 
 
 def _params(context: ServerContext, request: CompletionRequest | ChatRequest) -> SamplingParams:
@@ -75,6 +81,8 @@ async def _start(
     prompts: list[PreparedPrompt],
     params: SamplingParams,
 ) -> Generation:
+    lengths = [len(prompt.token_ids) for prompt in prompts]
+    context.limits.check_reply(request, params, lengths, context.config.model.vocab_size)
     return await Generation.start(
         context,
         prompts,

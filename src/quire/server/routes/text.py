@@ -12,10 +12,11 @@ from quire.errors import RequestError
 from quire.params import SamplingParams
 from quire.server.context import ServerContext
 from quire.server.replies.head import ReplyHead
+from quire.server.replies.json_pieces import ITEMS_AT_ONCE, JsonList
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts, encode
 from quire.server.requests.refusals import refuse_unsupported
 from quire.server.requests.sampling import check_room, sampling_params
-from quire.server.routes.bodies import context_of, json_response, read_body
+from quire.server.routes.bodies import context_of, encoded_response, json_response, read_body
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.completion import CompletionRequest
 from quire.server.schema.service import (
@@ -25,6 +26,7 @@ from quire.server.schema.service import (
     TokenizeRequest,
     TokenizeResponse,
 )
+from quire.server.work_pool import check_wanted
 
 
 async def tokenize(http: Request) -> Response:
@@ -32,25 +34,37 @@ async def tokenize(http: Request) -> Response:
     context = context_of(http)
     request = await read_body(http, TokenizeRequest)
     context.served_name(request.model)
-    tokenizer = context.tokenizer()
+    context.tokenizer()  # refuses where there is none
     if (request.prompt is None) == (request.messages is None):
         raise RequestError("give either prompt or messages", parameter="prompt")
     if request.prompt is not None:
-        wants_special = request.add_special_tokens is not False
-        token_ids = await encode(context, request.prompt, wants_special, must_fit=False)
+        text, special = request.prompt, request.add_special_tokens is not False
+        context.limits.check_text("prompt", len(text))
+        token_ids = await context.pool.run(
+            len(text), encode, context, text, special, must_fit=False
+        )
     else:
         token_ids = (await chat_prompt(context, request)).token_ids
+    return encoded_response(
+        await context.pool.run(len(token_ids), _tokenized, context, request, token_ids)
+    )
+
+
+def _tokenized(context: ServerContext, request: TokenizeRequest, token_ids: list[int]) -> bytes:
     token_strs = None
     if request.return_token_strs:
-        token_strs = [tokenizer.id_to_token(token_id) or "" for token_id in token_ids]
-    return json_response(
-        TokenizeResponse(
-            count=len(token_ids),
-            max_model_len=context.config.model.max_model_len,
-            tokens=token_ids,
-            token_strs=token_strs,
-        )
+        id_to_token, strs = context.tokenizer().id_to_token, JsonList()
+        for begin in range(0, len(token_ids), ITEMS_AT_ONCE):
+            ids = token_ids[begin : begin + ITEMS_AT_ONCE]
+            strs.extend([id_to_token(token_id) or "" for token_id in ids])
+        token_strs = strs.encoded()
+    response = TokenizeResponse(
+        count=len(token_ids),
+        max_model_len=context.config.model.max_model_len,
+        tokens=JsonList(token_ids).encoded(),
+        token_strs=token_strs,
     )
+    return msgspec.json.encode(response)
 
 
 async def detokenize(http: Request) -> Response:
@@ -58,22 +72,26 @@ async def detokenize(http: Request) -> Response:
     context = context_of(http)
     request = await read_body(http, DetokenizeRequest)
     context.served_name(request.model)
-    tokenizer = context.tokenizer()
+    data = await context.pool.run(len(request.tokens), _detokenized, context, request.tokens)
+    return encoded_response(data)
+
+
+def _detokenized(context: ServerContext, token_ids: list[int]) -> bytes:
     vocab_size, limit = context.config.model.vocab_size, context.config.model.max_model_len
-    if len(request.tokens) > limit:
+    tokenizer = context.tokenizer()
+    if len(token_ids) > limit:
         raise RequestError(
-            f"{len(request.tokens)} tokens are more than max_model_len {limit}; "
+            f"{len(token_ids)} tokens are more than max_model_len {limit}; "
             "send them in several requests",
             parameter="tokens",
         )
-    if request.tokens and max(request.tokens) >= vocab_size:
+    if token_ids and max(token_ids) >= vocab_size:
         raise RequestError(
-            f"Token id {max(request.tokens)} is out of vocabulary: ids are from 0 to "
-            f"{vocab_size - 1}",
+            f"Token id {max(token_ids)} is out of vocabulary: ids are from 0 to {vocab_size - 1}",
             parameter="tokens",
         )
-    text = tokenizer.decode(request.tokens, skip_special_tokens=False)
-    return json_response(DetokenizeResponse(prompt=text))
+    text = tokenizer.decode(token_ids, skip_special_tokens=False)
+    return msgspec.json.encode(DetokenizeResponse(prompt=text))
 
 
 async def render_completion(http: Request) -> Response:
@@ -84,7 +102,23 @@ async def render_completion(http: Request) -> Response:
     refuse_unsupported(request)
     params = _params(context, request)
     prompts = await completion_prompts(context, request)
-    return json_response([_rendered(context, head, request, one, params) for one in prompts])
+    size = sum(32 + len(prompt.token_ids) for prompt in prompts)
+    data = await context.pool.run(size, _rendered_list, context, head, request, prompts, params)
+    return encoded_response(data)
+
+
+def _rendered_list(
+    context: ServerContext,
+    head: ReplyHead,
+    request: CompletionRequest,
+    prompts: list[PreparedPrompt],
+    params: SamplingParams,
+) -> bytes:
+    rendered = JsonList()
+    for prompt in prompts:
+        rendered.extend([_rendered(context, head, request, prompt, params)])
+        check_wanted()
+    return bytes(rendered.encoded())
 
 
 async def render_chat(http: Request) -> Response:
@@ -95,7 +129,9 @@ async def render_chat(http: Request) -> Response:
     refuse_unsupported(request)
     params = _params(context, request)
     prompt = await chat_prompt(context, request)
-    return json_response(_rendered(context, head, request, prompt, params))
+    size = len(prompt.token_ids)
+    rendered = await context.pool.run(size, _rendered, context, head, request, prompt, params)
+    return json_response(rendered)
 
 
 def _params(context: ServerContext, request: CompletionRequest | ChatRequest) -> SamplingParams:

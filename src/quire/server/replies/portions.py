@@ -1,0 +1,90 @@
+"""What the steps bring a streamed reply, in portions of work that are written one after the other.
+
+A step can bring something to many choices at once, and much to a single one. Called by the writers
+of replies; knows nothing of how a choice looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
+from quire.server.requests.generation import Generation
+from quire.server.work_pool import INLINE_SIZE, WorkPool
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What is new of one choice."""
+
+    prompt_index: int
+    output: RequestOutput
+    """Of the choice's prompt."""
+    completion: CompletionOutput
+
+
+class NewsWriter(Protocol):
+    """Writes a reply's events."""
+
+    def size(self, news: News) -> int:
+        """How much there is to write, in the pool's units."""
+
+    def events(self, news: Sequence[News]) -> bytes:
+        """The events that tell of it."""
+
+
+@dataclass(slots=True)
+class _Portion:
+    news: list[News] = field(default_factory=list)
+    size: int = 0
+
+
+async def written(
+    generation: Generation, writer: NewsWriter, pool: WorkPool
+) -> AsyncIterator[bytes]:
+    """The events of a whole generation, those of one step together unless they are many. Between
+    two portions others have their turn."""
+    async for batch in generation.outputs():
+        is_first = True
+        for portion in _portions(batch, writer):
+            if not is_first:
+                await asyncio.sleep(0)
+            is_first = False
+            yield await pool.run(portion.size, writer.events, portion.news)
+
+
+def _portions(batch: Iterable[tuple[int, RequestOutput]], writer: NewsWriter) -> Iterator[_Portion]:
+    """Each of small work, but for single choices that are more."""
+    portion = _Portion()
+    for prompt_index, output in batch:
+        for completion in output.outputs:
+            news = News(prompt_index, output, completion)
+            size = writer.size(news)
+            if portion.news and portion.size + size > INLINE_SIZE:
+                yield portion
+                portion = _Portion()
+            portion.news.append(news)
+            portion.size += size
+    if portion.news:
+        yield portion
+
+
+def size_of(completion: CompletionOutput) -> int:
+    """A completion's own size: a few units, its tokens, and its log-probabilities."""
+    entries = completion.logprobs
+    num_entries = len(entries.token_ids) if isinstance(entries, FlatLogprobs) else 0
+    return 16 + len(completion.token_ids) + num_entries
+
+
+def size_of_whole(finals: Iterable[RequestOutput], num_copies: int) -> int:
+    """The size of a whole reply in which each prompt, or what is told of it, stands so often."""
+    size = 0
+    for final in finals:
+        size += sum(size_of(completion) for completion in final.outputs)
+        held = final.prompt_logprobs
+        num_entries = len(held.token_ids) if isinstance(held, FlatLogprobs) else 0
+        size += num_entries + num_copies * len(final.prompt_token_ids or ())
+    return size

@@ -1,0 +1,179 @@
+"""Large JSON bodies: measured before they are decoded, and decoded in pieces.
+
+Decoding is one call, during which no other thread of Python runs, and its objects take many times
+the memory of their text. So the values in each field are counted first; and lists of token ids,
+which alone may be long, are decoded piece by piece. Called by `read_body`, on a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from quire.errors import RequestError
+from quire.server.requests.json_scan import PIECE_BYTES, JsonField, count_byte, scan_object
+from quire.server.schema.common import TokenId
+from quire.server.schema.completion import CompletionRequest
+from quire.server.schema.service import DetokenizeRequest
+from quire.server.work_pool import check_wanted
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+_TEXT_FIELDS = {"prompt", "messages", "documents", "tokens"}
+_BLANK = b" \t\n\r"
+_PROMPT_KINDS = (
+    "prompt must be a string, a list of strings, a list of token ids or a list of such lists; "
+    "it holds different kinds"
+)
+_token_ids = msgspec.json.Decoder(list[TokenId])
+_texts = msgspec.json.Decoder(list[str])
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """What a body may hold."""
+
+    max_json_values: int
+    """Values of all fields together, but for lists of token ids."""
+    max_field_bytes: int
+    """Of a field that carries no text of the prompt."""
+    max_prompts: int
+    max_model_len: int
+
+
+def decode_large(
+    data: bytes, decoder: msgspec.json.Decoder[Body], kind: type[Body], limits: BodyLimits
+) -> Body:
+    """What `decoder` makes of the body. Raises RequestError for a field that holds too much, and
+    what the decoder raises."""
+    if not data.lstrip(_BLANK).startswith(b"{"):
+        return decoder.decode(data)  # which refuses its first character
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    fields = {field.name: field for field in scan_object(data) if field.name in known}
+    texts = {name: data[field.begin : field.end].strip(_BLANK) for name, field in fields.items()}
+    apart, ids = _APART.get(kind), None
+    if apart is not None and texts.get(apart.name, b"").startswith(b"["):
+        num_items = fields.pop(apart.name).num_values - 1
+        ids = apart.decode(texts[apart.name], num_items, limits)
+        texts[apart.name] = b"[]"
+    _check_sizes(fields.values(), limits)
+    parts = [b'"%b":%b' % (name.encode(), text) for name, text in texts.items()]
+    body = decoder.decode(b"{" + b",".join(parts) + b"}")
+    if apart is not None and ids is not None:
+        setattr(body, apart.name, ids)
+    return body
+
+
+def _check_sizes(fields: Iterable[JsonField], limits: BodyLimits) -> None:
+    """From the smallest field on, so that the largest is named."""
+    num_values = 0
+    for field in sorted(fields, key=lambda field: field.num_values):
+        num_bytes = field.end - field.begin
+        if num_bytes > limits.max_field_bytes and field.name not in _TEXT_FIELDS:
+            raise RequestError(
+                f"{field.name} has {num_bytes} bytes, more than this server allows in a field "
+                f"that carries no prompt (max_field_bytes {limits.max_field_bytes}).",
+                parameter=field.name,
+                value=num_bytes,
+            )
+        num_values += field.num_values
+        if num_values > limits.max_json_values:
+            raise RequestError(
+                f"{field.name}: with it the request holds {num_values} JSON values, more than "
+                f"this server allows (max_json_values {limits.max_json_values}).",
+                parameter=field.name,
+                value=num_values,
+            )
+
+
+# --- lists of token ids
+
+
+def _prompt(
+    raw: bytes, num_items: int, limits: BodyLimits
+) -> list[str] | list[int] | list[list[int]]:
+    """A completion's prompts, given as a list that holds so many values."""
+    first = raw[1:].lstrip(_BLANK)[:1]
+    if first == b'"':
+        _check_num_prompts(num_items, limits.max_prompts)
+        try:
+            return _texts.decode(raw)
+        except msgspec.ValidationError:
+            raise RequestError(_PROMPT_KINDS, parameter="prompt") from None
+    if first == b"[":
+        return _id_lists(raw, limits)
+    return _ids(raw, num_items, "prompt", limits)
+
+
+def _id_lists(raw: bytes, limits: BodyLimits) -> list[list[int]]:
+    _check_num_prompts(count_byte(raw, b"]") - 1, limits.max_prompts)
+    *lists, end = raw[1:-1].split(b"]")
+    found = []
+    for index, text in enumerate(lists):
+        text = text.strip(_BLANK)
+        if index:
+            text = text.removeprefix(b",").lstrip(_BLANK)
+        if not text.startswith(b"["):
+            raise RequestError(_PROMPT_KINDS, parameter="prompt")
+        found.append(_ids(text + b"]", count_byte(text, b",") + 1, "prompt", limits))
+        check_wanted()
+    if end.strip(_BLANK):
+        raise RequestError(_PROMPT_KINDS, parameter="prompt")
+    return found
+
+
+def _check_num_prompts(count: int, max_prompts: int) -> None:
+    if count > max_prompts:
+        raise RequestError(
+            f"{count} prompts are more than this server allows in one request "
+            f"(max_prompts {max_prompts}).",
+            parameter="prompt",
+            value=count,
+        )
+
+
+def _tokens(raw: bytes, num_items: int, limits: BodyLimits) -> list[int]:
+    """Tokens to be turned into text."""
+    return _ids(raw, num_items, "tokens", limits)
+
+
+def _ids(raw: bytes, count: int, name: str, limits: BodyLimits) -> list[int]:
+    """A flat list of `count` token ids, decoded in pieces that end at a comma."""
+    if count > limits.max_model_len:
+        raise RequestError(
+            f"{name} has {count} token ids, more than max_model_len {limits.max_model_len}.",
+            parameter=name,
+            value=count,
+        )
+    ids: list[int] = []
+    inner, begin = raw[1:-1], 0
+    while begin < len(inner):
+        end = inner.find(b",", begin + PIECE_BYTES)
+        end = len(inner) if end < 0 else end
+        try:
+            ids += _token_ids.decode(b"[" + inner[begin:end] + b"]")
+        except msgspec.DecodeError:
+            kinds = f"{_PROMPT_KINDS}; " if name == "prompt" else ""
+            raise RequestError(
+                f"{kinds}{name} must hold token ids, whole numbers from 0 to 2147483647",
+                parameter=name,
+            ) from None
+        begin = end + 1
+    return ids
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """A field that may be a long list, and what decodes it."""
+
+    name: str
+    decode: Callable[[bytes, int, BodyLimits], Any]
+
+
+_APART: dict[Any, _Apart] = {
+    CompletionRequest: _Apart("prompt", _prompt),
+    DetokenizeRequest: _Apart("tokens", _tokens),
+}

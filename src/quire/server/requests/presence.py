@@ -1,0 +1,39 @@
+"""Work for a caller goes on only while the caller is there.
+
+Used around the handlers of large requests, which can take seconds before they generate anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+
+T = TypeVar("T")
+
+
+async def while_present(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The value of `work`. Raises ClientDisconnect, and cancels it, once the client has left.
+
+    The request's body must have been read: what comes after it is the end of the connection.
+    """
+    loop = asyncio.get_running_loop()
+    working, watching = loop.create_task(work), loop.create_task(_until_gone(request))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

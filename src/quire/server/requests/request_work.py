@@ -1,0 +1,163 @@
+"""What one request makes the server do, estimated from what it says, and refused if that is too
+much: before any of it is begun.
+
+`WorkLimits` holds the bounds for one model. Called by routes and by what prepares prompts; knows
+nothing of how the work is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.config import ModelConfig
+from quire.errors import RequestError
+from quire.params import SamplingParams
+from quire.server.args import ServerArgs
+from quire.server.schema.chat import ChatRequest
+from quire.server.schema.completion import CompletionRequest
+
+_LEAST_LIMIT = 1 << 20
+_BYTES_PER_TOKEN = 8
+_WHOLE_VOCABULARY_LIMIT = 1 << 24
+"""Values in a reply, where the operator allows log-probabilities of all tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkLimits:
+    """The bounds on one request's work. Every method raises RequestError beyond one."""
+
+    max_prompts: int
+    max_tokenize_bytes: int
+    max_reply_values: int
+    max_model_len: int
+
+    @classmethod
+    def of(cls, args: ServerArgs, model: ModelConfig) -> WorkLimits:
+        """What `args` say; where they leave it open, what the model can make use of."""
+        length = model.max_model_len
+        values = (1 + model.max_logprobs) * length
+        if model.max_logprobs == -1:
+            values = _WHOLE_VOCABULARY_LIMIT
+        return cls(
+            max_prompts=args.max_prompts,
+            max_tokenize_bytes=args.max_tokenize_bytes
+            or max(_LEAST_LIMIT, _BYTES_PER_TOKEN * length),
+            max_reply_values=args.max_reply_values or max(_LEAST_LIMIT, values),
+            max_model_len=length,
+        )
+
+    def check_prompts(self, num_prompts: int, n: int) -> None:
+        """So many prompts, each to be continued `n` times."""
+        if num_prompts * n > self.max_prompts:
+            product = f" x n {n} = {num_prompts * n}" if n > 1 else ""
+            raise RequestError(
+                f"{num_prompts} prompts{product} are more than this server allows in one request "
+                f"(max_prompts {self.max_prompts}).",
+                parameter="n" if num_prompts <= self.max_prompts else "prompt",
+                value=num_prompts * n,
+            )
+
+    def check_text(self, name: str, size: int) -> None:
+        """A text of so many bytes (or characters, which are no more), to be tokenized; `name` is
+        the field that it is in."""
+        if size > self.max_tokenize_bytes:
+            raise RequestError(
+                f"{name} has {size} bytes, more than this server turns into tokens at once "
+                f"(max_tokenize_bytes {self.max_tokenize_bytes}).",
+                parameter=name,
+                value=size,
+            )
+
+    def check_reply(
+        self,
+        request: CompletionRequest | ChatRequest,
+        params: SamplingParams,
+        prompt_lens: Sequence[int],
+        vocab_size: int,
+    ) -> None:
+        """The reply to prompts of these lengths, in tokens."""
+        parts = _reply_parts(request, params, prompt_lens, self.max_model_len, vocab_size)
+        total = sum(part.num_values for part in parts)
+        if total <= self.max_reply_values:
+            return
+        largest = max(parts, key=lambda part: part.num_values)
+        terms = " + ".join(part.text for part in parts)
+        raise RequestError(
+            f"The reply could hold {terms} = {total} values, more than this server allows in one "
+            f"reply (max_reply_values {self.max_reply_values}). Ask for less with a smaller "
+            f"{' or '.join(largest.factors)}.",
+            parameter=largest.factors[0],
+            value=total,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _ReplyPart:
+    """One product of a reply's size."""
+
+    text: str
+    num_values: int
+    factors: tuple[str, ...]
+    """The fields that make it large."""
+
+
+def _reply_parts(
+    request: CompletionRequest | ChatRequest,
+    params: SamplingParams,
+    prompt_lens: Sequence[int],
+    max_model_len: int,
+    vocab_size: int,
+) -> list[_ReplyPart]:
+    """What a reply holds beside its new text."""
+    n, num_prompt = params.n, sum(prompt_lens)
+    is_chat = isinstance(request, ChatRequest)
+    name = "top_logprobs" if is_chat else "logprobs"
+    parts = []
+
+    def add(what: str, copies: int, tokens: int, each: int, *factors: str) -> None:
+        if tokens * each:
+            text = f"n {copies} x {tokens} {what} x {each}"
+            parts.append(_ReplyPart(text, copies * tokens * each, factors))
+
+    if params.logprobs is not None:
+        rooms = [max_model_len - length for length in prompt_lens]
+        tokens = sum(room if params.max_tokens is None else params.max_tokens for room in rooms)
+        each = _num_entries(params.logprobs, vocab_size)
+        add("tokens with log-probabilities", n, tokens, each, name, "max_tokens", "n")
+    if params.prompt_logprobs is not None:
+        each = _num_entries(params.prompt_logprobs, vocab_size)
+        if request.prompt_logprobs is not None:
+            copies = 1 if is_chat else n
+            add("prompt tokens with log-probabilities", copies, num_prompt, each, "prompt_logprobs")
+        if request.echo and not is_chat:
+            add("echoed tokens with log-probabilities", n, num_prompt, each, "logprobs", "n")
+    if request.echo or (isinstance(request, ChatRequest) and request.return_prompt_text):
+        add("prompt tokens", n, num_prompt, 1, "n")
+    if request.return_token_ids:
+        add("prompt token ids", n, num_prompt, 1, "n")
+    return parts
+
+
+def _num_entries(num_logprobs: int, vocab_size: int) -> int:
+    """Log-probabilities at one position: the best ones and the chosen one."""
+    return 1 + (vocab_size if num_logprobs == -1 else num_logprobs)
+
+
+def count_chars(value: object, at_most: int) -> int:
+    """Characters of all texts in a JSON value, and one for each value; no longer counted than to
+    `at_most` and a little more."""
+    count, left = 0, [value]
+    while left and count <= at_most:
+        held = left.pop()
+        count += 1
+        if isinstance(held, str):
+            count += len(held)
+        elif isinstance(held, dict):
+            left += held
+            left += held.values()
+        elif isinstance(held, list):
+            left += held
+        elif hasattr(held, "__struct_fields__"):
+            left += [getattr(held, name) for name in held.__struct_fields__]
+    return count

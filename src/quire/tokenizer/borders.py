@@ -1,0 +1,195 @@
+"""`Borders`: where a text can be cut so that its pieces give the same token ids as the whole.
+
+Tokenizing takes some 200 bytes of memory for each token, and its result is handed over in one
+call, during which no other thread of Python runs. In pieces, both are bounded whatever the text's
+length. Not every tokenizer allows it: `find_borders` proves it from the tokenizer's parts, or
+returns None. Called by `Tokenizer`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_WORD = r"0-9A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0391-\u03a1\u03a3-\u03c9\u0410-\u044f"
+_WORD += r"\u05d0-\u05ea\u0621-\u063a\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3"
+"""Letters and digits that every version of Unicode has as such; as a range of `re`."""
+_AFTER = ' \n\t,.;:!?()[]{}<>"/|=+*&%$#@\u3001\u3002\uff0c\uff01\uff1f\uff1a\uff1b\u300d'
+"""Characters that are no part of a word and never combine with the one before: punctuation, and
+emoji. No apostrophe: some tokenizers keep `'s` with its word."""
+_SPACE_MARK = "\u2581"
+
+_CONTRACTIONS = {
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'(?i:[sdmt]|ll|ve|re)", "'s", "'t", "'re", "'ve", "'m", "'ll",
+    "'d",
+}  # fmt: skip
+_LETTERS = {
+    r"[^\r\n\p{L}\p{N}]?\p{L}+",
+    r" ?\p{L}+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+}
+_OTHERS = {
+    r"\p{N}", r"\p{N}{1,3}", r"\p{N}+", r" ?\p{N}+", r" ?[^\s\p{L}\p{N}]+",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s*[\r\n]",
+    r"\s+(?!\S)", r"\s+$", r"\s+", r"\s",
+}  # fmt: skip
+"""What the patterns of byte-level tokenizers are made of. None of them matches beyond a word into
+a character of `_AFTER`, none looks behind, and only those that begin with whitespace look ahead:
+so a match ends at each border, and the next begins there, whatever is on the other side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Borders:
+    """The places of a tokenizer's borders. Immutable."""
+
+    pattern: re.Pattern[str]
+    """Matches the word character before a border, and what is left out between two pieces."""
+
+    def pieces(self, text: str, size: int) -> Iterator[str]:
+        """The text in pieces of about `size` characters; longer where there is no border."""
+        begin = 0
+        while len(text) - begin > size:
+            found = self._last(text, begin, begin + size) or self.pattern.search(text, begin + size)
+            if found is None:
+                break
+            yield text[begin : found.start() + 1]
+            begin = found.end()
+        yield text[begin:]
+
+    def _last(self, text: str, begin: int, end: int) -> re.Match[str] | None:
+        """The last border between two places, looked for in ever larger parts from the end."""
+        width = 64
+        while True:
+            first = max(begin, end - width)
+            found = None
+            for match in self.pattern.finditer(text, first, end):
+                found = match
+            if found is not None or first == begin:
+                return found
+            width *= 8
+
+
+def find_borders(backend: tokenizers.Tokenizer) -> Borders | None:
+    """The borders of this tokenizer; None where pieces might give other ids than the whole."""
+    added = backend.get_added_tokens_decoder().values()
+    if any(token.lstrip or token.rstrip or token.single_word for token in added):
+        return None
+    contents = [token.content for token in added]
+    normalizer, splitter = _state(backend.normalizer), _state(backend.pre_tokenizer)
+    if normalizer is None or normalizer["type"] == "NFC":
+        if splitter is not None and _splits_after_words(splitter):
+            return _after_words(contents)
+        if normalizer is None and splitter is not None and _is_metaspace(splitter):
+            is_word_alone = splitter["split"] or _merges_within_words(backend)
+            return _at_spaces(contents, keeps_space=True) if is_word_alone else None
+    elif splitter is None and _is_sentencepiece(normalizer) and _merges_within_words(backend):
+        return _at_spaces(contents, keeps_space=False)
+    return None
+
+
+def _after_words(contents: list[str]) -> Borders | None:
+    """Borders between a word and what is not one, but for those inside of added tokens."""
+    marks = [mark for mark in _AFTER if not _is_inside(contents, f"[{_WORD}]{re.escape(mark)}")]
+    if not marks:
+        return None
+    return Borders(re.compile(f"[{_WORD}](?=[{re.escape(''.join(marks))}])"))
+
+
+def _at_spaces(contents: list[str], *, keeps_space: bool) -> Borders | None:
+    """Borders at a single space between words."""
+    if _is_inside(contents, f"[{_WORD}] [{_WORD}]"):
+        return None
+    after = f"(?= [{_WORD}])" if keeps_space else f" (?=[{_WORD}])"
+    return Borders(re.compile(f"[{_WORD}]{after}"))
+
+
+def _merges_within_words(backend: tokenizers.Tokenizer) -> bool:
+    """Whether no token reaches from one word into the next.
+
+    Where nothing splits a text, it is one word to the model, whose parts merge where the vocabulary
+    has the merged token: none, over the space before a word.
+    """
+    model: Any = backend.model
+    if type(model).__name__ != "BPE" or model.dropout or model.continuing_subword_prefix:
+        return False
+    if model.end_of_word_suffix:
+        return False
+    return not any(_SPACE_MARK in token.lstrip(_SPACE_MARK) for token in backend.get_vocab())
+
+
+def _is_inside(contents: list[str], pattern: str) -> bool:
+    return any(re.search(pattern, content) for content in contents)
+
+
+def _state(component: Any) -> dict[str, Any] | None:
+    return None if component is None else json.loads(component.__getstate__())
+
+
+def _splits_after_words(splitter: dict[str, Any]) -> bool:
+    """Whether one of the steps ends its pieces at each border, and no step minds it."""
+    is_sequence = splitter["type"] == "Sequence"
+    steps = splitter["pretokenizers"] if is_sequence else [splitter]
+    return all(map(_is_known, steps)) and any(map(_takes_words, steps))
+
+
+def _is_known(step: dict[str, Any]) -> bool:
+    if step["type"] == "Digits":
+        return True
+    if step["type"] == "ByteLevel":
+        return not step["add_prefix_space"]
+    if step["type"] != "Split" or step["behavior"] != "Isolated" or step["invert"]:
+        return False
+    return _alternatives(step) <= _CONTRACTIONS | _LETTERS | _OTHERS
+
+
+def _takes_words(step: dict[str, Any]) -> bool:
+    """Whether its pattern matches words whole; ByteLevel's own is GPT-2's."""
+    if step["type"] == "ByteLevel":
+        return bool(step["use_regex"])
+    return step["type"] == "Split" and bool(_alternatives(step) & _LETTERS)
+
+
+def _alternatives(step: dict[str, Any]) -> set[str]:
+    """The parts of a Split's pattern between the `|` that are in no group."""
+    pattern = step["pattern"].get("Regex")
+    if pattern is None:
+        return {""}
+    found, depth = [""], 0
+    for place, letter in enumerate(pattern):
+        is_escaped = place > 0 and pattern[place - 1] == "\\"
+        if letter in "([" and not is_escaped:
+            depth += 1
+        elif letter in ")]" and not is_escaped:
+            depth -= 1
+        if letter == "|" and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return set(found)
+
+
+def _is_metaspace(splitter: dict[str, Any]) -> bool:
+    """Spaces become marks; a mark is put before a text that has none, so pieces keep theirs."""
+    return (splitter["type"], splitter.get("replacement")) == ("Metaspace", _SPACE_MARK)
+
+
+def _is_sentencepiece(normalizer: dict[str, Any]) -> bool:
+    """A mark is put before every text, so pieces leave out the space that it stands for."""
+    return normalizer == {
+        "type": "Sequence",
+        "normalizers": [
+            {"type": "Prepend", "prepend": _SPACE_MARK},
+            {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK},
+        ],
+    }
