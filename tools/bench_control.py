@@ -28,7 +28,7 @@ from quire.config.records import (
 )
 from quire.core.engine_core import EngineCore
 from quire.executor import Executor
-from quire.frontend.llm_engine import LLMEngine
+from quire.frontend.offline.llm_engine import LLMEngine
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import SchedulePlan, StepResult
 from quire.worker.input_batch import InputBatch

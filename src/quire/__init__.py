@@ -13,11 +13,11 @@ from quire.version import __version__
 
 _HOMES = {
     "AsyncEngineArgs": "quire.config.engine_args",
-    "AsyncLLMEngine": "quire.frontend.async_llm",
+    "AsyncLLMEngine": "quire.frontend.online.async_llm",
     "CompletionOutput": "quire.outputs",
     "EngineArgs": "quire.config.engine_args",
     "LLM": "quire.llm",
-    "LLMEngine": "quire.frontend.llm_engine",
+    "LLMEngine": "quire.frontend.offline.llm_engine",
     "ModelRegistry": "quire.models.registry",
     "RequestOutput": "quire.outputs",
     "SamplingParams": "quire.params",
@@ -42,8 +42,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from quire.config.engine_args import AsyncEngineArgs, EngineArgs
-    from quire.frontend.async_llm import AsyncLLMEngine
-    from quire.frontend.llm_engine import LLMEngine
+    from quire.frontend.offline.llm_engine import LLMEngine
+    from quire.frontend.online.async_llm import AsyncLLMEngine
     from quire.inputs import TextPrompt, TokensPrompt
     from quire.llm import LLM
     from quire.models.registry import ModelRegistry

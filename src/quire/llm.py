@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from quire.chat.job import ChatInput, ContentFormat
 from quire.config.engine_args import EngineArgs
-from quire.core.interrupts import deferred_interrupt
 from quire.errors import RequestError
 from quire.frontend.arguments import refuse_arguments
-from quire.frontend.llm_engine import LLMEngine
+from quire.frontend.offline.interrupts import deferred_interrupt
+from quire.frontend.offline.llm_engine import LLMEngine
 from quire.frontend.offline.progress_bar import Progress, ProgressBar
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket
 from quire.frontend.offline.turn_lock import TurnLock

@@ -17,7 +17,7 @@ from quire.config import (
     SchedulerConfig,
 )
 from quire.core.thread_host import ThreadHome
-from quire.frontend.async_llm import AsyncLLM
+from quire.frontend.online.async_llm import AsyncLLM
 
 
 def fake_config(

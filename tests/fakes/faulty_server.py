@@ -14,7 +14,7 @@ from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient
 from quire.core.process_host import ProcessHome
 from quire.core.thread_host import ThreadHome
-from quire.frontend import async_llm
+from quire.frontend.online import async_llm
 
 
 def make_client(config: EngineConfig, home: str, step_timeout_s: float) -> EngineCoreClient:

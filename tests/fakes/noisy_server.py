@@ -17,7 +17,7 @@ from quire.core.client import EngineCoreClient
 from quire.core.engine_core import EngineCore
 from quire.core.process_host import ProcessHome
 from quire.core.thread_host import ThreadHome
-from quire.frontend import async_llm
+from quire.frontend.online import async_llm
 from quire.log import get_logger
 
 FILL = " ." * 500

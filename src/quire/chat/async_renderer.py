@@ -11,9 +11,9 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
-from quire.chat.exchange import Exchange
 from quire.chat.job import DEFAULT_SECONDS, ChatInput
-from quire.chat.process import RenderProcess
+from quire.chat.process.exchange import Exchange
+from quire.chat.process.renderer_process import RenderProcess
 from quire.chat.templates import ChatTemplates
 from quire.errors import CapacityError, QuireError, RequestError
 

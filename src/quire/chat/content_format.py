@@ -13,7 +13,7 @@ import jinja2
 from jinja2 import nodes
 
 from quire.chat.job import ContentFormat
-from quire.chat.sandbox import environment
+from quire.chat.sandbox.environment import environment
 
 
 @lru_cache(maxsize=32)

@@ -13,7 +13,7 @@ import threading
 
 from quire.chat.job import ChatInput
 from quire.chat.messages import plain
-from quire.chat.process import RenderProcess
+from quire.chat.process.renderer_process import RenderProcess
 from quire.chat.templates import ChatTemplates
 
 

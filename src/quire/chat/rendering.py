@@ -11,9 +11,9 @@ import jinja2
 
 from quire.chat.content_format import detect_content_format
 from quire.chat.job import RenderJob
-from quire.chat.limits import TemplateLimitError, new_budget
 from quire.chat.messages import plain, template_messages
-from quire.chat.sandbox import render_template
+from quire.chat.sandbox.environment import render_template
+from quire.chat.sandbox.limits import TemplateLimitError, new_budget
 from quire.errors import RequestError
 
 _CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "

@@ -21,7 +21,7 @@ from quire.version import __version__
 
 if TYPE_CHECKING:
     from quire.chat.async_renderer import AsyncChatRenderer
-    from quire.frontend.async_llm import AsyncLLM
+    from quire.frontend.online.async_llm import AsyncLLM
     from quire.tokenizer import Tokenizer
 
 ServerState = Literal["loading", "ready", "paused", "draining", "stalled", "dead"]

@@ -46,7 +46,7 @@ from quire.errors import EngineDeadError, EngineGenerateError
 from quire.server.context import ServerContext
 
 if TYPE_CHECKING:
-    from quire.frontend.async_llm import AsyncLLM
+    from quire.frontend.online.async_llm import AsyncLLM
 
 INTERVAL_S = 0.5
 """Between two events of a stream."""

@@ -22,7 +22,7 @@ from quire.config import EngineConfig
 from quire.config.engine_args import EngineArgs
 from quire.core.loop import SWITCH_INTERVAL_S
 from quire.errors import QuireError
-from quire.frontend.async_llm import AsyncLLM
+from quire.frontend.online.async_llm import AsyncLLM
 from quire.log import flush, get_logger, phase, process_age_s
 from quire.planning.plan import build_engine_config
 from quire.server.app import build_app

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quire.errors import CapacityError, EngineDeadError, EngineGenerateError, RequestError
-from quire.frontend.async_llm import AsyncLLM, AsyncLLMEngine
+from quire.frontend.online.async_llm import AsyncLLM, AsyncLLMEngine
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quire.errors import ConfigError
-from quire.frontend.async_llm import AsyncLLM
+from quire.frontend.online.async_llm import AsyncLLM
 
 from .test_async_llm import MakeEngine, collect, make_engine, params, until
 

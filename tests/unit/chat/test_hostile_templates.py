@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from here import HELLO
+from rendered_here import HELLO
 
 from quire.chat.async_renderer import AsyncChatRenderer, RenderBounds
 from quire.chat.job import ChatInput

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from here import HELLO
+from rendered_here import HELLO
 
-from quire.chat import process as process_module
 from quire.chat.async_renderer import NUM_PROCESSES, AsyncChatRenderer, RenderBounds
 from quire.chat.job import MAX_MEMORY_BYTES, ChatInput
-from quire.chat.process import RenderProcess
+from quire.chat.process import renderer_process as process_module
+from quire.chat.process.renderer_process import RenderProcess
 from quire.chat.renderer import ChatRenderer
 from quire.chat.templates import ChatTemplates
 from quire.errors import CapacityError, QuireError, RequestError
@@ -101,14 +101,14 @@ def test_it_has_nothing_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_imports_jinja_and_no_part_of_the_engine() -> None:
-    code = "import sys, quire.chat.child; print(*sys.modules)"
+    code = "import sys, quire.chat.process.child; print(*sys.modules)"
     command = [part if part != process_module._BOOTSTRAP else code for part in _command()]
     paths = "; ".join(["import sys", "sys.path += sys.argv[1:]", code])
     command[command.index(code)] = paths
     modules = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert "jinja2" in modules
     ours = {name for name in modules if name.startswith("quire.")}
-    assert {name.split(".")[1] for name in ours} == {"chat", "errors", "units"}
+    assert {name.split(".")[1] for name in ours} == {"chat", "errors", "units", "version"}
     heavy = {"asyncio", "msgspec", "numpy", "socket", "subprocess", "tokenizers", "threading"}
     assert not heavy - {"threading"} & set(modules)  # Jinja imports threading
 
@@ -144,7 +144,7 @@ def test_memory_is_bounded_and_given_back(process: RenderProcess) -> None:
 @pytest.mark.parametrize("how", ["exit", "kill"])
 def test_it_ends_with_its_parent(how: str) -> None:
     code = (
-        "import os, signal; from quire.chat.process import RenderProcess; "
+        "import os, signal; from quire.chat.process.renderer_process import RenderProcess; "
         "p = RenderProcess(); print(p.pid, flush=True); "
     ) + ("raise SystemExit(0)" if how == "exit" else "os.kill(os.getpid(), signal.SIGKILL)")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -155,7 +155,8 @@ def test_it_ends_with_its_parent(how: str) -> None:
 
 def test_it_ends_with_its_parent_in_the_midst_of_a_job() -> None:
     code = (
-        "import sys, threading, time; from quire.chat.process import RenderProcess; "
+        "import sys, threading, time; "
+        "from quire.chat.process.renderer_process import RenderProcess; "
         "from quire.chat.templates import ChatTemplates; from quire.chat.job import ChatInput; "
         "j = ChatTemplates({'default': sys.stdin.read()}, {}).job(ChatInput(["
         "{'role': 'user', 'content': 'hi'}]), 1.0); p = RenderProcess(); "

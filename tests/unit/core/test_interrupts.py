@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from quire.core.interrupts import deferred_interrupt
+from quire.frontend.offline.interrupts import deferred_interrupt
 
 
 def press() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quire.config import SchedulerConfig
-from quire.frontend.admission import AdmissionControl, QueueFullError
+from quire.frontend.online.admission import AdmissionControl, QueueFullError
 
 
 class Door:

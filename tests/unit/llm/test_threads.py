@@ -14,7 +14,7 @@ import pytest
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.errors import EngineDeadError, EngineGenerateError, RequestError
-from quire.frontend.llm_engine import LLMEngine
+from quire.frontend.offline.llm_engine import LLMEngine
 from quire.llm import LLM
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams

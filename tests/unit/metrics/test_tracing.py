@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import (  # noqa: E4
 )
 
 from quire.errors import ConfigError, EngineGenerateError  # noqa: E402
-from quire.frontend.async_llm import AsyncLLM  # noqa: E402
+from quire.frontend.online.async_llm import AsyncLLM  # noqa: E402
 from quire.metrics.tracing import RequestTracer  # noqa: E402
 from quire.params import SamplingParams  # noqa: E402
 

@@ -22,9 +22,9 @@ from quire.chat.renderer import ChatRenderer
 from quire.config.engine_args import EngineArgs
 from quire.core.engine_core import EngineCore
 from quire.errors import BackendError, QuireError, RequestError
-from quire.frontend import tokenizer_loader
 from quire.planning.plan import plan_engine
 from quire.planning.quantize import quantize_model
+from quire.tokenizer import for_model as tokenizer_loader
 from quire.tokenizer.for_model import load_tokenizer
 
 FEW, MANY = 60, 3000

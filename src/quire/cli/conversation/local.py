@@ -15,7 +15,7 @@ from quire.chat.renderer import ChatRenderer
 from quire.chat.templates import ChatTemplates
 from quire.cli.conversation.repl import Conversation, TokenCounts
 from quire.config.engine_args import EngineArgs
-from quire.frontend.llm_engine import LLMEngine
+from quire.frontend.offline.llm_engine import LLMEngine
 from quire.params import RequestOutputKind, SamplingParams
 
 

@@ -10,9 +10,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from quire.core.interrupts import deferred_interrupt
 from quire.errors import EngineDeadError, EngineGenerateError, QuireError
-from quire.frontend.llm_engine import LLMEngine
+from quire.frontend.offline.interrupts import deferred_interrupt
+from quire.frontend.offline.llm_engine import LLMEngine
 from quire.frontend.offline.turn_lock import TurnLock
 from quire.outputs import RequestOutput
 

@@ -8,13 +8,11 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
 from quire.errors import RequestError
-from quire.frontend.async_llm import AsyncLLM
-from quire.frontend.input_processor import EngineInput
-from quire.frontend.request_stream import RequestStream
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.context import ServerContext
@@ -22,6 +20,11 @@ from quire.server.http.problems import HttpError, unavailable
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.sampling import check_room
 from quire.server.work_pool import check_wanted
+
+if TYPE_CHECKING:
+    from quire.frontend.input_processor import EngineInput
+    from quire.frontend.online.async_llm import AsyncLLM
+    from quire.frontend.online.request_stream import RequestStream
 
 TIMEOUT_HEADER = "x-request-timeout"
 _SUBMITTED_AT_ONCE = 64

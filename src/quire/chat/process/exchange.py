@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable
 
 from quire.chat.job import RenderJob
-from quire.chat.process import GRACE_S, RenderProcess
-from quire.chat.wire import Reply, encoded
+from quire.chat.process.renderer_process import GRACE_S, RenderProcess
+from quire.chat.process.wire import Reply, encoded
 from quire.errors import QuireError, RequestError
 
 

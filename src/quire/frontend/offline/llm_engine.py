@@ -14,10 +14,10 @@ from quire.config.engine_args import EngineArgs
 from quire.config.records import EngineConfig, ModelConfig
 from quire.config.resolve import Usage
 from quire.core.engine_core import EngineCore
-from quire.core.interrupts import deferred_interrupt
 from quire.errors import ConfigError, EngineDeadError
 from quire.frontend.arguments import refuse_arguments, wants_special_tokens
 from quire.frontend.input_processor import EngineInput, InputProcessor
+from quire.frontend.offline.interrupts import deferred_interrupt
 from quire.frontend.offline.turn_lock import TurnLock
 from quire.frontend.output_processor import OutputProcessor, Sink
 from quire.frontend.stat_logger import LoggingStatLogger

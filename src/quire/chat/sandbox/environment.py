@@ -26,8 +26,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from quire.chat.limits import CountedLoop, counted, spend_text, take_step
-from quire.chat.sizes import (
+from quire.chat.sandbox.limits import CountedLoop, counted, spend_text, take_step
+from quire.chat.sandbox.sizes import (
     check_call,
     check_filter,
     check_operands,

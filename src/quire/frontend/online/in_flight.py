@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from quire.config import EngineConfig
 from quire.errors import EngineDeadError
-from quire.frontend.admission import AdmissionControl, QueueFullError
 from quire.frontend.input_processor import EngineInput
+from quire.frontend.online.admission import AdmissionControl, QueueFullError
+from quire.frontend.online.request_stream import RequestStream
 from quire.frontend.output_processor import OutputProcessor, Sink
-from quire.frontend.request_stream import RequestStream
 from quire.frontend.stat_logger import LoggingStatLogger
 from quire.metrics import EngineMetrics
 from quire.metrics.tracing import RequestTracer

@@ -18,10 +18,10 @@ from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineHome, make_client
 from quire.errors import ConfigError, EngineDeadError
 from quire.frontend.arguments import refuse_arguments, wants_special_tokens
-from quire.frontend.in_flight import InFlight
 from quire.frontend.input_processor import EngineInput, InputProcessor
-from quire.frontend.pause_gate import PauseGate
-from quire.frontend.request_stream import RequestStream
+from quire.frontend.online.in_flight import InFlight
+from quire.frontend.online.pause_gate import PauseGate
+from quire.frontend.online.request_stream import RequestStream
 from quire.inputs import PromptType
 from quire.log import get_logger
 from quire.metrics import EngineMetrics

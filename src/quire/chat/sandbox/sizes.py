@@ -14,7 +14,7 @@ from typing import Any
 from jinja2.utils import Namespace
 
 from quire.chat.job import MAX_TEXT
-from quire.chat.limits import TemplateLimitError
+from quire.chat.sandbox.limits import TemplateLimitError
 
 MAX_ITEMS = 1 << 20
 """Items of any one list."""

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from quire.chat.job import RenderJob
-from quire.chat.wire import Reply, encoded
+from quire.chat.process.wire import Reply, encoded
 from quire.errors import QuireError, RequestError
 
 GRACE_S = 0.5
@@ -25,7 +25,9 @@ GRACE_S = 0.5
 _EXIT_S = 0.5
 _PASSED_ON = ("LD_LIBRARY_PATH", "TZ")
 """The environment variables that a child gets. Keys and tokens are in others."""
-_BOOTSTRAP = "import sys; sys.path += sys.argv[1:]; from quire.chat.child import main; main()"
+_BOOTSTRAP = (
+    "import sys; sys.path += sys.argv[1:]; from quire.chat.process.child import main; main()"
+)
 
 
 class RenderProcess:

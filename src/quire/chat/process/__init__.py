@@ -1,0 +1,1 @@
+"""The processes in which templates are rendered, and how they are talked to."""

@@ -1,0 +1,1 @@
+"""Where templates run: what they may call, and how much they may use up."""

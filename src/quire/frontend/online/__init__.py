@@ -1,0 +1,1 @@
+"""`AsyncLLM` and what it is made of: streams, admission, requests in flight."""
