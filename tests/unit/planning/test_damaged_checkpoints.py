@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 from damage import damaged_bytes, damaged_file, damaged_json
+from rendered_here import rendered_here
 from safetensors.numpy import load_file, save_file
 from tiny_checkpoint import EOS, write_tiny_checkpoint
 
-from quire.chat.renderer import ChatRenderer
+from quire.chat.template_files import read_templates
+from quire.chat.templates import ChatTemplates
 from quire.config.engine_args import EngineArgs
 from quire.core.engine_core import EngineCore
 from quire.errors import BackendError, QuireError, RequestError
@@ -145,7 +147,7 @@ def use(model: Path) -> None:
     config = plan_engine(args).config
     tokenizer = load_tokenizer(config.model)
     assert tokenizer is not None
-    chat = ChatRenderer.from_directory(model, tokenizer.roles)
+    templates = ChatTemplates(read_templates(model), tokenizer.roles)
     EngineCore(config).shutdown()
     for text in TEXTS:
         try:
@@ -155,7 +157,7 @@ def use(model: Path) -> None:
     tokenizer.decode(range(min(300, tokenizer.vocab_size)))
     assert isinstance(tokenizer.eos_token_id, int | None)
     try:
-        chat.render([{"role": "user", "content": "hi"}])
+        rendered_here(templates)
     except RequestError:
         return
 

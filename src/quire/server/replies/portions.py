@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
-from quire.server.requests.generation import Generation
 from quire.server.work_pool import INLINE_SIZE, WorkPool
+
+if TYPE_CHECKING:
+    from quire.server.requests.generation import Generation
 
 
 @dataclass(frozen=True, slots=True)
