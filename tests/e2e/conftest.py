@@ -17,6 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
+FAKES = Path(__file__).parents[1] / "fakes"
+"""Servers of these tests."""
 HERE = Path(__file__).parent
 
 _SERVING = re.compile(r"Serving (.+) at (\S+), ready")

@@ -22,13 +22,13 @@ import pytest
 from quire.config.engine_args import EngineArgs
 from quire.weights import PACKED_NAME
 
-from .conftest import RunningServer, StartServer
+from .conftest import FAKES, RunningServer, StartServer
 from .processes import is_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
 
 TOLD_S = 2.0
-FAULTY = (str(Path(__file__).parents[1] / "fakes" / "faulty_server.py"),)
+FAULTY = (str(FAKES / "faulty_server.py"),)
 ENDLESS = {"prompt": "abc", "max_tokens": 2000, "ignore_eos": True, "temperature": 1.0}
 Fault = Callable[[RunningServer], None]
 

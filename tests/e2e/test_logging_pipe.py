@@ -19,7 +19,7 @@ from .conftest import FAKES, engine_options, flags
 
 NUM_REQUESTS = 700
 """More lines than a pipe of 64 KiB takes."""
-NOISY = (str(Path(FAKES) / "noisy_server.py"),)
+NOISY = (str(FAKES / "noisy_server.py"),)
 END_S = 10.0
 
 

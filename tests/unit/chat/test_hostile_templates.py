@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
-from pathlib import Path
 
+import hostile_templates
 import pytest
 from rendered_here import HELLO
 
@@ -14,12 +13,6 @@ from quire.chat.async_renderer import AsyncChatRenderer, RenderBounds
 from quire.chat.job import ChatInput
 from quire.chat.templates import ChatTemplates
 from quire.errors import RequestError
-
-FAKES = str(Path(__file__).parents[2] / "fakes")
-if FAKES not in sys.path:
-    sys.path.insert(0, FAKES)
-
-import hostile_templates  # noqa: E402
 
 EVERY = hostile_templates.every()
 _MAX_SECONDS = 1.0
