@@ -1,5 +1,5 @@
-// Columns of 32-bit words out of rows: how rows of x come to lie side by side in a packed tile, and
-// tokens in a group of keys.
+// Columns of 32-bit words out of rows: how rows of x come to lie side by side in a packed tile,
+// rows of a weight in a strip, and tokens in a group of keys.
 #pragma once
 
 #include <cstdint>
@@ -47,14 +47,17 @@ QUIRE_INLINE void transpose_tile(const uint32_t* in, int64_t row_words, uint32_t
   for (int i = 0; i < N; ++i) store(out + i * column_words, v[i]);
 }
 
-// in[t][column] to out[column][t] for 16 tokens; `columns` is a multiple of 8.
-inline void transpose_group(const uint32_t* in, int64_t row_words, int64_t columns, uint32_t* out) {
+// in[t][column] to out[column][t] for 16 tokens; `columns` is a multiple of 4. `column_words` is
+// the distance between columns.
+inline void transpose_group(const uint32_t* in, int64_t row_words, int64_t columns, uint32_t* out,
+                            int64_t column_words = 16) {
   constexpr int kTokens = 16;
   const auto tiles = [&](auto size) {
     constexpr int N = decltype(size)::value;
     for (int64_t c = 0; c < columns; c += N) {
       for (int t = 0; t < kTokens; t += N) {
-        transpose_tile<N>(in + t * row_words + c, row_words, out + c * kTokens + t, kTokens);
+        transpose_tile<N>(in + t * row_words + c, row_words, out + c * column_words + t,
+                          column_words);
       }
     }
   };

@@ -7,6 +7,7 @@
 #include "linear/layout.h"
 #include "linear/packing/pack_int4.h"
 #include "linear/packing/pack_source.h"
+#include "simd/transpose.h"
 
 namespace quire {
 
@@ -52,11 +53,19 @@ struct HalfStripWriter {
       for (int64_t r = 0; r < count; ++r) {
         const int64_t c = column + r;
         read(row + r, c, g * kGroup, width * kGroup, inverse[c], block[c]);
-        if constexpr (sizeof(T) > 1) finite &= gemm::all_finite(block[c], width * kGroup);
       }
-      for (int64_t i = 0; i < width; ++i) {
-        uint32_t* line = half + (g + i) * kStripColumns;
-        for (int64_t c = column; c < end; ++c) std::memcpy(line + c, block[c] + i * kGroup, 4);
+      // Other columns hold zeros, and what is behind `width` was looked at before.
+      if constexpr (sizeof(T) > 1) {
+        finite &= gemm::all_finite(block[0], kHalfStrip * kChunkElements);
+      }
+      uint32_t* lines = half + g * kStripColumns;
+      if (column == 0 && end == kHalfStrip && width % 4 == 0) {
+        const auto* words = reinterpret_cast<const uint32_t*>(block[0]);
+        gemm::transpose_group(words, kChunkGroups, width, lines, kStripColumns);
+        continue;
+      }
+      for (int64_t i = 0; i < width; ++i, lines += kStripColumns) {
+        for (int64_t c = column; c < end; ++c) std::memcpy(lines + c, block[c] + i * kGroup, 4);
       }
     }
     return finite;
