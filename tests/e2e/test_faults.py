@@ -159,6 +159,7 @@ def test_packed_weights_that_are_written_to(
     start_server: StartServer, packed_model: Path, tmp_path: Path
 ) -> None:
     model = Path(shutil.copytree(packed_model, tmp_path / "model"))
+    os.utime(model / PACKED_NAME, (1e9, 1e9))
     server = start_faulty(start_server, tmp_path / "fault", "thread", model=model, dtype="auto")
 
     def write(_: RunningServer) -> None:

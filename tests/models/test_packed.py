@@ -17,6 +17,7 @@ from tiny_checkpoint import write_tiny_checkpoint
 from quire import LLM, SamplingParams
 from quire.backends.cpu import CpuBackend, load
 from quire.backends.cpu.held import WEIGHT_FORMATS
+from quire.backends.cpu.packing import Packer
 from quire.cli import main
 from quire.config.engine_args import EngineArgs
 from quire.errors import BackendError, CheckpointError, ConfigError
@@ -68,6 +69,21 @@ def test_a_file_that_is_cut_short_in_use(model_dir: Path, tmp_path: Path) -> Non
             with pytest.raises(CheckpointError, match=rf"{lost / PACKED_NAME}: .*cut short"):
                 llm.generate(prompt, params, use_tqdm=False)
         other.generate(prompt, params, use_tqdm=False)
+
+
+def test_a_checkpoint_that_is_cut_short_while_it_is_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_tiny_checkpoint(tmp_path / "model") / "model.safetensors"
+    pack_all = Packer.into_memory
+
+    def cut_and_pack(packer: Packer, weights: Any) -> Any:
+        os.truncate(file, 8192)
+        return pack_all(packer, weights)
+
+    monkeypatch.setattr(Packer, "into_memory", cut_and_pack)
+    with pytest.raises(CheckpointError, match=rf"{file}: the file was cut short while in use"):
+        LLM(str(tmp_path / "model"), num_gpu_blocks_override=64)
 
 
 @pytest.mark.parametrize("room", [100_000, 500])

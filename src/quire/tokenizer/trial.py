@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -100,6 +99,8 @@ def _remember(passed: Path) -> None:
 
 def _run(file: Path, num_bytes: int) -> None:
     """Returns if the process came through. `file`: the first of them, for messages."""
+    import subprocess
+
     cpu_s = _CPU_S + _CPU_S_PER_MIB * num_bytes // MiB
     memory = _MEMORY + _MEMORY_PER_BYTE * num_bytes
     words = ["\n".join(sys.path), str(file.parent), str(cpu_s), str(memory)]

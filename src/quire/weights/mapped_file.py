@@ -25,6 +25,8 @@ _MADV_POPULATE_READ = 22
 """Of Linux; Python's mmap does not name the second, nor always the first."""
 _LOOK_INTERVAL_S = 1.0
 """Between two looks at a file in use."""
+_SAME_TIME_S = 2.0
+"""File systems round the time of the last write, some of them later than at once: FAT so far."""
 
 
 class PageGuard(Protocol):
@@ -66,8 +68,8 @@ class MappedFile:
         self.path = path
         self._descriptor = _open(path)
         weakref.finalize(self, os.close, self._descriptor).atexit = False
-        self._facts = self._look()
-        self._map = _map(path, self._descriptor, self._facts[0])
+        self._opened = self._look()
+        self._map = _map(path, self._descriptor, self._opened.st_size)
         self.data: NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
         self._guard = _guard
         self._slot = -1
@@ -118,7 +120,7 @@ class MappedFile:
         is_due = time_s >= self._next_look_s
         if is_due:
             self._next_look_s = time_s + _LOOK_INTERVAL_S
-        if fault is not None or (is_due and self._look() != self._facts):
+        if fault is not None or (is_due and self._has_changed()):
             raise CheckpointError(self._changed_text(fault))
 
     def release(self, offset: int, length: int) -> None:
@@ -148,16 +150,19 @@ class MappedFile:
         begin = offset - offset % mmap.PAGESIZE
         return begin, min(offset + length, self.size) - begin
 
-    def _look(self) -> tuple[int, int]:
-        """The file's size in bytes, and when it was last written to."""
+    def _look(self) -> os.stat_result:
         try:
-            status = os.fstat(self._descriptor)
+            return os.fstat(self._descriptor)
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from None
-        return status.st_size, status.st_mtime_ns
+
+    def _has_changed(self) -> bool:
+        seen = self._look()
+        moved_s = abs(seen.st_mtime - self._opened.st_mtime)
+        return seen.st_size != self._opened.st_size or moved_s > _SAME_TIME_S
 
     def _changed_text(self, fault: int | None) -> str:
-        size = self._look()[0]
+        size = self._look().st_size
         if size < self.size:
             what = f"the file was cut short while in use, from {self.size} bytes to {size}"
         elif fault is not None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
+import sys
+
 import pytest
 
 from quire.backends import registry as backends
+from quire.backends.cpu import library
 from quire.backends.registry import choose_device, make_backend
 from quire.config.records import DeviceConfig
 from quire.errors import BackendError, ConfigError
@@ -58,3 +62,14 @@ def test_threads_are_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_THREADS", "5")
     assert choose_device("cpu", None).num_threads == 5
     assert backends.choose_device("auto", 1).num_threads == 1
+
+
+def test_without_the_library_a_page_fault_leaves_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference backend maps files too; where nothing survives a missing page, the process
+    says so before it ends."""
+    enabled: list[object] = []
+    monkeypatch.setattr(library, "guard_mappings", _no_library)
+    monkeypatch.setattr(faulthandler, "is_enabled", lambda: False)
+    monkeypatch.setattr(faulthandler, "enable", enabled.append)
+    make_backend(DeviceConfig("reference", None, 1))
+    assert enabled == [sys.__stderr__]

@@ -25,6 +25,7 @@ SIZE = 10 * 4096 + 5
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "file.bin"
     path.write_bytes(np.random.default_rng(0).bytes(SIZE))
+    os.utime(path, (1e9, 1e9))
     return path
 
 
@@ -69,6 +70,12 @@ def test_a_change_is_noticed(path: Path, change: Callable[[Path], None], message
     change(path)
     with pytest.raises(CheckpointError, match=rf"{path}: .*{message}"):
         file.check()
+
+
+def test_a_time_that_is_rounded_is_no_change(path: Path) -> None:
+    file = MappedFile(path)
+    os.utime(path, (1e9 - 2, 1e9 - 2))
+    file.check()
 
 
 def test_a_file_that_takes_the_name_harms_nobody(path: Path) -> None:
