@@ -127,7 +127,32 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         ("  one token", f"{format_bytes(per_token)} ({_kv_format(cache.kv_cache_dtype)})"),
         ("  of the longest kind", f"{longest:.1f} requests at once"),
         ("  prefix caching", "on" if cache.enable_prefix_caching else "off"),
+        *_turn_rows(plan),
     ]
+
+
+def _turn_rows(plan: EnginePlan) -> list[tuple[str, str]]:
+    """What the prefix cache is worth to a chat, which depends on the chat template."""
+    path = plan.config.model.tokenizer_path
+    if path is None or not plan.config.cache.enable_prefix_caching:
+        return []
+    from quire.config.checkpoint import read_optional_json_object
+    from quire.tokenizer.chat_template import ChatRenderer
+    from quire.tokenizer.special_tokens import read_special_tokens
+    from quire.tokenizer.turns import Message, probe_turns
+
+    config = read_optional_json_object(path / "tokenizer_config.json")
+    renderer = ChatRenderer.from_directory(path, read_special_tokens(path, config).roles)
+
+    def render(
+        messages: list[Message], tools: list[Message] | None, variables: dict[str, Any], /
+    ) -> str:
+        return renderer.render(messages, tools=tools, **variables)
+
+    has_thoughts = any("think" in source for source in renderer.templates.values())
+    if not renderer.templates:
+        return []
+    return [("  next turn of a chat", str(probe_turns(render, has_thoughts=has_thoughts)))]
 
 
 def _origin(plan: EnginePlan) -> str:
