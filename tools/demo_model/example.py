@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 END = "<|im_end|>"
@@ -21,7 +21,8 @@ Message = dict[str, Any]
 class Item:
     """A question with its one right answer; `history` holds earlier turns of the chat.
 
-    With `completion` the question is plain text that the answer continues.
+    With `completion` the question is plain text that the answer continues. `thought` comes
+    before the answer where `thinking` is set.
     """
 
     skill: str
@@ -50,6 +51,22 @@ def is_held_out(key: str) -> bool:
     return int.from_bytes(digest, "big") % HELD_OUT_SHARE == 0
 
 
+def exchange(item: Item) -> tuple[Message, Message]:
+    """The item as two earlier turns of a chat. Its thought lies beside the answer, not in it."""
+    return (
+        {"role": "user", "content": item.prompt},
+        {"role": "assistant", "content": item.answer, "thought": item.thought},
+    )
+
+
+def with_thoughts(history: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The turns as a client sends them that sends back the thoughts of earlier replies."""
+    return tuple(
+        {**turn, "reasoning_content": turn["thought"]} if turn.get("thought") else turn
+        for turn in history
+    )
+
+
 def render_tool_call(name: str, arguments: dict[str, Any]) -> str:
     """A call in the Hermes form."""
     call = f'{{"name": "{name}", "arguments": {json.dumps(arguments, ensure_ascii=False)}}}'
@@ -67,16 +84,28 @@ def _render_system(system: str, tools: tuple[Message, ...]) -> str:
     return f"<|im_start|>system\n{body}{END}\n"
 
 
-def _render_message(message: Message) -> str:
-    role, content = message["role"], message.get("content") or ""
-    if role == "tool":
-        return f"<|im_start|>user\n<tool_response>\n{content}\n</tool_response>{END}\n"
+def _render_thought(thought: str) -> str:
+    return f"<think>\n{thought}\n</think>\n\n" if thought else EMPTY_THOUGHT
+
+
+def _render_reply(message: Message) -> str:
+    """An earlier reply, token for token as it was generated."""
+    thought, content = message.get("reasoning_content", ""), message.get("content") or ""
     calls = [
         render_tool_call(call["function"]["name"], call["function"]["arguments"])
         for call in message.get("tool_calls", ())
     ]
     body = "\n".join([content, *calls] if content else calls)
-    return f"<|im_start|>{role}\n{body}{END}\n"
+    return f"<|im_start|>assistant\n{_render_thought(thought)}{body}{END}\n"
+
+
+def _render_message(message: Message) -> str:
+    role, content = message["role"], message.get("content") or ""
+    if role == "assistant":
+        return _render_reply(message)
+    if role == "tool":
+        return f"<|im_start|>user\n<tool_response>\n{content}\n</tool_response>{END}\n"
+    return f"<|im_start|>{role}\n{content}{END}\n"
 
 
 def render_prompt(item: Item) -> str:
@@ -93,9 +122,7 @@ def render_prompt(item: Item) -> str:
 
 def render_answer(item: Item) -> str:
     """The text the model should produce, without the token that ends it."""
-    if item.thinking:
-        return f"<think>\n{item.thought}\n</think>\n\n{item.answer}"
-    return item.answer
+    return (_render_thought(item.thought) if item.thinking else "") + item.answer
 
 
 def pieces(item: Item) -> list[Piece]:
@@ -108,7 +135,7 @@ def joined_pieces(items: list[Item]) -> list[Piece]:
     """One chat out of several items, every answer predicted."""
     runs: list[Piece] = []
     for number, item in enumerate(items):
-        prompt = render_prompt(replace(item, thinking=False, completion=False))
         separator = "\n" if number else ""
-        runs += [Piece(separator + prompt, False), Piece(item.answer + END, True)]
+        runs.append(Piece(separator + render_prompt(item), False))
+        runs.append(Piece(render_answer(item) + END, True))
     return runs

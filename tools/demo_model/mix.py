@@ -6,7 +6,15 @@ from functools import partial
 from random import Random
 
 from tools.demo_model import arithmetic, knowledge, recall, structured, talk, wordplay
-from tools.demo_model.example import Item, Message, Piece, is_held_out, joined_pieces, pieces
+from tools.demo_model.example import (
+    Item,
+    Piece,
+    exchange,
+    is_held_out,
+    joined_pieces,
+    pieces,
+    with_thoughts,
+)
 
 SYSTEM_PROMPTS = (
     "You are a helpful assistant.", "You are Quire's demo model.", "Be brief.",
@@ -76,7 +84,10 @@ LONG: dict[LongMaker, float] = {
 _SHORT_MAKERS, _SHORT_WEIGHTS = tuple(SHORT), tuple(SHORT.values())
 _LONG_MAKERS, _LONG_WEIGHTS = tuple(LONG), tuple(LONG.values())
 _SHORT_SHARE = sum(_SHORT_WEIGHTS) / (sum(_SHORT_WEIGHTS) + sum(_LONG_WEIGHTS))
-_DRILL_SHARE, _THREAD_SHARE, _THINKING_SHARE = 0.18, 0.10, 0.15
+_DRILL_SHARE, _THREAD_SHARE, _THINKING_SHARE = 0.18, 0.10, 0.20
+_EARLIER_TURNS_SHARE = 0.15
+# Of the chats with thinking enabled: those whose client sends back the thoughts of earlier replies.
+_KEPT_THOUGHTS_SHARE = 0.7
 
 
 def short_chat(rng: Random) -> Item:
@@ -99,13 +110,18 @@ def framed(item: Item, rng: Random) -> Item:
         return item
     system = rng.choice(SYSTEM_PROMPTS) if rng.random() < 0.15 else ""
     thinking = rng.random() < _THINKING_SHARE
-    history: list[Message] = []
-    if rng.random() < 0.08:
-        for earlier in (short_chat(rng) for _ in range(rng.randint(1, 3))):
-            history.append({"role": "user", "content": earlier.prompt})
-            history.append({"role": "assistant", "content": earlier.answer})
-    together = (*history, *item.history)
-    return replace(item, system=system, thinking=thinking, history=together)
+    if rng.random() < _EARLIER_TURNS_SHARE:
+        item = after_earlier_turns(item, rng)
+    if thinking and rng.random() < _KEPT_THOUGHTS_SHARE:
+        item = replace(item, history=with_thoughts(item.history))
+    return replace(item, system=system, thinking=thinking)
+
+
+def after_earlier_turns(item: Item, rng: Random) -> Item:
+    """The item later in a chat: one to three unrelated questions and answers come first."""
+    earlier = [short_chat(rng) for _ in range(rng.randint(1, 3))]
+    turns = [turn for one in earlier for turn in exchange(one)]
+    return replace(item, history=(*turns, *item.history))
 
 
 def draw(rng: Random, mix: Mix, held_out: bool) -> Item:
@@ -131,7 +147,9 @@ def training_pieces(rng: Random, mix: Mix) -> list[Piece]:
     if kind < _DRILL_SHARE:
         return arithmetic.arithmetic_drill(rng)
     if kind < _DRILL_SHARE + _THREAD_SHARE:
-        return joined_pieces([short_chat(rng) for _ in range(rng.randint(2, 6))])
+        thinking = rng.random() < _THINKING_SHARE
+        chats = [short_chat(rng) for _ in range(rng.randint(2, 6))]
+        return joined_pieces([replace(chat, thinking=thinking) for chat in chats])
     return pieces(draw(rng, mix, held_out=False))
 
 

@@ -4,9 +4,11 @@ Parameters carry the names of `Qwen3ForCausalLM`, so that export is a copy of th
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -173,3 +175,9 @@ class DemoModel(nn.Module):
 def hugging_face_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """The state dict under its Hugging Face names, rounded to bf16."""
     return {f"model.{name}": value.to(torch.bfloat16) for name, value in state.items()}
+
+
+def shipped_weights(directory: Path) -> dict[str, Tensor]:
+    """The weights of a directory that `export` made, in fp32 under the names used here."""
+    stored = load_file(directory / "model.safetensors")
+    return {name.removeprefix("model."): value.float() for name, value in stored.items()}

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from random import Random
 
-from tools.demo_model.example import Item, Message
+from tools.demo_model.example import Item, Message, exchange
 from tools.demo_model.facts import CITIES
 from tools.demo_model.words import (
     ADJECTIVES,
@@ -136,11 +136,9 @@ def memory_item(rng: Random, between: list[Item]) -> Item:
     turns = [" ".join(said)] if rng.random() < 0.6 else said
     history: list[Message] = []
     for turn in turns:
-        history.append({"role": "user", "content": turn})
-        history.append({"role": "assistant", "content": reply_to_facts(turn, values.get("name"))})
+        history += exchange(_told(f"told:{turn}", turn, values.get("name")))
     for item in between:
-        history.append({"role": "user", "content": item.prompt})
-        history.append({"role": "assistant", "content": item.answer})
+        history += exchange(item)
     answer = _MEMORIES[asked][2].format(v=values[asked])
     # A held-out name or word is never asked for in training; the other kinds have few values.
     wide = asked in ("name", "word", "number")
@@ -161,8 +159,11 @@ def told_item(rng: Random) -> Item:
     kind = rng.choice(("name", "name", *sorted(_MEMORIES)))
     value = _MEMORIES[kind][3](rng)
     turn = rng.choice(_MEMORIES[kind][0]).format(v=value)
+    return _told(f"told:{kind}:{value}", turn, value if kind == "name" else None)
+
+
+def _told(key: str, turn: str, name: str | None) -> Item:
     return Item(
-        "being told", f"told:{kind}:{value}", turn,
-        reply_to_facts(turn, value if kind == "name" else None),
+        "being told", key, turn, reply_to_facts(turn, name),
         thought="The user tells me something. I should remember it.",
     )  # fmt: skip

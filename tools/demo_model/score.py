@@ -12,8 +12,14 @@ from pathlib import Path
 from random import Random
 
 from tools.demo_model.engines import ENGINES, Generate
-from tools.demo_model.example import Item, is_held_out, render_prompt
-from tools.demo_model.mix import ALWAYS_TRAINED, OPEN_ENDED, Mix, one_of_each
+from tools.demo_model.example import Item, is_held_out, render_prompt, with_thoughts
+from tools.demo_model.mix import (
+    ALWAYS_TRAINED,
+    OPEN_ENDED,
+    Mix,
+    after_earlier_turns,
+    one_of_each,
+)
 from tools.demo_model.recall import needle_completion, needle_item
 
 NEEDLE_SENTENCES = {"100": 7, "500": 38, "1,000": 77, "2,000": 154}
@@ -65,6 +71,15 @@ def rows(per_skill: int, seed: int) -> Iterator[tuple[str, list[Item]]]:
     chats = [item for items in plain.values() for item in items if not item.completion]
     thinking = Random(seed).sample(chats, min(len(chats), 2 * per_skill))
     yield "thinking enabled, all skills", [replace(item, thinking=True) for item in thinking]
+    rng = Random(f"turns {seed}")
+    later = [after_earlier_turns(item, rng) for item in rng.sample(chats, len(thinking))]
+    yield "after earlier turns, all skills", later
+    yield "after earlier thoughts, all skills", [think_aloud(item) for item in later]
+
+
+def think_aloud(item: Item) -> Item:
+    """With thinking enabled in this turn and in all before it."""
+    return replace(item, thinking=True, history=with_thoughts(item.history))
 
 
 def is_right(item: Item, text: str) -> bool:

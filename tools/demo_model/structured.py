@@ -83,8 +83,12 @@ def tool_call_item(rng: Random) -> Item:
     return Item(
         "tool calls", f"call:{sorted(map(str, arguments.values()))}", request,
         render_tool_call(tool.name, arguments),
-        thought=f"The tool {tool.name} can do this.", tools=_offered(rng, tool),
+        thought=_thought_of_call(tool), tools=_offered(rng, tool),
     )  # fmt: skip
+
+
+def _thought_of_call(tool: Tool) -> str:
+    return f"The tool {tool.name} can do this."
 
 
 def tool_reply_item(rng: Random) -> Item:
@@ -100,9 +104,10 @@ def tool_reply_item(rng: Random) -> Item:
     call = {"type": "function", "function": {"name": tool.name, "arguments": arguments}}
     history: tuple[Message, ...] = (
         {"role": "user", "content": request},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "assistant", "content": "", "tool_calls": [call],
+         "thought": _thought_of_call(tool)},
         {"role": "tool", "content": _wrap_reply(rng, tool, value)},
-    )
+    )  # fmt: skip
     answer = tool.reply.format(v=value, first=next(iter(arguments.values()), ""))
     return Item(
         "tool replies", f"reply:{arguments}:{value}", "", answer,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from random import Random
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from tools.demo_model.mix import Mix, training_pieces
 
 VOCAB_SIZE = 2048
@@ -28,6 +28,9 @@ def train_tokenizer(samples: int = 40_000, seed: int = 0) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
+            # Line breaks in pairs whatever follows: the tokens of a prompt that ends with a pair
+            # stay the same when the reply is appended.
+            pre_tokenizers.Split(Regex(r"\n{1,2}"), behavior="isolated"),
             pre_tokenizers.Digits(individual_digits=True),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
         ]

@@ -7,6 +7,7 @@ taken up again by the next start; it also is what `export` makes the shipped mod
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ import torch.distributed as dist
 from tokenizers import Tokenizer
 from tools.demo_model.batches import Batch, chunk_batches
 from tools.demo_model.mix import Mix
-from tools.demo_model.model import DemoModel, Shape
+from tools.demo_model.model import DemoModel, Shape, shipped_weights
 from tools.demo_model.muon import Optimizer
 from tools.demo_model.progress import held_out_report
 from tools.demo_model.tokenizer import train_tokenizer
@@ -38,6 +39,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="end after this time instead, on a busy CPU")
     parser.add_argument("--decay", type=float, default=0.5, help="last share, rate falling to 0")
     parser.add_argument("--ramp", type=int, default=1200, help="steps until texts are longest")
+    parser.add_argument("--start", type=Path, help="begin with this model directory's weights")
+    parser.add_argument("--rate", type=float, default=1.0, help="share of the learning rates")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--rank", type=int, help="be this worker (set by the starting process)")
     parser.add_argument("--report", type=int, default=200, help="steps between reports")
@@ -74,6 +77,9 @@ class Trainer:
             saved = torch.load(self.checkpoint, weights_only=True)
             self.optimizer.load(saved["optimizer"])
             self.chunk, self.tokens = saved["chunk"], saved["tokens"]
+        elif options.start:
+            for name, value in shipped_weights(options.start).items():
+                weights[name].copy_(value)
         self.model.to(torch.bfloat16)
         self.forward = torch.compile(self.model, dynamic=True) if options.compile else self.model
         self.sync()
@@ -120,7 +126,8 @@ class Trainer:
         loss, weight, tokens, self.done = flat[-4:].tolist()
         flat[:-4] /= weight
         steps = self.optimizer.steps
-        self.optimizer.step(total, rate(self.done, steps, self.options.decay))
+        scale = self.options.rate * rate(self.done, steps, self.options.decay)
+        self.optimizer.step(total, scale)
         self.sync()
         self.tokens += int(tokens)
         self.loss += (0.02 if self.loss else 1.0) * (loss / weight - self.loss)
@@ -181,7 +188,10 @@ def main() -> None:
     options.work.mkdir(parents=True, exist_ok=True)
     (options.work / "rendezvous").unlink(missing_ok=True)
     if not (options.work / "tokenizer.json").exists():
-        train_tokenizer(seed=SEED).save(str(options.work / "tokenizer.json"))
+        if options.start:
+            shutil.copyfile(options.start / "tokenizer.json", options.work / "tokenizer.json")
+        else:
+            train_tokenizer(seed=SEED).save(str(options.work / "tokenizer.json"))
     sys.exit(start_workers(options))
 
 

@@ -3,29 +3,37 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 from tools.demo_model import arithmetic, recall, structured, talk, wordplay
 from tools.demo_model.example import (
     Item,
+    Message,
+    exchange,
     is_held_out,
     pieces,
     render_answer,
     render_prompt,
+    with_thoughts,
 )
 from tools.demo_model.mix import (
     ALWAYS_TRAINED,
     Mix,
+    after_earlier_turns,
     draw,
     held_out_items,
     one_of_each,
     training_pieces,
 )
 
-TEMPLATE = Path(__file__).parents[3] / "tools" / "demo_model" / "chat_template.jinja"
+ROOT = Path(__file__).parents[3]
+TEMPLATE = ROOT / "tools" / "demo_model" / "chat_template.jinja"
+SHIPPED = ROOT / "src" / "quire" / "demo_model"
 MIX = Mix(longest=100)
 
 
@@ -141,10 +149,12 @@ def test_prompts_are_what_the_chat_template_renders(thinking: bool) -> None:
     for item in items_of_every_kind():
         if item.completion:
             continue
-        for system in ("", "Be brief."):
-            asked = replace(item, thinking=thinking, system=system)
-            messages = [{"role": "system", "content": system}] if system else []
-            messages += item.history
+        later = after_earlier_turns(item, Random(9))
+        for system, shown in (("", item), ("Be brief.", item), ("", later)):
+            history = with_thoughts(shown.history) if thinking else shown.history
+            asked = replace(shown, thinking=thinking, system=system, history=history)
+            messages: list[Message] = [{"role": "system", "content": system}] if system else []
+            messages += history
             if item.prompt:
                 messages.append({"role": "user", "content": item.prompt})
             rendered = template.render(
@@ -159,3 +169,26 @@ def test_only_the_answer_is_learned() -> None:
         prompt, answer = pieces(item)
         assert (prompt.learn, answer.learn) == (False, True)
         assert answer.text.startswith(render_answer(item))
+
+
+def test_a_text_has_the_tokens_of_its_pieces() -> None:
+    """Prompt and answer are tokenized apart in training, and together as an earlier turn."""
+    tokenizer = Tokenizer.from_file(str(SHIPPED / "tokenizer.json"))
+    rng = Random(10)
+    for _ in range(500):
+        runs = training_pieces(rng, MIX)
+        apart = [encoding.ids for encoding in tokenizer.encode_batch([run.text for run in runs])]
+        assert tokenizer.encode("".join(run.text for run in runs)).ids == [*chain(*apart)]
+
+
+def test_earlier_answers_of_a_chat_are_rendered_as_they_were_learned() -> None:
+    rng = Random(11)
+    for thinking in (False, True):
+        earlier, last = (replace(recall.told_item(rng), thinking=thinking) for _ in range(2))
+        learned = "".join(piece.text for piece in pieces(earlier))
+        history = with_thoughts(exchange(earlier)) if thinking else exchange(earlier)
+        assert render_prompt(replace(last, history=history)).startswith(learned)
+
+
+def test_the_shipped_template_is_the_one_of_the_tools() -> None:
+    assert (SHIPPED / "chat_template.jinja").read_text() == TEMPLATE.read_text()

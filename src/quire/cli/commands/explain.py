@@ -127,6 +127,7 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         *_request_rows(plan),
         ("  of the longest kind", f"{longest:.1f} requests at once"),
         ("  prefix caching", "on" if cache.enable_prefix_caching else "off"),
+        *_turn_rows(plan),
     ]
 
 
@@ -163,6 +164,37 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
+
+
+def _turn_rows(plan: EnginePlan) -> list[tuple[str, str]]:
+    """What the prefix cache is worth to a chat, which depends on the chat template."""
+    model = plan.config.model
+    path = model.tokenizer_path
+    if path is None or not plan.config.cache.enable_prefix_caching:
+        return []
+    from quire.chat.job import ChatInput
+    from quire.chat.renderer import ChatRenderer
+    from quire.chat.templates import ChatTemplates
+    from quire.chat.turns import Message, probe_turns
+    from quire.config.model_files import read_optional_json_object
+    from quire.tokenizer.special_tokens import read_special_tokens
+
+    config = read_optional_json_object(path / "tokenizer_config.json")
+    templates = ChatTemplates.of_model(model, read_special_tokens(path, config).roles)
+    if not templates:
+        return []
+    renderer = ChatRenderer(templates)
+
+    def render(
+        messages: list[Message], tools: list[Message] | None, variables: dict[str, Any], /
+    ) -> str:
+        return renderer.render(ChatInput(messages, tools=tools, chat_template_kwargs=variables))
+
+    has_thoughts = any("think" in source for source in templates.templates.values())
+    try:
+        return [("  next turn of a chat", str(probe_turns(render, has_thoughts=has_thoughts)))]
+    finally:
+        renderer.close()
 
 
 def _origin(plan: EnginePlan) -> str:
