@@ -13,7 +13,8 @@ import quire
 SRC = Path(quire.__file__).parent
 
 LAYERS: list[list[str]] = [
-    ["errors", "env", "units"],
+    ["errors", "units"],
+    ["env"],
     ["log"],
     ["params", "inputs", "outputs"],
     ["config"],

@@ -18,11 +18,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from quire.config.engine_args import EngineArgs
 from quire.engine.interrupts import deferred_interrupt
+from quire.engine.llm_arguments import (
+    as_conversations,
+    as_prompts,
+    check_chat_options,
+    one_each,
+)
 from quire.engine.llm_engine import LLMEngine, refuse_unsupported
 from quire.engine.progress_bar import Progress, ProgressBar
 from quire.engine.shared_loop import SharedLoop, Ticket
 from quire.engine.turn_lock import TurnLock
-from quire.errors import RequestError
 from quire.inputs import PromptType
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
@@ -102,10 +107,14 @@ class LLM:
         A conversation is a list of `{"role": ..., "content": ...}`.
         """
         refuse_unsupported(lora_request=lora_request)
-        if not messages:
-            raise RequestError("messages cannot be empty", parameter="messages")
-        is_single = isinstance(messages[0], dict)
-        conversations = [messages] if is_single else messages
+        check_chat_options(
+            chat_template=chat_template,
+            chat_template_content_format=chat_template_content_format,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )
         renderer = self._chat_renderer(chat_template_content_format)
         prompts = [
             renderer.render(
@@ -116,7 +125,7 @@ class LLM:
                 chat_template=chat_template,
                 **(chat_template_kwargs or {}),
             )
-            for conversation in conversations
+            for conversation in as_conversations(messages)
         ]
         return self.generate(
             prompts,
@@ -180,13 +189,6 @@ class LLM:
     def _chat_renderer(self, content_format: str) -> ChatRenderer:
         from quire.tokenizer.chat_template import ChatRenderer
 
-        if content_format not in ("auto", "string", "openai"):
-            raise RequestError(
-                f"chat_template_content_format must be auto, string or openai, "
-                f"got {content_format!r}",
-                parameter="chat_template_content_format",
-                value=content_format,
-            )
         config = self.llm_engine.model_config
         forced = None if content_format == "auto" else content_format
         return ChatRenderer.from_directory(
@@ -204,17 +206,17 @@ class LLM:
         tokenization_kwargs: dict[str, Any] | None,
     ) -> list[Ticket]:
         """Queues all requests, or none if one is invalid or Ctrl+C comes in between."""
-        every = _as_prompts(prompts)
+        every = as_prompts(prompts)
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        params_of = _one_each("params", params, SamplingParams, len(every))
-        priority_of = _one_each("priority", priority or 0, int, len(every))
+        params_of = one_each("params", params, SamplingParams, len(every))
+        priority_of = one_each("priority", 0 if priority is None else priority, int, len(every))
         tickets: list[Ticket] = []
         try:
             with deferred_interrupt() as raise_if_interrupted:
                 for prompt, its_params, its_priority in zip(
                     every, params_of, priority_of, strict=True
                 ):
-                    ticket = Ticket(str(next(self._numbers)), its_params.n)
+                    ticket = self._loop.ticket(str(next(self._numbers)), its_params.n)
                     final = its_params.clone()
                     final.output_kind = RequestOutputKind.FINAL_ONLY
                     self.llm_engine.add_request(
@@ -240,25 +242,3 @@ class LLM:
         except BaseException:
             self.llm_engine.abort_request([ticket.request_id for ticket in tickets])
             raise
-
-
-def _as_prompts(prompts: Any) -> list[PromptType]:
-    """One prompt or several: a text, a dict or a list of token ids is one."""
-    if isinstance(prompts, (str, dict)):
-        return [cast(PromptType, prompts)]
-    found = list(prompts)
-    if found and all(type(item) is int for item in found):
-        return [found]
-    return found
-
-
-def _one_each(name: str, value: Any, kind: type, count: int) -> list[Any]:
-    if isinstance(value, kind):
-        return [value] * count
-    values = list(value)
-    if len(values) != count:
-        raise RequestError(
-            f"The lengths of prompts ({count}) and {name} ({len(values)}) must be the same.",
-            parameter=name,
-        )
-    return values

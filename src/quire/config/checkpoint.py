@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quire.errors import CheckpointError, ModelNotFoundError
+from quire.errors import CheckpointError, ModelNotFoundError, quoted
 from quire.units import MiB, format_bytes
 
 MAX_CONFIG_BYTES = 16 * MiB
@@ -105,7 +105,7 @@ def default_sampling_params(generation_config: Mapping[str, Any]) -> dict[str, f
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise CheckpointError(f"generation_config.json: {key} is {value!r}, not a number")
+            raise CheckpointError(f"generation_config.json: {key} is {quoted(value)}, not a number")
         found["max_tokens" if key == "max_new_tokens" else key] = value
     return found
 
@@ -122,7 +122,9 @@ def eos_token_ids(*configs: Mapping[str, Any]) -> tuple[int, ...]:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise CheckpointError(f"eos_token_id holds {value!r}, which is not a token id")
+                raise CheckpointError(
+                    f"eos_token_id holds {quoted(value)}, which is not a token id"
+                )
             found[value] = None
     return tuple(found)
 

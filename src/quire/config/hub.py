@@ -13,11 +13,13 @@ from pathlib import Path
 
 from quire import env
 from quire.config.checkpoint import read_json_object
-from quire.errors import CheckpointError, ModelNotFoundError
+from quire.errors import CheckpointError, ModelNotFoundError, quoted
 from quire.log import get_logger
 from quire.units import MiB
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_MAX_HUB_ID = 96
+"""Characters, as the hub has it."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 TEXT_PATTERNS = ("*.json", "*.txt", "*.jinja", "*.model")
 """What a model directory holds beside its weights."""
@@ -32,7 +34,7 @@ def resolve_model(
     model: str,
     *,
     revision: str | None = None,
-    download_dir: str | Path | None = None,
+    download_dir: str | None = None,
     hf_token: str | bool | None = None,
     needs_weights: bool = True,
 ) -> Path:
@@ -41,17 +43,27 @@ def resolve_model(
     `download_dir` replaces the hub's cache directory. `needs_weights` false: a tokenizer
     alone is wanted. Raises ModelNotFoundError that says what is missing and how to get it.
     """
-    path = Path(model).expanduser()
-    if model and path.is_dir():
-        return path
-    if path.is_file():
+    path = env.expanded(model)
+    try:
+        if model and path.is_dir():
+            return path
+        is_file = path.is_file()
+    except OSError as error:  # a name that is too long, say
+        raise ModelNotFoundError(f"{quoted(model)} is no model: {error.strerror}") from None
+    if is_file:
         raise ModelNotFoundError(f"{model!r} is a file; give the directory that holds config.json")
-    if not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
+    if len(model) > _MAX_HUB_ID or not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
         raise ModelNotFoundError(
-            f"there is no directory {model!r}, and it is no hub id of the form org/name"
+            f"there is no directory {quoted(model)}, and it is no hub id of the form org/name"
         )
-    cache = Path(download_dir).expanduser() if download_dir else env.hub_cache_dir()
-    snapshot = _cached_snapshot(cache, model, revision or "main")
+    cache = env.expanded(download_dir) if download_dir else env.hub_cache_dir()
+    try:
+        snapshot = _cached_snapshot(cache, model, revision or "main")
+    except OSError as error:
+        raise ModelNotFoundError(
+            f"the hub's cache {quoted(str(cache))} cannot be searched for {model!r}, revision "
+            f"{quoted(revision or 'main')}: {error.strerror}"
+        ) from None
     missing = _missing_files(snapshot, needs_weights) if snapshot else ["everything"]
     if snapshot and not missing:
         return snapshot

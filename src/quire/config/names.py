@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from quire.config.unsupported import UNSUPPORTED
-from quire.errors import ConfigError, UnknownArgumentError
+from quire.errors import ConfigError, UnknownArgumentError, quoted
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ def _check_neutral(name: str, value: object) -> None:
     ):
         return
     raise ConfigError(
-        f"{name}={value!r} is not supported: {entry.reason}; "
+        f"{name}={quoted(value)} is not supported: {entry.reason}; "
         f"leave it out or at {entry.neutral[0] if entry.neutral else None!r}"
     )
 
@@ -64,4 +64,4 @@ def _check_neutral(name: str, value: object) -> None:
 def _unknown_message(name: str, known: set[str]) -> str:
     nearest = difflib.get_close_matches(name, [*known, *UNSUPPORTED], n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    return f"unknown engine argument {name!r}{hint}"
+    return f"unknown engine argument {quoted(name)}{hint}"

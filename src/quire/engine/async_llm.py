@@ -19,7 +19,11 @@ from quire.engine.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.engine.homes import DEFAULT_STEP_TIMEOUT_S, EngineHome, make_client
 from quire.engine.in_flight import InFlight
 from quire.engine.input_processor import EngineInput, InputProcessor
-from quire.engine.llm_engine import refuse_unsupported, wants_special_tokens
+from quire.engine.llm_engine import (
+    refuse_unsupported,
+    request_id_list,
+    wants_special_tokens,
+)
 from quire.engine.pause_gate import PauseGate
 from quire.engine.request_stream import RequestStream
 from quire.engine.tokenizer_loader import load_tokenizer
@@ -110,7 +114,7 @@ class AsyncLLM:
         `trace_headers` (W3C `traceparent`) name the span that the request's own belongs to.
         """
         refuse_unsupported(lora_request=lora_request)
-        wants_special = wants_special_tokens(dict(tokenization_kwargs or {}))
+        wants_special = wants_special_tokens(tokenization_kwargs)
         await self.wait_until_resumed()
         request = self.input_processor.process(
             request_id,
@@ -136,8 +140,12 @@ class AsyncLLM:
         with self._loop_lock:
             self._attach()
             stream = self._in_flight.add(request, news)
-        for core_request in request.core_requests:
-            self._client.add_request(core_request)
+        try:
+            for core_request in request.core_requests:
+                self._client.add_request(core_request)
+        except BaseException:
+            stream.close()
+            raise
         if self._log_requests:
             logger.info(
                 "request %s: %d prompt tokens, %s",
@@ -155,9 +163,10 @@ class AsyncLLM:
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Ends all requests of these ids; their streams get a last output saying so."""
+        request_ids = request_id_list(request_id)
         with self._loop_lock:
             self._attach()
-        self._in_flight.abort_users([request_id] if isinstance(request_id, str) else request_id)
+        self._in_flight.abort_users(request_ids)
 
     async def abort_all(self) -> None:
         """Ends every request."""

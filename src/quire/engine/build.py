@@ -27,7 +27,7 @@ from quire.config.memory import (
     longest_fit,
     num_kv_blocks,
 )
-from quire.config.records import CacheConfig, EngineConfig, ModelConfig
+from quire.config.records import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from quire.config.resolve import Dtype, Usage
 from quire.engine.checkpoint import (
     Arithmetic,
@@ -37,16 +37,25 @@ from quire.engine.checkpoint import (
     read_checkpoint,
     settle_arithmetic,
 )
-from quire.errors import ConfigError, DoesNotFitError
+from quire.errors import (
+    CheckpointError,
+    ConfigError,
+    DoesNotFitError,
+    ModelNotFoundError,
+    quoted,
+)
 from quire.log import get_logger
 from quire.models import ModelFacts
 from quire.models.registry import architectures_of
 from quire.program import Program
-from quire.units import format_bytes
+from quire.units import ceil_div, format_bytes
 from quire.weights import PackedHeader
 from quire.worker.backends import choose_device, make_backend
 
 logger = get_logger(__name__)
+
+_ROW_BYTES = 256
+"""What a request that may run has in the input batch, beside its block table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,6 @@ def build_engine_config(args: EngineArgs, usage: Usage = "llm") -> EngineConfig:
 
 def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
     """As `build_engine_config`, with the numbers behind it."""
-    resolve.check_types(args)
     checkpoint = read_checkpoint(args)
     device = choose_device(args.backend, args.num_threads)
     backend = make_backend(device)
@@ -143,13 +151,16 @@ def _tokenizer_path(args: EngineArgs, path: Path) -> Path | None:
         return None
     if args.tokenizer is None:
         return path
-    return resolve_model(
-        args.tokenizer,
-        revision=args.tokenizer_revision,
-        download_dir=args.download_dir,
-        hf_token=args.hf_token,
-        needs_weights=False,
-    )
+    try:
+        return resolve_model(
+            args.tokenizer,
+            revision=args.tokenizer_revision,
+            download_dir=args.download_dir,
+            hf_token=args.hf_token,
+            needs_weights=False,
+        )
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(f"tokenizer: {error}") from None
 
 
 def _chat_template(choice: str | None) -> str | None:
@@ -157,7 +168,10 @@ def _chat_template(choice: str | None) -> str | None:
         return None
     from quire.tokenizer.chat_template import read_chat_template
 
-    return read_chat_template(choice)
+    try:
+        return read_chat_template(choice)
+    except (CheckpointError, OSError, RuntimeError) as error:  # `~` may have no home directory
+        raise ConfigError(f"chat_template={quoted(choice)} cannot be read: {error}") from None
 
 
 def _eos_token_ids(path: Path, hf_config: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
@@ -178,9 +192,8 @@ def _memory_needs(
     block_size = resolve_block_size(args.block_size, backend.capabilities.block_size_multiple)
     return MemoryNeeds(
         weight_bytes=backend.weight_bytes(program, dtype),
-        workspace_bytes=_workspace_bytes(
-            program, scheduler.max_num_batched_tokens, scheduler.max_num_seqs
-        ),
+        workspace_bytes=_workspace_bytes(program, scheduler)
+        + scheduler.max_num_seqs * (_ROW_BYTES + 4 * ceil_div(max_model_len, block_size)),
         kv_block_bytes=backend.kv_block_bytes(program, block_size, kv_dtype),
         block_size=block_size,
         max_model_len=max_model_len,
@@ -188,9 +201,10 @@ def _memory_needs(
     )
 
 
-def _workspace_bytes(program: Program, num_tokens: int, num_seqs: int) -> int:
+def _workspace_bytes(program: Program, scheduler: SchedulerConfig) -> int:
     """What a step writes to: the widest op's values for every token, and the logits."""
     widths = [sum(value.dim for value in (*op.inputs(), *op.outputs())) for op in program.ops[:-1]]
+    num_tokens, num_seqs = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
     return 4 * (num_tokens * 2 * max(widths) + num_seqs * program.vocab_size)
 
 
@@ -201,7 +215,8 @@ def _fit_context(
     if fits < 2:
         raise DoesNotFitError(
             f"there is no memory for any context: one block of {needs.block_size} tokens needs "
-            f"{format_bytes(needs.kv_block_bytes)}"
+            f"{format_bytes(needs.kv_block_bytes)}; free memory, or give kv_cache_memory_bytes or "
+            "gpu_memory_utilization a larger value"
         )
     if fits < needs.max_model_len:
         logger.info("max_model_len is %d: that is what the KV cache has room for", fits)

@@ -11,13 +11,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import quire
 from quire.backends.base import Capabilities
 from quire.config import resolve
 from quire.config.checkpoint import read_config
-from quire.config.engine_args import EngineArgs, LoadFormat
+from quire.config.engine_args import EngineArgs
+from quire.config.field_types import check_fields
 from quire.config.hub import resolve_model
 from quire.config.quantization import Quantization, resolve_quantization
 from quire.config.records import WeightSource
@@ -57,11 +58,7 @@ class Arithmetic:
 
 def read_checkpoint(args: EngineArgs) -> Checkpoint:
     """Finds the model and reads its configuration. Raises ConfigError or ModelError."""
-    if args.load_format not in get_args(LoadFormat):
-        raise ConfigError(
-            f"load_format={args.load_format!r} is not known; "
-            f"use one of {', '.join(get_args(LoadFormat))}"
-        )
+    check_fields(args)
     if args.model is None:
         name, path = DEMO_MODEL, Path(quire.__file__).parent / "demo_model"
     else:

@@ -6,8 +6,8 @@ and the output processor, and lets several threads share them in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from quire.config.engine_args import EngineArgs
@@ -21,7 +21,7 @@ from quire.engine.output_processor import OutputProcessor, Sink
 from quire.engine.stat_logger import LoggingStatLogger
 from quire.engine.tokenizer_loader import load_tokenizer
 from quire.engine.turn_lock import TurnLock
-from quire.errors import ConfigError, EngineDeadError
+from quire.errors import ConfigError, EngineDeadError, quoted
 from quire.inputs import PromptType
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
@@ -75,8 +75,6 @@ class LLMEngine:
 
         Outputs go to `sink`, on the thread that steps, instead of being returned by `step`.
         """
-        if not isinstance(request_id, str):
-            raise TypeError(f"request_id must be a string, got {type(request_id)}")
         refuse_unsupported(lora_request=lora_request, trace_headers=trace_headers)
         request = self.input_processor.process(
             request_id,
@@ -100,7 +98,7 @@ class LLMEngine:
 
     def abort_request(self, request_ids: str | Iterable[str]) -> None:
         """Ends requests; unknown ids mean nothing. Only a `sink` gets a last output."""
-        ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
+        ids = request_id_list(request_ids)
         with deferred_interrupt(), self._lock:
             self._abort(ids)
 
@@ -178,6 +176,17 @@ class LLMEngine:
         self.engine_core.abort_requests(self.output_processor.abort_requests(request_ids))
 
 
+def request_id_list(request_ids: str | Iterable[str]) -> list[str]:
+    """One id or several. Raises TypeError for anything else."""
+    if isinstance(request_ids, str):
+        return [request_ids]
+    with suppress(TypeError):
+        ids = list(request_ids)
+        if all(isinstance(request_id, str) for request_id in ids):
+            return ids
+    raise TypeError(f"request_ids must be a string or strings, got {quoted(request_ids)}")
+
+
 def refuse_unsupported(**given: object) -> None:
     """Arguments of vLLM's methods that do nothing yet: anything but None is refused."""
     for name, value in given.items():
@@ -185,14 +194,18 @@ def refuse_unsupported(**given: object) -> None:
             raise ConfigError(f"{name} is not supported yet; leave it out")
 
 
-def wants_special_tokens(tokenization_kwargs: dict[str, Any] | None) -> bool:
+def wants_special_tokens(tokenization_kwargs: Mapping[str, Any] | None) -> bool:
     """`add_special_tokens` of the arguments; any other is refused."""
-    unknown = sorted(set(tokenization_kwargs or {}) - {"add_special_tokens"})
-    if unknown:
-        raise ConfigError(
-            f"tokenization_kwargs: {', '.join(unknown)} is not supported; add_special_tokens is"
-        )
-    value = (tokenization_kwargs or {}).get("add_special_tokens", True)
+    given = {} if tokenization_kwargs is None else tokenization_kwargs
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"tokenization_kwargs must be a dict, got {quoted(given)}")
+    for name in given:
+        if name != "add_special_tokens":
+            raise ConfigError(
+                f"tokenization_kwargs: {name if isinstance(name, str) else quoted(name):.100} is "
+                "not supported; add_special_tokens is"
+            )
+    value = given.get("add_special_tokens", True)
     if not isinstance(value, bool):
-        raise ConfigError(f"add_special_tokens must be True or False, got {value!r}")
+        raise ConfigError(f"add_special_tokens must be True or False, got {quoted(value)}")
     return value

@@ -27,7 +27,7 @@ from quire.engine.process_channel import (
     socket_address,
 )
 from quire.engine.step_watch import WATCH_INTERVAL_S, StepSigns, StepWatch
-from quire.engine.wire import Beat, Event, Ready
+from quire.engine.wire import Beat, Event, Ready, Stop
 from quire.log import get_logger, unblock_stderr
 
 logger = get_logger(__name__)
@@ -75,10 +75,14 @@ def _run_loop(
     has_ended = threading.Event()
 
     def receive() -> None:
-        """Owns the socket while it runs."""
-        while not has_ended.is_set():
-            if inbox.poll(_POLL_MS):
-                loop.inbox.put(command_decoder.decode(inbox.recv()))
+        """Owns the socket while it runs; without it the loop would wait for nobody."""
+        try:
+            while not has_ended.is_set():
+                if inbox.poll(_POLL_MS):
+                    loop.inbox.put(command_decoder.decode(inbox.recv()))
+        except Exception as error:
+            outbox.send(death_of(error))
+            loop.inbox.put(Stop())
 
     outbox.send(Ready())
     receiver = threading.Thread(target=receive, daemon=True)

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 
 from quire.config.checkpoint import read_json_object, read_optional_json_object, read_text
-from quire.errors import CheckpointError, ConfigError, RequestError
+from quire.errors import CheckpointError, ConfigError, RequestError, quoted
 from quire.tokenizer.chat_messages import plain, template_messages
 from quire.tokenizer.content_format import ContentFormat, detect_content_format
 from quire.tokenizer.template_sandbox import compile_template, render_bounded
@@ -149,7 +149,7 @@ def read_chat_template(given: str) -> str:
     path = Path(given).expanduser()
     if not path.is_file():
         raise ConfigError(
-            f"chat_template={given!r} is neither a file nor a Jinja template, which has "
+            f"chat_template={quoted(given)} is neither a file nor a Jinja template, which has "
             "{{ }} or {% %} in it"
         )
     return read_text(path, max_bytes=MAX_TEMPLATE_BYTES)
