@@ -7,9 +7,10 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from contextlib import suppress
 from pathlib import Path
 
-from quire.errors import ConfigError
+from quire.errors import ConfigError, quoted
 from quire.server.args import ServerArgs
 
 _BACKLOG = 2048
@@ -23,7 +24,8 @@ def bind(args: ServerArgs) -> socket.socket:
 def release(args: ServerArgs) -> None:
     """Removes what `bind` left in the file system."""
     if args.uds is not None:
-        Path(args.uds).unlink(missing_ok=True)
+        with suppress(OSError):  # its directory may be gone, or read-only by now
+            Path(args.uds).unlink(missing_ok=True)
 
 
 def url(args: ServerArgs, bound: socket.socket) -> str:
@@ -41,10 +43,11 @@ def _bind_tcp(args: ServerArgs) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((args.host, args.port))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a host name may be too long to look up
         bound.close()
+        reason = error.strerror or error if isinstance(error, OSError) else error
         raise ConfigError(
-            f"cannot listen on {args.host}:{args.port}: {error.strerror or error}; "
+            f"cannot listen on host {quoted(args.host)[1:-1]}:{args.port}: {reason}; "
             "--port 0 takes a free port"
         ) from None
     return bound
@@ -58,7 +61,8 @@ def _bind_unix(path: Path) -> socket.socket:
         bound.bind(str(path))
     except OSError as error:
         bound.close()
-        raise ConfigError(f"cannot listen on uds {path}: {error.strerror or error}") from None
+        reason = error.strerror or error
+        raise ConfigError(f"cannot listen on uds {quoted(str(path))}: {reason}") from None
     finally:
         os.umask(mask)
     return bound
@@ -70,6 +74,10 @@ def _remove_stale(path: Path) -> None:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise ConfigError(
+            f"uds {quoted(str(path))} cannot be used: {error.strerror}; try /tmp/quire.sock"
+        ) from None
     if not stat.S_ISSOCK(mode):
         raise ConfigError(f"uds {path} exists and is not a socket; choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
