@@ -19,7 +19,8 @@ import quire
 SRC = Path(quire.__file__).parent
 
 LAYERS: list[list[str]] = [
-    ["errors", "env", "suggest", "units", "version"],
+    ["errors", "suggest", "units", "version"],
+    ["env"],
     ["log", "files"],
     ["params", "inputs", "outputs"],
     ["config"],

@@ -1,13 +1,21 @@
 """The few environment variables that Quire reads, all in one place.
 
 Each is a way to force a choice that is otherwise made from the machine; none is
-needed for a good result. Read at call time, so that tests can set them.
+needed for a good result. Read at call time, so that tests can set them. One that holds nonsense
+is a ConfigError that names it.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from quire.errors import ConfigError, quoted
+
+MAX_THREADS = 1024
+"""More compute threads than any machine has cores."""
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_MAX_INTERVAL_S = 1e9
 
 
 def forced_isa() -> str | None:
@@ -18,7 +26,14 @@ def forced_isa() -> str | None:
 def forced_threads() -> int | None:
     """`QUIRE_THREADS`: compute threads; `None`: from affinity and the cgroup's quota."""
     value = os.environ.get("QUIRE_THREADS")
-    return int(value) if value else None
+    if not value:
+        return None
+    if value.isascii() and value.isdigit() and 1 <= int(value[:9]) <= MAX_THREADS:
+        return int(value)
+    raise ConfigError(
+        f"QUIRE_THREADS must be a whole number from 1 to {MAX_THREADS}, got {quoted(value)}; "
+        "unset it for the machine's cores"
+    )
 
 
 def forced_backend() -> str | None:
@@ -28,12 +43,26 @@ def forced_backend() -> str | None:
 
 def log_level() -> str:
     """`QUIRE_LOG_LEVEL`: `DEBUG`, `INFO` (default), `WARNING`, `ERROR`."""
-    return os.environ.get("QUIRE_LOG_LEVEL", "INFO").upper()
+    value = os.environ.get("QUIRE_LOG_LEVEL") or "INFO"
+    if value.upper() in _LOG_LEVELS:
+        return value.upper()
+    levels = ", ".join(_LOG_LEVELS)
+    raise ConfigError(f"QUIRE_LOG_LEVEL={quoted(value)} is not a level; use one of {levels}")
 
 
 def stats_interval_s() -> float:
     """`QUIRE_LOG_STATS_INTERVAL`: seconds between two statistics lines; 10 by default."""
-    return float(os.environ.get("QUIRE_LOG_STATS_INTERVAL", "10"))
+    value = os.environ.get("QUIRE_LOG_STATS_INTERVAL") or "10"
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if 0 < seconds <= _MAX_INTERVAL_S:
+        return seconds
+    raise ConfigError(
+        f"QUIRE_LOG_STATS_INTERVAL must be a positive number of seconds, got {quoted(value)}; "
+        "try 10"
+    )
 
 
 def cache_dir() -> Path:
@@ -49,10 +78,21 @@ def hub_is_offline() -> bool:
 def hub_cache_dir() -> Path:
     """Where huggingface_hub keeps models: `HF_HUB_CACHE`, or `hub` in `HF_HOME`."""
     if cache := os.environ.get("HF_HUB_CACHE"):
-        return Path(cache).expanduser()
+        return expanded(cache)
     user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or os.path.join(user_cache, "huggingface")
-    return Path(home).expanduser() / "hub"
+    return expanded(home) / "hub"
+
+
+def expanded(path: str) -> Path:
+    """The path with `~` as the home directory. Raises ConfigError where a user has none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"{quoted(path)}: this user has no home directory; set HOME, or give a path without ~ "
+            "(HF_HOME is where models of the hub are kept)"
+        ) from None
 
 
 def otlp_traces_endpoint() -> str | None:

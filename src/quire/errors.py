@@ -15,11 +15,13 @@
     ├── EngineGenerateError                 this request failed inside the engine (HTTP 500)
     └── IntegrityError                      a bookkeeping invariant broke: a bug of ours
 
-A user's mistake names the option, the bad value and a value that works.
+A user's mistake names the option, the bad value (as `quoted` shows it) and a value that works.
 Knows nothing of who raises or who catches.
 """
 
 from __future__ import annotations
+
+import reprlib
 
 _MAX_CHARS = 2000
 """Of a message about a checkpoint."""
@@ -106,3 +108,26 @@ def _shortened(message: str) -> str:
         return message
     half = _MAX_CHARS // 2
     return f"{message[:half]} [... {left_out} characters ...] {message[-half:]}"
+
+
+class _Quoter(reprlib.Repr):
+    """Shortens texts and containers, whatever is in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = 120
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = 12
+        self.maxlevel = 4
+
+    def repr_int(self, value: int, level: int) -> str:
+        if abs(value) >= 1 << 400:  # Python refuses to spell out very long numbers
+            return f"an integer of {value.bit_length()} bits"
+        return super().repr_int(value, level)
+
+
+def quoted(value: object) -> str:
+    """`repr(value)` for a message: never long, and never an error, whatever the value is."""
+    return _QUOTER.repr(value)
+
+
+_QUOTER = _Quoter()

@@ -18,9 +18,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from quire.chat.job import ChatInput, ContentFormat
 from quire.config.engine_args import EngineArgs
-from quire.errors import RequestError
 from quire.frontend.arguments import refuse_arguments
 from quire.frontend.offline.interrupts import deferred_interrupt
+from quire.frontend.offline.llm_arguments import (
+    as_conversations,
+    as_prompts,
+    check_chat_options,
+    one_each,
+)
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.frontend.offline.progress_bar import Progress, ProgressBar
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket
@@ -104,10 +109,15 @@ class LLM:
         A conversation is a list of `{"role": ..., "content": ...}`.
         """
         refuse_arguments(lora_request=lora_request)
-        if not messages:
-            raise RequestError("messages cannot be empty", parameter="messages")
-        is_single = isinstance(messages[0], dict)
-        conversations = [messages] if is_single else messages
+        check_chat_options(
+            chat_template=chat_template,
+            chat_template_content_format=chat_template_content_format,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        forced = None if chat_template_content_format == "auto" else chat_template_content_format
         renderer = self._chat_renderer()
         prompts = [
             renderer.render(
@@ -118,10 +128,10 @@ class LLM:
                     continue_final_message=continue_final_message,
                     chat_template=chat_template,
                     chat_template_kwargs=chat_template_kwargs,
-                    content_format=_content_format(chat_template_content_format),
+                    content_format=cast(ContentFormat | None, forced),
                 )
             )
-            for conversation in conversations
+            for conversation in as_conversations(messages)
         ]
         return self.generate(
             prompts,
@@ -202,17 +212,17 @@ class LLM:
         tokenization_kwargs: dict[str, Any] | None,
     ) -> list[Ticket]:
         """Queues all requests, or none if one is invalid or Ctrl+C comes in between."""
-        every = _as_prompts(prompts)
+        every = as_prompts(prompts)
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        params_of = _one_each("params", params, SamplingParams, len(every))
-        priority_of = _one_each("priority", priority or 0, int, len(every))
+        params_of = one_each("params", params, SamplingParams, len(every))
+        priority_of = one_each("priority", 0 if priority is None else priority, int, len(every))
         tickets: list[Ticket] = []
         try:
             with deferred_interrupt() as raise_if_interrupted:
                 for prompt, its_params, its_priority in zip(
                     every, params_of, priority_of, strict=True
                 ):
-                    ticket = Ticket(str(next(self._numbers)), its_params.n)
+                    ticket = self._loop.ticket(str(next(self._numbers)), its_params.n)
                     final = its_params.clone()
                     final.output_kind = RequestOutputKind.FINAL_ONLY
                     self.llm_engine.add_request(
@@ -238,35 +248,3 @@ class LLM:
         except BaseException:
             self.llm_engine.abort_request([ticket.request_id for ticket in tickets])
             raise
-
-
-def _as_prompts(prompts: Any) -> list[PromptType]:
-    """One prompt or several: a text, a dict or a list of token ids is one."""
-    if isinstance(prompts, (str, dict)):
-        return [cast(PromptType, prompts)]
-    found = list(prompts)
-    if found and all(type(item) is int for item in found):
-        return [found]
-    return found
-
-
-def _content_format(choice: str) -> ContentFormat | None:
-    if choice not in ("auto", "string", "openai"):
-        raise RequestError(
-            f"chat_template_content_format must be auto, string or openai, got {choice!r}",
-            parameter="chat_template_content_format",
-            value=choice,
-        )
-    return None if choice == "auto" else cast(ContentFormat, choice)
-
-
-def _one_each(name: str, value: Any, kind: type, count: int) -> list[Any]:
-    if isinstance(value, kind):
-        return [value] * count
-    values = list(value)
-    if len(values) != count:
-        raise RequestError(
-            f"The lengths of prompts ({count}) and {name} ({len(values)}) must be the same.",
-            parameter=name,
-        )
-    return values

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from quire.errors import RequestError
+from quire.errors import RequestError, quoted
 from quire.log import get_logger
 from quire.suggest import did_you_mean
 
@@ -27,7 +27,9 @@ GREEDY_BELOW = 1e-5
 MIN_TEMPERATURE = 1e-2
 """Positive temperatures below this are raised to it: dividing by less overflows float32."""
 MAX_N = 16384
-_MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1
+_MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
+_MAX_SEED = 2**64 - 1
+_LISTS = (list, tuple, set, frozenset)
 
 _NOT_YET: dict[str, tuple[object, ...]] = {
     "presence_penalty": (0.0,),
@@ -189,8 +191,9 @@ class SamplingParams(
         """A copy for one request; its lists are its own unless `skip_clone` makes that needless."""
         copied = copy.copy(self)
         if not self.skip_clone:
-            copied.stop = list(self.stop or [])
-            copied.stop_token_ids = list(self.stop_token_ids or [])
+            for name in ("stop", "stop_token_ids"):
+                if isinstance(held := getattr(self, name), list):
+                    setattr(copied, name, held[:])
         return copied
 
     def verify(self) -> None:
@@ -224,20 +227,11 @@ class SamplingParams(
         if self.stream_interval is not None:
             self.stream_interval = _as_int("stream_interval", self.stream_interval)
         if self.seed is not None:
-            self.seed = _as_int("seed", self.seed)
+            self.seed = _as_int("seed", self.seed, _MAX_SEED)
             self.seed = None if self.seed == -1 else self.seed
         self.logprobs = _as_count("logprobs", self.logprobs)
         self.prompt_logprobs = _as_count("prompt_logprobs", self.prompt_logprobs)
-        for name in _FLAGS:
-            if not isinstance(getattr(self, name), bool):
-                value = getattr(self, name)
-                raise _error(name, value, f"{name} must be True or False, got {value!r}.")
-        if not isinstance(self.output_kind, RequestOutputKind):
-            raise _error(
-                "output_kind",
-                self.output_kind,
-                f"output_kind must be a RequestOutputKind, got {self.output_kind!r}.",
-            )
+        self._check_choices()
         if 0 < self.temperature < MIN_TEMPERATURE:
             logger.warning(
                 "temperature %s is less than %s, which may cause numerical errors. "
@@ -248,10 +242,29 @@ class SamplingParams(
             )
             self.temperature = MIN_TEMPERATURE
 
+    def _check_choices(self) -> None:
+        for name in (*_FLAGS, "skip_reading_prefix_cache"):
+            value = getattr(self, name)
+            if value is None and name not in _FLAGS:
+                continue
+            if not isinstance(value, bool):
+                raise _error(name, value, f"{name} must be True or False, got {quoted(value)}.")
+        if not isinstance(self.output_kind, RequestOutputKind):
+            raise _error(
+                "output_kind",
+                self.output_kind,
+                f"output_kind must be a RequestOutputKind, got {quoted(self.output_kind)}.",
+            )
+
     def _normalise_stops(self) -> None:
-        stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
-        if not all(isinstance(text, str) for text in stop):
-            raise _error("stop", stop, f"stop must be a string or a list of strings, got {stop}.")
+        held = [] if self.stop is None else self.stop
+        stop = [held] if isinstance(held, str) else held
+        if not isinstance(stop, _LISTS) or not all(isinstance(text, str) for text in stop):
+            message = f"stop must be a string or a list of strings, got {quoted(held)}."
+            raise _error("stop", held, message)
+        stop = list(stop)
+        if any(_has_surrogates(text) for text in stop):
+            raise _error("stop", stop, f"stop must be valid Unicode, got {quoted(stop)}.")
         if not all(stop):
             raise _error("stop", stop, "stop cannot contain an empty string.")
         if stop and not self.detokenize:
@@ -263,10 +276,11 @@ class SamplingParams(
             )
         self.stop = stop
         ids = self.stop_token_ids
-        if ids is not None and not isinstance(ids, (list, tuple, set, frozenset)):
-            raise _error("stop_token_ids", ids, f"stop_token_ids must be a list, got {ids!r}.")
+        if ids is not None and not isinstance(ids, _LISTS):
+            message = f"stop_token_ids must be a list, got {quoted(ids)}."
+            raise _error("stop_token_ids", ids, message)
         if not all(_is_int(token_id) for token_id in ids or []):
-            message = f"stop_token_ids must contain only integers, got {ids}."
+            message = f"stop_token_ids must contain only integers, got {quoted(ids)}."
             raise _error("stop_token_ids", ids, message)
         self.stop_token_ids = list(dict.fromkeys(int(token_id) for token_id in ids or []))
 
@@ -299,16 +313,11 @@ class SamplingParams(
                 (self.prompt_logprobs or 0) >= -1,
                 "must be non-negative or -1",
             ),
-            (
-                "seed",
-                self.seed is None or _MIN_SEED <= self.seed <= _MAX_SEED,
-                "must fit in 64 bits",
-            ),
         )
         for name, holds, rule in rules:
             if not holds:
                 value = getattr(self, name)
-                raise _error(name, value, f"{name} {rule}, got {value}.")
+                raise _error(name, value, f"{name} {rule}, got {quoted(value)}.")
 
 
 _FLAGS = (
@@ -331,7 +340,7 @@ def _refuse_not_yet(params: SamplingParams) -> None:
             raise _error(
                 name,
                 value,
-                f"{name} is not supported yet, got {value!r}; leave it at {neutral[0]}.",
+                f"{name} is not supported yet, got {quoted(value)}; leave it at {neutral[0]}.",
             )
         setattr(params, name, neutral[0])
 
@@ -346,14 +355,14 @@ def _is_int(value: object) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def _as_int(name: str, value: Any) -> int:
-    if type(value) is int:
-        return value
+def _as_int(name: str, value: Any, largest: int = _MAX_INT) -> int:
     if not _is_int(value):
         if name == "n":
             raise _error(name, value, f"n must be an int, but is of type {type(value)}")
         kind = type(value).__name__
-        raise _error(name, value, f"{name} must be an integer, got {kind} ({value!r})")
+        raise _error(name, value, f"{name} must be an integer, got {kind} ({quoted(value)})")
+    if not _MIN_INT <= value <= largest:
+        raise _error(name, value, f"{name} must fit in 64 bits, got {quoted(value)}.")
     return int(value)
 
 
@@ -368,11 +377,17 @@ def _as_float(name: str, value: Any) -> float:
     if type(value) is float:
         return value
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        raise _error(name, value, f"{name} must be a number, got {value!r}.")
+        raise _error(name, value, f"{name} must be a number, got {quoted(value)}.")
     try:
         return float(value)
     except OverflowError:
-        raise _error(name, value, f"{name} must be a finite number, got {value}.") from None
+        message = f"{name} must be a finite number, got {quoted(value)}."
+        raise _error(name, value, message) from None
+
+
+def _has_surrogates(text: str) -> bool:
+    """Whether it has halves of characters, which no UTF-8 text has."""
+    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _error(name: str, value: object, message: str) -> RequestError:
@@ -380,4 +395,4 @@ def _error(name: str, value: object, message: str) -> RequestError:
 
 
 def _unknown_message(name: str, known: tuple[str, ...]) -> str:
-    return f"SamplingParams has no field {name!r}{did_you_mean(name, known)}"
+    return f"SamplingParams has no field {quoted(name)}{did_you_mean(name, known)}"

@@ -12,7 +12,8 @@ from contextlib import suppress
 from quire import env
 from quire.backends.base import Backend
 from quire.config.records import BackendName, DeviceConfig
-from quire.errors import BackendError, ConfigError
+from quire.env import MAX_THREADS
+from quire.errors import BackendError, ConfigError, quoted
 from quire.log import get_logger
 
 logger = get_logger(__name__)
@@ -25,9 +26,15 @@ def choose_device(backend: str, num_threads: int | None) -> DeviceConfig:
     """
     wanted = env.forced_backend() or backend
     if wanted not in ("auto", "cpu", "reference"):
-        raise ConfigError(f"backend={wanted!r} is not known; use auto, cpu or reference")
-    if num_threads is not None and (isinstance(num_threads, bool) or num_threads < 1):
-        raise ConfigError(f"num_threads must be positive, got {num_threads!r}; leave it out")
+        name = "QUIRE_BACKEND" if env.forced_backend() else "backend"
+        raise ConfigError(f"{name}={quoted(wanted)} is not known; use auto, cpu or reference")
+    if num_threads is not None and (
+        isinstance(num_threads, bool) or not 1 <= num_threads <= MAX_THREADS
+    ):
+        raise ConfigError(
+            f"num_threads must be from 1 to {MAX_THREADS}, got {quoted(num_threads)}; leave it "
+            "out for the machine's cores"
+        )
     if wanted == "reference":
         return DeviceConfig("reference", None, 1)
     from quire.backends.cpu import default_num_threads, load

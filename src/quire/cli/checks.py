@@ -20,7 +20,7 @@ from typing import Literal
 
 from quire import env
 from quire.config.model_files import DEMO_MODEL_PATH
-from quire.errors import QuireError
+from quire.errors import ConfigError, QuireError
 from quire.units import GiB, format_bytes
 from quire.version import __version__
 
@@ -94,8 +94,13 @@ def processor() -> Iterator[Finding]:
     yield Finding("processor", "good", f"{name}: {limits}")
     known = [feature for feature in _FEATURES if feature in flags]
     yield Finding("processor", "good", "instructions: " + (", ".join(known) or "baseline only"))
-    if env.forced_threads() is not None:
-        yield Finding("processor", "note", f"QUIRE_THREADS forces {env.forced_threads()} threads")
+    try:
+        forced = env.forced_threads()
+    except ConfigError as error:
+        yield Finding("processor", "bad", str(error), "unset QUIRE_THREADS")
+        return
+    if forced is not None:
+        yield Finding("processor", "note", f"QUIRE_THREADS forces {forced} threads")
 
 
 def compute() -> Iterator[Finding]:
@@ -111,6 +116,8 @@ def compute() -> Iterator[Finding]:
         found = make_backend(device).capabilities
         yield Finding("compute", "good", found.description)
         yield Finding("compute", "good", f"weights: {', '.join(found.weight_formats)}")
+    except ConfigError as error:
+        yield Finding("compute", "bad", str(error), "unset it, or set it to what works")
     except (ImportError, OSError, QuireError) as error:
         yield Finding(
             "compute",

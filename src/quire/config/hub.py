@@ -14,7 +14,7 @@ from pathlib import Path
 
 from quire import env
 from quire.config.model_files import read_json_object
-from quire.errors import CheckpointError, ConfigError, ModelNotFoundError
+from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted
 from quire.log import get_logger
 from quire.units import MiB
 
@@ -23,6 +23,8 @@ _CANNOT_WRITE = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS,
     errno.ENOTDIR, errno.EEXIST,
 )  # fmt: skip
+_MAX_HUB_ID = 96
+"""Characters, as the hub has it."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 TEXT_PATTERNS = ("*.json", "*.txt", "*.jinja", "*.model")
 """What a model directory holds beside its weights."""
@@ -37,7 +39,7 @@ def resolve_model(
     model: str,
     *,
     revision: str | None = None,
-    download_dir: str | Path | None = None,
+    download_dir: str | None = None,
     hf_token: str | bool | None = None,
     needs_weights: bool = True,
 ) -> Path:
@@ -46,24 +48,27 @@ def resolve_model(
     `download_dir` replaces the hub's cache directory. `needs_weights` false: a tokenizer
     alone is wanted. Raises ModelNotFoundError that says what is missing and how to get it.
     """
+    path = env.expanded(model)
     try:
-        path = Path(model).expanduser()
-        is_directory, is_file = path.is_dir(), path.is_file()
-    except (OSError, RuntimeError) as error:  # RuntimeError: the home of an unknown user
-        raise ModelNotFoundError(f"{model!r} cannot be looked at: {error}") from None
-    if model and is_directory:
-        return path
+        if model and path.is_dir():
+            return path
+        is_file = path.is_file()
+    except (OSError, RuntimeError) as error:  # a name that is too long, or a circle of links
+        raise ModelNotFoundError(f"{quoted(model)} is no model: {error}") from None
     if is_file:
         raise ModelNotFoundError(f"{model!r} is a file; give the directory that holds config.json")
-    if not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
+    if len(model) > _MAX_HUB_ID or not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
         raise ModelNotFoundError(
-            f"there is no directory {model!r}, and it is no hub id of the form org/name"
+            f"there is no directory {quoted(model)}, and it is no hub id of the form org/name"
         )
-    cache = Path(download_dir).expanduser() if download_dir else env.hub_cache_dir()
+    cache = env.expanded(download_dir) if download_dir else env.hub_cache_dir()
     try:
         snapshot = _cached_snapshot(cache, model, revision or "main")
     except OSError as error:
-        raise ConfigError(f"the hub's cache {cache} cannot be read: {error}") from None
+        raise ModelNotFoundError(
+            f"the hub's cache {quoted(str(cache))} cannot be searched for {model!r}, revision "
+            f"{quoted(revision or 'main')}: {error.strerror}"
+        ) from None
     missing = _missing_files(snapshot, needs_weights) if snapshot else ["everything"]
     if snapshot and not missing:
         return snapshot

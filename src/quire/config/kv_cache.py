@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from quire.errors import ConfigError
+from quire.errors import ConfigError, quoted
 
 KVCacheDtype = Literal["float32", "bfloat16", "int8"]
 
@@ -49,7 +49,7 @@ def resolve_kv_cache_dtype(name: str, dtype: KVCacheDtype, known: Collection[str
     reason = next(reasons, "unknown name")
     choices = "; ".join(f"{held} ({KV_MEANINGS[held]})" for held in works)
     raise ConfigError(
-        f"kv_cache_dtype={name!r} is not available: {reason}; use auto (the model's dtype); "
+        f"kv_cache_dtype={quoted(name)} is not available: {reason}; use auto (the model's dtype); "
         f"{choices}"
     )
 
@@ -60,7 +60,7 @@ def resolve_block_size(size: int | None, multiple: int) -> int:
         return DEFAULT_BLOCK_SIZE
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BLOCK_SIZE:
         raise ConfigError(
-            f"block_size must be from {multiple} to {MAX_BLOCK_SIZE}, got {size!r}; "
+            f"block_size must be from {multiple} to {MAX_BLOCK_SIZE}, got {quoted(size)}; "
             f"try {DEFAULT_BLOCK_SIZE}"
         )
     if size % multiple:

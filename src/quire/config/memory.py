@@ -14,6 +14,9 @@ from quire.config.kv_groups import KVLayout
 from quire.errors import DoesNotFitError
 from quire.units import ceil_div, format_bytes
 
+_MAX_BLOCKS = 2**31 - 1
+"""Block ids are 32 bits wide."""
+
 
 @dataclass(frozen=True, slots=True)
 class AvailableMemory:
@@ -74,16 +77,34 @@ def available_memory(root: Path = Path("/")) -> AvailableMemory:
 def num_kv_blocks(needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableMemory) -> int:
     """The number of KV blocks: as many as could ever be of use, if there is room for them.
 
-    Raises DoesNotFitError where the weights, or one request of `max_model_len`, do not fit.
+    Raises DoesNotFitError where the weights, the blocks that the user asks for, or one request
+    of `max_model_len` do not fit.
     """
     if choice.num_blocks is not None:
-        num_blocks = choice.num_blocks
+        num_blocks = _checked_blocks(choice.num_blocks, needs, choice, memory)
     else:
         budget = kv_budget_bytes(needs, choice, memory) // needs.kv_block_bytes
         num_blocks = min(_useful_blocks(needs), budget)
     if num_blocks < needs.kv_blocks(needs.max_model_len):
-        raise DoesNotFitError(_context_message(needs, max(0, num_blocks), memory))
-    return num_blocks
+        raise DoesNotFitError(_context_message(needs, max(0, num_blocks), choice, memory))
+    return min(num_blocks, _MAX_BLOCKS)
+
+
+def _checked_blocks(
+    wanted: int, needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableMemory
+) -> int:
+    """The user's number, which no share of the memory bounds, but all of it does."""
+    room = memory.available_bytes - needs.weight_bytes - needs.workspace_bytes
+    if room < needs.kv_block_bytes:
+        raise DoesNotFitError(_weights_message(needs, choice, memory))
+    fits = min(room // needs.kv_block_bytes, _MAX_BLOCKS)
+    if wanted > fits:
+        raise DoesNotFitError(
+            f"num_gpu_blocks_override={wanted} does not fit: a block takes "
+            f"{format_bytes(needs.kv_block_bytes)}, and {format_bytes(room)} are left beside the "
+            f"weights and a step ({memory.source}); {fits} would fit"
+        )
+    return wanted
 
 
 def max_concurrency(needs: MemoryNeeds, num_blocks: int) -> float:
@@ -153,17 +174,29 @@ def _weights_message(needs: MemoryNeeds, choice: KVMemoryChoice, memory: Availab
     )
 
 
-def _context_message(needs: MemoryNeeds, num_blocks: int, memory: AvailableMemory) -> str:
-    wanted = needs.kv_blocks(needs.max_model_len) * needs.kv_block_bytes
+def _context_message(
+    needs: MemoryNeeds, num_blocks: int, choice: KVMemoryChoice, memory: AvailableMemory
+) -> str:
+    num_wanted = needs.kv_blocks(needs.max_model_len)
+    wanted = num_wanted * needs.kv_block_bytes
+    held = format_bytes(num_blocks * needs.kv_block_bytes)
     fits = needs.longest_request(num_blocks)
+    cause, remedy = "", f"set max_model_len={fits}, or -1 to let the engine choose"
+    if choice.num_blocks is not None:
+        cause = f"num_gpu_blocks_override={choice.num_blocks} is too small. "
+        remedy += f"; or set num_gpu_blocks_override={num_wanted}"
+    elif choice.cache_bytes is not None:
+        cause = f"kv_cache_memory_bytes={choice.cache_bytes} is too small. "
+        remedy += f"; or set kv_cache_memory_bytes={wanted}"
+    if not fits:
+        remedy = remedy.partition("; or ")[2] or "free memory, or set a smaller max_model_len"
     return (
-        f"To serve at least one request with the model's max seq len ({needs.max_model_len}), "
-        f"{format_bytes(wanted)} KV cache is needed, which is larger than the available KV "
-        f"cache memory ({format_bytes(num_blocks * needs.kv_block_bytes)} after "
-        f"{format_bytes(needs.weight_bytes)} of weights, out of "
-        f"{format_bytes(memory.available_bytes)} available: {memory.source}). Based on the "
-        f"available memory, the estimated maximum model length is {fits}: set "
-        f"max_model_len={fits}, or -1 to let the engine choose"
+        f"{cause}To serve at least one request with the model's max seq len "
+        f"({needs.max_model_len}), {format_bytes(wanted)} KV cache is needed, which is larger "
+        f"than the available KV cache memory ({held} after {format_bytes(needs.weight_bytes)} "
+        f"of weights, out of {format_bytes(memory.available_bytes)} available: "
+        f"{memory.source}). Based on the available memory, the estimated maximum model length "
+        f"is {fits}: {remedy}"
     )
 
 

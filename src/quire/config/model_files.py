@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.errors import CheckpointError, ModelNotFoundError
+from quire.errors import CheckpointError, ModelNotFoundError, quoted
 from quire.units import MiB, format_bytes
 
 DEMO_MODEL_PATH = Path(__file__).parents[1] / "demo_model"
@@ -155,7 +155,7 @@ def default_sampling_params(config: GenerationConfig) -> dict[str, float | int]:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise CheckpointError(f"{config.source}: {key} is {value!r}, not a number")
+            raise CheckpointError(f"{config.source}: {key} is {quoted(value)}, not a number")
         found["max_tokens" if key == "max_new_tokens" else key] = value
     return found
 
@@ -172,7 +172,7 @@ def eos_token_ids(config: GenerationConfig) -> tuple[int, ...]:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise CheckpointError(
-                f"{config.source}: eos_token_id holds {value!r}, which is not a token id"
+                f"{config.source}: eos_token_id holds {quoted(value)}, which is not a token id"
             )
         found[value] = None
     return tuple(found)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from quire.config.unsupported import UNSUPPORTED
-from quire.errors import ConfigError, UnknownArgumentError
+from quire.errors import ConfigError, UnknownArgumentError, quoted
 from quire.suggest import did_you_mean
 
 T = TypeVar("T")
@@ -56,10 +56,10 @@ def _check_neutral(name: str, value: object) -> None:
     ):
         return
     raise ConfigError(
-        f"{name}={value!r} is not supported: {entry.reason}; "
+        f"{name}={quoted(value)} is not supported: {entry.reason}; "
         f"leave it out or at {entry.neutral[0] if entry.neutral else None!r}"
     )
 
 
 def _unknown_message(name: str, known: set[str]) -> str:
-    return f"unknown engine argument {name!r}{did_you_mean(name, [*known, *UNSUPPORTED])}"
+    return f"unknown engine argument {quoted(name)}{did_you_mean(name, [*known, *UNSUPPORTED])}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from quire.errors import ConfigError
+from quire.errors import ConfigError, quoted
 
 Quantization = Literal["int8", "int8_w8a8", "int4", "int4_w4a8"]
 
@@ -50,6 +50,6 @@ def resolve_quantization(name: str | None, weight_formats: Collection[str]) -> Q
     reason = _REASONS.get(name, "not on this backend" if name in MEANINGS else "unknown name")
     choices = "; ".join(f"{known} ({MEANINGS[known]})" for known in works)
     raise ConfigError(
-        f"quantization={name!r} is not available: {reason}; "
+        f"quantization={quoted(name)} is not available: {reason}; "
         + (f"use {choices}, or leave it out" if works else "leave it out")
     )

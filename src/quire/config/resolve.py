@@ -7,7 +7,6 @@ one that works.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from quire.config.model_files import (
     read_generation_config,
 )
 from quire.config.records import Dtype, ObservabilityConfig, SchedulerConfig
-from quire.errors import ConfigError, RequestError
+from quire.errors import ConfigError, RequestError, quoted
 from quire.log import get_logger
 from quire.params import SamplingParams
 
@@ -41,24 +40,6 @@ _SPELLINGS: dict[str, str] = {
     "half": "float16", "float16": "float16",
 }  # fmt: skip
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "str": (str,), "bool": (bool,), "int": (int,), "float": (int, float),
-    "list[str]": (list, tuple), "dict[str, Any]": (dict,),
-}  # fmt: skip
-
-
-def check_types(args: EngineArgs) -> None:
-    """Raises ConfigError for an argument whose value is not of its declared type."""
-    for field in dataclasses.fields(args):
-        names = [name.strip() for name in str(field.type).split("|")]
-        allowed = [kind for name in names for kind in _TYPES.get(name, ())]
-        value = getattr(args, field.name)
-        if not allowed or value is None:
-            continue
-        is_stray_bool = isinstance(value, bool) and bool not in allowed
-        if is_stray_bool or not isinstance(value, tuple(allowed)):
-            raise ConfigError(f"{field.name} must be {field.type}, got {value!r}")
-
 
 def spelled_dtype(name: str) -> str | None:
     """What a name such as `half` stands for; None: no dtype is called so."""
@@ -76,7 +57,7 @@ def resolve_dtype(args: EngineArgs, hf_config: Mapping[str, Any], dtypes: Collec
             logger.info("the checkpoint is %s; computing in %s", stored, wanted)
     if wanted is None:
         names = ", ".join(("auto", *_SPELLINGS))
-        raise ConfigError(f"dtype={args.dtype!r} is not known; use one of {names}")
+        raise ConfigError(f"dtype={quoted(args.dtype)} is not known; use one of {names}")
     if wanted == "float16" or wanted not in dtypes:
         raise ConfigError(
             f"dtype={args.dtype!r} is not computed here; use one of auto, {', '.join(dtypes)} "
@@ -168,7 +149,9 @@ def resolve_kv_choice(args: EngineArgs) -> KVMemoryChoice:
     """What the user says of the KV cache's size."""
     share = args.gpu_memory_utilization
     if not (isinstance(share, (int, float)) and math.isfinite(share) and 0 < share <= 1):
-        raise ConfigError(f"gpu_memory_utilization must be in (0, 1], got {share!r}; try 0.92")
+        raise ConfigError(
+            f"gpu_memory_utilization must be in (0, 1], got {quoted(share)}; try 0.92"
+        )
     _check_positive("kv_cache_memory_bytes", args.kv_cache_memory_bytes, 1 << 30)
     _check_positive("num_gpu_blocks_override", args.num_gpu_blocks_override, 1024)
     return KVMemoryChoice(args.num_gpu_blocks_override, args.kv_cache_memory_bytes, float(share))
@@ -184,7 +167,7 @@ def resolve_sampling_defaults(
     elif choice == "auto":
         held = read_generation_config(path, hf_config)
     else:
-        held = read_generation_config(Path(choice), {})
+        held = _generation_config_of(choice)
     given = GenerationConfig(args.override_generation_config, "override_generation_config")
     overrides = default_sampling_params(given)
     sources = [one.source for one in (held, given) if one.values]
@@ -206,6 +189,16 @@ def resolve_sampling_defaults(
     return found
 
 
+def _generation_config_of(directory: str) -> GenerationConfig:
+    try:
+        return read_generation_config(Path(directory), {})
+    except OSError as error:
+        raise ConfigError(
+            f"generation_config={quoted(directory)} cannot be read: {error.strerror}; use auto, "
+            "vllm or a directory"
+        ) from None
+
+
 def resolve_observability(args: EngineArgs) -> ObservabilityConfig:
     """What is told, and how often."""
     return ObservabilityConfig(
@@ -217,8 +210,15 @@ def resolve_observability(args: EngineArgs) -> ObservabilityConfig:
 
 def served_names(args: EngineArgs, model: str) -> tuple[str, ...]:
     """The names under which a server offers the model."""
-    names = args.served_model_name or model
-    return (names,) if isinstance(names, str) else tuple(names)
+    chosen = args.served_model_name or model
+    names = (chosen,) if isinstance(chosen, str) else tuple(chosen)
+    for name in names:
+        if not name or not name.isprintable():
+            raise ConfigError(
+                f"served_model_name must be one or more printable names, got {quoted(name)}; try "
+                "my-model"
+            )
+    return names
 
 
 _UNSUPPORTED_DEFAULTS = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
@@ -245,4 +245,6 @@ def _check_positive(name: str, value: int | None, example: int) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name} must be a positive whole number, got {value!r}; try {example}")
+        raise ConfigError(
+            f"{name} must be a positive whole number, got {quoted(value)}; try {example}"
+        )

@@ -17,7 +17,7 @@ from typing import Any
 
 import zmq
 
-from quire.core.commands import Beat, Event, Ready
+from quire.core.commands import Beat, Event, Ready, Stop
 from quire.core.loop import SWITCH_INTERVAL_S, EngineLoop, LoopPulse, SteppedCore, death_of
 from quire.core.process_channel import (
     COMMANDS_SOCKET,
@@ -75,10 +75,14 @@ def _run_loop(
     has_ended = threading.Event()
 
     def receive() -> None:
-        """Owns the socket while it runs."""
-        while not has_ended.is_set():
-            if inbox.poll(_POLL_MS):
-                loop.inbox.put(command_decoder.decode(inbox.recv()))
+        """Owns the socket while it runs; without it the loop would wait for nobody."""
+        try:
+            while not has_ended.is_set():
+                if inbox.poll(_POLL_MS):
+                    loop.inbox.put(command_decoder.decode(inbox.recv()))
+        except Exception as error:
+            outbox.send(death_of(error))
+            loop.inbox.put(Stop())
 
     outbox.send(Ready())
     receiver = threading.Thread(target=receive, daemon=True)

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from quire.errors import ConfigError
+from quire.errors import ConfigError, quoted
+
+
+def request_id_list(request_ids: str | Iterable[str]) -> list[str]:
+    """One id or several. Raises TypeError for anything else."""
+    if isinstance(request_ids, str):
+        return [request_ids]
+    with suppress(TypeError):
+        ids = list(request_ids)
+        if all(isinstance(request_id, str) for request_id in ids):
+            return ids
+    raise TypeError(f"request_ids must be a string or strings, got {quoted(request_ids)}")
 
 
 def refuse_arguments(**given: object) -> None:
@@ -14,14 +27,18 @@ def refuse_arguments(**given: object) -> None:
             raise ConfigError(f"{name} is not supported yet; leave it out")
 
 
-def wants_special_tokens(tokenization_kwargs: dict[str, Any] | None) -> bool:
+def wants_special_tokens(tokenization_kwargs: Mapping[str, Any] | None) -> bool:
     """`add_special_tokens` of the arguments; any other is refused."""
-    unknown = sorted(set(tokenization_kwargs or {}) - {"add_special_tokens"})
-    if unknown:
-        raise ConfigError(
-            f"tokenization_kwargs: {', '.join(unknown)} is not supported; add_special_tokens is"
-        )
-    value = (tokenization_kwargs or {}).get("add_special_tokens", True)
+    given = {} if tokenization_kwargs is None else tokenization_kwargs
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"tokenization_kwargs must be a dict, got {quoted(given)}")
+    for name in given:
+        if name != "add_special_tokens":
+            raise ConfigError(
+                f"tokenization_kwargs: {name if isinstance(name, str) else quoted(name):.100} is "
+                "not supported; add_special_tokens is"
+            )
+    value = given.get("add_special_tokens", True)
     if not isinstance(value, bool):
-        raise ConfigError(f"add_special_tokens must be True or False, got {value!r}")
+        raise ConfigError(f"add_special_tokens must be True or False, got {quoted(value)}")
     return value

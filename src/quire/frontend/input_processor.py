@@ -14,12 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quire.config.records import EngineConfig
-from quire.errors import RequestError
+from quire.errors import RequestError, quoted
 from quire.frontend.prompt_parser import PromptParser
 from quire.inputs import PromptType
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
 from quire.tokenizer import Tokenizer
+
+_MAX_TIME_S = 1e11
+"""Some thousand years: a later time is no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +68,15 @@ class InputProcessor:
         add_special_tokens: bool = True,
         trace_headers: Mapping[str, str] | None = None,
     ) -> EngineInput:
-        """Validates one request. Raises RequestError, and TypeError for objects of a wrong kind."""
+        """Validates one request. Raises RequestError, and TypeError for objects of a wrong kind.
+
+        What it lets pass can be served: nothing later fails because of what a caller gave.
+        """
         if not isinstance(params, SamplingParams):
             raise TypeError(f"params must be SamplingParams, but got {type(params).__name__}")
+        check_request_id(request_id)
+        _check_time(arrival_time)
+        _check_headers(trace_headers)
         self._check_params(params)
         self._check_priority(priority)
         parsed = self._prompts.parse(prompt, add_special_tokens)
@@ -101,7 +110,7 @@ class InputProcessor:
         outside = [i for i in params.stop_token_ids or [] if not 0 <= i < vocab_size]
         if outside:
             raise RequestError(
-                f"token_id(s) {outside} in stop_token_ids contain out-of-vocab token ids. "
+                f"token_id(s) {quoted(outside)} in stop_token_ids contain out-of-vocab token ids. "
                 f"Vocabulary size: {vocab_size}",
                 parameter="stop_token_ids",
                 value=outside,
@@ -126,9 +135,10 @@ class InputProcessor:
             )
 
     def _check_priority(self, priority: int) -> None:
-        if isinstance(priority, bool) or not isinstance(priority, int):
+        is_int = isinstance(priority, int) and not isinstance(priority, bool)
+        if not is_int or not -(2**63) <= priority < 2**63:
             raise RequestError(
-                f"priority must be an integer, got {priority!r}.",
+                f"priority must be an integer that fits in 64 bits, got {quoted(priority)}.",
                 parameter="priority",
                 value=priority,
             )
@@ -190,3 +200,39 @@ class InputProcessor:
         """The next of a sequence that the engine's seed decides."""
         state = struct.pack("<qQ", self.model_config.seed, next(self._seeds))
         return int.from_bytes(hashlib.sha256(state).digest()[:8], "little")
+
+
+def check_request_id(request_id: object) -> None:
+    """Raises TypeError for anything but a string, RequestError for one that is no valid text."""
+    if not isinstance(request_id, str):
+        raise TypeError(f"request_id must be a string, got {type(request_id)}")
+    try:
+        request_id.encode("utf-8")
+    except UnicodeEncodeError:
+        message = f"request_id must be valid Unicode, got {quoted(request_id)}"
+        raise RequestError(message, parameter="request_id", value=request_id) from None
+
+
+def _check_time(arrival_time: object) -> None:
+    if arrival_time is None:
+        return
+    is_number = isinstance(arrival_time, (int, float)) and not isinstance(arrival_time, bool)
+    if not is_number or not 0 <= arrival_time < _MAX_TIME_S:  # type: ignore[operator]
+        raise RequestError(
+            f"arrival_time must be seconds since the epoch, got {quoted(arrival_time)}; leave it "
+            "out for now",
+            parameter="arrival_time",
+            value=arrival_time,
+        )
+
+
+def _check_headers(trace_headers: object) -> None:
+    if trace_headers is None:
+        return
+    if not isinstance(trace_headers, Mapping) or not all(
+        isinstance(text, str) for pair in trace_headers.items() for text in pair
+    ):
+        raise RequestError(
+            f"trace_headers must be a mapping of texts, got {quoted(trace_headers)}",
+            parameter="trace_headers",
+        )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.config.records import ModelConfig
-from quire.errors import RequestError
+from quire.errors import RequestError, quoted
 from quire.tokenizer import Tokenizer
 
 _PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
@@ -46,15 +46,20 @@ class PromptParser:
         return ParsedPrompt(None, _as_token_ids(prompt), None)
 
     def _parse_dict(self, prompt: Mapping[str, Any], add_special_tokens: bool) -> ParsedPrompt:
-        unknown = sorted(str(key) for key in prompt if key not in _PROMPT_KEYS)
+        unknown = sorted(
+            key if isinstance(key, str) and key.isidentifier() else quoted(key)
+            for key in prompt
+            if key not in _PROMPT_KEYS
+        )
         if unknown:
+            names = ", ".join(unknown[:10])
             raise RequestError(
-                f"a prompt cannot hold {', '.join(unknown)}; it may hold prompt or "
+                f"a prompt cannot hold {names}; it may hold prompt or "
                 "prompt_token_ids, and cache_salt",
                 parameter=unknown[0],
             )
         salt = prompt.get("cache_salt")
-        if salt is not None and not (isinstance(salt, str) and salt):
+        if salt is not None and not (isinstance(salt, str) and salt and _is_unicode(salt)):
             raise RequestError(
                 "Parameter 'cache_salt' must be a non-empty string if provided.",
                 parameter="cache_salt",
@@ -62,7 +67,9 @@ class PromptParser:
             )
         text = prompt.get("prompt")
         if text is not None and not isinstance(text, str):
-            raise RequestError(f"prompt must be a text, got {type(text).__name__}")
+            raise RequestError(
+                f"prompt must be a text, got {type(text).__name__}", parameter="prompt"
+            )
         ids = prompt.get("prompt_token_ids")
         if ids is not None:
             return ParsedPrompt(text, _as_token_ids(ids), salt)
@@ -76,13 +83,8 @@ class PromptParser:
                 "You cannot pass text prompts when `skip_tokenizer_init=True`; pass token ids",
                 parameter="prompt",
             )
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise RequestError(
-                f"the prompt is not valid Unicode: {error.reason} at {error.start}",
-                parameter="prompt",
-            ) from None
+        if not _is_unicode(text):
+            raise RequestError("the prompt is not valid Unicode", parameter="prompt")
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def _check_tokens(self, token_ids: list[int]) -> None:
@@ -110,10 +112,20 @@ class PromptParser:
         wrong = min(token_ids) if min(token_ids) < 0 else max(token_ids)
         if not 0 <= wrong < vocab_size:
             raise RequestError(
-                f"Token id {wrong} is out of vocabulary: ids are from 0 to {vocab_size - 1}",
+                f"Token id {quoted(wrong)} is out of vocabulary: ids are from 0 to "
+                f"{vocab_size - 1}",
                 parameter="prompt_token_ids",
                 value=wrong,
             )
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it is without lone surrogates, which no UTF-8 text has."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _as_token_ids(value: Any) -> list[int]:
@@ -127,7 +139,7 @@ def _as_token_ids(value: Any) -> list[int]:
     for token_id in value:
         if type(token_id) is not int:
             raise RequestError(
-                f"token ids must be integers, got {token_id!r}",
+                f"token ids must be integers, got {quoted(token_id)}",
                 parameter="prompt_token_ids",
                 value=token_id,
             )

@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from quire import env
+from quire.errors import ConfigError
 from quire.log.writer import FLUSH_S, Writer
 
 _FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
@@ -88,7 +89,11 @@ def get_logger(name: str) -> logging.Logger:
         handler.setFormatter(_EscapingFormatter())
         root.addHandler(handler)
         root.propagate = False
-        root.setLevel(env.log_level())
+        try:
+            root.setLevel(env.log_level())
+        except ConfigError as error:  # modules make their loggers when they are imported
+            root.setLevel(logging.INFO)
+            root.warning("%s", error)
     return logging.getLogger(name)
 
 

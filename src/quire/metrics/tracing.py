@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from quire import env
-from quire.errors import ConfigError
+from quire.errors import ConfigError, quoted
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 
@@ -142,8 +142,13 @@ def _attributes(
 
 def _exporter(endpoint: str) -> SpanExporter:
     """gRPC as in vLLM, unless OTEL_EXPORTER_OTLP_TRACES_PROTOCOL or the URL speak for HTTP."""
-    parts = urlsplit(endpoint)
-    speaks_http = parts.path.strip("/") != "" or parts.port == _HTTP_PORT
+    try:
+        parts = urlsplit(endpoint)
+        speaks_http = parts.path.strip("/") != "" or parts.port == _HTTP_PORT
+    except ValueError as error:
+        raise ConfigError(
+            f"otlp_traces_endpoint={quoted(endpoint)} is no URL: {error}; try http://localhost:4317"
+        ) from None
     protocol = env.otlp_protocol() or ("http/protobuf" if speaks_http else "grpc")
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as by_grpc

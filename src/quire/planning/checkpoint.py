@@ -15,7 +15,8 @@ from typing import Any, get_args
 
 from quire.backends.base import Capabilities
 from quire.config import resolve
-from quire.config.engine_args import EngineArgs, LoadFormat
+from quire.config.engine_args import EngineArgs
+from quire.config.field_types import check_fields
 from quire.config.hub import resolve_model
 from quire.config.model_files import DEMO_MODEL_PATH, has_file, read_config
 from quire.config.quantization import MEANINGS, Quantization, resolve_quantization
@@ -55,11 +56,7 @@ class Arithmetic:
 
 def read_checkpoint(args: EngineArgs) -> Checkpoint:
     """Finds the model and reads its configuration. Raises ConfigError or ModelError."""
-    if args.load_format not in get_args(LoadFormat):
-        raise ConfigError(
-            f"load_format={args.load_format!r} is not known; "
-            f"use one of {', '.join(get_args(LoadFormat))}"
-        )
+    check_fields(args)
     if args.model is None:
         name, path = DEMO_MODEL, DEMO_MODEL_PATH
     else:

@@ -30,9 +30,21 @@ from quire.config.memory import (
     tokens_held,
 )
 from quire.config.model_files import eos_token_ids, read_generation_config
-from quire.config.records import CacheConfig, Dtype, EngineConfig, ModelConfig
+from quire.config.records import (
+    CacheConfig,
+    Dtype,
+    EngineConfig,
+    ModelConfig,
+    SchedulerConfig,
+)
 from quire.config.resolve import Usage
-from quire.errors import ConfigError, DoesNotFitError
+from quire.errors import (
+    CheckpointError,
+    ConfigError,
+    DoesNotFitError,
+    ModelNotFoundError,
+    quoted,
+)
 from quire.log import get_logger
 from quire.models import ModelFacts
 from quire.models.registry import architectures_of
@@ -45,10 +57,13 @@ from quire.planning.checkpoint import (
     settle_arithmetic,
 )
 from quire.program import Program, kv_layout
-from quire.units import format_bytes
+from quire.units import ceil_div, format_bytes
 from quire.weights import PackedHeader
 
 logger = get_logger(__name__)
+
+_ROW_BYTES = 256
+"""What a request that may run has in the input batch, beside its block table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +88,6 @@ def build_engine_config(args: EngineArgs, usage: Usage = "llm") -> EngineConfig:
 
 def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
     """As `build_engine_config`, with the numbers behind it."""
-    resolve.check_types(args)
     checkpoint = read_checkpoint(args)
     device = choose_device(args.backend, args.num_threads)
     backend = make_backend(device)
@@ -146,13 +160,16 @@ def _tokenizer_path(args: EngineArgs, path: Path) -> Path | None:
         return None
     if args.tokenizer is None:
         return path
-    return resolve_model(
-        args.tokenizer,
-        revision=args.tokenizer_revision,
-        download_dir=args.download_dir,
-        hf_token=args.hf_token,
-        needs_weights=False,
-    )
+    try:
+        return resolve_model(
+            args.tokenizer,
+            revision=args.tokenizer_revision,
+            download_dir=args.download_dir,
+            hf_token=args.hf_token,
+            needs_weights=False,
+        )
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(f"tokenizer: {error}") from None
 
 
 def _chat_template(choice: str | None) -> str | None:
@@ -160,7 +177,10 @@ def _chat_template(choice: str | None) -> str | None:
         return None
     from quire.chat.template_files import read_chat_template
 
-    return read_chat_template(choice)
+    try:
+        return read_chat_template(choice)
+    except (CheckpointError, OSError, RuntimeError) as error:  # `~` may have no home directory
+        raise ConfigError(f"chat_template={quoted(choice)} cannot be read: {error}") from None
 
 
 def _eos_token_ids(path: Path, hf_config: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
@@ -182,9 +202,9 @@ def _memory_needs(
     layout = kv_layout(program, max_model_len)
     return MemoryNeeds(
         weight_bytes=backend.weight_bytes(program, dtype),
-        workspace_bytes=_workspace_bytes(
-            program, scheduler.max_num_batched_tokens, scheduler.max_num_seqs
-        ),
+        workspace_bytes=_workspace_bytes(program, scheduler)
+        + scheduler.max_num_seqs
+        * (_ROW_BYTES + 4 * len(layout.groups) * ceil_div(max_model_len, block_size)),
         kv_block_bytes=backend.kv_block_bytes(
             program, KVCacheSpec(1, block_size, kv_dtype, layout)
         ),
@@ -196,9 +216,10 @@ def _memory_needs(
     )
 
 
-def _workspace_bytes(program: Program, num_tokens: int, num_seqs: int) -> int:
+def _workspace_bytes(program: Program, scheduler: SchedulerConfig) -> int:
     """What a step writes to: the widest op's values for every token, and the logits."""
     widths = [sum(value.dim for value in (*op.inputs(), *op.outputs())) for op in program.ops[:-1]]
+    num_tokens, num_seqs = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
     return 4 * (num_tokens * 2 * max(widths) + num_seqs * program.vocab_size)
 
 
@@ -209,7 +230,8 @@ def _fit_context(
     if fits < 2:
         raise DoesNotFitError(
             f"there is no memory for any context: {needs.block_size} tokens need "
-            f"{format_bytes(needs.kv_blocks(needs.block_size) * needs.kv_block_bytes)}"
+            f"{format_bytes(needs.kv_blocks(needs.block_size) * needs.kv_block_bytes)}; free "
+            "memory, or give kv_cache_memory_bytes or gpu_memory_utilization a larger value"
         )
     if fits < needs.max_model_len:
         logger.info("max_model_len is %d: that is what the KV cache has room for", fits)

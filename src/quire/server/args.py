@@ -10,7 +10,8 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Literal
 
-from quire.errors import ConfigError
+from quire.config.field_types import check_fields
+from quire.errors import ConfigError, quoted
 from quire.units import KiB, MiB
 
 EngineHome = Literal["auto", "thread", "process"]
@@ -147,7 +148,9 @@ class ServerArgs:
     """Such requests that wait (503)."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         self._check_numbers()
+        self._check_texts()
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be between 0 and 65535, got {self.port}; try 8000")
         if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
@@ -160,15 +163,39 @@ class ServerArgs:
                 "name the origins"
             )
         if self.root_path and not self.root_path.startswith("/"):
-            raise ConfigError(f"root_path must start with /, got {self.root_path!r}; try /llm")
+            raise ConfigError(
+                f"root_path must start with /, got {quoted(self.root_path)}; try /llm"
+            )
 
     def _check_numbers(self) -> None:
         for name in _POSITIVE:
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name} must be positive, got {value}")
-        if not self.shutdown_timeout >= 0:
-            raise ConfigError(f"shutdown_timeout must be at least 0, got {self.shutdown_timeout}")
+            if not value > 0:
+                default = type(self).__dataclass_fields__[name].default
+                raise ConfigError(f"{name} must be positive, got {value}; the default is {default}")
+            if isinstance(value, float) and value > _LONGEST_S:
+                raise ConfigError(f"{name} must be at most {_LONGEST_S:g} seconds, got {value}")
+        if not 0 <= self.shutdown_timeout <= _LONGEST_S:
+            raise ConfigError(
+                f"shutdown_timeout must be from 0 to {_LONGEST_S:g} seconds, got "
+                f"{self.shutdown_timeout}; try 30"
+            )
+
+    def _check_texts(self) -> None:
+        """What goes into headers, paths and replies."""
+        for name in _PATHS:
+            if getattr(self, name) == "":
+                raise ConfigError(f"{name} must not be empty; leave it out, or name a file")
+        for name in _HEADER_TEXTS:
+            value = getattr(self, name)
+            for text in (value,) if isinstance(value, str) else value:
+                if not text.isascii() or not text.isprintable():
+                    raise ConfigError(f"{name} must be printable ASCII, got {quoted(text)}")
+        if not self.response_role.isprintable() or not self.response_role:
+            raise ConfigError(
+                f"response_role must be a printable text, got {quoted(self.response_role)}; try "
+                "assistant"
+            )
 
     @property
     def is_loopback(self) -> bool:
@@ -183,6 +210,12 @@ def _is_loopback_ip(host: str) -> bool:
         return False
 
 
+_LONGEST_S = 1e9
+"""Thirty years: what an event loop can still wait for."""
+_HEADER_TEXTS = (
+    "host", "root_path", "allowed_hosts", "allowed_origins", "allowed_methods", "allowed_headers",
+)  # fmt: skip
+_PATHS = ("uds", "api_key_file", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs")
 _POSITIVE = (
     "step_timeout", "request_timeout", "max_connections", "reserved_connections", "max_body_bytes",
     "max_pending_body_bytes", "max_header_bytes", "max_url_bytes", "header_timeout", "body_timeout",

@@ -100,7 +100,7 @@ def test_blocks_from_the_share_that_weights_leave() -> None:
 def test_the_users_size_counts() -> None:
     choice = KVMemoryChoice(None, 12 * MiB, 0.9)
     assert num_kv_blocks(NEEDS, choice, memory(200)) == 12
-    assert num_kv_blocks(NEEDS, KVMemoryChoice(33, None, 0.9), memory(1)) == 33
+    assert num_kv_blocks(NEEDS, KVMemoryChoice(33, None, 0.9), memory(154)) == 33
 
 
 def test_weights_that_do_not_fit_name_both_numbers() -> None:
@@ -118,6 +118,25 @@ def test_a_cache_size_that_does_not_fit_names_one_that_would() -> None:
     choice = KVMemoryChoice(None, 500 * MiB, 0.9)
     with pytest.raises(DoesNotFitError, match=f"{80 * MiB} would fit"):
         num_kv_blocks(NEEDS, choice, memory(200))
+
+
+@pytest.mark.parametrize("num_blocks", [34, 2**31, 2**40, 2**70])
+def test_more_blocks_than_the_machine_has_memory_for_are_refused(num_blocks: int) -> None:
+    choice = KVMemoryChoice(num_blocks, None, 0.1)
+    message = f"num_gpu_blocks_override={num_blocks} does not fit.*; 33 would fit"
+    with pytest.raises(DoesNotFitError, match=message):
+        num_kv_blocks(NEEDS, choice, memory(153))
+    with pytest.raises(DoesNotFitError, match="the model does not fit"):
+        num_kv_blocks(NEEDS, choice, memory(120))
+
+
+def test_a_cache_too_small_for_any_request_names_a_size_that_is_not() -> None:
+    for choice, name, enough in (
+        (KVMemoryChoice(None, 1, 0.9), "kv_cache_memory_bytes", 10 * MiB),
+        (KVMemoryChoice(1, None, 0.9), "num_gpu_blocks_override", 10),
+    ):
+        with pytest.raises(DoesNotFitError, match=f"{name}=1 is too small.* set {name}={enough}"):
+            num_kv_blocks(NEEDS, choice, memory(200))
 
 
 def test_too_few_blocks_by_override_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -59,18 +60,21 @@ class Slowly:
         self.steps_begun = threading.Semaphore(0)
         self.may_step = threading.Semaphore(0)
         self.num_steps = 0
+        self.pause_s = 0.0
         core = llm.llm_engine.engine_core
         step = core.step
 
         def slow_step() -> Any:
             self.num_steps += 1
+            time.sleep(self.pause_s)
             self.steps_begun.release()
             assert self.may_step.acquire(timeout=WAIT_S)
             return step()
 
         monkeypatch.setattr(core, "step", slow_step)
 
-    def let_go(self) -> None:
+    def let_go(self, pause_s: float = 0.0) -> None:
+        self.pause_s = pause_s
         self.may_step.release(10_000)
 
 
@@ -237,25 +241,40 @@ def test_a_step_that_fails_is_told_to_all_who_wait(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slowly = Slowly(llm, monkeypatch)
-    first = in_thread(lambda: llm.generate("a", greedy(20), use_tqdm=False))
+    first = in_thread(lambda: llm.generate("a", greedy(100), use_tqdm=False))
     assert slowly.steps_begun.acquire(timeout=WAIT_S)
-    second = in_thread(lambda: llm.generate("b", greedy(20), use_tqdm=False))
+    second = in_thread(lambda: llm.generate("b", greedy(100), use_tqdm=False))
     until(lambda: llm.llm_engine._lock._door.locked())
 
     def fail(_: Any) -> Any:
         raise ZeroDivisionError("on purpose")
 
-    slowly.may_step.release()
-    assert slowly.steps_begun.acquire(timeout=WAIT_S)
+    slowly.let_go(pause_s=0.02)
     until(lambda: len(llm._loop._callers) == 2)
     monkeypatch.setattr(llm.llm_engine.engine_core.executor, "execute", fail)
-    slowly.let_go()
     errors = [one.exception(WAIT_S) for one in (first, second)]
     kinds = {type(error) for error in errors}
     assert kinds == {ZeroDivisionError, EngineGenerateError}
     assert all("on purpose" in str(error) for error in errors)
     monkeypatch.undo()
     assert llm.llm_engine.get_num_unfinished_requests() == 0
+
+
+def test_a_step_that_fails_before_a_call_waits_is_told_to_it_too(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm.enqueue("lost", greedy(50))
+    llm.generate("a", greedy(2), use_tqdm=False)
+
+    def fail(_: Any) -> Any:
+        raise ZeroDivisionError("on purpose")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.llm_engine.engine_core.executor, "execute", fail)
+        with pytest.raises(ZeroDivisionError):
+            in_thread(lambda: llm.generate("b", greedy(), use_tqdm=False)).result(WAIT_S)
+    with pytest.raises(EngineGenerateError, match="on purpose"):
+        llm.wait_for_completion(use_tqdm=False)
 
 
 def test_closing_from_another_thread_is_told_to_all_who_wait(
@@ -335,21 +354,21 @@ def test_ctrl_c_in_one_call_and_the_others_go_on(llm: LLM, monkeypatch: pytest.M
 
 def test_ctrl_c_while_another_thread_steps(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     slowly = Slowly(llm, monkeypatch)
-    other = in_thread(lambda: llm.generate("b", greedy(30), use_tqdm=False))
+    other = in_thread(lambda: llm.generate("b", greedy(110), use_tqdm=False))
     assert slowly.steps_begun.acquire(timeout=WAIT_S)
 
     def press() -> None:
         until(lambda: llm.llm_engine._lock._door.locked())
-        slowly.may_step.release()
+        slowly.let_go(pause_s=0.02)
         until(lambda: len(llm._loop._callers) == 2)
         os.kill(os.getpid(), signal.SIGINT)
-        slowly.let_go()
+        slowly.pause_s = 0.0
 
     pressing = in_thread(press)
     with pytest.raises(KeyboardInterrupt):
         llm.generate("a", greedy(100), use_tqdm=False)
     pressing.result(WAIT_S)
-    assert [len(found) for found in tokens(other.result(WAIT_S))] == [30]
+    assert [len(found) for found in tokens(other.result(WAIT_S))] == [110]
     assert is_clean(llm)
 
 

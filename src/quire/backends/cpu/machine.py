@@ -13,7 +13,7 @@ from pathlib import Path
 
 from quire import env
 from quire.backends.cpu.library import load
-from quire.errors import QuireError
+from quire.errors import ConfigError, QuireError
 
 _WORTH_A_THREAD = 0.25
 """Share of a CPU, as a quota gives it."""
@@ -43,9 +43,11 @@ def cpu_report() -> CpuReport:
         available, isa = library.available, library.isa
     except QuireError as error:
         problem = str(error)
-    return CpuReport(
-        available, isa, problem, default_num_threads(), allowed_cpus(), cgroup_quota_cpus()
-    )
+    try:
+        num_threads = default_num_threads()
+    except ConfigError as error:
+        problem, num_threads = str(error), 1
+    return CpuReport(available, isa, problem, num_threads, allowed_cpus(), cgroup_quota_cpus())
 
 
 def default_num_threads() -> int:
@@ -55,7 +57,7 @@ def default_num_threads() -> int:
     threads generate 1.4 times as fast as one, and at 1.1 no faster, only less evenly.
     """
     forced = env.forced_threads()
-    if forced is not None and forced > 0:
+    if forced is not None:
         return forced
     quota = cgroup_quota_cpus()
     if quota is None:

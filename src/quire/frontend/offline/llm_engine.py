@@ -15,7 +15,7 @@ from quire.config.records import EngineConfig, ModelConfig
 from quire.config.resolve import Usage
 from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError, EngineDeadError
-from quire.frontend.arguments import refuse_arguments, wants_special_tokens
+from quire.frontend.arguments import refuse_arguments, request_id_list, wants_special_tokens
 from quire.frontend.input_processor import EngineInput, InputProcessor
 from quire.frontend.offline.interrupts import deferred_interrupt
 from quire.frontend.offline.turn_lock import TurnLock
@@ -76,8 +76,6 @@ class LLMEngine:
 
         Outputs go to `sink`, on the thread that steps, instead of being returned by `step`.
         """
-        if not isinstance(request_id, str):
-            raise TypeError(f"request_id must be a string, got {type(request_id)}")
         refuse_arguments(lora_request=lora_request, trace_headers=trace_headers)
         request = self.input_processor.process(
             request_id,
@@ -101,7 +99,7 @@ class LLMEngine:
 
     def abort_request(self, request_ids: str | Iterable[str]) -> None:
         """Ends requests; unknown ids mean nothing. Only a `sink` gets a last output."""
-        ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
+        ids = request_id_list(request_ids)
         with deferred_interrupt(), self._lock:
             self._abort(ids)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, cast
 
+from quire.errors import quoted
 from quire.outputs import RequestOutput
 
 Progress = bool | Callable[..., Any]
@@ -16,6 +17,8 @@ class ProgressBar:
     """vLLM's bar: prompts done, and estimated tokens per second in and out. One thread."""
 
     def __init__(self, use_tqdm: Progress, total: int) -> None:
+        if use_tqdm is not None and not isinstance(use_tqdm, int) and not callable(use_tqdm):
+            raise TypeError(f"use_tqdm must be True, False or callable, got {quoted(use_tqdm)}")
         self._bar: Any = None
         self._num_in = self._num_out = 0
         if use_tqdm:

@@ -22,10 +22,14 @@ OnOutput = Callable[[RequestOutput], None]
 class Ticket:
     """One request whose final output somebody will wait for; its `put` is the request's sink."""
 
-    __slots__ = ("caller", "num_outputs", "output", "request_id")
+    __slots__ = ("caller", "last_failure", "num_outputs", "output", "request_id")
 
-    def __init__(self, request_id: str, num_outputs: int) -> None:
+    def __init__(
+        self, request_id: str, num_outputs: int, last_failure: Exception | None = None
+    ) -> None:
         self.request_id = request_id
+        self.last_failure = last_failure
+        """The loop's, when the request was made: it ended none of these."""
         self.num_outputs = num_outputs
         """The request's `n`."""
         self.output: RequestOutput | None = None
@@ -73,9 +77,14 @@ class SharedLoop:
         self._engine = engine
         self._pid = os.getpid()
         self._lock = TurnLock()
-        """Guards the two below; held for moments only."""
+        """Guards all of these; held for moments only."""
+        self._last_failure: Exception | None = None
         self._callers: list[_Caller] = []
         self._driver: _Caller | None = None
+
+    def ticket(self, request_id: str, num_outputs: int) -> Ticket:
+        """For a request that is about to be added, with `num_outputs` (its `n`)."""
+        return Ticket(request_id, num_outputs, self._last_failure)
 
     def collect(self, tickets: Sequence[Ticket], on_output: OnOutput) -> list[RequestOutput]:
         """Waits for the outputs of all tickets, and returns them in the tickets' order.
@@ -105,6 +114,8 @@ class SharedLoop:
                 self._pid, self._callers, self._driver = os.getpid(), [], None
         with self._engine.turn():
             for ticket in tickets:
+                if _was_aborted(ticket) and ticket.last_failure is not self._last_failure:
+                    raise _failure(self._last_failure)
                 ticket.caller = caller
                 if ticket.output is None:
                     caller.num_open += 1
@@ -164,8 +175,18 @@ class SharedLoop:
             raise
 
     def _fail_all(self, error: Exception) -> None:
-        cause = f"{type(error).__name__}: {error}"
         with self._lock:
+            self._last_failure = error
             for caller in self._callers:
-                caller.fail(EngineGenerateError(f"a step for several callers failed: {cause}"))
+                caller.fail(_failure(error))
         self._engine.abort_all()
+
+
+def _failure(error: Exception | None) -> EngineGenerateError:
+    cause = f"{type(error).__name__}: {error}"
+    return EngineGenerateError(f"a step for several callers failed: {cause}")
+
+
+def _was_aborted(ticket: Ticket) -> bool:
+    outputs = () if ticket.output is None else ticket.output.outputs
+    return any(output.finish_reason == "abort" for output in outputs)

@@ -17,7 +17,7 @@ from quire.config.engine_args import EngineArgs
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineHome, make_client
 from quire.errors import ConfigError, EngineDeadError
-from quire.frontend.arguments import refuse_arguments, wants_special_tokens
+from quire.frontend.arguments import refuse_arguments, request_id_list, wants_special_tokens
 from quire.frontend.input_processor import EngineInput, InputProcessor
 from quire.frontend.online.in_flight import InFlight
 from quire.frontend.online.pause_gate import PauseGate
@@ -110,7 +110,7 @@ class AsyncLLM:
         `trace_headers` (W3C `traceparent`) name the span that the request's own belongs to.
         """
         refuse_arguments(lora_request=lora_request)
-        wants_special = wants_special_tokens(dict(tokenization_kwargs or {}))
+        wants_special = wants_special_tokens(tokenization_kwargs)
         await self.wait_until_resumed()
         request = self.input_processor.process(
             request_id,
@@ -136,8 +136,12 @@ class AsyncLLM:
         with self._loop_lock:
             self._attach()
             stream = self._in_flight.add(request, news)
-        for core_request in request.core_requests:
-            self._client.add_request(core_request)
+        try:
+            for core_request in request.core_requests:
+                self._client.add_request(core_request)
+        except BaseException:
+            stream.close()
+            raise
         if self._log_requests:
             logger.info(
                 "request %s: %d prompt tokens, %s",
@@ -164,9 +168,10 @@ class AsyncLLM:
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Ends all requests of these ids; their streams get a last output saying so."""
+        request_ids = request_id_list(request_id)
         with self._loop_lock:
             self._attach()
-        self._in_flight.abort_users([request_id] if isinstance(request_id, str) else request_id)
+        self._in_flight.abort_users(request_ids)
 
     def close_streams(self, streams: Iterable[RequestStream]) -> None:
         """Ends what has not ended of several requests at once."""

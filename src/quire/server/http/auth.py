@@ -13,7 +13,7 @@ from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from quire.errors import ConfigError
+from quire.errors import ConfigError, quoted
 from quire.server.args import ServerArgs
 from quire.server.http.problems import Problem
 from quire.server.http.responses import send_problem
@@ -49,11 +49,14 @@ def load_api_keys(args: ServerArgs) -> tuple[str, ...]:
 
 def _keys_of_file(path: Path) -> list[str]:
     try:
-        if path.stat().st_size > _MAX_KEY_FILE_BYTES:
-            raise ConfigError(f"api_key_file {path} is larger than 1 MiB; is it the right file?")
-        lines = path.read_text("utf-8").splitlines()
+        with path.open("rb") as file:
+            data = file.read(_MAX_KEY_FILE_BYTES + 1)  # a device has no size to look at
+        lines = data.decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"api_key_file {path} cannot be read: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"api_key_file {quoted(str(path))} cannot be read: {reason}") from None
+    if len(data) > _MAX_KEY_FILE_BYTES:
+        raise ConfigError(f"api_key_file {path} is larger than 1 MiB; is it the right file?")
     keys = [line.strip() for line in lines]
     keys = [key for key in keys if key and not key.startswith("#")]
     if not keys:
