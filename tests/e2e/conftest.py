@@ -17,6 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
+from .processes import command_line
+
 HERE = Path(__file__).parent
 FAKES = str(HERE.parent / "fakes")
 if FAKES not in sys.path:
@@ -111,6 +113,11 @@ class RunningServer:
         for task in path.iterdir():
             found += [int(pid) for pid in (task / "children").read_text().split()]
         return found
+
+    def engine_pid(self) -> int:
+        """The process id of an engine that has a process of its own."""
+        (pid,) = (pid for pid in self.children() if "process_main" in command_line(pid))
+        return pid
 
     def signal(self, number: signal.Signals) -> None:
         """Sends it a signal."""

@@ -115,8 +115,8 @@ class ServerArgs:
     max_messages: int = 4096
     """Messages in one chat request."""
     template_timeout: float = 5.0
-    """Seconds that the chat template may take for one request, and that a request waits for its
-    turn before."""
+    """Seconds of processor time that the chat template may take for one request (400). A request
+    waits for its turn at most six times as long (503)."""
     max_waiting_chats: int = 1024
     """Chat requests that wait for the chat template; more are answered 503."""
     max_request_id_chars: int = 128
