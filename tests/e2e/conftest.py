@@ -17,6 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
+from .processes import command_line
+
 FAKES = Path(__file__).parents[1] / "fakes"
 """Servers of these tests."""
 HERE = Path(__file__).parent
@@ -110,6 +112,11 @@ class RunningServer:
         for task in path.iterdir():
             found += [int(pid) for pid in (task / "children").read_text().split()]
         return found
+
+    def engine_pid(self) -> int:
+        """The process id of an engine that has a process of its own."""
+        (pid,) = (pid for pid in self.children() if "process_main" in command_line(pid))
+        return pid
 
     def signal(self, number: signal.Signals) -> None:
         """Sends it a signal."""

@@ -5,6 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 
+def command_line(pid: int) -> str:
+    """How it was started; empty once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def resident_mib(pid: int) -> float:
+    """Its memory in use."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
 def is_alive(pid: int) -> bool:
     """Whether there is such a process, and it is more than an unread exit code."""
     try:

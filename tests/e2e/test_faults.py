@@ -126,7 +126,7 @@ def test_an_engine_process_that_is_killed_or_stopped(
     start_server: StartServer, tmp_path: Path, number: signal.Signals, cause: str
 ) -> None:
     server = start_faulty(start_server, tmp_path / "fault", "process")
-    (engine_pid,) = server.children()
+    engine_pid = server.engine_pid()
     everyone_is_told(server, lambda _: os.kill(engine_pid, number), cause)
     assert not is_alive(engine_pid)
 

@@ -109,7 +109,7 @@ def test_a_signal_while_loading_ends_at_once(
 
 def test_sigkill_leaves_no_engine_behind(start_server: StartServer) -> None:
     server = start_server(engine_home="process")
-    (engine_pid,) = server.children()
+    engine_pid = server.engine_pid()
     server.signal(signal.SIGKILL)
     server.process.wait()
     end = time.monotonic() + 2

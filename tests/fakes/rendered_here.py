@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.chat.job import DEFAULT_SECONDS, ChatInput
+from quire.chat.plain import plain_chat
 from quire.chat.rendering import render
 from quire.chat.templates import ChatTemplates
 
@@ -25,4 +26,4 @@ def rendered_here(
         templates = {"default": templates}
     if not isinstance(templates, ChatTemplates):
         templates = ChatTemplates(templates, roles or {})
-    return render(templates.job(ChatInput(messages, **options), max_seconds))
+    return render(templates.job(plain_chat(ChatInput(messages, **options)), max_seconds))

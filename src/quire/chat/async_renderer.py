@@ -27,7 +27,7 @@ class RenderBounds:
     """What renderings may take together."""
 
     max_seconds: float = DEFAULT_SECONDS
-    """Of one rendering."""
+    """Processor time of one rendering."""
     max_waiting: int = 1_000_000
     """Conversations that wait for their turn."""
     max_wait_s: float = 3600.0
@@ -87,7 +87,7 @@ class AsyncChatRenderer:
         if self._is_closed:
             raise CapacityError(_CLOSED)
         if len(self._busy) < NUM_PROCESSES:
-            process = self._idle.pop() if self._idle else RenderProcess()
+            process = self._idle_process() or RenderProcess()
             self._busy.add(process)
             return process
         if len(self._waiting) >= self._bounds.max_waiting:
@@ -109,6 +109,14 @@ class AsyncChatRenderer:
             timer.cancel()
             with suppress(ValueError):  # it is there no more, unless its time was up
                 self._waiting.remove(turn)
+
+    def _idle_process(self) -> RenderProcess | None:
+        while self._idle:
+            process = self._idle.pop()
+            if process.is_open:
+                return process
+            process.close()  # somebody has killed it
+        return None
 
     def _give_back(self, process: RenderProcess) -> None:
         """Hands the process, or another in place of a dead one, to whoever waits longest."""

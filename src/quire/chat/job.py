@@ -12,7 +12,10 @@ ContentFormat = Literal["string", "openai"]
 """Whether a template wants the content of a message as text, or as a list of parts."""
 
 DEFAULT_SECONDS = 5.0
-"""How long a rendering may take, if nobody says otherwise."""
+"""Processor time that a rendering may take, if nobody says otherwise."""
+TOO_LONG = "it takes more than {:g} s of processor time"
+MAX_NESTING = 64
+"""Lists and dicts inside each other, in what a template is given."""
 MAX_STEPS = 1_000_000
 """Rounds of loops, calls, filters, operators and printed values in one rendering."""
 MAX_TEXT = 1 << 24
@@ -52,3 +55,4 @@ class RenderJob:
     special_tokens: Mapping[str, str]
     """Variables of the template, such as `bos_token`."""
     max_seconds: float = DEFAULT_SECONDS
+    """Of processor time."""

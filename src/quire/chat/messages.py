@@ -8,11 +8,10 @@ tool calls become objects, reasoning goes under every name that templates know. 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from quire.chat.job import ContentFormat
+from quire.chat.job import MAX_NESTING, ContentFormat
 from quire.errors import RequestError
 
 _TEXT_KEYS = {
@@ -24,49 +23,36 @@ _TEXT_KEYS = {
 }
 """Kinds of content parts that hold text, and the key it lies under."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
-_MAX_DEPTH = 64
 
 
 def template_messages(
-    messages: Sequence[Mapping[str, Any]], content_format: ContentFormat
+    messages: Sequence[Any], content_format: ContentFormat
 ) -> list[dict[str, Any]]:
-    """The messages in plain dicts and lists, without keys that hold None."""
+    """The messages, which are JSON, without keys that hold None. Changes what they hold."""
     if not messages:
         raise _error("there must be at least one message", messages)
     return [_message(index, held, content_format) for index, held in enumerate(messages)]
 
 
-def plain(value: Any, what: str, depth: int = 0) -> Any:
-    """The value as dicts, lists, strings, numbers, booleans and None alone, copied.
+def check_nesting(value: Any, what: str) -> None:
+    """Raises RequestError for lists and dicts that hold each other too deep."""
+    level, depth = [value], 0
+    while level:
+        if depth > MAX_NESTING + 1:
+            raise RequestError(f"{what} is nested more than {MAX_NESTING} deep", parameter=what)
+        level, depth = [inner for held in level for inner in _inside(held)], depth + 1
 
-    A template must not meet objects whose methods it could call. Raises RequestError.
-    """
-    if depth > _MAX_DEPTH:
-        raise RequestError(f"{what} is nested more than {_MAX_DEPTH} deep", parameter=what)
-    if value is None or type(value) in (str, int, bool):
+
+def _inside(value: Any) -> Iterable[Any]:
+    if type(value) is list:
         return value
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise RequestError(f"{what} holds {value}, which is no JSON value", parameter=what)
-        return value
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(held, what, depth + 1) for key, held in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(held, what, depth + 1) for held in value]
-    if callable(dump := getattr(value, "model_dump", None)):
-        return plain(dump(), what, depth + 1)
-    raise RequestError(
-        f"{what} holds a {type(value).__name__}, which is no JSON value", parameter=what
-    )
+    return value.values() if type(value) is dict else ()
 
 
 def _message(index: int, held: Any, content_format: ContentFormat) -> dict[str, Any]:
-    message = plain(held, "messages")
-    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+    if not isinstance(held, dict) or not isinstance(held.get("role"), str):
         raise _error(f"messages[{index}] has no role", held)
-    message = {key: value for key, value in message.items() if value is not None}
+    message = {key: value for key, value in held.items() if value is not None}
     content = message.get("content")
     if isinstance(content, list):
         texts = [_part_text(index, part) for part in content]

@@ -8,11 +8,10 @@ behaviour, here and on a server.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 
 from quire.chat.job import ChatInput
-from quire.chat.messages import plain
+from quire.chat.plain import plain_chat
 from quire.chat.process.renderer_process import RenderProcess
 from quire.chat.templates import ChatTemplates
 
@@ -36,14 +35,7 @@ class ChatRenderer:
         Raises RequestError, with the template's own words where it refuses the conversation, and
         QuireError if there is no child process or if it dies.
         """
-        chat = dataclasses.replace(
-            chat,
-            messages=plain(chat.messages, "messages"),
-            tools=plain(chat.tools, "tools"),
-            documents=plain(chat.documents, "documents"),
-            chat_template_kwargs=plain(chat.chat_template_kwargs, "chat_template_kwargs"),
-        )
-        job = self.templates.job(chat)
+        job = self.templates.job(plain_chat(chat))
         with self._lock:
             return self._open_process().render(job)
 
@@ -54,6 +46,9 @@ class ChatRenderer:
                 self._process.close()
 
     def _open_process(self) -> RenderProcess:
-        if self._process is None or not self._process.is_open:
+        if self._process is not None and not self._process.is_open:
+            self._process.close()
+            self._process = None
+        if self._process is None:
             self._process = RenderProcess()
         return self._process

@@ -1,6 +1,7 @@
 """`render`: a conversation to the prompt text that its model was trained on.
 
-A function of its `RenderJob` alone, called by the child process. Knows no tokens and no files.
+A function of its `RenderJob` alone, which holds JSON; called by the child process. Knows no tokens
+and no files.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import jinja2
 
 from quire.chat.content_format import detect_content_format
 from quire.chat.job import RenderJob
-from quire.chat.messages import plain, template_messages
+from quire.chat.messages import check_nesting, template_messages
 from quire.chat.sandbox.environment import render_template
 from quire.chat.sandbox.limits import TemplateLimitError, new_budget
 from quire.errors import RequestError
@@ -47,14 +48,16 @@ def render(job: RenderJob) -> str:
 def _rendered(job: RenderJob) -> str:
     chat = job.chat
     content_format = chat.content_format or detect_content_format(job.template)
+    for what in ("messages", "tools", "documents", "chat_template_kwargs"):
+        check_nesting(getattr(chat, what), what)
     messages = template_messages(chat.messages, content_format)
     final_text = _mark_end(messages) if chat.continue_final_message else None
     variables = {
         **job.special_tokens,
-        **(plain(chat.chat_template_kwargs, "chat_template_kwargs") or {}),
+        **(chat.chat_template_kwargs or {}),
         "messages": messages,
-        "tools": plain(chat.tools, "tools"),
-        "documents": plain(chat.documents, "documents"),
+        "tools": chat.tools,
+        "documents": chat.documents,
         "add_generation_prompt": chat.add_generation_prompt,
     }
     rendered = render_template(job.template, variables)

@@ -124,8 +124,8 @@ class ServerArgs:
     max_messages: int = 4096
     """Messages in one chat request."""
     template_timeout: float = 5.0
-    """Seconds that the chat template may take for one request, and that a request waits for its
-    turn before."""
+    """Seconds of processor time that the chat template may take for one request (400). A request
+    waits for its turn at most six times as long (503)."""
     max_waiting_chats: int = 1024
     """Chat requests that wait for the chat template; more are answered 503."""
     max_request_id_chars: int = 128
@@ -170,7 +170,7 @@ class ServerArgs:
     def _check_numbers(self) -> None:
         for name in _POSITIVE:
             value = getattr(self, name)
-            if not value > 0:
+            if value is not None and not value > 0:
                 default = type(self).__dataclass_fields__[name].default
                 raise ConfigError(f"{name} must be positive, got {value}; the default is {default}")
             if isinstance(value, float) and value > _LONGEST_S:

@@ -53,7 +53,6 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         Bound("max_request_id_chars", str(args.max_request_id_chars), "X-Request-Id", "400"),
         Bound("max_waiting_chats", str(args.max_waiting_chats), "chats not yet a prompt", "503"),
         Bound("(fixed)", str(NUM_PROCESSES), "chat templates rendered at once", "wait"),
-        Bound("template_timeout", _s(args.template_timeout), "turn for the chat template", "503"),
         Bound("template_timeout", _s(args.template_timeout), "chat template for a prompt", "400"),
         Bound("(fixed)", str(MAX_STEPS), "steps of a chat template", "400"),
         Bound("(fixed)", str(MAX_TEXT), "characters from a chat template", "400"),

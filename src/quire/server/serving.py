@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from quire.chat.async_renderer import AsyncChatRenderer, RenderBounds
+from quire.chat.process import CLOCK_FACTOR
 from quire.chat.templates import ChatTemplates
 from quire.config import EngineConfig
 from quire.config.engine_args import EngineArgs
@@ -167,7 +168,7 @@ class _Server:
             seconds, num_waiting = self._args.template_timeout, self._args.max_waiting_chats
             self._context.chat = AsyncChatRenderer(
                 ChatTemplates.of_model(self._config.model, engine.tokenizer.roles),
-                RenderBounds(max_seconds=seconds, max_waiting=num_waiting, max_wait_s=seconds),
+                RenderBounds(seconds, num_waiting, CLOCK_FACTOR * seconds),
             )
         return engine
 

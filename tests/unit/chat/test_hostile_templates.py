@@ -16,7 +16,7 @@ from quire.errors import RequestError
 
 EVERY = hostile_templates.every()
 _MAX_SECONDS = 1.0
-_LONGEST_TURN_S = 1.0
+_LONGEST_TURN_S = 4.0
 """Far above any turn of a loop on a busy machine, and far below any hanging template."""
 
 

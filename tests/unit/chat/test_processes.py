@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -120,13 +121,19 @@ def _command() -> list[str]:
 @pytest.mark.parametrize("is_late", [True, False])
 def test_a_process_that_stops_or_dies_costs_one_job(process: RenderProcess, is_late: bool) -> None:
     assert process.render(job()) == "hi"
-    os.kill(process.pid, signal.SIGSTOP if is_late else signal.SIGKILL)
-    error, text = (RequestError, "'default'.* more than 0.2 s") if is_late else (
-        QuireError, "'default' has no prompt: its process was ended by signal 9"
-    )  # fmt: skip
-    default = TEMPLATES.job(ChatInput(HELLO), 0.2)
-    with pytest.raises(error, match=text):
+    os.kill(process.pid, signal.SIGSTOP)
+    if not is_late:
+        threading.Timer(0.1, os.kill, (process.pid, signal.SIGKILL)).start()
+    default = TEMPLATES.job(ChatInput(HELLO), 0.2 if is_late else 30)
+    with pytest.raises(QuireError) as caught:
         process.render(default)
+    if is_late:
+        assert (
+            str(caught.value) == "the chat template 'default' was stopped: it takes more than 1.2 s"
+        )
+        assert isinstance(caught.value, RequestError)
+    else:
+        assert "'default' has no prompt: its process was ended by signal 9" in str(caught.value)
     assert not process.is_open
     assert not is_alive(process.pid)
 
@@ -260,8 +267,7 @@ def test_a_renderer_keeps_its_process_and_replaces_a_dead_one() -> None:
     assert renderer.render(ChatInput(HELLO)) == "hi"
     assert renderer._process is process
     process.kill()
-    with pytest.raises(QuireError, match="signal 9"):
-        renderer.render(ChatInput(HELLO))
+    until(lambda: not process.is_open)
     assert renderer.render(ChatInput(HELLO, tools=[{}])) == "tools"
     renderer.close()
     renderer.close()
@@ -279,10 +285,9 @@ def test_an_interruption_ends_the_rendering_at_once() -> None:
         "threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start(); "
         "r.render(ChatInput([{'role': 'user', 'content': 'hi'}]))"
     )
-    begin = time.monotonic()
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "KeyboardInterrupt" in run.stderr
-    assert time.monotonic() - begin < 4.5
+    assert "RequestError" not in run.stderr  # which its time being up would be
     assert not is_alive(int(run.stdout))
 
 
@@ -341,7 +346,7 @@ def test_what_hangs_costs_itself_and_the_others_their_turn() -> None:
         assert not pids & {process.pid for process in renderer._idle}
         assert not any(map(is_alive, pids))
 
-    serve(scenario, RenderBounds(max_seconds=0.3))
+    serve(scenario, RenderBounds(max_seconds=1))
 
 
 def test_how_many_wait_and_how_long_is_bounded() -> None:
@@ -379,9 +384,24 @@ def test_a_caller_that_leaves_spoils_no_process() -> None:
             task.cancel()
         await asyncio.gather(waiting, *hanging, return_exceptions=True)
         assert not renderer._waiting
+        for busy in renderer._busy:
+            busy.kill()
         assert await renderer.render(ChatInput(HELLO)) == "hi"
 
-    serve(scenario, RenderBounds(max_seconds=0.3))
+    serve(scenario)
+
+
+def test_a_process_that_died_idle_is_replaced() -> None:
+    async def scenario(renderer: AsyncChatRenderer) -> None:
+        assert await renderer.render(ChatInput(HELLO)) == "hi"
+        (process,) = renderer._idle
+        process.kill()
+        while process.is_open:
+            await asyncio.sleep(0.01)
+        assert await renderer.render(ChatInput(HELLO)) == "hi"
+        assert process not in renderer._idle
+
+    serve(scenario)
 
 
 def test_closing_ends_what_runs_and_what_waits() -> None:

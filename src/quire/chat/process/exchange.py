@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from quire.chat.job import RenderJob
-from quire.chat.process.renderer_process import GRACE_S, RenderProcess
+from quire.chat.process.renderer_process import CLOCK_FACTOR, RenderProcess
 from quire.chat.process.wire import Reply, encoded
 from quire.errors import QuireError, RequestError
 
@@ -27,7 +27,7 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self.text: asyncio.Future[str] = self._loop.create_future()
         """The prompt, or RequestError, or QuireError if the child dies."""
-        self._timer = self._loop.call_later(job.max_seconds + GRACE_S, self._fail, None)
+        self._timer = self._loop.call_later(CLOCK_FACTOR * job.max_seconds, self._fail, None)
         process.socket.setblocking(False)
         self._send()
         if self._unsent:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,12 +17,13 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from quire.chat.job import RenderJob
+from quire.chat.job import TOO_LONG, RenderJob
 from quire.chat.process.wire import Reply, encoded
 from quire.errors import QuireError, RequestError
 
-GRACE_S = 0.5
-"""On top of a job's time: a child that can still do so says itself that the time is up."""
+CLOCK_FACTOR = 6
+"""A child may take so much longer by the clock than in processor time: a crowded machine gives it
+little. The kernel ends it by processor time."""
 _EXIT_S = 0.5
 _PASSED_ON = ("LD_LIBRARY_PATH", "TZ")
 """The environment variables that a child gets. Keys and tokens are in others."""
@@ -55,7 +57,7 @@ class RenderProcess:
     @property
     def is_open(self) -> bool:
         """Whether it can take another job."""
-        return self._finalizer.alive
+        return self._finalizer.alive and self._process.poll() is None
 
     def render(self, job: RenderJob) -> str:
         """The prompt. Raises RequestError, and QuireError if the child dies of it.
@@ -63,7 +65,7 @@ class RenderProcess:
         Whatever else interrupts the wait, such as Ctrl+C, ends the child.
         """
         data, reply = encoded(job), Reply()
-        deadline = time.monotonic() + job.max_seconds + GRACE_S
+        deadline = time.monotonic() + CLOCK_FACTOR * job.max_seconds
         try:
             self.socket.settimeout(_left_s(deadline))
             self.socket.sendall(data)
@@ -94,14 +96,17 @@ class RenderProcess:
         what = f"the chat template {job.template_name!r}"
         if cause is None:
             self.close()
+            seconds = CLOCK_FACTOR * job.max_seconds
             return RequestError(
-                f"{what} was stopped: it takes more than {job.max_seconds:g} s",
-                parameter="messages",
+                f"{what} was stopped: it takes more than {seconds:g} s", parameter="messages"
             )
         with suppress(subprocess.TimeoutExpired):  # a child that is not dead is killed
             self._process.wait(_EXIT_S)
         self.close()
         code = self._process.returncode
+        if code == -signal.SIGXCPU:
+            too_long = TOO_LONG.format(job.max_seconds)
+            return RequestError(f"{what} was stopped: {too_long}", parameter="messages")
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return QuireError(f"{what} has no prompt: its process {how} ({cause})")
 
