@@ -21,6 +21,11 @@ Knows nothing of who raises or who catches.
 
 from __future__ import annotations
 
+from itertools import islice
+
+_SHOWN_ITEMS = 16
+_SHOWN_CHARS = 400
+
 
 class QuireError(Exception):
     """Root of the tree; catching it catches everything raised on purpose."""
@@ -89,3 +94,23 @@ class EngineGenerateError(QuireError):
 
 class IntegrityError(QuireError):
     """An invariant of the engine's own bookkeeping does not hold: a bug, never a user's mistake."""
+
+
+def shown(value: object, depth: int = 0) -> str:
+    """A user's value as an error message shows it: its `repr`, of a large one the beginning. Takes
+    no longer for a larger one."""
+    if isinstance(value, (str, bytes)):
+        text = repr(value[:_SHOWN_CHARS])
+        return f"{text}..." if len(value) > _SHOWN_CHARS else text
+    if not isinstance(value, (list, dict)):
+        return repr(value)
+    if depth > 2:
+        return "..."
+    items = [shown(each, depth + 1) for each in islice(value, _SHOWN_ITEMS)]
+    if isinstance(value, dict):
+        held = islice(value.values(), _SHOWN_ITEMS)
+        items = [f"{key}: {shown(each, depth + 1)}" for key, each in zip(items, held, strict=True)]
+    if len(value) > _SHOWN_ITEMS:
+        items.append("...")
+    text = ", ".join(items)[:_SHOWN_CHARS]
+    return f"{{{text}}}" if isinstance(value, dict) else f"[{text}]"

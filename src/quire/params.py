@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from quire.errors import RequestError
+from quire.errors import RequestError, shown
 from quire.log import get_logger
 
 logger = get_logger(__name__)
@@ -231,7 +231,7 @@ class SamplingParams(
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 value = getattr(self, name)
-                raise _error(name, value, f"{name} must be True or False, got {value!r}.")
+                raise _error(name, value, f"{name} must be True or False, got {shown(value)}.")
         if not isinstance(self.output_kind, RequestOutputKind):
             raise _error(
                 "output_kind",
@@ -251,7 +251,9 @@ class SamplingParams(
     def _normalise_stops(self) -> None:
         stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
         if not all(isinstance(text, str) for text in stop):
-            raise _error("stop", stop, f"stop must be a string or a list of strings, got {stop}.")
+            raise _error(
+                "stop", stop, f"stop must be a string or a list of strings, got {shown(stop)}."
+            )
         if not all(stop):
             raise _error("stop", stop, "stop cannot contain an empty string.")
         if stop and not self.detokenize:
@@ -264,9 +266,9 @@ class SamplingParams(
         self.stop = stop
         ids = self.stop_token_ids
         if ids is not None and not isinstance(ids, (list, tuple, set, frozenset)):
-            raise _error("stop_token_ids", ids, f"stop_token_ids must be a list, got {ids!r}.")
+            raise _error("stop_token_ids", ids, f"stop_token_ids must be a list, got {shown(ids)}.")
         if not all(_is_int(token_id) for token_id in ids or []):
-            message = f"stop_token_ids must contain only integers, got {ids}."
+            message = f"stop_token_ids must contain only integers, got {shown(ids)}."
             raise _error("stop_token_ids", ids, message)
         self.stop_token_ids = list(dict.fromkeys(int(token_id) for token_id in ids or []))
 
@@ -331,7 +333,7 @@ def _refuse_not_yet(params: SamplingParams) -> None:
             raise _error(
                 name,
                 value,
-                f"{name} is not supported yet, got {value!r}; leave it at {neutral[0]}.",
+                f"{name} is not supported yet, got {shown(value)}; leave it at {neutral[0]}.",
             )
         setattr(params, name, neutral[0])
 
@@ -353,7 +355,7 @@ def _as_int(name: str, value: Any) -> int:
         if name == "n":
             raise _error(name, value, f"n must be an int, but is of type {type(value)}")
         kind = type(value).__name__
-        raise _error(name, value, f"{name} must be an integer, got {kind} ({value!r})")
+        raise _error(name, value, f"{name} must be an integer, got {kind} ({shown(value)})")
     return int(value)
 
 
@@ -368,7 +370,7 @@ def _as_float(name: str, value: Any) -> float:
     if type(value) is float:
         return value
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        raise _error(name, value, f"{name} must be a number, got {value!r}.")
+        raise _error(name, value, f"{name} must be a number, got {shown(value)}.")
     try:
         return float(value)
     except OverflowError:

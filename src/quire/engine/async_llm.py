@@ -28,6 +28,7 @@ from quire.metrics import EngineMetrics
 from quire.metrics.tracing import RequestTracer
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
+from quire.protocol import EngineCoreRequest
 from quire.tokenizer import Tokenizer
 
 logger = get_logger(__name__)
@@ -126,10 +127,15 @@ class AsyncLLM:
 
         Raises EngineDeadError. `news` is set when the stream has something to take.
         """
+        stream = self.begin(request, news)
+        for core_request in request.core_requests:
+            self.hand_over(core_request)
+        return stream
+
+    def begin(self, request: EngineInput, news: asyncio.Event | None = None) -> RequestStream:
+        """The stream of an admitted request, whose core requests are handed over afterwards."""
         self._attach()
         stream = self._in_flight.add(request, news)
-        for core_request in request.core_requests:
-            self._client.add_request(core_request)
         if self._log_requests:
             logger.info(
                 "request %s: %d prompt tokens, %s",
@@ -138,6 +144,10 @@ class AsyncLLM:
                 request.params,
             )
         return stream
+
+    def hand_over(self, core_request: EngineCoreRequest) -> None:
+        """Hands over one of the `n` of a request that has begun. Raises EngineDeadError."""
+        self._client.add_request(core_request)
 
     def admit(self, requests: Sequence[EngineInput]) -> None:
         """Takes places in the queue for requests that will be submitted, all or none. Raises

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from quire.config.records import EngineConfig
 from quire.engine.prompts import PromptParser
-from quire.errors import RequestError
+from quire.errors import RequestError, shown
 from quire.inputs import PromptType
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
@@ -103,7 +103,7 @@ class InputProcessor:
         outside = [i for i in params.stop_token_ids or [] if not 0 <= i < vocab_size]
         if outside:
             raise RequestError(
-                f"token_id(s) {outside} in stop_token_ids contain out-of-vocab token ids. "
+                f"token_id(s) {shown(outside)} in stop_token_ids contain out-of-vocab token ids. "
                 f"Vocabulary size: {vocab_size}",
                 parameter="stop_token_ids",
                 value=outside,
@@ -130,7 +130,7 @@ class InputProcessor:
     def _check_priority(self, priority: int) -> None:
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise RequestError(
-                f"priority must be an integer, got {priority!r}.",
+                f"priority must be an integer, got {shown(priority)}.",
                 parameter="priority",
                 value=priority,
             )

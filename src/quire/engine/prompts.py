@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.config.records import ModelConfig
-from quire.errors import RequestError
+from quire.errors import RequestError, shown
 from quire.tokenizer import Tokenizer
 
 _PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
@@ -127,7 +127,7 @@ def _as_token_ids(value: Any) -> list[int]:
     for token_id in value:
         if type(token_id) is not int:
             raise RequestError(
-                f"token ids must be integers, got {token_id!r}",
+                f"token ids must be integers, got {shown(token_id)}",
                 parameter="prompt_token_ids",
                 value=token_id,
             )
