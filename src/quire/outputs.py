@@ -198,11 +198,11 @@ class RequestOutput:
 
 def _extend(old: CompletionOutput, new: CompletionOutput) -> None:
     old.text += new.text
-    old.token_ids = [*old.token_ids, *new.token_ids]
+    old.token_ids += new.token_ids  # a delta's lists are its own
     if isinstance(old.logprobs, FlatLogprobs) and isinstance(new.logprobs, FlatLogprobs):
         old.logprobs.extend(new.logprobs)
-    elif new.logprobs:
-        old.logprobs = [*(old.logprobs or []), *new.logprobs]
+    elif isinstance(old.logprobs, list) and isinstance(new.logprobs, list):
+        old.logprobs += new.logprobs
     old.cumulative_logprob = new.cumulative_logprob
     old.finish_reason = new.finish_reason
     old.stop_reason = new.stop_reason

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from quire.chat.async_renderer import AsyncChatRenderer, RenderBounds
-from quire.chat.process import CLOCK_FACTOR
+from quire.chat.process.renderer_process import CLOCK_FACTOR
 from quire.chat.templates import ChatTemplates
 from quire.config import EngineConfig
 from quire.config.engine_args import EngineArgs

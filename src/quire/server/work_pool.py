@@ -27,6 +27,10 @@ LARGE_SIZE = 1 << 18
 """Beyond this, work is large: it takes a tenth of a second or more, and much memory."""
 _NUM_THREADS = 4
 """For what is neither small nor large."""
+_KEPT_SIZE = 1 << 14
+"""Up to this size, the memory of work is what the next work needs."""
+_TRIM_AFTER_S = 0.5
+"""From the end of work to the return of its memory; until then the reply is on its way."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,6 +69,9 @@ class WorkPool:
         self._lock = threading.Lock()
         self._num_large = 0
         self._num_large_running = 0
+        self._is_closed = False
+        self._trim_at = 0.0
+        """On the event loop's clock; later than now: the timer is set."""
 
     async def run(
         self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
@@ -86,11 +93,26 @@ class WorkPool:
         except asyncio.CancelledError:
             is_unwanted.set()
             raise
+        finally:
+            if size > _KEPT_SIZE:
+                self._trim_soon()
 
     def close(self) -> None:
         """Lets the threads end; nothing that waits is begun any more."""
+        self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._large_threads.shutdown(wait=False, cancel_futures=True)
+
+    def _trim_soon(self) -> None:
+        """Gives memory back in a while, once for all that ends until then."""
+        loop = asyncio.get_running_loop()
+        if self._trim_at < loop.time() + _TRIM_AFTER_S:
+            self._trim_at = loop.time() + 2 * _TRIM_AFTER_S
+            loop.call_at(self._trim_at, self._trim)
+
+    def _trim(self) -> None:
+        if not self._is_closed:
+            self._threads.submit(give_memory_back)
 
     def _submit_large(self, work: Callable[[], T]) -> Future[T]:
         with self._lock:
@@ -113,7 +135,6 @@ class WorkPool:
         finally:
             with self._lock:
                 self._num_large_running -= 1
-            give_memory_back()
 
     def _on_large_done(self, _: Future[Any]) -> None:
         with self._lock:

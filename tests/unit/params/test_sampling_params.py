@@ -88,7 +88,6 @@ def test_a_wrong_value_is_named_with_its_rule(given: dict[str, object], message:
         {"structured_outputs": {"json": {}}},
         {"extra_args": {"a": 1}},
         {"logprob_token_ids": [1]},
-        {"flat_logprobs": True},
         {"presence_penalty": False},
     ],
 )

@@ -29,7 +29,7 @@ from quire.metrics.tracing import RequestTracer
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
-from quire.protocol import EngineCoreOutputs
+from quire.protocol import EngineCoreOutputs, EngineCoreRequest
 from quire.tokenizer import Tokenizer
 from quire.tokenizer.for_model import load_tokenizer
 
@@ -133,15 +133,20 @@ class AsyncLLM:
 
         Raises EngineDeadError. `news` is set when the stream has something to take.
         """
-        with self._loop_lock:
-            self._attach()
-            stream = self._in_flight.add(request, news)
+        stream = self.begin(request, news)
         try:
             for core_request in request.core_requests:
-                self._client.add_request(core_request)
+                self.hand_over(core_request)
         except BaseException:
             stream.close()
             raise
+        return stream
+
+    def begin(self, request: EngineInput, news: asyncio.Event | None = None) -> RequestStream:
+        """The stream of an admitted request, whose core requests are handed over afterwards."""
+        with self._loop_lock:
+            self._attach()
+            stream = self._in_flight.add(request, news)
         if self._log_requests:
             logger.info(
                 "request %s: %d prompt tokens, %s",
@@ -150,6 +155,10 @@ class AsyncLLM:
                 request.params,
             )
         return stream
+
+    def hand_over(self, core_request: EngineCoreRequest) -> None:
+        """Hands over one of the `n` of a request that has begun. Raises EngineDeadError."""
+        self._client.add_request(core_request)
 
     def admit(self, requests: Sequence[EngineInput]) -> None:
         """Takes places in the queue for requests that will be submitted, all or none. Raises

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import msgspec
-
-from quire.outputs import CompletionOutput, RequestOutput
+from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.server.replies.chunks import ChunkWriter
 from quire.server.replies.head import ReplyHead
-from quire.server.replies.json_pieces import JsonList
+from quire.server.replies.json_pieces import JsonPieces
 from quire.server.replies.logprobs import LogprobsWriter, prompt_logprobs
 from quire.server.replies.portions import News, size_of, size_of_whole, written
 from quire.server.replies.usage import timings, usage_of
@@ -46,33 +44,34 @@ class ChatWriter:
         self._role = _role_of_reply(request, role)
         self._echo = _echo_text(request, self._role)
         as_ids = request.return_tokens_as_token_ids is True
-        self._logprobs = LogprobsWriter(tokenizer, request.top_logprobs or 0, as_ids)
-        self._chunks = ChunkWriter(ChatChunk, head)
+        self._pieces = JsonPieces()
+        self._logprobs = LogprobsWriter(self._pieces, tokenizer, request.top_logprobs or 0, as_ids)
+        self._chunks = ChunkWriter(ChatChunk, head, self._pieces)
         self._has_begun = False
 
     def whole_size(self, final: RequestOutput) -> int:
         """For the pool."""
         return size_of_whole([final], 1 if self._wants_ids else 0)
 
-    def whole(self, final: RequestOutput) -> bytes:
-        """The reply to a request that does not stream."""
-        request, choices = self._request, JsonList()
+    def whole(self, final: RequestOutput) -> list[bytes]:
+        """The reply to a request that does not stream, in pieces."""
+        request, pieces = self._request, self._pieces
+        choices = pieces.new_list()
         for one in final.outputs:
-            choices.extend([self._choice(one)])
+            choices.add_pieces(pieces.encode(self._choice(one)))
             check_wanted()
         response = self._head.begin(
-            ChatResponse,
-            choices=choices.encoded(),
-            usage=usage_of([final]),
-            prompt_logprobs=prompt_logprobs(final.prompt_logprobs),
+            ChatResponse, choices=choices.encoded(), usage=usage_of([final])
         )
+        if isinstance(final.prompt_logprobs, FlatLogprobs):
+            response.prompt_logprobs = prompt_logprobs(final.prompt_logprobs, pieces).encoded()
         if request.return_token_ids:
-            response.prompt_token_ids = self._prompt.token_ids
+            response.prompt_token_ids = self._pieces.new_list(self._prompt.token_ids).encoded()
         if request.return_prompt_text:
             response.prompt_text = self._prompt.text
         if self._head.has_metrics:
             response.metrics = timings(final.metrics)
-        return msgspec.json.encode(response)
+        return pieces.encode(response)
 
     async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
         """The chunks of a streamed reply, those of one step together.
@@ -110,6 +109,9 @@ class ChatWriter:
     def _wants_ids(self) -> bool:
         return self._request.return_token_ids is True
 
+    def _ids(self, one: CompletionOutput) -> Any:
+        return self._pieces.new_list(one.token_ids).encoded() if self._wants_ids else None
+
     def _choice(self, one: CompletionOutput) -> ChatChoice:
         return ChatChoice(
             index=one.index,
@@ -117,14 +119,14 @@ class ChatWriter:
             logprobs=self._logprobs.chat(one),
             finish_reason=one.finish_reason,  # type: ignore[arg-type]
             stop_reason=one.stop_reason,
-            token_ids=list(one.token_ids) if self._wants_ids else None,
+            token_ids=self._ids(one),
         )
 
     def _first_chunk(self, index: int) -> bytes:
         """The role, and what is told once."""
         once: dict[str, Any] = {}
         if self._wants_ids:
-            once["prompt_token_ids"] = self._prompt.token_ids
+            once["prompt_token_ids"] = self._pieces.new_list(self._prompt.token_ids).encoded()
         if self._request.return_prompt_text and self._prompt.text is not None:
             once["prompt_text"] = self._prompt.text
         delta = Delta(role=self._role, content=self._echo)
@@ -137,7 +139,7 @@ class ChatWriter:
             logprobs=self._logprobs.chat(one),
             finish_reason=one.finish_reason,  # type: ignore[arg-type]
             stop_reason=one.stop_reason,
-            token_ids=list(one.token_ids) if self._wants_ids else None,
+            token_ids=self._ids(one),
         )
 
 

@@ -9,6 +9,7 @@ import msgspec
 from quire.outputs import RequestOutput
 from quire.server.http.event_stream import event
 from quire.server.replies.head import ReplyHead
+from quire.server.replies.json_pieces import JsonPieces
 from quire.server.replies.usage import UsageCounter, timings
 from quire.server.schema.chat import ChatChunk
 from quire.server.schema.completion import CompletionChunk
@@ -19,8 +20,9 @@ Chunk = TypeVar("Chunk", ChatChunk, CompletionChunk)
 class ChunkWriter(Generic[Chunk]):
     """Encodes chunks, and counts the usage that they and the last one may tell."""
 
-    def __init__(self, kind: type[Chunk], head: ReplyHead) -> None:
+    def __init__(self, kind: type[Chunk], head: ReplyHead, pieces: JsonPieces) -> None:
         self._kind: type[Chunk] = kind
+        self._pieces = pieces
         self._head = head
         self._counter = UsageCounter()
 
@@ -36,7 +38,7 @@ class ChunkWriter(Generic[Chunk]):
             chunk.usage = self._counter.of_choice(prompt_index, choice.index)
         elif self._head.include_usage:
             chunk.usage = None
-        return event(msgspec.json.encode(chunk))
+        return event(b"".join(self._pieces.encode(chunk)))
 
     def last(self) -> bytes:
         """The chunk without choices that tells of the whole; empty if nobody asked for it."""

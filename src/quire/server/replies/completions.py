@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-
-import msgspec
+from typing import Any
 
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.server.replies.chunks import ChunkWriter
 from quire.server.replies.head import ReplyHead
-from quire.server.replies.json_pieces import JsonList
+from quire.server.replies.json_pieces import JsonList, JsonPieces
 from quire.server.replies.logprobs import CompletionLists, LogprobsWriter, prompt_logprobs
 from quire.server.replies.portions import News, size_of, size_of_whole, written
 from quire.server.replies.usage import timings, usage_of
@@ -41,11 +40,12 @@ class CompletionWriter:
         self._n = request.n or 1
         self._tokenizer = tokenizer
         as_ids = request.return_tokens_as_token_ids is True
-        self._logprobs = LogprobsWriter(tokenizer, request.logprobs or 0, as_ids)
+        self._pieces = JsonPieces()
+        self._logprobs = LogprobsWriter(self._pieces, tokenizer, request.logprobs or 0, as_ids)
         self._is_echo_alone = is_echo_alone(request)
         """The one token that is generated is not shown."""
         self._prompts = prompts
-        self._chunks = ChunkWriter(CompletionChunk, head)
+        self._chunks = ChunkWriter(CompletionChunk, head, self._pieces)
         self._started = set[int]()
         """Choices of a stream that something was told of."""
         self._echoes: dict[int, str] = {}
@@ -56,28 +56,28 @@ class CompletionWriter:
         """For the pool."""
         return size_of_whole(finals, self._n if self._tells_of_prompt else 0)
 
-    def whole(self, finals: Sequence[RequestOutput]) -> bytes:
-        """The reply to a request that does not stream."""
-        choices = JsonList()
+    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
+        """The reply to a request that does not stream, in pieces."""
+        pieces = self._pieces
+        choices = pieces.new_list()
         for prompt_index, final in enumerate(finals):
             if self._request.echo:
                 self._take_prompt(prompt_index, final)
-            of_prompt = None
-            if self._request.prompt_logprobs is not None:
-                of_prompt = prompt_logprobs(final.prompt_logprobs)
+            of_prompt = self._of_prompt(final)
             for one in final.outputs:
                 choice = self._choice(prompt_index, one, is_first=True)
-                choice.prompt_logprobs = of_prompt
+                choice.prompt_logprobs = None if of_prompt is None else of_prompt.encoded()
                 if self._request.return_token_ids:
-                    choice.prompt_token_ids = self._prompts[prompt_index].token_ids
-                choices.extend([choice])
+                    token_ids = self._prompts[prompt_index].token_ids
+                    choice.prompt_token_ids = pieces.new_list(token_ids).encoded()
+                choices.add_pieces(pieces.encode(choice))
                 check_wanted()
         response = self._head.begin(
             CompletionResponse, choices=choices.encoded(), usage=usage_of(finals)
         )
         if self._head.has_metrics:
             response.metrics = timings(finals[-1].metrics)
-        return msgspec.json.encode(response)
+        return pieces.encode(response)
 
     async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
         """The chunks of a streamed reply, those of one step together.
@@ -108,7 +108,8 @@ class CompletionWriter:
             is_first = index not in self._started
             choice = self._choice(each.prompt_index, each.completion, is_first)
             if is_first and self._request.return_token_ids:
-                choice.prompt_token_ids = each.output.prompt_token_ids
+                token_ids = each.output.prompt_token_ids or []
+                choice.prompt_token_ids = self._pieces.new_list(token_ids).encoded()
             self._started.add(index)
             num_tokens = len(each.completion.token_ids)
             parts.append(self._chunks.chunk(each.prompt_index, choice, num_tokens))
@@ -139,14 +140,25 @@ class CompletionWriter:
             logprobs=logprobs,
             finish_reason=one.finish_reason,  # type: ignore[arg-type]
             stop_reason=one.stop_reason,
-            token_ids=list(one.token_ids) if self._request.return_token_ids else None,
+            token_ids=self._ids(one),
         )
+
+    def _ids(self, one: CompletionOutput) -> Any:
+        wanted = self._request.return_token_ids
+        return self._pieces.new_list(one.token_ids).encoded() if wanted else None
+
+    def _of_prompt(self, final: RequestOutput) -> JsonList | None:
+        """The prompt's log-probabilities by themselves, if they were asked for."""
+        held = final.prompt_logprobs
+        if self._request.prompt_logprobs is None or not isinstance(held, FlatLogprobs):
+            return None
+        return prompt_logprobs(held, self._pieces)
 
     def _take_prompt(self, prompt_index: int, output: RequestOutput) -> None:
         """Writes the log-probabilities of an echoed prompt, as soon as they are there."""
         positions = output.prompt_logprobs
         if isinstance(positions, FlatLogprobs) and prompt_index not in self._echoed_lists:
-            lists = CompletionLists()
+            lists = CompletionLists(self._pieces)
             self._logprobs.add_tokens(lists, self._prompts[prompt_index].token_ids, positions)
             self._echoed_lists[prompt_index] = lists
 

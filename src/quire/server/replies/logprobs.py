@@ -5,28 +5,27 @@ a list of positions for chats. JSON has no infinity: minus infinity becomes -999
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from quire.outputs import CompletionOutput, FlatLogprobs
-from quire.server.replies.json_pieces import ITEMS_AT_ONCE, JsonList
+from quire.server.replies.json_pieces import ITEMS_AT_ONCE, JsonList, JsonPieces
 from quire.server.schema.chat import ChatLogprobs, PositionLogprobs, TokenLogprob
-from quire.server.schema.common import PromptLogprob, PromptLogprobs
+from quire.server.schema.common import PromptLogprob
 from quire.server.schema.completion import CompletionLogprobs
 from quire.tokenizer import Tokenizer
 
 LEAST_LOGPROB = -9999.0
 
 
-@dataclass(slots=True)
 class CompletionLists:
     """The parallel lists of a completion's log-probabilities, as they grow."""
 
-    text_offset: JsonList = field(default_factory=JsonList)
-    token_logprobs: JsonList = field(default_factory=JsonList)
-    tokens: JsonList = field(default_factory=JsonList)
-    top_logprobs: JsonList = field(default_factory=JsonList)
-    num_chars: int = 0
-    """Of all tokens so far, from the beginning of the choice."""
+    def __init__(self, pieces: JsonPieces, num_chars: int = 0) -> None:
+        self.text_offset = pieces.new_list()
+        self.token_logprobs = pieces.new_list()
+        self.tokens = pieces.new_list()
+        self.top_logprobs = pieces.new_list()
+        self.num_chars = num_chars
+        """Of all tokens so far, from the beginning of the choice."""
 
     def join(self, others: CompletionLists) -> None:
         """Adds those of another one, which begins where this one ends."""
@@ -49,7 +48,11 @@ class CompletionLists:
 class LogprobsWriter:
     """Writes one request's log-probabilities; remembers where each choice's text has come to."""
 
-    def __init__(self, tokenizer: Tokenizer | None, num_top: int, as_token_ids: bool) -> None:
+    def __init__(
+        self, pieces: JsonPieces, tokenizer: Tokenizer | None, num_top: int, as_token_ids: bool
+    ) -> None:
+        """`pieces` makes the reply's text."""
+        self._pieces = pieces
         self._num_top = num_top
         self._tokenizer = tokenizer
         self._token: Callable[[int], str] = (
@@ -64,7 +67,7 @@ class LogprobsWriter:
         for."""
         if echoed is None and not isinstance(output.logprobs, FlatLogprobs):
             return None
-        lists = CompletionLists(num_chars=self._offsets.get(choice, 0))
+        lists = CompletionLists(self._pieces, self._offsets.get(choice, 0))
         if echoed is not None:
             lists.join(echoed)
         if isinstance(output.logprobs, FlatLogprobs):
@@ -85,22 +88,22 @@ class LogprobsWriter:
                 offsets.append(num_chars)
                 num_chars += len(token)
             lists.num_chars = num_chars
-            lists.tokens.extend(tokens)
-            lists.text_offset.extend(offsets)
-            lists.token_logprobs.extend([_chosen(positions, place) for place in places])
-            lists.top_logprobs.extend([self._best(positions, place) for place in places])
+            lists.tokens.add(tokens)
+            lists.text_offset.add(offsets)
+            lists.token_logprobs.add([_chosen(positions, place) for place in places])
+            lists.top_logprobs.add([self._best(positions, place) for place in places])
 
     def chat(self, output: CompletionOutput) -> ChatLogprobs | None:
         """Those of a chat reply's new tokens; None if none were asked for."""
         positions, token_ids = output.logprobs, output.token_ids
         if not isinstance(positions, FlatLogprobs):
             return None
-        content = JsonList()
+        content = self._pieces.new_list()
         for place in range(min(len(token_ids), len(positions))):
             best = _ranked(positions, place)
             chosen = self._entry(token_ids[place], _chosen(positions, place))
             top = [self._entry(*each) for each in best[: self._num_top]]
-            content.extend(
+            content.add(
                 [
                     PositionLogprobs(
                         token=chosen.token,
@@ -136,13 +139,11 @@ class LogprobsWriter:
         return self._tokenizer.token_text(token_id).encode()
 
 
-def prompt_logprobs(positions: object) -> PromptLogprobs | None:
-    """Those of a prompt in vLLM's shape; None if none were asked for."""
-    if not isinstance(positions, FlatLogprobs):
-        return None
-    encoded = JsonList()
+def prompt_logprobs(positions: FlatLogprobs, pieces: JsonPieces) -> JsonList:
+    """Those of a prompt in vLLM's shape."""
+    encoded = pieces.new_list()
     for position in positions:
-        encoded.extend(
+        encoded.add(
             [
                 position
                 and {
@@ -155,7 +156,7 @@ def prompt_logprobs(positions: object) -> PromptLogprobs | None:
                 }
             ]
         )
-    return encoded.encoded()  # type: ignore[no-any-return]
+    return encoded
 
 
 def _chosen(positions: FlatLogprobs, place: int) -> float | None:

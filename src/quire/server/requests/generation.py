@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from quire.frontend.online.request_stream import RequestStream
 
 TIMEOUT_HEADER = "x-request-timeout"
-_SUBMITTED_AT_ONCE = 64
-"""Core requests that are handed to the engine before others have their turn."""
+_SUBMITTED_AT_ONCE = 1 << 15
+"""Tokens of core requests, and 64 for each, that are handed over before others have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +126,14 @@ class Generation:
     ) -> Generation:
         """Admits all prompts or none. Raises RequestError, CapacityError, EngineDeadError."""
         engine = context.live_engine()
-        try:
-            await asyncio.wait_for(engine.wait_until_resumed(), deadline.left_s())
-        except asyncio.TimeoutError:
-            raise deadline.error() from None
         size = sum(len(prompt.token_ids) // 16 + 32 + 8 * params.n for prompt in prompts)
         inputs = await context.pool.run(
             size, _inputs, context, prompts, params, request_id, priority, trace_headers
         )
+        try:
+            await asyncio.wait_for(engine.wait_until_resumed(), deadline.left_s())
+        except asyncio.TimeoutError:
+            raise deadline.error() from None
         engine.admit(inputs)
         generation = cls(context, engine, deadline)
         context.num_generating += 1
@@ -147,13 +147,18 @@ class Generation:
 
     async def _submit(self, inputs: Sequence[EngineInput]) -> None:
         """Hands all of it to the engine; where it is much, others have their turn meanwhile."""
-        num_given = 0
+        size = 0
         for one in inputs:
-            if num_given >= _SUBMITTED_AT_ONCE:
-                num_given = 0
-                await asyncio.sleep(0)
-            self._streams.append(self._engine.submit(one, self._news))
-            num_given += len(one.core_requests)
+            stream = self._engine.begin(one, self._news)
+            self._streams.append(stream)
+            for core_request in one.core_requests:
+                if stream.is_done:  # aborted meanwhile: nobody would wait for the rest of it
+                    break
+                self._engine.hand_over(core_request)
+                size += 64 + len(core_request.prompt_token_ids)
+                if size > _SUBMITTED_AT_ONCE:
+                    size = 0
+                    await asyncio.sleep(0)
 
     async def outputs(self) -> AsyncIterator[list[tuple[int, RequestOutput]]]:
         """What has come since the last time, by index of the prompt, until all is done or the

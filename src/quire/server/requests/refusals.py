@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.errors import RequestError
+from quire.errors import RequestError, quoted
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.common import GenerationFields
 
@@ -89,7 +89,7 @@ def _refuse_tools(request: ChatRequest) -> None:
 
 def _refusal(name: str, value: Any, neutral: object) -> RequestError:
     return RequestError(
-        f"{name} is not supported yet, got {value!r:.100}; leave it at {neutral!r}.",
+        f"{name} is not supported yet, got {quoted(value):.100}; leave it at {neutral!r}.",
         parameter=name,
         value=value,
     )

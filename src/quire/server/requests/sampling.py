@@ -49,9 +49,9 @@ def sampling_params(
 def check_bounds(request: GenerationFields, args: ServerArgs) -> None:
     """Raises RequestError where one request asks for more than this server grants any."""
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    longest = max((len(text) for text in stops), default=0)
     _at_most("n", request.n or 1, args.max_n, "max_n")
     _at_most("stop", len(stops), args.max_stop_strings, "max_stop_strings", "strings")
+    longest = max((len(text) for text in stops), default=0)
     _at_most("stop", longest, args.max_stop_string_chars, "max_stop_string_chars", "characters")
     count = len(request.stop_token_ids or [])
     _at_most("stop_token_ids", count, args.max_stop_token_ids, "max_stop_token_ids", "ids")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from quire.server.context import ServerContext
 from quire.server.http.problems import HttpError, Problem, decode_problem
+from quire.server.replies.json_pieces import joined
 from quire.server.work_pool import INLINE_SIZE
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -69,25 +71,32 @@ def _decoder(kind: Any) -> Any:
 
 def json_response(value: Any, status: int = 200) -> Response:
     """A JSON answer."""
-    return encoded_response(_encoder.encode(value), status)
+    return Response(_encoder.encode(value), status, media_type="application/json")
 
 
-def encoded_response(data: bytes, status: int = 200) -> Response:
+def pieced_response(pieces: Sequence[bytes]) -> Response:
     """An answer of JSON text; a large one is written in pieces."""
-    kind = Response if len(data) <= _PIECE_BYTES else PiecedResponse
-    return kind(data, status, media_type="application/json")
+    if sum(map(len, pieces)) <= _PIECE_BYTES:
+        return Response(b"".join(pieces), media_type="application/json")
+    return PiecedResponse(pieces)
 
 
 class PiecedResponse(Response):
-    """Written piece by piece, each when the one before has left the buffer: one large write copies
-    all of it at once."""
+    """JSON text, written piece by piece, each when the one before has left the buffer: one large
+    write copies all of it at once."""
+
+    media_type = "application/json"
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        super().__init__()
+        self._pieces = pieces
+        self.headers["content-length"] = str(sum(map(len, pieces)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope, receive
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
-        data = self.body
-        for begin in range(0, len(data), _PIECE_BYTES):
-            piece, is_last = data[begin : begin + _PIECE_BYTES], begin + _PIECE_BYTES >= len(data)
-            await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+        for piece in joined(self._pieces, _PIECE_BYTES):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

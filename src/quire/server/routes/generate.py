@@ -17,11 +17,11 @@ from quire.server.http.event_stream import EventStream
 from quire.server.replies.chats import ChatWriter
 from quire.server.replies.completions import CompletionWriter
 from quire.server.replies.head import ReplyHead
-from quire.server.requests.generation import Generation, deadline_of
+from quire.server.requests.generation import Deadline, Generation, deadline_of
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts
 from quire.server.requests.refusals import refuse_unsupported
 from quire.server.requests.sampling import sampling_params
-from quire.server.routes.bodies import context_of, encoded_response, read_body
+from quire.server.routes.bodies import context_of, pieced_response, read_body
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.completion import CompletionRequest
 
@@ -31,20 +31,20 @@ async def completions(http: Request) -> Response | ASGIApp:
     context = context_of(http)
     request = await read_body(http, CompletionRequest)
     head = ReplyHead.of(context, http, request, "cmpl")
-    engine = context.live_engine()
+    engine, deadline = context.live_engine(), deadline_of(http, context.args.request_timeout)
     refuse_unsupported(request)
     params = _params(context, request)
     engine.check_admission(1)
     prompts = await completion_prompts(context, request)
     writer = CompletionWriter(request, head, prompts, engine.tokenizer)
-    generation = await _start(context, http, head, request, prompts, params)
+    generation = await _start(context, http, head, request, prompts, params, deadline)
     if request.stream:
         return _event_stream(generation, writer.stream(generation, context.pool))
     finals = await _finals(http, generation)
     if finals is None:
         return Response()
     size = writer.whole_size(finals)
-    return encoded_response(await context.pool.run(size, writer.whole, finals))
+    return pieced_response(await context.pool.run(size, writer.whole, finals))
 
 
 async def chat_completions(http: Request) -> Response | ASGIApp:
@@ -52,20 +52,20 @@ async def chat_completions(http: Request) -> Response | ASGIApp:
     context = context_of(http)
     request = await read_body(http, ChatRequest)
     head = ReplyHead.of(context, http, request, "chatcmpl")
-    engine = context.live_engine()
+    engine, deadline = context.live_engine(), deadline_of(http, context.args.request_timeout)
     refuse_unsupported(request)
     params = _params(context, request)
     engine.check_admission(1)
     prompt = await chat_prompt(context, request)
     writer = ChatWriter(request, head, prompt, engine.tokenizer, context.args.response_role)
-    generation = await _start(context, http, head, request, [prompt], params)
+    generation = await _start(context, http, head, request, [prompt], params, deadline)
     if request.stream:
         return _event_stream(generation, writer.stream(generation, context.pool))
     finals = await _finals(http, generation)
     if finals is None:
         return Response()
     size = writer.whole_size(finals[0])
-    return encoded_response(await context.pool.run(size, writer.whole, finals[0]))
+    return pieced_response(await context.pool.run(size, writer.whole, finals[0]))
 
 
 def _params(context: ServerContext, request: CompletionRequest | ChatRequest) -> SamplingParams:
@@ -80,6 +80,7 @@ async def _start(
     request: CompletionRequest | ChatRequest,
     prompts: list[PreparedPrompt],
     params: SamplingParams,
+    deadline: Deadline,
 ) -> Generation:
     lengths = [len(prompt.token_ids) for prompt in prompts]
     context.limits.check_reply(request, params, lengths, context.config.model.vocab_size)
@@ -89,7 +90,7 @@ async def _start(
         params,
         head.id,
         priority=request.priority or 0,
-        deadline=deadline_of(http, context.args.request_timeout),
+        deadline=deadline,
         trace_headers={name: http.headers[name] for name in TRACE_HEADERS if name in http.headers},
     )
 

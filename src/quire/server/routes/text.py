@@ -12,11 +12,16 @@ from quire.errors import RequestError
 from quire.params import SamplingParams
 from quire.server.context import ServerContext
 from quire.server.replies.head import ReplyHead
-from quire.server.replies.json_pieces import ITEMS_AT_ONCE, JsonList
+from quire.server.replies.json_pieces import ITEMS_AT_ONCE, JsonPieces
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts, encode
 from quire.server.requests.refusals import refuse_unsupported
 from quire.server.requests.sampling import check_room, sampling_params
-from quire.server.routes.bodies import context_of, encoded_response, json_response, read_body
+from quire.server.routes.bodies import (
+    context_of,
+    json_response,
+    pieced_response,
+    read_body,
+)
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.completion import CompletionRequest
 from quire.server.schema.service import (
@@ -45,26 +50,28 @@ async def tokenize(http: Request) -> Response:
         )
     else:
         token_ids = (await chat_prompt(context, request)).token_ids
-    return encoded_response(
+    return pieced_response(
         await context.pool.run(len(token_ids), _tokenized, context, request, token_ids)
     )
 
 
-def _tokenized(context: ServerContext, request: TokenizeRequest, token_ids: list[int]) -> bytes:
-    token_strs = None
+def _tokenized(
+    context: ServerContext, request: TokenizeRequest, token_ids: list[int]
+) -> list[bytes]:
+    pieces, token_strs = JsonPieces(), None
     if request.return_token_strs:
-        id_to_token, strs = context.tokenizer().id_to_token, JsonList()
+        id_to_token, strs = context.tokenizer().id_to_token, pieces.new_list()
         for begin in range(0, len(token_ids), ITEMS_AT_ONCE):
             ids = token_ids[begin : begin + ITEMS_AT_ONCE]
-            strs.extend([id_to_token(token_id) or "" for token_id in ids])
+            strs.add([id_to_token(token_id) or "" for token_id in ids])
         token_strs = strs.encoded()
     response = TokenizeResponse(
         count=len(token_ids),
         max_model_len=context.config.model.max_model_len,
-        tokens=JsonList(token_ids).encoded(),
+        tokens=pieces.new_list(token_ids).encoded(),
         token_strs=token_strs,
     )
-    return msgspec.json.encode(response)
+    return pieces.encode(response)
 
 
 async def detokenize(http: Request) -> Response:
@@ -72,11 +79,11 @@ async def detokenize(http: Request) -> Response:
     context = context_of(http)
     request = await read_body(http, DetokenizeRequest)
     context.served_name(request.model)
-    data = await context.pool.run(len(request.tokens), _detokenized, context, request.tokens)
-    return encoded_response(data)
+    size = len(request.tokens)
+    return json_response(await context.pool.run(size, _detokenized, context, request.tokens))
 
 
-def _detokenized(context: ServerContext, token_ids: list[int]) -> bytes:
+def _detokenized(context: ServerContext, token_ids: list[int]) -> DetokenizeResponse:
     vocab_size, limit = context.config.model.vocab_size, context.config.model.max_model_len
     tokenizer = context.tokenizer()
     if len(token_ids) > limit:
@@ -91,7 +98,7 @@ def _detokenized(context: ServerContext, token_ids: list[int]) -> bytes:
             parameter="tokens",
         )
     text = tokenizer.decode(token_ids, skip_special_tokens=False)
-    return msgspec.json.encode(DetokenizeResponse(prompt=text))
+    return DetokenizeResponse(prompt=text)
 
 
 async def render_completion(http: Request) -> Response:
@@ -103,8 +110,9 @@ async def render_completion(http: Request) -> Response:
     params = _params(context, request)
     prompts = await completion_prompts(context, request)
     size = sum(32 + len(prompt.token_ids) for prompt in prompts)
-    data = await context.pool.run(size, _rendered_list, context, head, request, prompts, params)
-    return encoded_response(data)
+    return pieced_response(
+        await context.pool.run(size, _rendered_list, context, head, request, prompts, params)
+    )
 
 
 def _rendered_list(
@@ -113,12 +121,12 @@ def _rendered_list(
     request: CompletionRequest,
     prompts: list[PreparedPrompt],
     params: SamplingParams,
-) -> bytes:
-    rendered = JsonList()
+) -> list[bytes]:
+    rendered = JsonPieces().new_list()
     for prompt in prompts:
-        rendered.extend([_rendered(context, head, request, prompt, params)])
+        rendered.add([_rendered(context, head, request, prompt, params)])
         check_wanted()
-    return bytes(rendered.encoded())
+    return list(rendered.pieces())
 
 
 async def render_chat(http: Request) -> Response:
