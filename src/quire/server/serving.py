@@ -8,6 +8,7 @@ Called by `quire serve`, on the main thread, once per process.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -28,7 +29,7 @@ from quire.server.app import build_app
 from quire.server.args import ServerArgs
 from quire.server.auth import load_api_keys
 from quire.server.context import ServerContext
-from quire.server.http.hosting import build_http_server
+from quire.server.http.hosting import HttpServer
 from quire.tokenizer.chat_template import ChatRenderer
 
 logger = get_logger(__name__)
@@ -109,7 +110,7 @@ class _Server:
         self._log_requests = log_requests
         self._begin = begin
         self._context = ServerContext(args, config.model.served_model_name)
-        self._http = build_http_server(args, build_app(self._context, keys))
+        self._http = HttpServer(args, build_app(self._context, keys))
         self._num_signals = 0
         self._signalled: asyncio.Event
         self._hurried: asyncio.Event
@@ -136,6 +137,7 @@ class _Server:
         with phase(logger, "model"):
             engine = await self._load()
         self._context.engine = engine
+        gc.freeze()  # what was loaded stays: no collection has to look through it again
         logger.info(
             "Serving %s at %s, ready after %.2f s",
             ", ".join(self._context.names),
