@@ -28,7 +28,7 @@ from quire.log import flush, get_logger, phase, process_age_s
 from quire.planning.plan import build_engine_config
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
-from quire.server.connection.hosting import build_http_server
+from quire.server.connection.hosting import HttpServer
 from quire.server.context import ServerContext
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
@@ -111,7 +111,7 @@ class _Server:
         self._log_requests = log_requests
         self._begin = begin
         self._context = ServerContext(args, config.model.served_model_name)
-        self._http = build_http_server(args, build_app(self._context, keys))
+        self._http = HttpServer(args, build_app(self._context, keys))
         self._num_signals = 0
         self._signalled: asyncio.Event
         self._hurried: asyncio.Event

@@ -38,6 +38,12 @@ class HttpConnection(asyncio.BufferedProtocol):
     Owned by the event loop. `Intake` makes requests of bytes and puts them into the `Pipeline`.
     """
 
+    __slots__ = (
+        "_addresses", "_args", "_deadline", "_emptied", "_front", "_has_ended", "_intake",
+        "_is_draining", "_is_reading", "_is_turn_due", "_loop", "_num_lingered", "_peer_watch",
+        "_phase", "_pipeline", "_seat", "_slow_reader", "_transport",
+    )  # fmt: skip
+
     def __init__(self, front: Front, seat: Seat) -> None:
         """`seat` is this connection's; it leaves it when it is lost."""
         self._front = front
@@ -54,7 +60,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_reading = True
         self._is_turn_due = False
         self._num_lingered = 0
-        self._writable = asyncio.Event()
+        self._emptied: asyncio.Event | None = None
+        """Set once what waits to be sent has become little; None while it is."""
         self._peer_watch: PeerWatch | None = None
         self._addresses: tuple[Address | None, Address | None, str] = (None, None, "http")
         """The client's, the server's, and the scheme between them."""
@@ -73,7 +80,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         )
         timeout_s = self._args.slow_reader_timeout
         self._slow_reader = SlowReaderWatch(self._loop, self._transport, timeout_s)
-        self._writable.set()
         self._seat.evict = self._evict
         self._front.state.connections.add(self)  # type: ignore[arg-type]
         self._await(Phase.HEAD)
@@ -84,11 +90,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._front.state.connections.discard(self)
         self._seat.leave()
         self._deadline.close()
-        self._slow_reader.stop()
         if self._peer_watch is not None:
             self._peer_watch.stop()
             self._peer_watch = None
-        self._writable.set()
+        self.resume_writing()
+        self._slow_reader.stop()
         self._intake.stop()
         self._pipeline.lose()
 
@@ -101,7 +107,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._phase is Phase.LINGER:
             self._num_lingered += nbytes
             if self._num_lingered > self._args.max_body_bytes:
-                self.close()
+                self._transport.abort()
         else:
             self.bytes_received(bytes(self._front.read_buffer[:nbytes]))
 
@@ -123,12 +129,14 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The client reads more slowly than the application writes."""
-        self._writable.clear()
+        self._emptied = asyncio.Event()
         self._slow_reader.start()
 
     def resume_writing(self) -> None:
         """It has caught up."""
-        self._writable.set()
+        if self._emptied is not None:
+            self._emptied.set()
+            self._emptied = None
         if self._phase is not Phase.CLOSED:
             self._slow_reader.stop()
 
@@ -154,11 +162,12 @@ class HttpConnection(asyncio.BufferedProtocol):
     @property
     def is_full(self) -> bool:
         """Whether so much waits to be sent that more has to wait for `drain`."""
-        return not self._writable.is_set()
+        return self._emptied is not None
 
     async def drain(self) -> None:
         """Returns once there is room for more bytes."""
-        await self._writable.wait()
+        if self._emptied is not None:
+            await self._emptied.wait()
 
     def write(self, data: bytes) -> None:
         """Sends bytes."""

@@ -33,6 +33,12 @@ class RequestParser:
     It keeps no more than the head of one request. Trailers are dropped.
     """
 
+    __slots__ = (
+        "_budget", "_headers", "_is_cut_short", "_is_head_complete", "_is_repeated",
+        "_max_header_bytes", "_max_url_bytes", "_num_ended", "_parser", "_refusal", "_sink",
+        "_target", "is_in_request",
+    )  # fmt: skip
+
     def __init__(self, sink: RequestSink, args: ServerArgs) -> None:
         self._sink = sink
         self._max_url_bytes = args.max_url_bytes

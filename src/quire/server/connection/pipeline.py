@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from quire.server.connection.exchange import Exchange
 from quire.server.connection.request import RequestHead
 from quire.server.http.auth import PROBE_PATHS
@@ -21,10 +19,12 @@ class Pipeline:
     after all of them.
     """
 
+    __slots__ = ("_exchanges", "_is_for_probes", "refusal")
+
     def __init__(self, is_for_probes: bool) -> None:
         """`is_for_probes`: other requests than for health and readiness are refused."""
         self._is_for_probes = is_for_probes
-        self._exchanges: deque[Exchange] = deque()
+        self._exchanges: list[Exchange] = []
         self.refusal: Problem | None = None
         """What to say after the last reply, to bytes that are no request."""
 
@@ -72,7 +72,7 @@ class Pipeline:
 
     def pop(self) -> Exchange:
         """The first is answered."""
-        return self._exchanges.popleft()
+        return self._exchanges.pop(0)
 
     def break_off(self, problem: Problem) -> None:
         """What the client sends is not understood from here on; what came before it counts."""

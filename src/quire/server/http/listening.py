@@ -18,7 +18,8 @@ from quire.server.args import ServerArgs
 
 logger = get_logger(__name__)
 
-_BACKLOG = 2048
+BACKLOG = 4096
+"""Connections that wait to be accepted; the system may allow fewer."""
 _OTHER_FILES = 256
 """Open files that are no connections: model, threads, logs."""
 
@@ -72,7 +73,7 @@ def listen(args: ServerArgs) -> Listener:
             bound.bind((args.host, args.port))
         else:
             _bind_to_path(bound, path)
-        bound.listen(_BACKLOG)
+        bound.listen(BACKLOG)
     except (OSError, ValueError) as error:  # ValueError: what no host or path can be called
         bound.close()
         raise _refused(args, error) from None

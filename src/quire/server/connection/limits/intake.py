@@ -24,10 +24,14 @@ class Intake:
     ahead is slowed down, and nothing is held for it but that.
     """
 
+    __slots__ = ("_args", "_is_stopped", "_kept", "_parser", "_pipeline")
+
     def __init__(self, pipeline: Pipeline, args: ServerArgs) -> None:
         self._pipeline = pipeline
-        self._parser: RequestParser | None = RequestParser(pipeline, args)
-        """None once nothing is parsed any more."""
+        self._args = args
+        self._parser: RequestParser | None = None
+        """Made for the first bytes: many connections wait long for theirs."""
+        self._is_stopped = False
         self._kept = b""
 
     @property
@@ -52,8 +56,10 @@ class Intake:
 
     def add(self, data: bytes) -> None:
         """Bytes have come."""
-        if self._parser is not None:
+        if not self._is_stopped:
             self._kept = self._kept + data if self._kept else data
+            if self._parser is None:
+                self._parser = RequestParser(self._pipeline, self._args)
 
     def go_on(self) -> None:
         """Parses what is wanted now, for one turn."""
@@ -73,6 +79,7 @@ class Intake:
 
     def stop(self) -> None:
         """Nothing is parsed from here on."""
+        self._is_stopped = True
         if self._parser is not None:
             self._parser.close()
             self._parser = None

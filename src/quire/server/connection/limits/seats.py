@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
 
 from quire.log import get_logger
 
@@ -11,9 +13,9 @@ logger = get_logger(__name__)
 
 _MIN_WAIT_S = 1.0
 """How long a client may keep a place without a request, however many others want it."""
+_MIN_RESERVED_WAIT_S = 0.1
+_MAX_TRIES = 8
 _WARNING_INTERVAL_S = 10.0
-
-Evict = Callable[[], bool]
 
 
 class Seat:
@@ -21,9 +23,9 @@ class Seat:
 
     __slots__ = ("_room", "evict", "is_reserved")
 
-    def __init__(self, room: Room, evict: Evict, is_reserved: bool) -> None:
+    def __init__(self, room: Room, is_reserved: bool) -> None:
         self._room: Room | None = room
-        self.evict: Evict | None = evict
+        self.evict: Callable[[], bool] | None = None
         """Ends the connection that has this place; False if this is no moment for it."""
         self.is_reserved = is_reserved
         """Whether it may ask for health and readiness alone."""
@@ -49,26 +51,34 @@ class Seat:
 class Room:
     """So many places. Owned by the event loop."""
 
-    def __init__(self, capacity: int, min_wait_s: float) -> None:
+    def __init__(self, capacity: int, min_wait_s: float, is_reserved: bool) -> None:
         self.num_taken = 0
-        self.waiting: dict[Seat, float] = {}
+        self.waiting: OrderedDict[Seat, float] = OrderedDict()
         """Places without a request under way, and since when; the longest wait is first."""
         self._capacity = capacity
         self._min_wait_s = min_wait_s
+        self._is_reserved = is_reserved
 
-    def make_place(self) -> bool:
-        """Whether there is a free place, if need be that of the connection that waits longest."""
-        if self.num_taken < self._capacity:
-            return True
-        now = time.monotonic()
-        for seat, since in tuple(self.waiting.items()):
-            if now - since < self._min_wait_s:
+    def take(self) -> Seat | None:
+        """A place, if need be that of a connection that has waited long enough."""
+        if self.num_taken >= self._capacity and not self.make_place(self._min_wait_s):
+            return None
+        seat = Seat(self, self._is_reserved)
+        self.num_taken += 1
+        seat.wait()
+        return seat
+
+    def make_place(self, min_wait_s: float) -> bool:
+        """Ends a connection that waits for at least so long; whether there was one."""
+        before = time.monotonic() - min_wait_s
+        for seat, since in tuple(islice(self.waiting.items(), _MAX_TRIES)):
+            if since > before:
                 break
             if seat.evict is not None and seat.evict():
                 seat.leave()
                 return True
             seat.work()
-            seat.wait()  # it waits again, from now on
+            seat.wait()  # from now on
         return False
 
 
@@ -81,25 +91,26 @@ class Seats:
 
     def __init__(self, max_connections: int, num_reserved: int) -> None:
         self._max_connections = max_connections
-        self._ordinary = Room(max_connections, _MIN_WAIT_S)
-        self._reserved = Room(num_reserved, 0.0)
+        self._ordinary = Room(max_connections, _MIN_WAIT_S, is_reserved=False)
+        self._reserved = Room(num_reserved, _MIN_RESERVED_WAIT_S, is_reserved=True)
         self._warned_at = -_WARNING_INTERVAL_S
+        self.num_given = 0
+        """Places given since the server began."""
 
-    @property
-    def num_taken(self) -> int:
-        """Open connections."""
-        return self._ordinary.num_taken + self._reserved.num_taken
+    def take(self, has_sent: Callable[[], bool]) -> Seat | None:
+        """A place for a new connection; None if there is none.
 
-    def take(self, evict: Evict) -> Seat | None:
-        """A place for a new connection, which `evict` ends; None if there is none at all."""
-        for room, is_reserved in ((self._ordinary, False), (self._reserved, True)):
-            if room.make_place():
-                seat = Seat(room, evict, is_reserved)
-                room.num_taken += 1
-                seat.wait()
-                return seat
+        `has_sent` tells whether its client has sent anything yet: in a rush of new connections
+        those with a request come before those without.
+        """
+        seat = self._ordinary.take()
+        if seat is None:
             self._warn()
-        return None
+            seat = self._reserved.take()
+        if seat is None and has_sent() and self._reserved.make_place(0.0):
+            seat = self._reserved.take()
+        self.num_given += seat is not None
+        return seat
 
     def _warn(self) -> None:
         now = time.monotonic()
