@@ -69,9 +69,9 @@ def timed_engine(args: EngineArgs) -> tuple[LLMEngine, TimedModel]:
     made: list[TimedModel] = []
     original: Callable[..., None] = model_runner.ModelRunner.__init__
 
-    def init(self: Any, model: Any, batch: Any) -> None:
+    def init(self: Any, model: Any, *rest: Any, **options: Any) -> None:
         made.append(TimedModel(model))
-        original(self, made[-1], batch)
+        original(self, made[-1], *rest, **options)
 
     model_runner.ModelRunner.__init__ = init  # type: ignore[method-assign]
     try:

@@ -12,7 +12,9 @@ import argparse
 import gc
 import statistics
 import time
+from collections import deque
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +32,7 @@ from quire.core.engine_core import EngineCore
 from quire.executor import Executor
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.params import RequestOutputKind, SamplingParams
+from quire.program import OpPlace
 from quire.protocol import SchedulePlan, StepResult
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
@@ -51,6 +54,9 @@ class NullModel(CompiledModel):
         self.seconds += time.perf_counter() - begin
         return output
 
+    def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
+        return [None] * len(batch.context_lens)
+
     def read_blocks(self, block_ids: np.ndarray) -> np.ndarray:
         raise NotImplementedError
 
@@ -71,11 +77,16 @@ class NullExecutor(Executor):
         batch = InputBatch(config.scheduler.max_num_seqs, 1, _MAX_MODEL_LEN // 16, _VOCAB)
         self._runner = ModelRunner(NullModel(), batch)
 
-    def execute(self, plan: SchedulePlan) -> StepResult:
-        return self._runner.execute(plan)
+        self._submitted: deque[SchedulePlan] = deque()
 
-    def memory(self) -> list[MemoryReport]:
-        return []
+    def submit(self, plan: SchedulePlan) -> None:
+        self._submitted.append(plan)
+
+    def collect(self) -> StepResult:
+        return self._runner.execute(self._submitted.popleft())
+
+    def call(self, method: str, *args: Any) -> list[Any]:
+        raise AttributeError(f"{method}{args}")
 
     def shutdown(self) -> None:
         pass

@@ -8,7 +8,7 @@ from typing import Any
 from quire.config.records import EngineConfig
 from quire.executor.base import Executor
 from quire.protocol import SchedulePlan, StepResult
-from quire.worker import Worker
+from quire.worker.worker import Worker
 
 
 class UniProcExecutor(Executor):
