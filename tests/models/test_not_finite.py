@@ -77,7 +77,7 @@ def tier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         try:
             load(name)
         except BackendError as error:
-            pytest.skip(str(error))
+            pytest.skip(f"this processor cannot run it: {error}")
         monkeypatch.setenv("QUIRE_ISA", name)
     load.cache_clear()
     yield name
