@@ -4,8 +4,8 @@ An `Acceptor` makes an `HttpConnection` for each client. That feeds a `RequestPa
 `Exchange` for each request until it is answered, and holds every client to the same few rules:
 
 - `budget`: the bytes of a request that are not its body.
-- `deadline`: the time in which the client must go on.
-- `slow_reader`: the time in which the client must read.
+- `phases`: the time in which the client must go on.
+- `outlet`: the time in which the client must read.
 - `peer_watch`: whether a client that will send no more still listens.
 - `turns`: the time of the event loop that parsing may take.
 - `seats`: how many connections there are, and which of them make room for others.
