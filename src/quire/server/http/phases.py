@@ -41,6 +41,7 @@ class PhaseClock:
         self._on_late = on_late
         self._deadline = Deadline(asyncio.get_running_loop())
         self.phase = Phase.HEAD
+        seat.wait()
         self._set_deadline()
 
     def enter(self, phase: Phase) -> None:
