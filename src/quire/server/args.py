@@ -88,7 +88,7 @@ class ServerArgs:
     # --- bounds on HTTP itself
     max_connections: int = 2048
     """Open connections; more are answered 503, once none is left that waits without a request."""
-    reserved_connections: int = 32
+    reserved_connections: int = 256
     """Connections beyond max_connections that are kept for /health, /live and /ready."""
     max_body_bytes: int = 16 * MiB
     """Largest request body (413)."""

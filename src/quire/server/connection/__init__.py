@@ -4,8 +4,8 @@ An `Acceptor` makes an `HttpConnection` for each client. That feeds a `RequestPa
 `Exchange` for each request until it is answered, and holds every client to the same few rules:
 
 - `limits.budget`: the bytes of a request that are not its body.
-- `limits.deadline`: the time in which the client must go on.
-- `limits.slow_reader`: the time in which the client must read.
+- `limits.phases`: the time in which the client must go on.
+- `limits.outlet`: the time in which the client must read.
 - `limits.peer_watch`: whether a client that will send no more still listens.
 - `limits.turns`: the time of the event loop that parsing may take.
 - `limits.seats`: how many connections there are, and which of them make room for others.

@@ -67,7 +67,7 @@ class Acceptor:
 
     def _admit(self, client: socket.socket) -> None:
         client.setblocking(False)
-        seat = self._front.seats.take(partial(_has_sent, client))
+        seat = self._front.seats.take()
         if seat is None:
             client.close()
             return
@@ -83,21 +83,31 @@ class Acceptor:
         try:
             if client.family != socket.AF_UNIX:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if seat.is_reserved:
+                await self._wait_for_bytes(client)
+                seat.work()
             await self._loop.connect_accepted_socket(make_connection, client, **self._tls_options)
             is_open = True
-        except OSError as error:  # ssl.SSLError is one
+        except (OSError, asyncio.TimeoutError) as error:  # ssl.SSLError is an OSError
             logger.debug("a connection was lost before it was open: %s", error)
         finally:
             if not is_open:
                 seat.leave()
                 client.close()
 
+    async def _wait_for_bytes(self, client: socket.socket) -> None:
+        """In a rush only those who ask for something get a connection that takes memory."""
+        arrived = self._loop.create_future()
+        self._loop.add_reader(client, _set, arrived)
+        try:
+            await asyncio.wait_for(arrived, self._front.args.header_timeout)
+        finally:
+            self._loop.remove_reader(client)
 
-def _has_sent(client: socket.socket) -> bool:
-    try:
-        return bool(client.recv(1, socket.MSG_PEEK))
-    except OSError:
-        return False
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _end(client: socket.socket) -> bool:

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from enum import Enum
 from typing import cast
 
 from quire.server.connection.exchange import Exchange
 from quire.server.connection.front import Front
-from quire.server.connection.limits.deadline import Deadline
 from quire.server.connection.limits.intake import Intake
+from quire.server.connection.limits.outlet import Outlet
 from quire.server.connection.limits.peer_watch import PeerWatch
+from quire.server.connection.limits.phases import Phase, PhaseClock
 from quire.server.connection.limits.seats import Seat
-from quire.server.connection.limits.slow_reader import SlowReaderWatch
 from quire.server.connection.pipeline import Pipeline
 from quire.server.connection.reply_writer import ReplyWriter
 from quire.server.connection.request import Headers
 from quire.server.http.problems import Problem
 
 Address = tuple[str, int]
-
-
-class Phase(Enum):
-    """What a connection waits for."""
-
-    HEAD = "the head of a request"
-    BODY = "the rest of the request that is being answered"
-    REPLY = "the application"
-    IDLE = "another request, or none"
-    LINGER = "the client to read the last reply"
-    CLOSED = "the last bytes to be sent"
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -39,9 +27,9 @@ class HttpConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_addresses", "_args", "_deadline", "_emptied", "_front", "_has_ended", "_intake",
-        "_is_draining", "_is_reading", "_is_turn_due", "_loop", "_num_lingered", "_peer_watch",
-        "_phase", "_pipeline", "_seat", "_slow_reader", "_transport",
+        "_addresses", "_args", "_clock", "_front", "_has_ended", "_intake", "_is_draining",
+        "_is_reading", "_is_turn_due", "_loop", "_num_lingered", "_outlet", "_peer_watch",
+        "_pipeline", "_seat", "_transport",
     )  # fmt: skip
 
     def __init__(self, front: Front, seat: Seat) -> None:
@@ -52,21 +40,18 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._seat = seat
         self._pipeline = Pipeline(seat.is_reserved)
         self._intake = Intake(self._pipeline, front.args)
-        self._deadline = Deadline(self._loop)
-        self._phase = Phase.REPLY
+        self._clock = PhaseClock(front.args, seat, self._on_late)
         self._has_ended = False
         """Whether the client has said that it will send no more."""
         self._is_draining = False
         self._is_reading = True
         self._is_turn_due = False
         self._num_lingered = 0
-        self._emptied: asyncio.Event | None = None
-        """Set once what waits to be sent has become little; None while it is."""
         self._peer_watch: PeerWatch | None = None
         self._addresses: tuple[Address | None, Address | None, str] = (None, None, "http")
         """The client's, the server's, and the scheme between them."""
         self._transport: asyncio.Transport
-        self._slow_reader: SlowReaderWatch
+        self._outlet: Outlet
 
     # What the transport calls
 
@@ -78,23 +63,19 @@ class HttpConnection(asyncio.BufferedProtocol):
             _address(transport.get_extra_info("sockname")),
             "http" if transport.get_extra_info("sslcontext") is None else "https",
         )
-        timeout_s = self._args.slow_reader_timeout
-        self._slow_reader = SlowReaderWatch(self._loop, self._transport, timeout_s)
+        self._outlet = Outlet(self._transport, self._args.slow_reader_timeout)
         self._seat.evict = self._evict
         self._front.state.connections.add(self)  # type: ignore[arg-type]
-        self._await(Phase.HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """The connection is closed, by whomever."""
-        self._phase = Phase.CLOSED
+        self._clock.stop()
         self._front.state.connections.discard(self)
         self._seat.leave()
-        self._deadline.close()
         if self._peer_watch is not None:
             self._peer_watch.stop()
             self._peer_watch = None
-        self.resume_writing()
-        self._slow_reader.stop()
+        self._outlet.lose()
         self._intake.stop()
         self._pipeline.lose()
 
@@ -104,41 +85,33 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes of the client are in the buffer."""
-        if self._phase is Phase.LINGER:
-            self._num_lingered += nbytes
-            if self._num_lingered > self._args.max_body_bytes:
-                self._transport.abort()
-        else:
-            self.bytes_received(bytes(self._front.read_buffer[:nbytes]))
-
-    def bytes_received(self, data: bytes) -> None:
-        """Bytes of the client."""
-        self._intake.add(data)
-        self._go_on()
+        if self._clock.phase is not Phase.LINGER:
+            self._intake.add(bytes(self._front.read_buffer[:nbytes]))
+            self._go_on()
+            return
+        self._num_lingered += nbytes
+        if self._num_lingered > self._args.max_body_bytes:
+            self._outlet.abort()
 
     def eof_received(self) -> bool:
         """The client will send no more; True keeps the connection open for replies."""
         self._has_ended = True
         is_tls = self._addresses[2] == "https"  # which has no connection that is open one way
         if is_tls or self._pipeline.first is None:
+            self.close()
             return False
         fd = self._transport.get_extra_info("socket").fileno()
-        self._peer_watch = PeerWatch(self._loop, fd, self._send_early_byte, self._transport.abort)
+        self._peer_watch = PeerWatch(self._loop, fd, self._send_early_byte, self._outlet.abort)
         self._settle()
         return True
 
     def pause_writing(self) -> None:
         """The client reads more slowly than the application writes."""
-        self._emptied = asyncio.Event()
-        self._slow_reader.start()
+        self._outlet.fill()
 
     def resume_writing(self) -> None:
         """It has caught up."""
-        if self._emptied is not None:
-            self._emptied.set()
-            self._emptied = None
-        if self._phase is not Phase.CLOSED:
-            self._slow_reader.stop()
+        self._outlet.empty()
 
     def shutdown(self) -> None:
         """Called by uvicorn when the server ends: what is under way is answered first."""
@@ -160,19 +133,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._pipeline.has_more or not is_ending
 
     @property
-    def is_full(self) -> bool:
-        """Whether so much waits to be sent that more has to wait for `drain`."""
-        return self._emptied is not None
-
-    async def drain(self) -> None:
-        """Returns once there is room for more bytes."""
-        if self._emptied is not None:
-            await self._emptied.wait()
-
-    def write(self, data: bytes) -> None:
-        """Sends bytes."""
-        if not self._transport.is_closing():
-            self._transport.write(data)
+    def outlet(self) -> Outlet:
+        """Where the reply goes."""
+        return self._outlet
 
     def body_taken(self) -> None:
         """The application has taken the body that had arrived."""
@@ -183,22 +146,20 @@ class HttpConnection(asyncio.BufferedProtocol):
         """The reply to the first request is complete."""
         exchange = self._pipeline.pop()
         self._front.state.total_requests += 1
-        if exchange.writer.keeps_alive:
+        if exchange.writer.keeps_alive and self._intake.is_empty:
+            self._settle()
+        elif exchange.writer.keeps_alive:
             self._go_on()
-        elif exchange.is_request_complete and self._intake.is_empty:
-            self.close()
         else:
-            self._linger()
+            self._linger(is_client_done=exchange.is_request_complete and self._intake.is_empty)
 
     def close(self) -> None:
         """Ends the connection once all is sent."""
-        if self._phase is not Phase.CLOSED:
-            self._phase = Phase.CLOSED
-            self._deadline.close()
+        if self._clock.phase is not Phase.CLOSED:
+            self._clock.enter(Phase.CLOSED)
             self._intake.stop()
             self._pipeline.lose()
-            self._transport.close()
-            self._slow_reader.start()
+            self._outlet.close()
 
     # How it goes on
 
@@ -216,7 +177,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _settle(self) -> None:
         """Decides what is waited for, after bytes have come or a reply has ended."""
-        if self._phase in {Phase.LINGER, Phase.CLOSED}:
+        if self._clock.phase in (Phase.LINGER, Phase.CLOSED):
             return
         if self._has_ended and self._intake.is_empty and self._pipeline.is_in_body:
             self._break_off(Problem(400, "The connection ended before the request did."))
@@ -228,9 +189,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif self._has_ended:
             self.close()
         elif self._intake.is_in_request:
-            self._await(Phase.HEAD)
-        elif self._phase is Phase.REPLY:
-            self._await(Phase.IDLE)
+            self._clock.enter(Phase.HEAD)
+        elif self._clock.phase is Phase.REPLY:
+            self._clock.enter(Phase.IDLE)
         self._read(not self._intake.is_full)
 
     def _go_on_with(self, exchange: Exchange) -> None:
@@ -242,36 +203,20 @@ class HttpConnection(asyncio.BufferedProtocol):
             task = self._loop.create_task(exchange.start(self, self._front.app, scope))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-        self._await(Phase.REPLY if exchange.is_request_complete else Phase.BODY)
+        self._clock.enter(Phase.REPLY if exchange.is_request_complete else Phase.BODY)
 
-    def _await(self, phase: Phase) -> None:
-        """Gives the client the time that it has for this."""
-        if phase is self._phase:
-            return
-        self._phase = phase
-        if phase in {Phase.BODY, Phase.REPLY}:
-            self._seat.work()
-        else:
-            self._seat.wait()
+    def _on_late(self, phase: Phase) -> None:
+        """The client has not gone on in time."""
         if phase is Phase.HEAD:
-            self._deadline.set(self._args.header_timeout, self._on_slow_head)
+            seconds = self._args.header_timeout
+            text = f"The request headers took longer than header_timeout {seconds:g} s to arrive."
         elif phase is Phase.BODY:
-            self._deadline.set(self._args.body_timeout, self._on_slow_body)
-        elif phase is Phase.IDLE:
-            self._deadline.set(self._args.keep_alive_timeout, self.close)
-        elif phase is Phase.LINGER:
-            self._deadline.set(self._args.linger_timeout, self.close)
+            seconds = self._args.body_timeout
+            text = f"The request body took longer than body_timeout {seconds:g} s to arrive."
         else:
-            self._deadline.clear()
-
-    def _on_slow_head(self) -> None:
-        text = "The request headers took longer than header_timeout {:g} s to arrive."
-        self._break_off(Problem(408, text.format(self._args.header_timeout)))
-        self._settle()
-
-    def _on_slow_body(self) -> None:
-        text = "The request body took longer than body_timeout {:g} s to arrive."
-        self._break_off(Problem(408, text.format(self._args.body_timeout)))
+            self.close()
+            return
+        self._break_off(Problem(408, text))
         self._settle()
 
     def _break_off(self, problem: Problem) -> None:
@@ -280,24 +225,25 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _refuse(self, problem: Problem) -> None:
         """Says why nothing more is answered."""
-        self.write(ReplyWriter("GET", "1.1").problem(problem, self.default_headers))
-        self._linger()
+        self._outlet.write(ReplyWriter("GET", "1.1").problem(problem, self.default_headers))
+        self._linger(is_client_done=False)
 
-    def _linger(self) -> None:
-        """Ends the connection, but lets a client that is still sending read the reply first.
+    def _linger(self, is_client_done: bool) -> None:
+        """Ends the connection, but lets a client that may still be sending read the reply first.
 
-        A connection that is closed with bytes unread is reset, and the client may lose what it
-        has not read.
+        A connection that is closed with bytes unread is reset, and its client may lose what it
+        has not read. Instead the server's side is closed alone. TLS has no such thing: a client
+        that has sent all would wait in vain for the end.
         """
-        if self._has_ended:
+        if self._has_ended or (is_client_done and not self._outlet.can_end):
             self.close()
             return
         self._intake.stop()
         self._pipeline.lose()
         self._read(True)
-        self._await(Phase.LINGER)
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
+        self._clock.enter(Phase.LINGER)
+        if self._outlet.can_end:
+            self._outlet.end()
 
     def _read(self, is_wanted: bool) -> None:
         """Reads on, or makes the client wait."""
@@ -311,15 +257,15 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _send_early_byte(self) -> None:
         first = self._pipeline.first
-        if first is not None and not self.is_full and (byte := first.writer.early_byte()):
-            self.write(byte)
+        if first is not None and not self._outlet.is_full:
+            self._outlet.write(first.writer.early_byte())
 
     def _evict(self) -> bool:
         """Makes room for another connection, unless something is being sent."""
-        if self._transport.get_write_buffer_size():
-            return False
-        self._transport.abort()
-        return True
+        if self._outlet.is_empty:
+            self._outlet.abort()
+            return True
+        return False
 
 
 def _address(given: object) -> Address | None:

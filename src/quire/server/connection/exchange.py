@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from starlette.types import ASGIApp, Message
 
 from quire.log import get_logger
+from quire.server.connection.limits.outlet import Outlet
 from quire.server.connection.reply_writer import ReplyWriter
 from quire.server.connection.request import Headers, RequestHead
 from quire.server.http.problems import HttpError, Problem
@@ -33,14 +34,8 @@ class ReplyLine(Protocol):
         """Whether the connection can stay open after this reply."""
 
     @property
-    def is_full(self) -> bool:
-        """Whether so much waits to be sent that more has to wait for `drain`."""
-
-    def write(self, data: bytes) -> None:
-        """Sends bytes."""
-
-    async def drain(self) -> None:
-        """Returns once there is room for more bytes."""
+    def outlet(self) -> Outlet:
+        """Where the reply goes."""
 
     def body_taken(self) -> None:
         """The application has taken the body that had arrived."""
@@ -141,7 +136,7 @@ class Exchange:
     def _give_up(self) -> None:
         if not self.writer.is_begun and not self._is_lost:
             problem = Problem(500, "The server failed to answer.")
-            self._line.write(self.writer.problem(problem, self._line.default_headers))
+            self._line.outlet.write(self.writer.problem(problem, self._line.default_headers))
         self._line.close()
 
     async def receive(self) -> Message:
@@ -152,7 +147,7 @@ class Exchange:
         if self._is_continue_due:
             self._is_continue_due = False
             if not self._body and not self.is_request_complete and not self.writer.is_begun:
-                self._line.write(_CONTINUE)
+                self._line.outlet.write(_CONTINUE)
         while not self._is_lost and not self.is_replied:
             if self._problem is not None:
                 raise HttpError(self._problem)
@@ -178,24 +173,22 @@ class Exchange:
 
     async def send(self, message: Message) -> None:
         """Sends the head of the reply, or a part of its body; nothing once the client is gone."""
-        if self._line.is_full:
-            await self._line.drain()
+        writer, line, outlet = self.writer, self._line, self._line.outlet
+        if outlet.is_full:
+            await outlet.drain()
         if self._is_lost:
             return
-        writer, line = self.writer, self._line
         if not writer.is_begun:
             _expect(message, "http.response.start")
             headers = [*line.default_headers, *message.get("headers", ())]
             keeps_alive = (
                 self.is_request_complete and self.head.keeps_alive and line.wants_more_requests
             )
-            line.write(writer.head(message["status"], headers, keeps_alive))
+            outlet.write(writer.head(message["status"], headers, keeps_alive))
         elif not self.is_replied:
             _expect(message, "http.response.body")
             is_last = not message.get("more_body", False)
-            data = writer.body(message.get("body", b""), is_last)
-            if data:
-                line.write(data)
+            outlet.write(writer.body(message.get("body", b""), is_last))
             if is_last:
                 self.is_replied = True
                 self._wake()

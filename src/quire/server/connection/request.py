@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -13,6 +14,7 @@ from quire.server.http.problems import HttpError, Problem
 Headers = list[tuple[bytes, bytes]]
 
 _VERSIONS = frozenset({"1.0", "1.1"})
+_HOST = re.compile(rb"[^\s/?#@\\]*")
 
 
 @dataclass(slots=True)
@@ -41,20 +43,14 @@ class RequestHead:
             raise HttpError(Problem(505, "Only HTTP/1.1 and HTTP/1.0 are understood."))
         if method == b"CONNECT":
             raise HttpError(Problem(405, "This server is no proxy: there is no CONNECT."))
-        num_hosts, expects_continue = 0, False
-        for name, value in headers:
-            if name == b"host":
-                num_hosts += 1
-            elif name == b"expect" and value.lower() == b"100-continue":
-                expects_continue = version != "1.0"
-        if num_hosts > 1:
-            raise HttpError(Problem(400, "The request has more than one Host header."))
+        expects_continue = _check(headers)
         try:
             url = httptools.parse_url(target)
         except httptools.HttpParserInvalidURLError:
             raise HttpError(Problem(400, "The request target is not a valid URL.")) from None
         if url.host is not None:
             headers = _with_host(headers, target)
+            _check(headers)
         return cls(
             method=method.decode("ascii"),
             version=version,
@@ -62,7 +58,7 @@ class RequestHead:
             query=url.query or b"",
             headers=headers,
             keeps_alive=keeps_alive and version != "1.0",
-            expects_continue=expects_continue,
+            expects_continue=expects_continue and version != "1.0",
         )
 
     def scope(self, root_path: str) -> dict[str, Any]:
@@ -80,6 +76,22 @@ class RequestHead:
             "headers": self.headers,
             "state": {},
         }
+
+
+def _check(headers: Headers) -> bool:
+    """Whether the client waits for `100 Continue`. Raises HttpError for headers of which two
+    readers may think differently."""
+    num_hosts, expects_continue = 0, False
+    for name, value in headers:
+        if name == b"host":
+            num_hosts += 1
+            if num_hosts > 1 or not _HOST.fullmatch(value):
+                raise HttpError(Problem(400, "The Host header is not one host and port."))
+        elif name == b"transfer-encoding" and value.lower() != b"chunked":
+            raise HttpError(Problem(501, "Of all transfer codings only chunked is understood."))
+        elif name == b"expect":
+            expects_continue = value.lower() == b"100-continue"
+    return expects_continue
 
 
 def _with_host(headers: Headers, target: bytes) -> Headers:

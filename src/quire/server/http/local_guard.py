@@ -39,24 +39,29 @@ class LocalGuardMiddleware:
             await send_problem(send, problem)
 
     def _problem(self, scope: Scope) -> Problem | None:
-        fields = {name: value for name, value in scope["headers"] if name in {b"host", b"origin"}}
-        host = fields.get(b"host", b"").decode("latin-1")
+        host = ""
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value.decode("latin-1")
         if host and not self._is_ours(_hostname(f"//{host}")):
             return Problem(
                 403,
                 f"This server does not go by the name {host[:100]!r}; "
                 "add it with --allowed-hosts, or set an API key.",
             )
-        origin = fields.get(b"origin", b"").decode("latin-1")
+        for name, value in scope["headers"]:
+            if name == b"origin" and not self._may_call(value.decode("latin-1"), host):
+                return Problem(
+                    403,
+                    f"Requests from the web page {value[:100].decode('latin-1')!r} are refused; "
+                    "allow it with --allowed-origins, or set an API key.",
+                )
+        return None
+
+    def _may_call(self, origin: str, host: str) -> bool:
         if not origin or origin in self._allowed_origins or "*" in self._allowed_origins:
-            return None
-        if origin.partition("://")[2].lower() == host.lower():
-            return None
-        return Problem(
-            403,
-            f"Requests from the web page {origin[:100]!r} are refused; "
-            "allow it with --allowed-origins, or set an API key.",
-        )
+            return True
+        return origin.partition("://")[2].lower() == host.lower()
 
     def _is_ours(self, name: str | None) -> bool:
         return name is not None and (name in self._allowed_hosts or _is_loopback_ip(name))

@@ -13,7 +13,6 @@ logger = get_logger(__name__)
 
 _MIN_WAIT_S = 1.0
 """How long a client may keep a place without a request, however many others want it."""
-_MIN_RESERVED_WAIT_S = 0.1
 _MAX_TRIES = 8
 _WARNING_INTERVAL_S = 10.0
 
@@ -52,6 +51,7 @@ class Room:
     """So many places. Owned by the event loop."""
 
     def __init__(self, capacity: int, min_wait_s: float, is_reserved: bool) -> None:
+        """`min_wait_s`: how long a connection keeps its place without a request."""
         self.num_taken = 0
         self.waiting: OrderedDict[Seat, float] = OrderedDict()
         """Places without a request under way, and since when; the longest wait is first."""
@@ -61,18 +61,17 @@ class Room:
 
     def take(self) -> Seat | None:
         """A place, if need be that of a connection that has waited long enough."""
-        if self.num_taken >= self._capacity and not self.make_place(self._min_wait_s):
+        if self.num_taken >= self._capacity and not self._make_place():
             return None
         seat = Seat(self, self._is_reserved)
         self.num_taken += 1
         seat.wait()
         return seat
 
-    def make_place(self, min_wait_s: float) -> bool:
-        """Ends a connection that waits for at least so long; whether there was one."""
-        before = time.monotonic() - min_wait_s
+    def _make_place(self) -> bool:
+        latest = time.monotonic() - self._min_wait_s
         for seat, since in tuple(islice(self.waiting.items(), _MAX_TRIES)):
-            if since > before:
+            if since > latest:
                 break
             if seat.evict is not None and seat.evict():
                 seat.leave()
@@ -86,28 +85,23 @@ class Seats:
     """All places: `max_connections` for everything, and some more for health and readiness.
 
     When all are taken, the connection that has waited longest without a request makes room. That
-    way clients that only hold connections keep nobody out.
+    way clients that only hold connections keep nobody out. In a rush of such clients a reserved
+    place is kept for as long as it takes `num_reserved` others to come.
     """
 
     def __init__(self, max_connections: int, num_reserved: int) -> None:
         self._max_connections = max_connections
         self._ordinary = Room(max_connections, _MIN_WAIT_S, is_reserved=False)
-        self._reserved = Room(num_reserved, _MIN_RESERVED_WAIT_S, is_reserved=True)
+        self._reserved = Room(num_reserved, 0.0, is_reserved=True)
         self._warned_at = -_WARNING_INTERVAL_S
         self.num_given = 0
         """Places given since the server began."""
 
-    def take(self, has_sent: Callable[[], bool]) -> Seat | None:
-        """A place for a new connection; None if there is none.
-
-        `has_sent` tells whether its client has sent anything yet: in a rush of new connections
-        those with a request come before those without.
-        """
+    def take(self) -> Seat | None:
+        """A place for a new connection; None if there is none."""
         seat = self._ordinary.take()
         if seat is None:
             self._warn()
-            seat = self._reserved.take()
-        if seat is None and has_sent() and self._reserved.make_place(0.0):
             seat = self._reserved.take()
         self.num_given += seat is not None
         return seat

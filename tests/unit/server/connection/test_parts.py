@@ -1,0 +1,312 @@
+"""The parts of a connection, each by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from quire.server import ServerArgs
+from quire.server.connection.limits.budget import FramingBudget
+from quire.server.connection.limits.deadline import Deadline
+from quire.server.connection.limits.seats import Seats
+from quire.server.connection.limits.turns import Turns
+from quire.server.connection.parser import RequestParser
+from quire.server.connection.pipeline import Pipeline
+from quire.server.connection.reply_writer import ReplyWriter
+from quire.server.connection.request import RequestHead
+from quire.server.http.problems import HttpError, Problem
+
+from .conftest import run
+
+# --- budget
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 255, 4096, 70_000])
+def test_framing_that_cannot_be_shorter_costs_nothing(size: int) -> None:
+    budget = FramingBudget(10)
+    for _ in range(1000):
+        budget.add_body(size)
+        assert budget.charge(len(b"%x\r\n" % size) + size + 2)
+
+
+def test_what_was_spared_cannot_be_spent() -> None:
+    """A body in tiny pieces, of one long chunk, leaves no more room for trailers."""
+    budget = FramingBudget(10)
+    for _ in range(1000):
+        budget.add_body(1)
+        assert budget.charge(1)
+    assert budget.charge(10)
+    assert not budget.charge(1)
+    budget.restart()
+    assert budget.charge(10)
+
+
+# --- parser
+
+
+class Sink:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.heads: list[RequestHead] = []
+        self.bodies: list[bytes] = []
+        self.num_ended = 0
+
+    def begin_request(self, head: RequestHead) -> None:
+        self.heads.append(head)
+        self.bodies.append(b"")
+
+    def add_body(self, data: bytes) -> None:
+        self.bodies[-1] += data
+
+    def end_request(self) -> None:
+        self.num_ended += 1
+
+
+def parse(data: bytes, step: int = 10**6, **options: Any) -> Sink:
+    sink = Sink()
+    parser = RequestParser(sink, ServerArgs(**options))
+    for i in range(0, len(data), step):
+        parser.feed(data[i : i + step])
+    return sink
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 10**6])
+def test_upgrades_are_read_over(step: int) -> None:
+    upgrade = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+    get = b"GET /a HTTP/1.1\r\n" + upgrade + b"X: y\r\n\r\n"
+    post = b"POST /b HTTP/1.1\r\n" + upgrade + b"Content-Length: 3\r\n\r\nabc"
+    chunked = b"PUT /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + upgrade
+    chunked += b"\r\n3\r\nabc\r\n0\r\nX: z\r\n\r\n"
+    sink = parse((get + post + chunked) * 3, step)
+    assert sink.num_ended == 9
+    assert sink.bodies == [b"", b"abc", b"abc"] * 3
+    assert [(head.method, head.raw_path) for head in sink.heads[:3]] == [
+        ("GET", b"/a"), ("POST", b"/b"), ("PUT", b"/c"),
+    ]  # fmt: skip
+    assert (b"x", b"y") in sink.heads[3].headers
+    assert all((b"x", b"z") not in head.headers for head in sink.heads)
+    assert all(head.keeps_alive for head in sink.heads)
+
+
+@pytest.mark.parametrize("step", [1, 10**6])
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET /" + b"a" * 200 + b" HTTP/1.1\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\nA: " + b"b" * 400 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 60 + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400),
+        (b"GET http://a/ HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501),
+        (b"GET / HTTP/3.0\r\n\r\n", 400),
+        (b"GET / HTTP/2.0\r\n\r\n", 505),
+        (b"CONNECT a:1 HTTP/1.1\r\n\r\n", 405),
+        (b"GET a HTTP/1.1\r\n\r\n", 400),
+        (b"\0", 400),
+    ],
+)
+def test_what_is_refused(data: bytes, status: int, step: int) -> None:
+    with pytest.raises(HttpError) as error:
+        parse(data, step, max_url_bytes=100, max_header_bytes=300)
+    assert error.value.problem.status == status
+
+
+def test_a_full_target_names_the_host() -> None:
+    (head,) = parse(b"GET http://a:80?b HTTP/1.1\r\nHost: c\r\nX: y\r\n\r\n").heads
+    assert head.headers == [(b"host", b"a:80"), (b"x", b"y")]
+    assert (head.raw_path, head.query) == (b"/", b"b")
+    scope = head.scope("/root")
+    assert (scope["path"], scope["raw_path"], scope["root_path"]) == ("/root/", b"/root/", "/root")
+
+
+# --- pipeline
+
+
+def test_what_is_no_request_is_told_after_all_that_is() -> None:
+    def pipeline(data: bytes) -> Pipeline:
+        found = Pipeline(is_for_probes=False)
+        RequestParser(found, ServerArgs()).feed(data)
+        return found
+
+    problem = Problem(400, "")
+    get, half = b"GET / HTTP/1.1\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n"
+    first = pipeline(get)
+    first.break_off(problem)
+    assert first.first is not None
+    assert first.refusal is problem
+    second = pipeline(get + half)
+    second.break_off(problem)  # the second has not begun to be answered: it is forgotten
+    assert second.refusal is problem
+    second.pop()
+    assert second.first is None
+    last = pipeline(get.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    last.break_off(problem)  # it was to be the last anyway
+    assert last.refusal is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_taken"),
+    [(b"GET /health", True), (b"HEAD /ready", True), (b"POST /live", False), (b"GET /", False)],
+)
+def test_reserved_connections_are_for_probes(request_: bytes, is_taken: bool) -> None:
+    parser = RequestParser(Pipeline(is_for_probes=True), ServerArgs())
+    data = request_ + b" HTTP/1.1\r\n\r\n"
+    if is_taken:
+        parser.feed(data)
+        return
+    with pytest.raises(HttpError) as error:
+        parser.feed(data)
+    assert error.value.problem.status == 503
+    assert "Retry-After" in error.value.problem.headers
+
+
+# --- reply
+
+
+def write(method: str, version: str, status: int, parts: list[bytes], num_early: int) -> bytes:
+    """A whole reply, with so many bytes sent ahead before each part."""
+    writer = ReplyWriter(method, version)
+
+    def early() -> bytes:
+        return b"".join(writer.early_byte() for _ in range(num_early))
+
+    sent = early() + writer.head(status, [(b"X", b"y")], True)
+    for i, part in enumerate(parts):
+        sent += early() + writer.body(part, i == len(parts) - 1)
+    return sent
+
+
+@pytest.mark.parametrize("num_early", [0, 1, 3, 50])
+def test_bytes_sent_ahead_change_nothing(num_early: int) -> None:
+    sent = write("GET", "1.1", 200, [b"a" * 20, b"", b"b"], num_early)
+    head, _, body = sent.partition(b"\r\n\r\n")
+    assert head == b"HTTP/1.1 200 OK\r\nx: y\r\ntransfer-encoding: chunked"
+    text = b""
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        assert len(size) < 16
+        text += body[: int(size, 16)]
+        body = body[int(size, 16) + 2 :]
+    assert text == b"a" * 20 + b"b"
+
+
+def test_bodies_are_framed_as_their_clients_understand() -> None:
+    plain = write("GET", "1.0", 200, [b"a", b"b"], 3)
+    assert plain.endswith(b"connection: close\r\n\r\nab")
+    assert b"chunked" not in plain
+    assert write("HEAD", "1.1", 200, [b"a"], 0).endswith(b"\r\n\r\n")
+    assert b"chunked" not in write("GET", "1.1", 204, [b""], 0)
+
+
+def test_a_reply_that_would_mislead_its_client_is_not_sent() -> None:
+    with pytest.raises(ValueError, match="line break"):
+        ReplyWriter("GET", "1.1").head(200, [(b"a", b"b\r\nc: d")], True)
+    for sizes in ([3], [1], [1, 2], []):
+        writer = ReplyWriter("GET", "1.1")
+        writer.head(200, [(b"content-length", b"2")], True)
+        with pytest.raises(ValueError, match="length"):
+            for size in sizes:
+                writer.body(b"x" * size, False)
+            writer.body(b"", True)
+
+
+# --- seats
+
+
+def test_the_longest_wait_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, ended = [100.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    seats = Seats(3, 2)
+
+    def take(name: str, may_end: bool = True) -> Any:
+        seat = seats.take()
+        assert seat is not None
+        seat.evict = lambda: may_end and not ended.append(name)
+        return seat
+
+    first, second, third = take("first", may_end=False), take("second"), take("third")
+    assert take("a").is_reserved  # nobody has waited long enough
+    second.work()
+    now[0] += 5
+    assert not take("fourth").is_reserved  # the first is being sent something
+    assert ended == ["third"]
+    third.leave()  # it was told already
+    now[0] += 0.5
+    reserved = [take(name) for name in ("b", "c", "d")]
+    assert all(seat.is_reserved for seat in reserved)
+    assert ended == ["third", "a", "b"]
+    for seat in reserved:
+        seat.work()
+    assert seats.take() is None  # all are busy
+    first.leave()
+    assert not take("fifth").is_reserved
+
+
+# --- time
+
+
+def test_a_deadline_can_be_moved_both_ways() -> None:
+    async def scenario() -> None:
+        passed: list[str] = []
+        deadline = Deadline(asyncio.get_running_loop())
+        deadline.set(10, lambda: passed.append("late"))
+        deadline.set(0.02, lambda: passed.append("soon"))
+        await asyncio.sleep(0.06)
+        assert passed == ["soon"]
+        deadline.set(0.02, lambda: passed.append("moved"))
+        deadline.set(0.1, lambda: passed.append("later"))
+        await asyncio.sleep(0.06)
+        assert passed == ["soon"]
+        await asyncio.sleep(0.1)
+        assert passed == ["soon", "later"]
+        deadline.set(0.02, lambda: passed.append("cleared"))
+        deadline.clear()
+        await asyncio.sleep(0.05)
+        deadline.set(0.02, lambda: passed.append("closed"))
+        deadline.close()
+        await asyncio.sleep(0.05)
+        assert passed == ["soon", "later"]
+
+    run(scenario())
+
+
+def test_turns_let_others_come_between() -> None:
+    async def scenario() -> None:
+        turns, order = Turns(), []
+
+        def take(name: str, times: int) -> None:
+            time.sleep(0.003)  # longer than a round
+            order.append(name)
+            if times > 1:
+                turns.ask(lambda: take(name, times - 1))
+
+        async def other() -> None:
+            while order.count("a") < 3:
+                order.append("other")
+                await asyncio.sleep(0)
+
+        turns.ask(lambda: take("a", 3))
+        turns.ask(lambda: take("b", 3))
+        await other()
+        await asyncio.sleep(0.02)
+        ours = [name for name in order if name != "other"]
+        assert ours == ["a", "b"] * 3
+        assert order.count("other") >= 4
+
+    run(scenario())
+
+
+def test_a_turn_that_fails_stops_nobody() -> None:
+    async def scenario() -> None:
+        turns, order = Turns(), []
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        turns.ask(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+        turns.ask(lambda: order.append("next"))
+        await asyncio.sleep(0.02)
+        assert order == ["next"]
+
+    run(scenario())
