@@ -190,7 +190,7 @@ class SamplingParams(
     def clone(self) -> SamplingParams:
         """A copy for one request; its lists are its own unless `skip_clone` makes that needless."""
         copied = copy.copy(self)
-        if not self.skip_clone:
+        if self.skip_clone is not True:
             for name in ("stop", "stop_token_ids"):
                 if isinstance(held := getattr(self, name), list):
                     setattr(copied, name, held[:])

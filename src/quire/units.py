@@ -41,11 +41,9 @@ def parse_bytes(text: str | int) -> int:
     stripped = text.strip().lower()
     number = stripped.rstrip("abcdefghijklmnopqrstuvwxyz ")
     suffix = stripped[len(number) :].strip()
-    if suffix not in _SUFFIXES:
-        raise ValueError(f"{text!r} is not a size; write it like 4GiB, 500MB or 1073741824")
     try:
         return int(float(number) * _SUFFIXES[suffix])
-    except ValueError:
+    except (KeyError, ValueError, OverflowError):
         raise ValueError(
-            f"{text!r} is not a size; write it like 4GiB, 500MB or 1073741824"
+            f"{text[:80]!r} is not a size; write it like 4GiB, 500MB or 1073741824"
         ) from None

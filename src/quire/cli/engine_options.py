@@ -67,7 +67,7 @@ def _loose(text: str) -> Any:
     """A value whose type nobody here knows: JSON if it reads as such, otherwise text."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -21,9 +21,11 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from quire.errors import quoted
 from quire.units import parse_bytes
 
 T = TypeVar("T")
@@ -38,6 +40,7 @@ SHORT_FLAGS = {
 }
 """vLLM's one-dash forms, for those of these fields that exist."""
 
+_COUNT = re.compile(r"(-?[0-9]{1,40}(?:\.[0-9]{1,40})?)([kmgtKMGT]?)")
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -47,14 +50,14 @@ def parse_count(text: str) -> int:
 
     Raises argparse.ArgumentTypeError for anything else.
     """
-    match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kmgtKMGT]?)", text.strip().replace("_", ""))
+    match = _COUNT.fullmatch(text.strip().replace("_", ""))
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number; write 2048, 2k or 2K")
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not a number; write 2048, 2k or 2K")
     number, suffix = match.groups()
-    value = float(number) * ({**_DECIMAL, **_BINARY}.get(suffix, 1))
-    if value != int(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(value) if suffix else int(number) if "." not in number else int(value)
+    value = Fraction(number) * {**_DECIMAL, **_BINARY}.get(suffix, 1)
+    if value.denominator != 1:
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not a whole number")
+    return value.numerator
 
 
 def parse_size(text: str) -> int:
@@ -72,8 +75,8 @@ def parse_json(text: str) -> Any:
     """An option whose value is JSON, e.g. `--hf-overrides '{"rope_theta": 1e6}'`."""
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not JSON: {error}") from None
 
 
 def flag(field_name: str) -> str:
@@ -212,14 +215,14 @@ def _union_shape(inner: tuple[Any, ...], name: str) -> dict[str, Any]:
                 continue
         if str in inner:
             return text
-        raise argparse.ArgumentTypeError(f"{text!r} is not a value of this option")
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not a value of this option")
 
     return {"type": first_that_fits, "metavar": "VALUE"}
 
 
 def _truth(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is neither true nor false")
     return text.lower() == "true"
 
 

@@ -15,6 +15,9 @@ from typing import Any, NoReturn
 from quire.errors import ConfigError, UnknownArgumentError
 from quire.suggest import did_you_mean
 
+_MAX_MESSAGE_CHARS = 1000
+"""Of what argparse says, which repeats the words that were typed."""
+
 
 class Parser(argparse.ArgumentParser):
     """One command's options.
@@ -34,6 +37,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exits with code 2, as shells expect of a usage error."""
+        if len(message) > _MAX_MESSAGE_CHARS:
+            message = f"{message[:_MAX_MESSAGE_CHARS]} ..."
         self.exit(2, f"{self.prog}: error: {message}\nSee `{self.prog} --help`.\n")
 
     def add_config_option(self) -> None:

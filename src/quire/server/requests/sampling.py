@@ -95,6 +95,12 @@ def _max_tokens(request: CompletionRequest | ChatRequest, defaults: dict[str, An
     wanted = request.max_tokens
     if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
         wanted = request.max_completion_tokens
+        if wanted < 1:
+            raise RequestError(
+                f"max_completion_tokens must be at least 1, got {wanted}.",
+                parameter="max_completion_tokens",
+                value=wanted,
+            )
     return defaults.get("max_tokens") if wanted is None else wanted
 
 

@@ -208,7 +208,7 @@ def test_a_reply_that_would_mislead_its_client_is_not_sent() -> None:
     for sizes in ([3], [1], [1, 2], []):
         writer = ReplyWriter("GET", "1.1")
         writer.head(200, [(b"content-length", b"2")], True)
-        with pytest.raises(ValueError, match="length"):
+        with pytest.raises(ValueError, match="length"):  # noqa: PT012
             for size in sizes:
                 writer.body(b"x" * size, False)
             writer.body(b"", True)
