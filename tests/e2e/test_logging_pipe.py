@@ -84,6 +84,10 @@ def start(tiny_model: Path) -> Iterator[StartUnread]:
         server.stop()
 
 
+def _command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 @pytest.mark.parametrize("home", ["thread", "process"])
 def test_an_unread_log_stops_nothing(start: StartUnread, home: str) -> None:
     server = start(engine_home=home)
@@ -126,7 +130,8 @@ def test_the_cause_of_death_is_the_last_line_of_an_unread_log(start: StartUnread
     server = start(engine_home="process")
     assert server.get(NUM_REQUESTS) == NUM_REQUESTS
     children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
-    (engine_pid,) = [int(pid) for path in children for pid in path.read_text().split()]
+    pids = [int(pid) for path in children for pid in path.read_text().split()]
+    (engine_pid,) = [pid for pid in pids if b"process_main" in _command_line(pid)]
     os.kill(engine_pid, signal.SIGKILL)
     time.sleep(1.0)
     assert "killed by signal 9" in server.rest().splitlines()[-1]
@@ -137,7 +142,8 @@ def test_a_death_that_nobody_reads_of_is_one_within_a_bounded_time(start: StartU
     server = start(engine_home="process")
     assert server.get(NUM_REQUESTS) == NUM_REQUESTS
     children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
-    (engine_pid,) = [int(pid) for path in children for pid in path.read_text().split()]
+    pids = [int(pid) for path in children for pid in path.read_text().split()]
+    (engine_pid,) = [pid for pid in pids if b"process_main" in _command_line(pid)]
     os.kill(engine_pid, signal.SIGKILL)
     assert server.process.wait(END_S) == 1
 

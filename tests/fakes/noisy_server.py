@@ -21,7 +21,7 @@ from quire.frontend.online import async_llm
 from quire.log import get_logger
 
 FILL = " ." * 500
-_submit = async_llm.AsyncLLM.submit
+_begin = async_llm.AsyncLLM.begin
 
 
 class NoisyCore(EngineCore):
@@ -40,7 +40,7 @@ def make_client(config: EngineConfig, home: str, step_timeout_s: float) -> Engin
     return ThreadHome(lambda: NoisyCore(config), step_timeout_s)
 
 
-def noisy_submit(self: Any, request: Any, *more: Any) -> Any:
+def noisy_begin(self: Any, request: Any, *more: Any) -> Any:
     """Makes all the others speak."""
 
     def fail() -> None:
@@ -53,10 +53,10 @@ def noisy_submit(self: Any, request: Any, *more: Any) -> Any:
     thread = threading.Thread(target=fail)
     thread.start()
     thread.join()
-    return _submit(self, request, *more)
+    return _begin(self, request, *more)
 
 
 if __name__ == "__main__":
     async_llm.make_client = make_client  # type: ignore[assignment]
-    async_llm.AsyncLLM.submit = noisy_submit  # type: ignore[method-assign]
+    async_llm.AsyncLLM.begin = noisy_begin  # type: ignore[method-assign]
     sys.exit(main(sys.argv[1:]))
