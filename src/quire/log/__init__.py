@@ -56,6 +56,10 @@ class _WriterHandler(logging.Handler):
         self._writer.flush()
 
 
+_writers: list[Writer] = []
+"""Those of this process: one, once there is any."""
+
+
 class _UnblockedStderr(io.TextIOBase):
     """Standard error for a process of ours: warnings, tracebacks and other people's loggers
     write here, in order with the log, and wait for nobody either."""
@@ -111,6 +115,8 @@ def flush() -> None:
     """Waits for what was logged to be written, `FLUSH_S` seconds at most."""
     for handler in logging.getLogger("quire").handlers:
         handler.flush()
+    for writer in _writers:  # a handler may write to it by way of `sys.stderr`
+        writer.flush()
 
 
 def _make_handler() -> logging.Handler:
@@ -136,6 +142,7 @@ def _stderr_fd() -> int | None:
 def _writer(fd: int) -> Writer:
     """The one of this process."""
     writer = Writer(fd, _tell_missing)
+    _writers.append(writer)
     atexit.register(writer.flush, FLUSH_S)
     return writer
 
