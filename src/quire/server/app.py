@@ -32,6 +32,7 @@ from quire.server.live import LiveView
 from quire.server.openapi import docs_page, openapi_document
 from quire.server.requests.presence import while_present
 from quire.server.routes import page
+from quire.server.routes.bodies import is_json
 from quire.units import KiB
 
 _WATCHED_BYTES = 256 * KiB
@@ -123,7 +124,8 @@ def _quietly(handler: Callable[..., Any]) -> Callable[..., Any]:
 
     async def endpoint(request: Request) -> Any:
         try:
-            if request.method == "POST" and len(await request.body()) > _WATCHED_BYTES:
+            is_read = request.method == "POST" and is_json(request)
+            if is_read and len(await request.body()) > _WATCHED_BYTES:
                 return await while_present(request, handler(request))
             return await handler(request)
         except ClientDisconnect:

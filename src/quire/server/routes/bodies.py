@@ -32,12 +32,17 @@ def context_of(request: Request) -> ServerContext:
     return context
 
 
+def is_json(request: Request) -> bool:
+    """Whether the body says that it is JSON, or says nothing."""
+    media = request.headers.get("content-type", "application/json")
+    media = media.partition(";")[0].strip().lower()
+    return media == "application/json" or media.endswith("+json")
+
+
 async def read_body(request: Request, kind: type[Body]) -> Body:
     """The request's JSON body as `kind`. Raises HttpError: 415, or 400 naming the field; and
     RequestError for a large body that holds too much."""
-    media = request.headers.get("content-type", "application/json")
-    media = media.partition(";")[0].strip().lower()
-    if media != "application/json" and not media.endswith("+json"):
+    if not is_json(request):
         raise HttpError(Problem(415, "Only the content type application/json is understood."))
     data = await request.body()
     size = len(data) // _BYTES_PER_UNIT
