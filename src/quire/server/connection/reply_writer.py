@@ -77,7 +77,8 @@ class ReplyWriter:
         if not self._has_body:
             return b""
         if self._is_chunked:
-            self._num_early = 0
+            if data or is_last:  # only then a length follows the zeros
+                self._num_early = 0
             parts = (b"%x\r\n" % len(data), data, b"\r\n") if data else ()
             return b"".join((*parts, b"0\r\n\r\n" if is_last else b""))
         if self._num_left is not None:
