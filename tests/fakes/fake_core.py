@@ -17,6 +17,7 @@ from quire.protocol import (
     EngineCoreOutput,
     EngineCoreOutputs,
     EngineCoreRequest,
+    PromptLogprobs,
     SchedulerStats,
     TokenLogprobs,
 )
@@ -95,6 +96,8 @@ class FakeCore:
                     ids, [-float(i) for i in range(len(ids))], list(range(1, len(ids) + 1))
                 )
             ]
+        if params.prompt_logprobs is not None and count == 1:
+            output.prompt_logprobs = _prompt_logprobs(request, params.prompt_logprobs)
         if token_id in request.stop_token_ids:
             output.finish_reason = "stop"
             output.stop_reason = None if token_id in request.eos_token_ids else token_id
@@ -107,6 +110,15 @@ class FakeCore:
     def _forget(self, request_id: str) -> None:
         self._requests.pop(request_id, None)
         self._generated.pop(request_id, None)
+
+
+def _prompt_logprobs(request: EngineCoreRequest, num_best: int) -> PromptLogprobs:
+    positions = []
+    for token_id in request.prompt_token_ids[1:]:
+        ids = [token_id, *range(num_best)]
+        ranks = list(range(1, len(ids) + 1))
+        positions.append(TokenLogprobs(ids, [-float(rank) for rank in ranks], ranks))
+    return PromptLogprobs(1, positions)
 
 
 def _misbehave(token_id: int) -> None:

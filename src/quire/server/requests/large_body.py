@@ -114,9 +114,9 @@ def _id_lists(raw: bytes, limits: BodyLimits) -> list[list[int]]:
     found = []
     for index, text in enumerate(lists):
         text = text.strip(_BLANK)
-        if index:
-            text = text.removeprefix(b",").lstrip(_BLANK)
-        if not text.startswith(b"["):
+        is_apart = index == 0 or text.startswith(b",")
+        text = text[1 if index else 0 :].lstrip(_BLANK)
+        if not is_apart or not text.startswith(b"["):
             raise RequestError(_PROMPT_KINDS, parameter="prompt")
         found.append(_ids(text + b"]", count_byte(text, b",") + 1, "prompt", limits))
         check_wanted()

@@ -113,8 +113,10 @@ async def chat_prompt(
             "give it one with --chat-template",
             parameter="chat_template",
         )
-    size = _chat_size(request)
+    size = sum(_num_chars(message) for message in messages)
     context.limits.check_text("messages", size)
+    others = [getattr(request, name) for name in _TEMPLATE_FIELDS[1:]]
+    size += count_chars(others, INLINE_SIZE)  # no further than it makes a difference
     await context.pool.run(size, _check_template_fields, context, request)
     text = await context.chat_renderer().render(_chat_input(request, messages))
     special = request.add_special_tokens is True
@@ -125,14 +127,6 @@ async def chat_prompt(
 
 _TEMPLATE_FIELDS = ("messages", "tools", "documents", "chat_template_kwargs")
 """What the template is given, in the order in which it counts against the limit."""
-
-
-def _chat_size(request: ChatRequest | TokenizeRequest) -> int:
-    """For the pool; what is beside the messages is counted as far as it makes a difference."""
-    others = [getattr(request, name) for name in _TEMPLATE_FIELDS[1:]]
-    return sum(_num_chars(message) for message in request.messages or []) + count_chars(
-        others, INLINE_SIZE
-    )
 
 
 def _check_template_fields(context: ServerContext, request: ChatRequest | TokenizeRequest) -> None:

@@ -1,0 +1,105 @@
+"""Small work is done at once, larger on threads, the largest one at a time, for nobody in vain."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from quire.errors import CapacityError
+from quire.server.work_pool import (
+    INLINE_SIZE,
+    LARGE_SIZE,
+    WorkPool,
+    check_wanted,
+    give_memory_back,
+)
+
+
+def thread_name() -> str:
+    return threading.current_thread().name
+
+
+def test_where_work_is_done_depends_on_its_size() -> None:
+    async def main() -> None:
+        pool, here = WorkPool(), thread_name()
+        assert await pool.run(INLINE_SIZE, thread_name) == here
+        assert (await pool.run(INLINE_SIZE + 1, thread_name)).startswith("quire-work")
+        assert (await pool.run(LARGE_SIZE + 1, thread_name)).startswith("quire-large-work")
+        for size in (1, INLINE_SIZE + 1, LARGE_SIZE + 1):
+            with pytest.raises(ValueError, match="invalid literal"):
+                await pool.run(size, int, "x")
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_large_work_waits_and_too_much_of_it_is_refused() -> None:
+    async def main() -> None:
+        pool = WorkPool(max_large=2, max_large_waiting=3)
+        gate = threading.Event()
+        running = [asyncio.ensure_future(pool.run(LARGE_SIZE + 1, gate.wait)) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(CapacityError, match="max_large_requests_waiting 3"):
+            await pool.run(LARGE_SIZE + 1, gate.wait)
+        assert (await pool.run(LARGE_SIZE, thread_name)).startswith("quire-work")  # not delayed
+        gate.set()
+        assert await asyncio.gather(*running) == [True] * 5
+        assert pool.max_large_seen == 2
+        assert await pool.run(LARGE_SIZE + 1, gate.wait)  # there is room again
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_work_whose_caller_has_left_is_not_begun_or_ends_soon() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def endless() -> None:
+        begun.set()
+        try:
+            while True:
+                check_wanted()
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    async def main() -> None:
+        pool, never = WorkPool(), threading.Event()
+        first = asyncio.ensure_future(pool.run(LARGE_SIZE + 1, endless))
+        second = asyncio.ensure_future(pool.run(LARGE_SIZE + 1, never.set))
+        await asyncio.to_thread(begun.wait, 10)
+        second.cancel()
+        first.cancel()
+        assert await asyncio.to_thread(ended.wait, 10)
+        assert await pool.run(LARGE_SIZE + 1, thread_name)  # the one large thread is free again
+        assert not never.is_set()
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_memory_is_given_back_once_for_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    monkeypatch.setattr("quire.server.work_pool.give_memory_back", lambda: given.append(1))
+    monkeypatch.setattr("quire.server.work_pool._TRIM_AFTER_S", 0.05)
+
+    async def main() -> None:
+        pool = WorkPool()
+        for _ in range(20):
+            await pool.run(INLINE_SIZE + 1, thread_name)
+        await asyncio.sleep(0.2)
+        assert not given
+        for _ in range(20):
+            await pool.run(LARGE_SIZE + 1, thread_name)
+        for _ in range(100):
+            await asyncio.sleep(0.02)
+            if given:
+                break
+        assert 1 <= len(given) <= 3
+        pool.close()
+
+    asyncio.run(main())
+    give_memory_back()
