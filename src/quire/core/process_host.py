@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from concurrent.futures import Future
 
 import zmq
 
+from quire.child_python import module_command
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient, EngineHealth, judge
 from quire.core.commands import Beat, Command, Dead, Event, Ready, Reply, Step, Stop
@@ -42,12 +42,6 @@ _SILENCE_S = 1.0
 no processor time is waited for until `step_timeout`."""
 _EXIT_S = 5.0
 _MAX_SOCKET_PATH = 100
-
-_BOOTSTRAP = (
-    "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
-    "from quire.core.process_main import main; "
-    "sys.exit(main(sys.argv[1], int(sys.argv[2])))"
-)
 
 
 class ProcessHome(EngineCoreClient):
@@ -129,17 +123,22 @@ class ProcessHome(EngineCoreClient):
 
     def _listen(self) -> None:
         """The listening thread, from the start of the process to its end."""
-        process = _spawn(self._directory)
+        process: subprocess.Popen[bytes] | None = None
         try:
+            process = _spawn(self._directory)
             self._await_boot(process)
             self._booted.set_result(process)
             self._receive(process)
         except BaseException as error:
             if self._booted.done():
-                raise
-            self._booted.set_exception(error)
+                logger.exception("listening to the engine process failed")
+                self._declare_dead(f"listening to it failed: {type(error).__name__}: {error}")
+            else:
+                self._booted.set_exception(error)
         finally:
-            self._end(process)
+            if process is not None:
+                self._end(process)
+            self._events.close(linger=0)
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _await_boot(self, process: subprocess.Popen[bytes]) -> None:
@@ -222,7 +221,6 @@ class ProcessHome(EngineCoreClient):
         process.wait()
         if process.stdin is not None:
             process.stdin.close()
-        self._events.close(linger=0)
 
 
 def _private_directory() -> str:
@@ -244,11 +242,16 @@ def _spawn(directory: str) -> subprocess.Popen[bytes]:
 
     In a session of its own: Ctrl+C is for the front end, which decides what becomes of the engine.
     """
-    return subprocess.Popen(
-        [sys.executable, "-c", _BOOTSTRAP, "\n".join(sys.path), directory, str(os.getpid())],
-        stdin=subprocess.PIPE,
-        start_new_session=True,
-    )
+    try:
+        return subprocess.Popen(
+            module_command("quire.core.process_main", directory, str(os.getpid())),
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"the engine process cannot be started: {error}; use --engine-home thread"
+        ) from None
 
 
 def _exit_text(code: int) -> str:

@@ -37,9 +37,12 @@ _FLUSH_MS = 2000
 _POLL_MS = 200
 
 
-def main(directory: str, parent_pid: int) -> int:
-    """Serves until told to stop; returns the exit code: 0, or 1 if the engine failed."""
-    _die_with_parent(parent_pid)
+def main(directory: str, parent: str) -> int:
+    """Serves until told to stop; returns the exit code: 0, or 1 if the engine failed.
+
+    `parent` is the process id of the front end.
+    """
+    _die_with_parent(int(parent))
     unblock_stderr()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -15,6 +15,7 @@ from pathlib import Path
 from signal import SIGABRT, SIGXCPU
 
 from quire import env
+from quire.child_python import module_command
 from quire.config.model_files import has_file, read_bytes
 from quire.errors import CheckpointError
 from quire.log import get_logger
@@ -37,11 +38,6 @@ _MEMORY = 2 * GiB
 _MEMORY_PER_BYTE = 64
 _WALL_FACTOR = 10
 """A machine may be so crowded that the process gets a tenth of a core."""
-
-_BOOTSTRAP = (
-    "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
-    "from quire.tokenizer.trial_process import main; sys.exit(main(*sys.argv[1:]))"
-)
 
 
 def try_out(directory: Path) -> None:
@@ -103,12 +99,12 @@ def _run(file: Path, num_bytes: int) -> None:
 
     cpu_s = _CPU_S + _CPU_S_PER_MIB * num_bytes // MiB
     memory = _MEMORY + _MEMORY_PER_BYTE * num_bytes
-    words = ["\n".join(sys.path), str(file.parent), str(cpu_s), str(memory)]
+    words = [str(file.parent), str(cpu_s), str(memory)]
     if not sys.executable or getattr(sys, "frozen", False):
         raise _UntriedError("there is no interpreter")
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _BOOTSTRAP, *words],
+            module_command("quire.tokenizer.trial_process", *words),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -11,8 +11,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
+
+from quire.errors import ConfigError
 
 from .conftest import Recorder, make_config, make_process_client, make_request
 
@@ -50,6 +54,32 @@ def test_a_killed_or_stopped_engine_is_noticed(number: signal.Signals, cause: st
         assert not _is_alive(client.pid)
 
     asyncio.run(scenario())
+
+
+def test_a_module_path_may_hold_what_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [Path("/nowhere"), *sys.path])
+    client = make_process_client(make_config())
+    assert _is_alive(client.pid)
+    client.shutdown()
+
+
+@pytest.mark.timeout(30)
+def test_a_process_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(ConfigError, match="cannot be started"):
+        make_process_client(make_config())
+
+
+def test_news_that_cannot_be_read_are_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = make_process_client(make_config())
+    unreadable = SimpleNamespace(decode=msgspec.msgpack.Decoder(int).decode)
+    monkeypatch.setattr("quire.core.process_host.event_decoder", unreadable)
+    end = time.monotonic() + 5
+    while client.health().state != "dead" and time.monotonic() < end:
+        time.sleep(0.02)
+    assert "listening to it failed: ValidationError" in client.health().reason
+    assert _wait_gone(client.pid, 2.0)
+    client.shutdown()
 
 
 def test_no_file_is_left_once_the_engine_is_up() -> None:
