@@ -19,7 +19,7 @@ import quire
 SRC = Path(quire.__file__).parent
 
 LAYERS: list[list[str]] = [
-    ["errors", "suggest", "units", "version"],
+    ["child_python", "errors", "suggest", "units", "version"],
     ["env"],
     ["log", "files"],
     ["params", "inputs", "outputs"],
