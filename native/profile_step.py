@@ -19,7 +19,7 @@ import numpy as np
 
 from quire.backends.base import CompileOptions, KVCacheSpec, SamplingColumns, StepBatch
 from quire.backends.cpu import CpuBackend
-from quire.backends.cpu.held import WEIGHT_FORMATS
+from quire.backends.cpu.stored_weights import WEIGHT_FORMATS
 from quire.backends.cpu.model import CpuModel
 from quire.config.model_files import read_config
 from quire.models import build_program, name_map

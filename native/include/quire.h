@@ -121,9 +121,9 @@ typedef struct quire_attention {
   quire_kv_place kv;
   int32_t num_heads;
   float scale;
-  float softcap;   // 0: none
-  int32_t window;  // 0: none
-  int32_t alibi;   // vector [num_heads] of slopes, or -1
+  float softcap;            // 0: none
+  int32_t window;           // 0: none
+  int32_t alibi;            // vector [num_heads] of slopes, or -1
   int32_t activation_bits;  // 8: q and the weights may be rounded to bytes over an int8 cache
   int32_t taken_only;       // 1: only those rows of out are wanted whose logits are
 } quire_attention;
@@ -219,7 +219,7 @@ typedef struct quire_part {
   int64_t rows;
   int32_t dtype;
   int32_t transposed;  // the tensor is held as [k, rows]
-  int32_t mapped;      // a view of a read-only file mapping: pages may be dropped once they are read
+  int32_t mapped;  // a view of a read-only file mapping: pages may be dropped once they are read
 } quire_part;
 
 typedef struct quire_matrix_spec {

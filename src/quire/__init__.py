@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.version import __version__
 
-_HOMES = {
+_MODULE_OF = {
     "AsyncEngineArgs": "quire.config.engine_args",
     "AsyncLLMEngine": "quire.frontend.online.async_llm",
     "CompletionOutput": "quire.outputs",
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module 'quire' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
+    value = getattr(import_module(module), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_MODULE_OF})

@@ -86,7 +86,7 @@ def everyone_is_told(server: RunningServer, fault: Fault, cause: str) -> None:
 def start_faulty(start_server: StartServer, path: Path, home: str, **engine: Any) -> RunningServer:
     env = {"FAULT_FILE": str(path)}
     engine = {"backend": "cpu", "num_threads": 2, **engine}
-    return start_server(engine=engine, env=env, program=FAULTY, engine_home=home)
+    return start_server(engine=engine, env=env, program=FAULTY, engine_mode=home)
 
 
 FAULTS = {
@@ -205,7 +205,7 @@ def _goes_on_after(server: RunningServer, pause: Callable[[], None], max_tokens:
 def test_a_server_that_is_stopped_and_continued_goes_on(
     start_server: StartServer, home: str
 ) -> None:
-    server = start_server(engine_home=home)
+    server = start_server(engine_mode=home)
     pids = [server.process.pid, *server.children()]
 
     def pause() -> None:
@@ -221,7 +221,7 @@ def test_a_server_that_is_stopped_and_continued_goes_on(
 @pytest.mark.parametrize("home", ["thread", "process"])
 def test_a_crowded_machine_is_no_death(start_server: StartServer, home: str) -> None:
     """Eight times as many spinning processes as cores, the server behind them in line."""
-    server = start_server(engine={"backend": "cpu"}, engine_home=home)
+    server = start_server(engine={"backend": "cpu"}, engine_mode=home)
     for pid in (server.process.pid, *server.children()):
         os.setpriority(os.PRIO_PROCESS, pid, 10)
     spinners = [

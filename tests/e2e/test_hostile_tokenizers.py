@@ -39,7 +39,7 @@ def test_one_that_fails_on_every_text(
 ) -> None:
     parts = {"pre_tokenizer": {"type": "FixedLength", "length": 0}}
     model = with_parts(tiny_model, tmp_path / "model", **parts)
-    server = start_server(engine={"model": model}, engine_home=home)
+    server = start_server(engine={"model": model}, engine_mode=home)
     with server.client() as client:
         for path, body in (
             ("/v1/completions", {"prompt": "a text", "max_tokens": 2}),

@@ -108,7 +108,7 @@ def test_a_signal_while_loading_ends_at_once(
 
 
 def test_sigkill_leaves_no_engine_behind(start_server: StartServer) -> None:
-    server = start_server(engine_home="process")
+    server = start_server(engine_mode="process")
     engine_pid = server.engine_pid()
     server.signal(signal.SIGKILL)
     server.process.wait()

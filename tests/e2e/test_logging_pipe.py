@@ -90,7 +90,7 @@ def _command_line(pid: int) -> bytes:
 
 @pytest.mark.parametrize("home", ["thread", "process"])
 def test_an_unread_log_stops_nothing(start: StartUnread, home: str) -> None:
-    server = start(engine_home=home)
+    server = start(engine_mode=home)
     assert server.get(NUM_REQUESTS) == NUM_REQUESTS
     with server.client() as client:
         reply = client.post("/v1/completions", json={"prompt": "a"})
@@ -114,7 +114,7 @@ def test_a_log_that_is_read_late_is_whole_and_in_order(start: StartUnread) -> No
 @pytest.mark.parametrize("home", ["thread", "process"])
 def test_warnings_and_other_loggers_stop_nothing(start: StartUnread, home: str) -> None:
     """Each request makes every source of noise speak at length; so does each step's process."""
-    server = start(program=NOISY, engine_home=home)
+    server = start(program=NOISY, engine_mode=home)
     with server.client() as client:
         for _ in range(100):
             reply = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2})
@@ -127,7 +127,7 @@ def test_warnings_and_other_loggers_stop_nothing(start: StartUnread, home: str) 
 
 
 def test_the_cause_of_death_is_the_last_line_of_an_unread_log(start: StartUnread) -> None:
-    server = start(engine_home="process")
+    server = start(engine_mode="process")
     assert server.get(NUM_REQUESTS) == NUM_REQUESTS
     children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
     pids = [int(pid) for path in children for pid in path.read_text().split()]
@@ -139,7 +139,7 @@ def test_the_cause_of_death_is_the_last_line_of_an_unread_log(start: StartUnread
 
 
 def test_a_death_that_nobody_reads_of_is_one_within_a_bounded_time(start: StartUnread) -> None:
-    server = start(engine_home="process")
+    server = start(engine_mode="process")
     assert server.get(NUM_REQUESTS) == NUM_REQUESTS
     children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
     pids = [int(pid) for path in children for pid in path.read_text().split()]

@@ -16,7 +16,7 @@ from quire.config import (
     ObservabilityConfig,
     SchedulerConfig,
 )
-from quire.core.thread_host import ThreadHome
+from quire.core.thread_host import ThreadHost
 from quire.frontend.online.async_llm import AsyncLLM
 
 
@@ -46,5 +46,5 @@ def fake_config(
 def fake_engine(tokenizer: Path, core: Callable[[EngineConfig], Any], **scheduler: Any) -> AsyncLLM:
     """An engine whose core is `core`, in a thread."""
     config = fake_config(tokenizer=tokenizer, **scheduler)
-    client = ThreadHome(lambda: core(config), step_timeout_s=60.0)
+    client = ThreadHost(lambda: core(config), step_timeout_s=60.0)
     return AsyncLLM(config, client=client)

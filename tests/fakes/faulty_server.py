@@ -12,16 +12,16 @@ from faulty_core import FaultyCore
 from quire.cli import main
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient
-from quire.core.process_host import ProcessHome
-from quire.core.thread_host import ThreadHome
+from quire.core.process_host import ProcessHost
+from quire.core.thread_host import ThreadHost
 from quire.frontend.online import async_llm
 
 
 def make_client(config: EngineConfig, home: str, step_timeout_s: float) -> EngineCoreClient:
     """In place of the function of the same name."""
     if home == "process":
-        return ProcessHome(config, step_timeout_s, core_factory="faulty_core:FaultyCore")
-    return ThreadHome(lambda: FaultyCore(config), step_timeout_s)
+        return ProcessHost(config, step_timeout_s, core_factory="faulty_core:FaultyCore")
+    return ThreadHost(lambda: FaultyCore(config), step_timeout_s)
 
 
 async_llm.make_client = make_client  # type: ignore[assignment]

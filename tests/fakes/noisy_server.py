@@ -15,8 +15,8 @@ from quire.cli import main
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient
 from quire.core.engine_core import EngineCore
-from quire.core.process_host import ProcessHome
-from quire.core.thread_host import ThreadHome
+from quire.core.process_host import ProcessHost
+from quire.core.thread_host import ThreadHost
 from quire.frontend.online import async_llm
 from quire.log import get_logger
 
@@ -36,8 +36,8 @@ class NoisyCore(EngineCore):
 def make_client(config: EngineConfig, home: str, step_timeout_s: float) -> EngineCoreClient:
     """In place of the function of the same name."""
     if home == "process":
-        return ProcessHome(config, step_timeout_s, core_factory="noisy_server:NoisyCore")
-    return ThreadHome(lambda: NoisyCore(config), step_timeout_s)
+        return ProcessHost(config, step_timeout_s, core_factory="noisy_server:NoisyCore")
+    return ThreadHost(lambda: NoisyCore(config), step_timeout_s)
 
 
 def noisy_begin(self: Any, request: Any, *more: Any) -> Any:

@@ -16,8 +16,8 @@ from tiny_checkpoint import write_tiny_checkpoint
 
 from quire import LLM, SamplingParams
 from quire.backends.cpu import CpuBackend, load
-from quire.backends.cpu.held import WEIGHT_FORMATS
 from quire.backends.cpu.packing import Packer
+from quire.backends.cpu.stored_weights import WEIGHT_FORMATS
 from quire.cli import main
 from quire.config.engine_args import EngineArgs
 from quire.errors import BackendError, CheckpointError, ConfigError

@@ -57,8 +57,10 @@ class Attend {
     load_queries();
     Kernel::begin_item(item.num_rows);
     for (int64_t chunk = from; chunk < to; ++chunk) {
-      const Fate fate = item.parts > 1 ? Fate::kKept : chunk == from ? Fate::kFirst : Fate::kMerged;
-      attend_chunk(chunk, chunk + 1 < to, fate);
+      const ChunkUse use = item.parts > 1  ? ChunkUse::kKept
+                           : chunk == from ? ChunkUse::kFirst
+                                           : ChunkUse::kMerged;
+      attend_chunk(chunk, chunk + 1 < to, use);
     }
     if (item.parts == 1) write_result();
   }
@@ -154,7 +156,7 @@ class Attend {
     if constexpr (Kernel::kExpands) {
       if (view.fresh) {
         const bool alone = item_->num_rows <= Kernel::kRows;
-        view.key_slots = alone ? kNearGroups : kChunkGroups;
+        view.key_slots = alone ? kCachedGroups : kChunkGroups;
         for (int g = view.first; g < view.last; g += view.key_slots) {
           const int end = std::min(g + view.key_slots, view.last);
           Kernel::load_keys(view, dim_, g, end);
@@ -181,10 +183,10 @@ class Attend {
 
   // What becomes of a chunk's results: the first ones are the item's state, later ones are merged
   // into it, and those of a split item are kept for merge().
-  enum class Fate { kFirst, kMerged, kKept };
+  enum class ChunkUse { kFirst, kMerged, kKept };
 
   // All rows of the item against one chunk.
-  void attend_chunk(int64_t chunk, bool more, Fate fate) {
+  void attend_chunk(int64_t chunk, bool more, ChunkUse use) {
     const ChunkPlace place{context_, chunk, more ? context_ : next_,
                            more ? chunk + 1 : next_.first / kChunk};
     ChunkView view = view_chunk<Kernel>(place, visible_groups(chunk, 0, item_->num_rows), space_);
@@ -192,7 +194,7 @@ class Attend {
     for (int r0 = 0; r0 < item_->num_rows; r0 += Kernel::kRows) {
       const int r1 = std::min(r0 + Kernel::kRows, item_->num_rows);
       const Groups groups = visible_groups(chunk, r0, r1);
-      const bool first = fate == Fate::kFirst;
+      const bool first = use == ChunkUse::kFirst;
       const Results out =
           first
               ? Results{space_.state.maximum + r0, space_.state.sum + r0, space_.result + r0 * dim_}
@@ -202,9 +204,9 @@ class Attend {
       } else {
         out.clear(r1 - r0, dim_);
       }
-      if (fate == Fate::kMerged) {
+      if (use == ChunkUse::kMerged) {
         merge_rows(space_.state, r0, r1 - r0, space_.of_chunk, space_.result, space_.partial, dim_);
-      } else if (fate == Fate::kKept) {
+      } else if (use == ChunkUse::kKept) {
         keep_partials(r1 - r0, partial_rows(chunk) + r0 * partial_floats(kv_.layout));
       }
     }

@@ -83,8 +83,8 @@ ChunkView view_chunk(const ChunkPlace& place, Groups groups, const Workspace& sp
   for (int g = groups.first; g < groups.last; ++g) {
     const bool here = g + ahead < groups.last;
     const int there = g + ahead - (groups.last - groups.first);
-    view.beside_keys[g] = here ? view.keys[g + ahead] : view.values[there];
-    view.beside_values[g] = here ? view.values[g + ahead] : view.next_keys[there];
+    view.prefetch_keys[g] = here ? view.keys[g + ahead] : view.values[there];
+    view.prefetch_values[g] = here ? view.values[g + ahead] : view.next_keys[there];
   }
   return view;
 }

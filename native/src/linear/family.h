@@ -95,7 +95,7 @@ struct Block {
   const int32_t* offsets;  // 128 times the sum of each column's weights, likewise
   const uint8_t* next;     // what this worker will stream after this block, to be prefetched
   float* sums;
-  bool x_is_near;  // this worker has just read the same rows of x
+  bool x_is_cached;  // this worker has just read the same rows of x
   Destination out;
   Destination residual;
 

@@ -96,7 +96,7 @@ Destination destination(const void* data, int64_t stride, int64_t element, int64
   return {first, stride * element, columns * element};
 }
 
-// Brings near the scales and offsets of a unit's columns: a few lines far from its weights, which
+// Prefetches the scales and offsets of a unit's columns: a few lines far from its weights, which
 // otherwise nobody asks for before its first sums are finished.
 template <class Family>
 void fetch_scales(const LinearArgs& args, const Plan<Family>& plan, int64_t unit) {
@@ -111,7 +111,7 @@ void fetch_scales(const LinearArgs& args, const Plan<Family>& plan, int64_t unit
 
 template <class Family>
 void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, int64_t next,
-              bool x_is_near, float* sums) {
+              bool x_is_cached, float* sums) {
   const int64_t tile0 = unit / plan.groups * plan.block_tiles;
   const int64_t strip0 = unit % plan.groups * plan.group;
   const int64_t row = tile0 * plan.tiling.rows;
@@ -134,7 +134,7 @@ void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, in
   block.next = weight_of(args, plan, next < plan.units() ? next : unit);
   fetch_scales(args, plan, next);
   block.sums = sums;
-  block.x_is_near = x_is_near;
+  block.x_is_cached = x_is_cached;
   const int64_t width = args.weight->glu ? kHalfStrip : kStripColumns;
   block.out = destination(args.out, args.out_stride, size_of(args.out_dtype), row, strip0 * width,
                           width * block.strips);

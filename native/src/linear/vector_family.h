@@ -135,7 +135,7 @@ void dispatch_rows(int64_t rows, MicroArgs& args, int64_t strips, std::index_seq
 }
 
 // Weights that lie in memory as the micro-kernel reads them, and weights that do not.
-struct HeldWeights {
+struct PlainWeights {
   static constexpr bool kExpanded = false;
   static constexpr int64_t kDepth = 1;
 };
@@ -151,11 +151,11 @@ struct Part {
   int64_t k;
   int64_t depth;
   bool last;             // K ends here
-  const uint8_t* ahead;  // to be brought near meanwhile, ahead_bytes of each strip
+  const uint8_t* ahead;  // to be prefetched meanwhile, ahead_bytes of each strip
   int64_t ahead_bytes;
 };
 
-template <class Product, class Weights = HeldWeights>
+template <class Product, class Weights = PlainWeights>
 struct VectorFamily {
   static constexpr int64_t kDepth = std::max<int64_t>(Product::kDepth, Weights::kDepth);
   static constexpr int64_t kPlanes = Product::kPlanes;

@@ -1,4 +1,4 @@
-// Brings near what the epilogue will touch, while the sums are still being formed.
+// Prefetches what the epilogue will touch, while the sums are still being formed.
 #pragma once
 
 #include "linear/family.h"

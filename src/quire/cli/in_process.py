@@ -37,7 +37,7 @@ class InProcessServer:
     def __init__(self, engine_args: EngineArgs) -> None:
         """Loads the model. Raises ConfigError, ModelError or BackendError."""
         config = build_engine_config(engine_args)
-        self.engine = AsyncLLM(config, home="thread")
+        self.engine = AsyncLLM(config, engine_mode="thread")
         args = ServerArgs(ui=False, disable_fastapi_docs=True, disable_access_log=True)
         self._context = ServerContext(args, config.model.served_model_name)
         self._context.engine = self.engine

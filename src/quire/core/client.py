@@ -1,6 +1,6 @@
 """`EngineCoreClient`: the one contract by which asyncio talks to an engine loop, wherever it is.
 
-`AsyncLLM` holds one. Implementations: `ThreadHome` (a thread here) and `ProcessHome` (a process
+`AsyncLLM` holds one. Implementations: `ThreadHost` (a thread here) and `ProcessHost` (a process
 of its own); one conformance suite holds both to this text. Knows nothing of text or tokenizers.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from quire.core.commands import AbortRequests, AddRequest, Call, CallMethod, Command, Reply
-from quire.core.step_watch import StepSigns
+from quire.core.step_watch import StepObservation
 from quire.errors import EngineDeadError, EngineGenerateError
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest
 
@@ -85,7 +85,7 @@ class EngineCoreClient(ABC):
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Ends the loop and releases its home; blocks for some seconds at most. Idempotent."""
+        """Ends the loop and its thread or process; blocks for some seconds at most. Idempotent."""
 
     @abstractmethod
     def _deliver(self, command: Command) -> None:
@@ -96,7 +96,7 @@ class EngineCoreClient(ABC):
             raise EngineDeadError(self._dead_cause)
         self._deliver(command)
 
-    # What follows is called by the homes, on whatever thread their news comes in.
+    # The hosts call what follows, on the thread that receives their events.
 
     def _post(self, callback: Callable[..., None], *args: Any) -> None:
         """Runs `callback` on the attached event loop; without one nobody waits for the news."""
@@ -138,13 +138,13 @@ class EngineCoreClient(ABC):
             self._listener.on_dead(EngineDeadError(cause))
 
 
-def judge(signs: StepSigns, step_timeout_s: float) -> EngineHealth:
+def health_of(observation: StepObservation, step_timeout_s: float) -> EngineHealth:
     """What the last look at a loop says of it."""
-    if signs.is_stuck:
-        return EngineHealth("dead", f"a step is stuck: no progress for {signs.still_s:.1f} s")
-    if signs.turn_age_s >= step_timeout_s:
-        age = f"a step has been running for {signs.turn_age_s:.1f} s"
+    if observation.is_stuck:
+        return EngineHealth("dead", f"a step is stuck: no progress for {observation.still_s:.1f} s")
+    if observation.turn_age_s >= step_timeout_s:
+        age = f"a step has been running for {observation.turn_age_s:.1f} s"
         return EngineHealth("dead", f"{age}, longer than step_timeout {step_timeout_s:g} s")
-    if signs.still_s >= STALLED_S:
-        return EngineHealth("stalled", f"no step has advanced for {signs.still_s:.1f} s")
+    if observation.still_s >= STALLED_S:
+        return EngineHealth("stalled", f"no step has advanced for {observation.still_s:.1f} s")
     return EngineHealth("alive")

@@ -1,6 +1,6 @@
 """What passes between a front end and an engine loop: commands one way, events the other.
 
-Both homes of the loop speak it; the process home as msgpack over a socket, the thread home as
+Both hosts of the loop use it; the process host as msgpack over a socket, the thread host as
 the objects themselves. Nothing here computes, and nothing is ever unpickled.
 """
 
@@ -60,8 +60,8 @@ class Reply(msgspec.Struct, tag="reply", array_like=True):
     error: str | None = None
 
 
-class Beat(msgspec.Struct, tag="beat", array_like=True):
-    """The engine process runs; the rest is what a look at its loop has shown (`StepSigns`)."""
+class Heartbeat(msgspec.Struct, tag="heartbeat", array_like=True):
+    """The engine process runs; the fields are those of `StepObservation`."""
 
     turn_age_s: float = 0.0
     still_s: float = 0.0
@@ -77,4 +77,4 @@ class Dead(msgspec.Struct, tag="dead", array_like=True):
     """The core never came up because of what the user asked for, not because of a bug."""
 
 
-Event = Ready | Step | Reply | Beat | Dead
+Event = Ready | Step | Reply | Heartbeat | Dead

@@ -1,4 +1,4 @@
-"""Where the engine loop lives: the choice between the homes. Called by `AsyncLLM`."""
+"""The choice where the engine loop runs: in a thread or in a process. Called by `AsyncLLM`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Literal
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient
 
-EngineHome = Literal["auto", "thread", "process"]
+EngineMode = Literal["auto", "thread", "process"]
 
 DEFAULT_STEP_TIMEOUT_S = 120.0
 _FEW_CORES = 8
 
 
-def make_client(config: EngineConfig, home: EngineHome, step_timeout_s: float) -> EngineCoreClient:
-    """The engine loop in the home that was chosen. Blocks while the model loads."""
-    if home == "auto":
-        home = "thread" if (os.cpu_count() or 1) <= _FEW_CORES else "process"
-    if home == "process":
-        from quire.core.process_host import ProcessHome
+def make_client(config: EngineConfig, mode: EngineMode, step_timeout_s: float) -> EngineCoreClient:
+    """The engine loop in the host that was chosen. Blocks while the model loads."""
+    if mode == "auto":
+        mode = "thread" if (os.cpu_count() or 1) <= _FEW_CORES else "process"
+    if mode == "process":
+        from quire.core.process_host import ProcessHost
 
-        return ProcessHome(config, step_timeout_s)
+        return ProcessHost(config, step_timeout_s)
     from quire.core.engine_core import EngineCore
-    from quire.core.thread_host import ThreadHome
+    from quire.core.thread_host import ThreadHost
 
-    return ThreadHome(lambda: EngineCore(config), step_timeout_s)
+    return ThreadHost(lambda: EngineCore(config), step_timeout_s)

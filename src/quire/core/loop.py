@@ -1,6 +1,6 @@
 """The engine loop: takes commands, steps the core, tells what came of it.
 
-Runs on one thread, in whichever home: `ThreadHome` gives it a thread of the server's process,
+Runs on one thread, in one of two hosts: `ThreadHost` gives it a thread of the server's process,
 `process_main` a process. Knows nothing of either, of asyncio or of sockets.
 """
 
@@ -73,7 +73,7 @@ def _not_counted() -> int | None:
 
 
 @dataclass(slots=True)
-class LoopPulse:
+class LoopStatus:
     """Where the loop is. Written by the loop's thread, read by any other."""
 
     last_turn: float = field(default_factory=time.monotonic)
@@ -89,16 +89,16 @@ class EngineLoop:
 
     Invariant: an exception out of `step` ends the loop, with one `Dead` event and no other after
     it; an exception out of a single request's admission ends only that request. `run` belongs
-    to one thread; `inbox` and `pulse` may be touched from any.
+    to one thread; `inbox` and `status` may be touched from any.
     """
 
     def __init__(
-        self, core: SteppedCore, emit: Callable[[Event], None], pulse: LoopPulse | None = None
+        self, core: SteppedCore, emit: Callable[[Event], None], status: LoopStatus | None = None
     ) -> None:
         self.inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self.pulse = pulse or LoopPulse()
-        self.pulse.last_turn = time.monotonic()
-        self.pulse.progress = core.progress
+        self.status = status or LoopStatus()
+        self.status.last_turn = time.monotonic()
+        self.status.progress = core.progress
         self.failure: BaseException | None = None
         """What ended the loop, unless it was told to stop."""
         self._core = core
@@ -108,7 +108,7 @@ class EngineLoop:
 
     def run(self) -> None:
         """Loops until a `Stop`, or until the core raises; never raises itself."""
-        self.pulse.thread_id = threading.get_native_id()
+        self.status.thread_id = threading.get_native_id()
         try:
             while not self._is_stopped:
                 self._take_commands()
@@ -126,20 +126,20 @@ class EngineLoop:
 
     def _take_commands(self) -> None:
         """Obeys all commands there are; with nothing to step, sleeps until one comes."""
-        self.pulse.last_turn = time.monotonic()
+        self.status.last_turn = time.monotonic()
         try:
             if not self._has_work():
-                self._obey(self.inbox.get(timeout=_IDLE_WAIT_S))
+                self._handle(self.inbox.get(timeout=_IDLE_WAIT_S))
             while not self._is_stopped:
-                self._obey(self.inbox.get_nowait())
+                self._handle(self.inbox.get_nowait())
         except queue.Empty:
             pass
 
     def _step(self) -> None:
         self._emit(Step(self._core.step()))
 
-    def _obey(self, command: Command) -> None:
-        self.pulse.last_turn = time.monotonic()
+    def _handle(self, command: Command) -> None:
+        self.status.last_turn = time.monotonic()
         if isinstance(command, AddRequest):
             self._add(command.request)
         elif isinstance(command, AbortRequests):

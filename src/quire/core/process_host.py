@@ -1,4 +1,4 @@
-"""`ProcessHome`: the engine loop in a process of its own, reached over ZeroMQ and msgpack.
+"""`ProcessHost`: the engine loop in a process of its own, reached over ZeroMQ and msgpack.
 
 The choice on many cores: tokenising and HTTP never compete with the step for the GIL. Speaks
 `EngineCoreClient`; the other side is `process_main`.
@@ -17,8 +17,8 @@ import zmq
 
 from quire.child_python import module_command
 from quire.config import EngineConfig
-from quire.core.client import EngineCoreClient, EngineHealth, judge
-from quire.core.commands import Beat, Command, Dead, Event, Ready, Reply, Step, Stop
+from quire.core.client import EngineCoreClient, EngineHealth, health_of
+from quire.core.commands import Command, Dead, Event, Heartbeat, Ready, Reply, Step, Stop
 from quire.core.process_channel import (
     COMMANDS_SOCKET,
     EVENTS_SOCKET,
@@ -27,7 +27,7 @@ from quire.core.process_channel import (
     event_decoder,
     socket_address,
 )
-from quire.core.step_watch import StepSigns
+from quire.core.step_watch import StepObservation
 from quire.core.thread_states import thread_states
 from quire.errors import ConfigError, EngineDeadError
 from quire.log import get_logger
@@ -38,13 +38,13 @@ DEFAULT_CORE = "quire.core.engine_core:EngineCore"
 
 _POLL_MS = 200
 _SILENCE_S = 1.0
-"""Without a beat for so long, a process counts as dead if it is stopped or asleep; one that gets
-no processor time is waited for until `step_timeout`."""
+"""Without a heartbeat for so long, a process that is stopped or asleep counts as dead. One that
+gets no processor time has until `step_timeout`."""
 _EXIT_S = 5.0
 _MAX_SOCKET_PATH = 100
 
 
-class ProcessHome(EngineCoreClient):
+class ProcessHost(EngineCoreClient):
     """Owns the process, both sockets and the thread that starts the process and listens to it.
 
     The process dies with that thread (the kernel sees to it), and so with this process. The
@@ -59,7 +59,7 @@ class ProcessHome(EngineCoreClient):
         self._is_closing = False
         self._silent_s = 0.0
         """Since the last event, as far as somebody was listening."""
-        self._signs = StepSigns()
+        self._observation = StepObservation()
         self._directory = _private_directory()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._commands = self._bind(zmq.PUSH, COMMANDS_SOCKET)
@@ -91,7 +91,7 @@ class ProcessHome(EngineCoreClient):
         if self._silent_s > _SILENCE_S:
             silent = f"no sign of the engine process for {self._silent_s:.1f} s"
             return EngineHealth("stalled", silent)
-        return judge(self._signs, self._step_timeout_s)
+        return health_of(self._observation, self._step_timeout_s)
 
     def shutdown(self) -> None:
         if self._is_closing:
@@ -185,9 +185,9 @@ class ProcessHome(EngineCoreClient):
             self._post_outputs(event.outputs)
         elif isinstance(event, Reply):
             self._post_reply(event)
-        elif isinstance(event, Beat):
-            self._signs = StepSigns(event.turn_age_s, event.still_s, event.is_stuck)
-            health = judge(self._signs, self._step_timeout_s)
+        elif isinstance(event, Heartbeat):
+            self._observation = StepObservation(event.turn_age_s, event.still_s, event.is_stuck)
+            health = health_of(self._observation, self._step_timeout_s)
             if health.state == "dead":
                 self._declare_dead(health.reason)
         elif isinstance(event, Dead) and not self._is_closing:
@@ -232,7 +232,7 @@ def _private_directory() -> str:
     except OSError as error:
         raise ConfigError(
             f"no directory for the engine process's sockets can be made: {error}; let TMPDIR name "
-            "one that can be written, or use --engine-home thread"
+            "one that can be written, or use --engine-mode thread"
         ) from None
     return directory
 
@@ -250,7 +250,7 @@ def _spawn(directory: str) -> subprocess.Popen[bytes]:
         )
     except OSError as error:
         raise ConfigError(
-            f"the engine process cannot be started: {error}; use --engine-home thread"
+            f"the engine process cannot be started: {error}; use --engine-mode thread"
         ) from None
 
 

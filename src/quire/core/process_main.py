@@ -1,6 +1,6 @@
 """The engine process: builds a core and runs its loop for one front end over two sockets.
 
-Started by `ProcessHome` only. Never outlives its front end: the kernel kills it when the thread
+Started by `ProcessHost` only. Never outlives its front end: the kernel kills it when the thread
 that started it ends, and a watcher ends it when the pipe on its standard input closes.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 import zmq
 
-from quire.core.commands import Beat, Event, Ready, Stop
-from quire.core.loop import SWITCH_INTERVAL_S, EngineLoop, LoopPulse, SteppedCore, death_of
+from quire.core.commands import Event, Heartbeat, Ready, Stop
+from quire.core.loop import SWITCH_INTERVAL_S, EngineLoop, LoopStatus, SteppedCore, death_of
 from quire.core.process_channel import (
     COMMANDS_SOCKET,
     EVENTS_SOCKET,
@@ -27,7 +27,7 @@ from quire.core.process_channel import (
     encoder,
     socket_address,
 )
-from quire.core.step_watch import WATCH_INTERVAL_S, StepSigns, StepWatch
+from quire.core.step_watch import WATCH_INTERVAL_S, StepObservation, StepWatch
 from quire.log import get_logger, unblock_stderr
 
 logger = get_logger(__name__)
@@ -60,21 +60,21 @@ def main(directory: str, parent: str) -> int:
 
 
 def _serve(inbox: zmq.Socket[bytes], outbox: _Outbox) -> int:
-    pulse = LoopPulse()
-    threading.Thread(target=_beat, args=(outbox, pulse), daemon=True).start()
+    status = LoopStatus()
+    threading.Thread(target=_send_heartbeats, args=(outbox, status), daemon=True).start()
     try:
         boot = boot_decoder.decode(inbox.recv())
         core = _factory(boot.core_factory)(boot.config)
     except Exception as error:
         outbox.send(death_of(error))
         return 1
-    return _run_loop(core, inbox, outbox, pulse)
+    return _run_loop(core, inbox, outbox, status)
 
 
 def _run_loop(
-    core: SteppedCore, inbox: zmq.Socket[bytes], outbox: _Outbox, pulse: LoopPulse
+    core: SteppedCore, inbox: zmq.Socket[bytes], outbox: _Outbox, status: LoopStatus
 ) -> int:
-    loop = EngineLoop(core, outbox.send, pulse)
+    loop = EngineLoop(core, outbox.send, status)
     has_ended = threading.Event()
 
     def receive() -> None:
@@ -101,12 +101,12 @@ def _factory(path: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def _beat(outbox: _Outbox, pulse: LoopPulse) -> None:
+def _send_heartbeats(outbox: _Outbox, status: LoopStatus) -> None:
     """Shows that the process lives, and how its loop is doing."""
-    watch = StepWatch(pulse)
+    watch = StepWatch(status)
     while True:
-        signs = StepSigns() if pulse.thread_id is None else watch.look()
-        outbox.send(Beat(signs.turn_age_s, signs.still_s, signs.is_stuck))
+        observation = StepObservation() if status.thread_id is None else watch.look()
+        outbox.send(Heartbeat(observation.turn_age_s, observation.still_s, observation.is_stuck))
         time.sleep(WATCH_INTERVAL_S)
 
 
@@ -127,7 +127,7 @@ def _watch_stdin() -> None:
 
 
 class _Outbox:
-    """The events socket, made safe for the two threads that send: the loop's and the beat's."""
+    """The events socket, safe for the two threads that send: the loop's and the heartbeat's."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
         self._lock = threading.Lock()

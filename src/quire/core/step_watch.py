@@ -1,6 +1,6 @@
 """`StepWatch`: tells a step that is stuck from one that is long, or that gets no processor time.
 
-Looked at by each home's watching thread, a few times a second. Knows the loop's pulse and this
+Looked at by each host's watching thread, a few times a second. Knows the loop's status and this
 process's threads; what becomes of a stuck engine is its client's business.
 """
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from quire.core.loop import LoopPulse
+from quire.core.loop import LoopStatus
 from quire.core.thread_states import ThreadState, thread_states
 
 WATCH_INTERVAL_S = 0.1
@@ -27,7 +27,7 @@ ReadThreads = Callable[[], Mapping[int, ThreadState]]
 
 
 @dataclass(frozen=True, slots=True)
-class StepSigns:
+class StepObservation:
     """What one look has shown."""
 
     turn_age_s: float = 0.0
@@ -54,11 +54,11 @@ class StepWatch:
 
     def __init__(
         self,
-        pulse: LoopPulse,
+        status: LoopStatus,
         read_threads: ReadThreads | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pulse = pulse
+        self._status = status
         self._read_threads = read_threads or self._engine_threads
         self._clock = clock
         self._looked_at = clock()
@@ -71,12 +71,12 @@ class StepWatch:
         self._longest_s = 0.0
         """The longest of these that ended in an advance."""
 
-    def look(self) -> StepSigns:
+    def look(self) -> StepObservation:
         """Looks now; to be called every `WATCH_INTERVAL_S`."""
-        now, pulse = self._clock(), self._pulse
+        now, status = self._clock(), self._status
         elapsed_s = min(now - self._looked_at, _LATE_S)
         self._looked_at = now
-        before, self._sign = self._sign, (pulse.last_turn, pulse.progress())
+        before, self._sign = self._sign, (status.last_turn, status.progress())
         self._age_s = self._age_s + elapsed_s if self._sign[0] == before[0] else 0.0
         self._still_s += elapsed_s
         if self._sign != before:
@@ -84,7 +84,7 @@ class StepWatch:
         else:
             self._weigh(elapsed_s)
         limit_s = max(_STUCK_S, _STUCK_FACTOR * self._longest_s)
-        return StepSigns(self._age_s, self._still_s, is_stuck=self._had_s > limit_s)
+        return StepObservation(self._age_s, self._still_s, is_stuck=self._had_s > limit_s)
 
     def _advance(self) -> None:
         self._longest_s = max(self._longest_s, self._had_s)
@@ -106,7 +106,7 @@ class StepWatch:
 
     def _engine_threads(self) -> Mapping[int, ThreadState]:
         """The loop's own thread and those that compute for it; sought once a standstill."""
-        own = self._pulse.thread_id
+        own = self._status.thread_id
         return {
             tid: state
             for tid, state in thread_states("self", only=self._threads or None).items()

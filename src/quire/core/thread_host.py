@@ -1,4 +1,4 @@
-"""`ThreadHome`: the engine loop on a thread of this process, beside the event loop.
+"""`ThreadHost`: the engine loop on a thread of this process, beside the event loop.
 
 The default on few cores: the native step releases the GIL, nothing is copied, and nothing but
 the thread has to be started. Chosen by `client_factory`; speaks `EngineCoreClient`.
@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from quire.core.client import EngineCoreClient, EngineHealth, judge
+from quire.core.client import EngineCoreClient, EngineHealth, health_of
 from quire.core.commands import Command, Dead, Event, Reply, Step, Stop
 from quire.core.loop import EngineLoop, SteppedCore
-from quire.core.step_watch import WATCH_INTERVAL_S, StepSigns, StepWatch
+from quire.core.step_watch import WATCH_INTERVAL_S, StepObservation, StepWatch
 from quire.log import get_logger
 
 logger = get_logger(__name__)
@@ -23,7 +23,7 @@ _DEAD_JOIN_S = 0.5
 """A thread that failed ends at once, one that is stuck never."""
 
 
-class ThreadHome(EngineCoreClient):
+class ThreadHost(EngineCoreClient):
     """Owns two threads: one builds the core, steps it and shuts it down; the other watches."""
 
     def __init__(self, make_core: Callable[[], SteppedCore], step_timeout_s: float) -> None:
@@ -35,7 +35,7 @@ class ThreadHome(EngineCoreClient):
         self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
         self._thread.start()
         self._engine_loop = self._booted.result()
-        self._signs = StepSigns()
+        self._observation = StepObservation()
         self._is_over = threading.Event()
         self._watching = threading.Thread(target=self._watch, name="quire-watch", daemon=True)
         self._watching.start()
@@ -52,10 +52,10 @@ class ThreadHome(EngineCoreClient):
 
     def _watch(self) -> None:
         """The watching thread, until the engine is dead or told to stop."""
-        watch = StepWatch(self._engine_loop.pulse)
+        watch = StepWatch(self._engine_loop.status)
         while not self._is_over.wait(WATCH_INTERVAL_S) and self._dead_cause is None:
-            self._signs = watch.look()
-            health = judge(self._signs, self._step_timeout_s)
+            self._observation = watch.look()
+            health = health_of(self._observation, self._step_timeout_s)
             if health.state == "dead" and not self._is_closing:
                 self._declare_dead(health.reason)
 
@@ -64,7 +64,7 @@ class ThreadHome(EngineCoreClient):
             return EngineHealth("dead", self._dead_cause)
         if not self._thread.is_alive():
             return EngineHealth("dead", "the engine thread has ended")
-        return judge(self._signs, self._step_timeout_s)
+        return health_of(self._observation, self._step_timeout_s)
 
     def shutdown(self) -> None:
         self._is_closing = True

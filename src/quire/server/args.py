@@ -14,7 +14,7 @@ from quire.config.field_types import check_fields
 from quire.errors import ConfigError, quoted
 from quire.units import KiB, MiB
 
-EngineHome = Literal["auto", "thread", "process"]
+EngineMode = Literal["auto", "thread", "process"]
 
 _LOOPBACK = frozenset({"localhost"})
 
@@ -60,7 +60,7 @@ class ServerArgs:
     """Let browsers send cookies across sites, once --allowed-origins is set."""
 
     # --- what
-    engine_home: EngineHome = "auto"
+    engine_mode: EngineMode = "auto"
     """Where the engine loop runs: a thread of this process, or a process of its own.
     `auto` is a thread up to 8 cores."""
     ui: bool = True

@@ -160,7 +160,7 @@ class _Server:
     def _build_engine(self) -> AsyncLLM:
         engine = AsyncLLM(
             self._config,
-            home=self._args.engine_home,
+            engine_mode=self._args.engine_mode,
             step_timeout_s=self._args.step_timeout,
             log_requests=self._log_requests,
         )

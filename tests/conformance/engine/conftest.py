@@ -1,4 +1,4 @@
-"""An engine client over the fake core, in each home."""
+"""An engine client over the fake core, in each host."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient, EngineListener
-from quire.core.process_host import ProcessHome
-from quire.core.thread_host import ThreadHome
+from quire.core.process_host import ProcessHost
+from quire.core.thread_host import ThreadHost
 from quire.errors import EngineDeadError
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
@@ -75,11 +75,11 @@ MakeClient = Callable[..., EngineCoreClient]
 def make_thread_client(config: EngineConfig, step_timeout_s: float = 60.0) -> EngineCoreClient:
     from fake_core import FakeCore
 
-    return ThreadHome(lambda: FakeCore(config), step_timeout_s)
+    return ThreadHost(lambda: FakeCore(config), step_timeout_s)
 
 
 def make_process_client(config: EngineConfig, step_timeout_s: float = 60.0) -> EngineCoreClient:
-    return ProcessHome(config, step_timeout_s, core_factory="fake_core:FakeCore")
+    return ProcessHost(config, step_timeout_s, core_factory="fake_core:FakeCore")
 
 
 @pytest.fixture(params=["thread", "process"])

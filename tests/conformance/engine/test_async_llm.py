@@ -1,4 +1,4 @@
-"""`AsyncLLM` over the fake core, in both homes: streams, cancelling, pausing, dying, ending."""
+"""`AsyncLLM` over the fake core, in both hosts: streams, cancelling, pausing, dying, ending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One suite over every home of the engine loop: what `EngineCoreClient` promises."""
+"""One suite over every host of the engine loop: what `EngineCoreClient` promises."""
 
 from __future__ import annotations
 

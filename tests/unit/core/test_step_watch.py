@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quire.core.loop import LoopPulse
+from quire.core.loop import LoopStatus
 from quire.core.step_watch import WATCH_INTERVAL_S, StepWatch
 from quire.core.thread_states import ThreadState, thread_states
 
@@ -22,8 +22,8 @@ class Scene:
         self.pieces: int | None = 0 if is_counted else None
         self.cpu_s = {1: 0.0, 2: 0.0}
         self.states = {1: "R", 2: "R"}
-        self.pulse = LoopPulse(last_turn=self.now, thread_id=1, progress=lambda: self.pieces)
-        self.watch = StepWatch(self.pulse, self._threads, clock=lambda: self.now)
+        self.status = LoopStatus(last_turn=self.now, thread_id=1, progress=lambda: self.pieces)
+        self.watch = StepWatch(self.status, self._threads, clock=lambda: self.now)
 
     def _threads(self) -> dict[int, ThreadState]:
         return {tid: ThreadState("t", self.states[tid], self.cpu_s[tid]) for tid in (1, 2)}
@@ -132,7 +132,7 @@ def test_a_new_turn_is_an_advance() -> None:
     scene = asleep()
 
     def turn() -> bool:
-        scene.pulse.last_turn = scene.now
+        scene.status.last_turn = scene.now
         return scene.pass_time(shares=(0, 0))
 
     assert scene.seconds_until_stuck(turn, 30) is None

@@ -35,13 +35,13 @@ def engine(exporter: InMemorySpanExporter, tmp_path: Path) -> Iterator[AsyncLLM]
     from fake_engine import fake_config
     from tiny_model import write_tiny_model
 
-    from quire.core.thread_host import ThreadHome
+    from quire.core.thread_host import ThreadHost
 
     config = fake_config(tokenizer=write_tiny_model(tmp_path / "tiny"))
     provider = sdk.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = RequestTracer(provider, "tiny")
-    client = ThreadHome(lambda: FakeCore(config), step_timeout_s=60.0)
+    client = ThreadHost(lambda: FakeCore(config), step_timeout_s=60.0)
     engine = AsyncLLM(config, client=client, tracer=tracer)
     yield engine
     engine.shutdown()

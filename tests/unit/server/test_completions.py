@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.core.client import judge
-from quire.core.step_watch import StepSigns
+from quire.core.client import health_of
+from quire.core.step_watch import StepObservation
 
 from .conftest import Harness, MakeHarness
 
@@ -213,12 +213,12 @@ def test_a_stuck_engine_is_told_within_two_seconds(harness: Harness) -> None:
 def test_an_engine_without_a_core_is_not_ready_and_not_dead(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stalled = judge(StepSigns(turn_age_s=9.0, still_s=8.0), step_timeout_s=60.0)
+    stalled = health_of(StepObservation(turn_age_s=9.0, still_s=8.0), step_timeout_s=60.0)
     monkeypatch.setattr(harness.context.engine, "health", lambda: stalled)
     ready = harness.request("GET", "/ready")
     assert ready.status_code == 503
     assert ready.json() == {"status": "stalled", "reason": "no step has advanced for 8.0 s"}
     assert harness.request("GET", "/health").status_code == 200
-    busy = judge(StepSigns(turn_age_s=9.0, still_s=0.2), step_timeout_s=60.0)
+    busy = health_of(StepObservation(turn_age_s=9.0, still_s=0.2), step_timeout_s=60.0)
     monkeypatch.setattr(harness.context.engine, "health", lambda: busy)
     assert harness.request("GET", "/ready").status_code == 200

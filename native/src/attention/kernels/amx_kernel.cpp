@@ -47,7 +47,7 @@ QUIRE_INLINE void score_tiles(const uint16_t* q, int64_t dim, const ChunkView& c
   if constexpr (kTwoTiles && kTwoGroups) _tile_zero(3);
   for (int64_t d = 0; d < dim; d += 32) {
     for (int i = 0; chunk.scores_fetch && i < (kTwoGroups ? 2 : 1); ++i) {
-      fetch_lines(chunk.beside_keys[g + i] + d / 32 * kTileBytes, kTileBytes);
+      fetch_lines(chunk.prefetch_keys[g + i] + d / 32 * kTileBytes, kTileBytes);
     }
     _tile_loadd(4, q + d, dim * 2);
     _tile_loadd(6, keys0 + d / 32 * kTileBytes, 64);
@@ -83,14 +83,14 @@ void score_all(const uint16_t* q, int64_t dim, const ChunkView& chunk, int g0, i
 // many pieces as there are pairs of column blocks.
 QUIRE_INLINE void fetch_first_half(const ChunkView& chunk, int g, int pair) {
   const int64_t bytes = chunk.data_bytes / kGroup;
-  if (chunk.beside_values[g]) fetch_lines(chunk.beside_values[g] + pair * bytes, bytes);
+  if (chunk.prefetch_values[g]) fetch_lines(chunk.prefetch_values[g] + pair * bytes, bytes);
 }
 
 QUIRE_INLINE void fetch_second_half(const ChunkView& chunk, int g, int64_t dim, int64_t c) {
   const int64_t bytes = chunk.data_bytes / 2 / (dim / (2 * kLanes));
   const int64_t from = chunk.data_bytes / 2 + c / (2 * kLanes) * bytes;
   for (int i = std::max(g, chunk.first); i < std::min(g + 2, chunk.last); ++i) {
-    if (chunk.beside_values[i]) fetch_lines(chunk.beside_values[i] + from, bytes);
+    if (chunk.prefetch_values[i]) fetch_lines(chunk.prefetch_values[i] + from, bytes);
   }
 }
 
@@ -161,7 +161,7 @@ void ExpandingAmxKernel::load_values(ChunkView& chunk, int64_t dim) {
     uint8_t* out = chunk.tile_space + g * (kGroup / 2) * 64;
     if (g >= chunk.first && g < chunk.last) {
       expand_group<Elem, 2>(chunk.values[g], kGroup / 4, dim / kLanes, out, 64, kColumnBytes,
-                            chunk.beside_values[g]);
+                            chunk.prefetch_values[g]);
       continue;
     }
     for (int64_t c = 0; c < dim / kLanes; ++c) {

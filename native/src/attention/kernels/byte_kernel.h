@@ -129,7 +129,7 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
     const uint8_t* first = q->room;
     const int64_t row_bytes = dim * sizeof(Elem);
     for (int64_t d = 0, at = 0; d < dim; d += kQuad, at += 64) {
-      for (int i = 0; fetch && i < G; ++i) fetch_lines(chunk.beside_keys[g + i] + at, 64);
+      for (int i = 0; fetch && i < G; ++i) fetch_lines(chunk.prefetch_keys[g + i] + at, 64);
       Sum keys[C];
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) {
@@ -175,7 +175,7 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
       for (int g = from; g < to; ++g) {
         const uint8_t* v = chunk.values[g] + column * kQuad;
         const uint8_t* weight = p->room + g * kGroup;
-        const uint8_t* next = chunk.values_fetch && first_rows ? chunk.beside_values[g] : nullptr;
+        const uint8_t* next = chunk.values_fetch && first_rows ? chunk.prefetch_values[g] : nullptr;
         if (next) fetch_lines(next + column * kGroup, kGroupQuads * kFetchBytes);
         // Unrolled, because gcc keeps the sums of two loops in memory.
 #pragma GCC unroll 4

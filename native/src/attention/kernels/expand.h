@@ -61,7 +61,7 @@ void expand_keys(ChunkView& chunk, int64_t dim, int g0, int g1) {
   const int64_t bytes = kGroup * dim * sizeof(Elem);
   for (int g = g0; g < g1; ++g) {
     uint8_t* out = chunk.key_space + g % chunk.key_slots * bytes;
-    expand_group<Elem>(chunk.keys[g], dim / 4, 1, out, 64, 0, chunk.beside_keys[g]);
+    expand_group<Elem>(chunk.keys[g], dim / 4, 1, out, 64, 0, chunk.prefetch_keys[g]);
     chunk.keys[g] = out;
   }
 }
@@ -85,7 +85,7 @@ struct ExpandingVectorKernel : VectorKernel<Pairs> {
     for (int g = chunk.first; g < chunk.last; ++g) {
       uint8_t* out = chunk.tile_space + g * bytes;
       expand_group<Elem>(chunk.values[g], kGroup / 4, dim / kLanes, out, dim * 4, 64,
-                         chunk.beside_values[g]);
+                         chunk.prefetch_values[g]);
       chunk.values[g] = out;
     }
   }

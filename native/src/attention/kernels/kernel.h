@@ -7,8 +7,8 @@
 //   kScaleUnit what the scales of an int8 cache are multiplied by; 0: the cache has none
 //   kScalesKeys   whether scores() multiplies by those of K
 //   kExpands   whether an int8 cache is expanded first
-//   kFetchesInScores, kFetchesInValues   whether these bring near what is beside K and V
-//   kGroupsAhead   how much later what they bring near is read (ChunkView)
+//   kFetchesInScores, kFetchesInValues   whether these prefetch what is beside K and V
+//   kGroupsAhead   how much later what they prefetch is read (ChunkView)
 //   put_query(numbers, dim, out)   makes a row of q of float32
 //   Weights    what a row of P is written to (PlainWeights)
 //   begin_item(rows)    before the products of an item
@@ -34,7 +34,7 @@
 namespace quire {
 
 constexpr int kChunkGroups = kChunk / kGroup;
-constexpr int kNearGroups = 2;  // of K, expanded: they stay in the first-level cache
+constexpr int kCachedGroups = 2;  // of K, expanded: they stay in the first-level cache
 
 // Where the groups [first, last) of a chunk lie, and what to bring into the cache meanwhile, a few
 // lines at a time: K and then V are walked group by group, and with each group goes the fetching of
@@ -42,9 +42,9 @@ constexpr int kNearGroups = 2;  // of K, expanded: they stay in the first-level 
 struct ChunkView {
   const uint8_t* keys[kChunkGroups];
   const uint8_t* values[kChunkGroups];
-  const uint8_t* next_keys[kChunkGroups];      // of what this worker reads next; null: nothing
-  const uint8_t* beside_keys[kChunkGroups];    // to be fetched; null: nothing
-  const uint8_t* beside_values[kChunkGroups];  // likewise
+  const uint8_t* next_keys[kChunkGroups];        // of what this worker reads next; null: nothing
+  const uint8_t* prefetch_keys[kChunkGroups];    // to be fetched; null: nothing
+  const uint8_t* prefetch_values[kChunkGroups];  // likewise
   int first;
   int last;
   int64_t data_bytes;       // of a group
@@ -225,7 +225,7 @@ struct VectorKernel : PlainNumbers<typename Pairs::Elem>,
     Columns sums[R][G * kVectorParts] = {};
     int64_t at = 0;
     for (int64_t d = 0; d < dim; d += 2, at += kStep) {
-      for (int i = 0; fetch && i < G; ++i) fetch_lines(chunk.beside_keys[g + i] + at, kStep);
+      for (int i = 0; fetch && i < G; ++i) fetch_lines(chunk.prefetch_keys[g + i] + at, kStep);
       const auto place = [&](int c) {
         return chunk.keys[g + c / kVectorParts] + at + c % kVectorParts * sizeof(Columns);
       };
@@ -250,7 +250,7 @@ struct VectorKernel : PlainNumbers<typename Pairs::Elem>,
     for (int g = g0; g < g1; ++g) {
       const uint8_t* v = chunk.values[g] + column * 4;
       const Elem* weight = p + g * kGroup;
-      const uint8_t* next = chunk.values_fetch && first_rows ? chunk.beside_values[g] : nullptr;
+      const uint8_t* next = chunk.values_fetch && first_rows ? chunk.prefetch_values[g] : nullptr;
       if (next) next += column * kGroup / 2 * Pairs::kPairBytes;
       for (int t = 0; t < kGroup; t += 2, v += pair_bytes, weight += 2) {
         if (next) fetch_lines(next + t / 2 * kFetchBytes, kFetchBytes);

@@ -61,7 +61,7 @@ void pass(const Block& block, int64_t tile, const Slice& slice, const uint8_t* a
     step<Product::kInt8, kTiles, 1, kStreamX>(at);
     rows.fetch_some(block);
     for (int64_t line = 0; line < slice.ahead_lines; ++line, at.ahead += 64) {
-      prefetch_lines<1, Near::kSecondLevel>(at.ahead);
+      prefetch_lines<1, CacheLevel::kSecondLevel>(at.ahead);
     }
     at.x += at.x_step;
     at.weight += kStepWeightBytes;
@@ -106,7 +106,7 @@ template <class Product>
 void many_tiles(const Block& block) {
   if (block.tiles <= 2 * kFewPasses) {
     blocked<Product, false>(block, kShortBlockSteps);
-  } else if (block.x_is_near) {
+  } else if (block.x_is_cached) {
     blocked<Product, true>(block, kBlockSteps);
   } else {
     blocked<Product, false>(block, kBlockSteps);

@@ -36,11 +36,11 @@ struct Cursor {
   const uint8_t* ahead;  // what to prefetch meanwhile
 };
 
-enum class Near { kFirstLevel, kSecondLevel };
+enum class CacheLevel { kFirstLevel, kSecondLevel };
 
-template <int kLines, Near near = Near::kFirstLevel>
+template <int kLines, CacheLevel level = CacheLevel::kFirstLevel>
 QUIRE_INLINE void prefetch_lines(const uint8_t* p) {
-  constexpr auto kHint = near == Near::kFirstLevel ? _MM_HINT_T0 : _MM_HINT_T1;
+  constexpr auto kHint = level == CacheLevel::kFirstLevel ? _MM_HINT_T0 : _MM_HINT_T1;
 #pragma GCC unroll 32
   for (int i = 0; i < kLines; ++i) _mm_prefetch(reinterpret_cast<const char*>(p + i * 64), kHint);
 }
@@ -136,7 +136,7 @@ QUIRE_INLINE void store_sums(float* first, float* second) {
   }
 }
 
-// Rows of x from `next` to `end` whose destinations are brought near, `each` at a time.
+// Rows of x from `next` to `end` whose destinations are prefetched, `each` at a time.
 struct RowsToFetch {
   int64_t next;
   int64_t end;

@@ -18,13 +18,18 @@ from quire.backends.base import (
     KVCacheSpec,
 )
 from quire.backends.cpu.encode import encode
-from quire.backends.cpu.held import WEIGHT_FORMATS, HeldWeight, held_weights, num_bytes
 from quire.backends.cpu.library import Library, load
 from quire.backends.cpu.lowering import NativeOp, assign_storage, fuse
 from quire.backends.cpu.machine import default_num_threads
 from quire.backends.cpu.model import CpuModel
 from quire.backends.cpu.packed import find_packed
 from quire.backends.cpu.packing import Packer
+from quire.backends.cpu.stored_weights import (
+    WEIGHT_FORMATS,
+    StoredWeight,
+    num_bytes,
+    stored_weights,
+)
 from quire.backends.cpu.weights import WeightLoader
 from quire.errors import BackendError
 from quire.log import get_logger, phase
@@ -82,7 +87,7 @@ class CpuBackend(Backend):
 
         A table of a float32 model counts as float32: only its file tells whether less is enough.
         """
-        weights = held_weights(fuse(program), program)
+        weights = stored_weights(fuse(program), program)
         return sum(num_bytes(self._library, weight, dtype) for weight in weights)
 
     def compile(
@@ -97,8 +102,8 @@ class CpuBackend(Backend):
         _check_positions(program, options)
         check_layout(program, kv.layout)
         ops = fuse(take_rows_early(program))
-        held = held_weights(ops, program)
-        places: Mapping[HeldWeight, NDArray[np.uint8]]
+        held = stored_weights(ops, program)
+        places: Mapping[StoredWeight, NDArray[np.uint8]]
         if isinstance(weights, PackedFile):
             with phase(logger, "packed weights mapped"):
                 places = find_packed(self._library, weights, held, options.dtype)
@@ -121,7 +126,7 @@ class CpuBackend(Backend):
     ) -> None:
         """Writes every weight as this library reads it."""
         _check(program, dtype)
-        held = held_weights(fuse(take_rows_early(program)), program)
+        held = stored_weights(fuse(take_rows_early(program)), program)
         packer = Packer(self._library, self._pool, weights, dtype)
         packer.into_file(held, writer)
         warn_not_finite(program, packer.not_finite)
@@ -129,7 +134,7 @@ class CpuBackend(Backend):
     def _build(
         self,
         program: Program,
-        places: Mapping[HeldWeight, NDArray[np.uint8]],
+        places: Mapping[StoredWeight, NDArray[np.uint8]],
         kv: KVCacheSpec,
         options: CompileOptions,
         ops: tuple[NativeOp, ...],

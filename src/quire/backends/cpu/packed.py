@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import Dtype
-from quire.backends.cpu.held import HeldWeight, layout, num_bytes
 from quire.backends.cpu.library import Library
+from quire.backends.cpu.stored_weights import StoredWeight, layout, num_bytes
 from quire.weights.packed_file import PackedFile
 
 
 def find_packed(
-    library: Library, file: PackedFile, weights: Sequence[HeldWeight], dtype: Dtype
-) -> Mapping[HeldWeight, NDArray[np.uint8]]:
+    library: Library, file: PackedFile, weights: Sequence[StoredWeight], dtype: Dtype
+) -> Mapping[StoredWeight, NDArray[np.uint8]]:
     """Views of the file, brought into memory. Raises CheckpointError unless all of them are there
     and lie as this library reads them."""
     file.populate()
@@ -23,7 +23,7 @@ def find_packed(
 
 
 def _find(
-    library: Library, file: PackedFile, weight: HeldWeight, dtype: Dtype
+    library: Library, file: PackedFile, weight: StoredWeight, dtype: Dtype
 ) -> NDArray[np.uint8]:
     size = num_bytes(library, weight, dtype)
     narrow = num_bytes(library, weight, "bfloat16") if weight.kind == "table" else size

@@ -14,8 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import Dtype
-from quire.backends.cpu.held import HeldWeight, layout, matrix_spec, num_bytes, table_spec
 from quire.backends.cpu.library import Library
+from quire.backends.cpu.stored_weights import (
+    StoredWeight,
+    layout,
+    matrix_spec,
+    num_bytes,
+    table_spec,
+)
 from quire.errors import CheckpointError
 from quire.units import MiB, ceil_div
 from quire.weights import HostTensor, WeightStore
@@ -41,13 +47,13 @@ class Packer:
         self.not_finite: list[str] = []
         """Tensors that hold a NaN or an infinity, of those that were packed so far."""
 
-    def into_memory(self, weights: Sequence[HeldWeight]) -> Mapping[HeldWeight, Bytes]:
+    def into_memory(self, weights: Sequence[StoredWeight]) -> Mapping[StoredWeight, Bytes]:
         """All of them, in one mapping of huge pages and, where the store maps its files, in one
         native call. Raises CheckpointError for a tensor of another shape.
         """
         bounds = {w: num_bytes(self._library, w, self._dtype) for w in weights}
         places = _allocate(bounds)
-        tensors: dict[HeldWeight, list[HostTensor]] = {}
+        tensors: dict[StoredWeight, list[HostTensor]] = {}
         num_copied = 0
         for weight in weights:
             tensors[weight] = self._tensors(weight)
@@ -59,7 +65,7 @@ class Packer:
         self._pack(tensors, places)
         return places
 
-    def into_file(self, weights: Iterable[HeldWeight], writer: PackedWriter) -> None:
+    def into_file(self, weights: Iterable[StoredWeight], writer: PackedWriter) -> None:
         """One after the other: no two are in memory at once."""
         for weight in weights:
             tensors = self._tensors(weight)
@@ -71,14 +77,14 @@ class Packer:
             bad_names = tuple(self.not_finite[num_before:])
             writer.add(str(weight), weight.tensors, text, place[weight], bad_names)
 
-    def _num_bytes(self, weight: HeldWeight, tensors: Sequence[HostTensor]) -> int:
+    def _num_bytes(self, weight: StoredWeight, tensors: Sequence[HostTensor]) -> int:
         """A table is held as narrow as its source allows."""
         if weight.kind == "table" and all(tensor.dtype == "BF16" for tensor in tensors):
             return num_bytes(self._library, weight, "bfloat16")
         return num_bytes(self._library, weight, self._dtype)
 
     def _pack(
-        self, tensors: Mapping[HeldWeight, list[HostTensor]], places: Mapping[HeldWeight, Bytes]
+        self, tensors: Mapping[StoredWeight, list[HostTensor]], places: Mapping[StoredWeight, Bytes]
     ) -> None:
         ffi = self._library.ffi
         held: list[Any] = []
@@ -116,7 +122,7 @@ class Packer:
         bad = zip(tensors, parts, strict=True)
         self.not_finite += [tensor.name for tensor, part in bad if not np.isfinite(part).all()]
 
-    def _tensors(self, weight: HeldWeight) -> list[HostTensor]:
+    def _tensors(self, weight: StoredWeight) -> list[HostTensor]:
         tensors = []
         for part in weight.param.parts:
             tensor = self._store.get(part.name)
@@ -128,7 +134,7 @@ class Packer:
             tensors.append(tensor)
         return tensors
 
-    def _parts(self, weight: HeldWeight, tensors: list[HostTensor]) -> Any:
+    def _parts(self, weight: StoredWeight, tensors: list[HostTensor]) -> Any:
         """quire_part records; they point into the tensors, which the caller keeps alive."""
         ffi = self._library.ffi
         parts = ffi.new("quire_part[]", len(tensors))
@@ -141,7 +147,7 @@ class Packer:
         return parts
 
 
-def _allocate(sizes: Mapping[HeldWeight, int]) -> dict[HeldWeight, Bytes]:
+def _allocate(sizes: Mapping[StoredWeight, int]) -> dict[StoredWeight, Bytes]:
     """A place for each, in one mapping, which lives as long as any of them."""
     starts, end = {}, 0
     for weight, size in sizes.items():

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import Dtype
-from quire.backends.cpu.held import HeldWeight, matrix_spec, table_spec
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering.native_ops import Rotation
+from quire.backends.cpu.stored_weights import StoredWeight, matrix_spec, table_spec
 from quire.program import Param
 
 
@@ -26,7 +26,7 @@ class WeightLoader:
         self,
         library: Library,
         model: Any,
-        places: Mapping[HeldWeight, NDArray[np.uint8]],
+        places: Mapping[StoredWeight, NDArray[np.uint8]],
         dtype: Dtype,
     ) -> None:
         """`places`: the bytes of every held weight; they must outlive the model."""
@@ -34,23 +34,23 @@ class WeightLoader:
         self._model = model
         self._places = places
         self._dtype = dtype
-        self._ids: dict[HeldWeight, int] = {}
-        self._vectors: dict[tuple[HeldWeight, float], int] = {}
+        self._ids: dict[StoredWeight, int] = {}
+        self._vectors: dict[tuple[StoredWeight, float], int] = {}
         self._ropes: dict[Rotation, int] = {}
 
     def matrix(self, param: Param, *, glu: bool = False) -> int:
         """The id of a packed [N, K] weight."""
-        return self._id(HeldWeight("matrix", param, glu))
+        return self._id(StoredWeight("matrix", param, glu))
 
     def table(self, param: Param) -> int:
         """The id of a table [rows, width] for lookups."""
-        return self._id(HeldWeight("table", param))
+        return self._id(StoredWeight("table", param))
 
     def vector(self, param: Param | None, *, plus: float = 0.0) -> int:
         """The id of a [D] vector in float32 with `plus` added to each number; -1 for none."""
         if param is None:
             return -1
-        weight = HeldWeight("vector", param)
+        weight = StoredWeight("vector", param)
         if (weight, plus) not in self._vectors:
             values = self._places[weight].view(np.float32)
             self._vectors[weight, plus] = self.constant(values + np.float32(plus))
@@ -82,12 +82,12 @@ class WeightLoader:
             self._ropes[rotation] = added
         return self._ropes[rotation]
 
-    def _id(self, weight: HeldWeight) -> int:
+    def _id(self, weight: StoredWeight) -> int:
         if weight not in self._ids:
             self._ids[weight] = self._add(weight)
         return self._ids[weight]
 
-    def _add(self, weight: HeldWeight) -> int:
+    def _add(self, weight: StoredWeight) -> int:
         place = self._places[weight]
         data = self._library.ffi.cast("void *", place.ctypes.data)
         added: int

@@ -1,7 +1,7 @@
 """`AsyncLLM`: requests in, streams of outputs out, beside an event loop. vLLM's names.
 
 Used by the server and by whoever embeds an engine in asyncio. Composes the input processor, an
-engine loop in one of its homes, and the output processor. `AsyncLLMEngine` is the same class.
+engine loop in one of its hosts, and the output processor. `AsyncLLMEngine` is the same class.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from quire.config import EngineConfig, ModelConfig
 from quire.config.engine_args import EngineArgs
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
-from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineHome, make_client
+from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineMode, make_client
 from quire.errors import ConfigError, EngineDeadError
 from quire.frontend.arguments import refuse_arguments, request_id_list, wants_special_tokens
 from quire.frontend.input_processor import EngineInput, InputProcessor
@@ -50,7 +50,7 @@ class AsyncLLM:
         self,
         config: EngineConfig,
         *,
-        home: EngineHome = "auto",
+        engine_mode: EngineMode = "auto",
         step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
         client: EngineCoreClient | None = None,
         tracer: RequestTracer | None = None,
@@ -73,20 +73,20 @@ class AsyncLLM:
         """Guards the choice of the loop, which another thread's loop may want to be."""
         self._dead_error: EngineDeadError | None = None
         self._gate = PauseGate()
-        self._client = client or make_client(config, home, step_timeout_s)
+        self._client = client or make_client(config, engine_mode, step_timeout_s)
 
     @classmethod
     def from_engine_args(
         cls,
         engine_args: EngineArgs,
         *,
-        home: EngineHome = "auto",
+        engine_mode: EngineMode = "auto",
         step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
     ) -> AsyncLLM:
         """Settles the configuration, then loads."""
         return cls(
             build_engine_config(engine_args, "server"),
-            home=home,
+            engine_mode=engine_mode,
             step_timeout_s=step_timeout_s,
             log_requests=getattr(engine_args, "enable_log_requests", False),
         )

@@ -1,7 +1,7 @@
 """Which weights a native model holds, in which form, and how each lies in memory.
 
 What `packing` makes from a checkpoint, `packed` finds in a file and `weights` adds to a model
-are the same bytes, under the same `HeldWeight`.
+are the same bytes, under the same `StoredWeight`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WEIGHT_FORMATS = tuple(_FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
-class HeldWeight:
+class StoredWeight:
     """A weight as a native model holds it.
 
     A matrix is packed for products, a table lies row by row for lookups, a vector is float32.
@@ -57,28 +57,28 @@ class HeldWeight:
         return tuple(part.name + " transposed" * part.transposed for part in parts)
 
 
-def held_weights(ops: Sequence[NativeOp], program: Program) -> tuple[HeldWeight, ...]:
+def stored_weights(ops: Sequence[NativeOp], program: Program) -> tuple[StoredWeight, ...]:
     """What the ops need, once each, in the order of their use.
 
     A tied head is looked up in its packed form: the table is not held twice.
     """
     heads = {op.weight.name for op in ops if isinstance(op, NativeLogits)}
-    found: dict[HeldWeight, None] = {}
+    found: dict[StoredWeight, None] = {}
     for op in ops:
         if isinstance(op, NativeEmbed):
             kind: Literal["matrix", "table"] = "matrix" if op.table.name in heads else "table"
-            found[HeldWeight(kind, op.table)] = None
+            found[StoredWeight(kind, op.table)] = None
         elif isinstance(op, NativePositions):
-            found[HeldWeight("table", op.table)] = None
+            found[StoredWeight("table", op.table)] = None
         elif isinstance(op, NativeLinear):
-            found[HeldWeight("matrix", op.weight, op.glu)] = None
+            found[StoredWeight("matrix", op.weight, op.glu)] = None
         elif isinstance(op, NativeLogits):
-            found[HeldWeight("matrix", op.weight)] = None
-    vectors = [HeldWeight("vector", param) for param in program.params() if len(param.shape) == 1]
+            found[StoredWeight("matrix", op.weight)] = None
+    vectors = [StoredWeight("vector", param) for param in program.params() if len(param.shape) == 1]
     return (*found, *vectors)
 
 
-def num_bytes(library: Library, weight: HeldWeight, dtype: Dtype) -> int:
+def num_bytes(library: Library, weight: StoredWeight, dtype: Dtype) -> int:
     """Bytes of a weight; the most that a table may take. Raises BackendError for what cannot be."""
     param = weight.param
     if weight.kind == "vector":
@@ -93,7 +93,7 @@ def num_bytes(library: Library, weight: HeldWeight, dtype: Dtype) -> int:
     return size
 
 
-def layout(library: Library, weight: HeldWeight, dtype: Dtype, size: int) -> str:
+def layout(library: Library, weight: StoredWeight, dtype: Dtype, size: int) -> str:
     """What the `size` bytes of a weight depend on, in words: equal words, equal meaning."""
     param = weight.param
     shape = f"[{', '.join(map(str, param.shape))}]"
@@ -106,13 +106,13 @@ def layout(library: Library, weight: HeldWeight, dtype: Dtype, size: int) -> str
     return f"{name} {shape}, {library.ffi.string(text).decode()}"
 
 
-def matrix_spec(library: Library, weight: HeldWeight, dtype: Dtype) -> Any:
+def matrix_spec(library: Library, weight: StoredWeight, dtype: Dtype) -> Any:
     """quire_matrix_spec."""
     code = _FORMATS[weight.param.format][dtype]
     return library.ffi.new("quire_matrix_spec *", (*weight.param.shape, code, weight.glu))
 
 
-def table_spec(library: Library, weight: HeldWeight, size: int) -> Any:
+def table_spec(library: Library, weight: StoredWeight, size: int) -> Any:
     """quire_table_spec of a table that has `size` bytes."""
     is_wide = size == 4 * weight.param.num_elements
     dtype = library.lib.QUIRE_F32 if is_wide else library.lib.QUIRE_BF16
