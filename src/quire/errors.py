@@ -130,4 +130,9 @@ def quoted(value: object) -> str:
     return _QUOTER.repr(value)
 
 
+def reason(error: BaseException) -> str:
+    """What an error says for a message that names the file itself: without the file's name."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 _QUOTER = _Quoter()

@@ -58,6 +58,7 @@ class RunningServer:
             text=True,
             env={**os.environ, "QUIRE_LOG_LEVEL": "INFO", **(env or {})},
         )
+        self.may_log_tracebacks = False
         self.lines: list[str] = []
         self.url = ""
         self._found: queue.Queue[str | None] = queue.Queue()
@@ -188,6 +189,8 @@ def start_server(tiny_model: Path) -> Iterator[StartServer]:
     yield start
     for running in servers:
         running.stop()
+    for running in servers:
+        assert running.may_log_tracebacks or "Traceback" not in running.log()
 
 
 @pytest.fixture(scope="session")

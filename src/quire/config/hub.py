@@ -14,7 +14,7 @@ from pathlib import Path
 
 from quire import env
 from quire.config.model_files import read_json_object
-from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted
+from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.log import get_logger
 from quire.units import MiB
 
@@ -48,13 +48,15 @@ def resolve_model(
     `download_dir` replaces the hub's cache directory. `needs_weights` false: a tokenizer
     alone is wanted. Raises ModelNotFoundError that says what is missing and how to get it.
     """
-    path = env.expanded(model)
     try:
+        path = env.expanded(model)
         if model and path.is_dir():
             return path
         is_file = path.is_file()
+    except ConfigError as error:
+        raise ModelNotFoundError(str(error)) from None
     except (OSError, RuntimeError) as error:  # a name that is too long, or a circle of links
-        raise ModelNotFoundError(f"{quoted(model)} is no model: {error}") from None
+        raise ModelNotFoundError(f"{quoted(model)} is no model: {reason(error)}") from None
     if is_file:
         raise ModelNotFoundError(f"{model!r} is a file; give the directory that holds config.json")
     if len(model) > _MAX_HUB_ID or not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:

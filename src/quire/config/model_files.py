@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.errors import CheckpointError, ModelNotFoundError, quoted
+from quire.errors import CheckpointError, ModelNotFoundError, quoted, reason
 from quire.units import MiB, format_bytes
 
 DEMO_MODEL_PATH = Path(__file__).parents[1] / "demo_model"
@@ -59,7 +59,9 @@ def has_file(path: Path) -> bool:
             "incomplete"
         ) from None
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be looked at: {error}") from None
+        raise CheckpointError(
+            f"{quoted(str(path))}: cannot be looked at: {reason(error)}"
+        ) from None
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise CheckpointError(f"{path}: is no regular file")
     return stat.S_ISREG(mode)

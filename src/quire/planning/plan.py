@@ -44,6 +44,7 @@ from quire.errors import (
     DoesNotFitError,
     ModelNotFoundError,
     quoted,
+    reason,
 )
 from quire.log import get_logger
 from quire.models import ModelFacts
@@ -180,7 +181,9 @@ def _chat_template(choice: str | None) -> str | None:
     try:
         return read_chat_template(choice)
     except (CheckpointError, OSError, RuntimeError) as error:  # `~` may have no home directory
-        raise ConfigError(f"chat_template={quoted(choice)} cannot be read: {error}") from None
+        raise ConfigError(
+            f"chat_template={quoted(choice)} cannot be read: {reason(error)}"
+        ) from None
 
 
 def _eos_token_ids(path: Path, hf_config: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:

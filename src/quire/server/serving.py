@@ -30,6 +30,7 @@ from quire.server.app import build_app
 from quire.server.args import ServerArgs
 from quire.server.connection.hosting import HttpServer
 from quire.server.context import ServerContext
+from quire.server.heap import use_one_arena
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
 
@@ -46,6 +47,7 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
 
     0 after a signal, 1 after a failure, whose cause is the last line of the log.
     """
+    use_one_arena()
     age_s = process_age_s()
     begin = time.perf_counter() - age_s
     logger.info("interpreter and imports: %.2f s", age_s)

@@ -12,7 +12,6 @@ goes on for a caller who has left.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 from quire.errors import CapacityError
+from quire.server import heap
 
 INLINE_SIZE = 1024
 """Up to this size work is done at once: it takes less than a millisecond."""
@@ -112,7 +112,7 @@ class WorkPool:
 
     def _trim(self) -> None:
         if not self._is_closed:
-            self._threads.submit(give_memory_back)
+            self._threads.submit(heap.trim)
 
     def _submit_large(self, work: Callable[[], T]) -> Future[T]:
         with self._lock:
@@ -139,10 +139,3 @@ class WorkPool:
     def _on_large_done(self, _: Future[Any]) -> None:
         with self._lock:
             self._num_large -= 1
-
-
-def give_memory_back() -> None:
-    """Returns what the allocator keeps free to the system; where it cannot, does nothing."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
-    if trim is not None:
-        trim(0)

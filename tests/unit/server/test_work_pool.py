@@ -9,12 +9,12 @@ import time
 import pytest
 
 from quire.errors import CapacityError
+from quire.server import heap
 from quire.server.work_pool import (
     INLINE_SIZE,
     LARGE_SIZE,
     WorkPool,
     check_wanted,
-    give_memory_back,
 )
 
 
@@ -83,7 +83,7 @@ def test_work_whose_caller_has_left_is_not_begun_or_ends_soon() -> None:
 
 def test_memory_is_given_back_once_for_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
-    monkeypatch.setattr("quire.server.work_pool.give_memory_back", lambda: given.append(1))
+    monkeypatch.setattr("quire.server.heap.trim", lambda: given.append(1))
     monkeypatch.setattr("quire.server.work_pool._TRIM_AFTER_S", 0.05)
 
     async def main() -> None:
@@ -102,4 +102,4 @@ def test_memory_is_given_back_once_for_much_work(monkeypatch: pytest.MonkeyPatch
         pool.close()
 
     asyncio.run(main())
-    give_memory_back()
+    heap.trim()

@@ -75,9 +75,14 @@ def encoded(job: RenderJob) -> bytes:
     """A job as it is sent. Raises RequestError."""
     try:
         data = msgspec.json.encode(job)
-    except (UnicodeEncodeError, RecursionError) as error:
-        what = "nested too deeply" if isinstance(error, RecursionError) else "not valid Unicode"
-        raise RequestError(f"the messages are {what}", parameter="messages") from None
+    except UnicodeEncodeError:
+        raise RequestError("the messages are not valid Unicode", parameter="messages") from None
+    except RecursionError:
+        raise RequestError("the messages are nested too deeply", parameter="messages") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise RequestError(
+            f"the messages cannot be written as JSON: {error}", parameter="messages"
+        ) from None
     if len(data) > _MAX_JOB_BYTES:
         raise RequestError(
             f"the messages and all that goes with them have {format_bytes(len(data))}; at most "

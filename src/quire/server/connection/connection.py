@@ -65,6 +65,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         )
         self._outlet = Outlet(self._transport, self._args.slow_reader_timeout)
         self._seat.evict = self._evict
+        self._clock.start()
         self._front.state.connections.add(self)  # type: ignore[arg-type]
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002

@@ -96,6 +96,8 @@ def _url(args: ServerArgs, bound: socket.socket) -> str:
 
 
 def _refused(args: ServerArgs, error: Exception) -> ConfigError:
+    if isinstance(error, ConfigError):
+        return error
     reason = getattr(error, "strerror", None) or error
     if args.uds is not None:
         return ConfigError(f"cannot listen on uds {args.uds}: {reason}; choose another path")

@@ -32,6 +32,9 @@ async def while_present(request: Request, work: Coroutine[Any, Any, T]) -> T:
             task.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await task
+        # An exception refers to this frame, and a failed task to its exception. A reference from
+        # the frame to the task would keep the request's memory until a garbage collection.
+        del working, watching, task
 
 
 async def _until_gone(request: Request) -> None:

@@ -34,14 +34,17 @@ class PhaseClock:
     __slots__ = ("_args", "_deadline", "_on_late", "_seat", "phase")
 
     def __init__(self, args: ServerArgs, seat: Seat, on_late: Callable[[Phase], None]) -> None:
-        """Begins with the head of the first request. `on_late` is told of a phase whose time is
-        over."""
+        """The first phase is the head of the first request. `on_late` is told of a phase whose
+        time is over."""
         self._args = args
         self._seat = seat
         self._on_late = on_late
         self._deadline = Deadline(asyncio.get_running_loop())
         self.phase = Phase.HEAD
-        seat.wait()
+
+    def start(self) -> None:
+        """The connection is open: its time begins. Before that the acceptor bounds the time."""
+        self._seat.wait()
         self._set_deadline()
 
     def enter(self, phase: Phase) -> None:
