@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import weakref
 from collections.abc import Awaitable, Callable
@@ -70,10 +71,8 @@ def test_a_refused_request_is_freed_without_the_garbage_collector() -> None:
             await asyncio.sleep(0)
             raise RequestError("refused")
 
-        try:
+        with contextlib.suppress(RequestError):
             await while_present(request, work())
-        except RequestError:
-            pass
         return weakref.ref(body)
 
     gc.collect()
