@@ -46,14 +46,14 @@ def test_the_numbers_behind_it(model_dir: Path) -> None:
     file_bytes = (model_dir / "model.safetensors").stat().st_size
     assert abs(plan.needs.weight_bytes - file_bytes) < 8192, "the reference holds float32"
     assert plan.needs.kv_block_bytes == 2 * 2 * 16 * 2 * 16 * 2  # layers, K and V, slots, ...
-    assert plan.memory.available_bytes > 0
+    assert plan.facts.memory.available_bytes > 0
 
 
 @pytest.mark.parametrize("name", ["int8", "int8_w8a8", "int4", "int4_w4a8"])
 def test_quantised_weights_are_planned_for(model_dir: Path, name: str) -> None:
     plain, plan = (plan_engine(args(model_dir, quantization=q)) for q in (None, name))
     assert plan.config.model.quantization == name
-    assert {param.format for param in plan.program.params()} == {"dense", name}
+    assert {param.format for param in plan.compiled.program.params()} == {"dense", name}
     assert plan.config.cache.fingerprint != plain.config.cache.fingerprint
     if cpu_is_built():
         given = {"backend": "cpu", "quantization": name}
