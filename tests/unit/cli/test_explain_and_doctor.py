@@ -46,6 +46,21 @@ def test_the_parameters_add_up(tiny_model: Path, capsys: pytest.CaptureFixture[s
     assert counts[0] == sum(counts[1:]) == stored
 
 
+def test_explain_shows_what_a_step_takes(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from quire.config.engine_args import EngineArgs
+    from quire.planning.plan import plan_engine
+    from quire.units import format_bytes
+
+    given = EngineArgs(str(tiny_model), max_num_batched_tokens=300)
+    needs = plan_engine(given).needs
+    assert main(["explain", str(tiny_model), "--max-num-batched-tokens", "300"]) == 0
+    text = capsys.readouterr().out
+    [row] = [row for row in text.splitlines() if row.startswith("  one step ")]
+    assert f" {format_bytes(needs.workspace_bytes)} at most: activations" in row
+
+
 def test_explain_says_how_the_cache_is_held(
     tiny_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

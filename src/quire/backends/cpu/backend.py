@@ -68,6 +68,8 @@ class CpuBackend(Backend):
         if created == self._library.ffi.NULL:
             raise self._library.error("the thread pool cannot be made")
         self._pool = self._library.ffi.gc(created, self._library.lib.quire_pool_destroy)
+        self._lowered: _Lowered | None = None
+        """Of the last program: a plan asks for its weights, then for its workspace."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -96,13 +98,13 @@ class CpuBackend(Backend):
 
         A table of a float32 model counts as float32: only its file tells whether less is enough.
         """
-        weights = _lower(program, dtype).weights
+        weights = self._lower(program, dtype).weights
         return sum(num_bytes(self._library, weight, dtype) for weight in weights)
 
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
         """What the native model has reserved that `compile` would build. A reservation takes no
         memory before it is written to."""
-        lowered = _lower(program, options.dtype)
+        lowered = self._lower(program, options.dtype)
         _check_limits(program, kv, options)
         places = unread_places(self._library, lowered.weights, options.dtype)
         model = self._build(lowered, places, replace(kv, num_blocks=1), options)
@@ -119,7 +121,7 @@ class CpuBackend(Backend):
         options: CompileOptions,
     ) -> CompiledModel:
         """Lowers, packs what is not packed yet, and returns the runnable model."""
-        lowered = _lower(program, options.dtype)
+        lowered = self._lower(program, options.dtype)
         _check_limits(program, kv, options)
         places: Mapping[StoredWeight, NDArray[np.uint8]]
         if isinstance(weights, PackedFile):
@@ -140,8 +142,16 @@ class CpuBackend(Backend):
     ) -> None:
         """Writes every weight as this library reads it."""
         packer = Packer(self._library, self._pool, weights, dtype)
-        packer.into_file(_lower(program, dtype).weights, writer)
+        packer.into_file(self._lower(program, dtype).weights, writer)
         warn_not_finite(program, packer.not_finite)
+
+    def _lower(self, program: Program, dtype: Dtype) -> _Lowered:
+        """The one place where it is done. Raises BackendError for what is not computed here."""
+        if dtype not in ("float32", "bfloat16"):
+            raise BackendError(f"the CPU backend has no dtype {dtype}")
+        if self._lowered is None or self._lowered.program is not program:
+            self._lowered = _lower(program)
+        return self._lowered
 
     def _build(
         self,
@@ -174,11 +184,8 @@ class CpuBackend(Backend):
         )
 
 
-def _lower(program: Program, dtype: Dtype) -> _Lowered:
-    """The one place where it is done. Raises BackendError for what is not computed here."""
+def _lower(program: Program) -> _Lowered:
     program.check()
-    if dtype not in ("float32", "bfloat16"):
-        raise BackendError(f"the CPU backend has no dtype {dtype}")
     for param in program.params():
         if param.format not in WEIGHT_FORMATS:
             raise BackendError(f"the CPU backend has no weight format {param.format} ({param})")

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from quire.planning.plan import EnginePlan
 
 
+_STEP_PARTS = "activations, and what products, attention and sampling work in"
+
+
 def configure(parser: Parser) -> None:
     """Declares the options."""
     add_engine_options(parser)
@@ -40,11 +43,12 @@ def configure(parser: Parser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Prints the plan of an engine that is not built. Raises what building would raise."""
-    from quire.planning.plan import plan_engine
+    from quire.planning.plan import plan_engine, settle
     from quire.program.printer import format_program
 
     quiet_log()  # what the plan logs, the page below says better
-    plan = plan_engine(engine_args(args), args.usage)
+    given = engine_args(args)
+    plan = plan_engine(given, args.usage)
     if args.json:
         print(json.dumps(_plain(plan.config), indent=2))
         return 0
@@ -53,7 +57,7 @@ def execute(args: argparse.Namespace) -> int:
         print(f"\n{title}")
         for name, value in rows:
             print(f"  {name:<26} {value}")
-    served = plan if args.usage == "server" else plan_engine(engine_args(args), "server")
+    served = plan if args.usage == "server" else settle(given, "server", plan.facts)
     print("\nbounds of a server (what is limited, to how much, and what happens beyond)")
     for row in _server_rows(served):
         print(row)
@@ -121,7 +125,7 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     return [
         ("available", f"{format_bytes(memory.available_bytes)} ({memory.source})"),
         ("weights", format_bytes(needs.weight_bytes) + _origin(plan)),
-        ("one step", f"{format_bytes(needs.workspace_bytes)} at most, with all that it works in"),
+        ("one step", f"{format_bytes(needs.workspace_bytes)} at most: {_STEP_PARTS}"),
         ("KV cache", f"{format_bytes(pool_bytes)}, reserved now, used as it fills"),
         ("  holds", f"{tokens:,} tokens in {cache.num_blocks:,} blocks of {cache.block_size}"),
         *_request_rows(plan),
