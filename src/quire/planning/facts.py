@@ -6,10 +6,8 @@ reads nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from quire import env
 from quire.backends.base import Backend
@@ -45,13 +43,14 @@ def gather_facts(args: EngineArgs) -> Facts:
     """Reads all of it. Raises ConfigError, ModelError or BackendError."""
     checkpoint = read_checkpoint(args)
     device = choose_device(args.backend, args.num_threads)
-    path, hf_config = checkpoint.path, checkpoint.hf_config
+    path = checkpoint.path
+    own = read_generation_config(path, checkpoint.hf_config)
     return Facts(
         checkpoint=checkpoint,
         tokenizer_path=_tokenizer_path(args, path),
         chat_template=_chat_template(args.chat_template),
-        generation=_generation_defaults(args, path, hf_config),
-        eos_token_ids=eos_token_ids(read_generation_config(path, hf_config)),
+        generation=_generation_defaults(args.generation_config, own),
+        eos_token_ids=eos_token_ids(own),
         observability=ObservabilityConfig(
             log_stats=not args.disable_log_stats,
             stats_interval_s=env.stats_interval_s(),
@@ -91,15 +90,12 @@ def _chat_template(choice: str | None) -> str | None:
         raise ConfigError(f"chat_template={quoted(choice)} cannot be read: {error}") from None
 
 
-def _generation_defaults(
-    args: EngineArgs, path: Path, hf_config: Mapping[str, Any]
-) -> GenerationConfig:
-    """The file that `generation_config` says, read; empty for `vllm`."""
-    choice = args.generation_config
+def _generation_defaults(choice: str, own: GenerationConfig) -> GenerationConfig:
+    """Those that `generation_config` says: none for `vllm`, `own` for `auto`, or a directory's."""
     if choice == "vllm":
         return GenerationConfig({}, "")
     if choice == "auto":
-        return read_generation_config(path, hf_config)
+        return own
     try:
         return read_generation_config(Path(choice), {})
     except OSError as error:

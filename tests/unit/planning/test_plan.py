@@ -180,6 +180,21 @@ def test_extra_end_tokens_beyond_the_vocabulary_are_left_out(
     assert build_engine_config(args(copied)).model.eos_token_ids == (256,)
 
 
+def test_where_sampling_defaults_come_from(model_dir: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(model_dir, tmp_path / "copy"))
+    own, other = {"temperature": 0.6, "eos_token_id": 5}, {"temperature": 0.7, "eos_token_id": 6}
+    (copied / "generation_config.json").write_text(json.dumps(own))
+    (tmp_path / "generation_config.json").write_text(json.dumps(other))
+    for choice, held in (
+        ("auto", {"temperature": 0.6}),
+        ("vllm", {}),
+        (str(tmp_path), {"temperature": 0.7}),
+    ):
+        model = build_engine_config(args(copied, generation_config=choice)).model
+        assert model.default_sampling_params == held
+        assert model.eos_token_ids == (5,), "the model's own, wherever the defaults come from"
+
+
 def test_a_chat_template_from_a_file(model_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "template.jinja"
     file.write_text("{{ messages }}")
