@@ -23,7 +23,7 @@ from quire.backends.cpu.stored_weights import WEIGHT_FORMATS
 from quire.backends.cpu.model import CpuModel
 from quire.config.model_files import read_config
 from quire.models import build_program, name_map
-from quire.program.passes import quantise_weights
+from quire.program.passes import run_passes
 from quire.program.values import WeightFormat
 from quire.weights import bind, open_checkpoint
 
@@ -38,7 +38,7 @@ def load(
 ) -> CpuModel:
     """The checkpoint in bfloat16, its matrices in this format."""
     config = read_config(directory)
-    program = quantise_weights(build_program(config), weight_format)
+    program = run_passes(build_program(config), weight_format)
     store = open_checkpoint(directory)
     options = CompileOptions("bfloat16", MAX_TOKENS, max_num_seqs=256, max_model_len=32768)
     bound = bind(program, store, name_map(config).canonical)

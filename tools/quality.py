@@ -28,7 +28,7 @@ from quire.backends.base import Backend, CompileOptions, Dtype, KVCacheSpec, Ste
 from quire.backends.cpu import CpuBackend
 from quire.models import build_program, name_map
 from quire.program import Program, keep_all
-from quire.program.passes import quantise_weights
+from quire.program.passes import run_passes
 from quire.program.values import WeightFormat
 from quire.weights import HostTensor, WeightStore, bind, open_checkpoint
 
@@ -143,7 +143,7 @@ def random_subject(factor: float, num_texts: int) -> Subject:
 
 def logits_of(backend: Backend, subject: Subject, choice: Choice) -> Iterator[Floats]:
     """The logits of one text after the other, [positions that count, V]."""
-    program = quantise_weights(subject.program, choice.weights)
+    program = run_passes(subject.program, choice.weights)
     options = CompileOptions(choice.dtype, MAX_TOKENS, max_num_seqs=1, max_model_len=MAX_TOKENS)
     blocks = MAX_TOKENS // BLOCK_SIZE
     kv = KVCacheSpec(blocks, BLOCK_SIZE, choice.kv_cache, keep_all(program))
@@ -206,7 +206,7 @@ def total_bytes(program: Program, backend: Backend) -> str:
     for name, choice in FORMATS.items():
         if choice.kv_cache != choice.dtype:
             continue
-        held = backend.weight_bytes(quantise_weights(program, choice.weights), choice.dtype)
+        held = backend.weight_bytes(run_passes(program, choice.weights), choice.dtype)
         sizes.append(f"{name} {held / 1e6:.2f} MB")
     count = sum(prod(param.shape) for param in program.params())
     return f"{program.name}, {count / 1e6:.2f} M parameters: " + ", ".join(sizes)

@@ -291,7 +291,8 @@ typedef struct quire_output {
 
 typedef struct quire_memory {
   int64_t weight_bytes;
-  int64_t workspace_bytes;
+  int64_t workspace_bytes;  // most that steps take beside; memory is taken as it is written to, in
+                            // pages of 2 MiB
   int64_t kv_reserved_bytes;
 } quire_memory;
 
@@ -361,7 +362,12 @@ int32_t quire_read_blocks(quire_model* model, const int32_t* ids, int32_t num_id
 int32_t quire_write_blocks(quire_model* model, const int32_t* ids, int32_t num_ids,
                            const uint8_t* data);
 int64_t quire_block_bytes(const quire_model* model);
+// Known once the ops are set; weights are not looked at, so that a model which never runs tells
+// what one that runs will take.
 void quire_model_memory(const quire_model* model, quire_memory* memory);
+// What the workspaces and KV caches of all models of this library may take, but for lists of
+// samplers and rotary tables: for tests of quire_model_memory.
+int64_t quire_reserved_bytes(void);
 
 // Per-op times. `seconds` has one entry per op of set_ops, summed since profiling was last enabled.
 void quire_profile_enable(quire_model* model, int32_t enabled);

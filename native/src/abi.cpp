@@ -190,11 +190,11 @@ QUIRE_API int64_t quire_block_bytes(const quire_model* model) {
 QUIRE_API void quire_model_memory(const quire_model* model, quire_memory* memory) {
   const quire::Model& m = model->model;
   memory->weight_bytes = m.weight_bytes;
-  memory->workspace_bytes = m.spec.workspace_bytes;
-  if (m.linear_scratch) memory->workspace_bytes += m.linear_scratch->size();
-  if (m.logits) memory->workspace_bytes += m.logits->size();
+  memory->workspace_bytes = m.workspace_bytes();
   memory->kv_reserved_bytes = static_cast<int64_t>(m.kv.bytes());
 }
+
+QUIRE_API int64_t quire_reserved_bytes(void) { return quire::all_reserved_bytes; }
 
 QUIRE_API void quire_profile_enable(quire_model* model, int32_t enabled) {
   quire::Model& m = model->model;

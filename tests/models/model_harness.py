@@ -21,7 +21,7 @@ from quire.backends.base import (
 from quire.config.model_files import read_config
 from quire.models import build_program, model_facts, name_map
 from quire.program import keep_all
-from quire.program.passes import quantise_weights
+from quire.program.passes import run_passes
 from quire.program.values import WeightFormat
 from quire.weights import bind, open_checkpoint
 
@@ -39,7 +39,7 @@ def load(
 ) -> CompiledModel:
     """config.json to program, safetensors to weights, both to a compiled model."""
     config = read_config(directory)
-    program = quantise_weights(build_program(config), weight_format)
+    program = run_passes(build_program(config), weight_format)
     max_model_len = model_facts(config).max_model_len
     options = CompileOptions(
         dtype, max_num_tokens=512, max_num_seqs=64, max_model_len=max_model_len

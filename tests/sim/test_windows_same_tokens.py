@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tiny_checkpoint import write_tiny_checkpoint
 
-import quire.planning.plan
+import quire.planning.compile_plan
 from quire.llm import LLM
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
@@ -60,7 +60,9 @@ def settings(model: str, backend: str, request: pytest.FixtureRequest) -> dict[s
 def wanted(settings: dict[str, Any]) -> list[Any]:
     """What an engine gives that keeps every block, one request at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quire.planning.plan, "kv_layout", lambda program, _: keep_all(program))
+        patch.setattr(
+            quire.planning.compile_plan, "kv_layout", lambda program, _: keep_all(program)
+        )
         with LLM(**settings, max_num_seqs=1, enable_prefix_caching=False) as llm:
             assert llm.llm_engine.engine_core.config.cache.layout.keeps_all
             return run(llm)

@@ -57,6 +57,7 @@ class AttentionScratch {
  public:
   AttentionScratch(const KvLayout& layout, int num_workers);
   uint8_t* worker(int index) const { return workers_.data() + index * worker_bytes_; }
+  int64_t most_bytes() const { return workers_.most_bytes() + partials_.most_bytes(); }
   float* partials() const { return reinterpret_cast<float*>(partials_.data()); }
 
  private:

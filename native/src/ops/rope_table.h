@@ -20,10 +20,15 @@ class RopeTable {
         inv_freq_(inv_freq, inv_freq + num_freqs),
         scale_(scale),
         known_(max_positions, 0),
-        rows_(sizeof(float) * 2 * num_freqs * static_cast<size_t>(max_positions)) {}
+        rows_(sizeof(float) * 2 * num_freqs * static_cast<size_t>(max_positions)) {
+    missing_.reserve(max_positions);
+  }
 
   int32_t num_freqs() const { return static_cast<int32_t>(inv_freq_.size()); }
   bool interleaved() const { return interleaved_; }
+  int64_t most_bytes() const {
+    return rows_.most_bytes() + static_cast<int64_t>(known_.size() * (1 + sizeof(int32_t)));
+  }
   const float* cos(int32_t position) const { return row(position); }
   const float* sin(int32_t position) const { return row(position) + num_freqs(); }
 

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -14,6 +15,9 @@ constexpr size_t kHugePage = size_t{2} << 20;
 inline size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
+
+// What all reservations of this library may take together.
+inline std::atomic<int64_t> all_reserved_bytes{0};
 
 // An anonymous mapping, zero where it was never written, aligned to a huge page. Owned by whoever
 // holds the object.
@@ -31,9 +35,12 @@ class Reservation {
     const uintptr_t aligned = round_up(reinterpret_cast<uintptr_t>(base_), kHugePage);
     data_ = reinterpret_cast<uint8_t*>(aligned);
     madvise(data_, round_up(bytes, kHugePage), MADV_HUGEPAGE);
+    all_reserved_bytes += most_bytes();
   }
   ~Reservation() {
-    if (base_ != nullptr) munmap(base_, mapped_);
+    if (base_ == nullptr) return;
+    munmap(base_, mapped_);
+    all_reserved_bytes -= most_bytes();
   }
   Reservation(Reservation&& other) noexcept
       : base_(other.base_), data_(other.data_), mapped_(other.mapped_), bytes_(other.bytes_) {
@@ -44,6 +51,8 @@ class Reservation {
 
   uint8_t* data() const { return data_; }
   size_t size() const { return bytes_; }
+  // The memory that it takes once all of it was written: whole huge pages.
+  int64_t most_bytes() const { return static_cast<int64_t>(round_up(bytes_, kHugePage)); }
 
  private:
   void* base_ = nullptr;

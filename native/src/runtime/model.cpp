@@ -212,8 +212,19 @@ Model::Model(Pool& pool_, const quire_model_spec& spec_)
       spec(checked(spec_)),
       kv(spec.kv),
       workspace(spec.workspace_bytes),
-      attention(kv.layout, pool.size()),
-      samplers(pool.size(), Sampler(spec.vocab_size)) {}
+      attention(kv.layout, pool.size()) {
+  samplers.reserve(pool.size());
+  for (int i = 0; i < pool.size(); ++i) samplers.emplace_back(spec.vocab_size);
+}
+
+int64_t Model::workspace_bytes() const {
+  int64_t bytes = workspace.most_bytes() + attention.most_bytes();
+  if (linear_scratch) bytes += linear_scratch->most_bytes();
+  if (logits) bytes += logits->most_bytes();
+  for (const RopeTable& rope : ropes) bytes += rope.most_bytes();
+  for (const Sampler& sampler : samplers) bytes += sampler.most_bytes();
+  return bytes;
+}
 
 void set_ops(Model& model, const quire_op* ops, int32_t num_ops) {
   require(num_ops >= 1, "a model has at least one op");

@@ -58,6 +58,9 @@ struct Model {
   AttentionScratch attention;
   std::vector<Sampler> samplers;  // one per worker
 
+  // What steps take at most, beside weights and KV cache. Known once the ops are set.
+  int64_t workspace_bytes() const;
+
   bool profiling = false;
   int64_t profiled_steps = 0;
   std::vector<double> op_seconds;

@@ -91,7 +91,24 @@ class BiasedRow {
 
 }  // namespace
 
-Sampler::Sampler(int32_t vocab_size) : vocab_size_(vocab_size) {}
+Sampler::Sampler(int32_t vocab_size) : vocab_size_(vocab_size) {
+  const int64_t num_blocks = (int64_t{vocab_size} + kBlock - 1) / kBlock;
+  weights_.reserve((vocab_size + kLanes - 1) / kLanes * kLanes);
+  block_sums_.reserve(num_blocks);
+  block_maxima_.reserve(num_blocks);
+  group_maxima_.reserve((int64_t{vocab_size} + kMaxGroup - 1) / kMaxGroup);
+  candidates_.reserve(vocab_size);
+}
+
+// Nothing grows beyond what was reserved.
+int64_t Sampler::most_bytes() const {
+  const size_t bytes = weights_.capacity() * sizeof weights_[0] +
+                       block_sums_.capacity() * sizeof block_sums_[0] +
+                       block_maxima_.capacity() * sizeof block_maxima_[0] +
+                       group_maxima_.capacity() * sizeof group_maxima_[0] +
+                       candidates_.capacity() * sizeof candidates_[0];
+  return static_cast<int64_t>(bytes);
+}
 
 void Sampler::work(const quire_sampling& columns, const quire_output& output, int64_t l,
                    float* logits) {

@@ -15,6 +15,8 @@ class Sampler {
  public:
   explicit Sampler(int32_t vocab_size);
 
+  int64_t most_bytes() const;
+
   // Handles row `l` of the step: whether its logits are finite, and if so the bias, the choice, the
   // log-probabilities of the raw logits.
   void work(const quire_sampling& columns, const quire_output& output, int64_t l, float* logits);

@@ -109,10 +109,12 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """Bytes held by a compiled model. KV memory is reserved at once and committed as it is used."""
+    """Bytes held by a compiled model. Workspace and KV memory are reserved at once and committed as
+    they are used."""
 
     weight_bytes: int
     workspace_bytes: int
+    """Of `Backend.workspace_bytes`."""
     kv_reserved_bytes: int
 
 
@@ -159,7 +161,11 @@ class CompiledModel(ABC):
 
 
 class Backend(ABC):
-    """A way to compute. Cheap to create; the work is in `compile`."""
+    """A way to compute. Cheap to create; the work is in `compile`.
+
+    Programs are those that `program.passes.run_passes` gives, and every method is told the same
+    one: weights that were packed or counted for another program are not those of this one.
+    """
 
     @property
     @abstractmethod
@@ -174,6 +180,12 @@ class Backend(ABC):
     @abstractmethod
     def weight_bytes(self, program: Program, dtype: Dtype) -> int:
         """Bytes of the weights once loaded, each in its format; none is read. No side effect."""
+
+    @abstractmethod
+    def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
+        """Most bytes that steps take beside weights and KV cache: activations, what products,
+        attention and sampling need. What a model that is compiled so reports: `MemoryReport`.
+        `kv.num_blocks` does not matter. Raises BackendError as `compile` does. No side effect."""
 
     @abstractmethod
     def compile(

@@ -133,7 +133,7 @@ def compute() -> Iterator[Finding]:
 
 def memory() -> Iterator[Finding]:
     """What there is, the limits of enclosing cgroups included."""
-    from quire.config.memory import available_memory
+    from quire.planning.machine import available_memory
 
     found = available_memory()
     text = f"{format_bytes(found.available_bytes)} available ({found.source})"

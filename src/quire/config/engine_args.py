@@ -1,7 +1,7 @@
 """`EngineArgs`: what a user may choose about an engine, under vLLM's names.
 
 Made by users, `LLM` and the command line, whose options are generated from these fields and
-the text below each. `engine.build` turns them into an `EngineConfig`. Nothing is resolved
+the text below each. `planning.plan` turns them into an `EngineConfig`. Nothing is resolved
 here; None means that the machine or the checkpoint decides.
 """
 

@@ -1,18 +1,18 @@
-"""How much memory there is, and what an engine may make of it.
+"""What an engine may make of the memory that there is. Reads nothing.
 
-Called where an engine is configured. Reads /proc and the cgroup files, nothing else; a
-container's limit counts as much as the machine's.
+Called by `planning`; how much there is, `planning/machine.py` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from quire.config.kv_groups import KVLayout
 from quire.errors import DoesNotFitError
+from quire.log import get_logger
 from quire.units import ceil_div, format_bytes
+
+logger = get_logger(__name__)
 
 _MAX_BLOCKS = 2**31 - 1
 """Block ids are 32 bits wide."""
@@ -63,15 +63,34 @@ class KVMemoryChoice:
     utilization: float
 
 
-def available_memory(root: Path = Path("/")) -> AvailableMemory:
-    """The smallest of what the machine and every enclosing cgroup have left.
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Sizes that the memory has room for."""
 
-    Memory of file caches counts as available: the kernel gives it up for the asking.
+    needs: MemoryNeeds
+    """With the `max_model_len` that became of it."""
+    num_blocks: int
+
+
+def fit(
+    needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableMemory, *, shortens: bool
+) -> Fitted:
+    """The size of the KV cache; where `shortens`, of the longest context that it has room for.
+
+    Raises DoesNotFitError as `num_kv_blocks` does, and where there is room for no context.
     """
-    found = [AvailableMemory(_meminfo_available(root), "this machine")]
-    found += _cgroup_v2(root)
-    found += _cgroup_v1(root)
-    return min(found, key=lambda memory: memory.available_bytes)
+    if shortens:
+        fits = longest_fit(needs, choice, memory)
+        if fits < 2:
+            raise DoesNotFitError(
+                f"there is no memory for any context: {needs.block_size} tokens need "
+                f"{format_bytes(needs.kv_blocks(needs.block_size) * needs.kv_block_bytes)}; free "
+                "memory, or give kv_cache_memory_bytes or gpu_memory_utilization a larger value"
+            )
+        if fits < needs.max_model_len:
+            logger.info("max_model_len is %d: that is what the KV cache has room for", fits)
+            needs = replace(needs, max_model_len=fits)
+    return Fitted(needs, num_kv_blocks(needs, choice, memory))
 
 
 def num_kv_blocks(needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableMemory) -> int:
@@ -198,69 +217,3 @@ def _context_message(
         f"{memory.source}). Based on the available memory, the estimated maximum model length "
         f"is {fits}: {remedy}"
     )
-
-
-def _meminfo_available(root: Path) -> int:
-    values = {}
-    for line in (root / "proc/meminfo").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        values[name] = int(rest.split()[0]) * 1024
-    return values.get("MemAvailable", values.get("MemFree", 0))
-
-
-def _cgroup_v2(root: Path) -> Iterator[AvailableMemory]:
-    mount = root / "sys/fs/cgroup"
-    for directory in _own_and_above(mount, _own_cgroup(root, "")):
-        limit = _read_number(directory / "memory.max")
-        used = _read_number(directory / "memory.current")
-        if limit is not None and used is not None:
-            cache = _read_stat(directory / "memory.stat", ("inactive_file", "active_file"))
-            yield AvailableMemory(max(0, limit - max(0, used - cache)), "the cgroup's limit")
-
-
-def _cgroup_v1(root: Path) -> Iterator[AvailableMemory]:
-    mount = root / "sys/fs/cgroup/memory"
-    for directory in _own_and_above(mount, _own_cgroup(root, "memory")):
-        limit = _read_number(directory / "memory.limit_in_bytes")
-        used = _read_number(directory / "memory.usage_in_bytes")
-        if limit is not None and used is not None and limit < 1 << 60:
-            names = ("total_inactive_file", "total_active_file")
-            cache = _read_stat(directory / "memory.stat", names)
-            yield AvailableMemory(max(0, limit - max(0, used - cache)), "the cgroup's limit")
-
-
-def _own_cgroup(root: Path, controller: str) -> str:
-    """This process's path below the mount; v2 is the line with no controller."""
-    file = root / "proc/self/cgroup"
-    if not file.is_file():
-        return ""
-    for line in file.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(",") and (controller or not controllers):
-            return path.strip("/")
-    return ""
-
-
-def _own_and_above(mount: Path, path: str) -> Iterator[Path]:
-    """A path may be told from outside the container, where it does not exist: the mount counts."""
-    directory = mount / path
-    while directory != mount and mount in directory.parents:
-        yield directory
-        directory = directory.parent
-    yield mount
-
-
-def _read_number(file: Path) -> int | None:
-    try:
-        text = file.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
-
-
-def _read_stat(file: Path, names: tuple[str, ...]) -> int:
-    try:
-        rows = [line.split() for line in file.read_text().splitlines()]
-    except OSError:
-        return 0
-    return sum(int(row[1]) for row in rows if len(row) == 2 and row[0] in names)

@@ -1,6 +1,6 @@
 """Turns choices, checkpoint facts and machine facts into concrete values; one function a concern.
 
-Called by `engine.build`, which brings what lies above this layer (a backend's abilities, a
+Called by `planning`, which brings what lies above this layer (a backend's abilities, a
 program's sizes) in as plain numbers. Raises ConfigError naming the argument, its value and
 one that works.
 """
@@ -9,18 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
-from quire import env
 from quire.config.engine_args import EngineArgs
 from quire.config.memory import KVMemoryChoice
-from quire.config.model_files import (
-    GenerationConfig,
-    default_sampling_params,
-    read_generation_config,
-)
-from quire.config.records import Dtype, ObservabilityConfig, SchedulerConfig
+from quire.config.model_files import GenerationConfig, default_sampling_params
+from quire.config.records import Dtype, SchedulerConfig
 from quire.errors import ConfigError, RequestError, quoted
 from quire.log import get_logger
 from quire.params import SamplingParams
@@ -157,17 +151,9 @@ def resolve_kv_choice(args: EngineArgs) -> KVMemoryChoice:
     return KVMemoryChoice(args.num_gpu_blocks_override, args.kv_cache_memory_bytes, float(share))
 
 
-def resolve_sampling_defaults(
-    args: EngineArgs, path: Path, hf_config: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Sampling defaults for requests that leave them open, checked as a request's would be."""
-    choice = args.generation_config
-    if choice == "vllm":
-        held = GenerationConfig({}, "")
-    elif choice == "auto":
-        held = read_generation_config(path, hf_config)
-    else:
-        held = _generation_config_of(choice)
+def resolve_sampling_defaults(args: EngineArgs, held: GenerationConfig) -> dict[str, Any]:
+    """Sampling defaults for requests that leave them open, checked as a request's would be;
+    `held` are the model's own."""
     given = GenerationConfig(args.override_generation_config, "override_generation_config")
     overrides = default_sampling_params(given)
     sources = [one.source for one in (held, given) if one.values]
@@ -180,32 +166,13 @@ def resolve_sampling_defaults(
             f"the sampling defaults of the model cannot be used: {error} They come from "
             f"{' and '.join(sources)}. Set generation_config='vllm' to ignore them"
         ) from error
-    if found and choice != "vllm":
+    if found and args.generation_config != "vllm":
         logger.info(
             "Default sampling parameters come from the model's generation_config.json: %s. "
             "If this is not intended, use generation_config='vllm'.",
             found,
         )
     return found
-
-
-def _generation_config_of(directory: str) -> GenerationConfig:
-    try:
-        return read_generation_config(Path(directory), {})
-    except OSError as error:
-        raise ConfigError(
-            f"generation_config={quoted(directory)} cannot be read: {error.strerror}; use auto, "
-            "vllm or a directory"
-        ) from None
-
-
-def resolve_observability(args: EngineArgs) -> ObservabilityConfig:
-    """What is told, and how often."""
-    return ObservabilityConfig(
-        log_stats=not args.disable_log_stats,
-        stats_interval_s=env.stats_interval_s(),
-        otlp_traces_endpoint=args.otlp_traces_endpoint or env.otlp_traces_endpoint(),
-    )
 
 
 def served_names(args: EngineArgs, model: str) -> tuple[str, ...]:

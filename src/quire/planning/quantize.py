@@ -19,13 +19,9 @@ from quire.errors import ConfigError
 from quire.files import replacing, write_text
 from quire.log import get_logger, phase
 from quire.models import name_map
-from quire.planning.checkpoint import (
-    Arithmetic,
-    Checkpoint,
-    quantised,
-    read_checkpoint,
-    settle_arithmetic,
-)
+from quire.planning.checkpoint import Checkpoint, read_checkpoint
+from quire.planning.choices import Arithmetic, settle_arithmetic
+from quire.program.passes import run_passes
 from quire.units import MiB
 from quire.weights import PACKED_NAME, PackedWriter, bind, open_checkpoint
 
@@ -61,13 +57,13 @@ def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
         )
     backend = make_backend(device)
     arithmetic = settle_arithmetic(args, checkpoint, backend.capabilities)
-    checkpoint = quantised(checkpoint, arithmetic)
+    program = run_passes(checkpoint.program, arithmetic.quantization)
     store = open_checkpoint(checkpoint.path)
-    weights = bind(checkpoint.program, store, name_map(checkpoint.hf_config).canonical)
+    weights = bind(program, store, name_map(checkpoint.hf_config).canonical)
     with _new_directory(out):
         with phase(logger, f"{checkpoint.name} packed"), replacing(out / PACKED_NAME) as file:
             writer = PackedWriter(file)
-            backend.pack(checkpoint.program, weights, arithmetic.dtype, writer)
+            backend.pack(program, weights, arithmetic.dtype, writer)
             weights.check()
             writer.finish(device.isa, arithmetic.dtype, arithmetic.quantization)
         _copy_texts(checkpoint, out)

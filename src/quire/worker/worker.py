@@ -9,13 +9,13 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from quire.backends.base import CompiledModel, CompileOptions, KVCacheSpec
+from quire.backends.base import CompiledModel
 from quire.backends.registry import make_backend
 from quire.config.records import EngineConfig
 from quire.log import get_logger, phase
-from quire.models import build_program, name_map
+from quire.models import name_map
+from quire.planning.compile_plan import compile_plan
 from quire.program import Program
-from quire.program.passes import quantise_weights
 from quire.protocol import SchedulePlan, StepResult
 from quire.units import ceil_div
 from quire.weights import PACKED_NAME, PackedFile, WeightStore, bind, open_checkpoint
@@ -70,25 +70,11 @@ class _Loaded:
 
 def _load(config: EngineConfig) -> _Loaded:
     """Raises CheckpointError for weights that do not fit the model, BackendError otherwise."""
-    hf_config = config.model.hf_config
-    program = build_program(hf_config)
-    if config.model.quantization is not None:
-        program = quantise_weights(program, config.model.quantization)
+    plan = compile_plan(config)
     backend = make_backend(config.device)
     logger.info("%s: %s", config.device.backend, backend.capabilities.description)
-    with closing(_weights(config, program)) as weights:
-        cache = config.cache
-        model = backend.compile(
-            program,
-            weights,
-            KVCacheSpec(cache.num_blocks, cache.block_size, cache.kv_cache_dtype, cache.layout),
-            CompileOptions(
-                dtype=config.model.dtype,
-                max_num_tokens=config.scheduler.max_num_batched_tokens,
-                max_num_seqs=config.scheduler.max_num_seqs,
-                max_model_len=config.model.max_model_len,
-            ),
-        )
+    with closing(_weights(config, plan.program)) as weights:
+        model = backend.compile(plan.program, weights, plan.kv, plan.options)
         weights.check()
         return _Loaded(model, weights if isinstance(weights, PackedFile) else None)
 

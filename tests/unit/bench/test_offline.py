@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,28 @@ def test_throughput(tiny_model: Path, tmp_path: Path) -> None:
     assert total >= 6 * 11  # random bytes that are no text become longer when they are read again
     assert found["tokens_per_second"] == pytest.approx(total / found["elapsed_time"])  # type: ignore[operator]
     assert found["output_tokens_per_second"] == pytest.approx(18 / found["elapsed_time"])  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_a_shape_is_measured_without_its_weights(
+    tiny_model: Path, tmp_path: Path, quantization: str
+) -> None:
+    """A config.json is enough, and a tokenizer where the prompts are texts."""
+    shape = tmp_path / "shape"
+    shape.mkdir()
+    shutil.copy(tiny_model / "config.json", shape)
+    words = ["--load-format", "dummy", "--output-len", "3"]
+    if quantization != "none":
+        words += ["--quantization", quantization]
+    few = "--input-len 8 --batch-size 2 --num-iters-warmup 0 --num-iters 2 --skip-tokenizer-init"
+    found = bench("latency", shape, tmp_path / "r.json", *words, *few.split())
+    assert len(found["latencies"]) == 2  # type: ignore[arg-type]
+    for file in tiny_model.glob("tokenizer*"):
+        shutil.copy(file, shape)
+    found = bench(
+        "throughput", shape, tmp_path / "r.json", *words, "--num-prompts=2", "--input-len=8"
+    )
+    assert found["num_requests"] == 2
 
 
 def test_startup(tiny_model: Path, tmp_path: Path) -> None:

@@ -16,10 +16,13 @@ from quire.cli.checks import Finding
 def test_explain_shows_program_memory_and_bounds(
     tiny_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["explain", str(tiny_model), "--usage", "server", "--max-num-seqs", "5"]) == 0
+    given = ["--hf-overrides", '{"num_hidden_layers": 3}', "--load-format", "dummy"]
+    assert main(["explain", str(tiny_model), *given, "--usage", "server", "--max-num-seqs=5"]) == 0
     text = capsys.readouterr().out
+    # As it is compiled: behind the last attention only the wanted rows are computed.
     assert "layers 0..1 x2" in text
     assert "attention(" in text
+    assert "take_rows(%attention)" in text[text.index("layer 2") :]
     assert "512 of 512 tokens" in text
     assert "max-body-bytes" in text
     bounds = text[text.index("bounds of a step") :].splitlines()
@@ -41,6 +44,21 @@ def test_the_parameters_add_up(tiny_model: Path, capsys: pytest.CaptureFixture[s
 
     stored = sum(tensor.size for tensor in load_file(tiny_model / "model.safetensors").values())
     assert counts[0] == sum(counts[1:]) == stored
+
+
+def test_explain_shows_what_a_step_takes(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from quire.config.engine_args import EngineArgs
+    from quire.planning.plan import plan_engine
+    from quire.units import format_bytes
+
+    given = EngineArgs(str(tiny_model), max_num_batched_tokens=300)
+    needs = plan_engine(given).needs
+    assert main(["explain", str(tiny_model), "--max-num-batched-tokens", "300"]) == 0
+    text = capsys.readouterr().out
+    [row] = [row for row in text.splitlines() if row.startswith("  one step ")]
+    assert f" {format_bytes(needs.workspace_bytes)} at most: activations" in row
 
 
 def test_explain_says_how_the_cache_is_held(
@@ -126,9 +144,10 @@ def test_doctor_reports_and_judges(
 
 
 def test_little_memory_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    from quire.config import memory
+    from quire.config.memory import AvailableMemory
+    from quire.planning import machine as memory
 
-    little = memory.AvailableMemory(10 * 2**20, "the cgroup's limit")
+    little = AvailableMemory(10 * 2**20, "the cgroup's limit")
     monkeypatch.setattr(memory, "available_memory", lambda: little)
     first: Finding = next(checks.memory())
     assert (first.level, first.text) == ("note", "10.0 MiB available (the cgroup's limit)")

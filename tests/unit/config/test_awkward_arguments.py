@@ -19,8 +19,8 @@ from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.config.engine_args import AsyncEngineArgs, EngineArgs
 from quire.config.field_types import check_fields
-from quire.config.memory import available_memory
 from quire.errors import ConfigError, QuireError, quoted
+from quire.planning.machine import available_memory
 from quire.planning.plan import build_engine_config
 
 FIELDS = [field.name for field in dataclasses.fields(AsyncEngineArgs)]

@@ -12,6 +12,7 @@ import pytest
 from quire.config import resolve
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
+from quire.config.model_files import read_generation_config
 from quire.errors import ConfigError
 
 BOTH = ("float32", "bfloat16")
@@ -97,26 +98,32 @@ def write_generation_config(path: Path, **values: Any) -> None:
     (path / "generation_config.json").write_text(json.dumps(values))
 
 
+def sampling_defaults(args: EngineArgs, model_dir: Path) -> dict[str, Any]:
+    held = read_generation_config(model_dir, {})
+    return resolve.resolve_sampling_defaults(args, held)
+
+
 def test_sampling_defaults_come_from_the_model(tmp_path: Path) -> None:
     write_generation_config(tmp_path, temperature=0.6, top_k=20, max_new_tokens=9, do_sample=True)
-    found = resolve.resolve_sampling_defaults(EngineArgs(), tmp_path, {})
+    found = sampling_defaults(EngineArgs(), tmp_path)
     assert found == {"temperature": 0.6, "top_k": 20, "max_tokens": 9}
-    args = EngineArgs(generation_config="vllm", override_generation_config={"top_p": 0.5})
-    assert resolve.resolve_sampling_defaults(args, tmp_path, {}) == {"top_p": 0.5}
+    args = EngineArgs(override_generation_config={"top_p": 0.5, "top_k": 3})
+    merged = {"temperature": 0.6, "top_k": 3, "max_tokens": 9, "top_p": 0.5}
+    assert sampling_defaults(args, tmp_path) == merged
 
 
 def test_a_recommended_penalty_is_dropped_and_a_chosen_one_refused(tmp_path: Path) -> None:
     write_generation_config(tmp_path, repetition_penalty=1.1, temperature=0.5)
-    assert resolve.resolve_sampling_defaults(EngineArgs(), tmp_path, {}) == {"temperature": 0.5}
+    assert sampling_defaults(EngineArgs(), tmp_path) == {"temperature": 0.5}
     args = EngineArgs(override_generation_config={"repetition_penalty": 1.2})
     with pytest.raises(ConfigError, match="repetition_penalty is not supported"):
-        resolve.resolve_sampling_defaults(args, tmp_path, {})
+        sampling_defaults(args, tmp_path)
 
 
 def test_impossible_recommendations_are_an_error_at_start(tmp_path: Path) -> None:
     write_generation_config(tmp_path, temperature=9.0)
     with pytest.raises(ConfigError, match=r"temperature must be in \[0, 2\].*'vllm'"):
-        resolve.resolve_sampling_defaults(EngineArgs(), tmp_path, {})
+        sampling_defaults(EngineArgs(), tmp_path)
 
 
 def test_served_names() -> None:

@@ -46,14 +46,14 @@ def test_the_numbers_behind_it(model_dir: Path) -> None:
     file_bytes = (model_dir / "model.safetensors").stat().st_size
     assert abs(plan.needs.weight_bytes - file_bytes) < 8192, "the reference holds float32"
     assert plan.needs.kv_block_bytes == 2 * 2 * 16 * 2 * 16 * 2  # layers, K and V, slots, ...
-    assert plan.memory.available_bytes > 0
+    assert plan.facts.memory.available_bytes > 0
 
 
 @pytest.mark.parametrize("name", ["int8", "int8_w8a8", "int4", "int4_w4a8"])
 def test_quantised_weights_are_planned_for(model_dir: Path, name: str) -> None:
     plain, plan = (plan_engine(args(model_dir, quantization=q)) for q in (None, name))
     assert plan.config.model.quantization == name
-    assert {param.format for param in plan.program.params()} == {"dense", name}
+    assert {param.format for param in plan.compiled.program.params()} == {"dense", name}
     assert plan.config.cache.fingerprint != plain.config.cache.fingerprint
     if cpu_is_built():
         given = {"backend": "cpu", "quantization": name}
@@ -178,6 +178,21 @@ def test_extra_end_tokens_beyond_the_vocabulary_are_left_out(
     copied = Path(shutil.copytree(model_dir, tmp_path / "copy"))
     (copied / "generation_config.json").write_text(json.dumps({"eos_token_id": [256, 9999]}))
     assert build_engine_config(args(copied)).model.eos_token_ids == (256,)
+
+
+def test_where_sampling_defaults_come_from(model_dir: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(model_dir, tmp_path / "copy"))
+    own, other = {"temperature": 0.6, "eos_token_id": 5}, {"temperature": 0.7, "eos_token_id": 6}
+    (copied / "generation_config.json").write_text(json.dumps(own))
+    (tmp_path / "generation_config.json").write_text(json.dumps(other))
+    for choice, held in (
+        ("auto", {"temperature": 0.6}),
+        ("vllm", {}),
+        (str(tmp_path), {"temperature": 0.7}),
+    ):
+        model = build_engine_config(args(copied, generation_config=choice)).model
+        assert model.default_sampling_params == held
+        assert model.eos_token_ids == (5,), "the model's own, wherever the defaults come from"
 
 
 def test_a_chat_template_from_a_file(model_dir: Path, tmp_path: Path) -> None:

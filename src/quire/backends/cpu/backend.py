@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,10 @@ from quire.backends.cpu.stored_weights import (
     num_bytes,
     stored_weights,
 )
-from quire.backends.cpu.weights import WeightLoader
+from quire.backends.cpu.weights import WeightLoader, unread_places
 from quire.errors import BackendError
 from quire.log import get_logger, phase
 from quire.program import Program, check_layout
-from quire.program.passes import take_rows_early
 from quire.weights import PackedFile, PackedWriter, WeightStore, warn_not_finite
 
 logger = get_logger(__name__)
@@ -43,6 +43,15 @@ _KV_DTYPES = {"float32": "QUIRE_F32", "bfloat16": "QUIRE_BF16", "int8": "QUIRE_I
 _GROUP = 16
 """Tokens that lie together in the cache; a block holds whole groups."""
 _MAX_LAYER_GROUPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Lowered:
+    """A program as the native executor runs it: what is packed, counted and compiled."""
+
+    program: Program
+    ops: tuple[NativeOp, ...]
+    weights: tuple[StoredWeight, ...]
 
 
 class CpuBackend(Backend):
@@ -59,6 +68,8 @@ class CpuBackend(Backend):
         if created == self._library.ffi.NULL:
             raise self._library.error("the thread pool cannot be made")
         self._pool = self._library.ffi.gc(created, self._library.lib.quire_pool_destroy)
+        self._lowered: _Lowered | None = None
+        """Of the last program: a plan asks for its weights, then for its workspace."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -87,8 +98,20 @@ class CpuBackend(Backend):
 
         A table of a float32 model counts as float32: only its file tells whether less is enough.
         """
-        weights = stored_weights(fuse(program), program)
+        weights = self._lower(program, dtype).weights
         return sum(num_bytes(self._library, weight, dtype) for weight in weights)
+
+    def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
+        """What the native model has reserved that `compile` would build. A reservation takes no
+        memory before it is written to."""
+        lowered = self._lower(program, options.dtype)
+        _check_limits(program, kv, options)
+        places = unread_places(self._library, lowered.weights, options.dtype)
+        model = self._build(lowered, places, replace(kv, num_blocks=1), options)
+        try:
+            return model.memory().workspace_bytes
+        finally:
+            model.close()
 
     def compile(
         self,
@@ -98,48 +121,47 @@ class CpuBackend(Backend):
         options: CompileOptions,
     ) -> CompiledModel:
         """Lowers, packs what is not packed yet, and returns the runnable model."""
-        _check(program, options.dtype)
-        _check_positions(program, options)
-        check_layout(program, kv.layout)
-        ops = fuse(take_rows_early(program))
-        held = stored_weights(ops, program)
+        lowered = self._lower(program, options.dtype)
+        _check_limits(program, kv, options)
         places: Mapping[StoredWeight, NDArray[np.uint8]]
         if isinstance(weights, PackedFile):
             with phase(logger, "packed weights mapped"):
-                places = find_packed(self._library, weights, held, options.dtype)
+                places = find_packed(self._library, weights, lowered.weights, options.dtype)
             bad_names = weights.not_finite
         else:
             with phase(logger, "weights packed"):
                 weights.prefetch()
                 packer = Packer(self._library, self._pool, weights, options.dtype)
-                places = packer.into_memory(held)
+                places = packer.into_memory(lowered.weights)
             bad_names = packer.not_finite
         warn_not_finite(program, bad_names)
-        model = self._build(program, places, kv, options, ops)
-        num_groups = len(kv.layout.groups)
-        return CpuModel(
-            self._library, model, self._pool, places, program.vocab_size, ops, num_groups
-        )
+        return self._build(lowered, places, kv, options)
 
     def pack(
         self, program: Program, weights: WeightStore, dtype: Dtype, writer: PackedWriter
     ) -> None:
         """Writes every weight as this library reads it."""
-        _check(program, dtype)
-        held = stored_weights(fuse(take_rows_early(program)), program)
         packer = Packer(self._library, self._pool, weights, dtype)
-        packer.into_file(held, writer)
+        packer.into_file(self._lower(program, dtype).weights, writer)
         warn_not_finite(program, packer.not_finite)
+
+    def _lower(self, program: Program, dtype: Dtype) -> _Lowered:
+        """The one place where it is done. Raises BackendError for what is not computed here."""
+        if dtype not in ("float32", "bfloat16"):
+            raise BackendError(f"the CPU backend has no dtype {dtype}")
+        if self._lowered is None or self._lowered.program is not program:
+            self._lowered = _lower(program)
+        return self._lowered
 
     def _build(
         self,
-        program: Program,
+        lowered: _Lowered,
         places: Mapping[StoredWeight, NDArray[np.uint8]],
         kv: KVCacheSpec,
         options: CompileOptions,
-        ops: tuple[NativeOp, ...],
-    ) -> Any:
+    ) -> CpuModel:
         ffi, lib = self._library.ffi, self._library.lib
+        program, ops = lowered.program, lowered.ops
         storage = assign_storage(ops, options.dtype, options.max_num_tokens)
         spec = ffi.new("quire_model_spec *")
         spec.kv = _kv_spec(self._library, program, kv)[0]
@@ -156,19 +178,23 @@ class CpuBackend(Backend):
         records = encode(ops, storage, kv.layout.places(), self._library, loader)
         if lib.quire_set_ops(model, records, len(records)) != 0:
             raise self._library.error(f"{program.name} cannot be compiled")
-        return model
+        num_groups = len(kv.layout.groups)
+        return CpuModel(
+            self._library, model, self._pool, places, program.vocab_size, ops, num_groups
+        )
 
 
-def _check(program: Program, dtype: Dtype) -> None:
+def _lower(program: Program) -> _Lowered:
     program.check()
-    if dtype not in ("float32", "bfloat16"):
-        raise BackendError(f"the CPU backend has no dtype {dtype}")
     for param in program.params():
         if param.format not in WEIGHT_FORMATS:
             raise BackendError(f"the CPU backend has no weight format {param.format} ({param})")
+    ops = fuse(program)
+    return _Lowered(program, ops, stored_weights(ops, program))
 
 
-def _check_positions(program: Program, options: CompileOptions) -> None:
+def _check_limits(program: Program, kv: KVCacheSpec, options: CompileOptions) -> None:
+    check_layout(program, kv.layout)
     limit = program.position_limit
     if limit is not None and options.max_model_len > limit:
         raise BackendError(

@@ -6,7 +6,7 @@ Called while a model is compiled, by `encode`. Where the bytes came from is `pac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,30 @@ from numpy.typing import NDArray
 from quire.backends.base import Dtype
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering.native_ops import Rotation
-from quire.backends.cpu.stored_weights import StoredWeight, matrix_spec, table_spec
+from quire.backends.cpu.stored_weights import (
+    StoredWeight,
+    matrix_spec,
+    num_bytes,
+    table_spec,
+)
 from quire.program import Param
+
+_ALIGNMENT = 64
+
+
+def unread_places(
+    library: Library, weights: Iterable[StoredWeight], dtype: Dtype
+) -> Mapping[StoredWeight, NDArray[np.uint8]]:
+    """Places without memory behind them, for a model that is built only to be asked its size."""
+    line = np.zeros(2 * _ALIGNMENT, np.uint8)
+    first = line[-line.ctypes.data % _ALIGNMENT :][:1]
+    sizes = {weight: num_bytes(library, weight, dtype) for weight in weights}
+    return {
+        weight: np.zeros(size, np.uint8)
+        if weight.kind == "vector"
+        else np.broadcast_to(first, (size,))
+        for weight, size in sizes.items()
+    }
 
 
 class WeightLoader:

@@ -30,6 +30,7 @@ from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.ops import Frame, Weights, run
 from quire.backends.reference.quantised import WEIGHT_FORMATS, check_format
 from quire.backends.reference.weights import load_param
+from quire.backends.reference.workspace import workspace_bytes
 from quire.errors import BackendError
 from quire.program import (
     Linear,
@@ -68,6 +69,10 @@ class ReferenceBackend(Backend):
     def weight_bytes(self, program: Program, dtype: Dtype) -> int:  # noqa: ARG002 (one for all)
         """float32 whatever the format: rounded numbers are held widened."""
         return 4 * sum(param.num_elements for param in program.params())
+
+    def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
+        """An upper bound: NumPy allocates the values of a step as they come."""
+        return workspace_bytes(program, kv, options)
 
     def compile(
         self,
@@ -114,6 +119,7 @@ class ReferenceModel(CompiledModel):
         self._weights = weights
         self._options = options
         self._dying = last_reads(program)
+        self._workspace_bytes = workspace_bytes(program, cache.spec, options)
         self._cache: PagedKVCache | None = cache
 
     def step(self, batch: StepBatch) -> StepOutput:
@@ -168,11 +174,13 @@ class ReferenceModel(CompiledModel):
         self._open_cache().write_blocks(block_ids, data)
 
     def memory(self) -> MemoryReport:
-        """Weights as float32; NumPy allocates the values of a step as they come."""
+        """Weights as float32; of the workspace nothing is held between steps."""
         cache = self._cache
-        reserved = cache.block_bytes * cache.spec.num_blocks if cache else 0
+        if cache is None:
+            return MemoryReport(0, 0, 0)
         weight_bytes = sum(array.nbytes for array in self._weights.arrays.values())
-        return MemoryReport(weight_bytes, 0, reserved)
+        reserved = cache.block_bytes * cache.spec.num_blocks
+        return MemoryReport(weight_bytes, self._workspace_bytes, reserved)
 
     def close(self) -> None:
         """Drops weights and cache."""

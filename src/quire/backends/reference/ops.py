@@ -219,10 +219,13 @@ def _(op: TakeRows, frame: Frame) -> None:
 
 @run.register
 def _(op: Logits, frame: Frame) -> None:
-    logits = frame.multiply(op.x, op.weight) * np.float32(op.scale)
+    logits = frame.multiply(op.x, op.weight)
+    logits *= np.float32(op.scale)  # in place: these are the largest values of a step
     if op.bias is not None:
         logits += frame.array(op.bias)
     if op.softcap is not None:
         cap = np.float32(op.softcap)
-        logits = cap * np.tanh(logits / cap)
+        logits /= cap
+        np.tanh(logits, out=logits)
+        logits *= cap
     frame.values[op.out] = logits

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from quire.planning.plan import EnginePlan
 
 
+_STEP_PARTS = "activations, and what products, attention and sampling work in"
+
+
 def configure(parser: Parser) -> None:
     """Declares the options."""
     add_engine_options(parser)
@@ -40,20 +43,21 @@ def configure(parser: Parser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Prints the plan of an engine that is not built. Raises what building would raise."""
-    from quire.planning.plan import plan_engine
+    from quire.planning.plan import plan_engine, settle
     from quire.program.printer import format_program
 
     quiet_log()  # what the plan logs, the page below says better
-    plan = plan_engine(engine_args(args), args.usage)
+    given = engine_args(args)
+    plan = plan_engine(given, args.usage)
     if args.json:
         print(json.dumps(_plain(plan.config), indent=2))
         return 0
-    print(format_program(plan.program, fold=not args.full))
+    print(format_program(plan.compiled.program, fold=not args.full))
     for title, rows in _sections(plan):
         print(f"\n{title}")
         for name, value in rows:
             print(f"  {name:<26} {value}")
-    served = plan if args.usage == "server" else plan_engine(engine_args(args), "server")
+    served = plan if args.usage == "server" else settle(given, "server", plan.facts)
     print("\nbounds of a server (what is limited, to how much, and what happens beyond)")
     for row in _server_rows(served):
         print(row)
@@ -68,7 +72,7 @@ def _sections(plan: EnginePlan) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     yield (
         "computes",
         [
-            ("backend", f"{device.backend}: {plan.backend_description}"),
+            ("backend", f"{device.backend}: {plan.facts.backend.capabilities.description}"),
             ("threads", str(device.num_threads)),
         ],
     )
@@ -76,7 +80,7 @@ def _sections(plan: EnginePlan) -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 
 def _model_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    model, facts = plan.config.model, plan.facts
+    model, facts = plan.config.model, plan.facts.checkpoint.facts
     heads = f"{facts.num_heads} heads, {facts.num_kv_heads} of keys and values"
     window = f", window {facts.sliding_window}" if facts.sliding_window else ""
     return [
@@ -97,7 +101,7 @@ def _arithmetic(dtype: str, quantization: Quantization | None) -> str:
 def _parameter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     """By kind: the last part of a slot's name, its layer left out; and by format."""
     kinds: dict[tuple[str, str], list[int]] = {}
-    for param in plan.program.params():
+    for param in plan.compiled.program.params():
         words = [word for word in param.name.split(".") if not word.isdigit()]
         kinds.setdefault((" ".join(words), param.format), []).append(param.num_elements)
     total = sum(sum(sizes) for sizes in kinds.values())
@@ -114,14 +118,14 @@ def _parameter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
 
 
 def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    needs, cache, memory = plan.needs, plan.config.cache, plan.memory
+    needs, cache, memory = plan.needs, plan.config.cache, plan.facts.memory
     pool_bytes = cache.num_blocks * cache.block_bytes
     tokens = tokens_held(needs, cache.num_blocks)
     longest = max_concurrency(needs, cache.num_blocks)
     return [
         ("available", f"{format_bytes(memory.available_bytes)} ({memory.source})"),
         ("weights", format_bytes(needs.weight_bytes) + _origin(plan)),
-        ("one step", format_bytes(needs.workspace_bytes)),
+        ("one step", f"{format_bytes(needs.workspace_bytes)} at most: {_STEP_PARTS}"),
         ("KV cache", f"{format_bytes(pool_bytes)}, reserved now, used as it fills"),
         ("  holds", f"{tokens:,} tokens in {cache.num_blocks:,} blocks of {cache.block_size}"),
         *_request_rows(plan),
@@ -201,11 +205,10 @@ def _origin(plan: EnginePlan) -> str:
     """Where the weights come from, unless they are packed from a checkpoint at each start."""
     if plan.config.model.weights == "dummy":
         return ", random numbers (load_format=dummy)"
-    if plan.packed is None:
+    packed = plan.facts.checkpoint.packed
+    if packed is None:
         return ""
-    return (
-        f", packed for tier {plan.packed.isa} by Quire {plan.packed.quire_version}, used in place"
-    )
+    return f", packed for tier {packed.isa} by Quire {packed.quire_version}, used in place"
 
 
 def _kv_format(dtype: KVCacheDtype) -> str:

@@ -1,0 +1,116 @@
+"""How much memory a step of the reference takes: an upper bound, from the op that takes most.
+
+Values are counted as `ReferenceModel` holds them, with the same analysis of when they die. What an
+op allocates beside its outputs is bounded for each kind of op; a test holds the bounds against the
+allocations that NumPy reports.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.backends.base import CompileOptions, KVCacheSpec
+from quire.program import (
+    Act,
+    Activation,
+    Attention,
+    Embed,
+    Glu,
+    HeadNorm,
+    LayerNorm,
+    LearnedPositions,
+    Linear,
+    Logits,
+    Op,
+    Param,
+    Program,
+    RmsNorm,
+    Rope,
+    Value,
+    last_reads,
+)
+
+_ITEM = 4
+"""Values are float32."""
+_STEP_BYTES = 1 << 16
+_TOKEN_BYTES = 512
+"""What a step has beside values: its checks, indices, and Python's own objects."""
+_SAMPLING_BYTES = 160
+"""For a token of the vocabulary, while a row of logits is sampled: arrays of 8 bytes."""
+_ACTIVATION_BYTES: dict[Activation, int] = {
+    "relu": 32,
+    "silu": 72,
+    "gelu_tanh": 72,
+    "gelu": 192,  # erf is computed on Python's own floats
+}
+_TILE_ROWS = 8
+
+
+def workspace_bytes(program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
+    """Bytes that a step takes at most, beside weights and KV cache."""
+    bounds = _Bounds(kv, options)
+    most = held = 0
+    products = _products(program)
+    unread = {product: len(values) for product, values in products.items()}
+    product_of = {value: name for name, values in products.items() for value in values}
+    for op, dying in zip(program.ops, last_reads(program), strict=True):
+        held += bounds.values(sum(value.dim for value in op.outputs()))
+        most = max(most, held + bounds.beside(op))
+        for value in dying:
+            product = product_of[value]
+            unread[product] -= 1
+            if not unread[product]:
+                held -= bounds.values(sum(one.dim for one in products[product]))
+    sampling = held + _SAMPLING_BYTES * program.vocab_size
+    return max(most, sampling) + _STEP_BYTES + _TOKEN_BYTES * options.max_num_tokens
+
+
+def _products(program: Program) -> dict[str, tuple[Value, ...]]:
+    """The values of each op: views of one array, which goes when the last of them does."""
+    return {op.outputs()[0].name: op.outputs() for op in program.ops}
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Of a step as large as may be."""
+
+    kv: KVCacheSpec
+    options: CompileOptions
+
+    def values(self, width: int) -> int:
+        """Bytes of values so wide."""
+        return _ITEM * width * self.options.max_num_tokens
+
+    def beside(self, op: Op) -> int:
+        """Bytes that an op allocates beside its outputs."""
+        rows = self.options.max_num_tokens
+        match op:
+            case Embed() | LearnedPositions():
+                return 2 * self.values(op.out.dim)
+            case RmsNorm() | HeadNorm() | LayerNorm():
+                return 40 * rows * op.x.dim  # float64
+            case Linear() | Logits():
+                return 5 * self.values(op.x.dim) + self._tiles(op.weight)
+            case Rope():
+                return 48 * rows * op.x.dim  # angles in float64
+            case Attention():
+                return self._attention(op)
+            case Glu():
+                return _ACTIVATION_BYTES[op.act] * rows * op.gate.dim
+            case Act():
+                return _ACTIVATION_BYTES[op.act] * rows * op.x.dim
+            case _:
+                return 0
+
+    def _tiles(self, weight: Param) -> int:
+        return 2 * _ITEM * _TILE_ROWS * sum(weight.shape)
+
+    def _attention(self, op: Attention) -> int:
+        """The rows that are brought into the cache's format, a request's keys and values as they
+        are multiplied, and the scores of one token."""
+        options, width = self.options, op.num_kv_heads * op.head_dim
+        seen = options.max_model_len
+        if op.window is not None:
+            seen = min(seen, op.window + options.max_num_tokens)
+        seen += self.kv.block_size
+        return 32 * options.max_num_tokens * width + 20 * seen * width + 32 * seen * op.num_heads

@@ -1,0 +1,123 @@
+"""What the user chose, made concrete against the facts. Pure: nothing is read here.
+
+Called by `plan_engine`, and `settle_arithmetic` by `quantize_model`. The rules for each value are
+those of `config/`; sizes that depend on the memory are settled after this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from quire.backends.base import Capabilities
+from quire.config import resolve
+from quire.config.engine_args import EngineArgs
+from quire.config.kv_cache import KVCacheDtype, resolve_block_size, resolve_kv_cache_dtype
+from quire.config.memory import KVMemoryChoice
+from quire.config.quantization import MEANINGS, Quantization, resolve_quantization
+from quire.config.records import Dtype, SchedulerConfig
+from quire.config.resolve import Usage
+from quire.errors import CheckpointError, ConfigError
+from quire.planning.checkpoint import Checkpoint
+from quire.planning.facts import Facts
+from quire.weights import PACKED_NAME, PackedHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """In which numbers a model is held and multiplied."""
+
+    dtype: Dtype
+    quantization: Quantization | None
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Concrete values of everything that does not depend on the memory."""
+
+    arithmetic: Arithmetic
+    kv_cache_dtype: KVCacheDtype
+    block_size: int
+    max_model_len: int
+    """The largest that is allowed."""
+    fits_memory: bool
+    """Whether it becomes as long as the memory has room for."""
+    scheduler: SchedulerConfig
+    kv_memory: KVMemoryChoice
+    sampling_defaults: Mapping[str, Any]
+    served_names: tuple[str, ...]
+
+
+def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
+    """Every choice, once. Raises ConfigError naming the argument, its value and one that works."""
+    checkpoint, capabilities = facts.checkpoint, facts.backend.capabilities
+    arithmetic = settle_arithmetic(args, checkpoint, capabilities)
+    own_len = checkpoint.facts.max_model_len
+    wanted_len = resolve.resolve_max_model_len(args, own_len)
+    max_model_len = wanted_len or own_len
+    if args.max_logprobs < -1:
+        raise ConfigError(f"max_logprobs must be -1 or more, got {args.max_logprobs}; try 20")
+    return Choices(
+        arithmetic=arithmetic,
+        kv_cache_dtype=resolve_kv_cache_dtype(
+            args.kv_cache_dtype, arithmetic.dtype, capabilities.kv_cache_dtypes
+        ),
+        block_size=resolve_block_size(args.block_size, capabilities.block_size_multiple),
+        max_model_len=max_model_len,
+        fits_memory=wanted_len is None,
+        scheduler=resolve.resolve_scheduler(args, usage, max_model_len),
+        kv_memory=resolve.resolve_kv_choice(args),
+        sampling_defaults=resolve.resolve_sampling_defaults(args, facts.generation),
+        served_names=resolve.served_names(args, checkpoint.name),
+    )
+
+
+def settle_arithmetic(
+    args: EngineArgs, checkpoint: Checkpoint, capabilities: Capabilities
+) -> Arithmetic:
+    """Packed weights are what they are; anything else is rounded to what was asked for.
+
+    Raises ConfigError for what the backend does not have, and for what contradicts the file.
+    """
+    if checkpoint.packed is not None:
+        args = _as_packed(args, checkpoint.path / PACKED_NAME, checkpoint.packed, capabilities)
+    return Arithmetic(
+        resolve.resolve_dtype(args, checkpoint.hf_config, capabilities.dtypes),
+        resolve_quantization(args.quantization, capabilities.weight_formats),
+    )
+
+
+def _as_packed(
+    args: EngineArgs, file: Path, packed: PackedHeader, capabilities: Capabilities
+) -> EngineArgs:
+    """The arguments with the file's own arithmetic, which they must not contradict."""
+    if not capabilities.reads_packed_weights:
+        raise ConfigError(
+            f"{file}: packed weights are the CPU backend's, and here {capabilities.name} computes; "
+            "load the checkpoint that they were made from"
+        )
+    if packed.dtype not in get_args(Dtype) or packed.quantization not in (None, *MEANINGS):
+        raise CheckpointError(
+            f"{file}: packed in {packed.dtype!r} with quantization {packed.quantization!r}, which "
+            "is not known here; pack the model again, with this Quire: quire quantize MODEL OUT"
+        )
+    if args.dtype != "auto" and resolve.spelled_dtype(args.dtype) != packed.dtype:
+        raise ConfigError(
+            f"dtype={args.dtype!r}: {file} is packed in {packed.dtype}; leave dtype out, or pack "
+            f"the model again: quire quantize MODEL OUT --dtype {args.dtype}"
+        )
+    if args.quantization not in (None, packed.quantization):
+        raise ConfigError(
+            f"quantization={args.quantization!r}: {file} is packed "
+            f"{f'as {packed.quantization}' if packed.quantization else 'without it'}; leave "
+            "quantization out, or pack the model again: quire quantize MODEL OUT "
+            f"--quantization {args.quantization}"
+        )
+    return dataclasses.replace(
+        args,
+        dtype=packed.dtype,  # type: ignore[arg-type]  # one of them
+        quantization=packed.quantization,
+    )

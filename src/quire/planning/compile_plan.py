@@ -1,0 +1,110 @@
+"""`CompilePlan`: what a backend compiles, and what that asks of memory.
+
+Made while an engine is planned, and again from the finished `EngineConfig` by the worker, which may
+live in another process: the same program, cache and limits, by the same functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from quire.backends.base import Backend, CompileOptions, KVCacheSpec
+from quire.config.memory import MemoryNeeds, fit
+from quire.config.records import EngineConfig
+from quire.models import build_program
+from quire.program import Program, kv_layout
+from quire.program.passes import run_passes
+from quire.units import ceil_div
+
+if TYPE_CHECKING:
+    from quire.planning.choices import Choices
+    from quire.planning.facts import Facts
+
+_ROW_BYTES = 256
+"""What a request that may run has in the worker's input batch, beside its block tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompilePlan:
+    """All that `Backend.compile` takes but the weights."""
+
+    program: Program
+    """After all passes, with the format that each weight gets."""
+    kv: KVCacheSpec
+    options: CompileOptions
+
+    def memory_needs(self, backend: Backend) -> MemoryNeeds:
+        """In bytes; `kv.num_blocks` does not matter. Raises BackendError for what it cannot do."""
+        program, kv, options = self.program, self.kv, self.options
+        entries = len(kv.layout.groups) * ceil_div(options.max_model_len, kv.block_size)
+        workspace_bytes = backend.workspace_bytes(program, kv, options)
+        return MemoryNeeds(
+            weight_bytes=backend.weight_bytes(program, options.dtype),
+            workspace_bytes=workspace_bytes + options.max_num_seqs * (_ROW_BYTES + 4 * entries),
+            kv_block_bytes=backend.kv_block_bytes(program, kv),
+            kv_layout=kv.layout,
+            block_size=kv.block_size,
+            max_model_len=options.max_model_len,
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=options.max_num_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FittedPlan:
+    """A plan that the memory has room for."""
+
+    plan: CompilePlan
+    needs: MemoryNeeds
+
+
+def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
+    """The plan of a model's program as it is written, with as many KV blocks as are of use.
+
+    Raises DoesNotFitError, or BackendError for what the backend cannot do.
+    """
+    draft = _draft(program, choices)
+    fitted = fit(
+        draft.memory_needs(facts.backend),
+        choices.kv_memory,
+        facts.memory,
+        shortens=choices.fits_memory,
+    )
+    plan = replace(
+        draft,
+        kv=replace(draft.kv, num_blocks=fitted.num_blocks),
+        options=replace(draft.options, max_model_len=fitted.needs.max_model_len),
+    )
+    return FittedPlan(plan, fitted.needs)
+
+
+def _draft(program: Program, choices: Choices) -> CompilePlan:
+    """The number of KV blocks is open."""
+    program = run_passes(program, choices.arithmetic.quantization)
+    layout = kv_layout(program, choices.max_model_len)
+    return CompilePlan(
+        program,
+        KVCacheSpec(1, choices.block_size, choices.kv_cache_dtype, layout),
+        CompileOptions(
+            dtype=choices.arithmetic.dtype,
+            max_num_tokens=choices.scheduler.max_num_batched_tokens,
+            max_num_seqs=choices.scheduler.max_num_seqs,
+            max_model_len=choices.max_model_len,
+        ),
+    )
+
+
+def compile_plan(config: EngineConfig) -> CompilePlan:
+    """Of a finished configuration: the plan that it was made from."""
+    model, cache, scheduler = config.model, config.cache, config.scheduler
+    return CompilePlan(
+        run_passes(build_program(model.hf_config), model.quantization),
+        KVCacheSpec(cache.num_blocks, cache.block_size, cache.kv_cache_dtype, cache.layout),
+        CompileOptions(
+            dtype=model.dtype,
+            max_num_tokens=scheduler.max_num_batched_tokens,
+            max_num_seqs=scheduler.max_num_seqs,
+            max_model_len=model.max_model_len,
+        ),
+    )

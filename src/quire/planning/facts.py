@@ -1,0 +1,106 @@
+"""Everything that is read before an engine is planned: the model's files and the machine.
+
+Called by `plan_engine`. What comes after this decides from `Facts` and the arguments alone, and
+reads nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire import env
+from quire.backends.base import Backend
+from quire.backends.registry import choose_device, make_backend
+from quire.config.engine_args import EngineArgs
+from quire.config.hub import resolve_model
+from quire.config.memory import AvailableMemory
+from quire.config.model_files import GenerationConfig, eos_token_ids, read_generation_config
+from quire.config.records import DeviceConfig, ObservabilityConfig
+from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
+from quire.planning.checkpoint import Checkpoint, read_checkpoint
+from quire.planning.machine import available_memory
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the files, the environment and the machine say."""
+
+    checkpoint: Checkpoint
+    tokenizer_path: Path | None
+    chat_template: str | None
+    """The one that the user gave, read."""
+    generation: GenerationConfig
+    """Where sampling defaults come from."""
+    eos_token_ids: tuple[int, ...]
+    observability: ObservabilityConfig
+    device: DeviceConfig
+    backend: Backend
+    memory: AvailableMemory
+
+
+def gather_facts(args: EngineArgs) -> Facts:
+    """Reads all of it. Raises ConfigError, ModelError or BackendError."""
+    checkpoint = read_checkpoint(args)
+    device = choose_device(args.backend, args.num_threads)
+    path = checkpoint.path
+    own = read_generation_config(path, checkpoint.hf_config)
+    return Facts(
+        checkpoint=checkpoint,
+        tokenizer_path=_tokenizer_path(args, path),
+        chat_template=_chat_template(args.chat_template),
+        generation=_generation_defaults(args.generation_config, own),
+        eos_token_ids=eos_token_ids(own),
+        observability=ObservabilityConfig(
+            log_stats=not args.disable_log_stats,
+            stats_interval_s=env.stats_interval_s(),
+            otlp_traces_endpoint=args.otlp_traces_endpoint or env.otlp_traces_endpoint(),
+        ),
+        device=device,
+        backend=make_backend(device),
+        memory=available_memory(),
+    )
+
+
+def _tokenizer_path(args: EngineArgs, path: Path) -> Path | None:
+    if args.skip_tokenizer_init:
+        return None
+    if args.tokenizer is None:
+        return path
+    try:
+        return resolve_model(
+            args.tokenizer,
+            revision=args.tokenizer_revision,
+            download_dir=args.download_dir,
+            hf_token=args.hf_token,
+            needs_weights=False,
+        )
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(f"tokenizer: {error}") from None
+
+
+def _chat_template(choice: str | None) -> str | None:
+    if choice is None:
+        return None
+    from quire.chat.template_files import read_chat_template
+
+    try:
+        return read_chat_template(choice)
+    except (CheckpointError, OSError, RuntimeError) as error:  # `~` may have no home directory
+        what = f"chat_template={quoted(choice)}"
+        raise ConfigError(f"{what} cannot be read: {reason(error)}") from None
+
+
+def _generation_defaults(choice: str, own: GenerationConfig) -> GenerationConfig:
+    """Those that `generation_config` says: none for `vllm`, `own` for `auto`, or a directory's."""
+    if choice == "vllm":
+        return GenerationConfig({}, "")
+    if choice == "auto":
+        return own
+    try:
+        return read_generation_config(Path(choice), {})
+    except OSError as error:
+        raise ConfigError(
+            f"generation_config={quoted(choice)} cannot be read: {error.strerror}; use auto, "
+            "vllm or a directory"
+        ) from None
