@@ -1,4 +1,4 @@
-"""Reads the chat templates of a checkpoint, or the one that a user chose instead. Runs nothing."""
+"""Reads the chat templates of a checkpoint, or the user's own template. Runs no template."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.units import MiB, format_bytes
 
 MAX_TEMPLATE_BYTES = 1 * MiB
 _MAX_TEMPLATES = 64
-"""Of one model. Known ones have up to four."""
+"""Most templates of one model. Published models have up to four."""
 
 
 def read_chat_template(given: str) -> str:
@@ -35,8 +35,8 @@ def read_chat_template(given: str) -> str:
 def read_templates(directory: Path) -> dict[str, str]:
     """A checkpoint's templates by name; empty if it has none.
 
-    Files of their own count before tokenizer_config.json, and that before chat_template.json.
-    Raises CheckpointError.
+    Order of precedence: template files, tokenizer_config.json, chat_template.json. Raises
+    CheckpointError.
     """
     paths = {path.stem: path for path in (directory / "additional_chat_templates").glob("*.jinja")}
     main = directory / "chat_template.jinja"
@@ -46,22 +46,22 @@ def read_templates(directory: Path) -> dict[str, str]:
     if paths:
         return {name: read_text(path, max_bytes=MAX_TEMPLATE_BYTES) for name, path in paths.items()}
     config = directory / "tokenizer_config.json"
-    held = read_optional_json_object(config).get("chat_template")
-    if held is None and (directory / "chat_template.json").is_file():
+    value = read_optional_json_object(config).get("chat_template")
+    if value is None and (directory / "chat_template.json").is_file():
         config = directory / "chat_template.json"
-        held = read_json_object(config).get("chat_template")
-    return _named(held, config)
+        value = read_json_object(config).get("chat_template")
+    return _named(value, config)
 
 
-def _named(held: Any, path: Path) -> dict[str, str]:
-    if held is None:
+def _named(value: Any, path: Path) -> dict[str, str]:
+    if value is None:
         return {}
-    if isinstance(held, str):
-        pairs: list[tuple[Any, Any]] = [("default", held)]
-    elif isinstance(held, list) and all(isinstance(entry, dict) for entry in held):
-        pairs = [(entry.get("name"), entry.get("template")) for entry in held]
-    elif isinstance(held, dict):
-        pairs = list(held.items())
+    if isinstance(value, str):
+        pairs: list[tuple[Any, Any]] = [("default", value)]
+    elif isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
+        pairs = [(entry.get("name"), entry.get("template")) for entry in value]
+    elif isinstance(value, dict):
+        pairs = list(value.items())
     else:
         pairs = [(None, None)]
     _check_number(len(pairs), path)
