@@ -141,10 +141,10 @@ def test_a_section_of_another_kind_is_refused(
     ],
 )
 def test_a_header_that_lies_is_refused(path: Path, position: int, changes: dict[str, Any]) -> None:
-    held = sections(path)
-    held[position] |= changes
+    changed = sections(path)
+    changed[position] |= changes
     with pytest.raises(CheckpointError) as caught:
-        PackedFile(damaged(path, sections=held))
+        PackedFile(damaged(path, sections=changed))
     assert str(path) in str(caught.value)
 
 
