@@ -1,8 +1,8 @@
-"""`EngineArgs`: what a user may choose about an engine, under vLLM's names.
+"""`EngineArgs`: the arguments of an engine, under vLLM's names.
 
-Made by users, `LLM` and the command line, whose options are generated from these fields and
-the text below each. `engine.build` turns them into an `EngineConfig`. Nothing is resolved
-here; None means that the machine or the checkpoint decides.
+Made by users, `LLM` and the command line, whose options and help are generated from these fields
+and their docstrings. `planning` resolves them to an `EngineConfig`; None means a default that
+depends on the machine or the checkpoint.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LoadFormat = Literal["auto", "hf", "safetensors", "pt", "dummy"]
 @checked_arguments
 @dataclass(kw_only=False)
 class EngineArgs:
-    """Choices about one engine. Unknown names are an error that suggests the nearest one."""
+    """The arguments of one engine. An unknown name is an error that suggests the nearest one."""
 
     model: str | None = None
     """A directory in Hugging Face's layout, or a hub id; none: the bundled demo model."""

@@ -1,8 +1,7 @@
-"""Turns choices, checkpoint facts and machine facts into concrete values; one function a concern.
+"""Resolves arguments to concrete values, by the checkpoint and the machine: a function per concern.
 
-Called by `engine.build`, which brings what lies above this layer (a backend's abilities, a
-program's sizes) in as plain numbers. Raises ConfigError naming the argument, its value and
-one that works.
+Called by `planning`, which passes values from higher layers (a backend's capabilities, a program's
+sizes) as plain numbers. Raises ConfigError that names the argument, its value and one that works.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from quire.params import SamplingParams
 logger = get_logger(__name__)
 
 Usage = Literal["llm", "server"]
-"""Who will use the engine: `LLM` in a script, or many clients of a server."""
+"""Who uses the engine: `LLM` in a script, or the clients of a server. Selects defaults."""
 
 _BUDGETS: dict[Usage, int] = {"llm": 4096, "server": 2048}
 _SEQS: dict[Usage, int] = {"llm": 256, "server": 128}
@@ -42,12 +41,14 @@ _SPELLINGS: dict[str, str] = {
 
 
 def spelled_dtype(name: str) -> str | None:
-    """What a name such as `half` stands for; None: no dtype is called so."""
+    """The dtype that a name such as `half` means; None for an unknown name."""
     return _SPELLINGS.get(name)
 
 
 def resolve_dtype(args: EngineArgs, hf_config: Mapping[str, Any], dtypes: Collection[str]) -> Dtype:
-    """The arithmetic: bfloat16 unless float32 is asked for or is all that the backend has."""
+    """The dtype of the computation: bfloat16, or float32 if requested or the backend has no other.
+
+    `dtypes`: those of the backend."""
     stored = str(hf_config.get("dtype") or hf_config.get("torch_dtype") or "float32")
     stored = stored.removeprefix("torch.")
     wanted = spelled_dtype(args.dtype)
@@ -67,7 +68,7 @@ def resolve_dtype(args: EngineArgs, hf_config: Mapping[str, Any], dtypes: Collec
 
 
 def resolve_max_model_len(args: EngineArgs, derived: int) -> int | None:
-    """The context length; `derived` is the checkpoint's limit. None: what the memory allows."""
+    """The context length; `derived` is the checkpoint's limit. None: as long as fits in memory."""
     wanted = args.max_model_len
     if wanted is None:
         return derived
@@ -77,14 +78,14 @@ def resolve_max_model_len(args: EngineArgs, derived: int) -> int | None:
         raise ConfigError(f"max_model_len must be positive or -1, got {wanted}; try {derived}")
     if wanted > derived:
         raise ConfigError(
-            f"max_model_len={wanted} is larger than the model's own limit of {derived}, beyond "
-            f"which its positions mean nothing; use at most {derived}"
+            f"max_model_len={wanted} is larger than the model's own limit of {derived}, for which "
+            f"it was trained; use at most {derived}"
         )
     return wanted
 
 
 def resolve_scheduler(args: EngineArgs, usage: Usage, max_model_len: int) -> SchedulerConfig:
-    """Bounds on a step. The defaults are vLLM's for a CPU."""
+    """Limits of a step. The defaults are vLLM's for a CPU."""
     chunked = args.enable_chunked_prefill is not False
     budget = args.max_num_batched_tokens
     if budget is None:
@@ -102,7 +103,7 @@ def resolve_scheduler(args: EngineArgs, usage: Usage, max_model_len: int) -> Sch
     if not chunked and budget < max_model_len:
         raise ConfigError(
             f"max_num_batched_tokens ({budget}) is smaller than max_model_len ({max_model_len}), "
-            "so that without chunked prefill longer prompts could never run; "
+            "and without chunked prefill a longer prompt cannot run; "
             f"use at least {max_model_len}, or leave enable_chunked_prefill on"
         )
     if args.long_prefill_token_threshold < 0:
@@ -146,7 +147,7 @@ def _max_decode_slowdown(args: EngineArgs, usage: Usage, chunked: bool) -> float
 
 
 def resolve_kv_choice(args: EngineArgs) -> KVMemoryChoice:
-    """What the user says of the KV cache's size."""
+    """The user's arguments for the size of the KV cache."""
     share = args.gpu_memory_utilization
     if not (isinstance(share, (int, float)) and math.isfinite(share) and 0 < share <= 1):
         raise ConfigError(
@@ -160,18 +161,18 @@ def resolve_kv_choice(args: EngineArgs) -> KVMemoryChoice:
 def resolve_sampling_defaults(
     args: EngineArgs, path: Path, hf_config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Sampling defaults for requests that leave them open, checked as a request's would be."""
+    """Sampling defaults for parameters that a request does not set. Checked like a request's."""
     choice = args.generation_config
     if choice == "vllm":
-        held = GenerationConfig({}, "")
+        model_defaults = GenerationConfig({}, "")
     elif choice == "auto":
-        held = read_generation_config(path, hf_config)
+        model_defaults = read_generation_config(path, hf_config)
     else:
-        held = _generation_config_of(choice)
-    given = GenerationConfig(args.override_generation_config, "override_generation_config")
-    overrides = default_sampling_params(given)
-    sources = [one.source for one in (held, given) if one.values]
-    found: dict[str, Any] = {**default_sampling_params(held), **overrides}
+        model_defaults = _generation_config_of(choice)
+    user_defaults = GenerationConfig(args.override_generation_config, "override_generation_config")
+    overrides = default_sampling_params(user_defaults)
+    sources = [config.source for config in (model_defaults, user_defaults) if config.values]
+    found: dict[str, Any] = {**default_sampling_params(model_defaults), **overrides}
     found = _without_unsupported(found, overrides)
     try:
         SamplingParams.from_optional(**found)
@@ -200,7 +201,7 @@ def _generation_config_of(directory: str) -> GenerationConfig:
 
 
 def resolve_observability(args: EngineArgs) -> ObservabilityConfig:
-    """What is told, and how often."""
+    """Which statistics and traces are reported, and how often."""
     return ObservabilityConfig(
         log_stats=not args.disable_log_stats,
         stats_interval_s=env.stats_interval_s(),
@@ -225,7 +226,7 @@ _UNSUPPORTED_DEFAULTS = {"repetition_penalty": 1, "presence_penalty": 0, "freque
 
 
 def _without_unsupported(found: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's recommendation of a penalty is dropped with a warning; a user's is refused."""
+    """Drops a model's default penalty with a warning; refuses a user's."""
     kept = dict(found)
     for name, neutral in _UNSUPPORTED_DEFAULTS.items():
         value = kept.pop(name, neutral)
