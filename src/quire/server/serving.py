@@ -28,7 +28,7 @@ from quire.log import flush, get_logger, phase, process_age_s
 from quire.planning.plan import build_engine_config
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
-from quire.server.connection.hosting import HttpServer
+from quire.server.connection.http_server import HttpServer
 from quire.server.context import ServerContext
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
