@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from quire.chat.job import RenderJob
 from quire.chat.process.renderer_process import CLOCK_FACTOR, RenderProcess
-from quire.chat.process.wire import Reply, encoded
+from quire.chat.process.wire import RenderReply, encoded
 from quire.errors import QuireError, RequestError
 
 
@@ -23,7 +23,7 @@ class PendingRender:
         """Sends the job. `on_end` gets the process back, usable or closed. Raises RequestError."""
         self._process, self._job, self._on_end = process, job, on_end
         self._unsent = memoryview(encoded(job))
-        self._reply = Reply()
+        self._reply = RenderReply()
         self._loop = asyncio.get_running_loop()
         self.text: asyncio.Future[str] = self._loop.create_future()
         """The prompt. Fails with RequestError, or with QuireError if the child dies."""

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from quire.chat.job import TOO_LONG, RenderJob
-from quire.chat.process.wire import Reply, encoded
+from quire.chat.process.wire import RenderReply, encoded
 from quire.errors import QuireError, RequestError
 
 CLOCK_FACTOR = 6
@@ -64,7 +64,7 @@ class RenderProcess:
 
         Any other exception during the wait, such as Ctrl+C, ends the child too.
         """
-        data, reply = encoded(job), Reply()
+        data, reply = encoded(job), RenderReply()
         deadline = time.monotonic() + CLOCK_FACTOR * job.max_seconds
         try:
             self.socket.settimeout(_left_s(deadline))

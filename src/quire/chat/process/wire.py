@@ -26,7 +26,7 @@ class Refusal(msgspec.Struct):
     parameter: str | None
 
 
-class Reply:
+class RenderReply:
     """A reply as it arrives. The child is not trusted: malformed bytes raise ValueError."""
 
     def __init__(self) -> None:
