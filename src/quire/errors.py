@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import reprlib
 
-_MAX_CHARS = 2000
+_MAX_CHARS = 1900
 """Longest message about a checkpoint."""
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.config.model_files import read_json_object, read_optional_json_object, read_text
-from quire.errors import CheckpointError, ConfigError
+from quire.errors import CheckpointError, ConfigError, quoted
 from quire.units import MiB, format_bytes
 
 MAX_TEMPLATE_BYTES = 1 * MiB
@@ -23,10 +23,15 @@ def read_chat_template(given: str) -> str:
         if len(given) > MAX_TEMPLATE_BYTES:
             raise ConfigError(f"chat_template is longer than {format_bytes(MAX_TEMPLATE_BYTES)}")
         return given
-    path = Path(given).expanduser()
-    if not path.is_file():
+    try:
+        path = Path(given).expanduser()
+        is_file = path.is_file()
+    except (OSError, RuntimeError) as error:  # a name that is too long, `~` without a home
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"chat_template={quoted(given)} cannot be read: {reason}") from None
+    if not is_file:
         raise ConfigError(
-            f"chat_template={given!r} is neither a file nor a Jinja template, which has "
+            f"chat_template={quoted(given)} is neither a file nor a Jinja template, which has "
             "{{ }} or {% %} in it"
         )
     return read_text(path, max_bytes=MAX_TEMPLATE_BYTES)

@@ -48,7 +48,10 @@ def resolve_model(
     `download_dir` replaces the hub's cache directory. `needs_weights` False: only the tokenizer is
     needed. Raises ModelNotFoundError that names the missing files and how to get them.
     """
-    path = env.expanded(model)
+    try:
+        path = env.expanded(model)
+    except ConfigError as error:
+        raise ModelNotFoundError(str(error)) from None
     try:
         if model and path.is_dir():
             return path

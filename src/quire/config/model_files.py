@@ -58,7 +58,8 @@ def has_file(path: Path) -> bool:
             "incomplete"
         ) from None
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be looked at: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError(f"{path}: cannot be read: {reason}") from None
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise CheckpointError(f"{path}: is no regular file")
     return stat.S_ISREG(mode)

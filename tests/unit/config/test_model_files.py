@@ -72,9 +72,9 @@ def test_what_lies_in_a_files_place_is_told(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, message in [
         ("nowhere", "links to blobs/0123, where there is nothing"),
-        ("loop", "cannot be looked at"),
+        ("loop", "cannot be read"),
         ("pipe", "no regular file"),
-        ("n" * 300, "cannot be looked at"),
+        ("n" * 300, "cannot be read"),
     ]:
         with pytest.raises(CheckpointError, match=message):
             has_file(tmp_path / name)
