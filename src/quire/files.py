@@ -41,7 +41,7 @@ def replacing(path: Path, *, keeps_unfinished: bool = False) -> Iterator[BinaryI
         raise
     except OSError as error:
         is_kept = keeps_unfinished and is_plain and unfinished.exists()
-        rest = f"; what there is lies in {unfinished}" if is_kept else ""
+        rest = f"; the incomplete file is {unfinished}" if is_kept else ""
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}{rest}") from None
     finally:
         if is_plain and not keeps_unfinished:

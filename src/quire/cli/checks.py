@@ -31,7 +31,7 @@ _SERVER = ("starlette", "uvicorn", "prometheus_client")
 _NICE = {
     "uvloop": "a faster event loop for the server",
     "httptools": "a faster HTTP parser for the server",
-    "zmq": "an engine in a process of its own",
+    "zmq": "an engine in its own process",
     "huggingface_hub": "downloading models by hub id",
     "yaml": "reading --config files in YAML",
 }

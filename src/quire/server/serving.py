@@ -1,4 +1,4 @@
-"""`serve`: a server's whole life, from binding its socket to its exit code.
+"""`serve`: runs a server, from binding its socket to its exit code.
 
     bind -> load, with /live answering -> ready -> drain -> stop
 
@@ -37,15 +37,13 @@ logger = get_logger(__name__)
 
 _WATCH_INTERVAL_S = 0.2
 _DEATH_NOTICE_S = 3.0
-"""How long a server with a dead engine stays to say so, before it exits."""
+"""How long a server with a dead engine answers with errors before it exits."""
 _FLUSH_S = 2.0
 
 
 def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
-    """Serves until a signal, or until the engine dies; returns the exit code.
-
-    0 after a signal, 1 after a failure, whose cause is the last line of the log.
-    """
+    """Serves until a signal, or until the engine dies. Returns the exit code: 0 after a signal, 1
+    after a failure, whose cause is the last line of the log."""
     age_s = process_age_s()
     begin = time.perf_counter() - age_s
     logger.info("interpreter and imports: %.2f s", age_s)
@@ -117,7 +115,7 @@ class _Server:
         self._hurried: asyncio.Event
 
     async def run(self) -> int:
-        """Everything; returns the exit code."""
+        """Runs the server; returns the exit code."""
         self._signalled, self._hurried = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -154,7 +152,7 @@ class _Server:
         return await self._drain(engine)
 
     async def _load(self) -> AsyncLLM:
-        """Loads on a thread, so that /live answers and signals count meanwhile."""
+        """Loads on a thread, so that /live answers and signals work during it."""
         return await asyncio.to_thread(self._build_engine)
 
     def _build_engine(self) -> AsyncLLM:
@@ -185,7 +183,7 @@ class _Server:
         return False
 
     async def _drain(self, engine: AsyncLLM) -> _Outcome:
-        """Waits for what is in flight, until it is done, the time is up, or a second signal."""
+        """Waits until the running requests end, the time limit passes, or a second signal comes."""
         logger.info(
             "Shutting down: %d requests in flight have %g s (a second signal ends them now)",
             self._context.num_generating,
@@ -229,7 +227,7 @@ class _Server:
 
 
 def _exit_now(code: int) -> NoReturn:
-    """Ends the process whatever its threads are doing; the engine's process dies with it."""
+    """Ends the process without waiting for its threads; the engine's process ends with it."""
     flush()
     sys.stdout.flush()
     os._exit(code)

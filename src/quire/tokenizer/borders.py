@@ -179,7 +179,8 @@ def _alternatives(step: dict[str, Any]) -> set[str]:
 
 
 def _is_metaspace(splitter: dict[str, Any]) -> bool:
-    """Spaces become marks; a mark is put before a text that has none, so pieces keep theirs."""
+    """Spaces become marks. A text without a leading space gets a mark, so pieces keep their leading
+    space."""
     return (splitter["type"], splitter.get("replacement")) == ("Metaspace", _SPACE_MARK)
 
 

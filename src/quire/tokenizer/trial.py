@@ -57,7 +57,7 @@ def try_out(directory: Path) -> None:
     try:
         _run(paths[0], sum(map(len, contents.values())))
     except _UntriedError as error:
-        logger.warning("the tokenizer is not tried in a process of its own: %s", error)
+        logger.warning("the tokenizer is loaded without a trial in a child process: %s", error)
         return
     if passed is not None:
         _remember(passed)

@@ -73,7 +73,7 @@ def read_packed_header(path: Path) -> PackedHeader:
 
 
 class PackedFile:
-    """A packed file, mapped. Invariant: the sections lie in the file and do not overlap.
+    """A mapped packed file. Invariant: the sections are inside the file and do not overlap.
 
     Views of sections keep the mapping alive. It is read-only; all processes that map the file share
     its pages.
@@ -105,8 +105,8 @@ class PackedFile:
         if section.layout not in layouts:
             raise CheckpointError(
                 f"{self.path} was packed for another machine (tier {self.header.isa}, Quire "
-                f"{self.header.quire_version}): {name} lies as {section.layout!r}, "
-                f"here it must be {' or '.join(map(repr, layouts))}; {_PACK_AGAIN}"
+                f"{self.header.quire_version}): {name} has the layout {section.layout!r}, this "
+                f"machine needs {' or '.join(map(repr, layouts))}; {_PACK_AGAIN}"
             )
         if section.num_bytes != num_bytes:
             raise CheckpointError(

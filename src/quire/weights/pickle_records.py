@@ -45,7 +45,7 @@ class StorageRecord:
 class TensorRecord:
     """A tensor as torch rebuilds it: a strided view into a storage. Counts and strides in items.
 
-    Every size is a non-negative int; that the view lies inside the storage is not checked yet.
+    Every size is a non-negative int. Whether the view is inside the storage is not checked here.
     """
 
     storage: StorageRecord

@@ -21,7 +21,7 @@ _logger = get_logger(__name__)
 
 
 class ShardedStore(WeightStore):
-    """One namespace over several files. Invariant: every name lies in exactly one of them."""
+    """The tensors of several files. Invariant: every name belongs to exactly one of them."""
 
     def __init__(
         self, files: Mapping[str, WeightStore], owners: Mapping[str, str], source: str

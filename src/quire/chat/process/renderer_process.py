@@ -40,10 +40,10 @@ class RenderProcess:
 
     def __init__(self) -> None:
         """Starts the child; does not wait until it is ready. Raises QuireError."""
-        self.socket, theirs = socket.socketpair()
-        with theirs:
+        self.socket, child_socket = socket.socketpair()
+        with child_socket:
             try:
-                self._process = _start(theirs.fileno())
+                self._process = _start(child_socket.fileno())
             except OSError as error:
                 self.socket.close()
                 raise QuireError(f"no process for chat templates can be started: {error}") from None
@@ -122,11 +122,11 @@ def _left_s(deadline: float) -> float:
     return left_s
 
 
-def _start(theirs: int) -> subprocess.Popen[bytes]:
+def _start(child_socket: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         _command(),
-        stdin=theirs,
-        stdout=theirs,
+        stdin=child_socket,
+        stdout=child_socket,
         stderr=subprocess.DEVNULL,
         cwd="/",
         env={name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ},
@@ -147,7 +147,7 @@ def _directory_of(package: str) -> str:
     return str(Path(spec.origin).parents[1])
 
 
-def _end(process: subprocess.Popen[bytes], ours: socket.socket) -> None:
+def _end(process: subprocess.Popen[bytes], parent_socket: socket.socket) -> None:
     process.kill()
     process.wait()
-    ours.close()
+    parent_socket.close()

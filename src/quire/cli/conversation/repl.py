@@ -133,7 +133,7 @@ class Repl:
             return _HELP
         if word == "/reset":
             conversation.history.clear()
-            return dim("the conversation starts anew")
+            return dim("the conversation is empty")
         if word == "/system":
             conversation.system_prompt = rest.strip() or None
             conversation.history.clear()

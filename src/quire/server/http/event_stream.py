@@ -71,7 +71,7 @@ class EventStream:
             yield error_event(problem_of(error))
 
     async def _close_when_gone(self, receive: Receive) -> None:
-        with suppress(HttpError):  # a body that nobody asked for, and that is too large
+        with suppress(HttpError):  # the client sent an unexpected body that is too large
             while (await receive())["type"] != "http.disconnect":
                 pass
         self._close()

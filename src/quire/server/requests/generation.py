@@ -152,7 +152,7 @@ class Generation:
             stream = self._engine.begin(one, self._news)
             self._streams.append(stream)
             for core_request in one.core_requests:
-                if stream.is_done:  # aborted meanwhile: nobody would wait for the rest of it
+                if stream.is_done:  # aborted by another task: add no more prompts
                     break
                 self._engine.hand_over(core_request)
                 size += 64 + len(core_request.prompt_token_ids)

@@ -135,5 +135,5 @@ def _num_prompt_logprobs(request: CompletionRequest | ChatRequest) -> int | None
             "`prompt_logprobs` are not available when `stream=True`.", parameter="prompt_logprobs"
         )
     if wanted is None and isinstance(request, CompletionRequest) and request.echo:
-        return request.logprobs  # of the echoed prompt, beside those of what follows
+        return request.logprobs  # of the echoed prompt; the generated tokens have their own
     return wanted
