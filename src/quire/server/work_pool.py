@@ -11,7 +11,6 @@ pieces. Between pieces they call `check_wanted`, which ends work whose client ha
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +18,7 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 from quire.errors import CapacityError
+from quire.server.free_memory import release_free_memory
 
 INLINE_SIZE = 1024
 """Up to this size work is done on the event loop: it takes less than a millisecond."""
@@ -28,7 +28,7 @@ _NUM_THREADS = 4
 """Threads for work that is neither small nor large."""
 _KEPT_SIZE = 1 << 14
 """Up to this size, work's freed memory is left to the allocator for the next work."""
-_TRIM_AFTER_S = 0.5
+_RELEASE_AFTER_S = 0.5
 """Time from the end of work to the release of its memory; the reply is sent first."""
 
 P = ParamSpec("P")
@@ -69,7 +69,7 @@ class WorkPool:
         self._num_large = 0
         self._num_large_running = 0
         self._is_closed = False
-        self._trim_at = 0.0
+        self._release_at = 0.0
         """Time of the next release, by the loop's clock; in the future: the timer is set."""
 
     async def run(
@@ -94,7 +94,7 @@ class WorkPool:
             raise
         finally:
             if size > _KEPT_SIZE:
-                self._trim_soon()
+                self._release_memory_soon()
 
     def close(self) -> None:
         """Ends the threads after their current work; waiting work is not run."""
@@ -102,16 +102,16 @@ class WorkPool:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._large_threads.shutdown(wait=False, cancel_futures=True)
 
-    def _trim_soon(self) -> None:
+    def _release_memory_soon(self) -> None:
         """Schedules one release of memory for all work that ends until then."""
         loop = asyncio.get_running_loop()
-        if self._trim_at < loop.time() + _TRIM_AFTER_S:
-            self._trim_at = loop.time() + 2 * _TRIM_AFTER_S
-            loop.call_at(self._trim_at, self._trim)
+        if self._release_at < loop.time() + _RELEASE_AFTER_S:
+            self._release_at = loop.time() + 2 * _RELEASE_AFTER_S
+            loop.call_at(self._release_at, self._release_memory)
 
-    def _trim(self) -> None:
+    def _release_memory(self) -> None:
         if not self._is_closed:
-            self._threads.submit(give_memory_back)
+            self._threads.submit(release_free_memory)
 
     def _submit_large(self, work: Callable[[], T]) -> Future[T]:
         with self._lock:
@@ -138,10 +138,3 @@ class WorkPool:
     def _on_large_done(self, _: Future[Any]) -> None:
         with self._lock:
             self._num_large -= 1
-
-
-def give_memory_back() -> None:
-    """Returns the allocator's free memory to the system (glibc only)."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
-    if trim is not None:
-        trim(0)

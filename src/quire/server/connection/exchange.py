@@ -55,17 +55,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_body",
-        "_changed",
-        "_connection",
-        "_has_given_end",
-        "_is_continue_due",
-        "_is_disconnected",
-        "_problem",
-        "head",
-        "is_replied",
-        "is_request_complete",
-        "is_started",
+        "_body", "_changed", "_connection", "_has_given_end", "_is_continue_due",
+        "_is_disconnected", "_problem", "head", "is_replied", "is_request_complete", "is_started",
         "writer",
     )  # fmt: skip
 

@@ -13,11 +13,11 @@ from starlette.types import ASGIApp
 
 from quire.server.args import ServerArgs
 from quire.server.connection.acceptor import Acceptor
-from quire.server.connection.idle_memory import IdleMemory
 from quire.server.connection.limits.connection_slots import ConnectionSlots
 from quire.server.connection.limits.parse_scheduler import ParseScheduler
 from quire.server.connection.shared_state import SharedState
 from quire.server.connection.tls import tls_options
+from quire.server.free_memory import IdleMemory
 from quire.units import KiB
 
 _CLOSE_S = 5
@@ -62,7 +62,7 @@ class HttpServer(uvicorn.Server):
         """Called by uvicorn ten times a second; True ends the server."""
         state = self.server_state
         num_events = state.total_requests + self._shared.slots.num_acquired
-        self._idle_memory.release(num_events, is_idle=not state.tasks)
+        self._idle_memory.check(num_events, is_idle=not state.tasks)
         return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
