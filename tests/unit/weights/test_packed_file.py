@@ -105,7 +105,7 @@ def test_version_1_is_read_and_says_nothing_of_numbers(path: Path) -> None:
     [
         ({"name": "fourth"}, "there is no fourth"),
         ({"tensors": ("first.weight",)}, "made of first.weight, other, and not of first.weight"),
-        ({"layouts": ("mine",)}, "tier amx.*'layout 0', here it must be 'mine'"),
+        ({"layouts": ("mine",)}, "tier amx.*'layout 0', this machine needs 'mine'"),
         ({"num_bytes": 99}, "100 bytes, not 99"),
     ],
 )
