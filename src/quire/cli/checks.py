@@ -132,7 +132,7 @@ def compute() -> Iterator[Finding]:
 
 
 def memory() -> Iterator[Finding]:
-    """Available memory, within the limits of enclosing cgroups."""
+    """What there is, the limits of enclosing cgroups included."""
     from quire.config.memory import available_memory
 
     found = available_memory()

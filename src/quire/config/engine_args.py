@@ -1,8 +1,8 @@
-"""`EngineArgs`: the arguments of an engine, under vLLM's names.
+"""`EngineArgs`: what a user may choose about an engine, under vLLM's names.
 
-Made by users, `LLM` and the command line, whose options and help are generated from these fields
-and their docstrings. `planning` resolves them to an `EngineConfig`; None means a default that
-depends on the machine or the checkpoint.
+Made by users, `LLM` and the command line, whose options are generated from these fields and
+the text below each. `planning.plan` turns them into an `EngineConfig`. Nothing is resolved
+here; None means that the machine or the checkpoint decides.
 """
 
 from __future__ import annotations

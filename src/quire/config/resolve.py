@@ -1,7 +1,8 @@
-"""Resolves arguments to concrete values, by the checkpoint and the machine: a function per concern.
+"""Turns choices, checkpoint facts and machine facts into concrete values; one function a concern.
 
-Called by `planning`, which passes values from higher layers (a backend's capabilities, a program's
-sizes) as plain numbers. Raises ConfigError that names the argument, its value and one that works.
+Called by `planning`, which brings what lies above this layer (a backend's abilities, a
+program's sizes) in as plain numbers. Raises ConfigError naming the argument, its value and
+one that works.
 """
 
 from __future__ import annotations
@@ -161,18 +162,18 @@ def resolve_kv_choice(args: EngineArgs) -> KVMemoryChoice:
 def resolve_sampling_defaults(
     args: EngineArgs, path: Path, hf_config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Sampling defaults for parameters that a request does not set. Checked like a request's."""
+    """Sampling defaults for requests that leave them open, checked as a request's would be."""
     choice = args.generation_config
     if choice == "vllm":
-        model_defaults = GenerationConfig({}, "")
+        held = GenerationConfig({}, "")
     elif choice == "auto":
-        model_defaults = read_generation_config(path, hf_config)
+        held = read_generation_config(path, hf_config)
     else:
-        model_defaults = _generation_config_of(choice)
-    user_defaults = GenerationConfig(args.override_generation_config, "override_generation_config")
-    overrides = default_sampling_params(user_defaults)
-    sources = [config.source for config in (model_defaults, user_defaults) if config.values]
-    found: dict[str, Any] = {**default_sampling_params(model_defaults), **overrides}
+        held = _generation_config_of(choice)
+    given = GenerationConfig(args.override_generation_config, "override_generation_config")
+    overrides = default_sampling_params(given)
+    sources = [one.source for one in (held, given) if one.values]
+    found: dict[str, Any] = {**default_sampling_params(held), **overrides}
     found = _without_unsupported(found, overrides)
     try:
         SamplingParams.from_optional(**found)
@@ -201,7 +202,7 @@ def _generation_config_of(directory: str) -> GenerationConfig:
 
 
 def resolve_observability(args: EngineArgs) -> ObservabilityConfig:
-    """Which statistics and traces are reported, and how often."""
+    """What is told, and how often."""
     return ObservabilityConfig(
         log_stats=not args.disable_log_stats,
         stats_interval_s=env.stats_interval_s(),

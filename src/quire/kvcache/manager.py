@@ -99,11 +99,11 @@ class KVCacheManager:
         num_computed_tokens: int,
         num_tokens: int,
     ) -> list[list[int]] | None:
-        """Appends blocks for the first `num_tokens` of `token_ids` and registers their full blocks
-        in the prefix cache. First releases the blocks that no token after `num_computed_tokens`
-        sees. Returns the blocks appended to each table, or [] if none are needed; None, with no
+        """Makes room for the first `num_tokens` of `token_ids` and offers their full blocks to
+        the prefix cache. What the tokens behind `num_computed_tokens` do not see is given back
+        first. Returns the blocks appended to each table, [] where there are none; None, with no
         further change, if too few are free."""
-        self._release_unseen(blocks, num_computed_tokens)
+        self._give_back_unseen(blocks, num_computed_tokens)
         missing = -(-num_tokens // self.block_size) - blocks.num_entries
         if missing * len(blocks.tables) > self.pool.num_free:
             return None
@@ -119,13 +119,13 @@ class KVCacheManager:
         return added
 
     def free(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
-        """Releases all blocks, the last first, so that the beginning stays cached longest.
+        """Gives everything back, the tail first, so that it is reused before the beginning.
 
-        Blocks after `num_computed_tokens` were not computed and lose their keys.
+        Blocks that lie beyond `num_computed_tokens` hold nothing and lose their keys.
         """
         num_valid = num_computed_tokens // self.block_size
         for entry in range(num_valid, blocks.num_registered):
-            self._unregister_entry(blocks, entry)
+            self._withdraw(blocks, entry)
         self.pool.release(blocks.tail_first())
         blocks.clear()
         self._sequences.pop(id(blocks), None)
@@ -156,7 +156,7 @@ class KVCacheManager:
             for group, first, table in zip(self.layout.groups, first_entries, tables, strict=True)
         )
 
-    def _release_unseen(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
+    def _give_back_unseen(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
         """Releases the blocks that the next token does not see: no later token sees them."""
         for index, window in self._windows:
             first = (num_computed_tokens - window + 1) // self.block_size
@@ -168,7 +168,7 @@ class KVCacheManager:
                 blocks.first_entries[index] = first
 
     def _next_due(self, blocks: SequenceBlocks, num_tokens: int) -> int:
-        """The next number of tokens at which a block is added, becomes full, or is released."""
+        """The number of tokens with which a block begins, is filled, or is seen no longer."""
         size = self.block_size
         due = -(-num_tokens // size) * size
         if due == num_tokens:
@@ -178,7 +178,7 @@ class KVCacheManager:
             due = min(due, (blocks.first_entries[index] + 1) * size + window)
         return due
 
-    def _unregister_entry(self, blocks: SequenceBlocks, entry: int) -> None:
+    def _withdraw(self, blocks: SequenceBlocks, entry: int) -> None:
         """Drops the keys of an entry's blocks, including blocks that were released."""
         for index, first in enumerate(blocks.first_entries):
             block_id: int | None

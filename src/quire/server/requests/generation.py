@@ -146,13 +146,13 @@ class Generation:
         return generation
 
     async def _submit(self, inputs: Sequence[EngineInput]) -> None:
-        """Adds all prompts to the engine; lets other tasks run in between if they are large."""
+        """Hands all of it to the engine; where it is much, others have their turn meanwhile."""
         size = 0
         for one in inputs:
             stream = self._engine.begin(one, self._news)
             self._streams.append(stream)
             for core_request in one.core_requests:
-                if stream.is_done:  # aborted by another task: add no more prompts
+                if stream.is_done:  # aborted meanwhile: nobody would wait for the rest of it
                     break
                 self._engine.hand_over(core_request)
                 size += 64 + len(core_request.prompt_token_ids)

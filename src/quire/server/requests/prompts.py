@@ -49,12 +49,12 @@ async def completion_prompts(
     context: ServerContext, request: CompletionRequest
 ) -> list[PreparedPrompt]:
     """The prompts of a completion request, in order. Raises RequestError."""
-    prompt = [request.prompt] if isinstance(request.prompt, str) else request.prompt
-    size = len(prompt) // _IDS_PER_UNIT
-    if prompt and not isinstance(prompt[0], int):
-        sizes = [len(each) for each in prompt if isinstance(each, str)]
+    parts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+    size = len(parts) // _IDS_PER_UNIT
+    if parts and not isinstance(parts[0], int):
+        sizes = [len(each) for each in parts if isinstance(each, str)]
         context.limits.check_text("prompt", max(sizes, default=0))
-        num_ids = sum(len(each) for each in prompt if isinstance(each, list))
+        num_ids = sum(len(each) for each in parts if isinstance(each, list))
         size += sum(sizes) + num_ids // _IDS_PER_UNIT
     return await context.pool.run(size, _completion_prompts, context, request)
 

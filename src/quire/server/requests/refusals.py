@@ -48,7 +48,7 @@ PASSED_TO_SAMPLING_PARAMS = (
     "structured_outputs", "thinking_token_budget", "repetition_detection", "watermarking",
     "routed_experts_prompt_start",
 )  # fmt: skip
-"""Fields that are also in `SamplingParams`, which checks them."""
+"""Fields that `SamplingParams` has too, so that it refuses them (or one day takes them)."""
 
 
 def refuse_unsupported(request: GenerationFields) -> None:

@@ -146,15 +146,15 @@ def count_chars(value: object, at_most: int) -> int:
     `at_most`."""
     count, left = 0, [value]
     while left and count <= at_most:
-        item = left.pop()
+        each = left.pop()
         count += 1
-        if isinstance(item, str):
-            count += len(item)
-        elif isinstance(item, dict):
-            left += item
-            left += item.values()
-        elif isinstance(item, list):
-            left += item
-        elif hasattr(item, "__struct_fields__"):
-            left += [getattr(item, name) for name in item.__struct_fields__]
+        if isinstance(each, str):
+            count += len(each)
+        elif isinstance(each, dict):
+            left += each
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+        elif hasattr(each, "__struct_fields__"):
+            left += [getattr(each, name) for name in each.__struct_fields__]
     return count

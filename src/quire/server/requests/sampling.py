@@ -26,9 +26,9 @@ _SAME_NAME = (
 def sampling_params(
     request: CompletionRequest | ChatRequest, defaults: dict[str, Any], args: ServerArgs
 ) -> SamplingParams:
-    """The request's parameters over the model's `defaults`.
+    """The parameters that a request asks for, over the model's `defaults`.
 
-    Raises RequestError for values that are invalid, unsupported, or beyond the server's limits.
+    Raises RequestError for what is invalid, not supported yet, or beyond the server's bounds.
     """
     check_bounds(request, args)
     values = {name: getattr(request, name) for name in _SAME_NAME}
@@ -88,7 +88,7 @@ def _at_most(name: str, value: int, limit: int, option: str, unit: str = "") -> 
 
 
 def _max_tokens(request: CompletionRequest | ChatRequest, defaults: dict[str, Any]) -> int | None:
-    """The most tokens of the reply; None: as many as fit in the context."""
+    """The limit of the reply; None: whatever the context has room for."""
     if is_echo_alone(request):
         return 1  # the least that the engine generates
     wanted = request.max_tokens
