@@ -1,7 +1,6 @@
-"""Quire: an LLM inference and serving engine that just runs on a CPU.
+"""Quire: an LLM inference and serving engine for CPUs.
 
-The public names are vLLM's. Each is imported when it is first used, so that
-`import quire` costs next to nothing.
+The public names are vLLM's. Each is imported when it is first used, so that `import quire` is fast.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The command line of a child process that runs one of our modules with this interpreter.
+"""The command line of a child process that runs a module of Quire with this interpreter.
 
-For processes that trust us and that we trust: they see the same modules as this one.
+For trusted processes: they have the same `sys.path` and environment as this one.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _RUN_MODULE = (
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """What starts `module.main(*arguments)`; its result is the exit code.
+    """The command that runs `module.main(*arguments)`; its result is the exit code.
 
-    The import system passes over what is no text in `sys.path`, and so do we.
+    Entries of `sys.path` that are not strings are left out, as the import system ignores them.
     """
     paths = [path for path in sys.path if isinstance(path, str)]
     return [sys.executable, "-c", _RUN_MODULE, module, str(len(paths)), *paths, *arguments]

@@ -1,8 +1,7 @@
 """The few environment variables that Quire reads, all in one place.
 
-Each is a way to force a choice that is otherwise made from the machine; none is
-needed for a good result. Read at call time, so that tests can set them. One that holds nonsense
-is a ConfigError that names it.
+Each overrides a choice that is otherwise made from the machine; none is needed. They are read at
+call time, so that tests can set them. An invalid value is a ConfigError that names the variable.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def stats_interval_s() -> float:
 
 
 def cache_dir() -> Path:
-    """Where Quire keeps what it need not find out twice: `quire` in `XDG_CACHE_HOME`."""
+    """Quire's cache directory: `quire` in `XDG_CACHE_HOME`. Raises RuntimeError without a home."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "quire"
 
 
@@ -76,7 +75,7 @@ def hub_is_offline() -> bool:
 
 
 def hub_cache_dir() -> Path:
-    """Where huggingface_hub keeps models: `HF_HUB_CACHE`, or `hub` in `HF_HOME`."""
+    """huggingface_hub's cache of models: `HF_HUB_CACHE`, or `hub` in `HF_HOME`."""
     if cache := os.environ.get("HF_HUB_CACHE"):
         return expanded(cache)
     user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -96,7 +95,7 @@ def expanded(path: str) -> Path:
 
 
 def otlp_traces_endpoint() -> str | None:
-    """`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`: where traces go, unless an argument says."""
+    """`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`: where traces go, unless an argument is set."""
     return os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or None
 
 

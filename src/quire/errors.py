@@ -7,28 +7,27 @@
     ├── ModelError                          the checkpoint cannot be used
     │   ├── ModelNotFoundError                  no such directory, not in the local hub cache
     │   ├── UnsupportedModelError               an architecture or feature that no family implements
-    │   └── CheckpointError                     a file lies about itself or lacks something
+    │   └── CheckpointError                     a file is damaged, inconsistent or incomplete
     ├── RequestError (ValueError)           one request is wrong; the engine is not (HTTP 400)
     ├── CapacityError                       too much is waiting already; try again later (HTTP 503)
     ├── BackendError                        a compute backend failed or is missing
-    ├── EngineDeadError                     the engine loop ended; nobody will answer any more
+    ├── EngineDeadError                     the engine loop ended; requests get no more answers
     ├── EngineGenerateError                 this request failed inside the engine (HTTP 500)
-    └── IntegrityError                      a bookkeeping invariant broke: a bug of ours
+    └── IntegrityError                      an invariant does not hold: a bug in Quire
 
-A user's mistake names the option, the bad value (as `quoted` shows it) and a value that works.
-Knows nothing of who raises or who catches.
+A message about a user's mistake names the option, its value (by `quoted`) and a value that works.
 """
 
 from __future__ import annotations
 
 import reprlib
 
-_MAX_CHARS = 2000
-"""Of a message about a checkpoint."""
+_MAX_CHARS = 1900
+"""Longest message about a checkpoint."""
 
 
 class QuireError(Exception):
-    """Root of the tree; catching it catches everything raised on purpose."""
+    """Root of the tree."""
 
 
 class ConfigError(QuireError, ValueError):
@@ -46,7 +45,7 @@ class DoesNotFitError(ConfigError):
 class ModelError(QuireError):
     """The checkpoint at the given place cannot be used.
 
-    Its files hold words of any length; a message that quotes them loses its middle.
+    A message may quote text of any length from its files; a long one is cut in the middle.
     """
 
     def __init__(self, message: str) -> None:
@@ -62,14 +61,14 @@ class UnsupportedModelError(ModelError):
 
 
 class CheckpointError(ModelError):
-    """A checkpoint file is damaged, lies about its contents, or lacks a tensor or key."""
+    """A checkpoint file is damaged, contradicts itself, or lacks a tensor or key."""
 
 
 class RequestError(QuireError, ValueError):
-    """One request is invalid. The engine goes on serving the others.
+    """One request is invalid. Other requests are not affected.
 
-    `parameter` is the field at fault and `value` what it held, both `None` when the
-    request is wrong as a whole.
+    `parameter` is the invalid field and `value` its value; both None if no single field is
+    invalid.
     """
 
     def __init__(self, message: str, *, parameter: str | None = None, value: object = None) -> None:
@@ -99,7 +98,7 @@ class EngineGenerateError(QuireError):
 
 
 class IntegrityError(QuireError):
-    """An invariant of the engine's own bookkeeping does not hold: a bug, never a user's mistake."""
+    """An internal invariant does not hold: a bug in Quire, never a user's mistake."""
 
 
 def _shortened(message: str) -> str:
@@ -111,7 +110,7 @@ def _shortened(message: str) -> str:
 
 
 class _Quoter(reprlib.Repr):
-    """Shortens texts and containers, whatever is in them."""
+    """Shortens strings, numbers and containers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +125,7 @@ class _Quoter(reprlib.Repr):
 
 
 def quoted(value: object) -> str:
-    """`repr(value)` for a message: never long, and never an error, whatever the value is."""
+    """`repr(value)` for a message: shortened, and never an error."""
     return _QUOTER.repr(value)
 
 

@@ -1,6 +1,6 @@
-"""Files that appear complete, or not at all: written beside their place, synced, then renamed.
+"""Writes files atomically: to a temporary file in the same directory, synced, then renamed.
 
-Used by all that writes results. Knows no formats.
+Used for all result files. Knows no formats.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from quire.errors import ConfigError, QuireError
 
 @contextmanager
 def replacing(path: Path, *, keeps_unfinished: bool = False) -> Iterator[BinaryIO]:
-    """A new file that takes the name `path` when it is complete and on disk, or never.
+    """Opens a new file that gets the name `path` only when it is complete and on disk.
 
-    `keeps_unfinished`: what was written before a failure stays, under a name that the error tells.
-    A pipe or a device is written to as it is. Raises ConfigError where writing fails.
+    `keeps_unfinished`: after a failure the incomplete file stays; the error names it. A pipe or a
+    device is written directly. Raises ConfigError if writing fails.
     """
     try:
         place = path.resolve()
@@ -41,7 +41,7 @@ def replacing(path: Path, *, keeps_unfinished: bool = False) -> Iterator[BinaryI
         raise
     except OSError as error:
         is_kept = keeps_unfinished and is_plain and unfinished.exists()
-        rest = f"; what there is lies in {unfinished}" if is_kept else ""
+        rest = f"; the incomplete file is {unfinished}" if is_kept else ""
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}{rest}") from None
     finally:
         if is_plain and not keeps_unfinished:
@@ -50,13 +50,13 @@ def replacing(path: Path, *, keeps_unfinished: bool = False) -> Iterator[BinaryI
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replaces a file, or makes it. Raises ConfigError where that fails."""
+    """Replaces or creates a file. Raises ConfigError if that fails."""
     with replacing(path) as file:
         file.write(text.encode())
 
 
 def _sync_directory(directory: Path) -> None:
-    """So that the new name outlives a loss of power, where the file system can do that."""
+    """Makes the new name durable against a loss of power, if the file system supports it."""
     with suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY)
         try:

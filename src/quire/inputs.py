@@ -1,6 +1,6 @@
-"""The forms in which a user may give a prompt: text, token ids, or a dict of either.
+"""The types of a prompt: text, token ids, or a dict of either. Names are vLLM's.
 
-Read by the InputProcessor. Names are vLLM's.
+Read by the InputProcessor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`LLM`: a model and a batch of prompts, offline. What most scripts use.
+"""`LLM`: offline inference for a batch of prompts, the class that most scripts use.
 
     from quire import LLM, SamplingParams
     llm = LLM("path/or/hub-id")
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class LLM:
     """One model in this process; `close` (or `with`) frees the memory.
 
-    Threads may share it: requests of calls at the same time run in the same steps, and each call
-    returns its own. Calls after `close` raise EngineDeadError, and so do those under way then.
+    Threads may share it: the requests of concurrent calls run in the same steps, and each call
+    returns its own outputs. Running and later calls raise EngineDeadError after `close`.
     """
 
     def __init__(self, model: str | None = None, **engine_args: Any) -> None:
@@ -56,7 +56,7 @@ class LLM:
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> LLM:
-        """From arguments that are collected already."""
+        """Makes an LLM from an `EngineArgs`."""
         llm = cls.__new__(cls)
         llm._start(engine_args)
         return llm
@@ -67,7 +67,8 @@ class LLM:
         self._numbers = itertools.count()
         self._lock = TurnLock()
         self._enqueued: dict[int, list[Ticket]] = {}
-        """What nobody waits for yet, by the thread that enqueued it. Guarded by the lock."""
+        """Requests of `enqueue` that are not collected yet, by the thread that enqueued them.
+        Guarded by the lock."""
         self._renderer: ChatRenderer | None = None
 
     def generate(
@@ -83,8 +84,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Generates for all prompts; outputs in the prompts' order.
 
-        `sampling_params`: one for all, or one each; None: the model's defaults. If one prompt
-        is invalid, RequestError is raised and none is run.
+        `sampling_params`: one for all, or one for each; None: the model's defaults. Raises
+        RequestError, and runs no prompt, if one is invalid.
         """
         refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
         tickets = self._add(prompts, sampling_params, priority, tokenization_kwargs)
@@ -156,8 +157,8 @@ class LLM:
         return [ticket.request_id for ticket in tickets]
 
     def wait_for_completion(self, *, use_tqdm: Progress = True) -> list[RequestOutput]:
-        """Runs everything that this thread has queued, or if that is nothing, what any thread
-        has; outputs in the order of queueing."""
+        """Waits for the requests that this thread has enqueued, or for those of all threads if it
+        has none; outputs in the order of `enqueue`."""
         with self._lock:
             own = self._enqueued.pop(threading.get_ident(), None)
             if own is None:
@@ -170,11 +171,11 @@ class LLM:
         return self.llm_engine.get_tokenizer()
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What the model recommends, over vLLM's defaults."""
+        """The model's recommended parameters; vLLM's defaults for the others."""
         return SamplingParams.from_optional(**self.llm_engine.model_config.default_sampling_params)
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets all cached prompts; False while requests are running."""
+        """Drops all cached prefixes; False while requests are running."""
         return self.llm_engine.reset_prefix_cache()
 
     def close(self) -> None:
@@ -195,7 +196,7 @@ class LLM:
         self.close()
 
     def _chat_renderer(self) -> ChatRenderer:
-        """Made at the first chat, and kept."""
+        """The renderer, made at the first call."""
         from quire.chat.renderer import ChatRenderer
         from quire.chat.templates import ChatTemplates
 
@@ -211,7 +212,7 @@ class LLM:
         priority: int | Sequence[int] | None,
         tokenization_kwargs: dict[str, Any] | None,
     ) -> list[Ticket]:
-        """Queues all requests, or none if one is invalid or Ctrl+C comes in between."""
+        """Adds all requests, or none if one is invalid or Ctrl+C interrupts."""
         every = as_prompts(prompts)
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
         params_of = one_each("params", params, SamplingParams, len(every))
@@ -241,7 +242,7 @@ class LLM:
         return tickets
 
     def _collect(self, tickets: list[Ticket], use_tqdm: Progress) -> list[RequestOutput]:
-        """Waits for the outputs; whatever interrupts it aborts what is left of these requests."""
+        """Waits for the outputs. Any exception aborts the unfinished requests."""
         try:
             with ProgressBar(use_tqdm, sum(ticket.num_outputs for ticket in tickets)) as bar:
                 return self._loop.collect(tickets, bar.add)

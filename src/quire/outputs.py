@@ -1,6 +1,6 @@
-"""What users get back: `RequestOutput` with its `CompletionOutput`s. vLLM's names throughout.
+"""The results of requests: `RequestOutput` with its `CompletionOutput`s. Names are vLLM's.
 
-Made by the OutputProcessor; plain data that the engine never reads again.
+Made by the OutputProcessor; the engine does not read them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ LogprobsOnePosition = dict[int, Logprob]
 class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
     """The log-probabilities of some positions in flat arrays, 16 bytes for each.
 
-    Reads like a list of dicts, which it makes anew each time that one is asked for. Asked for with
-    `SamplingParams.flat_logprobs`: a million `Logprob` objects take 200 MB, and every full garbage
-    collection walks through them.
+    A sequence of dicts; each access makes a new dict. Enabled by `SamplingParams.flat_logprobs`: a
+    million `Logprob` objects take 200 MB, and slow down every full garbage collection.
     """
 
     __slots__ = ("_decode", "end_indices", "logprobs", "ranks", "token_ids")
@@ -38,7 +37,7 @@ class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
     def __init__(self, decode: Callable[[int], str] | None = None) -> None:
         """`decode` gives a token's text; None: tokens have none."""
         self.end_indices = array("q")
-        """Where each position ends in the arrays that follow."""
+        """The end index of each position in the arrays below."""
         self.token_ids = array("i")
         self.logprobs = array("d")
         self.ranks = array("i")
@@ -47,14 +46,15 @@ class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
     def append_fast(
         self, token_ids: Iterable[int], logprobs: Iterable[float], ranks: Iterable[int]
     ) -> None:
-        """Adds a position; with nothing in it, one that has no log-probabilities (None)."""
+        """Adds a position. With empty arguments: one without log-probabilities, which reads as
+        None."""
         self.token_ids.extend(token_ids)
         self.logprobs.extend(logprobs)
         self.ranks.extend(ranks)
         self.end_indices.append(len(self.token_ids))
 
     def extend(self, others: FlatLogprobs) -> None:
-        """Adds the positions of another one."""
+        """Appends the positions of `others`."""
         offset = len(self.token_ids)
         self.token_ids += others.token_ids
         self.logprobs += others.logprobs
@@ -62,11 +62,11 @@ class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
         self.end_indices.extend([offset + end for end in others.end_indices])
 
     def copy(self) -> FlatLogprobs:
-        """Another one with the same positions."""
+        """A copy."""
         return self[:]
 
     def span(self, position: int) -> slice:
-        """Where a position, counted from 0, lies in the arrays."""
+        """The slice of the arrays for a position, counted from 0."""
         begin = self.end_indices[position - 1] if position else 0
         return slice(begin, self.end_indices[position])
 
@@ -85,10 +85,10 @@ class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"position {index} of {len(self)}")
         span = self.span(index % len(self))
-        held = zip(self.token_ids[span], self.logprobs[span], self.ranks[span], strict=True)
+        entries = zip(self.token_ids[span], self.logprobs[span], self.ranks[span], strict=True)
         return {
             token_id: Logprob(logprob, rank, self._decode(token_id) if self._decode else None)
-            for token_id, logprob, rank in held
+            for token_id, logprob, rank in entries
         } or None
 
     def __eq__(self, other: object) -> bool:
@@ -112,7 +112,7 @@ class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
 
 
 SampleLogprobs = list[LogprobsOnePosition] | FlatLogprobs
-"""Of each output token: the chosen token first, then the best ones in order."""
+"""An entry for each output token: the sampled token first, then the most likely ones in order."""
 PromptLogprobs = list["LogprobsOnePosition | None"] | FlatLogprobs
 
 
@@ -140,7 +140,7 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None
-    """Sum of the chosen tokens' log-probabilities; None unless logprobs were asked for."""
+    """Sum of the sampled tokens' log-probabilities; None unless logprobs were requested."""
     logprobs: SampleLogprobs | None
     finish_reason: str | None = None
     """`stop`, `length`, `abort` or `error`; None while it is running."""
@@ -161,8 +161,8 @@ class RequestOutput:
     """None if the prompt was given as token ids."""
     prompt_token_ids: list[int] | None
     prompt_logprobs: PromptLogprobs | None
-    """A dict for each prompt token: the token itself first, then the best ones in order; None
-    for the first, which nothing precedes. In a stream of deltas: with the first one alone."""
+    """A dict for each prompt token: the token itself first, then the most likely ones in order;
+    None for the first token, which has no context. In a stream of deltas: in the first one only."""
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestStateStats | None = None
@@ -170,14 +170,14 @@ class RequestOutput:
     encoder_prompt: str | None = field(default=None, repr=False)
     encoder_prompt_token_ids: list[int] | None = field(default=None, repr=False)
     num_cached_tokens: int | None = None
-    """Prompt tokens that a prefix hit saved."""
+    """Prompt tokens that came from the prefix cache."""
     error: str | None = None
-    """Why, when an output's `finish_reason` is `error`."""
+    """The error message, if an output's `finish_reason` is `error`."""
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
         """Merges a later output of the same request into this one.
 
-        `aggregate` appends (both are deltas); otherwise the later one replaces.
+        `aggregate`: both are deltas and are joined; otherwise the later one replaces this one's.
         """
         self.finished |= next_output.finished
         self.metrics = next_output.metrics or self.metrics

@@ -1,8 +1,8 @@
-"""`SamplingParams`: what a user may ask of one request, and the rules it must obey.
+"""`SamplingParams`: the sampling parameters of one request, and their validation.
 
-Held by users and carried inside `EngineCoreRequest`. Checks everything that can be
-checked without a model; what depends on one (vocabulary, `max_logprobs`, context) is
-the InputProcessor's. Names, defaults, order and messages are vLLM's.
+Made by users and sent in `EngineCoreRequest`. Checks everything that can be checked without a
+model; the InputProcessor checks the rest (vocabulary, `max_logprobs`, context length). Names,
+defaults, order and messages are vLLM's.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ _NOT_YET: dict[str, tuple[object, ...]] = {
     "routed_experts_prompt_start": (0,),
     "trace_decode_token_ids": (None, []),
 }
-"""vLLM's fields that nothing here implements, with the values that ask for nothing."""
+"""vLLM's fields that are not implemented, with their values that have no effect."""
 
 
 class RequestOutputKind(Enum):
     """How much of the output each `RequestOutput` carries."""
 
     CUMULATIVE = 0
-    """All of it so far, every time."""
+    """All output so far."""
     DELTA = 1
-    """Only what is new since the last one."""
+    """Only the output since the last one."""
     FINAL_ONLY = 2
-    """Nothing until the request is finished, then all of it."""
+    """One output with all of it, when the request is finished."""
 
 
 class SamplingType(IntEnum):
@@ -104,21 +104,21 @@ class SamplingParams(
     min_p: float = 0.0
     """Drop tokens less likely than this share of the most likely one; in [0, 1]."""
     seed: int | None = None
-    """Same seed, same tokens, whatever else runs; None: another seed for each request."""
+    """Requests with the same seed get the same tokens; None: a different seed for each request."""
     stop: str | list[str] | None = None
     """Strings that end the output; not part of it unless `include_stop_str_in_output`."""
     stop_token_ids: list[int] | None = None
     """Tokens that end the output."""
     ignore_eos: bool = False
-    """Go on after the model's end-of-sequence token."""
+    """Do not stop at the model's end-of-sequence token."""
     max_tokens: int | None = 16
     """Most tokens to generate; None: until the context is full."""
     min_tokens: int = 0
-    """Neither end-of-sequence nor stop tokens or strings before this many tokens."""
+    """Before this many tokens, ignore end-of-sequence, stop tokens and stop strings."""
     logprobs: int | None = None
-    """How many of the best tokens' log-probabilities to return; -1: the whole vocabulary."""
+    """Number of most likely tokens whose log-probabilities to return; -1: the whole vocabulary."""
     prompt_logprobs: int | None = None
-    """The same of the prompt's tokens, from the second one on; its prefix is computed, not hit."""
+    """As `logprobs`, for the prompt's tokens from the second on; disables the prefix cache."""
     prompt_logprob_token_ids: Any = None
     prompt_logprob_start: int | None = None
     logprob_token_ids: list[int] | None = None
@@ -135,7 +135,7 @@ class SamplingParams(
     stream_interval: int | None = None
     """Tokens between two outputs while streaming; the first and the last come at once."""
     skip_clone: bool = False
-    """Promises that this object belongs to one request alone, so that it need not be copied."""
+    """This object is used for one request alone, so it need not be copied."""
     structured_outputs: Any = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
@@ -177,27 +177,28 @@ class SamplingParams(
 
     @property
     def num_logprobs(self) -> int | None:
-        """Log-probabilities asked for at each position; None: none, not even the chosen one's."""
+        """Log-probabilities to return at each position; None: none, not even the sampled
+        token's."""
         return self.logprobs
 
     @property
     def output_text_buffer_length(self) -> int:
-        """Characters to hold back while streaming, so that no part of a stop string gets out."""
+        """Characters to delay while streaming, so that no part of a stop string is shown."""
         if not self.stop or self.include_stop_str_in_output:
             return 0
         return max(len(text) for text in self.stop) - 1
 
     def clone(self) -> SamplingParams:
-        """A copy for one request; its lists are its own unless `skip_clone` makes that needless."""
+        """A copy for one request. Lists are copied too, except with `skip_clone`."""
         copied = copy.copy(self)
         if self.skip_clone is not True:
             for name in ("stop", "stop_token_ids"):
-                if isinstance(held := getattr(self, name), list):
-                    setattr(copied, name, held[:])
+                if isinstance(value := getattr(self, name), list):
+                    setattr(copied, name, value[:])
         return copied
 
     def verify(self) -> None:
-        """Checks again, for fields assigned after construction. Raises RequestError."""
+        """Validates again, after fields were assigned. Raises RequestError."""
         self.__post_init__()
 
     def update_from_generation_config(
@@ -205,8 +206,8 @@ class SamplingParams(
     ) -> None:
         """Adds the model's further end-of-sequence ids to `stop_token_ids`, unless `ignore_eos`.
 
-        `eos_token_id`, the tokenizer's own, is kept apart: it ends a request with
-        `stop_reason` None, the others are reported like a user's stop token.
+        `eos_token_id`, the tokenizer's own, is left out: it ends a request with `stop_reason` None;
+        the others are reported like a user's stop token.
         """
         found = generation_config.get("eos_token_id")
         if self.ignore_eos or found is None:
@@ -257,11 +258,11 @@ class SamplingParams(
             )
 
     def _normalise_stops(self) -> None:
-        held = [] if self.stop is None else self.stop
-        stop = [held] if isinstance(held, str) else held
+        given = [] if self.stop is None else self.stop
+        stop = [given] if isinstance(given, str) else given
         if not isinstance(stop, _LISTS) or not all(isinstance(text, str) for text in stop):
-            message = f"stop must be a string or a list of strings, got {quoted(held)}."
-            raise _error("stop", held, message)
+            message = f"stop must be a string or a list of strings, got {quoted(given)}."
+            raise _error("stop", given, message)
         stop = list(stop)
         if any(_has_surrogates(text) for text in stop):
             raise _error("stop", stop, f"stop must be valid Unicode, got {quoted(stop)}.")
@@ -386,7 +387,7 @@ def _as_float(name: str, value: Any) -> float:
 
 
 def _has_surrogates(text: str) -> bool:
-    """Whether it has halves of characters, which no UTF-8 text has."""
+    """Whether the text has surrogates, which cannot be encoded as UTF-8."""
     return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
 
 

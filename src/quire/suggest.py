@@ -1,4 +1,4 @@
-"""The nearest known word to one that is not known, for the end of error messages."""
+"""Suggests the known name that is most similar to an unknown one, for error messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 _CUTOFF = 0.65
-"""Least similarity, from 0 to 1. A suggestion that is far from the word is worse than none."""
+"""Least similarity of a suggestion, from 0 to 1."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Small arithmetic on counts and bytes, used everywhere; knows nothing else of Quire."""
+"""Arithmetic on counts and bytes. Imports nothing of Quire."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def round_up(value: int, multiple: int) -> int:
 
 
 def format_bytes(count: int | float) -> str:
-    """Bytes for people: `1.50 GiB`, `12.0 MiB`, `512 B`."""
+    """Bytes as text with a unit: `1.50 GiB`, `12.0 MiB`, `512 B`."""
     if count >= GiB:
         return f"{count / GiB:.2f} GiB"
     if count >= MiB:

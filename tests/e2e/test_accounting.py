@@ -43,15 +43,15 @@ def streamed(client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str,
     for event in map(json.loads, events[:-1]):
         usage = event["usage"] or usage
         for choice in event["choices"]:
-            held = choices.setdefault(
+            merged = choices.setdefault(
                 choice["index"], {"text": "", "token_ids": [], "ends": [], "logprobs": {}}
             )
-            held["text"] += choice.get("text", choice.get("delta", {}).get("content")) or ""
-            held["token_ids"] += choice["token_ids"] or []
+            merged["text"] += choice.get("text", choice.get("delta", {}).get("content")) or ""
+            merged["token_ids"] += choice["token_ids"] or []
             for name, values in (choice["logprobs"] or {}).items():
-                held["logprobs"].setdefault(name, []).extend(values)
+                merged["logprobs"].setdefault(name, []).extend(values)
             if choice["finish_reason"]:
-                held["ends"].append((choice["finish_reason"], choice["stop_reason"]))
+                merged["ends"].append((choice["finish_reason"], choice["stop_reason"]))
     return {"choices": [choices[index] for index in sorted(choices)], "usage": usage}
 
 
@@ -62,11 +62,11 @@ def test_stream_and_whole_reply_are_the_same(server: RunningServer, case: dict[s
         stream = streamed(client, "/v1/completions", body)
         whole = client.post("/v1/completions", json=body).raise_for_status().json()
     assert len(whole["choices"]) == len(stream["choices"])
-    for choice, held in zip(whole["choices"], stream["choices"], strict=True):
-        assert held["text"] == choice["text"]
-        assert held["token_ids"] == (choice["token_ids"] or [])
-        assert held["logprobs"] == (choice["logprobs"] or {})
-        assert held["ends"] == [(choice["finish_reason"], choice["stop_reason"])]
+    for choice, merged in zip(whole["choices"], stream["choices"], strict=True):
+        assert merged["text"] == choice["text"]
+        assert merged["token_ids"] == (choice["token_ids"] or [])
+        assert merged["logprobs"] == (choice["logprobs"] or {})
+        assert merged["ends"] == [(choice["finish_reason"], choice["stop_reason"])]
     plain = {name: value for name, value in whole["usage"].items() if "details" not in name}
     assert plain == {
         name: value for name, value in stream["usage"].items() if "details" not in name
@@ -101,7 +101,7 @@ def test_an_echoed_prompt_has_log_probabilities(server: RunningServer) -> None:
     for place, token_id in enumerate(token_ids[1:], start=1):
         position = reported["prompt_logprobs"][place]
         assert position[str(token_id)]["logprob"] == found["token_logprobs"][place]
-        spelled = {held["decoded_token"]: held["logprob"] for held in position.values()}
+        spelled = {entry["decoded_token"]: entry["logprob"] for entry in position.values()}
         assert spelled == found["top_logprobs"][place]
     assert reported["prompt_logprobs"][0] is None
 

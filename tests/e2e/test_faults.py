@@ -83,10 +83,10 @@ def everyone_is_told(server: RunningServer, fault: Fault, cause: str) -> None:
     assert cause in server.lines[-1]
 
 
-def start_faulty(start_server: StartServer, path: Path, home: str, **engine: Any) -> RunningServer:
+def start_faulty(start_server: StartServer, path: Path, mode: str, **engine: Any) -> RunningServer:
     env = {"FAULT_FILE": str(path)}
     engine = {"backend": "cpu", "num_threads": 2, **engine}
-    return start_server(engine=engine, env=env, program=FAULTY, engine_mode=home)
+    return start_server(engine=engine, env=env, program=FAULTY, engine_mode=mode)
 
 
 FAULTS = {
@@ -99,19 +99,19 @@ IN_SHORT = {("thread", "hang"), ("process", "raise")}
 
 
 @pytest.mark.parametrize(
-    ("home", "fault"),
+    ("mode", "fault"),
     [
         pytest.param(
-            home, fault, marks=[] if (home, fault) in IN_SHORT else [pytest.mark.long]
+            mode, fault, marks=[] if (mode, fault) in IN_SHORT else [pytest.mark.long]
         )
-        for home in ("thread", "process")
+        for mode in ("thread", "process")
         for fault in FAULTS
     ],
 )  # fmt: skip
 def test_a_step_that_fails(
-    start_server: StartServer, tmp_path: Path, home: str, fault: str
+    start_server: StartServer, tmp_path: Path, mode: str, fault: str
 ) -> None:
-    server = start_faulty(start_server, tmp_path / "fault", home)
+    server = start_faulty(start_server, tmp_path / "fault", mode)
 
     def break_it(_: RunningServer) -> None:
         (tmp_path / "fault").write_text(fault)
@@ -142,12 +142,12 @@ def packed_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return quantize_model(EngineArgs(str(checkpoint)), directory / "packed").path
 
 
-@pytest.mark.parametrize(("home", "size"), [("thread", 0), ("process", 8192)])
+@pytest.mark.parametrize(("mode", "size"), [("thread", 0), ("process", 8192)])
 def test_packed_weights_that_are_cut_short(
-    start_server: StartServer, packed_model: Path, tmp_path: Path, home: str, size: int
+    start_server: StartServer, packed_model: Path, tmp_path: Path, mode: str, size: int
 ) -> None:
     model = Path(shutil.copytree(packed_model, tmp_path / "model"))
-    server = start_faulty(start_server, tmp_path / "fault", home, model=model, dtype="auto")
+    server = start_faulty(start_server, tmp_path / "fault", mode, model=model, dtype="auto")
     everyone_is_told(
         server,
         lambda _: os.truncate(model / PACKED_NAME, size),
@@ -201,11 +201,11 @@ def _goes_on_after(server: RunningServer, pause: Callable[[], None], max_tokens:
     assert "died" not in server.log()
 
 
-@pytest.mark.parametrize("home", ["thread", "process"])
+@pytest.mark.parametrize("mode", ["thread", "process"])
 def test_a_server_that_is_stopped_and_continued_goes_on(
-    start_server: StartServer, home: str
+    start_server: StartServer, mode: str
 ) -> None:
-    server = start_server(engine_mode=home)
+    server = start_server(engine_mode=mode)
     pids = [server.process.pid, *server.children()]
 
     def pause() -> None:
@@ -218,10 +218,10 @@ def test_a_server_that_is_stopped_and_continued_goes_on(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("home", ["thread", "process"])
-def test_a_crowded_machine_is_no_death(start_server: StartServer, home: str) -> None:
+@pytest.mark.parametrize("mode", ["thread", "process"])
+def test_a_crowded_machine_is_no_death(start_server: StartServer, mode: str) -> None:
     """Eight times as many spinning processes as cores, the server behind them in line."""
-    server = start_server(engine={"backend": "cpu"}, engine_mode=home)
+    server = start_server(engine={"backend": "cpu"}, engine_mode=mode)
     for pid in (server.process.pid, *server.children()):
         os.setpriority(os.PRIO_PROCESS, pid, 10)
     spinners = [

@@ -33,13 +33,13 @@ def test_one_that_asks_for_all_memory(
     assert f"{model}/tokenizer.json: the tokenizers library gives up" in server.lines[-1]
 
 
-@pytest.mark.parametrize("home", ["thread", "process"])
+@pytest.mark.parametrize("mode", ["thread", "process"])
 def test_one_that_fails_on_every_text(
-    start_server: StartServer, tiny_model: Path, tmp_path: Path, home: str
+    start_server: StartServer, tiny_model: Path, tmp_path: Path, mode: str
 ) -> None:
     parts = {"pre_tokenizer": {"type": "FixedLength", "length": 0}}
     model = with_parts(tiny_model, tmp_path / "model", **parts)
-    server = start_server(engine={"model": model}, engine_mode=home)
+    server = start_server(engine={"model": model}, engine_mode=mode)
     with server.client() as client:
         for path, body in (
             ("/v1/completions", {"prompt": "a text", "max_tokens": 2}),

@@ -88,9 +88,9 @@ def _command_line(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-@pytest.mark.parametrize("home", ["thread", "process"])
-def test_an_unread_log_stops_nothing(start: StartUnread, home: str) -> None:
-    server = start(engine_mode=home)
+@pytest.mark.parametrize("mode", ["thread", "process"])
+def test_an_unread_log_stops_nothing(start: StartUnread, mode: str) -> None:
+    server = start(engine_mode=mode)
     assert server.get(NUM_REQUESTS) == NUM_REQUESTS
     with server.client() as client:
         reply = client.post("/v1/completions", json={"prompt": "a"})
@@ -111,10 +111,10 @@ def test_a_log_that_is_read_late_is_whole_and_in_order(start: StartUnread) -> No
     assert log.rstrip().endswith("Shut down.")
 
 
-@pytest.mark.parametrize("home", ["thread", "process"])
-def test_warnings_and_other_loggers_stop_nothing(start: StartUnread, home: str) -> None:
+@pytest.mark.parametrize("mode", ["thread", "process"])
+def test_warnings_and_other_loggers_stop_nothing(start: StartUnread, mode: str) -> None:
     """Each request makes every source of noise speak at length; so does each step's process."""
-    server = start(program=NOISY, engine_mode=home)
+    server = start(program=NOISY, engine_mode=mode)
     with server.client() as client:
         for _ in range(100):
             reply = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2})

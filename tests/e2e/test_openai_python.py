@@ -70,7 +70,7 @@ def test_logprobs_have_the_shapes_of_both_endpoints(client: openai.OpenAI) -> No
     assert logprobs.content is not None
     for position in logprobs.content:
         assert len(position.top_logprobs) == 4
-        assert position.logprob == max(held.logprob for held in position.top_logprobs)
+        assert position.logprob == max(entry.logprob for entry in position.top_logprobs)
     text = client.completions.create(
         model="tiny", prompt="abc", max_tokens=3, logprobs=2, temperature=0
     )

@@ -294,8 +294,8 @@ def test_the_live_view_follows_the_engine(open_page: Any, server: Any) -> None:
     page = open_page()
     page.wait_for_selector("#running >> text=/^[4-9]$/")
     assert page.locator("#kv-usage").inner_text().endswith("% of 1,024 blocks held")
-    held = page.locator("#pool").get_attribute("aria-label")
-    assert "blocks held" in held
+    label = page.locator("#pool").get_attribute("aria-label")
+    assert "blocks held" in label
     colours = page.evaluate(
         """() => { const c = document.querySelector('#pool');
             const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;

@@ -50,7 +50,7 @@ def _like(rng: random.Random, value: Any) -> Any:
     if isinstance(value, list):
         return rng.choice([[], value + value, value[::-1], value[:1], [*value, some_value(rng)]])
     if isinstance(value, dict):
-        kept = {key: held for key, held in value.items() if rng.random() < 0.7}
+        kept = {key: child for key, child in value.items() if rng.random() < 0.7}
         return rng.choice([{}, {**value, rng.choice(STRINGS): some_value(rng)}, kept])
     return some_value(rng)
 
@@ -62,9 +62,9 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         items = list(value.items())
     elif isinstance(value, list):
         items = list(enumerate(value))
-    for key, held in items[:40]:
+    for key, child in items[:40]:
         yield (*path, key)
-        yield from _places(held, (*path, key))
+        yield from _places(child, (*path, key))
 
 
 def damaged_json(rng: random.Random, value: Any) -> Any:
@@ -94,20 +94,20 @@ def damaged_json(rng: random.Random, value: Any) -> Any:
 
 def damaged_bytes(rng: random.Random, data: bytes) -> bytes:
     """A copy with one to four places overwritten, cut out, inserted or repeated."""
-    held = bytearray(data)
+    damaged = bytearray(data)
     for _ in range(rng.choice([1, 1, 2, 4])):
-        place = rng.randrange(len(held) + 1)
+        place = rng.randrange(len(damaged) + 1)
         action = rng.random()
-        if action < 0.4 and place < len(held):
-            held[place] = rng.randrange(256)
+        if action < 0.4 and place < len(damaged):
+            damaged[place] = rng.randrange(256)
         elif action < 0.6:
-            del held[place : place + rng.choice([1, 8, 100, 10**9])]
+            del damaged[place : place + rng.choice([1, 8, 100, 10**9])]
         elif action < 0.85:
-            held[place:place] = rng.choice(_INSERTED)
+            damaged[place:place] = rng.choice(_INSERTED)
         else:
-            other = rng.randrange(len(held) + 1)
-            held[place:place] = held[min(place, other) : max(place, other)][:4000]
-    return bytes(held)
+            other = rng.randrange(len(damaged) + 1)
+            damaged[place:place] = damaged[min(place, other) : max(place, other)][:4000]
+    return bytes(damaged)
 
 
 _INSERTED = [

@@ -1,4 +1,4 @@
-"""`quire` with the core of `faulty_core.py`, in either home. Run as a script."""
+"""`quire` with the core of `faulty_core.py`, in either engine mode. Run as a script."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from quire.core.thread_host import ThreadHost
 from quire.frontend.online import async_llm
 
 
-def make_client(config: EngineConfig, home: str, step_timeout_s: float) -> EngineCoreClient:
+def make_client(config: EngineConfig, mode: str, step_timeout_s: float) -> EngineCoreClient:
     """In place of the function of the same name."""
-    if home == "process":
+    if mode == "process":
         return ProcessHost(config, step_timeout_s, core_factory="faulty_core:FaultyCore")
     return ThreadHost(lambda: FaultyCore(config), step_timeout_s)
 

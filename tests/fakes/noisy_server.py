@@ -33,9 +33,9 @@ class NoisyCore(EngineCore):
         super().add_request(request)
 
 
-def make_client(config: EngineConfig, home: str, step_timeout_s: float) -> EngineCoreClient:
+def make_client(config: EngineConfig, mode: str, step_timeout_s: float) -> EngineCoreClient:
     """In place of the function of the same name."""
-    if home == "process":
+    if mode == "process":
         return ProcessHost(config, step_timeout_s, core_factory="noisy_server:NoisyCore")
     return ThreadHost(lambda: NoisyCore(config), step_timeout_s)
 

@@ -106,7 +106,7 @@ def bits(output: RequestOutput) -> Any:
     one = output.outputs[0]
     assert one.finish_reason == "length", output.error
     logprobs = [
-        {token: held.logprob for token, held in position.items()} if position else None
+        {token: entry.logprob for token, entry in position.items()} if position else None
         for position in [*(output.prompt_logprobs or []), *(one.logprobs or [])]
     ]
     return one.token_ids, logprobs

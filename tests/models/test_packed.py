@@ -209,7 +209,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     out = pack(write_tiny_checkpoint(tmp_path / "model"), tmp_path / "out")
     other = pack(write_tiny_checkpoint(tmp_path / "other", intermediate_size=128), tmp_path / "2")
     (out / PACKED_NAME).write_bytes((other / PACKED_NAME).read_bytes())
-    with pytest.raises(CheckpointError, match=r"lies as .*\[256, 64\].* must be .*\[192, 64\]"):
+    with pytest.raises(CheckpointError, match=r"layout .*\[256, 64\].* needs .*\[192, 64\]"):
         tokens(out)
 
 

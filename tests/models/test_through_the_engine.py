@@ -80,12 +80,14 @@ def test_prompt_logprobs(case: Case, llm: LLM) -> None:
         assert output.prompt_logprobs[0] is None
         logits = logits_of(case, prompt).astype(np.float64)
         truth = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-        for token_id, row, held in zip(prompt[1:], truth, output.prompt_logprobs[1:], strict=False):
-            assert held is not None
+        for token_id, row, entries in zip(
+            prompt[1:], truth, output.prompt_logprobs[1:], strict=False
+        ):
+            assert entries is not None
             best = np.argsort(-row, kind="stable")[:count].tolist()
-            assert list(held) == list(dict.fromkeys([token_id, *best]))
-            assert held[token_id].rank == 1 + np.count_nonzero(row > row[token_id])
-            for other, logprob in held.items():
+            assert list(entries) == list(dict.fromkeys([token_id, *best]))
+            assert entries[token_id].rank == 1 + np.count_nonzero(row > row[token_id])
+            for other, logprob in entries.items():
                 assert abs(logprob.logprob - row[other]) < 1e-3
 
 

@@ -27,7 +27,7 @@ _BROKEN = (
 )
 
 
-class HttpError(QuireError):
+class ReplyError(QuireError):
     """The server could not be reached, broke off, or spoke something else than HTTP."""
 
 
@@ -76,13 +76,13 @@ class Client:
             connection = self._idle.pop() if is_reused else await self._open()
             try:
                 return await self._exchange(connection, method, path, body, headers or {})
-            except (HttpError, *_BROKEN) as error:
+            except (ReplyError, *_BROKEN) as error:
                 await connection.close()
-                if isinstance(error, HttpError):
+                if isinstance(error, ReplyError):
                     raise
                 # An idle connection may have been closed meanwhile; a fresh one may not.
                 if not is_reused:
-                    raise HttpError(f"{self.base_url}: {error or 'connection closed'}") from None
+                    raise ReplyError(f"{self.base_url}: {error or 'connection closed'}") from None
 
     async def events(self, response: Response) -> AsyncGenerator[bytes, None]:
         """The data of each server-sent event, as it arrives; comments are passed over."""
@@ -116,7 +116,7 @@ class Client:
                 parts.hostname, port, ssl=context, limit=_MAX_HEADER_BYTES
             )
         except OSError as error:
-            raise HttpError(f"{self.base_url}: {error}") from None
+            raise ReplyError(f"{self.base_url}: {error}") from None
         return _Connection(reader, writer)
 
     async def _exchange(
@@ -138,7 +138,7 @@ class Client:
         first, *rest = head.decode("latin-1").split("\r\n")
         words = first.split(" ", 2)
         if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():
-            raise HttpError(f"{self.base_url} does not speak HTTP: {first[:80]!r}")
+            raise ReplyError(f"{self.base_url} does not speak HTTP: {first[:80]!r}")
         pairs = (line.partition(":") for line in rest if line)
         found = {name.strip().lower(): value.strip() for name, _, value in pairs}
         return Response(int(words[1]), found, connection)
@@ -159,7 +159,7 @@ class Client:
                 while chunk := await reader.read(65536):
                     yield chunk
         except _BROKEN as error:
-            raise HttpError(f"the connection broke: {error or 'closed'}") from None
+            raise ReplyError(f"the connection broke: {error or 'closed'}") from None
         finally:
             if is_whole and headers.get("connection", "").lower() != "close":
                 self._idle.append(response.connection)
@@ -182,7 +182,7 @@ def _length(text: str, base: int) -> int:
     try:
         size = int(text, base)
     except ValueError:
-        raise HttpError(f"the server sent {text[:40]!r} where a length belongs") from None
+        raise ReplyError(f"the server sent {text[:40]!r} where a length belongs") from None
     if not 0 <= size <= _MAX_CHUNK_BYTES:
-        raise HttpError(f"the server sent a piece of {size} bytes")
+        raise ReplyError(f"the server sent a piece of {size} bytes")
     return size

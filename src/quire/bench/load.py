@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from quire.bench.datasets import SampleRequest
-from quire.bench.http_stream import Client, HttpError
+from quire.bench.http_stream import Client, ReplyError
 
 Endpoint = Literal["/v1/completions", "/v1/chat/completions"]
 
@@ -101,7 +101,7 @@ async def send_one(target: Target, request: SampleRequest, request_id: str) -> R
                 if data == b"[DONE]" or not data:
                     continue
                 last = _take(result, _decode_event(data), now, last)
-    except (HttpError, msgspec.MsgspecError) as error:
+    except (ReplyError, msgspec.MsgspecError) as error:
         result.error = str(error) or type(error).__name__
         return result
     result.latency = last - result.start_time

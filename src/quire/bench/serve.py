@@ -19,7 +19,7 @@ from typing import Any, Literal
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from quire.bench.datasets import DatasetArgs, SampleRequest, load_requests
-from quire.bench.http_stream import Client, HttpError
+from quire.bench.http_stream import Client, ReplyError
 from quire.bench.load import RequestResult, Target, run_load, send_one
 from quire.bench.metrics import METRIC_TITLES, parse_goodput, summarise
 from quire.bench.report import DETAILED_KEYS, parse_pairs, print_served, save_json
@@ -119,7 +119,7 @@ class ServeBenchArgs:
 
 
 def run(args: ServeBenchArgs, dataset: DatasetArgs, traffic: TrafficArgs) -> dict[str, Any]:
-    """Measures and reports; returns the results. Raises ConfigError, HttpError."""
+    """Measures and reports; returns the results. Raises ConfigError, ReplyError."""
     metrics = _metric_names(args.percentile_metrics)
     percentiles = _percentiles(args.metric_percentiles)
     goodput = parse_goodput(args.goodput or [])
@@ -223,7 +223,7 @@ def _tokenizer(name: str) -> Any:
 
 
 async def _wait_until_ready(target: Target, request: SampleRequest, timeout_s: float) -> None:
-    """Sends one request until it is answered. Raises HttpError when the time is up."""
+    """Sends one request until it is answered. Raises ReplyError when the time is up."""
     if timeout_s <= 0:
         return
     end = time.monotonic() + timeout_s
@@ -233,7 +233,7 @@ async def _wait_until_ready(target: Target, request: SampleRequest, timeout_s: f
             return
         # A refusal (4xx) will not change; a server that is not there yet may come.
         if time.monotonic() > end or result.error[:1] == "4":
-            raise HttpError(f"the test request failed: {result.error}")
+            raise ReplyError(f"the test request failed: {result.error}")
         await asyncio.sleep(_READY_POLL_S)
 
 

@@ -1,7 +1,7 @@
-"""`AsyncChatRenderer`: conversations to prompts beside an event loop, for the server.
+"""`AsyncChatRenderer`: conversations to prompts without blocking an event loop, for the server.
 
-The loop only sends a job to a child process and waits for the reply. A rendering that hangs costs
-its own request an error, and the others at most their turn: of the child processes it occupies one.
+The loop only sends a job to a child process and waits for the reply. A rendering that hangs
+occupies one of the child processes until it is stopped; its request then ends with an error.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from quire.chat.job import DEFAULT_SECONDS, ChatInput
-from quire.chat.process.exchange import Exchange
+from quire.chat.process.pending_render import PendingRender
 from quire.chat.process.renderer_process import RenderProcess
 from quire.chat.templates import ChatTemplates
 from quire.errors import CapacityError, QuireError, RequestError
 
 NUM_PROCESSES = 2
-"""Renderings at once; the second child is started when the first one is busy for the first time."""
+"""Most renderings at once. The second child is started when it is needed for the first time."""
 _CLOSED = "no more chats are rendered: this is shutting down"
 
 
 @dataclass(frozen=True, slots=True)
 class RenderBounds:
-    """What renderings may take together."""
+    """Limits of the renderings of one server."""
 
     max_seconds: float = DEFAULT_SECONDS
     """Processor time of one rendering."""
     max_waiting: int = 1_000_000
-    """Conversations that wait for their turn."""
+    """Most conversations that wait for a free child process."""
     max_wait_s: float = 3600.0
-    """How long one may wait for its turn."""
+    """How long a conversation may wait for a free child process."""
 
 
 class AsyncChatRenderer:
@@ -41,13 +41,13 @@ class AsyncChatRenderer:
         self.templates = templates
         self._bounds = bounds or RenderBounds()
         self._idle: list[RenderProcess] = []
-        """Empty while somebody waits."""
+        """Empty while `_waiting` holds a conversation."""
         self._busy: set[RenderProcess] = set()
         self._waiting: deque[asyncio.Future[RenderProcess]] = deque()
         self._is_closed = False
 
     def start(self) -> None:
-        """Starts a child, so that it is up when the first conversation comes."""
+        """Starts a child ahead of the first conversation."""
         if self.templates and not self._idle and not self._busy and not self._is_closed:
             self._idle.append(RenderProcess())
 
@@ -61,12 +61,12 @@ class AsyncChatRenderer:
         job = self.templates.job(chat, self._bounds.max_seconds)
         process = await self._take()
         try:
-            exchange = Exchange(process, job, self._give_back)
+            pending = PendingRender(process, job, self._give_back)
         except RequestError:
             self._give_back(process)
             raise
         try:
-            return await exchange.text
+            return await pending.text
         except QuireError as error:
             if self._is_closed and not isinstance(error, RequestError):
                 raise CapacityError(_CLOSED) from None
@@ -75,15 +75,15 @@ class AsyncChatRenderer:
     def close(self) -> None:
         """Ends the child processes; what they render fails. Idempotent."""
         self._is_closed = True
-        for turn in self._waiting:
-            self._fail(turn, CapacityError(_CLOSED))
+        for waiter in self._waiting:
+            self._fail(waiter, CapacityError(_CLOSED))
         for process in self._busy:
             process.kill()
         while self._idle:
             self._idle.pop().close()
 
     async def _take(self) -> RenderProcess:
-        """A process of one's own, as soon as it is one's turn."""
+        """Waits for a free process and reserves it. First come, first served."""
         if self._is_closed:
             raise CapacityError(_CLOSED)
         if len(self._busy) < NUM_PROCESSES:
@@ -93,51 +93,51 @@ class AsyncChatRenderer:
         if len(self._waiting) >= self._bounds.max_waiting:
             raise CapacityError(f"{len(self._waiting)} chats wait for the chat template already")
         loop = asyncio.get_running_loop()
-        turn: asyncio.Future[RenderProcess] = loop.create_future()
-        self._waiting.append(turn)
+        waiter: asyncio.Future[RenderProcess] = loop.create_future()
+        self._waiting.append(waiter)
         late = CapacityError(
             f"this chat has waited {self._bounds.max_wait_s:g} s for the chat template"
         )
-        timer = loop.call_later(self._bounds.max_wait_s, self._fail, turn, late)
+        timer = loop.call_later(self._bounds.max_wait_s, self._fail, waiter, late)
         try:
-            return await turn
+            return await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._give_back(turn.result())  # the turn came in the same moment
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._give_back(waiter.result())  # cancelled after the process was assigned
             raise
         finally:
             timer.cancel()
-            with suppress(ValueError):  # it is there no more, unless its time was up
-                self._waiting.remove(turn)
+            with suppress(ValueError):  # it may be removed already
+                self._waiting.remove(waiter)
 
     def _idle_process(self) -> RenderProcess | None:
         while self._idle:
             process = self._idle.pop()
             if process.is_open:
                 return process
-            process.close()  # somebody has killed it
+            process.close()  # the child was killed from outside
         return None
 
     def _give_back(self, process: RenderProcess) -> None:
-        """Hands the process, or another in place of a dead one, to whoever waits longest."""
+        """Gives the process, or a new one if it is dead, to the conversation that waits longest."""
         self._busy.discard(process)
         if self._is_closed:
             process.close()
             return
-        turn = next((turn for turn in self._waiting if not turn.done()), None)
+        waiter = next((waiter for waiter in self._waiting if not waiter.done()), None)
         try:
             process = process if process.is_open else RenderProcess()
         except QuireError as error:
-            if turn is not None:
-                self._fail(turn, error)
+            if waiter is not None:
+                self._fail(waiter, error)
             return
-        if turn is None:
+        if waiter is None:
             self._idle.append(process)
         else:
             self._busy.add(process)
-            turn.set_result(process)
+            waiter.set_result(process)
 
     @staticmethod
-    def _fail(turn: asyncio.Future[RenderProcess], error: QuireError) -> None:
-        if not turn.done():
-            turn.set_exception(error)
+    def _fail(waiter: asyncio.Future[RenderProcess], error: QuireError) -> None:
+        if not waiter.done():
+            waiter.set_exception(error)

@@ -1,7 +1,7 @@
-"""Finds out how a chat template wants a message's content: as text, or as a list of parts.
+"""Finds out which form of a message's content a chat template expects: text, or a list of parts.
 
-`openai`: it loops over the content of a message; `string`: it does not, and prints it. Called
-by `rendering`. Reads the parsed template alone, as vLLM does.
+`openai`: the template loops over the content of a message; `string`: it prints it. Called by
+`rendering`. Reads the parsed template alone, as vLLM does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quire.chat.sandbox.environment import environment
 
 @lru_cache(maxsize=32)
 def detect_content_format(source: str) -> ContentFormat:
-    """The format that a template's loops give away; `string` if it cannot be parsed."""
+    """The format, found by the template's loops; `string` if the template cannot be parsed."""
     try:
         tree = environment().parse_as_written(source)
     except (jinja2.TemplateError, RecursionError):

@@ -1,4 +1,4 @@
-"""The records that a rendering needs, as the caller gives them and as they cross to the child."""
+"""The inputs and limits of a rendering: `ChatInput` from the caller, `RenderJob` for the child."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ ContentFormat = Literal["string", "openai"]
 """Whether a template wants the content of a message as text, or as a list of parts."""
 
 DEFAULT_SECONDS = 5.0
-"""Processor time that a rendering may take, if nobody says otherwise."""
+"""Default limit of a rendering's processor time."""
 TOO_LONG = "it takes more than {:g} s of processor time"
 MAX_NESTING = 64
-"""Lists and dicts inside each other, in what a template is given."""
+"""Most levels of lists and dicts in a template's variables."""
 MAX_STEPS = 1_000_000
-"""Rounds of loops, calls, filters, operators and printed values in one rendering."""
+"""Most rounds of loops, calls, filters, operators and printed values in one rendering."""
 MAX_TEXT = 1 << 24
-"""Characters of the prompt, and of any one value as text."""
+"""Most characters of the prompt, and of any single value as text."""
 MAX_MEMORY_BYTES = 512 * MiB
-"""Of the process that renders."""
+"""Most memory of the child process."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatInput:
-    """A conversation, and how it is to be rendered."""
+    """A conversation and the options of its rendering."""
 
     messages: Sequence[Any]
     """Each one a mapping (or a struct) with `role` and `content`."""
     tools: Sequence[Any] | None = None
     documents: Sequence[Any] | None = None
     add_generation_prompt: bool = True
-    """Ends with the begin of the next answer."""
+    """Whether the prompt ends with the beginning of the next reply."""
     continue_final_message: bool = False
-    """Ends inside the last message, so that the model goes on with it."""
+    """Whether the prompt ends inside the last message, so that the model continues it."""
     chat_template: str | None = None
-    """The name of one of the model's templates, or a template; None: the model's own choice."""
+    """The name of one of the model's templates, or a template; None: the model's default."""
     chat_template_kwargs: Mapping[str, Any] | None = None
     """Further variables of the template."""
     content_format: ContentFormat | None = None
-    """None: as the template wants it."""
+    """None: found by `detect_content_format`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderJob:
-    """All that a rendering depends on; the child holds nothing between two of them."""
+    """All that a rendering depends on; the child keeps no state between two jobs."""
 
     chat: ChatInput
     template_name: str
-    """For messages."""
+    """For error messages."""
     template: str
     special_tokens: Mapping[str, str]
     """Variables of the template, such as `bos_token`."""

@@ -1,8 +1,8 @@
-"""Chat messages as users send them, made into what templates expect.
+"""Converts chat messages from the form that users send to the form that templates expect.
 
-Content parts become text (or stay parts where the template loops over them), arguments of
-tool calls become objects, reasoning goes under every name that templates know. Called by
-`rendering`; raises RequestError that names the message at fault.
+Content parts become text, or stay parts if the template loops over them. Arguments of tool calls
+become objects. Reasoning is stored under every name that templates use. Called by `rendering`;
+raises RequestError that names the invalid message.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ _TEXT_KEYS = {
     "refusal": "refusal",
     "thinking": "thinking",
 }
-"""Kinds of content parts that hold text, and the key it lies under."""
+"""Kinds of content parts that hold text, and the key of the text."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 def template_messages(
     messages: Sequence[Any], content_format: ContentFormat
 ) -> list[dict[str, Any]]:
-    """The messages, which are JSON, without keys that hold None. Changes what they hold."""
+    """The messages, which are JSON, without keys whose value is None. Changes their contents."""
     if not messages:
         raise _error("there must be at least one message", messages)
-    return [_message(index, held, content_format) for index, held in enumerate(messages)]
+    return [_message(index, message, content_format) for index, message in enumerate(messages)]
 
 
 def check_nesting(value: Any, what: str) -> None:
-    """Raises RequestError for lists and dicts that hold each other too deep."""
+    """Raises RequestError for lists and dicts nested more than `MAX_NESTING` levels."""
     level, depth = [value], 0
     while level:
         if depth > MAX_NESTING + 1:
             raise RequestError(f"{what} is nested more than {MAX_NESTING} deep", parameter=what)
-        level, depth = [inner for held in level for inner in _inside(held)], depth + 1
+        level, depth = [inner for item in level for inner in _inside(item)], depth + 1
 
 
 def _inside(value: Any) -> Iterable[Any]:
@@ -49,10 +49,10 @@ def _inside(value: Any) -> Iterable[Any]:
     return value.values() if type(value) is dict else ()
 
 
-def _message(index: int, held: Any, content_format: ContentFormat) -> dict[str, Any]:
-    if not isinstance(held, dict) or not isinstance(held.get("role"), str):
-        raise _error(f"messages[{index}] has no role", held)
-    message = {key: value for key, value in held.items() if value is not None}
+def _message(index: int, given: Any, content_format: ContentFormat) -> dict[str, Any]:
+    if not isinstance(given, dict) or not isinstance(given.get("role"), str):
+        raise _error(f"messages[{index}] has no role", given)
+    message = {key: value for key, value in given.items() if value is not None}
     content = message.get("content")
     if isinstance(content, list):
         texts = [_part_text(index, part) for part in content]

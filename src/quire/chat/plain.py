@@ -1,6 +1,6 @@
-"""A caller's Python values as JSON has them, so that they can be sent to a child process.
+"""Converts a caller's Python values to JSON values, so that they can be sent to a child process.
 
-Used for what scripts hand over; what a server gets came as JSON.
+Used for `LLM.chat`; requests of a server are JSON already.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.errors import RequestError
 
 
 def plain_chat(chat: ChatInput) -> ChatInput:
-    """The same with plain values. Raises RequestError for a value that JSON does not have."""
+    """The same with JSON values alone. Raises RequestError for a value that JSON does not have."""
     return dataclasses.replace(
         chat,
         messages=_plain(chat.messages, "messages"),
@@ -26,7 +26,7 @@ def plain_chat(chat: ChatInput) -> ChatInput:
 
 
 def _plain(value: Any, what: str, depth: int = 0) -> Any:
-    """The value as dicts, lists, strings, numbers, booleans and None alone, copied."""
+    """A copy of the value made of dicts, lists, strings, numbers, booleans and None."""
     if depth > MAX_NESTING:
         raise RequestError(f"{what} is nested more than {MAX_NESTING} deep", parameter=what)
     if value is None or type(value) in (str, int, bool):
@@ -38,9 +38,9 @@ def _plain(value: Any, what: str, depth: int = 0) -> Any:
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(held, what, depth + 1) for key, held in value.items()}
+        return {str(key): _plain(inner, what, depth + 1) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(held, what, depth + 1) for held in value]
+        return [_plain(inner, what, depth + 1) for inner in value]
     if callable(dump := getattr(value, "model_dump", None)):
         return _plain(dump(), what, depth + 1)
     raise RequestError(

@@ -1,9 +1,8 @@
-"""`ChatRenderer`: a conversation to a prompt, for callers that wait: `LLM.chat` and `quire run`.
+"""`ChatRenderer`: a conversation to a prompt, for blocking callers: `LLM.chat` and `quire run`.
 
-Offline too, a template runs in a process of its own. `sandbox` bounds a template as well as Python
-lets it, but a thread that is inside one long operation of the interpreter cannot be stopped, and
-holds back Ctrl+C. So no template ever runs in the process that holds the model: one way, and one
-behaviour, here and on a server.
+A template runs in a child process here as on a server. `sandbox` limits a template, but a thread
+inside one long operation of the interpreter cannot be stopped, and delays Ctrl+C. So no template
+ever runs in the process that holds the model.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class ChatRenderer:
         self._process: RenderProcess | None = None
 
     def start(self) -> None:
-        """Starts the child, so that it is up when the first conversation comes."""
+        """Starts the child ahead of the first conversation."""
         with self._lock:
             self._open_process()
 

@@ -1,7 +1,7 @@
 """`render`: a conversation to the prompt text that its model was trained on.
 
-A function of its `RenderJob` alone, which holds JSON; called by the child process. Knows no tokens
-and no files.
+Depends on its `RenderJob` alone, which holds JSON. Called by the child process. Knows no tokens and
+no files.
 """
 
 from __future__ import annotations

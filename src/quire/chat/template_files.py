@@ -1,4 +1,4 @@
-"""Reads the chat templates of a checkpoint, or the one that a user chose instead. Runs nothing."""
+"""Reads the chat templates of a checkpoint, or the user's own template. Runs no template."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from quire.config.model_files import read_json_object, read_optional_json_object, read_text
-from quire.errors import CheckpointError, ConfigError
+from quire.errors import CheckpointError, ConfigError, quoted
 from quire.units import MiB, format_bytes
 
 MAX_TEMPLATE_BYTES = 1 * MiB
 _MAX_TEMPLATES = 64
-"""Of one model. Known ones have up to four."""
+"""Most templates of one model. Published models have up to four."""
 
 
 def read_chat_template(given: str) -> str:
@@ -23,10 +23,15 @@ def read_chat_template(given: str) -> str:
         if len(given) > MAX_TEMPLATE_BYTES:
             raise ConfigError(f"chat_template is longer than {format_bytes(MAX_TEMPLATE_BYTES)}")
         return given
-    path = Path(given).expanduser()
-    if not path.is_file():
+    try:
+        path = Path(given).expanduser()
+        is_file = path.is_file()
+    except (OSError, RuntimeError) as error:  # a name that is too long, `~` without a home
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"chat_template={quoted(given)} cannot be read: {reason}") from None
+    if not is_file:
         raise ConfigError(
-            f"chat_template={given!r} is neither a file nor a Jinja template, which has "
+            f"chat_template={quoted(given)} is neither a file nor a Jinja template, which has "
             "{{ }} or {% %} in it"
         )
     return read_text(path, max_bytes=MAX_TEMPLATE_BYTES)
@@ -35,8 +40,8 @@ def read_chat_template(given: str) -> str:
 def read_templates(directory: Path) -> dict[str, str]:
     """A checkpoint's templates by name; empty if it has none.
 
-    Files of their own count before tokenizer_config.json, and that before chat_template.json.
-    Raises CheckpointError.
+    Order of precedence: template files, tokenizer_config.json, chat_template.json. Raises
+    CheckpointError.
     """
     paths = {path.stem: path for path in (directory / "additional_chat_templates").glob("*.jinja")}
     main = directory / "chat_template.jinja"
@@ -46,22 +51,22 @@ def read_templates(directory: Path) -> dict[str, str]:
     if paths:
         return {name: read_text(path, max_bytes=MAX_TEMPLATE_BYTES) for name, path in paths.items()}
     config = directory / "tokenizer_config.json"
-    held = read_optional_json_object(config).get("chat_template")
-    if held is None and (directory / "chat_template.json").is_file():
+    value = read_optional_json_object(config).get("chat_template")
+    if value is None and (directory / "chat_template.json").is_file():
         config = directory / "chat_template.json"
-        held = read_json_object(config).get("chat_template")
-    return _named(held, config)
+        value = read_json_object(config).get("chat_template")
+    return _named(value, config)
 
 
-def _named(held: Any, path: Path) -> dict[str, str]:
-    if held is None:
+def _named(value: Any, path: Path) -> dict[str, str]:
+    if value is None:
         return {}
-    if isinstance(held, str):
-        pairs: list[tuple[Any, Any]] = [("default", held)]
-    elif isinstance(held, list) and all(isinstance(entry, dict) for entry in held):
-        pairs = [(entry.get("name"), entry.get("template")) for entry in held]
-    elif isinstance(held, dict):
-        pairs = list(held.items())
+    if isinstance(value, str):
+        pairs: list[tuple[Any, Any]] = [("default", value)]
+    elif isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
+        pairs = [(entry.get("name"), entry.get("template")) for entry in value]
+    elif isinstance(value, dict):
+        pairs = list(value.items())
     else:
         pairs = [(None, None)]
     _check_number(len(pairs), path)

@@ -1,6 +1,6 @@
-"""`ChatTemplates`: the chat templates of one model, and which of them a conversation gets.
+"""`ChatTemplates`: the chat templates of one model; chooses the one for a conversation.
 
-Made once for a model, from its `ModelConfig`; both renderers hold one. Runs nothing.
+Made once for a model, from its `ModelConfig`. Both renderers hold one. Runs no template.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ChatTemplates:
 
     @classmethod
     def of_model(cls, model: ModelConfig, special_tokens: Mapping[str, str]) -> ChatTemplates:
-        """Those of a checkpoint, or the one that was chosen instead. Raises CheckpointError."""
+        """The templates of a checkpoint, or the user's own template. Raises CheckpointError."""
         if model.chat_template is not None:
             return cls({"default": model.chat_template}, special_tokens)
         return cls(read_templates(model.tokenizer_path or model.path), special_tokens)

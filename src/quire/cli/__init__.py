@@ -1,4 +1,4 @@
-"""The command line, `quire`. `app` picks the command; each command is a module of its own."""
+"""The command line, `quire`. `app` selects the command; each command is a module."""
 
 from quire.cli.app import main
 

@@ -40,7 +40,7 @@ COMMANDS = (
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a full disk answers."""
+"""Error numbers of a full disk."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = dispatch("quire", _ABOUT, COMMANDS, words)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader of our pipe left: there is nobody to tell
+    except BrokenPipeError:  # the reader of the pipe has closed it
         _give_up_stdout()
         return 0
     except OSError as error:
@@ -68,9 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Opens what was closed when this process started, as /dev/null.
+    """Opens standard streams that were closed when this process started, as /dev/null.
 
-    Otherwise a file or a socket would get its number, and what is printed.
+    Otherwise a file or a socket would get descriptor 0, 1 or 2, and receive the output.
     """
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -82,7 +82,7 @@ def _open_standard_streams() -> None:
 
 def _give_up_stdout() -> None:
     """Keeps the interpreter from writing to standard output again when it ends."""
-    with suppress(OSError, ValueError):  # something without a descriptor that a host put there
+    with suppress(OSError, ValueError):  # a replaced stream may have no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -144,8 +144,8 @@ def _overview(prog: str, about: str, commands: Sequence[Command]) -> str:
 
 
 _ABOUT = f"""\
-Quire {__version__}, an LLM inference and serving engine that just runs on a CPU.
+Quire {__version__}, an LLM inference and serving engine for CPUs.
 
   quire run "What is 17 + 25?"      ask the bundled demo model
-  quire run path/to/model           chat with a model of your own
+  quire run path/to/model           chat with another model
   quire serve path/to/model         serve it; the page is at http://127.0.0.1:8000/"""

@@ -1,4 +1,4 @@
-"""What `quire doctor` looks at: one function a topic, each giving findings.
+"""The checks of `quire doctor`: a function for each topic, which yields findings.
 
 Reads the machine and the installation; changes nothing. A check that finds a part of Quire
 itself broken reports it instead of failing.
@@ -31,7 +31,7 @@ _SERVER = ("starlette", "uvicorn", "prometheus_client")
 _NICE = {
     "uvloop": "a faster event loop for the server",
     "httptools": "a faster HTTP parser for the server",
-    "zmq": "an engine in a process of its own",
+    "zmq": "an engine in its own process",
     "huggingface_hub": "downloading models by hub id",
     "yaml": "reading --config files in YAML",
 }
@@ -55,7 +55,7 @@ class Finding:
 
 
 def all_findings() -> Iterator[Finding]:
-    """Everything, topic by topic."""
+    """All findings, in order of topic."""
     yield from software()
     yield from processor()
     yield from compute()
@@ -65,7 +65,7 @@ def all_findings() -> Iterator[Finding]:
 
 
 def software() -> Iterator[Finding]:
-    """Python, the system, and the libraries that Quire cannot do without."""
+    """Python, the system, and the required libraries."""
     yield Finding(
         "software",
         "good",
@@ -80,11 +80,11 @@ def software() -> Iterator[Finding]:
 
 
 def processor() -> Iterator[Finding]:
-    """Cores, what of them this process may use, and the instructions they have."""
+    """Cores, those that this process may use, and instruction sets."""
     name, flags = _cpuinfo()
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = None
-    with suppress(ImportError):  # told by `software`
+    with suppress(ImportError):  # `software` reports it
         from quire.backends.cpu.machine import cgroup_quota_cpus
 
         quota = cgroup_quota_cpus()

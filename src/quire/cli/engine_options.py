@@ -1,8 +1,7 @@
-"""The options of every command that builds an engine: EngineArgs, and the model's place.
+"""The options of every command that builds an engine: those of EngineArgs, and the model.
 
-The model may be the first plain word or `--model`. Names that vLLM has and Quire does not
-are accepted here and judged by EngineArgs itself: a value that asks for nothing passes, any
-other is refused with its reason.
+The model is the first positional word or `--model`. vLLM's options that are not implemented are
+parsed here; EngineArgs accepts values without effect and refuses others with the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def add_engine_options(
     skip: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> None:
-    """Declares them, and `--config`. `defaults` are this command's own."""
+    """Declares the options, and `--config`. `defaults`: this command's own defaults."""
     if has_positional:
         parser.add_argument("model_tag", nargs="?", metavar="MODEL", help=_MODEL_HELP)
     parser.add_config_option()
@@ -52,7 +51,7 @@ def engine_args(
     record: type[EngineArgs] = EngineArgs,
     defaults: Mapping[str, Any] | None = None,
 ) -> EngineArgs:
-    """The EngineArgs that were asked for. Raises ConfigError for a contradiction."""
+    """The EngineArgs of the command line. Raises ConfigError for contradictory options."""
     settings = {name: getattr(args, name) for name in UNSUPPORTED if hasattr(args, name)}
     positional = getattr(args, "model_tag", None)
     named = getattr(args, "model", None)
@@ -64,7 +63,7 @@ def engine_args(
 
 
 def _loose(text: str) -> Any:
-    """A value whose type nobody here knows: JSON if it reads as such, otherwise text."""
+    """A value of unknown type: JSON if it is valid JSON, otherwise text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """The server's application without a socket: requests are function calls.
 
-What `quire run-batch` answers its lines with, so that a line in a file and a request over
-HTTP are validated and answered by the very same code.
+Used by `quire run-batch`: a line of its file and a request over HTTP are validated and answered by
+the same code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quire.server.context import ServerContext
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the application replied."""
+    """The application's reply."""
 
     status: int
     body: Any

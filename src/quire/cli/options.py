@@ -1,4 +1,4 @@
-"""Command-line options made from dataclasses: one source of truth for Python and the shell.
+"""Command-line options made from dataclasses: one definition for Python and the shell.
 
 A field `max_model_len: int | None = None` with the text below it becomes
 `--max-model-len` with that text as help. Called by the commands; knows nothing of
@@ -38,7 +38,7 @@ SHORT_FLAGS = {
     "speculative_config": "-sc",
     "compilation_config": "-cc",
 }
-"""vLLM's one-dash forms, for those of these fields that exist."""
+"""vLLM's short forms of the fields that exist."""
 
 _COUNT = re.compile(r"(-?[0-9]{1,40}(?:\.[0-9]{1,40})?)([kmgtKMGT]?)")
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -46,7 +46,7 @@ _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def parse_count(text: str) -> int:
-    """`8192`, `8k` (8,000), `8K` (8,192), `1.5m`: a count as people write it.
+    """A count: `8192`, `8k` (8,000), `8K` (8,192), `1.5m`.
 
     Raises argparse.ArgumentTypeError for anything else.
     """
@@ -94,7 +94,7 @@ def add_options(
 ) -> None:
     """One option for every field of the dataclass `record` that is not in `skip`.
 
-    `defaults` replaces what the help says (and `read` later gives) for single fields.
+    `defaults` replaces single fields' defaults, in the help and in `read`.
     Raises TypeError for a field whose type no option can hold.
     """
     group = parser.add_argument_group(title)
@@ -133,7 +133,7 @@ def read(
 
 
 def field_documents(record: type) -> dict[str, str]:
-    """The text below each field of a dataclass and its bases; empty where no source is at hand."""
+    """The docstring of each field of a dataclass and its bases; empty without source code."""
     found: dict[str, str] = {}
     for base in reversed(record.__mro__):
         if dataclasses.is_dataclass(base):
@@ -172,7 +172,7 @@ def _help(document: str, default: Any) -> str:
 
 def _shape(hint: Any, name: str) -> dict[str, Any]:
     """argparse's keyword arguments for a field of this type."""
-    hint = _without_none(hint)  # leaving the option out is how None is said
+    hint = _without_none(hint)  # None: leave the option out
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
     origin, inner = get_origin(hint), get_args(hint)

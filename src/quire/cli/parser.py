@@ -16,15 +16,15 @@ from quire.errors import ConfigError, UnknownArgumentError
 from quire.suggest import did_you_mean
 
 _MAX_MESSAGE_CHARS = 1000
-"""Of what argparse says, which repeats the words that were typed."""
+"""Longest error message; argparse's messages repeat the words of the command line."""
 
 
 class Parser(argparse.ArgumentParser):
     """One command's options.
 
-    Differs from its base in three ways: `--max_model_len` is `--max-model-len`; an
-    unknown flag names the nearest one; `--config FILE` stands for the options in a file,
-    and those on the command line win over it.
+    Differs from its base in three ways: `--max_model_len` is `--max-model-len`; the error about an
+    unknown option suggests the nearest one; `--config FILE` reads options from a file, and the
+    command line overrides the file.
     """
 
     def __init__(self, prog: str, description: str) -> None:
@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
             "--config",
             metavar="FILE",
             help="Options from a YAML or JSON file, by their long names. "
-            "The command line wins over the file.",
+            "The command line overrides the file.",
         )
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
             from_file = self.parse_known_args(self._config_words(words))[0]
         except ConfigError as error:
             self.error(str(error))
-        # What is set already stays unless the command line sets it again: it wins over the file.
+        # The command line overrides the values of the file.
         args, extra = self.parse_known_args(words, from_file)
         if extra:
             self._reject(extra[0])
@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unexpected argument {word!r}")
 
     def _config_words(self, words: Sequence[str]) -> list[str]:
-        """What the file named by `--config` says, as arguments; empty without one."""
+        """The options of the `--config` file, as arguments; empty without a file."""
         if "--config" not in self.flags():
             return []
         finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -115,7 +115,7 @@ class _Formatter(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=34)
 
     def _format_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any) -> str:
-        """Only what must be known: the command and its positional words."""
+        """The command and its positional words."""
         del usage, groups, prefix
         words = [action.metavar or action.dest for action in actions if not action.option_strings]
         shown = " ".join(f"[{word}]" for word in words)

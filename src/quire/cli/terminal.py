@@ -1,4 +1,4 @@
-"""What the interactive commands share: line editing, Ctrl+C, and when to decorate.
+"""Terminal functions of the interactive commands: line editing, Ctrl+C, colour.
 
 Owns the process's SIGINT handler while a generation runs. Knows nothing of models.
 """
@@ -21,11 +21,10 @@ _CONTROLS = dict.fromkeys([*range(32), *range(127, 160)]) | {9: "\t", 10: "\n"}
 
 
 class StopOnInterrupt:
-    """Ctrl+C asks a generation to stop instead of tearing through it.
+    """The first Ctrl+C requests a generation to stop, between two engine steps.
 
-    The handler only sets `requested`, because an exception inside an engine step would leave
-    the engine between two states. A second Ctrl+C raises KeyboardInterrupt after all.
-    Use it in the main thread.
+    The handler only sets `requested`, because an exception inside an engine step would leave the
+    engine in an inconsistent state. A second Ctrl+C raises KeyboardInterrupt. Main thread only.
     """
 
     def __init__(self) -> None:
@@ -53,25 +52,25 @@ class StopOnInterrupt:
 
 
 def is_interactive() -> bool:
-    """True when a person sits at both ends; a pipe gets plain text without prompts."""
+    """True if standard input and output are terminals. A pipe gets plain text without prompts."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def quiet_log() -> None:
-    """Only warnings from here on, unless QUIRE_LOG_LEVEL asks for more."""
+    """Sets the log level to warnings, unless QUIRE_LOG_LEVEL is set."""
     if "QUIRE_LOG_LEVEL" not in os.environ:
         get_logger("quire").setLevel(logging.WARNING)
 
 
 def dim(text: str) -> str:
-    """Grey on a terminal that shows colour; unchanged anywhere else."""
+    """Grey text on a terminal, unless NO_COLOR is set; unchanged otherwise."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[2m{text}\x1b[0m"
 
 
 def printable(text: str) -> str:
-    """The text without control characters, so that no model can command the terminal."""
+    """The text without control characters, so that a model's output cannot control the terminal."""
     return text.translate(_CONTROLS)
 
 
@@ -92,7 +91,7 @@ def read_line(prompt: str) -> str | None:
 
 
 class History:
-    """Line editing with the arrow keys, and a history that outlives the process."""
+    """Line editing with the arrow keys, and a history file."""
 
     def __init__(self, name: str) -> None:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
@@ -101,13 +100,13 @@ class History:
     def __enter__(self) -> History:
         try:
             import readline
-        except ImportError:  # a Python built without it: plain input still works
+        except ImportError:  # Python was built without readline: plain input works
             return self
         readline.set_history_length(_HISTORY_LINES)
         try:
             readline.read_history_file(self._path)
         except OSError:
-            return self  # the first session, or a home that cannot be read
+            return self  # there is no history file, or it cannot be read
         return self
 
     def __exit__(
@@ -123,4 +122,4 @@ class History:
             readline.write_history_file(self._path)
             self._path.chmod(0o600)
         except (ImportError, OSError):
-            return  # a read-only home costs the history, not the session
+            return  # without a writable directory there is no history

@@ -19,7 +19,7 @@ LoadFormat = Literal["auto", "hf", "safetensors", "pt", "dummy"]
 @checked_arguments
 @dataclass(kw_only=False)
 class EngineArgs:
-    """Choices about one engine. Unknown names are an error that suggests the nearest one."""
+    """The arguments of one engine. An unknown name is an error that suggests the nearest one."""
 
     model: str | None = None
     """A directory in Hugging Face's layout, or a hub id; none: the bundled demo model."""

@@ -1,7 +1,7 @@
 """Checks each field of a record of options against its declared type.
 
-Used for `EngineArgs`, which users fill as they like, and for `ServerArgs`. Knows types; what a
-value means is checked by those who resolve it.
+Used for `EngineArgs` and `ServerArgs`. Checks types alone; the code that resolves a value checks
+its meaning.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, Literal, Union, get_args, get_origin
 from quire.errors import ConfigError, quoted
 
 MAX_TEXT_CHARS = 1 << 20
-"""Far above any name, path or template."""
+"""Far longer than any name, path or template."""
 _MAX_DEPTH = 64
 _MAX_VALUES = 1 << 20
 _MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
 _SECRETS = frozenset({"api_key", "hf_token"})
-"""Fields whose values no message shows."""
+"""Fields whose values must not appear in messages."""
 
 _NAMES: dict[Any, str] = {
     bool: "True or False", int: "a whole number", float: "a finite number", str: "a text",
@@ -31,7 +31,7 @@ _NAMES: dict[Any, str] = {
 
 
 def check_fields(record: Any) -> None:
-    """Raises ConfigError for the first field that holds what its type does not allow.
+    """Raises ConfigError for the first field whose value does not match its type.
 
     Numbers must be finite and fit in 64 bits; texts must be valid as file names are, without
     NUL; dicts must hold what JSON can.
@@ -62,7 +62,7 @@ def _advice(field: dataclasses.Field[Any]) -> str:
 
 
 def _problem(hint: Any, value: object) -> str | None:
-    """What the value must be, if it is not; None: all is well."""
+    """What the value must be; None if the value is valid."""
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if value is None and types.NoneType in kinds:
         return None
@@ -126,17 +126,17 @@ def _problem_of_list(value: object) -> str | None:
 
 
 def _is_json_object(value: object) -> bool:
-    """Bounded in depth and in work: a Python container may hold itself, or one value often."""
-    held = [(value, 0)]
+    """Limited in depth and work: a Python container may hold itself, or one value many times."""
+    pending = [(value, 0)]
     for _ in range(_MAX_VALUES):
-        if not held:
+        if not pending:
             return isinstance(value, dict)
-        one, depth = held.pop()
-        if isinstance(one, dict) and all(isinstance(key, str) for key in one):
-            held += [(inner, depth + 1) for inner in one.values()]
-        elif isinstance(one, (list, tuple)):
-            held += [(inner, depth + 1) for inner in one]
-        elif not _is_json_scalar(one):
+        item, depth = pending.pop()
+        if isinstance(item, dict) and all(isinstance(key, str) for key in item):
+            pending += [(child, depth + 1) for child in item.values()]
+        elif isinstance(item, (list, tuple)):
+            pending += [(child, depth + 1) for child in item]
+        elif not _is_json_scalar(item):
             return False
         if depth > _MAX_DEPTH:
             return False

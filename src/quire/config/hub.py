@@ -1,8 +1,8 @@
-"""Turns the model a user names into a local directory.
+"""Finds the local directory of a model, given as a path or a hub id (`org/name`).
 
-A directory is used as it stands and never touches the network. A hub id (`org/name`) is
-looked up in the hub's local cache first; only what is missing there is downloaded, with
-huggingface_hub, which is imported for that alone. Called where an engine is configured.
+A directory is used without any network access. A hub id is looked up in the hub's local cache;
+missing files are downloaded with huggingface_hub, which is imported only then. Called when an
+engine is configured.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _CANNOT_WRITE = (
     errno.ENOTDIR, errno.EEXIST,
 )  # fmt: skip
 _MAX_HUB_ID = 96
-"""Characters, as the hub has it."""
+"""The hub's limit, in characters."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 TEXT_PATTERNS = ("*.json", "*.txt", "*.jinja", "*.model")
-"""What a model directory holds beside its weights."""
+"""The files of a model directory other than weights."""
 _IGNORED_PATTERNS = ["*/*", "consolidated*", "training_args*", "optimizer*"]
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 _WEIGHT_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -45,18 +45,21 @@ def resolve_model(
 ) -> Path:
     """The directory that holds `model`, a path or a hub id.
 
-    `download_dir` replaces the hub's cache directory. `needs_weights` false: a tokenizer
-    alone is wanted. Raises ModelNotFoundError that says what is missing and how to get it.
+    `download_dir` replaces the hub's cache directory. `needs_weights` False: only the tokenizer is
+    needed. Raises ModelNotFoundError that names the missing files and how to get them.
     """
     try:
         path = env.expanded(model)
+    except ConfigError as error:
+        raise ModelNotFoundError(str(error)) from None
+    try:
         if model and path.is_dir():
             return path
         is_file = path.is_file()
-    except ConfigError as error:
-        raise ModelNotFoundError(str(error)) from None
     except (OSError, RuntimeError) as error:  # a name that is too long, or a circle of links
-        raise ModelNotFoundError(f"{quoted(model)} is no model: {reason(error)}") from None
+        raise ModelNotFoundError(
+            f"{quoted(model)} is no model: {reason(error)}; give a directory or a hub id"
+        ) from None
     if is_file:
         raise ModelNotFoundError(f"{model!r} is a file; give the directory that holds config.json")
     if len(model) > _MAX_HUB_ID or not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
@@ -95,7 +98,7 @@ def _cached_snapshot(cache: Path, model: str, revision: str) -> Path | None:
 
 
 def _missing_files(directory: Path, needs_weights: bool) -> list[str]:
-    """What keeps a snapshot from being usable, in words; a dangling link counts as missing."""
+    """The parts that a snapshot lacks, as text; a dangling link counts as missing."""
     missing = []
     if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
         missing.append("the tokenizer")
@@ -122,7 +125,7 @@ def _missing_weights(directory: Path) -> list[str]:
 
 
 def _is_file(path: Path) -> bool:
-    """Also False for a name that no file can have, which a damaged index may hold."""
+    """Also False for an invalid file name, which a damaged index may hold."""
     try:
         return path.is_file()
     except OSError:
@@ -162,7 +165,7 @@ def _download(
         )
     except ModelNotFoundError:
         raise
-    except Exception as error:  # its errors come from whichever HTTP library it is built on
+    except Exception as error:  # huggingface_hub raises errors of its HTTP library
         if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
             raise ConfigError(
                 f"{model} cannot be kept in {cache}: {error.strerror}; make room there, or give "

@@ -1,4 +1,4 @@
-"""The KV cache's choices: its number format under any of vLLM's names, and its block size."""
+"""Resolves the KV cache's number format, by any of vLLM's names, and its block size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAME: dict[str, KVCacheDtype] = {
     "float": "float32",
     "int8_per_token_head": "int8",
 }
-"""Names that mean one of the formats here; the second is vLLM's for this very scheme."""
+"""Other names of the formats here; the second is vLLM's name for the same scheme."""
 
 _REASONS = {
     "fp8": "there are no 8-bit floating-point numbers here",
@@ -32,22 +32,22 @@ _REASONS = {
     "nvfp4": "4 bits are not available",
     "turboquant": "rotated formats are not available",
 }
-"""Why not, by how a name begins."""
+"""Why a name is refused, by its prefix."""
 
 
 def resolve_kv_cache_dtype(name: str, dtype: KVCacheDtype, known: Collection[str]) -> KVCacheDtype:
-    """The format that `name` asks for, of those that the backend knows; `auto` is `dtype`.
+    """The format that `name` means; `auto` is `dtype`. `known`: the backend's formats.
 
-    Raises ConfigError for anything else, saying what would work.
+    Raises ConfigError for any other name, with those that work.
     """
-    works = [held for held in KV_MEANINGS if held in known]
+    works = [known_name for known_name in KV_MEANINGS if known_name in known]
     wanted = dtype if name == "auto" else _SAME.get(name, name)
-    for held in works:
-        if held == wanted:
-            return held
+    for known_name in works:
+        if known_name == wanted:
+            return known_name
     reasons = (why for start, why in _REASONS.items() if name.startswith(start))
     reason = next(reasons, "unknown name")
-    choices = "; ".join(f"{held} ({KV_MEANINGS[held]})" for held in works)
+    choices = "; ".join(f"{known_name} ({KV_MEANINGS[known_name]})" for known_name in works)
     raise ConfigError(
         f"kv_cache_dtype={quoted(name)} is not available: {reason}; use auto (the model's dtype); "
         f"{choices}"
@@ -55,7 +55,7 @@ def resolve_kv_cache_dtype(name: str, dtype: KVCacheDtype, known: Collection[str
 
 
 def resolve_block_size(size: int | None, multiple: int) -> int:
-    """Tokens in a KV block, of which the backend wants a multiple of `multiple`."""
+    """Tokens in a KV block. The backend requires a multiple of `multiple`. Raises ConfigError."""
     if size is None:
         return DEFAULT_BLOCK_SIZE
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BLOCK_SIZE:

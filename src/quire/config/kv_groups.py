@@ -1,7 +1,7 @@
 """How the layers of a model share the blocks of the KV cache, and how many blocks a request needs.
 
-Made by `program.kv_groups` from the attention of a program; read by whoever counts blocks and by
-the backends. Plain numbers: nothing here knows a program, a request or memory.
+Made by `program.kv_groups` from the attention ops of a program. Read by the scheduler's block
+accounting, by planning and by the backends. Knows no program, no request and no memory.
 
 Legend: S tokens in a block (the block size). Entry e of a block table is the block of positions
 e * S .. e * S + S - 1.
@@ -31,33 +31,33 @@ class KVGroupSpec:
     num_kv_heads: int
     head_dim: int
     window: int | None = None
-    """Positions that a token sees, its own included; None: all before it, too."""
+    """Positions that a token sees, its own included; None: all positions up to its own."""
 
     @property
     def kind(self) -> KVGroupKind:
-        """`window`: blocks that no later token sees are given back."""
+        """`window`: blocks that no later token sees are released."""
         return "full" if self.window is None else "window"
 
     def first_entry(self, position: int, block_size: int) -> int:
-        """The first entry of a table that a token at `position` or behind it reads."""
+        """The first entry of a table that a token at `position` or a later one reads."""
         if self.window is None:
             return 0
         return max(0, position - self.window + 1) // block_size
 
     def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:
-        """Blocks that a request of `num_tokens` holds at once, at most, if no step computes more
+        """The most blocks that a request of `num_tokens` holds at once, if no step computes more
         than `max_chunk` of its tokens."""
         every = ceil_div(num_tokens, block_size)
         if self.window is None:
             return every
-        # What a step reads or writes is one run of positions, which may begin anywhere in a block.
+        # A step accesses one run of positions, which may begin anywhere in a block.
         run = self.window - 1 + max_chunk
         return min(every, ceil_div(run - 1, block_size) + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class KVPlace:
-    """Where a layer's K and V lie: in the blocks of a group's table, and there in a slot."""
+    """Where a layer's K and V are stored: in a group's blocks, in a slot of each block."""
 
     group: int
     slot: int
@@ -65,12 +65,12 @@ class KVPlace:
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """The groups of a model. Each block has `num_slots` slots, whichever group uses it, so that all
-    groups share one pool of blocks of one size."""
+    """The groups of a model. Every block has `num_slots` slots, so that all groups share one pool
+    of blocks of one size."""
 
     groups: tuple[KVGroupSpec, ...]
     num_slots: int
-    """A group with fewer layers leaves the last ones empty."""
+    """In a group with fewer layers the last slots are unused."""
 
     @property
     def keeps_all(self) -> bool:
@@ -78,7 +78,7 @@ class KVLayout:
         return all(group.window is None for group in self.groups)
 
     def describe(self) -> str:
-        """What the groups see, for people: `4 x window 512, 1 x full`."""
+        """The groups by kind, as text: `4 x window 512, 1 x full`."""
         kinds = Counter(
             "full" if group.window is None else f"window {group.window}" for group in self.groups
         )
@@ -93,11 +93,11 @@ class KVLayout:
         }
 
     def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:
-        """As of a group, over all of them."""
+        """`KVGroupSpec.most_blocks`, summed over all groups."""
         return sum(group.most_blocks(num_tokens, max_chunk, block_size) for group in self.groups)
 
     def longest(self, num_blocks: int, limit: int, max_chunk: int, block_size: int) -> int:
-        """The most tokens, up to `limit`, of which a request never holds more than `num_blocks`."""
+        """The most tokens, up to `limit`, with which a request needs at most `num_blocks`."""
 
         def needs(num_tokens: int) -> int:
             return self.most_blocks(num_tokens, max_chunk, block_size)

@@ -1,8 +1,8 @@
 """Reads the JSON files of a checkpoint directory: config.json, generation_config.json and so on.
 
-Called where an engine is configured and where a tokenizer is loaded. Nothing from a
-checkpoint is ever executed: `auto_map` and all other hints at code are left alone. Knows no
-model family; what the keys mean is the families' business.
+Called when an engine is configured and when a tokenizer is loaded. Nothing from a checkpoint is
+ever executed: `auto_map` and other references to code are ignored. Knows no model family: the
+families in `models` interpret the keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from quire.units import MiB, format_bytes
 DEMO_MODEL_PATH = Path(__file__).parents[1] / "demo_model"
 """The bundled model."""
 MAX_CONFIG_BYTES = 16 * MiB
-"""Far above any config.json there is; a larger one is an attack or a mistake."""
+"""Far larger than any published config.json."""
 
 _SAMPLING_KEYS = (
     "repetition_penalty",
@@ -37,17 +37,16 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """What a checkpoint says of generation, and the file that says it, for messages."""
+    """A checkpoint's generation settings, and the file they come from, for messages."""
 
     values: Mapping[str, Any]
     source: str
 
 
 def has_file(path: Path) -> bool:
-    """Whether there is a file; a directory is none.
+    """Whether `path` is a regular file; False for a directory.
 
-    Raises CheckpointError where something is in its place that cannot be read as one: a link that
-    leads nowhere, a pipe, or a place that may not be looked at.
+    Raises CheckpointError for a broken link, a pipe or device, and a path without permission.
     """
     try:
         mode = path.stat().st_mode
@@ -59,9 +58,8 @@ def has_file(path: Path) -> bool:
             "incomplete"
         ) from None
     except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{quoted(str(path))}: cannot be looked at: {reason(error)}"
-        ) from None
+        name = quoted(str(path))
+        raise CheckpointError(f"{name}: cannot be read: {reason(error)}") from None
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise CheckpointError(f"{path}: is no regular file")
     return stat.S_ISREG(mode)
@@ -70,9 +68,9 @@ def has_file(path: Path) -> bool:
 def parse_json_object(text: str | bytes, source: str) -> dict[str, Any]:
     """A JSON object from text of bounded size; `source` names it in messages.
 
-    Raises CheckpointError for anything but valid JSON, for another kind of value at the top, for
-    a key that is given twice (readers disagree on which one counts), and for a string that is no
-    text, which nothing could encode: half of a pair of surrogates.
+    Raises CheckpointError for invalid JSON, for a value that is no object, for a repeated key
+    (readers disagree on which one counts), and for a string with a lone surrogate, which cannot be
+    encoded.
     """
     try:
         if isinstance(text, bytes):
@@ -141,8 +139,8 @@ def read_generation_config(directory: Path, hf_config: Mapping[str, Any]) -> Gen
     if has_file(path):
         return GenerationConfig(read_json_object(path), str(path))
     keys = (*_SAMPLING_KEYS, "max_new_tokens", "eos_token_id")
-    held = {key: hf_config[key] for key in keys if hf_config.get(key) is not None}
-    return GenerationConfig(held, str(directory / "config.json"))
+    values = {key: hf_config[key] for key in keys if hf_config.get(key) is not None}
+    return GenerationConfig(values, str(directory / "config.json"))
 
 
 def default_sampling_params(config: GenerationConfig) -> dict[str, float | int]:
@@ -168,8 +166,8 @@ def eos_token_ids(config: GenerationConfig) -> tuple[int, ...]:
     The key holds one id or a list of them. Raises CheckpointError for anything else.
     """
     found: dict[int, None] = {}
-    held = config.values.get("eos_token_id")
-    for value in held if isinstance(held, list) else [held]:
+    ids = config.values.get("eos_token_id")
+    for value in ids if isinstance(ids, list) else [ids]:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -184,13 +182,13 @@ def _strings(value: Any) -> Iterator[str]:
     """Every string in a JSON value, keys included."""
     rest = [value]
     while rest:
-        held = rest.pop()
-        if isinstance(held, str):
-            yield held
-        elif isinstance(held, dict):
-            rest += [*held.keys(), *held.values()]
-        elif isinstance(held, list):
-            rest += held
+        item = rest.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            rest += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            rest += item
 
 
 def _is_text(string: str) -> bool:
@@ -215,9 +213,9 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _merge(base: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in overrides.items():
-        held = merged.get(key)
-        if isinstance(held, dict) and isinstance(value, Mapping):
-            merged[key] = _merge(held, value)
+        old = merged.get(key)
+        if isinstance(old, dict) and isinstance(value, Mapping):
+            merged[key] = _merge(old, value)
         else:
             merged[key] = value
     return merged

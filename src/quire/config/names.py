@@ -1,7 +1,7 @@
-"""Engine arguments as people write them: unknown names are refused with the nearest known one,
-and vLLM's names that nothing here implements are refused unless they ask for nothing.
+"""Checks the names of engine arguments when an `EngineArgs` is made.
 
-Called when an `EngineArgs` is made.
+Unknown names are refused, with the nearest known name. vLLM's names that are not implemented are
+refused unless their value has no effect (`unsupported.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ T = TypeVar("T")
 def check_names(given: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
     """The arguments among `given` that are `known`.
 
-    Raises UnknownArgumentError for a name nobody knows, ConfigError for a known one of vLLM's
-    that is set to something it would have to do.
+    Raises UnknownArgumentError for an unknown name, ConfigError for an unsupported argument of
+    vLLM whose value would have an effect.
     """
     known = set(known)
     kept: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""The names that `quantization` takes, and what to say of those it does not.
+"""The values of `quantization`, and the reasons for which others are refused.
 
-vLLM's names are about checkpoints that are quantised already, or about fp8 and mixtures of
-experts; none of them means one of the formats here, so none is taken for another.
+vLLM's names mean checkpoints that are quantised already, fp8, or mixtures of experts. None of them
+means one of the formats here, so all are refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _REASONS: dict[str, str] = {
 
 
 def resolve_quantization(name: str | None, weight_formats: Collection[str]) -> Quantization | None:
-    """The format for the matrices, of those that the backend has; None: as the dtype says."""
+    """The format of the matrices; None: not quantised. `weight_formats`: those of the backend.
+
+    Raises ConfigError for a name that is not available, with those that are.
+    """
     if name is None:
         return None
     works = [known for known in MEANINGS if known in weight_formats]

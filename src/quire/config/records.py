@@ -1,7 +1,7 @@
-"""The engine's configuration: frozen records, one per concern, with nothing left to decide.
+"""The engine's configuration: frozen records, one per concern, with all defaults resolved.
 
-`resolve.py` makes them, once, from what the user chose, what the checkpoint says and
-what the machine has; everything below the engine only reads them.
+Made once by `planning`, with the functions of `resolve.py`, from the user's arguments, the
+checkpoint and the machine. All other packages only read them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from quire.config.quantization import Quantization
 SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference"]
 Dtype = Literal["float32", "bfloat16"]
-"""Of activations, and of weights without a format of their own."""
+"""The dtype of activations, and of weights that are not quantised."""
 WeightSource = Literal["checkpoint", "packed", "dummy"]
 """Where weights come from: the checkpoint, a packed file beside config.json, or random numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Which model, and what its checkpoint says of it."""
+    """The model, and the values from its checkpoint."""
 
     model: str
     """As the user wrote it: a directory, a hub id, or the bundled model's name."""
@@ -48,14 +48,14 @@ class ModelConfig:
     """Format of the matrices; None: `dtype`."""
     weights: WeightSource = "checkpoint"
     default_sampling_params: Mapping[str, Any] = field(default_factory=dict)
-    """From generation_config.json, for requests that leave them open."""
+    """From generation_config.json, for parameters that a request does not set."""
     eos_token_ids: tuple[int, ...] = ()
     chat_template: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The paged KV cache. `num_blocks` is final: the memory was looked at."""
+    """The paged KV cache. `num_blocks` is final: it fits in the memory."""
 
     block_size: int
     num_blocks: int
@@ -66,32 +66,32 @@ class CacheConfig:
     layout: KVLayout
     """The groups."""
     fingerprint: str = ""
-    """Tells models apart whose K/V differ; the root of every block's key."""
+    """Differs between models whose K/V differ; part of the root of every block's key."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Bounds on a step and on what may be in flight."""
+    """Limits of a step and of the waiting queue."""
 
     max_num_batched_tokens: int
     max_num_seqs: int
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
-    """Longest chunk of one prompt while others run; 0: no bound but the budget."""
+    """Longest chunk of one prompt while others run; 0: no limit but the token budget."""
     max_decode_slowdown: float | None = None
-    """How much longer prompts may make a step that others generate in; None: no limit."""
+    """Most times longer that prompts may make a step in which others decode; None: no limit."""
     policy: SchedulingPolicy = "fcfs"
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     queue_may_stand: bool = True
-    """Whether a queue may stay as long as that, or only for a burst."""
+    """Whether the queue may stay at its limit, or only in a burst."""
     stream_interval: int = 1
     """Tokens between two streamed outputs, unless a request asks for more."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
-    """What computes."""
+    """The backend and its threads."""
 
     backend: BackendName
     isa: str | None
@@ -101,7 +101,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True, slots=True)
 class ObservabilityConfig:
-    """What is told, and how often."""
+    """Which statistics and traces are reported, and how often."""
 
     log_stats: bool
     stats_interval_s: float
@@ -110,7 +110,7 @@ class ObservabilityConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """All of it: what every part of the engine is built from."""
+    """The whole configuration of an engine."""
 
     model: ModelConfig
     cache: CacheConfig

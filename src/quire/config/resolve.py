@@ -22,7 +22,7 @@ from quire.params import SamplingParams
 logger = get_logger(__name__)
 
 Usage = Literal["llm", "server"]
-"""Who will use the engine: `LLM` in a script, or many clients of a server."""
+"""Who uses the engine: `LLM` in a script, or the clients of a server. Selects defaults."""
 
 _BUDGETS: dict[Usage, int] = {"llm": 4096, "server": 2048}
 _SEQS: dict[Usage, int] = {"llm": 256, "server": 128}
@@ -36,12 +36,14 @@ _SPELLINGS: dict[str, str] = {
 
 
 def spelled_dtype(name: str) -> str | None:
-    """What a name such as `half` stands for; None: no dtype is called so."""
+    """The dtype that a name such as `half` means; None for an unknown name."""
     return _SPELLINGS.get(name)
 
 
 def resolve_dtype(args: EngineArgs, hf_config: Mapping[str, Any], dtypes: Collection[str]) -> Dtype:
-    """The arithmetic: bfloat16 unless float32 is asked for or is all that the backend has."""
+    """The dtype of the computation: bfloat16, or float32 if requested or the backend has no other.
+
+    `dtypes`: those of the backend."""
     stored = str(hf_config.get("dtype") or hf_config.get("torch_dtype") or "float32")
     stored = stored.removeprefix("torch.")
     wanted = spelled_dtype(args.dtype)
@@ -61,7 +63,7 @@ def resolve_dtype(args: EngineArgs, hf_config: Mapping[str, Any], dtypes: Collec
 
 
 def resolve_max_model_len(args: EngineArgs, derived: int) -> int | None:
-    """The context length; `derived` is the checkpoint's limit. None: what the memory allows."""
+    """The context length; `derived` is the checkpoint's limit. None: as long as fits in memory."""
     wanted = args.max_model_len
     if wanted is None:
         return derived
@@ -71,14 +73,14 @@ def resolve_max_model_len(args: EngineArgs, derived: int) -> int | None:
         raise ConfigError(f"max_model_len must be positive or -1, got {wanted}; try {derived}")
     if wanted > derived:
         raise ConfigError(
-            f"max_model_len={wanted} is larger than the model's own limit of {derived}, beyond "
-            f"which its positions mean nothing; use at most {derived}"
+            f"max_model_len={wanted} is larger than the model's own limit of {derived}, for which "
+            f"it was trained; use at most {derived}"
         )
     return wanted
 
 
 def resolve_scheduler(args: EngineArgs, usage: Usage, max_model_len: int) -> SchedulerConfig:
-    """Bounds on a step. The defaults are vLLM's for a CPU."""
+    """Limits of a step. The defaults are vLLM's for a CPU."""
     chunked = args.enable_chunked_prefill is not False
     budget = args.max_num_batched_tokens
     if budget is None:
@@ -96,7 +98,7 @@ def resolve_scheduler(args: EngineArgs, usage: Usage, max_model_len: int) -> Sch
     if not chunked and budget < max_model_len:
         raise ConfigError(
             f"max_num_batched_tokens ({budget}) is smaller than max_model_len ({max_model_len}), "
-            "so that without chunked prefill longer prompts could never run; "
+            "and without chunked prefill a longer prompt cannot run; "
             f"use at least {max_model_len}, or leave enable_chunked_prefill on"
         )
     if args.long_prefill_token_threshold < 0:
@@ -140,7 +142,7 @@ def _max_decode_slowdown(args: EngineArgs, usage: Usage, chunked: bool) -> float
 
 
 def resolve_kv_choice(args: EngineArgs) -> KVMemoryChoice:
-    """What the user says of the KV cache's size."""
+    """The user's arguments for the size of the KV cache."""
     share = args.gpu_memory_utilization
     if not (isinstance(share, (int, float)) and math.isfinite(share) and 0 < share <= 1):
         raise ConfigError(
@@ -192,7 +194,7 @@ _UNSUPPORTED_DEFAULTS = {"repetition_penalty": 1, "presence_penalty": 0, "freque
 
 
 def _without_unsupported(found: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's recommendation of a penalty is dropped with a warning; a user's is refused."""
+    """Drops a model's default penalty with a warning; refuses a user's."""
     kept = dict(found)
     for name, neutral in _UNSUPPORTED_DEFAULTS.items():
         value = kept.pop(name, neutral)

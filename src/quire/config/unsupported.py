@@ -1,7 +1,7 @@
-"""Engine arguments that vLLM has and nothing here implements (yet), with what they may be set to.
+"""vLLM's engine arguments that are not implemented, with the values that are accepted.
 
-A script written for vLLM often spells out defaults; those pass. Anything else is refused
-with the reason, never ignored. Read by `names.py`.
+A script written for vLLM often sets defaults explicitly: values without effect are accepted. Any
+other value is refused with the reason, never ignored. Read by `names.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """Why an argument is refused; `neutral` are its values that ask for nothing (None always)."""
+    """Why an argument is refused; `neutral`: its values without effect. None is always one."""
 
     reason: str
     neutral: tuple[object, ...]

@@ -1,7 +1,7 @@
 """`ThreadHost`: the engine loop on a thread of this process, beside the event loop.
 
 The default on few cores: the native step releases the GIL, nothing is copied, and nothing but
-the thread has to be started. Chosen by `client_factory`; speaks `EngineCoreClient`.
+the thread has to be started. Chosen by `hosts.make_client`; implements `EngineCoreClient`.
 """
 
 from __future__ import annotations

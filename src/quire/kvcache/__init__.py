@@ -1,4 +1,4 @@
-"""Bookkeeping of the paged KV cache: which block holds what, and who holds it. No tensor here."""
+"""Block accounting of the paged KV cache: block tables, free blocks, prefix hashes. No tensors."""
 
 from quire.kvcache.block_pool import BlockPool
 from quire.kvcache.hashing import hash_block, model_root, request_root

@@ -1,7 +1,7 @@
-"""`BlockPool`: who holds each KV block, which blocks are cached, and which to reuse next.
+"""`BlockPool`: reference counts of the KV blocks, the keys of cached blocks, and order of reuse.
 
-Called by `KVCacheManager` only. Knows block ids and block keys; nothing of requests,
-tokens or memory.
+Called by `KVCacheManager` only. Knows block ids and block keys; knows no requests, tokens or
+memory.
 """
 
 from __future__ import annotations
@@ -16,38 +16,39 @@ BlockKey = tuple[int, bytes]
 
 
 class BlockPool:
-    """The blocks 0 .. num_blocks - 1, each with a count of holders and perhaps a key.
+    """The blocks 0 .. num_blocks - 1, each with a reference count and optionally a key.
 
-    A block is in exactly one state: fresh (never used; needs no bookkeeping, so that a
-    large pool costs nothing at start), empty (free, contents worthless), cached (free, a hit
-    can revive it) or held. Taking a block prefers empty, then fresh, then the least recently
-    freed cached one, whose key is dropped only then. Owned by the engine's thread.
+    A block is in exactly one state: fresh (never used; has no entry in any list, so that a large
+    pool takes no time at start), empty (free, without a key), cached (free, with a key: a prefix
+    hit can use it again) or held (reference count > 0). `allocate` prefers empty blocks, then
+    fresh ones, then the least recently freed cached one, which loses its key. Owned by the
+    engine's thread.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self._ref_counts: list[int] = []
-        """Holders of each block that was ever used; fresh blocks lie beyond the end."""
+        """Reference count of each block that was ever used; fresh blocks are beyond the end."""
         self._keys: list[BlockKey | None] = []
         """The key under which each used block is registered."""
         self._empty: list[int] = []
-        """A stack, so that memory that was touched lately is touched again."""
+        """A stack: the most recently used memory is reused first."""
         self._cached: OrderedDict[int, None] = OrderedDict()
-        """Least recently freed first. Ordered and linked: a hit leaves from the middle in O(1)."""
+        """Least recently freed first. An OrderedDict, to remove a hit from the middle in O(1)."""
         self._by_key: dict[BlockKey, int] = {}
 
     @property
     def num_free(self) -> int:
-        """Blocks that `allocate` can give: all that nobody holds."""
+        """Blocks that `allocate` can return: all that are not held."""
         return self.num_blocks - len(self._ref_counts) + len(self._empty) + len(self._cached)
 
     @property
     def num_held(self) -> int:
-        """Blocks that somebody holds."""
+        """Blocks with a reference count above 0."""
         return len(self._ref_counts) - len(self._empty) - len(self._cached)
 
     def allocate(self, count: int) -> list[int]:
-        """Takes `count` blocks, one holder each. The caller has made sure of `num_free`."""
+        """Takes `count` blocks, with a reference count of 1. The caller has checked `num_free`."""
         if count > self.num_free:
             raise IntegrityError(f"{count} blocks asked for, {self.num_free} free")
         return [self._take() for _ in range(count)]
@@ -61,18 +62,18 @@ class BlockPool:
         return self._keys[block_id]
 
     def num_revived_by(self, block_ids: Iterable[int]) -> int:
-        """How many of these blocks are free now, so that `hold` would shrink `num_free`."""
+        """How many of these blocks are free: `hold` would lower `num_free` by this number."""
         return sum(1 for block_id in block_ids if self._ref_counts[block_id] == 0)
 
     def hold(self, block_ids: Iterable[int]) -> None:
-        """Adds a holder to each of these registered blocks."""
+        """Adds a reference to each of these registered blocks."""
         for block_id in block_ids:
             if self._ref_counts[block_id] == 0:
                 del self._cached[block_id]
             self._ref_counts[block_id] += 1
 
     def release(self, block_ids: Iterable[int]) -> None:
-        """Drops a holder from each; those left with none are reused in the order given here."""
+        """Removes a reference from each. Blocks without references are reused in this order."""
         counts = self._ref_counts
         for block_id in block_ids:
             if counts[block_id] <= 0:
@@ -82,13 +83,13 @@ class BlockPool:
                 self._put_back(block_id)
 
     def register(self, block_id: int, key: BlockKey) -> None:
-        """Makes a held, full block findable. The first block under a key keeps it."""
+        """Adds a held, full block to the prefix cache. If the key is taken, nothing changes."""
         if self._keys[block_id] is None and key not in self._by_key:
             self._keys[block_id] = key
             self._by_key[key] = block_id
 
     def unregister(self, block_id: int) -> None:
-        """Undoes `register`: the block's contents are not what its key says. Held or free."""
+        """Undoes `register`, for a held or a free block whose contents do not match its key."""
         if self._keys[block_id] is None:
             return
         self._drop_key(block_id)
@@ -97,13 +98,13 @@ class BlockPool:
             self._empty.append(block_id)
 
     def forget(self, key: BlockKey) -> None:
-        """Nobody finds the block under `key` any more; those who hold it keep it."""
+        """Removes `key` from the prefix cache. Requests that hold its block keep it."""
         block_id = self._by_key.get(key)
         if block_id is not None:
             self.unregister(block_id)
 
     def forget_cached(self) -> bool:
-        """Drops every key, so that nothing can be hit. False, and no change, while any is held."""
+        """Drops every key. Returns False, without any change, while a block is held."""
         if self.num_held:
             return False
         self._empty.extend(self._cached)
@@ -113,17 +114,17 @@ class BlockPool:
         return True
 
     def states(self) -> str:
-        """A letter for each block: s shared, u held once, c cached, f free and empty."""
-        held = "".join(
+        """A letter for each block: s held by several, u held once, c cached, f fresh or empty."""
+        used = "".join(
             "s" if count > 1 else "u" if count else "f" if key is None else "c"
             for count, key in zip(self._ref_counts, self._keys, strict=True)
         )
-        return held + "f" * (self.num_blocks - len(held))
+        return used + "f" * (self.num_blocks - len(used))
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
-        """Raises IntegrityError unless counts equal holders and every block is in one state.
+        """Raises IntegrityError unless reference counts match and every block is in one state.
 
-        `tables` are the block tables of everyone who holds blocks.
+        `tables`: the block tables of all requests that hold blocks.
         """
         holders = [0] * len(self._ref_counts)
         for table in tables:

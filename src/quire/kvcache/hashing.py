@@ -2,8 +2,9 @@
 
     model_root -> request_root (adapter, salt) -> block 0 -> block 1 -> ...
 
-Equal keys mean equal K/V, in every process and on every machine: no Python `hash`, no
-seed, no environment. Every part is length-prefixed, so that no two inputs read alike.
+Equal keys mean equal K/V, in every process and on every machine: the hash depends on no Python
+`hash`, no seed and no environment. Every part is length-prefixed, so that different inputs never
+give the same bytes.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ _VERSION = b"quire.kv.1"
 
 
 def model_root(fingerprint: str, block_size: int, kv_cache_dtype: str) -> bytes:
-    """The start of every chain: what the model is, and how its K/V is stored."""
+    """The root of every chain: the hash of the model and of the format of its K/V."""
     return _digest(_VERSION, fingerprint.encode(), b"%d" % block_size, kv_cache_dtype.encode())
 
 
 def request_root(
     root: bytes, *, adapter_digest: bytes = b"", cache_salt: str | None = None
 ) -> bytes:
-    """The parent of a request's first block; `root` itself where nothing sets the request apart.
+    """The parent of a request's first block; `root` itself without adapter and salt.
 
     An empty salt differs from none.
     """

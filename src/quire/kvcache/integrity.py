@@ -11,8 +11,8 @@ from quire.kvcache.sequence import SequenceBlocks
 
 
 def check_tables(pool: BlockPool, layout: KVLayout, sequences: Iterable[SequenceBlocks]) -> None:
-    """Raises IntegrityError unless tables of a request end together, full groups hold every entry,
-    and no block is findable as another group's or as other tokens'."""
+    """Raises IntegrityError unless the tables of a request end at the same entry, groups without a
+    window hold every entry, and every registered block has the key of its group and tokens."""
     for blocks in sequences:
         for index, group in enumerate(layout.groups):
             first, table = blocks.first_entries[index], blocks.tables[index]

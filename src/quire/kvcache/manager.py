@@ -20,24 +20,24 @@ from quire.kvcache.sequence import CachedPrefix, SequenceBlocks
 class KVCacheManager:
     """Block tables over one `BlockPool`. Invariant: `check_integrity`. One thread, the engine's.
 
-    A block becomes findable when its last token is scheduled, one step before its K/V is
-    there: a step writes all its K/V of a layer before any of its tokens attends to it, so a
-    request may share blocks with one that is computed in the same step. `free` takes back
-    the keys of what was never computed.
+    A block is registered in the prefix cache when its last token is scheduled, before its K/V is
+    computed. A step writes all its K/V of a layer before any of its tokens attends to it, so a
+    request may share blocks with one that is computed in the same step. `free` removes the keys of
+    blocks that were never computed.
 
-    A group with a window gives back the blocks that no later token sees. They stay findable
-    until they are reused.
+    A group with a window releases the blocks that no later token sees. They stay in the prefix
+    cache until they are reused.
     """
 
     def __init__(self, config: CacheConfig, max_chunk: int) -> None:
-        """`max_chunk`: no step computes more tokens of a request."""
+        """`max_chunk`: the most tokens of one request that a step computes."""
         self.block_size = config.block_size
         self.layout = config.layout
         self.enable_caching = config.enable_prefix_caching
         self.pool = BlockPool(config.num_blocks)
         self.max_chunk = max_chunk
         self._root = model_root(config.fingerprint, config.block_size, config.kv_cache_dtype)
-        self._open: dict[int, SequenceBlocks] = {}
+        self._sequences: dict[int, SequenceBlocks] = {}
         groups = enumerate(config.layout.groups)
         self._windows = [(index, g.window) for index, g in groups if g.window is not None]
 
@@ -56,12 +56,12 @@ class KVCacheManager:
         return self.layout.longest(self.pool.num_blocks, limit, self.max_chunk, self.block_size)
 
     def no_prefix(self) -> CachedPrefix:
-        """The beginning of a request that shares nothing."""
+        """An empty prefix."""
         return CachedPrefix(0, [[] for _ in self.layout.groups])
 
     def get_computed_blocks(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> CachedPrefix:
-        """The cached blocks that begin `token_ids`; all but the last token at most, because its
-        logits must be computed. Holds nothing yet."""
+        """The cached blocks of the longest prefix of `token_ids`, without the last token, because
+        its logits must be computed. Adds no references."""
         if not self.enable_caching:
             return self.no_prefix()
         last = (len(token_ids) - 1) // self.block_size
@@ -69,14 +69,14 @@ class KVCacheManager:
         return find_prefix(self.pool, self.layout.groups, blocks.keys[:last], self.block_size)
 
     def num_free_after(self, num_tokens: int, prefix: CachedPrefix) -> int:
-        """Blocks left if a new request took `prefix` and all that it holds at once, at most, while
-        it computes the rest of `num_tokens`; may be negative."""
+        """Free blocks if a new request took `prefix` and the most blocks that it needs at once to
+        compute the rest of `num_tokens`; may be negative."""
         revived = sum(map(self.pool.num_revived_by, prefix.tables))
         missing = self._num_missing(num_tokens, prefix.first_entries, prefix.tables)
         return self.pool.num_free - revived - missing
 
     def num_missing(self, blocks: SequenceBlocks, num_tokens: int) -> int:
-        """Blocks that a request may need beside its own to compute the rest of `num_tokens`."""
+        """The most further blocks that a request needs to compute the rest of `num_tokens`."""
         if num_tokens <= blocks.num_entries * self.block_size:
             return 0
         return self._num_missing(num_tokens, blocks.first_entries, blocks.tables)
@@ -90,7 +90,7 @@ class KVCacheManager:
             table.extend(block_ids)
         blocks.first_entries = prefix.first_entries
         blocks.num_registered = prefix.num_entries
-        self._open[id(blocks)] = blocks
+        self._sequences[id(blocks)] = blocks
 
     def allocate_slots(
         self,
@@ -109,7 +109,7 @@ class KVCacheManager:
             return None
         added: list[list[int]] = []
         if missing > 0:
-            self._open[id(blocks)] = blocks
+            self._sequences[id(blocks)] = blocks
             for table in blocks.tables:
                 added.append(self.pool.allocate(missing))
                 table += added[-1]
@@ -128,22 +128,22 @@ class KVCacheManager:
             self._withdraw(blocks, entry)
         self.pool.release(blocks.tail_first())
         blocks.clear()
-        self._open.pop(id(blocks), None)
+        self._sequences.pop(id(blocks), None)
 
     def forget(self, blocks: SequenceBlocks) -> None:
-        """Takes out of the prefix cache what holds the tokens of these blocks, whoever computed
-        it: what came of them is not to be trusted. The request keeps its blocks."""
+        """Removes the keys of these blocks from the prefix cache, because their K/V may be invalid.
+        The request keeps its blocks."""
         for group in range(len(self.layout.groups)):
             for key in blocks.keys:
                 self.pool.forget((group, key))
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets every cached block. False, and no change, while a request holds blocks."""
+        """Drops every cached block. False, without any change, while a request holds blocks."""
         return self.pool.forget_cached()
 
     def check_integrity(self) -> None:
         """Raises IntegrityError if a count, a state or a key is wrong. O(blocks in use)."""
-        sequences = self._open.values()
+        sequences = self._sequences.values()
         self.pool.check_integrity([table for blocks in sequences for table in blocks.tables])
         check_tables(self.pool, self.layout, sequences)
 
@@ -157,7 +157,7 @@ class KVCacheManager:
         )
 
     def _give_back_unseen(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
-        """What the next token does not see, no later one will."""
+        """Releases the blocks that the next token does not see: no later token sees them."""
         for index, window in self._windows:
             first = (num_computed_tokens - window + 1) // self.block_size
             count = first - blocks.first_entries[index]
@@ -179,7 +179,7 @@ class KVCacheManager:
         return due
 
     def _withdraw(self, blocks: SequenceBlocks, entry: int) -> None:
-        """Takes the keys of an entry's blocks back, of those too that were given back."""
+        """Drops the keys of an entry's blocks, including blocks that were released."""
         for index, first in enumerate(blocks.first_entries):
             block_id: int | None
             if entry >= first:

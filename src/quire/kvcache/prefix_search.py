@@ -1,4 +1,4 @@
-"""The longest beginning of a request that is cached: for every group, what the next token sees.
+"""Finds the longest cached prefix of a request: every group must have what the next token sees.
 
 Called by `KVCacheManager`. No side effect.
 """
@@ -23,7 +23,7 @@ def find_prefix(
             tables[index] = _leading(pool, index, keys[:end])
             end = len(tables[index])
     windows = [(index, group) for index, group in enumerate(groups) if group.window is not None]
-    # A block that is missing before `end` is missing before every earlier end behind it, too.
+    # A missing block is also missing for every shorter prefix that ends after it.
     while (gap := _first_gap(pool, windows, keys, end, block_size)) is not None:
         end = gap
     for index, group in enumerate(groups):
@@ -36,7 +36,7 @@ def find_prefix(
 
 
 def _leading(pool: BlockPool, index: int, keys: Sequence[bytes]) -> list[int]:
-    """The blocks of group `index` with these hashes, up to the first that is not there."""
+    """The blocks of group `index` with these hashes, up to the first that is not cached."""
     found = []
     for key in keys:
         block_id = pool.lookup((index, key))
@@ -53,7 +53,7 @@ def _first_gap(
     end: int,
     block_size: int,
 ) -> int | None:
-    """The first entry that a group lacks, of those that a token behind `end` entries sees."""
+    """The first missing entry of those that a token after `end` entries sees; None if none."""
     for index, group in windows:
         first = group.first_entry(end * block_size, block_size)
         num_found = len(_leading(pool, index, keys[first:end]))

@@ -1,6 +1,6 @@
 """`SequenceBlocks`: one request's block tables, and the keys of its full blocks.
 
-Changed by `KVCacheManager` alone; the scheduler keeps it for the request and reads it.
+Only `KVCacheManager` changes it. The scheduler keeps it with the request and reads it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 class SequenceBlocks:
     """A block table for each group of layers, all with the same number of entries.
 
-    In group g, position p lies in `tables[g][p // block_size - first_entries[g]]`. Entries before
-    `first_entries[g]` hold nothing: no later token sees them. Keys are extended as tokens come and
-    survive a preemption, because they depend on the tokens alone.
+    In group g, position p is in block `tables[g][p // block_size - first_entries[g]]`. Entries
+    before `first_entries[g]` are released: no later token sees them. Keys are added as tokens come
+    and stay valid after a preemption, because they depend on the tokens alone.
     """
 
     __slots__ = ("due", "first_entries", "keys", "num_registered", "root", "tables")
@@ -25,9 +25,9 @@ class SequenceBlocks:
         self.first_entries = [0] * num_groups
         self.keys: list[bytes] = []
         self.num_registered = 0
-        """Leading entries whose blocks were offered to the prefix cache, or came from it."""
+        """Leading entries whose blocks were registered in the prefix cache, or came from it."""
         self.due = 0
-        """A step that ends with fewer tokens than this leaves the tables as they are."""
+        """A step that ends with fewer tokens than this does not change the tables."""
 
     @property
     def num_entries(self) -> int:
@@ -36,18 +36,18 @@ class SequenceBlocks:
 
     @property
     def num_held(self) -> int:
-        """Blocks held, over all groups."""
+        """Blocks in the tables of all groups."""
         return sum(map(len, self.tables))
 
     def tail_first(self) -> Iterator[int]:
-        """Every block held, from the last entry of all groups to the first."""
+        """Every block of the tables, from the last entry of all groups to the first."""
         for back in range(1, max(map(len, self.tables)) + 1):
             for table in self.tables:
                 if back <= len(table):
                     yield table[-back]
 
     def clear(self) -> None:
-        """Forgets every block; the keys stay."""
+        """Empties the tables; the keys stay."""
         self.tables = [[] for _ in self.tables]
         self.first_entries = [0] * len(self.tables)
         self.num_registered = 0
@@ -56,14 +56,14 @@ class SequenceBlocks:
 
 @dataclass(frozen=True, slots=True)
 class CachedPrefix:
-    """Cached blocks with which a request's tables can begin; nobody holds them for it yet."""
+    """Cached blocks with which a request's tables can begin. It holds no references."""
 
     num_entries: int
-    """How long each table then is."""
+    """Entries of each table, including those that a window does not see."""
     tables: list[list[int]]
-    """Of each group the blocks of the last entries: those that a token behind the prefix sees."""
+    """For each group, the blocks that a token after the prefix sees: those of the last entries."""
 
     @property
     def first_entries(self) -> list[int]:
-        """Of each group, the entry of the first of these blocks."""
+        """For each group, the entry of its first block."""
         return [self.num_entries - len(table) for table in self.tables]

@@ -1,9 +1,8 @@
-"""Logging: one logger tree under `quire`, configured only when nobody else did.
+"""Logging: one logger tree under `quire`, configured only if the application did not do it.
 
-A library must not seize its host's logging: a handler is attached to `quire`
-alone, and only if neither it nor the root logger has one.
+A handler is attached to `quire` alone, and only if neither it nor the root logger has one.
 
-Nobody waits for the log: what goes to standard error is written by a thread (`writer.py`).
+Logging does not block: a thread writes to standard error (`writer.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class _EscapingFormatter(logging.Formatter):
 
 
 class _WriterHandler(logging.Handler):
-    """Formats on the caller's thread, writes on another."""
+    """Formats on the caller's thread; the writer's thread writes."""
 
     def __init__(self, writer: Writer) -> None:
         super().__init__()
@@ -57,12 +56,12 @@ class _WriterHandler(logging.Handler):
 
 
 _writers: list[Writer] = []
-"""Those of this process: one, once there is any."""
+"""The writers of this process: none or one."""
 
 
 class _UnblockedStderr(io.TextIOBase):
-    """Standard error for a process of ours: warnings, tracebacks and other people's loggers
-    write here, in order with the log, and wait for nobody either."""
+    """Non-blocking `sys.stderr` of Quire's own processes: warnings, tracebacks and other loggers
+    write here, in order with the log."""
 
     encoding = "utf-8"
     errors = "backslashreplace"
@@ -102,9 +101,9 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def unblock_stderr() -> None:
-    """From now on nothing that this process writes to `sys.stderr` waits for a reader.
+    """Makes `sys.stderr` of this process non-blocking, unless it was replaced by another stream.
 
-    For processes that are ours alone; a host's `sys.stderr` of another kind is left as it is.
+    For Quire's own processes; not called by the library in an application's process.
     """
     fd = _stderr_fd()
     if fd is not None:
@@ -112,15 +111,15 @@ def unblock_stderr() -> None:
 
 
 def flush() -> None:
-    """Waits for what was logged to be written, `FLUSH_S` seconds at most."""
+    """Waits until all log records are written, at most `FLUSH_S` seconds."""
     for handler in logging.getLogger("quire").handlers:
         handler.flush()
-    for writer in _writers:  # a handler may write to it by way of `sys.stderr`
+    for writer in _writers:  # a handler may write to it through `sys.stderr`
         writer.flush()
 
 
 def _make_handler() -> logging.Handler:
-    """A stream that the host has put in place of standard error is written to as it is."""
+    """A handler for standard error; a plain one if the application replaced `sys.stderr`."""
     fd = _stderr_fd()
     if fd is not None:
         return _WriterHandler(_writer(fd))
@@ -128,7 +127,7 @@ def _make_handler() -> logging.Handler:
 
 
 def _stderr_fd() -> int | None:
-    """The file descriptor of standard error; None if it is closed, or something else."""
+    """The file descriptor of standard error; None if it is closed or was replaced."""
     stream = sys.__stderr__
     if stream is None or stream is not sys.stderr:
         return None
@@ -140,7 +139,7 @@ def _stderr_fd() -> int | None:
 
 @lru_cache(maxsize=1)
 def _writer(fd: int) -> Writer:
-    """The one of this process."""
+    """The writer of this process."""
     writer = Writer(fd, _tell_missing)
     _writers.append(writer)
     atexit.register(writer.flush, FLUSH_S)
@@ -162,14 +161,14 @@ def _encode(text: str) -> bytes:
 
 @contextmanager
 def phase(logger: logging.Logger, what: str) -> Iterator[None]:
-    """Logs `what` with the seconds it took, so that slow starts explain themselves."""
+    """Logs `what` with the seconds that the `with` block took."""
     begin = time.perf_counter()
     yield
     logger.info("%s: %.2f s", what, time.perf_counter() - begin)
 
 
 def process_age_s() -> float:
-    """Seconds since this process was started, to a hundredth: its imports are part of a start."""
+    """Seconds since this process was started, so imports included; resolution 0.01 s."""
     fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     uptime_s = float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])
     return uptime_s - int(fields[19]) / os.sysconf("SC_CLK_TCK")

@@ -1,6 +1,6 @@
-"""`Writer`: texts to a file descriptor, from a thread of its own, so that nobody waits for it.
+"""`Writer`: writes texts to a file descriptor from its own thread, so that callers do not block.
 
-Used by the log's handler and by `UnblockedStream`. Knows bytes; nothing of log records.
+Used by the log's handler and by the non-blocking `sys.stderr`. Knows bytes, and no log records.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _MAX_BYTES = 1 << 20
-"""What may wait to be written: some ten thousand lines."""
+"""Most bytes that wait to be written: some ten thousand lines."""
 _POLL_MS = 1000
 FLUSH_S = 2.0
-"""Longest wait for what is left, when a process ends."""
+"""Longest wait for the remaining texts when a process ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What is written at once."""
+    """Texts that are written with one call."""
 
     text: bytes
     count: int
-    """Texts that are missing if it cannot be."""
+    """Number of texts that are lost if the write fails."""
 
 
 class Writer:
-    """Whoever adds a text never waits, even if nobody reads at the other end.
+    """`add` never blocks, even if the descriptor's reader does not read.
 
-    Texts are written in the order in which they were added. When too many wait, the oldest are
-    dropped, since the last ones tell why a process ended; `tell_missing` says how many, in their
-    place. Any thread may call it, and a forked child, which has a queue of its own.
+    Texts are written in the order in which they were added. If too many wait, the oldest are
+    dropped, because the last ones say why a process ended; the text of `tell_missing` with their
+    number takes their place. Any thread may call it. A forked child has its own queue.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class Writer:
         self._tell_missing = tell_missing
         self._max_bytes = max_bytes
         self._changed = threading.Condition()
-        """Guards all of these; notified of every text, added or written."""
+        """Guards the fields below; notified when a text is added or written."""
         self._thread: threading.Thread | None = None
         self._texts: deque[bytes] = deque()
         self._num_bytes = 0
         self._num_missing = 0
         self._is_writing = False
         self._is_stuck = False
-        """A flush has given up, and nothing was written since."""
+        """Whether a flush timed out, and nothing was written since."""
         os.register_at_fork(after_in_child=self._forget)
 
     def add(self, text: bytes) -> None:
@@ -67,7 +67,8 @@ class Writer:
             self._changed.notify_all()
 
     def flush(self, timeout_s: float = FLUSH_S) -> bool:
-        """Waits until all is written; False if that takes longer, or did before and still does."""
+        """Waits until all is written. False after `timeout_s`; at once if the last flush timed out
+        and nothing was written since."""
         end = time.monotonic() + timeout_s
         with self._changed:
             while self._has_work() and self._thread is not threading.current_thread():
@@ -78,7 +79,7 @@ class Writer:
             return not self._has_work()
 
     def _forget(self) -> None:
-        """In a forked child: the thread, and what waits, are the parent's."""
+        """In a forked child: the thread and the waiting texts belong to the parent."""
         self._changed = threading.Condition()
         self._thread = None
         self._texts.clear()
@@ -92,7 +93,7 @@ class Writer:
         thread = threading.Thread(target=self._run, name="quire-log", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # no more threads, or the interpreter is ending
+        except RuntimeError:  # too many threads, or the interpreter is ending
             self._write_without_waiting()
         else:
             self._thread = thread
@@ -117,9 +118,9 @@ class Writer:
                 self._changed.notify_all()
 
     def _take(self) -> _Batch:
-        """The next texts, as many as a pipe takes in one piece, after a word about missing ones.
+        """The next texts, at most `PIPE_BUF` bytes of them, after a notice of missing ones.
 
-        Beside a busy thread each write waits for the interpreter: a line at a time would be slow.
+        One write for several lines: each write has to wait for the GIL if other threads are busy.
         """
         missing, self._num_missing = self._num_missing, 0
         texts: list[bytes] = []
@@ -137,7 +138,7 @@ class Writer:
         while left:
             try:
                 left = left[os.write(self._fd, left) :]
-            except BlockingIOError:  # somebody has made it non-blocking
+            except BlockingIOError:  # another process has made it non-blocking
                 poller = select.poll()
                 poller.register(self._fd, select.POLLOUT)
                 poller.poll(_POLL_MS)

@@ -1,9 +1,9 @@
-"""Model families: config.json in, a program, facts and tensor names out.
+"""Model families: from config.json to a program, sizes and tensor names.
 
     build_program(hf_config)   the Program that a backend compiles
     model_facts(hf_config)     sizes for config resolution and KV planning, no program built
     name_map(hf_config)        checkpoint tensor names -> the names in Param.parts
-    ModelRegistry              which architectures there are; register_model adds one
+    ModelRegistry              the known architectures; register_model adds one
 
 `hf_config` is config.json as read. All raise CheckpointError for a missing or impossible key
 and UnsupportedModelError for an architecture or feature that is not implemented.
@@ -12,18 +12,18 @@ and UnsupportedModelError for an architecture or feature that is not implemented
 from __future__ import annotations
 
 from quire.errors import UnsupportedModelError
-from quire.models.base import Family, HfConfig, ModelFacts, NameMap
+from quire.models.base import HfConfig, ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import ConfigReader
 from quire.models.registry import ModelRegistry, architectures_of
 from quire.program import Program
 
 __all__ = [
-    "Family", "ModelFacts", "ModelRegistry", "NameMap", "build_program", "family_of",
+    "ModelFamily", "ModelFacts", "ModelRegistry", "NameMap", "build_program", "family_of",
     "model_facts", "name_map",
 ]  # fmt: skip
 
 
-def family_of(hf_config: HfConfig) -> Family:
+def family_of(hf_config: HfConfig) -> ModelFamily:
     """The family of the checkpoint's architecture."""
     reader = ConfigReader(hf_config)
     _refuse_quantised(reader)

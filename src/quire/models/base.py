@@ -1,7 +1,7 @@
-"""What a model family is: `Family`, `ModelFacts`, and the names of a checkpoint's tensors.
+"""The interface of a model family: `ModelFamily`, `ModelFacts`, and `NameMap` for tensor names.
 
-`weights/binding.py` maps a checkpoint's own names through `NameMap`; config resolution and KV
-planning read `ModelFacts`. Nothing here knows a tensor's contents or a device.
+`weights/binding.py` maps a checkpoint's names by `NameMap`; `planning` reads `ModelFacts`. Knows no
+tensor's contents and no device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What config.json says of a model, without building its program. All sizes are checked."""
+    """A model's sizes from config.json, without building its program. All are checked."""
 
     num_layers: int
     num_heads: int
@@ -37,16 +37,16 @@ class ModelFacts:
     hidden_size: int
     vocab_size: int
     max_model_len: int
-    """The longest context that the positions allow, rope scaling included as vLLM counts it."""
+    """The longest context that the positions allow, with rope scaling, computed as in vLLM."""
     sliding_window: int | None
-    """The window, if every layer has one; None if some layer sees everything."""
+    """The window, if every layer has one; None if a layer sees all positions."""
     eos_token_ids: tuple[int, ...]
     tie_word_embeddings: bool
 
 
 @dataclass(frozen=True, slots=True)
 class NameMap:
-    """From the names that checkpoints of a family use to the canonical ones in `Param.parts`.
+    """Maps the tensor names of a family's checkpoints to the canonical ones in `Param.parts`.
 
     The base model is saved under several prefixes (`transformer.h.0...`, or bare `h.0...`);
     the canonical name has `prefix`. Tensors at the top (`lm_head.weight`) have none.
@@ -57,11 +57,11 @@ class NameMap:
     other_prefixes: tuple[str, ...]
     """Further prefixes, the longest first; the empty one is understood."""
     ignorable: tuple[str, ...]
-    """Regular expressions for canonical names without meaning here (buffers, tied heads)."""
+    """Regular expressions of canonical names that are not loaded (buffers, tied heads)."""
     top_level: tuple[str, ...] = ("lm_head.",)
 
     def canonical(self, name: str) -> str | None:
-        """The canonical name, known to the program or not; None where it may be ignored."""
+        """The canonical name, which the program may lack; None for an ignored tensor."""
         bare = name
         for prefix in (self.prefix, *self.other_prefixes):
             if name.startswith(prefix):
@@ -74,7 +74,7 @@ class NameMap:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     """One model family: four functions of config.json, called through `models.registry`.
 
     Each raises CheckpointError for a missing or impossible key, and UnsupportedModelError

@@ -1,7 +1,7 @@
 """`ConfigReader`: typed, range-checked access to a checkpoint's config.json.
 
-config.json is hostile input: every value that a model family uses goes through here, and an
-unusable one raises CheckpointError naming the key, the value and one that works.
+config.json is untrusted: a model family reads every value through this class. An invalid value
+raises CheckpointError that names the key, the value and one that works.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ConfigReader:
         return value
 
     def choice(self, key: str, table: Mapping[str, _T], *, default: str | None = None) -> _T:
-        """What `table` holds under the key's text. A text that is not in it is unsupported."""
+        """The entry of `table` for the key's text. Raises UnsupportedModelError if it has none."""
         value = self._get(key, default, next(iter(table)))
         if not isinstance(value, str):
             raise self.error(key, value, "a text", next(iter(table)))
@@ -108,7 +108,7 @@ class ConfigReader:
         return list(value)
 
     def token_ids(self, key: str) -> tuple[int, ...]:
-        """A token id or a list of them; nothing where it is missing."""
+        """A token id or a list of them; empty if the key is missing."""
         value = self._config.get(key)
         if value is None:
             return ()
@@ -119,7 +119,7 @@ class ConfigReader:
         return tuple(held)
 
     def error(self, key: str, value: object, wanted: str, example: object) -> CheckpointError:
-        """The complaint about a key's value; the caller raises it."""
+        """The error about a key's value; the caller raises it."""
         return CheckpointError(
             f"{self.where}: {key} is {_show(value)}; "
             f"it must be {wanted}, for example {_json(example)}"

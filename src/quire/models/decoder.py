@@ -1,6 +1,6 @@
-"""The decoder that Llama, Mistral and Qwen share: RMS norms, rotary attention, gated MLP.
+"""The decoder that Llama, Mistral, Qwen and others share: RMS norms, rotary attention, gated MLP.
 
-A family reads its config.json into a `DecoderSpec`; the differences are values there.
+A family reads its config.json into a `DecoderSpec`, whose values describe the differences.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quire.program import Activation, Builder, HeadLayout, Out, Program, Rotary,
 
 @dataclass(frozen=True, slots=True)
 class Rotaries:
-    """The rotary embeddings of layers that see everything, and of those with a window."""
+    """The rotary embeddings of layers without a window, and of those with one."""
 
     full: Rotary
     window: Rotary
@@ -33,7 +33,7 @@ class Rotaries:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """Everything that decides the program of this kind of model."""
+    """All values that the program of a decoder depends on."""
 
     name: str
     num_layers: int
@@ -45,9 +45,9 @@ class DecoderSpec:
     activation: Activation
     rotary: Rotary
     windows: tuple[int | None, ...]
-    """One a layer: tokens seen, or None for all."""
+    """For each layer, the positions that a token sees; None: all."""
     window_rotary: Rotary | None
-    """Of the layers with a window, where it differs (Gemma 3)."""
+    """The rotary embedding of layers with a window, if it differs (Gemma 3)."""
     qkv_bias: bool
     out_bias: bool
     mlp_bias: bool
@@ -59,7 +59,7 @@ class DecoderSpec:
 
 @dataclass(frozen=True, slots=True)
 class DecoderNumbers:
-    """Factors and bounds that most models do not have."""
+    """Factors and soft caps that most models do not have."""
 
     norm_offset: float = 0.0
     """Added to the weight of every norm (Gemma: 1)."""
@@ -125,7 +125,7 @@ def read_num_layers(reader: ConfigReader) -> int:
 
 
 def read_heads(reader: ConfigReader, default_head_dim: int | None = None) -> HeadLayout:
-    """N, K and H, which divide as they must."""
+    """N, K and H. Raises CheckpointError if they do not divide evenly."""
     num_heads = reader.size("num_attention_heads", MAX_HEADS, example=32)
     num_kv_heads = reader.size("num_key_value_heads", MAX_HEADS, example=8, default=num_heads)
     if num_heads % num_kv_heads:
@@ -171,7 +171,7 @@ def read_windows(reader: ConfigReader) -> tuple[int | None, ...]:
 
 
 def refuse_layer_types(reader: ConfigReader) -> None:
-    """For families whose layers all see everything: `layer_types` may only say so."""
+    """For families without windows: refuses `layer_types` with another kind of layer."""
     types = reader.texts("layer_types", read_num_layers(reader)) or ()
     for kind in types:
         if kind != "full_attention":

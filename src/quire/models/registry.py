@@ -1,7 +1,6 @@
 """`ModelRegistry`: from the `architectures` of config.json to a family.
 
-One new model = one file with a `FAMILY` and one row below. Families are imported when first
-asked for, so that a new one costs nothing to those who do not use it.
+A new model needs one file with a `FAMILY` and one row below. Families are imported at first use.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.errors import CheckpointError, UnsupportedModelError
-from quire.models.base import Family
+from quire.models.base import ModelFamily
 
 _BUILT_IN = {
     "Gemma2ForCausalLM": "quire.models.families.gemma:GEMMA2",
@@ -30,24 +29,24 @@ _BUILT_IN = {
 
 
 class _ModelRegistry:
-    """Architecture name -> family, or where to import it from. Shared by the whole process."""
+    """Architecture name -> family, or its import path. Shared by the whole process."""
 
     def __init__(self, rows: dict[str, str]) -> None:
-        self._rows: dict[str, Family | str] = {**rows}
+        self._rows: dict[str, ModelFamily | str] = {**rows}
 
-    def register_model(self, architecture: str, family: Family | str) -> None:
+    def register_model(self, architecture: str, family: ModelFamily | str) -> None:
         """Adds an architecture, or replaces it. `family` may be "package.module:ATTRIBUTE"."""
         if isinstance(family, str) and len(family.split(":")) != 2:
             raise ValueError(f"{family!r} is not of the form package.module:ATTRIBUTE")
-        if not isinstance(family, str | Family):
-            raise TypeError(f"{family!r} is neither a Family nor package.module:ATTRIBUTE")
+        if not isinstance(family, str | ModelFamily):
+            raise TypeError(f"{family!r} is neither a ModelFamily nor package.module:ATTRIBUTE")
         self._rows[architecture] = family
 
     def get_supported_archs(self) -> list[str]:
         """The known architectures, sorted."""
         return sorted(self._rows)
 
-    def resolve(self, architectures: Sequence[str]) -> Family:
+    def resolve(self, architectures: Sequence[str]) -> ModelFamily:
         """The family of the first known name. Raises UnsupportedModelError if there is none."""
         known = next((name for name in architectures if name in self._rows), None)
         if known is None:
@@ -56,12 +55,12 @@ class _ModelRegistry:
                 f"supported are {', '.join(self.get_supported_archs())}"
             )
         row = self._rows[known]
-        if isinstance(row, Family):
+        if isinstance(row, ModelFamily):
             return row
         module, _, attribute = row.partition(":")
         family = getattr(importlib.import_module(module), attribute)
-        if not isinstance(family, Family):
-            raise TypeError(f"{row} is {family!r}, not a Family")
+        if not isinstance(family, ModelFamily):
+            raise TypeError(f"{row} is {family!r}, not a ModelFamily")
         return family
 
 
@@ -69,7 +68,7 @@ ModelRegistry = _ModelRegistry(_BUILT_IN)
 
 
 def architectures_of(hf_config: Any) -> list[str]:
-    """The `architectures` of config.json. Raises CheckpointError where they are not there."""
+    """The `architectures` of config.json. Raises CheckpointError if they are missing."""
     found = hf_config.get("architectures")
     if (
         not isinstance(found, list | tuple)

@@ -6,8 +6,8 @@
     yarn      interpolation below, extrapolation above a frequency ramp, and a scale on cos/sin
     llama3    low frequencies divided, a smooth band between
 
-Three spellings are read: `rope_scaling` with `rope_type` or the older `type`, beside a
-`rope_theta`; and `rope_parameters`, which holds all of it (transformers 5).
+Three forms are read: `rope_theta` with `rope_scaling`, which has `rope_type` or the older `type`;
+and `rope_parameters`, which holds all of it (transformers 5).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_FACTOR = 1e4
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """The rope settings of one checkpoint, whatever their spelling."""
+    """The rope settings of one checkpoint, read from any of the three forms."""
 
     kind: str
     theta: float
@@ -125,9 +125,9 @@ def _linear(config: RopeConfig) -> Rotary:
 def _dynamic(config: RopeConfig) -> Rotary:
     """NTK-aware scaling for the full extended length from the first token on.
 
-    transformers recomputes the base as a sequence grows, which would make a cached key depend
-    on how long its request once became; fixing it, as vLLM does, keeps every row a function
-    of its own tokens. Both agree for a sequence of max_position_embeddings * factor tokens.
+    transformers recomputes the base as a sequence grows, so that a cached key would depend on the
+    length of its request. A fixed base, as in vLLM, keeps every row a function of its own tokens.
+    Both agree for a sequence of max_position_embeddings * factor tokens.
     """
     factor, dim = config.factor(), config.dim
     if dim < 4:

@@ -161,8 +161,7 @@ class Builder:
     def split_linear(
         self, x: Value, outs: Sequence[Out], hint: str = "linear"
     ) -> tuple[Value, ...]:
-        """As `linears` without biases, where one tensor, `prefix.weight` of the first of `outs`,
-        holds all their rows."""
+        """As `linears` without biases; one tensor, `prefix.weight` of `outs[0]`, holds all rows."""
         values = tuple(self._value(out.hint, out.dim) for out in outs)
         shape = (sum(out.dim for out in outs), x.dim)
         weight = self._param(f"{hint}.weight", (Tensor(f"{outs[0].prefix}.weight", shape),))
@@ -231,7 +230,7 @@ class Builder:
     def logits(
         self, x: Value, tensor: Tensor, *, scale: float = 1.0, softcap: float | None = None
     ) -> Value:
-        """The end: logits of the wanted rows of x under the head `tensor` [V, D].
+        """Ends the program: logits of the rows of x that need them, by the head `tensor` [V, D].
 
         A head that is the embedding's own tensor shares the embedding's slot.
         """

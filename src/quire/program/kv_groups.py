@@ -1,6 +1,6 @@
 """From a program's attention to the groups of layers that share blocks of the KV cache.
 
-The one place that decides it; called where an engine is planned and by the backends.
+The only place that decides the groups. Called by `planning` and by the backends.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from quire.program.ops import Attention
 from quire.program.program import Program
 
 MAX_GROUPS = 8
-"""Every group is a block table more for each request."""
+"""Each group adds a block table to each request."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What layers must have in common to be of one group."""
+    """The properties that all layers of a group share."""
 
     num_kv_heads: int
     head_dim: int
@@ -28,12 +28,12 @@ class _Kind:
 
 
 def kv_layout(program: Program, max_model_len: int) -> KVLayout:
-    """The groups that hold least for a request of `max_model_len` tokens.
+    """The groups with the least memory for a request of `max_model_len` tokens.
 
-    A window that long is none. Layers of one kind alone are one group. Where kinds differ, those
-    with more layers than a block has slots are several groups, at most `MAX_GROUPS` in all. The
-    number of slots is chosen so that a long request holds the fewest bytes, empty slots counted;
-    and if keeping every position of every layer takes no more, that is done.
+    A window of `max_model_len` or more counts as none. Layers of one kind are one group if there is
+    one kind alone. Otherwise a kind with more layers than a block has slots becomes several groups,
+    at most `MAX_GROUPS` in all. The number of slots is the one with which a long request holds the
+    fewest bytes, unused slots included. If keeping every position takes no more, that is chosen.
     """
     kinds = _by_kind(program.attention_layers(), max_model_len)
     most_slots = max(map(len, kinds.values()), default=1)
@@ -45,19 +45,19 @@ def kv_layout(program: Program, max_model_len: int) -> KVLayout:
 
 
 def keep_all(program: Program) -> KVLayout:
-    """Groups that keep every position, whatever windows the layers have: one group, unless layers
-    have heads of different shapes."""
+    """Groups that keep every position and ignore windows: one group, or one for each shape of
+    heads."""
     kinds = _by_kind(program.attention_layers(), 1)
     return _split(kinds, max(map(len, kinds.values()), default=1))
 
 
 def check_layout(program: Program, layout: KVLayout) -> None:
-    """Raises IntegrityError unless every layer has a place of its own, of its shape, in a group
-    that keeps all that it sees."""
+    """Raises IntegrityError unless every layer has its own slot, in a group of its shape that keeps
+    all positions that the layer sees."""
     places = layout.places()
-    held = [layer for group in layout.groups for layer in group.layers]
-    if sorted(held) != [op.layer for op in program.attention_layers()]:
-        raise IntegrityError(f"{program.name}: the groups of the KV cache have layers {held}")
+    layers = [layer for group in layout.groups for layer in group.layers]
+    if sorted(layers) != [op.layer for op in program.attention_layers()]:
+        raise IntegrityError(f"{program.name}: the groups of the KV cache have layers {layers}")
     for op in program.attention_layers():
         group = layout.groups[places[op.layer].group]
         if (group.num_kv_heads, group.head_dim) != (op.num_kv_heads, op.head_dim):
@@ -91,8 +91,8 @@ def _split(kinds: dict[_Kind, list[int]], num_slots: int) -> KVLayout:
 
 
 def _cost(layout: KVLayout, max_model_len: int) -> int:
-    """Numbers of K that a request of that many tokens holds: every block is as large as that of
-    the widest group."""
+    """Elements of K that a request of `max_model_len` tokens holds. Every block has the size of
+    the widest group's."""
     width = max(group.num_kv_heads * group.head_dim for group in layout.groups)
     seen = sum(group.window or max_model_len for group in layout.groups)
     return layout.num_slots * width * seen

@@ -1,4 +1,4 @@
-"""When values die: the analysis that lets an interpreter or an allocator reuse memory."""
+"""Liveness analysis: the last read of each value, so that its memory can be reused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quire.program.values import Value
 def last_reads(program: Program) -> tuple[tuple[Value, ...], ...]:
     """For each op, the values that no later op reads and that are not the program's result.
 
-    A value that nothing reads dies at the op that writes it.
+    A value that no op reads is listed at the op that writes it.
     """
     result = program.logits.out
     dies_at: dict[Value, int] = {}

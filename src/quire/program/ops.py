@@ -1,4 +1,4 @@
-"""The verbs of a program, each a frozen record over Values [T, dim] and Params.
+"""The ops of a program, each a frozen record over Values [T, dim] and Params.
 
 Legend: T tokens in the step, N query heads, K kv heads, H head dim, D hidden,
 F feed-forward, V vocabulary. A row of any output depends only on the same row of
@@ -20,7 +20,7 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """Base of all ops: gives passes and backends one way to ask what is read and written."""
+    """Base of all ops: lists the values and weights that an op reads and writes."""
 
     def inputs(self) -> tuple[Value, ...]:
         """The values read, in field order."""
@@ -139,10 +139,10 @@ class Attention(Op):
     request (`window` None: all). scores = q.k * scale, then `softcap * tanh(scores / softcap)`
     if set, plus alibi_slopes[n] * (key position - p) if set.
 
-    `activation_bits` 8: q and the softmax weights are activations of 8 bits, like those of the
-    linears around them. A backend may then round a token's q of a head, and its weights for 64
-    positions, to bytes with a scale of their own, where they meet a cache of 8 bits. 16: they are
-    held at least as exactly as in bfloat16, whatever the cache.
+    `activation_bits` 8: q and the softmax weights are 8-bit activations, like those of the linears
+    around them. With an 8-bit cache a backend may then round a token's q of a head, and its softmax
+    weights for 64 positions, to bytes with a scale. 16: they have at least bfloat16's precision,
+    whatever the cache.
     """
 
     q: Value
@@ -222,8 +222,8 @@ def _collect(op: Op, kind: type, written: bool | None) -> tuple:  # type: ignore
     for name in (field.name for field in fields(op)):
         if written is not None and (name in ("out", "outs")) is not written:
             continue
-        held = getattr(op, name)
-        for item in held if isinstance(held, tuple) else (held,):
+        field_value = getattr(op, name)
+        for item in field_value if isinstance(field_value, tuple) else (field_value,):
             if isinstance(item, kind):
                 found.append(item)
     return tuple(found)

@@ -1,6 +1,6 @@
-"""`OpPlace`: which op of a model is meant, for messages to people.
+"""`OpPlace`: identifies an op of a model in messages.
 
-Named as `quire explain` prints programs: by the op's weight, or by the value that it writes.
+The name is the one that `quire explain` prints: the op's weight, or the value that it writes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class OpPlace:
     """One op of a program, or a step of a backend that does the work of several."""
 
     layer: int | None
-    """None for what stands before or behind the layers."""
+    """None for ops before or after the layers."""
     name: str
     reads_cache: bool = False
-    """Whether it also reads what earlier steps left in the KV cache."""
+    """Whether it also reads the KV cache of earlier steps."""
 
     @classmethod
     def named(cls, name: str, *, reads_cache: bool = False) -> OpPlace:
@@ -38,7 +38,7 @@ LOGITS = OpPlace(None, "logits")
 
 
 def place_of(op: Op) -> OpPlace:
-    """Where an op of a program stands."""
+    """The place of an op."""
     if isinstance(op, Logits):
         return LOGITS
     params = op.params()

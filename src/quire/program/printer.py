@@ -66,20 +66,20 @@ def _format_op(op: Op, skip: str = "") -> str:
     outs = " ".join(f"{value}[{value.dim}]" for value in op.outputs())
     arguments = []
     for field in fields(op):
-        held = getattr(op, field.name)
-        if field.name in ("out", "outs", skip) or held == field.default:
+        value = getattr(op, field.name)
+        if field.name in ("out", "outs", skip) or value == field.default:
             continue
-        is_name = isinstance(held, Value | Param)
-        arguments.append(str(held) if is_name else f"{field.name}={_format_number(held)}")
+        is_name = isinstance(value, Value | Param)
+        arguments.append(str(value) if is_name else f"{field.name}={_format_number(value)}")
     return f"{outs} = {_snake_case(type(op).__name__)}({', '.join(arguments)})"
 
 
-def _format_number(held: object) -> str:
-    if isinstance(held, float):
-        return f"{held:.6g}"
-    if isinstance(held, tuple):
-        return f"<{len(held)} numbers>"
-    return str(held)
+def _format_number(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, tuple):
+        return f"<{len(value)} numbers>"
+    return str(value)
 
 
 def _snake_case(name: str) -> str:

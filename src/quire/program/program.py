@@ -1,4 +1,4 @@
-"""`Program`: a model as data, plus the checks that every pass must leave true."""
+"""`Program`: a model as data, and the invariants that every pass must keep."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Program:
         return min((op.table.shape[0] - op.offset for op in tables), default=None)
 
     def check(self) -> None:
-        """Raises IntegrityError where a value is read before, or written more than, once."""
+        """Raises IntegrityError if a value is read before it is written, or written twice, and if
+        the attention layers or the last op are wrong."""
         written: set[str] = set()
         for op in self.ops:
             for value in op.inputs():

@@ -1,7 +1,7 @@
-"""The nouns of a program: activations (`Value`) and weights (`Param`).
+"""The operands of a program: activations (`Value`) and weights (`Param`).
 
-Both are plain records without storage. Who owns the numbers is the backend's
-business; what they are called in a checkpoint is told by `Param.parts`.
+Both are records without storage; a backend owns the memory. `Param.parts` has the names of the
+checkpoint's tensors.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 WeightFormat = Literal["dense", "int8", "int8_w8a8", "int4", "int4_w4a8"]
-"""How a matrix is held and multiplied. `dense` is the model's own dtype.
+"""How a matrix is stored and multiplied. `dense` is the model's own dtype.
 
-The others round weights to integers with a scale for each row; `int8` and `int4` leave activations
-in 16 bits, `_w8a8` and `_w4a8` round them to 8 with a scale for each token. What they compute, to
-the rounding, is fixed by `backends/reference`.
+The others round weights to integers with a scale for each row; `int8` and `int4` keep activations
+in 16 bits, `_w8a8` and `_w4a8` round them to 8 bits with a scale for each token.
+`backends/reference` defines the result, including the rounding.
 """
 
 ActivationBits = Literal[8, 16]
-"""What is left of the numbers that meet a matrix or a cache."""
+"""Bits of the activations that are multiplied with a matrix or with the KV cache."""
 
 
 def activation_bits(weight_format: WeightFormat) -> ActivationBits:
-    """Of a program whose matrices are held in this format."""
+    """The activations' bits of a program whose matrices have this format."""
     return 8 if weight_format.endswith("a8") else 16
 
 

@@ -1,4 +1,4 @@
-"""`build_app`: the ASGI application, out of endpoints and layers around them.
+"""`build_app`: the ASGI application, made of endpoints and middleware.
 
 Order of the layers, outermost first: request id and access log, CORS, a guard against web pages
 (where no key is needed), API key, size of the body.
@@ -36,11 +36,11 @@ from quire.server.routes.bodies import is_json
 from quire.units import KiB
 
 _WATCHED_BYTES = 256 * KiB
-"""Of a body. What is to be done for a larger one may take so long that its client leaves."""
+"""Bytes of a body. Work for a larger one may take so long that its client disconnects."""
 
 
 def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
-    """The application for one context; `keys` empty: nobody needs one."""
+    """The application for one context; `keys` empty: no key is needed."""
     http_metrics = HttpMetrics(endpoint.path for endpoint in ENDPOINTS)
     app = Starlette(
         routes=_routes(context),
@@ -59,7 +59,7 @@ def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
 
 def _routes(context: ServerContext) -> list[Route]:
     routes = [
-        Route(endpoint.path, _quietly(endpoint.handler), methods=[endpoint.method])
+        Route(endpoint.path, _with_error_replies(endpoint.handler), methods=[endpoint.method])
         for endpoint in ENDPOINTS
     ]
     if not context.args.disable_fastapi_docs:
@@ -72,7 +72,7 @@ def _routes(context: ServerContext) -> list[Route]:
 
 
 def public_paths(context: ServerContext) -> frozenset[bytes]:
-    """Raw paths that need no key, as they come over the wire."""
+    """Raw paths that need no key."""
     paths = set(PROBE_PATHS)
     if context.args.ui:
         paths |= {b"/", *(f"/ui/{name}".encode() for name in ui.FILES)}
@@ -119,8 +119,8 @@ def _middleware(
     return layers
 
 
-def _quietly(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """A handler whose errors become answers, and whose client may leave at any time."""
+def _with_error_replies(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a handler: errors become error replies; a disconnect of the client is no error."""
 
     async def endpoint(request: Request) -> Any:
         try:
@@ -143,7 +143,7 @@ def _answer(problem: Problem) -> Response:
 
 
 async def _on_http_exception(_: Request, error: Exception) -> Response:
-    """Starlette's own: no such path, no such method."""
+    """Starlette's errors: unknown path or method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     detail = str(error.detail) if isinstance(error, HTTPException) else ""

@@ -1,4 +1,4 @@
-"""What a server can be told: `ServerArgs`, a frozen record with vLLM's flag names.
+"""`ServerArgs`: the options of a server, a frozen record with vLLM's flag names.
 
 The command line makes its flags from these fields and their docstrings; `serve` reads them.
 Everything about the model and the engine is in `EngineArgs`, not here.
@@ -21,7 +21,7 @@ _LOOPBACK = frozenset({"localhost"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerArgs:
-    """Where to listen, who may call, and every bound on what a caller can do."""
+    """Address, access, and all limits of requests."""
 
     # --- where
     host: str = "127.0.0.1"
@@ -61,7 +61,7 @@ class ServerArgs:
 
     # --- what
     engine_mode: EngineMode = "auto"
-    """Where the engine loop runs: a thread of this process, or a process of its own.
+    """Where the engine loop runs: a thread of this process, or its own process.
     `auto` is a thread up to 8 cores."""
     ui: bool = True
     """Serve the chat page and live view at `/` (--no-ui removes it)."""
@@ -79,15 +79,15 @@ class ServerArgs:
     shutdown_timeout: float = 30.0
     """Seconds that requests in flight get after SIGTERM or Ctrl+C; 0 ends them at once."""
     step_timeout: float = 120.0
-    """Longest step in seconds: beyond it everyone waiting is told and the server exits. A step that
-    does not advance at all is given up within two seconds, whatever this says."""
+    """Longest step in seconds: after it all waiting requests get an error and the server exits. A
+    step without any progress ends the server within two seconds, independent of this."""
     request_timeout: float = 3600.0
     """Longest life of one request in seconds; callers may ask for less with the header
     `X-Request-Timeout`."""
 
     # --- bounds on HTTP itself
     max_connections: int = 2048
-    """Open connections; more are answered 503, once none is left that waits without a request."""
+    """Open connections; idle ones are closed for new ones, then new ones are answered 503."""
     reserved_connections: int = 256
     """Connections beyond max_connections that are kept for /health, /live and /ready."""
     max_body_bytes: int = 16 * MiB
@@ -105,8 +105,8 @@ class ServerArgs:
     keep_alive_timeout: float = 5.0
     """Seconds that an idle connection is kept."""
     linger_timeout: float = 2.0
-    """Seconds, and max_body_bytes, that a client may go on sending after the last reply of a
-    connection, so that it can read that."""
+    """Seconds (and max_body_bytes) that a client may send on after the last reply of a
+    connection, so that it can read the reply."""
     slow_reader_timeout: float = 30.0
     """Seconds that a client may leave a full send buffer unread before it is cut off."""
 
@@ -125,18 +125,18 @@ class ServerArgs:
     """Messages in one chat request."""
     template_timeout: float = 5.0
     """Seconds of processor time that the chat template may take for one request (400). A request
-    waits for its turn at most six times as long (503)."""
+    waits for a free process at most six times as long (503)."""
     max_waiting_chats: int = 1024
     """Chat requests that wait for the chat template; more are answered 503."""
     max_request_id_chars: int = 128
     """Length of an `X-Request-Id`; a longer one is refused."""
     max_json_values: int = 131072
-    """Values in one request's JSON body, but for the token ids of its prompts."""
+    """Values in one request's JSON body, without the token ids of its prompts."""
     max_field_bytes: int = 1 * MiB
-    """Largest field of a request's JSON body that carries no text of the prompt."""
+    """Largest field of a request's JSON body other than the prompt."""
     max_tokenize_bytes: int | None = None
-    """Longest text that is turned into tokens: a prompt, or a conversation with all that its chat
-    template is given. By default 8 for each token of max_model_len, and at least 1 MiB."""
+    """Longest text that is tokenized: a prompt, or all inputs of the chat template. By default 8
+    bytes for each token of max_model_len, and at least 1 MiB."""
     max_reply_values: int | None = None
     """Log-probabilities, echoed tokens and returned prompt ids in one reply, all choices together.
     By default what one choice of max_model_len tokens with max_logprobs has, and at least 1048576.
@@ -182,7 +182,7 @@ class ServerArgs:
             )
 
     def _check_texts(self) -> None:
-        """What goes into headers, paths and replies."""
+        """Checks values that go into headers, paths and replies."""
         for name in _PATHS:
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} must not be empty; leave it out, or name a file")
@@ -199,7 +199,7 @@ class ServerArgs:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine's own users can reach the server."""
+        """Whether only users of this machine can reach the server."""
         return self.uds is not None or self.host in _LOOPBACK or _is_loopback_ip(self.host)
 
 

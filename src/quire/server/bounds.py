@@ -1,4 +1,4 @@
-"""Every bound that a server keeps, as a list for people: `quire explain` prints it."""
+"""All limits of a server, as a list that `quire explain` prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quire.server.requests.request_work import WorkLimits
 from quire.units import format_bytes
 
 _TOLD_S = 2.0
-"""Within which everyone waiting is told of an engine that died, hangs or was stopped."""
+"""Time within which waiting requests get an error after the engine died or is stuck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Bound:
 
 
 def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> list[Bound]:
-    """All of them, in the order in which a request meets them."""
+    """All limits, in the order in which they apply to a request."""
     bounds = [
         Bound("max_connections", str(args.max_connections), "open connections", "503"),
         Bound("reserved_connections", str(args.reserved_connections), "probes beyond them", "503"),

@@ -1,5 +1,5 @@
-"""`ServerContext`: what all routes share: the options, the engine once it is up, and where the
-server is in its life. Made by `serve` (or a test), read by routes; owned by the event loop.
+"""`ServerContext`: the state that all routes share: the options, the engine once it is loaded, and
+the server's state. Made by `serve` (or a test), read by routes; owned by the event loop.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ServerState = Literal["loading", "ready", "paused", "draining", "stalled", "dead
 
 @dataclass(slots=True)
 class ServerContext:
-    """The server as its routes see it."""
+    """The shared state of all routes."""
 
     args: ServerArgs
     names: tuple[str, ...]
@@ -39,20 +39,20 @@ class ServerContext:
     """None without a tokenizer."""
     is_draining: bool = False
     is_stopping: bool = False
-    """Draining is over: streams that never end by themselves end now."""
+    """Draining is over: endless streams (the live view) end now."""
     num_generating: int = 0
     """HTTP requests for generation in flight."""
     started_at: float = field(default_factory=time.monotonic)
     created: int = field(default_factory=lambda: int(time.time()))
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     pool: WorkPool = field(init=False)
-    """For whatever grows with what a caller sent."""
+    """Runs work that grows with the size of a request."""
 
     def __post_init__(self) -> None:
         self.pool = WorkPool(self.args.max_large_requests, self.args.max_large_requests_waiting)
 
     def state(self) -> tuple[ServerState, str]:
-        """Where the server is in its life, and why it cannot serve if it cannot."""
+        """The server's state, and the reason if it cannot serve."""
         if self.engine is None:
             return "loading", "the model is being loaded"
         health = self.engine.health()
@@ -67,7 +67,7 @@ class ServerContext:
         return "ready", ""
 
     def live_engine(self) -> AsyncLLM:
-        """The engine, to give it work. Raises HttpError 503 while there is none to be had."""
+        """The engine, for a new request. Raises HttpError 503 if it is not ready for one."""
         if self.engine is None:
             raise HttpError(unavailable("The model is still being loaded.", 1))
         if self.is_draining:
@@ -77,7 +77,7 @@ class ServerContext:
         return self.engine
 
     def loaded_engine(self) -> AsyncLLM:
-        """The engine, to ask it something. Raises HttpError 503 while it is being loaded."""
+        """The engine, for a query. Raises HttpError 503 while it is being loaded."""
         if self.engine is None:
             raise HttpError(unavailable("The model is still being loaded.", 1))
         return self.engine
@@ -89,7 +89,7 @@ class ServerContext:
 
     @property
     def limits(self) -> WorkLimits:
-        """What one request may ask for; only once the engine is loaded."""
+        """The limits of one request's work; only once the engine is loaded."""
         return WorkLimits.of(self.args, self.config.model)
 
     def tokenizer(self) -> Tokenizer:

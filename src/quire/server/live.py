@@ -1,11 +1,10 @@
-"""`GET /quire/live`: one small picture of the engine, for the page's live view.
+"""`GET /quire/live`: a snapshot of the engine's state, for the page's live view.
 
-Called by the route of that name; reads `metrics` and asks the engine for its block states.
-Knows nothing of how a page draws it.
+Called by the route of that name; reads `metrics` and gets the block states from the engine.
 
 Plain GET answers one JSON object. With `Accept: text/event-stream` the same object comes as
-server-sent events (`data: {...}\\n\\n`), twice a second, until the client leaves. Guarded by
-the API key like every other route (use `fetch` with the header, not `EventSource`).
+server-sent events (`data: {...}\\n\\n`), twice a second, until the client disconnects. It needs
+the API key like other routes (use `fetch` with the header, not `EventSource`).
 
     {
       "state": "ready",            loading | ready | paused | draining | stalled | dead
@@ -28,7 +27,7 @@ the API key like every other route (use `fetch` with the header, not `EventSourc
     }
 
 `kv.map` is run-length coded in order of block id, a state letter and a count of cells:
-`f` free and empty; `c` cached: no request holds it, a prefix hit could revive it;
+`f` free and empty; `c` cached: no request holds it, a prefix hit can use it;
 `u` held by one request; `s` shared by several. A pool of more than 4,096 blocks is shown in
 cells of `blocks_per_cell` blocks each (the last may stand for fewer), a cell showing the
 first of s, u, c, f that occurs in it. `kv` is null until the engine has answered once. While
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from quire.frontend.online.async_llm import AsyncLLM
 
 INTERVAL_S = 0.5
-"""Between two events of a stream."""
+"""Time between two events of a stream."""
 _MAP_AGE_S = 0.25
 """Block states younger than this are shown again instead of being asked for."""
 _LARGE_POOL_MAP_AGE_S = 1.0
@@ -60,7 +59,7 @@ _RATE_WINDOW_S = 2.0
 
 
 class LiveView:
-    """Makes the picture, however many look on: the engine is asked once for all of them."""
+    """Makes the snapshot; one call to the engine serves all clients."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
@@ -71,31 +70,31 @@ class LiveView:
         """(time, computed prompt tokens, generated tokens), a few seconds back."""
 
     async def snapshot(self) -> dict[str, Any]:
-        """The picture, as the module says."""
+        """The snapshot, as described in the module's docstring."""
         context = self._context
         engine = context.engine
         state, _ = context.state()
-        picture: dict[str, Any] = {
+        snapshot: dict[str, Any] = {
             "state": state,
             "model": context.names[0],
             "uptime_s": round(time.monotonic() - context.started_at, 3),
             "kv": None,
         }
         if engine is None:
-            return picture
+            return snapshot
         latest = engine.metrics.latest
-        picture["requests"] = {
+        snapshot["requests"] = {
             "running": latest.num_running,
             "waiting": latest.num_waiting,
             "max_num_seqs": engine.config.scheduler.max_num_seqs,
             "finished": engine.metrics.finished_counts(),
         }
-        picture["rates"] = self._rates(engine)
-        picture.update(engine.metrics.snapshot())
+        snapshot["rates"] = self._rates(engine)
+        snapshot.update(engine.metrics.snapshot())
         if state != "dead":
             await self._refresh_map(engine)
-        picture["kv"] = self._map
-        return picture
+        snapshot["kv"] = self._map
+        return snapshot
 
     async def sleep(self, seconds: float) -> None:
         """Waits for the next event."""

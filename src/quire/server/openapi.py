@@ -1,7 +1,7 @@
 """The OpenAPI document and a page that shows it, made from the endpoints and their types.
 
-The schemas are those of the msgspec types that validate requests and shape replies, so that
-the document cannot say anything else than the server does.
+The schemas are those of the msgspec types that validate requests and define replies, so the
+document always matches the server.
 """
 
 from __future__ import annotations

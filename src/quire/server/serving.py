@@ -1,4 +1,4 @@
-"""`serve`: a server's whole life, from binding its socket to its exit code.
+"""`serve`: runs a server, from binding its socket to its exit code.
 
     bind -> load, with /live answering -> ready -> drain -> stop
 
@@ -28,9 +28,9 @@ from quire.log import flush, get_logger, phase, process_age_s
 from quire.planning.plan import build_engine_config
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
-from quire.server.connection.hosting import HttpServer
+from quire.server.connection.http_server import HttpServer
 from quire.server.context import ServerContext
-from quire.server.heap import use_one_arena
+from quire.server.free_memory import use_one_arena
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
 
@@ -38,15 +38,13 @@ logger = get_logger(__name__)
 
 _WATCH_INTERVAL_S = 0.2
 _DEATH_NOTICE_S = 3.0
-"""How long a server with a dead engine stays to say so, before it exits."""
+"""How long a server with a dead engine answers with errors before it exits."""
 _FLUSH_S = 2.0
 
 
 def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
-    """Serves until a signal, or until the engine dies; returns the exit code.
-
-    0 after a signal, 1 after a failure, whose cause is the last line of the log.
-    """
+    """Serves until a signal, or until the engine dies. Returns the exit code: 0 after a signal, 1
+    after a failure, whose cause is the last line of the log."""
     use_one_arena()
     age_s = process_age_s()
     begin = time.perf_counter() - age_s
@@ -119,7 +117,7 @@ class _Server:
         self._hurried: asyncio.Event
 
     async def run(self) -> int:
-        """Everything; returns the exit code."""
+        """Runs the server; returns the exit code."""
         self._signalled, self._hurried = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -156,7 +154,7 @@ class _Server:
         return await self._drain(engine)
 
     async def _load(self) -> AsyncLLM:
-        """Loads on a thread, so that /live answers and signals count meanwhile."""
+        """Loads on a thread, so that /live answers and signals work during it."""
         return await asyncio.to_thread(self._build_engine)
 
     def _build_engine(self) -> AsyncLLM:
@@ -187,7 +185,7 @@ class _Server:
         return False
 
     async def _drain(self, engine: AsyncLLM) -> _Outcome:
-        """Waits for what is in flight, until it is done, the time is up, or a second signal."""
+        """Waits until the running requests end, the time limit passes, or a second signal comes."""
         logger.info(
             "Shutting down: %d requests in flight have %g s (a second signal ends them now)",
             self._context.num_generating,
@@ -231,7 +229,7 @@ class _Server:
 
 
 def _exit_now(code: int) -> NoReturn:
-    """Ends the process whatever its threads are doing; the engine's process dies with it."""
+    """Ends the process without waiting for its threads; the engine's process ends with it."""
     flush()
     sys.stdout.flush()
     os._exit(code)

@@ -1,12 +1,11 @@
-"""`WorkPool`: threads for what would keep the event loop from turning.
+"""`WorkPool`: runs work on threads that would block the event loop.
 
-One per server, in its context. Whoever has work that grows with what a caller sent (reading,
-tokenizing, writing) gives it here with its size; small work is done at once, where it is. Knows
-nothing of requests.
+One per server, in its context. Work that grows with the size of a request (decoding, tokenizing,
+encoding) is run by it, with its size; small work is done at once on the event loop. Knows no
+requests.
 
-A thread does not help while one call keeps the interpreter to itself: functions given to the pool
-go through large things in pieces. Between these they call `check_wanted`, so that nobody's work
-goes on for a caller who has left.
+A thread does not help while one call holds the GIL: functions for the pool process large inputs in
+pieces. Between pieces they call `check_wanted`, which ends work whose client has disconnected.
 """
 
 from __future__ import annotations
@@ -19,49 +18,49 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 from quire.errors import CapacityError
-from quire.server import heap
+from quire.server.free_memory import release_free_memory
 
 INLINE_SIZE = 1024
-"""Up to this size work is done at once: it takes less than a millisecond."""
+"""Up to this size work is done on the event loop: it takes less than a millisecond."""
 LARGE_SIZE = 1 << 18
 """Beyond this, work is large: it takes a tenth of a second or more, and much memory."""
 _NUM_THREADS = 4
-"""For what is neither small nor large."""
+"""Threads for work that is neither small nor large."""
 _KEPT_SIZE = 1 << 14
-"""Up to this size, the memory of work is what the next work needs."""
-_TRIM_AFTER_S = 0.5
-"""From the end of work to the return of its memory; until then the reply is on its way."""
+"""Up to this size, work's freed memory is left to the allocator for the next work."""
+_RELEASE_AFTER_S = 0.5
+"""Time from the end of work to the release of its memory; the reply is sent first."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class NotWantedError(Exception):
-    """Nobody waits any longer for what this thread is doing. Nobody sees this error either."""
+    """The caller of this thread's work was cancelled. The error ends the work and is dropped."""
 
 
 _is_unwanted: ContextVar[threading.Event | None] = ContextVar("quire_is_unwanted", default=None)
 
 
 def check_wanted() -> None:
-    """Raises NotWantedError on a thread of the pool once its caller has left."""
+    """Raises NotWantedError on a thread of the pool once its caller was cancelled."""
     event = _is_unwanted.get()
     if event is not None and event.is_set():
         raise NotWantedError
 
 
 class WorkPool:
-    """Runs functions by the size of their work: here, on one of a few threads, or, if it is large,
-    on a thread beside which only `max_large - 1` others do large work.
+    """Runs functions by the size of their work: on the event loop, on one of a few threads, or, if
+    it is large, on one of `max_large` threads for large work.
 
     Sizes are counted in characters to tokenize, tokens, or values to read or write: about a
-    microsecond each. Large work has threads of its own, so that the rest never waits for it, and a
-    bound on how much of it may wait. Owned by the event loop.
+    microsecond each. Large work has its own threads, so that other work never waits for it, and a
+    limit on how much of it may wait. Owned by the event loop.
     """
 
     def __init__(self, max_large: int = 1, max_large_waiting: int = 16) -> None:
         self.max_large_seen = 0
-        """The most pieces of large work that were ever under way at once."""
+        """The most functions of large work that ever ran at once; for tests."""
         self._max_large = max_large
         self._max_waiting = max_large_waiting
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "quire-work")
@@ -70,14 +69,14 @@ class WorkPool:
         self._num_large = 0
         self._num_large_running = 0
         self._is_closed = False
-        self._trim_at = 0.0
-        """On the event loop's clock; later than now: the timer is set."""
+        self._release_at = 0.0
+        """Time of the next release, by the loop's clock; in the future: the timer is set."""
 
     async def run(
         self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """The function's value. Raises what it raises, and CapacityError if too much large work
-        waits. Cancelled: the function ends at its next `check_wanted`."""
+        """The function's result. Raises its errors, and CapacityError if too much large work waits.
+        If cancelled, the function ends at its next `check_wanted`."""
         if size <= INLINE_SIZE:
             return function(*args, **kwargs)
         is_unwanted = threading.Event()
@@ -95,24 +94,24 @@ class WorkPool:
             raise
         finally:
             if size > _KEPT_SIZE:
-                self._trim_soon()
+                self._release_memory_soon()
 
     def close(self) -> None:
-        """Lets the threads end; nothing that waits is begun any more."""
+        """Ends the threads after their current work; waiting work is not run."""
         self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._large_threads.shutdown(wait=False, cancel_futures=True)
 
-    def _trim_soon(self) -> None:
-        """Gives memory back in a while, once for all that ends until then."""
+    def _release_memory_soon(self) -> None:
+        """Schedules one release of memory for all work that ends until then."""
         loop = asyncio.get_running_loop()
-        if self._trim_at < loop.time() + _TRIM_AFTER_S:
-            self._trim_at = loop.time() + 2 * _TRIM_AFTER_S
-            loop.call_at(self._trim_at, self._trim)
+        if self._release_at < loop.time() + _RELEASE_AFTER_S:
+            self._release_at = loop.time() + 2 * _RELEASE_AFTER_S
+            loop.call_at(self._release_at, self._release_memory)
 
-    def _trim(self) -> None:
+    def _release_memory(self) -> None:
         if not self._is_closed:
-            self._threads.submit(heap.trim)
+            self._threads.submit(release_free_memory)
 
     def _submit_large(self, work: Callable[[], T]) -> Future[T]:
         with self._lock:

@@ -1,9 +1,8 @@
 """`Borders`: where a text can be cut so that its pieces give the same token ids as the whole.
 
-Tokenizing takes some 200 bytes of memory for each token, and its result is handed over in one
-call, during which no other thread of Python runs. In pieces, both are bounded whatever the text's
-length. Not every tokenizer allows it: `find_borders` proves it from the tokenizer's parts, or
-returns None. Called by `Tokenizer`.
+Tokenizing takes some 200 bytes of memory for each token, and converting its result holds the GIL.
+Cutting a long text into pieces limits both. Not every tokenizer allows it: `find_borders` returns
+borders only if the tokenizer's parts show that the ids stay the same. Called by `Tokenizer`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 _WORD = r"0-9A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0391-\u03a1\u03a3-\u03c9\u0410-\u044f"
 _WORD += r"\u05d0-\u05ea\u0621-\u063a\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3"
-"""Letters and digits that every version of Unicode has as such; as a range of `re`."""
+"""Characters that are letters or digits in every version of Unicode; as a range of `re`."""
 _AFTER = ' \n\t,.;:!?()[]{}<>"/|=+*&%$#@\u3001\u3002\uff0c\uff01\uff1f\uff1a\uff1b\u300d'
 """Characters that are no part of a word and never combine with the one before: punctuation, and
 emoji. No apostrophe: some tokenizers keep `'s` with its word."""
@@ -44,9 +43,9 @@ _OTHERS = {
     r" ?[^\s\p{L}\p{N}]+[\r\n]*", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s*[\r\n]",
     r"\s+(?!\S)", r"\s+$", r"\s+", r"\s",
 }  # fmt: skip
-"""What the patterns of byte-level tokenizers are made of. None of them matches beyond a word into
-a character of `_AFTER`, none looks behind, and only those that begin with whitespace look ahead:
-so a match ends at each border, and the next begins there, whatever is on the other side."""
+"""The alternatives of byte-level tokenizers' patterns. None of them matches from a word into a
+character of `_AFTER`, none looks behind, and only those that begin with whitespace look ahead. So
+one match ends and the next begins at each border, whatever text is on the other side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class Borders:
     """The places of a tokenizer's borders. Immutable."""
 
     pattern: re.Pattern[str]
-    """Matches the word character before a border, and what is left out between two pieces."""
+    """Matches the word character before a border and the characters that both pieces leave out."""
 
     def pieces(self, text: str, size: int) -> Iterator[str]:
         """The text in pieces of about `size` characters; longer where there is no border."""
@@ -68,7 +67,7 @@ class Borders:
         yield text[begin:]
 
     def _last(self, text: str, begin: int, end: int) -> re.Match[str] | None:
-        """The last border between two places, looked for in ever larger parts from the end."""
+        """The last border between two offsets. Searches ranges of growing size from the end."""
         width = 64
         while True:
             first = max(begin, end - width)
@@ -81,7 +80,7 @@ class Borders:
 
 
 def find_borders(backend: tokenizers.Tokenizer) -> Borders | None:
-    """The borders of this tokenizer; None where pieces might give other ids than the whole."""
+    """The borders of this tokenizer; None if pieces may give other ids than the whole text."""
     added = backend.get_added_tokens_decoder().values()
     if any(token.lstrip or token.rstrip or token.single_word for token in added):
         return None
@@ -99,7 +98,7 @@ def find_borders(backend: tokenizers.Tokenizer) -> Borders | None:
 
 
 def _after_words(contents: list[str]) -> Borders | None:
-    """Borders between a word and what is not one, but for those inside of added tokens."""
+    """Borders after a word, except where an added token spans the border."""
     marks = [mark for mark in _AFTER if not _is_inside(contents, f"[{_WORD}]{re.escape(mark)}")]
     if not marks:
         return None
@@ -117,8 +116,8 @@ def _at_spaces(contents: list[str], *, keeps_space: bool) -> Borders | None:
 def _merges_within_words(backend: tokenizers.Tokenizer) -> bool:
     """Whether no token reaches from one word into the next.
 
-    Where nothing splits a text, it is one word to the model, whose parts merge where the vocabulary
-    has the merged token: none, over the space before a word.
+    Without a pre-tokenizer the model may merge across words, if the vocabulary has a token with a
+    space mark after its beginning.
     """
     model: Any = backend.model
     if type(model).__name__ != "BPE" or model.dropout or model.continuing_subword_prefix:
@@ -137,7 +136,7 @@ def _state(component: Any) -> dict[str, Any] | None:
 
 
 def _splits_after_words(splitter: dict[str, Any]) -> bool:
-    """Whether one of the steps ends its pieces at each border, and no step minds it."""
+    """Whether one of the steps splits at each border, and no step depends on the text after it."""
     is_sequence = splitter["type"] == "Sequence"
     steps = splitter["pretokenizers"] if is_sequence else [splitter]
     return all(map(_is_known, steps)) and any(map(_takes_words, steps))
@@ -180,7 +179,8 @@ def _alternatives(step: dict[str, Any]) -> set[str]:
 
 
 def _is_metaspace(splitter: dict[str, Any]) -> bool:
-    """Spaces become marks; a mark is put before a text that has none, so pieces keep theirs."""
+    """Spaces become marks. A text without a leading space gets a mark, so pieces keep their leading
+    space."""
     return (splitter["type"], splitter.get("replacement")) == ("Metaspace", _SPACE_MARK)
 
 

@@ -1,7 +1,7 @@
-"""Turns a request's tokens into text as they come, never showing half a character.
+"""Converts a request's tokens to text incrementally; never returns an incomplete character.
 
-The output processor owns one `IncrementalDetokenizer` per request. The text is that which
-follows the prompt's: a character that the prompt began is finished by the output.
+The output processor owns one `IncrementalDetokenizer` per request. The text continues the prompt's
+text: a character that begins in the prompt can end in the output.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _NO_IDS: frozenset[int] = frozenset()
 class IncrementalDetokenizer(ABC):
     """The text of a growing list of tokens.
 
-    Invariant: everything given out, joined, is the decoded text so far without an
-    unfinished character at its end; with `finish`, it is all of it.
+    Invariant: all returned text, joined, is the decoded text so far without an incomplete
+    character at its end; after `finish`, it is the whole text.
     """
 
     @staticmethod
@@ -34,9 +34,9 @@ class IncrementalDetokenizer(ABC):
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
     ) -> IncrementalDetokenizer:
-        """The right kind for this tokenizer. Only the prompt's last tokens are looked at.
+        """The implementation for this tokenizer. Reads only the prompt's last tokens.
 
-        `spaces_between_special_tokens` matters to decoders alone that put spaces between tokens.
+        `spaces_between_special_tokens` affects only decoders that put spaces between tokens.
         """
         if tokenizer.pieces is not None:
             return _ByteDetokenizer(tokenizer.pieces, prompt_token_ids, skip_special_tokens)
@@ -49,15 +49,16 @@ class IncrementalDetokenizer(ABC):
 
     @abstractmethod
     def push(self, token_ids: Sequence[int]) -> str:
-        """The text that these tokens settle; may be empty, may be more than their own."""
+        """The text that is final after these tokens; may be empty, or include text of earlier
+        tokens."""
 
     @abstractmethod
     def finish(self) -> str:
-        """The text still held back, an unfinished character as U+FFFD. No `push` comes after."""
+        """The rest of the text, an incomplete character as U+FFFD. No `push` comes after."""
 
 
 class _ByteDetokenizer(IncrementalDetokenizer):
-    """Joins bytes: constant time per token, whatever the tokens are."""
+    """Joins bytes: constant time per token."""
 
     def __init__(
         self, table: PieceTable, prompt_token_ids: Sequence[int], skip_special_tokens: bool
@@ -65,12 +66,12 @@ class _ByteDetokenizer(IncrementalDetokenizer):
         self._table = table
         self._skipped = table.special_ids if skip_special_tokens else _NO_IDS
         self._pending = b""
-        """The beginning of a character."""
+        """Bytes of an incomplete character."""
         tail = self._last_bytes(prompt_token_ids)
         self._strips_first = table.strips_first_space and not tail
         self._decode(tail)
         self._is_untouched = True
-        """Nothing came after the prompt: what is pending is the prompt's own."""
+        """Whether no token came after the prompt: `_pending` holds bytes of the prompt."""
 
     def push(self, token_ids: Sequence[int]) -> str:
         if len(token_ids) == 1:
@@ -102,7 +103,7 @@ class _ByteDetokenizer(IncrementalDetokenizer):
         return text
 
     def _last_bytes(self, token_ids: Sequence[int]) -> bytes:
-        """The prompt's last four bytes or more: an unfinished character has at most three."""
+        """The prompt's last four bytes or more: an incomplete character has at most three."""
         tail = b""
         for token_id in reversed(token_ids):
             if token_id not in self._skipped:
@@ -115,8 +116,8 @@ class _ByteDetokenizer(IncrementalDetokenizer):
 class _WindowDetokenizer(IncrementalDetokenizer):
     """Decodes a short window twice, with and without the new tokens, and takes the difference.
 
-    Invariant: the window holds the tokens of `_settled` text, then those held back, which are
-    fewer than `_WINDOW_TOKENS`.
+    Invariant: the window holds the tokens of the `_settled` text, then fewer than `_WINDOW_TOKENS`
+    tokens whose text is not returned yet.
     """
 
     def __init__(
@@ -155,8 +156,8 @@ class _WindowDetokenizer(IncrementalDetokenizer):
         added = self._unspaced.get(token_id)
         follows_added, self._last_was_added = self._last_was_added, added is not None
         text = self._decode(self._window)
-        num_held = len(self._window) - self._num_settled
-        if text.endswith(_REPLACEMENT) and num_held < _WINDOW_TOKENS:
+        num_pending = len(self._window) - self._num_settled
+        if text.endswith(_REPLACEMENT) and num_pending < _WINDOW_TOKENS:
             return ""
         new_text = self._settle(text)
         return added if added is not None and follows_added else new_text

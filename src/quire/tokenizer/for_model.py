@@ -12,8 +12,8 @@ logger = get_logger(__name__)
 
 
 def load_tokenizer(config: ModelConfig) -> Tokenizer | None:
-    """None where the engine goes without. Raises CheckpointError for a damaged one, for one that
-    the Rust library does not survive, and for one with token ids which the model lacks."""
+    """The model's tokenizer; None with `skip_tokenizer_init`. Raises CheckpointError for a damaged
+    one, for one that crashes the Rust library, and for one with token ids which the model lacks."""
     if config.tokenizer_path is None:
         return None
     with phase(logger, "tokenizer"):

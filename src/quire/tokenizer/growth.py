@@ -1,7 +1,7 @@
-"""Refuses tokenizers that blow a text up: a file of a few lines can double it forty times.
+"""Refuses tokenizers that make a text much longer: a file of a few lines can double it forty times.
 
-Called by `loading` with the loaded tokenizer. Counts the rules whose effect the file chooses; what
-Unicode does to a text is small, and the same for all.
+Called by `rust_tokenizer` with the loaded tokenizer. Counts the rules whose effect the file sets.
+Unicode normalization is not counted: its growth is small and the same for all tokenizers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import tokenizers
 
 MAX_GROWTH = 1024
-"""Characters that one character of a text may become in the normalizer and pre-tokenizer, and
-tokens that one token may become afterwards; the same for the decoder."""
+"""Most characters that the normalizer or the pre-tokenizer may make of one character, and most
+tokens that the post-processor or the decoder may make of one token."""
 
 Part = dict[str, Any]
 
@@ -39,7 +39,7 @@ def check_growth(backend: tokenizers.Tokenizer, path: Path) -> None:
 
 
 def _growth(part: Part) -> float:
-    """Bounded by floats: a product beyond them is infinite, and refused."""
+    """The growth factor of a part. A product that overflows is infinite, and refused."""
     measure = _MEASURES.get(str(part.get("type")))
     return 1.0 if measure is None else float(measure(part))
 
@@ -63,7 +63,7 @@ def _prepend(part: Part) -> float:
 
 
 def _template(part: Part) -> float:
-    """What surrounds a text counts as one that is a token long."""
+    """The growth for a text of one token."""
     special = part.get("special_tokens")
     tokens = special if isinstance(special, dict) else {}
     grown = 0.0

@@ -1,7 +1,7 @@
-"""What the Rust `tokenizers` library throws, as errors of our own.
+"""Converts the exceptions of the Rust `tokenizers` library to Quire's errors.
 
-A bug of the library ends in a panic, which Python sees as an exception outside of `Exception`: it
-passes every handler and ends the thread or the event loop that called.
+A bug of the library ends in a panic. Its Python exception does not derive from `Exception`, so that
+`except Exception` does not catch it and it ends the calling thread or event loop.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from quire.errors import QuireError
 
 @contextmanager
 def library_errors(error: Callable[[str], QuireError]) -> Iterator[None]:
-    """Raises `error` of what the library says, where it refuses what it is given or panics.
+    """Raises `error(text)` if the library raises or panics; `text` is the library's message.
 
-    A TypeError passes: the caller's mistake.
+    A TypeError passes unchanged: it is the caller's mistake.
     """
     try:
         yield

@@ -1,8 +1,8 @@
-"""What bytes each token stands for: `PieceTable`, for the decoders that work token by token.
+"""`PieceTable`: the bytes of each token, for decoders that work token by token.
 
 A byte-level vocabulary spells every token in bytes; a SentencePiece-like one in text with
-`▁` for a space and `<0xE4>` for single bytes. For these two kinds, which are nearly all,
-decoding is joining bytes, and incremental decoding needs no window. Called by `Tokenizer`.
+`▁` for a space and `<0xE4>` for single bytes. Nearly all vocabularies are of these two kinds: they
+are decoded by joining bytes, and incremental decoding needs no window. Called by `Tokenizer`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_ID = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """How a decoder spells: from a token's text to bytes, and what happens at the very start."""
+    """How a decoder converts a token's text to bytes, and whether it strips the first space."""
 
     to_bytes: Callable[[str], bytes]
     strips_first_space: bool
@@ -36,7 +36,7 @@ class PieceTable:
     """Token ids to bytes, filled as ids are seen.
 
     Invariant: for ids that give valid UTF-8, `text` equals the Rust library's decode. The
-    byte-level kind agrees for all ids. Threads may share it: filling twice is harmless.
+    byte-level kind agrees for all ids. Threads may share it: adding an entry twice is harmless.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class PieceTable:
         self._pieces: dict[int, str | bytes] = {}
 
     def piece(self, token_id: int) -> str | bytes:
-        """What a token stands for: text, or bytes if they are no whole characters.
+        """A token's text, or its bytes if they are not complete characters.
 
-        Nothing for an unknown id. `strips_first_space` is not applied.
+        Empty for an unknown id. `strips_first_space` is not applied.
         """
         piece = self._pieces.get(token_id)
         return self._spell(token_id) if piece is None else piece
@@ -73,7 +73,7 @@ class PieceTable:
     def _spell(self, token_id: int) -> str | bytes:
         token = self._id_to_token(token_id) if 0 <= token_id <= _MAX_ID else None
         if token is None:
-            return ""  # not kept: there are too many ids that are no tokens
+            return ""  # not stored: there are too many ids that are no tokens
         data = self._to_bytes(token)
         piece: str | bytes = data
         with suppress(UnicodeDecodeError):
@@ -91,7 +91,7 @@ def piece_table(backend: tokenizers.Tokenizer) -> PieceTable | None:
 
 
 def _each_byte(error: UnicodeError) -> tuple[str, int]:
-    """One U+FFFD for every byte at fault, as the Rust byte fallback has it."""
+    """One U+FFFD for every invalid byte, as the Rust byte fallback decodes."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     return "\ufffd" * (error.end - error.start), error.end
@@ -131,7 +131,7 @@ _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 def _spelled_in_letters(token: str) -> bytes:
-    """An added token may hold other characters; then it is text as a whole."""
+    """An added token with other characters is plain text."""
     try:
         return bytes([_LETTERS[letter] for letter in token])
     except KeyError:

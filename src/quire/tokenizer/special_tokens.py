@@ -1,7 +1,8 @@
-"""What a checkpoint says of its special and added tokens, gathered from up to three files.
+"""Reads the special and added tokens of a checkpoint from up to three files.
 
 `tokenizer_config.json` is newer; `special_tokens_map.json` and `added_tokens.json` count
-only where it has no `added_tokens_decoder`, as transformers reads them. Called by `loading`.
+only where it has no `added_tokens_decoder`, as transformers reads them. Called by
+`rust_tokenizer`.
 """
 
 from __future__ import annotations
@@ -41,27 +42,28 @@ class SpecialTokens:
 
 
 def read_special_tokens(directory: Path, tokenizer_config: Mapping[str, Any]) -> SpecialTokens:
-    """Reads them beside `tokenizer_config`. Raises CheckpointError for entries of another shape."""
-    held = dict(tokenizer_config)
-    files = dict.fromkeys(held, "tokenizer_config.json")
-    if "added_tokens_decoder" not in held:
+    """Merges the files in `directory` into `tokenizer_config`. Raises CheckpointError for invalid
+    entries."""
+    values = dict(tokenizer_config)
+    files = dict.fromkeys(values, "tokenizer_config.json")
+    if "added_tokens_decoder" not in values:
         legacy = read_optional_json_object(directory / "special_tokens_map.json")
-        held.update(legacy)
+        values.update(legacy)
         files.update(dict.fromkeys(legacy, "special_tokens_map.json"))
 
     def where(key: str) -> str:
         return f"{directory / files[key]}: {key}"
 
-    named = [role for role in _ROLES if held.get(role) is not None]
-    roles = {role: _spec(held[role], where(role), special=True) for role in named}
+    named = [role for role in _ROLES if values.get(role) is not None]
+    roles = {role: _spec(values[role], where(role), special=True) for role in named}
     extra = [
         _spec(value, where(key), special=True)
         for key in _EXTRA
-        if held.get(key) is not None
-        for value in _items(held[key], where(key))
+        if values.get(key) is not None
+        for value in _items(values[key], where(key))
     ]
-    if "added_tokens_decoder" in held:
-        table = held["added_tokens_decoder"]
+    if "added_tokens_decoder" in values:
+        table = values["added_tokens_decoder"]
         added = _added_tokens(table, where("added_tokens_decoder"))
     else:
         special = {spec.content for spec in (*roles.values(), *extra)}
@@ -101,7 +103,7 @@ def _spec(value: Any, where: str, *, special: bool) -> TokenSpec:
     if not isinstance(value, dict) or not isinstance(value.get("content"), str):
         raise CheckpointError(f"{where} is neither a string nor has a content")
     flags = {flag: value[flag] for flag in _FLAGS if flag in value}
-    if not all(isinstance(held, bool) for held in flags.values()):
+    if not all(isinstance(value, bool) for value in flags.values()):
         raise CheckpointError(f"{where} has a flag that is no boolean")
     return TokenSpec(value["content"], **{"special": special, **flags})
 

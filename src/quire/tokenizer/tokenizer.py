@@ -17,8 +17,8 @@ from quire.errors import CheckpointError, RequestError
 from quire.log import get_logger
 from quire.tokenizer.borders import Borders, find_borders
 from quire.tokenizer.library_errors import library_errors
-from quire.tokenizer.loading import load_tokenizer
 from quire.tokenizer.pieces import PieceTable, piece_table
+from quire.tokenizer.rust_tokenizer import build_rust_tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
@@ -60,8 +60,8 @@ class Tokenizer:
         Raises CheckpointError for missing or damaged files.
         """
         config = read_optional_json_object(directory / "tokenizer_config.json")
-        loaded = load_tokenizer(directory, config)
-        return cls(loaded.backend, loaded.roles, config)
+        rust = build_rust_tokenizer(directory, config)
+        return cls(rust.backend, rust.roles, config)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of a text; `add_special_tokens`: with a start token, if the model has one.
@@ -78,8 +78,8 @@ class Tokenizer:
     def encode_pieces(
         self, text: str, *, add_special_tokens: bool = True, size: int = PIECE_CHARS
     ) -> Iterator[list[int]]:
-        """What `encode` gives, piece by piece, of about `size` characters each: whoever has seen
-        enough need not go on. One piece where this tokenizer's texts cannot be cut."""
+        """The ids of `encode` as an iterator over pieces of about `size` characters, so that a
+        caller can stop early. One piece if this tokenizer's texts cannot be cut."""
         if self.borders is None:
             yield self.encode_batch([text], add_special_tokens=add_special_tokens)[0]
             return
@@ -101,9 +101,9 @@ class Tokenizer:
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of these ids: bytes that are no UTF-8 as U+FFFD, nothing for unknown ids.
+        """The text of these ids: invalid UTF-8 becomes U+FFFD, unknown ids are left out.
 
-        U+FFFD alone, and a warning, for ids that the checkpoint's decoder cannot decode.
+        If the checkpoint's decoder fails: U+FFFD alone, and a warning at the first failure.
         """
         if self.pieces is not None:
             return self.pieces.text(ids, skip_special_tokens)
@@ -118,11 +118,11 @@ class Tokenizer:
             return "\ufffd"
 
     def token_text(self, token_id: int) -> str:
-        """`decode` of one token, special or not; remembered."""
+        """`decode` of one token, special or not; cached."""
         text = self._token_texts.get(token_id)
         if text is None:
             text = self.decode([token_id], skip_special_tokens=False)
-            if 0 <= token_id <= self.max_token_id:  # there are too many ids that are no tokens
+            if 0 <= token_id <= self.max_token_id:  # other ids are too many to cache
                 self._token_texts[token_id] = text
         return text
 
@@ -151,7 +151,7 @@ class Tokenizer:
 
     @cached_property
     def borders(self) -> Borders | None:
-        """Where texts may be cut; None where that could give other ids."""
+        """Where texts may be cut; None if cutting may give other ids."""
         return find_borders(self.backend)
 
     @cached_property

@@ -1,8 +1,8 @@
-"""Tries an untrusted tokenizer in a process of its own before this one loads it.
+"""Tests an untrusted tokenizer in a child process before this process loads it.
 
-The Rust library has bugs that no handler stops: it gives up for want of memory, or never returns,
-on files of a few lines. `trial_process` is the other side. A tokenizer that passed is remembered by
-its files' contents in the user's cache directory, so that the next start only reads them.
+With a hostile file of a few lines the Rust library can abort the process or never return, which no
+exception handler can stop. The child runs `trial_process`. The result is cached in the user's cache
+directory, by the hash of the files' contents.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quire.child_python import module_command
 from quire.config.model_files import has_file, read_bytes
 from quire.errors import CheckpointError
 from quire.log import get_logger
-from quire.tokenizer.loading import MAX_TOKENIZER_BYTES
+from quire.tokenizer.rust_tokenizer import MAX_TOKENIZER_BYTES
 from quire.units import GiB, MiB, format_bytes
 
 logger = get_logger(__name__)
@@ -30,21 +30,22 @@ _FILES = (
 )  # fmt: skip
 """All that a tokenizer is made of."""
 _VERSION = 1
-"""Of the trial; raised when it learns to find more."""
+"""Of the trial; raise it when the trial checks more."""
 _MAX_REMEMBERED = 1000
 _CPU_S = 30
 _CPU_S_PER_MIB = 2
 _MEMORY = 2 * GiB
 _MEMORY_PER_BYTE = 64
 _WALL_FACTOR = 10
-"""A machine may be so crowded that the process gets a tenth of a core."""
+"""Wall-clock limit in multiples of the processor time limit: a loaded machine may give the process
+a tenth of a core."""
 
 
 def try_out(directory: Path) -> None:
     """Raises CheckpointError if loading the tokenizer there, or encoding a short text with it,
     ends or hangs a process, or needs far more memory than its files have.
 
-    What is merely wrong with the files is found when they are loaded here.
+    Other errors in the files are found when this process loads them.
     """
     paths = [path for name in _FILES if has_file(path := directory / name)]
     if not paths:
@@ -56,18 +57,18 @@ def try_out(directory: Path) -> None:
     try:
         _run(paths[0], sum(map(len, contents.values())))
     except _UntriedError as error:
-        logger.warning("the tokenizer is not tried in a process of its own: %s", error)
+        logger.warning("the tokenizer is loaded without a trial in a child process: %s", error)
         return
     if passed is not None:
         _remember(passed)
 
 
 class _UntriedError(Exception):
-    """There was no trial, for reasons that are no fault of the tokenizer's."""
+    """The trial could not be run, for a reason other than the tokenizer."""
 
 
 def _place(files: Mapping[str, bytes]) -> Path | None:
-    """Where it is remembered that these contents passed; None: there is no home directory."""
+    """The marker file of a passed trial of these contents; None: there is no home directory."""
     import tokenizers
 
     digest = hashlib.sha256(f"{_VERSION} {tokenizers.__version__}".encode())
@@ -81,7 +82,7 @@ def _place(files: Mapping[str, bytes]) -> Path | None:
 
 
 def _remember(passed: Path) -> None:
-    """An empty file: made in one step, so that processes may do it at once."""
+    """Creates the marker, an empty file: an atomic step, so that processes may race."""
     try:
         passed.parent.mkdir(parents=True, exist_ok=True)
         others = list(passed.parent.iterdir())
@@ -94,7 +95,7 @@ def _remember(passed: Path) -> None:
 
 
 def _run(file: Path, num_bytes: int) -> None:
-    """Returns if the process came through. `file`: the first of them, for messages."""
+    """Returns if the trial passed. `file`: the first of the files, for messages."""
     import subprocess
 
     cpu_s = _CPU_S + _CPU_S_PER_MIB * num_bytes // MiB
@@ -125,7 +126,7 @@ def _run(file: Path, num_bytes: int) -> None:
 
 
 def _death(code: int, cpu_s: int, memory: int) -> str:
-    """What the exit code says; nothing for 0."""
+    """The meaning of the exit code; empty for 0."""
     if code >= 0:
         return f"ends with exit code {code}" if code else ""
     if -code == SIGXCPU:

@@ -1,7 +1,7 @@
 """The process that tries a tokenizer: loads it, encodes short texts, decodes every token.
 
-Started by `trial` alone. Its exit code is 0 if nothing ended it, whatever errors there were; the
-last line that it printed says what it was doing.
+Started by `trial` alone. Its exit code is 0 unless it was killed or aborted, even if there were
+errors; the last line that it printed names the step that it was in.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(directory: str, cpu_s: str, memory: str) -> int:
     _die_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s), int(cpu_s) + _GRACE_S))
-    with suppress(ValueError, OSError):  # a lower bound holds already, or there is none to be had
+    with suppress(ValueError, OSError):  # a lower limit is set already, or the system has none
         resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
     try:
         _try(Path(directory))
@@ -44,7 +44,7 @@ def main(directory: str, cpu_s: str, memory: str) -> int:
 
 
 def _try(directory: Path) -> None:
-    import tokenizers  # noqa: F401  (what prevents this is no fault of the files)
+    import tokenizers  # noqa: F401  (if this fails, the files are not the cause)
 
     from quire.errors import QuireError
     from quire.tokenizer.tokenizer import Tokenizer
@@ -61,7 +61,7 @@ def _try(directory: Path) -> None:
 
 
 def _tell(what: str) -> None:
-    """Says what comes next; nothing is held back that a sudden end could lose."""
+    """Prints the next step, unbuffered, so that it is not lost if the process aborts."""
     os.write(1, f"{what}\n".encode())
 
 

@@ -1,8 +1,8 @@
 """Binds a checkpoint to a program: the store that a backend compiles from.
 
-Called where an engine is built. Checks, before any number is read, that the checkpoint
-holds every tensor of the program in the right shape, and none that nobody asked for: a
-model that is loaded by halves talks nonsense without saying why.
+Called when an engine is built. Checks, before any weight is read, that the checkpoint holds every
+tensor of the program in the right shape, and no unknown tensor: a model with missing weights would
+give wrong output without an error.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from quire.program import Program, Tensor
 from quire.weights.store import HostTensor, WeightStore
 
 _MAX_NAMED = 8
-"""Problems named in one message; the rest are counted."""
+"""Most problems listed in one message; the rest are counted."""
 
 
 class BoundStore(WeightStore):
-    """A checkpoint under the program's names. Invariant: every tensor of the program is there."""
+    """A checkpoint under the program's names. Invariant: it has every tensor of the program."""
 
     def __init__(self, store: WeightStore, stored_names: dict[str, str]) -> None:
         """`stored_names` gives the checkpoint's name for each of the program's."""
@@ -56,7 +56,7 @@ def bind(
     """The store keyed by the names in the program's `Param.parts`.
 
     `canonical_name` is the model family's: a checkpoint's tensor name to the program's, `None`
-    for a tensor that the family knows and does not need (a rotary table, a tied head).
+    for a known tensor that the program does not use (a rotary table, a tied head).
     Raises CheckpointError that names every missing, unexpected and misshapen tensor, with its file.
     """
     wanted = {part.name: part for param in program.params() for part in param.parts}

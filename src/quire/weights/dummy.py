@@ -13,13 +13,13 @@ from quire.program import Program
 from quire.weights.store import HostTensor, WeightStore
 
 _POOL_ITEMS = 1_048_583
-"""A prime, so that no row of a matrix repeats its neighbour."""
+"""A prime, so that the rows of a matrix differ."""
 
 
 class DummyStore(WeightStore):
-    """Every tensor of a program in bfloat16, small random numbers: the same for the same name.
+    """Every tensor of a program in bfloat16, small random numbers that depend on its name.
 
-    The numbers are windows of one pool, so that gigabytes of them cost a copy and no more.
+    The numbers are copied from one pool, which is faster than generating each tensor.
     """
 
     def __init__(self, program: Program, seed: int = 0) -> None:

@@ -1,8 +1,8 @@
 """`MappedFile`: a read-only memory mapping with bounds-checked slices and paging hints.
 
-Used by every checkpoint reader. Knows no format. A page that cannot be read, because others cut
-the file short or because the disk fails, ends a process by SIGBUS; a `PageGuard`, which the native
-library lends, lets it read zeros instead, and `MappedFile.check` tells.
+Used by every checkpoint reader. Knows no format. Reading a page fails if another process truncates
+the file or the disk fails: the kernel then ends the process by SIGBUS. With a `PageGuard`, which
+the native library provides, the page reads as zeros instead, and `MappedFile.check` raises.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from quire.errors import CheckpointError
 
 _MADV_HUGEPAGE = 14
 _MADV_POPULATE_READ = 22
-"""Of Linux; Python's mmap does not name the second, nor always the first."""
-_LOOK_INTERVAL_S = 1.0
-"""Between two looks at a file in use."""
+"""Linux's values; Python's mmap has no name for the second, and not always for the first."""
+_CHECK_INTERVAL_S = 1.0
+"""Least time between two checks of a file's size and time of change."""
 _SAME_TIME_S = 2.0
-"""File systems round the time of the last write, some of them later than at once: FAT so far."""
+"""Times of change that differ by less are equal: FAT rounds to 2 s, sometimes after the write."""
 
 
 class PageGuard(Protocol):
-    """Lets this process survive pages that cannot be read."""
+    """Makes pages that cannot be read read as zeros."""
 
     def watch(self, data: NDArray[np.uint8], name: str) -> int:
-        """Guards a mapping from now on; `name` is its file's. Returns its slot."""
+        """Starts to guard a mapping; `name` is its file's. Returns its index in the guard."""
 
     def forget(self, slot: int) -> None:
-        """Ends that, before the mapping goes."""
+        """Stops guarding; call it before the mapping is removed."""
 
     def fault(self, slot: int) -> int | None:
-        """The first byte of the mapping that could not be read, where zeros are read since."""
+        """Offset of the first byte that could not be read and now reads as zero; None if none."""
 
 
 _guard: PageGuard | None = None
@@ -57,10 +57,10 @@ def has_guard() -> bool:
 
 
 class MappedFile:
-    """A file's bytes without reading it: pages come in as they are touched.
+    """A mapped file: the kernel reads a page when it is first accessed.
 
-    Slices are views of the mapping and keep it alive; the mapping is read-only, so no slice
-    can be written. What was computed from slices counts only after `check`.
+    Slices are read-only views of the mapping and keep it alive. Results computed from slices are
+    valid only if `check` does not raise afterwards.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,7 +68,7 @@ class MappedFile:
         self.path = path
         self._descriptor = _open(path)
         weakref.finalize(self, os.close, self._descriptor).atexit = False
-        self._opened = self._look()
+        self._opened = self._stat()
         self._map = _map(path, self._descriptor, self._opened.st_size)
         self.data: NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
         self._guard = _guard
@@ -77,7 +77,7 @@ class MappedFile:
             self._slot = self._guard.watch(self.data, str(path))
             # Every view keeps `data` alive, and so the mapping and its slot.
             weakref.finalize(self.data, self._guard.forget, self._slot).atexit = False
-        self._next_look_s = 0.0
+        self._next_check_s = 0.0
 
     @property
     def size(self) -> int:
@@ -94,7 +94,7 @@ class MappedFile:
         return self.data[offset : offset + length]
 
     def bytes(self, offset: int, length: int) -> bytes:
-        """As `slice`, read from the file itself: also raises where it was cut short since."""
+        """As `slice`, read from the file itself: also raises if the file was truncated since."""
         wanted = len(self.slice(offset, length))
         read = b""
         while len(read) < wanted:
@@ -110,16 +110,16 @@ class MappedFile:
     def check(self) -> None:
         """Raises CheckpointError if the file changed since it was opened, or could not be read.
 
-        Called after whatever was computed from slices, however often. That a page was missing is
-        known at once; the file itself is looked at in the first call, and then once a second.
+        Call it after each use of slices. A page that could not be read is reported at once; the
+        file's size and time of change are read in the first call, and then at most once a second.
         """
         fault = None
         if self._guard is not None:
             fault = self._guard.fault(self._slot)
         time_s = time.monotonic()
-        is_due = time_s >= self._next_look_s
+        is_due = time_s >= self._next_check_s
         if is_due:
-            self._next_look_s = time_s + _LOOK_INTERVAL_S
+            self._next_check_s = time_s + _CHECK_INTERVAL_S
         if fault is not None or (is_due and self._has_changed()):
             raise CheckpointError(self._changed_text(fault))
 
@@ -136,7 +136,7 @@ class MappedFile:
     def populate(self) -> None:
         """Brings the whole file into memory and into this process's page tables.
 
-        In huge pages where the file system keeps files in such (ext4, xfs and tmpfs may).
+        Uses huge pages if the file system supports them (ext4, xfs, tmpfs).
         """
         with suppress(OSError):  # a hint that this kernel or file system does not know
             self._map.madvise(_MADV_HUGEPAGE)
@@ -150,19 +150,19 @@ class MappedFile:
         begin = offset - offset % mmap.PAGESIZE
         return begin, min(offset + length, self.size) - begin
 
-    def _look(self) -> os.stat_result:
+    def _stat(self) -> os.stat_result:
         try:
             return os.fstat(self._descriptor)
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from None
 
     def _has_changed(self) -> bool:
-        seen = self._look()
-        moved_s = abs(seen.st_mtime - self._opened.st_mtime)
-        return seen.st_size != self._opened.st_size or moved_s > _SAME_TIME_S
+        stat = self._stat()
+        difference_s = abs(stat.st_mtime - self._opened.st_mtime)
+        return stat.st_size != self._opened.st_size or difference_s > _SAME_TIME_S
 
     def _changed_text(self, fault: int | None) -> str:
-        size = self._look().st_size
+        size = self._stat().st_size
         if size < self.size:
             what = f"the file was cut short while in use, from {self.size} bytes to {size}"
         elif fault is not None:

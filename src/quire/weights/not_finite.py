@@ -1,4 +1,4 @@
-"""Says it when weights are not finite. Called by the backends where they compile a model."""
+"""Warns of weights that are not finite. Called by the backends when they compile a model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ logger = get_logger(__name__)
 
 
 def warn_not_finite(program: Program, names: Collection[str]) -> None:
-    """Logs one line if there are any: the first of these tensors in the order of the program, and
-    how many they are."""
+    """Logs one line if `names` holds tensors of the program: their number, and the first of them in
+    the program's order."""
     if not names:
         return
     every = dict.fromkeys(part.name for param in program.params() for part in param.parts)
@@ -20,7 +20,7 @@ def warn_not_finite(program: Program, names: Collection[str]) -> None:
     if bad:
         logger.warning(
             "weights that are not finite (NaN or infinity): in %d of %d tensors, the first is %s. "
-            "Requests that meet them end with an error; the checkpoint may be damaged",
+            "Requests that use them end with an error; the checkpoint may be damaged",
             len(bad),
             len(every),
             bad[0],

@@ -1,7 +1,7 @@
 """`open_checkpoint`: finds the weight files in a directory and opens them.
 
-Called where an engine is built. Prefers safetensors over PyTorch's own files, and an index
-over guessing. Knows no tensor names.
+Called when an engine is built. Prefers safetensors to PyTorch's files, and the files of an index to
+those that match a pattern. Knows no tensor names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHARD = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.\w+")
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """How a file format's files are named in a model directory."""
+    """The file names of one format in a model directory, and its reader."""
 
     main: str
     pattern: str
@@ -85,7 +85,7 @@ def _weight_files(path: Path, format: _Format) -> list[str]:
 
 
 def _check_complete(path: Path, names: Iterable[str]) -> None:
-    """Numbered shards tell how many there are: all must be there."""
+    """Raises CheckpointError if numbered shards (`-00001-of-00003`) are missing."""
     parts: dict[tuple[str, int], set[int]] = {}
     for name in names:
         if match := _SHARD.fullmatch(name):
@@ -104,26 +104,26 @@ def _open_all(
 
 
 def _checked(path: Path, name: str, reason: str) -> Path:
-    """The file, if it lies in the directory, or where the hub's cache keeps what it links to.
+    """The file, if it lies in the directory or links to a blob of the hub's cache.
 
-    `reason`: where the name is from, for messages.
+    `reason`: the source of the name, for messages.
     """
     file = path / name
     if not has_file(file):
         raise CheckpointError(
             f"{reason} {name!r}, and the file is missing; the download may be incomplete"
         )
-    home = path.resolve()
-    if file.resolve().is_relative_to(home) or _is_hub_blob(home, file):
+    root = path.resolve()
+    if file.resolve().is_relative_to(root) or _is_hub_blob(root, file):
         return file
     raise CheckpointError(
         f"{file}: links to {file.resolve()}, outside of the checkpoint; put the file itself there"
     )
 
 
-def _is_hub_blob(home: Path, file: Path) -> bool:
+def _is_hub_blob(root: Path, file: Path) -> bool:
     """The hub's cache: snapshots/<revision>/<file> links to blobs/<hash>, two folders up."""
-    if home.parent.name != "snapshots" or not file.is_symlink():
+    if root.parent.name != "snapshots" or not file.is_symlink():
         return False
-    target = Path(os.path.normpath(home / os.readlink(file)))
-    return target.parent == home.parent.parent / "blobs"
+    target = Path(os.path.normpath(root / os.readlink(file)))
+    return target.parent == root.parent.parent / "blobs"

@@ -1,8 +1,8 @@
-"""The packed weights file: weights in the very order in which a backend reads them.
+"""The packed weights file: weights in the memory layout of a backend's kernels.
 
-Written by `quire quantize`, memory-mapped at load and used in place. This module knows where bytes
-lie and checks all it is told; what the bytes mean is the backend's, which describes each
-section by a `layout` that must be its own. docs/packed_weights.md describes the format.
+Written by `quire quantize`, memory-mapped at load and used in place. This module reads and writes
+sections of bytes and checks the file's structure. The backend defines the meaning of the bytes: it
+describes each section by a `layout`, which must match at load. Format: docs/packed_weights.md.
 
     0        magic, version, offset and length of the header, SHA-256 of the header    64 bytes
     4096     sections, each at a multiple of 64
@@ -46,20 +46,20 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     layout: str
-    """What the bytes depend on, in the backend's words."""
+    """The backend's name for the memory layout of the bytes."""
     tensors: tuple[str, ...]
-    """The checkpoint's tensors that it was made of, in order."""
+    """The checkpoint's tensors in this section, in order."""
     offset: int
     num_bytes: int
     not_finite: tuple[str, ...] = ()
-    """Those of the tensors that hold a NaN or an infinity."""
+    """The tensors that hold a NaN or an infinity."""
 
 
 class PackedHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the file says of itself."""
+    """The file's header."""
 
     quire_version: str
-    """Which Quire wrote it."""
+    """The version of Quire that wrote the file."""
     isa: str
     """The instruction-set tier that it was packed for."""
     dtype: str
@@ -68,15 +68,15 @@ class PackedHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_packed_header(path: Path) -> PackedHeader:
-    """The header alone. Raises CheckpointError for anything that is not such a file."""
+    """Reads the header alone. Raises CheckpointError if the file is not a packed file."""
     return _read_header(MappedFile(path))
 
 
 class PackedFile:
-    """A packed file, mapped. Invariant: the sections lie in the file and do not overlap.
+    """A mapped packed file. Invariant: the sections are inside the file and do not overlap.
 
-    Views of it keep the mapping alive; it is read-only and its pages are shared by all processes
-    that use the file.
+    Views of sections keep the mapping alive. It is read-only; all processes that map the file share
+    its pages.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,9 +89,10 @@ class PackedFile:
     def section(
         self, name: str, tensors: tuple[str, ...], layouts: Collection[str], num_bytes: int
     ) -> NDArray[np.uint8]:
-        """The bytes of a weight, which must be made of `tensors` and lie in one of `layouts`.
+        """The bytes of a weight.
 
-        Raises CheckpointError that says what differs and how to pack anew.
+        Raises CheckpointError, with the command to pack again, unless the section is made of
+        `tensors`, has one of `layouts`, and has `num_bytes`.
         """
         section = self._sections.get(name)
         if section is None:
@@ -104,8 +105,8 @@ class PackedFile:
         if section.layout not in layouts:
             raise CheckpointError(
                 f"{self.path} was packed for another machine (tier {self.header.isa}, Quire "
-                f"{self.header.quire_version}): {name} lies as {section.layout!r}, "
-                f"here it must be {' or '.join(map(repr, layouts))}; {_PACK_AGAIN}"
+                f"{self.header.quire_version}): {name} has the layout {section.layout!r}, this "
+                f"machine needs {' or '.join(map(repr, layouts))}; {_PACK_AGAIN}"
             )
         if section.num_bytes != num_bytes:
             raise CheckpointError(
@@ -115,7 +116,8 @@ class PackedFile:
 
     @property
     def not_finite(self) -> list[str]:
-        """The checkpoint's tensors that hold a NaN or an infinity, as was found when packing."""
+        """The checkpoint's tensors that hold a NaN or an infinity, found when the file was
+        packed."""
         return [name for section in self.header.sections for name in section.not_finite]
 
     def num_bytes(self, name: str) -> int:
@@ -124,8 +126,8 @@ class PackedFile:
         return 0 if section is None else section.num_bytes
 
     def populate(self) -> None:
-        """Maps every page now, in huge pages where the file system has them; reads what is not in
-        memory yet. The first step would do so otherwise, page by page."""
+        """Reads and maps every page now, in huge pages if the file system supports them. Otherwise
+        the first step would do it page by page."""
         self._file.populate()
 
     def check(self) -> None:
@@ -136,24 +138,24 @@ class PackedFile:
         self._file.check()
 
     def close(self) -> None:
-        """Forgets the sections; views of them stay valid, and `check` still tells of them."""
+        """Drops the sections; views of them stay valid, and `check` still works."""
         self._sections = {}
 
 
 class PackedWriter:
-    """Sections one after the other, as they are made; then `finish`.
+    """Writes sections one by one; then call `finish`.
 
-    Writes in large aligned chunks, for which file systems that can (ext4, xfs) take huge pages:
-    whoever maps the file then reads it as fast as memory of its own.
+    Writes in large aligned chunks, so that ext4 and xfs can keep the file in huge pages: a mapping
+    of the file is then as fast to read as other memory.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        """`file`: empty, at its begin."""
+        """`file`: empty, at position 0."""
         self._file = file
         self._sections: list[Section] = []
         self._chunk = np.zeros(_CHUNK_BYTES, np.uint8)
         self._filled = _FIRST_SECTION
-        """Bytes of the chunk that are not in the file yet."""
+        """Bytes of `_chunk` that are not written to the file yet."""
 
     def add(
         self,
@@ -163,14 +165,14 @@ class PackedWriter:
         data: NDArray[np.uint8],
         not_finite: tuple[str, ...] = (),
     ) -> None:
-        """Writes one weight; `not_finite` are those of its tensors that are not."""
+        """Writes one weight. `not_finite`: its tensors that hold a NaN or an infinity."""
         self._write(np.zeros(-self._position() % _ALIGNMENT, np.uint8))
         section = Section(name, layout, tensors, self._position(), data.nbytes, not_finite)
         self._write(data)
         self._sections.append(section)
 
     def finish(self, isa: str, dtype: str, quantization: str | None) -> PackedHeader:
-        """Writes the header, and only then what makes the file readable."""
+        """Writes the header, then the prefix: without it the file cannot be read."""
         header = PackedHeader(__version__, isa, dtype, quantization, tuple(self._sections))
         text = msgspec.json.encode(header)
         offset = self._position()
@@ -182,7 +184,7 @@ class PackedWriter:
         return header
 
     def _position(self) -> int:
-        """Where the next byte goes."""
+        """Offset of the next byte."""
         return self._file.tell() + self._filled
 
     def _write(self, data: NDArray[np.uint8]) -> None:
@@ -226,7 +228,8 @@ def _read_header(file: MappedFile) -> PackedHeader:
 
 
 def _check_sections(path: Path, sections: tuple[Section, ...], end: int) -> None:
-    """They must be aligned, in order, apart from each other, and inside of the file."""
+    """Raises CheckpointError unless the sections are aligned, in order, disjoint, before `end`, and
+    have different names."""
     position = _FIRST_SECTION
     names: set[str] = set()
     for section in sections:

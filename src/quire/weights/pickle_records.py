@@ -1,8 +1,7 @@
-"""Reads the pickle of a PyTorch state dict as data: opcodes in, records out, nothing executed.
+"""Reads the pickle of a PyTorch state dict as data, without executing anything.
 
-Called by `torch_bin`. The pickle module is not used. The interpreter knows plain containers,
-numbers and strings, and the few names below that a state dict is made of; every other
-name, and every other opcode, is refused by name.
+Called by `torch_bin`. The pickle module is not used. The interpreter supports containers, numbers,
+strings, and the names of a state dict (`_KNOWN_NAMES`); every other name and opcode is refused.
 Source: the opcode table of CPython's Lib/pickletools.py; torch/_utils.py for the records.
 """
 
@@ -28,14 +27,14 @@ STORAGE_DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A global that the pickle refers to, never looked up: `module.name` as text."""
+    """A global that the pickle refers to, as text `module.name`. It is never imported."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class StorageRecord:
-    """A persistent id: `num_items` numbers of type `dtype` kept under `key`, outside the pickle."""
+    """A persistent id: `num_items` numbers of `dtype`, stored under `key` outside the pickle."""
 
     dtype: str
     key: str
@@ -46,7 +45,7 @@ class StorageRecord:
 class TensorRecord:
     """A tensor as torch rebuilds it: a strided view into a storage. Counts and strides in items.
 
-    Every size is a non-negative int; that the view lies inside the storage is not checked yet.
+    Every size is a non-negative int. Whether the view is inside the storage is not checked here.
     """
 
     storage: StorageRecord
@@ -58,7 +57,7 @@ class TensorRecord:
 def read_pickle(data: bytes, start: int, source: str) -> tuple[Any, int]:
     """The value of the pickle at `start`, and the offset just after it.
 
-    Raises CheckpointError, naming `source`, for whatever a state dict does not hold.
+    Raises CheckpointError, naming `source`, for anything that a state dict cannot hold.
     """
     reader = _Reader(data, start, source)
     try:
@@ -70,14 +69,15 @@ def read_pickle(data: bytes, start: int, source: str) -> tuple[Any, int]:
 
 
 class _RefusedError(Exception):
-    """Why a pickle cannot be a state dict; becomes a CheckpointError with its place."""
+    """Why a pickle is not a state dict; `read_pickle` adds the offset and raises
+    CheckpointError."""
 
 
 _MARK = object()
 
 
 class _Reader:
-    """One run over an opcode stream. Invariant: the stack and memo stay within their bounds."""
+    """Interprets one opcode stream. Invariant: stack and memo stay within their limits."""
 
     def __init__(self, data: bytes, start: int, source: str) -> None:
         self.position = start
@@ -182,7 +182,7 @@ class _Reader:
         self.set_items([self.pop(), value])
 
     def set_state(self) -> None:
-        """BUILD: a state dict carries `_metadata` as an attribute, which holds no weights."""
+        """BUILD: sets attributes. A state dict has `_metadata`, which holds no weights: dropped."""
         state, target = self.pop(), self.pop()
         if not isinstance(target, dict) or not isinstance(state, dict):
             raise _RefusedError(f"BUILD sets attributes of {_kind(target)}")
@@ -202,11 +202,11 @@ class _Reader:
 
     def push_storage(self) -> None:
         """BINPERSID: ('storage', class, key, location, number of items[, view])."""
-        held = self.pop()
-        if not isinstance(held, tuple) or len(held) not in (5, 6) or held[0] != "storage":
+        entry = self.pop()
+        if not isinstance(entry, tuple) or len(entry) not in (5, 6) or entry[0] != "storage":
             raise _RefusedError("a persistent id is no storage")
-        kind, key, num_items = held[1], held[2], held[4]
-        if len(held) == 6 and held[5] is not None:
+        kind, key, num_items = entry[1], entry[2], entry[4]
+        if len(entry) == 6 and entry[5] is not None:
             raise _RefusedError("a storage is a view of another one")
         storage = kind.path.rpartition(".")[2] if isinstance(kind, Name) else ""
         if storage not in STORAGE_DTYPES or not isinstance(key, str) or not _is_size(num_items):

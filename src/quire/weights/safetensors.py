@@ -98,16 +98,16 @@ def _read_header(file: MappedFile) -> dict[str, _Entry]:
     header = parse_json_object(raw, f"{path}: header")
     header.pop("__metadata__", None)
     begin = 8 + header_bytes
-    entries = {name: _read_entry(path, name, held, begin) for name, held in header.items()}
+    entries = {name: _read_entry(path, name, fields, begin) for name, fields in header.items()}
     _check_tiling(path, entries, begin, file.size)
     return entries
 
 
-def _read_entry(path: Path, name: str, held: Any, begin: int) -> _Entry:
+def _read_entry(path: Path, name: str, fields: Any, begin: int) -> _Entry:
     where = f"{path}: tensor {name!r}"
-    if not isinstance(held, dict) or held.keys() != {"dtype", "shape", "data_offsets"}:
+    if not isinstance(fields, dict) or fields.keys() != {"dtype", "shape", "data_offsets"}:
         raise CheckpointError(f"{where}: the entry must hold dtype, shape and data_offsets")
-    dtype, shape, offsets = held["dtype"], held["shape"], held["data_offsets"]
+    dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
     if not isinstance(dtype, str):
         raise CheckpointError(f"{where}: the dtype is no string")
     if not _are_sizes(shape) or len(shape) > _MAX_RANK:

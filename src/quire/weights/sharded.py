@@ -1,4 +1,4 @@
-"""A checkpoint cut into several files, with or without an index that says what lies where.
+"""A checkpoint of several files (shards), with or without an index of their tensors.
 
 Called by `open`. Knows no file format: each file is a WeightStore of its own.
 """
@@ -16,18 +16,18 @@ from quire.weights.store import HostTensor, WeightStore
 
 MAX_INDEX_BYTES = 64 * MiB
 _MAX_NAME_BYTES = 255
-"""Of a file, on Linux."""
+"""Longest file name on Linux."""
 _logger = get_logger(__name__)
 
 
 class ShardedStore(WeightStore):
-    """One namespace over several files. Invariant: every name lies in exactly one of them."""
+    """The tensors of several files. Invariant: every name belongs to exactly one of them."""
 
     def __init__(
         self, files: Mapping[str, WeightStore], owners: Mapping[str, str], source: str
     ) -> None:
-        """`files` by file name; `owners` says for every tensor which file holds it, and `source`
-        where that was read."""
+        """`files` by file name; `owners`: the file name of every tensor; `source`: the file that
+        `owners` was read from, for messages."""
         self._files = dict(files)
         self._owners = dict(owners)
         self._source = source
@@ -65,10 +65,9 @@ class ShardedStore(WeightStore):
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """`weight_map` of an index file: tensor name to file name, each a plain name beside it.
+    """`weight_map` of an index file: tensor name to file name, in the same directory.
 
-    Raises CheckpointError for another shape of file, and for a file name that leaves the
-    directory.
+    Raises CheckpointError for a malformed index, and for a file name with a path.
     """
     weight_map = read_json_object(path, max_bytes=MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -85,14 +84,15 @@ def read_index(path: Path) -> dict[str, str]:
 def indexed_store(
     index: Path, owners: dict[str, str], files: dict[str, WeightStore]
 ) -> WeightStore:
-    """The store that an index describes. Raises CheckpointError where the index lies."""
-    held = {file_name: set(file.names()) for file_name, file in files.items()}
+    """The store that an index describes. Raises CheckpointError if a file lacks a tensor that the
+    index assigns to it."""
+    names_by_file = {file_name: set(file.names()) for file_name, file in files.items()}
     for name, file_name in owners.items():
-        if name not in held[file_name]:
+        if name not in names_by_file[file_name]:
             raise CheckpointError(
                 f"{index}: tensor {name!r} is said to lie in {file_name}, which does not hold it"
             )
-    extra = sum(len(names) for names in held.values()) - len(owners)
+    extra = sum(len(names) for names in names_by_file.values()) - len(owners)
     if extra:
         _logger.warning("%s: the files hold %d tensors that the index leaves out", index, extra)
     return ShardedStore(files, owners, str(index))

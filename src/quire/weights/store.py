@@ -1,4 +1,4 @@
-"""Where a backend gets its numbers: `WeightStore` hands out `HostTensor`s by checkpoint name.
+"""`WeightStore`: the interface from which a backend reads tensors (`HostTensor`) by name.
 
 Readers (safetensors, PyTorch .bin, ...) implement it; backends and `binding` consume it.
 Names here are those that a model family's `Param.parts` use.
@@ -81,12 +81,12 @@ class WeightStore(ABC):
     def prefetch(self) -> None:  # noqa: B027
         """Tells the kernel that every tensor will be read soon. Returns at once."""
 
-    def check(self) -> None:  # noqa: B027 (what lies in memory cannot change)
+    def check(self) -> None:  # noqa: B027 (tensors in memory cannot change)
         """Raises CheckpointError if a file changed since it was opened, or could not be read.
 
-        What was made from tensors counts only after it.
+        Call it after the tensors were used: results are valid only if it does not raise.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Releases the files. HostTensors handed out before become invalid."""
+        """Releases the files. HostTensors returned before become invalid."""

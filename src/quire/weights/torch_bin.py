@@ -29,7 +29,8 @@ _LOCAL_HEADER_BYTES = 30
 _ITEM_BYTES = {**ITEM_BYTES, "F64": 8, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 StorageFinder = Callable[[StorageRecord], int]
-"""Gives the offset in the file of a storage's first byte, having checked that all lie inside."""
+"""Returns the file offset of a storage's first byte. Raises CheckpointError if the storage is not
+inside the file."""
 
 
 class TorchFile(WeightStore):
@@ -88,17 +89,17 @@ class TorchFile(WeightStore):
 def _tensors_of(state: object, path: str) -> dict[str, TensorRecord]:
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, not a state dict")
-    for name, held in state.items():
-        if not isinstance(name, str) or not isinstance(held, TensorRecord):
+    for name, value in state.items():
+        if not isinstance(name, str) or not isinstance(value, TensorRecord):
             raise CheckpointError(
-                f"{path}: entry {str(name)[:200]!r} is a {type(held).__name__}, not a tensor: "
+                f"{path}: entry {str(name)[:200]!r} is a {type(value).__name__}, not a tensor: "
                 "only a plain state dict can be read"
             )
     return state
 
 
 def _check_view(record: TensorRecord, where: str) -> None:
-    """The last item of the view must lie in the storage, and no view may be larger than it."""
+    """Raises CheckpointError unless the view lies in its storage and is not larger than it."""
     items = prod(record.shape)
     last = record.offset + sum(
         (size - 1) * stride for size, stride in zip(record.shape, record.strides, strict=True)

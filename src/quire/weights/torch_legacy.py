@@ -1,6 +1,6 @@
 """Reads PyTorch checkpoints from before 1.6: five pickles in a row, then the storages' bytes.
 
-Magic number, protocol, machine facts, the state dict, the storages' keys; then each storage
+Magic number, protocol, system information, the state dict, the storages' keys; then each storage
 as a 64-bit count of items and its bytes, in the order of the keys. Called by `torch_bin`.
 Source: torch/serialization.py, `_legacy_save`.
 """
@@ -56,10 +56,10 @@ def read_legacy_file(
 
 def _storages_of(state: object, source: str) -> dict[str, StorageRecord]:
     found: dict[str, StorageRecord] = {}
-    for held in state.values() if isinstance(state, dict) else ():
-        if isinstance(held, TensorRecord):
-            storage = found.setdefault(held.storage.key, held.storage)
-            if storage != held.storage:
+    for value in state.values() if isinstance(state, dict) else ():
+        if isinstance(value, TensorRecord):
+            storage = found.setdefault(value.storage.key, value.storage)
+            if storage != value.storage:
                 raise CheckpointError(f"{source}: storage {storage.key[:200]!r} has two types")
     return found
 

@@ -14,7 +14,7 @@ import pytest
 from page_server import ScriptedServer, say, say_haltingly
 
 from quire.bench.datasets import SampleRequest
-from quire.bench.http_stream import Client, HttpError
+from quire.bench.http_stream import Client, ReplyError
 from quire.bench.load import RequestResult, Target, request_body, run_load, send_one
 from quire.cli import main
 from quire.errors import ConfigError
@@ -252,5 +252,5 @@ def test_the_command_explains_a_server_that_refuses(
     words = ["bench", "serve", "--base-url", busy_server.url, "--model", str(tiny_model)]
     assert main([*words, "--num-prompts", "1"]) == 1
     assert "no such model" in capsys.readouterr().err
-    with pytest.raises(HttpError):
+    with pytest.raises(ReplyError):
         asyncio.run(Client("http://127.0.0.1:9").send("GET", "/"))

@@ -215,11 +215,11 @@ def test_without_a_template_the_error_says_what_to_do() -> None:
 
 
 def test_named_templates(tmp_path: Path) -> None:
-    held = [
+    value = [
         {"name": "default", "template": "plain"},
         {"name": "tool_use", "template": "with tools"},
     ]
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": held}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": value}))
     templates = read_templates(tmp_path)
     assert rendered_here(templates) == "plain"
     assert rendered_here(templates, tools=TOOLS) == "with tools"
@@ -249,7 +249,7 @@ def test_the_chat_template_option(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "message"),
+    ("value", "message"),
     [
         (5, "neither a text nor texts by name"),
         ([{"name": ["a"], "template": "b"}], "neither a text nor texts by name"),
@@ -259,8 +259,8 @@ def test_the_chat_template_option(tmp_path: Path) -> None:
         ({str(number): "x" for number in range(1000)}, "1000 chat templates; at most"),
     ],
 )
-def test_templates_of_another_shape_are_refused(tmp_path: Path, held: Any, message: str) -> None:
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": held}))
+def test_templates_of_another_shape_are_refused(tmp_path: Path, value: Any, message: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": value}))
     with pytest.raises(CheckpointError, match=message):
         read_templates(tmp_path)
 

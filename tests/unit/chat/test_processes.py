@@ -47,9 +47,9 @@ def until(condition: Callable[[], Any], timeout_s: float = 10.0) -> None:
 
 @pytest.fixture
 def process() -> Iterator[RenderProcess]:
-    held = RenderProcess()
-    yield held
-    held.close()
+    process = RenderProcess()
+    yield process
+    process.close()
 
 
 def job(template: str = ECHO, max_seconds: float = 5.0, **options: Any) -> Any:
@@ -74,8 +74,8 @@ def test_a_process_renders_one_job_after_the_other(process: RenderProcess) -> No
 
 def test_it_has_nothing_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_API_KEY", "secret")
-    with open(os.devnull) as held:
-        os.set_inheritable(held.fileno(), True)
+    with open(os.devnull) as file:
+        os.set_inheritable(file.fileno(), True)
         own = RenderProcess()
     try:
         own.render(job())

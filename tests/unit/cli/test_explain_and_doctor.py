@@ -100,8 +100,8 @@ def test_explain_says_what_the_next_turn_of_a_chat_costs(
         (keeps + "<think>", "computes the last reply again"),
         (None, None),
     ):
-        for held in (model / "chat_template.jinja", model / "tokenizer_config.json"):
-            held.unlink(missing_ok=True)
+        for file in (model / "chat_template.jinja", model / "tokenizer_config.json"):
+            file.unlink(missing_ok=True)
         if template is not None:
             (model / "chat_template.jinja").write_text(template)
         assert main(["explain", str(model)]) == 0

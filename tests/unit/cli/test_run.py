@@ -51,7 +51,7 @@ def test_a_pipe_is_a_prompt(
     assert answer(capsys, str(tiny_model)) == expected
     monkeypatch.setattr("sys.stdin", io.StringIO("  \n"))
     assert main(["run", str(tiny_model)]) == 1
-    assert "pipe" in capsys.readouterr().err
+    assert "standard input is empty" in capsys.readouterr().err
 
 
 def test_stopping_early_frees_the_request(tiny_model: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_disk_without_room_keeps_what_there_is(
     words = ["run-batch", "-i", str(source), "-o", str(target), "--model", str(tiny_model)]
     with small_disk(10_000):
         assert main([*words, "--disable-tqdm"]) == 1
-    said = f"{target} cannot be written: File too large; what there is lies in {target}.part"
+    said = f"{target} cannot be written: File too large; the incomplete file is {target}.part"
     assert said in capsys.readouterr().err
     assert not target.exists()
     assert json.loads((tmp_path / "out.jsonl.part").read_text().splitlines()[0])["error"] is None

@@ -72,9 +72,9 @@ def test_what_lies_in_a_files_place_is_told(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, message in [
         ("nowhere", "links to blobs/0123, where there is nothing"),
-        ("loop", "cannot be looked at"),
+        ("loop", "cannot be read"),
         ("pipe", "no regular file"),
-        ("n" * 300, "cannot be looked at"),
+        ("n" * 300, "cannot be read"),
     ]:
         with pytest.raises(CheckpointError, match=message):
             has_file(tmp_path / name)
@@ -106,8 +106,8 @@ def test_a_byte_order_mark_is_no_matter(tmp_path: Path) -> None:
 
 
 def test_overrides_are_merged_key_by_key(tmp_path: Path) -> None:
-    held = {"a": 1, "rope_scaling": {"type": "yarn", "factor": 2.0}, "list": [1, 2]}
-    (tmp_path / "config.json").write_text(json.dumps(held))
+    values = {"a": 1, "rope_scaling": {"type": "yarn", "factor": 2.0}, "list": [1, 2]}
+    (tmp_path / "config.json").write_text(json.dumps(values))
     overrides = {"b": 2, "rope_scaling": {"factor": 4.0}, "list": [3]}
     assert read_config(tmp_path, overrides) == {
         "a": 1,
@@ -115,11 +115,11 @@ def test_overrides_are_merged_key_by_key(tmp_path: Path) -> None:
         "rope_scaling": {"type": "yarn", "factor": 4.0},
         "list": [3],
     }
-    assert read_config(tmp_path) == held
+    assert read_config(tmp_path) == values
 
 
 def test_sampling_defaults_as_vllm_applies_them(tmp_path: Path) -> None:
-    held = {
+    values = {
         "do_sample": True,
         "temperature": 0.6,
         "top_k": 20,
@@ -130,7 +130,7 @@ def test_sampling_defaults_as_vllm_applies_them(tmp_path: Path) -> None:
         "eos_token_id": [151645, 151643],
         "transformers_version": "4.51.0",
     }
-    (tmp_path / "generation_config.json").write_text(json.dumps(held))
+    (tmp_path / "generation_config.json").write_text(json.dumps(values))
     config = read_generation_config(tmp_path, {"temperature": 9.0})
     assert default_sampling_params(config) == {
         "temperature": 0.6,
@@ -145,9 +145,9 @@ def test_sampling_defaults_as_vllm_applies_them(tmp_path: Path) -> None:
 
 def test_old_checkpoints_keep_the_defaults_in_config_json(tmp_path: Path) -> None:
     config = {"temperature": 0.7, "eos_token_id": 2, "hidden_size": 8, "top_p": None}
-    held = read_generation_config(tmp_path, config)
-    assert held.values == {"temperature": 0.7, "eos_token_id": 2}
-    assert held.source == str(tmp_path / "config.json")
+    values = read_generation_config(tmp_path, config)
+    assert values.values == {"temperature": 0.7, "eos_token_id": 2}
+    assert values.source == str(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("value", ["hot", True, [0.5], {}])
@@ -157,15 +157,15 @@ def test_a_default_that_is_no_number_is_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "expected"),
+    ("values", "expected"),
     [(None, ()), (0, (0,)), ([], ()), ([3, 3, 2], (3, 2)), ([None, 5], (5,))],
 )
-def test_end_tokens(held: Any, expected: tuple[int, ...]) -> None:
-    assert eos_token_ids(GenerationConfig({"eos_token_id": held}, "")) == expected
+def test_end_tokens(values: Any, expected: tuple[int, ...]) -> None:
+    assert eos_token_ids(GenerationConfig({"eos_token_id": values}, "")) == expected
     assert eos_token_ids(GenerationConfig({}, "")) == ()
 
 
-@pytest.mark.parametrize("held", ["2", -1, 2.0, True, [[1]], {"id": 1}])
-def test_end_tokens_that_are_no_ids(held: Any) -> None:
+@pytest.mark.parametrize("values", ["2", -1, 2.0, True, [[1]], {"id": 1}])
+def test_end_tokens_that_are_no_ids(values: Any) -> None:
     with pytest.raises(CheckpointError, match=r"^some file: .*not a token id"):
-        eos_token_ids(GenerationConfig({"eos_token_id": held}, "some file"))
+        eos_token_ids(GenerationConfig({"eos_token_id": values}, "some file"))

@@ -58,7 +58,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_may_keep_what_there_is(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"what there is lies in {tmp_path}/file\.part$"):
+    with pytest.raises(ConfigError, match=rf"the incomplete file is {tmp_path}/file\.part$"):
         fill(tmp_path / "file", keeps_unfinished=True)
     assert os.listdir(tmp_path) == ["file.part"]
     assert (tmp_path / "file.part").stat().st_size == 10_000

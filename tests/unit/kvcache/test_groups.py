@@ -161,12 +161,12 @@ def test_room_is_counted_by_what_a_request_holds_at_once() -> None:
     run(kv, 41, list(range(1000, 1200)))
     prefix = kv.get_computed_blocks(kv.open(), list(range(1000, 1041)))
     assert [len(table) for table in prefix.tables] == [2]
-    held, before = kv.pool.num_held, kv.num_free_after(60, prefix)
+    num_held, before = kv.pool.num_held, kv.num_free_after(60, prefix)
     other = kv.open()
     kv.take_hits(other, prefix)
     advance(kv, other, 40, 60, list(range(1000, 1200)))
     assert kv.pool.num_free >= before
-    assert kv.pool.num_held - held <= 4
+    assert kv.pool.num_held - num_held <= 4
     assert (kv.longest(1000), manager(3, 6).longest(1000)) == (1000, 12)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from quire.errors import CheckpointError, UnsupportedModelError
-from quire.models import Family, ModelRegistry, build_program, family_of, name_map
+from quire.models import ModelFamily, ModelRegistry, build_program, family_of, name_map
 from quire.models.families.llama import FAMILY as LLAMA
 from quire.models.registry import _BUILT_IN, _ModelRegistry
 
@@ -43,14 +43,14 @@ def test_the_first_known_architecture_counts() -> None:
     assert family_of(config) is LLAMA
 
 
-@pytest.mark.parametrize("held", [None, [], "LlamaForCausalLM", [1], {}])
-def test_no_architectures(held: object) -> None:
+@pytest.mark.parametrize("architectures", [None, [], "LlamaForCausalLM", [1], {}])
+def test_no_architectures(architectures: object) -> None:
     with pytest.raises(CheckpointError, match=r'"architectures": \["LlamaForCausalLM"\]'):
-        name_map({**CONFIG, "architectures": held})
+        name_map({**CONFIG, "architectures": architectures})
 
 
 @pytest.mark.parametrize("family", [LLAMA, "quire.models.families.llama:FAMILY"])
-def test_a_custom_architecture(registry: _ModelRegistry, family: Family | str) -> None:
+def test_a_custom_architecture(registry: _ModelRegistry, family: ModelFamily | str) -> None:
     registry.register_model("MyForCausalLM", family)
     assert "MyForCausalLM" in registry.get_supported_archs()
     assert build_program(CONFIG).name == "llama"
@@ -62,5 +62,5 @@ def test_bad_registrations(registry: _ModelRegistry) -> None:
     with pytest.raises(TypeError, match="neither"):
         registry.register_model("MyForCausalLM", 7)  # type: ignore[arg-type]
     registry.register_model("MyForCausalLM", "quire.models.families.llama:_spec")
-    with pytest.raises(TypeError, match="not a Family"):
+    with pytest.raises(TypeError, match="not a ModelFamily"):
         build_program(CONFIG)

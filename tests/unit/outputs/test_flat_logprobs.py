@@ -19,38 +19,41 @@ positions = st.lists(
         st.integers(0, 2**31 - 1),
         st.builds(Logprob, st.floats(-50, 0), st.integers(1, 1000), st.none()),
         max_size=4,
-    ).map(lambda held: held or None),
+    ).map(lambda entry: entry or None),
     max_size=8,
 )
 
 
-def flat(held: list[LogprobsOnePosition | None]) -> FlatLogprobs:
+def flat(entries: list[LogprobsOnePosition | None]) -> FlatLogprobs:
     result = FlatLogprobs()
-    for position in held:
-        entries = (position or {}).items()
+    for entry in entries:
+        items = (entry or {}).items()
         result.append_fast(
-            [token_id for token_id, _ in entries],
-            [each.logprob for _, each in entries],
-            [each.rank or 0 for _, each in entries],
+            [token_id for token_id, _ in items],
+            [each.logprob for _, each in items],
+            [each.rank or 0 for _, each in items],
         )
     return result
 
 
 @given(
-    held=positions, begin=st.integers(-9, 9), end=st.integers(-9, 9), step=st.sampled_from([1, 2])
+    expected=positions,
+    begin=st.integers(-9, 9),
+    end=st.integers(-9, 9),
+    step=st.sampled_from([1, 2]),
 )
 def test_reads_like_a_list(
-    held: list[LogprobsOnePosition | None], begin: int, end: int, step: int
+    expected: list[LogprobsOnePosition | None], begin: int, end: int, step: int
 ) -> None:
-    result = flat(held)
-    assert len(result) == len(held)
-    assert list(result) == held
-    assert result == held
-    assert list(result[begin:end:step]) == held[begin:end:step]
-    assert list(result.copy()) == held
-    for index in range(-len(held), len(held)):
-        assert result[index] == held[index]
-    for index in (len(held), -len(held) - 1):
+    result = flat(expected)
+    assert len(result) == len(expected)
+    assert list(result) == expected
+    assert result == expected
+    assert list(result[begin:end:step]) == expected[begin:end:step]
+    assert list(result.copy()) == expected
+    for index in range(-len(expected), len(expected)):
+        assert result[index] == expected[index]
+    for index in (len(expected), -len(expected) - 1):
         with pytest.raises(IndexError):
             result[index]
 
@@ -73,9 +76,9 @@ def test_tokens_have_text_where_there_is_a_tokenizer() -> None:
 
 def test_deltas_are_merged_in_either_form() -> None:
     def output(token_id: int, as_flat: bool) -> RequestOutput:
-        held = [{token_id: Logprob(-1.0, 1)}]
+        entries = [{token_id: Logprob(-1.0, 1)}]
         completion = CompletionOutput(
-            0, "x", [token_id], -1.0, flat([*held]) if as_flat else [*held]
+            0, "x", [token_id], -1.0, flat([*entries]) if as_flat else [*entries]
         )
         return RequestOutput("r", None, [1], None, [completion], finished=False)
 

@@ -39,8 +39,8 @@ Json = dict[str, Any]
 
 
 def change(path: Path, **values: Any) -> None:
-    held = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**held, **values}))
+    old = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**old, **values}))
 
 
 def generation(base: Path) -> None:

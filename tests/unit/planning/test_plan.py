@@ -57,11 +57,11 @@ def test_quantised_weights_are_planned_for(model_dir: Path, name: str) -> None:
     assert plan.config.cache.fingerprint != plain.config.cache.fingerprint
     if cpu_is_built():
         given = {"backend": "cpu", "quantization": name}
-        held = plan_engine(EngineArgs(str(model_dir), **given)).needs.weight_bytes
+        num_bytes = plan_engine(EngineArgs(str(model_dir), **given)).needs.weight_bytes
         dense = plan_engine(EngineArgs(str(model_dir), backend="cpu")).needs.weight_bytes
         bits = 8 if name.startswith("int8") else 4
         # The table of an untied head stays in bfloat16.
-        assert bits / 16 < held / dense < bits / 16 + 0.3
+        assert bits / 16 < num_bytes / dense < bits / 16 + 0.3
 
 
 def test_an_int8_cache_holds_nearly_twice_as_many_blocks(model_dir: Path) -> None:

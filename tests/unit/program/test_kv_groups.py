@@ -103,9 +103,9 @@ def test_heads_of_other_shapes_are_other_groups() -> None:
 def test_a_layout_that_loses_something_is_refused(
     groups: list[tuple[tuple[int, ...], int | None]], num_slots: int, complaint: str
 ) -> None:
-    held = tuple(KVGroupSpec(layers, 1, 4, window) for layers, window in groups)
+    specs = tuple(KVGroupSpec(layers, 1, 4, window) for layers, window in groups)
     with pytest.raises(IntegrityError, match=complaint):
-        check_layout(program_of([9, None]), KVLayout(held, num_slots))
+        check_layout(program_of([9, None]), KVLayout(specs, num_slots))
 
 
 def test_a_layout_of_another_shape_is_refused() -> None:

@@ -34,28 +34,30 @@ def num_marks(value: Any) -> int:
 
 
 @given(
-    held=objects, piece=st.sampled_from([2, 3, 7, 64, 1 << 18]), indent=st.sampled_from([None, 1])
+    document=objects,
+    piece=st.sampled_from([2, 3, 7, 64, 1 << 18]),
+    indent=st.sampled_from([None, 1]),
 )
 @settings(max_examples=400, deadline=None)
 def test_finds_the_fields(
-    held: dict[str, Any], piece: int, indent: int | None, monkeypatch_module: pytest.MonkeyPatch
+    document: dict[str, Any], piece: int, indent: int | None, monkeypatch_module: pytest.MonkeyPatch
 ) -> None:
     monkeypatch_module.setattr(json_scan, "PIECE_BYTES", piece)
-    data = json.dumps(held, indent=indent, ensure_ascii=False).encode()
+    data = json.dumps(document, indent=indent, ensure_ascii=False).encode()
     found = scan_object(data)
-    assert [field.name for field in found] == list(held)
-    for field, value in zip(found, held.values(), strict=True):
+    assert [field.name for field in found] == list(document)
+    for field, value in zip(found, document.values(), strict=True):
         assert json.loads(data[field.begin : field.end]) == value
         assert field.num_values == num_marks(value) + 1
 
 
-@given(held=objects, cut=st.integers(0, 300), piece=st.sampled_from([2, 5, 1 << 18]))
+@given(document=objects, cut=st.integers(0, 300), piece=st.sampled_from([2, 5, 1 << 18]))
 @settings(max_examples=200, deadline=None)
 def test_half_an_object_is_none(
-    held: dict[str, Any], cut: int, piece: int, monkeypatch_module: pytest.MonkeyPatch
+    document: dict[str, Any], cut: int, piece: int, monkeypatch_module: pytest.MonkeyPatch
 ) -> None:
     monkeypatch_module.setattr(json_scan, "PIECE_BYTES", piece)
-    data = json.dumps(held).encode()
+    data = json.dumps(document).encode()
     with pytest.raises(msgspec.DecodeError):
         scan_object(data[: cut % len(data)])
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from quire.errors import CapacityError
-from quire.server import heap
+from quire.server.free_memory import IdleMemory, release_free_memory
 from quire.server.work_pool import (
     INLINE_SIZE,
     LARGE_SIZE,
@@ -83,8 +83,8 @@ def test_work_whose_caller_has_left_is_not_begun_or_ends_soon() -> None:
 
 def test_memory_is_given_back_once_for_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
-    monkeypatch.setattr("quire.server.heap.trim", lambda: given.append(1))
-    monkeypatch.setattr("quire.server.work_pool._TRIM_AFTER_S", 0.05)
+    monkeypatch.setattr("quire.server.work_pool.release_free_memory", lambda: given.append(1))
+    monkeypatch.setattr("quire.server.work_pool._RELEASE_AFTER_S", 0.05)
 
     async def main() -> None:
         pool = WorkPool()
@@ -102,4 +102,23 @@ def test_memory_is_given_back_once_for_much_work(monkeypatch: pytest.MonkeyPatch
         pool.close()
 
     asyncio.run(main())
-    heap.trim()
+    release_free_memory()
+
+
+def test_memory_is_released_once_after_the_server_was_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, released = [100.0], []
+    monkeypatch.setattr("quire.server.free_memory.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        "quire.server.free_memory.release_free_memory", lambda: released.append(now[0])
+    )
+    memory = IdleMemory()
+    for at, num_events, is_idle in [
+        (101.0, 1, True),  # too early
+        (106.0, 1, False),
+        (107.0, 1, True),  # released
+        (120.0, 1, True),  # nothing has happened since
+        (121.0, 2, True),  # released
+    ]:
+        now[0] = at
+        memory.check(num_events, is_idle)
+    assert released == [107.0, 121.0]

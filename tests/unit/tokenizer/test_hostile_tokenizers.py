@@ -33,9 +33,9 @@ def bpe(**model: Any) -> Json:
 
 
 def write(directory: Path, model: Json | None = None, **parts: Any) -> Path:
-    held = {"version": "1.0", "added_tokens": [], "model": model or bpe(), **parts}
+    fields = {"version": "1.0", "added_tokens": [], "model": model or bpe(), **parts}
     directory.mkdir(exist_ok=True)
-    (directory / "tokenizer.json").write_text(json.dumps(held))
+    (directory / "tokenizer.json").write_text(json.dumps(fields))
     return directory
 
 
@@ -135,7 +135,7 @@ def charsmap(longest: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("part", "held"),
+    ("part", "value"),
     [
         ("normalizer", {"type": "Sequence", "normalizers": [replace("a", "aa")] * 40}),
         ("normalizer", {"type": "Sequence", "normalizers": [replace("", "ab")] * 30}),
@@ -150,8 +150,8 @@ def charsmap(longest: int) -> str:
         ),
     ],
 )
-def test_a_text_may_not_explode(tmp_path: Path, part: str, held: Json) -> None:
-    write(tmp_path, **{part: held})
+def test_a_text_may_not_explode(tmp_path: Path, part: str, value: Json) -> None:
+    write(tmp_path, **{part: value})
     with pytest.raises(CheckpointError, match=rf"tokenizer\.json: the {part} makes a text up to"):
         Tokenizer.from_directory(tmp_path)
 
@@ -230,4 +230,4 @@ def test_without_an_interpreter_nothing_is_tried(
         monkeypatch.setattr("sys.executable", place)
         with caplog.at_level(logging.WARNING, "quire"):
             try_out(write(tmp_path / "model"))
-    assert caplog.text.count("not tried") == 2
+    assert caplog.text.count("without a trial") == 2

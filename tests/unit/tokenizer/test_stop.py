@@ -34,8 +34,8 @@ def test_cuts_where_the_first_stop_string_is_complete(
         begin += size
         assert wanted.startswith(shown)
         if checker.matched is None and stop:
-            held = text[len(shown) : begin]
-            assert held == "" or any(each.startswith(held) for each in stop)
+            pending = text[len(shown) : begin]
+            assert pending == "" or any(each.startswith(pending) for each in stop)
     shown += checker.finish()
     assert (shown, checker.matched) == (wanted, matched)
 

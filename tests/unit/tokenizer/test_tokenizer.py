@@ -81,7 +81,7 @@ def test_a_tokenizer_larger_than_the_embedding_is_refused(tmp_path: Path) -> Non
         ({"tokenizer.json": "{"}, "tokenizers library refuses"),
         ({"tokenizer.json": "[]"}, "tokenizers library refuses"),
         ({"tokenizer.json": '{"model": {"type": "BPE"}}'}, "tokenizers library refuses"),
-        ({"tokenizer.model": "x"}, "tokenizer.model alone"),
+        ({"tokenizer.model": "x"}, "only a tokenizer.model"),
         ({"vocab.json": "{}"}, "no tokenizer"),
         ({"vocab.json": "[]", "merges.txt": "a b"}, "expected a JSON object"),
         ({"vocab.json": '{"a": "b"}', "merges.txt": ""}, "no id that is a whole number"),
@@ -113,13 +113,13 @@ def test_damaged_tokenizer_files_give_our_error_alone(tmp_path: Path) -> None:
     save(tmp_path, byte_level(300))
     path = tmp_path / "tokenizer.json"
     whole = path.read_text()
-    held = json.loads(whole)
+    fields = json.loads(whole)
     for damaged in (
         whole[: len(whole) // 2],
-        json.dumps({**held, "decoder": {"type": "Nope"}}),
-        json.dumps({**held, "model": {**held["model"], "vocab": {"a": -5}}}),
-        json.dumps({**held, "added_tokens": [{"id": 3}]}),
-        json.dumps({**held, "post_processor": 5}),
+        json.dumps({**fields, "decoder": {"type": "Nope"}}),
+        json.dumps({**fields, "model": {**fields["model"], "vocab": {"a": -5}}}),
+        json.dumps({**fields, "added_tokens": [{"id": 3}]}),
+        json.dumps({**fields, "post_processor": 5}),
     ):
         path.write_text(damaged)
         with pytest.raises(CheckpointError, match=r"tokenizer\.json"):

@@ -23,8 +23,8 @@ def save_files(directory: Path, *, first: list[str], files: dict[str, Any]) -> P
     merges = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
     (directory / "vocab.json").write_text(json.dumps(vocab))
     (directory / "merges.txt").write_text("\n".join(merges) + "\n")
-    for name, held in files.items():
-        (directory / name).write_text(json.dumps(held))
+    for name, value in files.items():
+        (directory / name).write_text(json.dumps(value))
     return directory
 
 

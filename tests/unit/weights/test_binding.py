@@ -61,7 +61,8 @@ def test_tensors_come_under_the_programs_names(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_named(
     tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
-    tensors = {name: held for name, held in {**TENSORS, **changes}.items() if held is not None}
+    changed = {**TENSORS, **changes}
+    tensors = {name: value for name, value in changed.items() if value is not None}
     write_safetensors(tmp_path / "model.safetensors", tensors)  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match=message):
         bind(program(), open_checkpoint(tmp_path), canonical)

@@ -79,12 +79,12 @@ def test_a_time_that_is_rounded_is_no_change(path: Path) -> None:
 
 
 def test_a_file_that_takes_the_name_harms_nobody(path: Path) -> None:
-    held = path.read_bytes()
+    original = path.read_bytes()
     file = MappedFile(path)
     other = path.with_name("other")
     other.write_bytes(b"short")
     other.replace(path)
-    assert file.slice(0, SIZE).tobytes() == held
+    assert file.slice(0, SIZE).tobytes() == original
     file.check()
 
 
@@ -97,17 +97,17 @@ def test_a_header_is_read_from_the_file_itself(path: Path) -> None:
 
 @pytest.mark.usefixtures("guard")
 def test_missing_pages_read_as_zeros_and_are_told(path: Path) -> None:
-    held = path.read_bytes()
+    original = path.read_bytes()
     file = MappedFile(path)
     view = file.slice(4096, SIZE - 4096)
     file.check()
     os.truncate(path, 3 * 4096)
     copied = view.tobytes()
-    assert copied[: 2 * 4096] == held[4096 : 3 * 4096]
+    assert copied[: 2 * 4096] == original[4096 : 3 * 4096]
     assert not any(copied[2 * 4096 :])
     with pytest.raises(CheckpointError, match="cut short while in use"):
         file.check()
-    path.write_bytes(held)
+    path.write_bytes(original)
     with pytest.raises(CheckpointError, match=r"byte 12288 could not be read"):
         file.check()
     MappedFile(path).check()

@@ -105,7 +105,7 @@ def test_version_1_is_read_and_says_nothing_of_numbers(path: Path) -> None:
     [
         ({"name": "fourth"}, "there is no fourth"),
         ({"tensors": ("first.weight",)}, "made of first.weight, other, and not of first.weight"),
-        ({"layouts": ("mine",)}, "tier amx.*'layout 0', here it must be 'mine'"),
+        ({"layouts": ("mine",)}, "tier amx.*'layout 0', this machine needs 'mine'"),
         ({"num_bytes": 99}, "100 bytes, not 99"),
     ],
 )
@@ -141,10 +141,10 @@ def test_a_section_of_another_kind_is_refused(
     ],
 )
 def test_a_header_that_lies_is_refused(path: Path, position: int, changes: dict[str, Any]) -> None:
-    held = sections(path)
-    held[position] |= changes
+    changed = sections(path)
+    changed[position] |= changes
     with pytest.raises(CheckpointError) as caught:
-        PackedFile(damaged(path, sections=held))
+        PackedFile(damaged(path, sections=changed))
     assert str(path) in str(caught.value)
 
 

@@ -36,10 +36,10 @@ def test_reads_what_the_library_writes(tmp_path: Path) -> None:
     store = SafetensorsFile(path)
     assert set(store.names()) == set(tensors)
     for name, tensor in tensors.items():
-        held = store.get(name)
-        assert held.shape == tuple(tensor.shape)
-        assert (held.to_float32() == tensor.float().numpy()).all()
-        assert held.file == str(path)
+        stored = store.get(name)
+        assert stored.shape == tuple(tensor.shape)
+        assert (stored.to_float32() == tensor.float().numpy()).all()
+        assert stored.file == str(path)
 
 
 def test_tensors_are_views_that_cannot_be_written(tmp_path: Path) -> None:

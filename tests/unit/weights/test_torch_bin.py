@@ -60,9 +60,9 @@ def test_reads_what_torch_writes(tmp_path: Path, legacy: bool, protocol: int) ->
     assert list(store.names()) == list(state)
     for name in state_dict():
         expected = state[name].detach().float().numpy()
-        held = store.get(name)
-        assert held.shape == expected.shape
-        assert (held.to_float32() == expected).all()
+        stored = store.get(name)
+        assert stored.shape == expected.shape
+        assert (stored.to_float32() == expected).all()
         store.release(name)
         assert (store.get(name).to_float32() == expected).all()
     for name in ("ids", "mask"):

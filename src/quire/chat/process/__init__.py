@@ -1,1 +1,1 @@
-"""The processes in which templates are rendered, and how they are talked to."""
+"""The child processes that render templates, and the protocol of their sockets."""

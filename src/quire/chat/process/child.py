@@ -1,9 +1,9 @@
 """The process in which chat templates run: reads jobs from its standard input, one at a time.
 
-Started by `process.RenderProcess` only. Whatever a template manages to do ends here: this process
-has no file, socket or environment variable of its parent, little memory, and a processor time
-after which the kernel ends it. It ends when its parent closes the socket, which the kernel does
-for a parent that dies. It imports Jinja and no part of the engine.
+Started by `renderer_process.RenderProcess` only. It limits the damage that a template can do: this
+process has no file, socket or environment variable of its parent, at most `MAX_MEMORY_BYTES`, and
+the kernel ends it after its processor time. It ends when its parent closes the socket; the kernel
+does that if the parent dies. It imports Jinja and no part of the engine.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from quire.units import MiB
 
 LENGTH_BYTES = 4
 TEXT, REFUSAL = b"T", b"R"
-"""The first byte of a reply; a small letter instead says that this process ends after it."""
+"""The first byte of a reply. In lower case: the process ends after this reply."""
 _LARGE_BYTES = 64 * MiB
-"""A process that stays larger is replaced, so that the system gets its memory back."""
+"""A process that stays larger than this ends, which returns its memory to the system."""
 _GC_THRESHOLD = 20_000
-"""A job makes many values at once, and few of them hold themselves."""
+"""A job makes many values at once, and few reference cycles: collect less often."""
 
 
 def main() -> None:
     """Answers until the parent closes the socket, or until the process has grown too much.
 
-    A job is its length and JSON; a reply is a kind, a length, and a text or what was refused.
+    A job is its length and JSON. A reply is a kind, a length, and the prompt or a `Refusal`.
     """
-    gc.freeze()  # what is imported is never garbage
+    gc.freeze()  # modules are never garbage
     gc.set_threshold(_GC_THRESHOLD)
     _limit_resources()
     memory = _open_memory()
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def _answer(data: bytes) -> tuple[bytes, bytes]:
-    """The kind of a reply, and what it holds."""
+    """The kind and the payload of a reply."""
     try:
         return TEXT, _rendered(data)
     except RequestError as error:
@@ -102,9 +102,9 @@ def _set_limit(kind: int, most: int) -> None:
 
 
 def _open_memory() -> int | None:
-    """The file that tells how much memory this process has, where there is one.
+    """The file with the memory use of this process; None where the system has no such file.
 
-    The peak that `getrusage` tells is no use: it begins with that of the parent.
+    `getrusage` gives a peak that includes the parent's, so it cannot be used.
     """
     with suppress(OSError):
         return os.open("/proc/self/statm", os.O_RDONLY)

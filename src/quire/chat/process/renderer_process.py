@@ -1,7 +1,7 @@
-"""`RenderProcess`: one child process that renders chat templates, seen from this side.
+"""`RenderProcess`: the parent's side of one child process that renders chat templates.
 
-The child is trusted as little as the templates it runs: it is killed when a reply is late or makes
-no sense. Knows nothing of checkpoints and requests.
+The child is not trusted, because it runs untrusted templates: it is killed when a reply is late or
+malformed. Knows nothing of checkpoints and requests.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from quire.chat.job import TOO_LONG, RenderJob
-from quire.chat.process.wire import Reply, encoded
+from quire.chat.process.wire import RenderReply, encoded
 from quire.errors import QuireError, RequestError
 
 CLOCK_FACTOR = 6
-"""A child may take so much longer by the clock than in processor time: a crowded machine gives it
-little. The kernel ends it by processor time."""
+"""Most wall-clock seconds for each second of processor time that a job may take: on a loaded
+machine a child waits for a core. The kernel enforces the processor time."""
 _EXIT_S = 0.5
-_PASSED_ON = ("LD_LIBRARY_PATH", "TZ")
-"""The environment variables that a child gets. Keys and tokens are in others."""
+_INHERITED_VARIABLES = ("LD_LIBRARY_PATH", "TZ")
+"""The environment variables that a child gets: none that can hold a key or a token."""
 _BOOTSTRAP = (
     "import sys; sys.path += sys.argv[1:]; from quire.chat.process.child import main; main()"
 )
@@ -35,15 +35,15 @@ _BOOTSTRAP = (
 class RenderProcess:
     """Owns the child and the socket to it. One job at a time.
 
-    The child ends with `close`, with this object, and with this process, however that ends.
+    The child ends with `close`, with this object, and with this process, even if that is killed.
     """
 
     def __init__(self) -> None:
-        """Starts the child, and does not wait until it is up. Raises QuireError."""
-        self.socket, theirs = socket.socketpair()
-        with theirs:
+        """Starts the child; does not wait until it is ready. Raises QuireError."""
+        self.socket, child_socket = socket.socketpair()
+        with child_socket:
             try:
-                self._process = _start(theirs.fileno())
+                self._process = _start(child_socket.fileno())
             except OSError as error:
                 self.socket.close()
                 raise QuireError(f"no process for chat templates can be started: {error}") from None
@@ -51,7 +51,7 @@ class RenderProcess:
 
     @property
     def pid(self) -> int:
-        """The child."""
+        """The child's process id."""
         return self._process.pid
 
     @property
@@ -60,11 +60,11 @@ class RenderProcess:
         return self._finalizer.alive and self._process.poll() is None
 
     def render(self, job: RenderJob) -> str:
-        """The prompt. Raises RequestError, and QuireError if the child dies of it.
+        """The prompt. Raises RequestError, and QuireError if the child dies.
 
-        Whatever else interrupts the wait, such as Ctrl+C, ends the child.
+        Any other exception during the wait, such as Ctrl+C, ends the child too.
         """
-        data, reply = encoded(job), Reply()
+        data, reply = encoded(job), RenderReply()
         deadline = time.monotonic() + CLOCK_FACTOR * job.max_seconds
         try:
             self.socket.settimeout(_left_s(deadline))
@@ -84,14 +84,14 @@ class RenderProcess:
         return reply.text()
 
     def kill(self) -> None:
-        """Ends the child at once; whoever waits for its reply gets an error. Any thread may call
-        it."""
+        """Ends the child at once; a caller that waits for its reply gets an error. Any thread may
+        call it."""
         self._process.kill()
 
     def end(self, job: RenderJob, cause: Exception | None) -> QuireError:
-        """Closes the process because of a job; the error that its caller gets.
+        """Closes the process because of a job. Returns the error for the job's caller.
 
-        `cause` None: the time is up. Waits for the child, which may take a moment.
+        `cause` None: the time limit has passed. Waits up to `_EXIT_S` for the child to end.
         """
         what = f"the chat template {job.template_name!r}"
         if cause is None:
@@ -100,7 +100,7 @@ class RenderProcess:
             return RequestError(
                 f"{what} was stopped: it takes more than {seconds:g} s", parameter="messages"
             )
-        with suppress(subprocess.TimeoutExpired):  # a child that is not dead is killed
+        with suppress(subprocess.TimeoutExpired):  # then `close` kills it
             self._process.wait(_EXIT_S)
         self.close()
         code = self._process.returncode
@@ -122,20 +122,20 @@ def _left_s(deadline: float) -> float:
     return left_s
 
 
-def _start(theirs: int) -> subprocess.Popen[bytes]:
+def _start(child_socket: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         _command(),
-        stdin=theirs,
-        stdout=theirs,
+        stdin=child_socket,
+        stdout=child_socket,
         stderr=subprocess.DEVNULL,
         cwd="/",
-        env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+        env={name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ},
         start_new_session=True,  # Ctrl+C is for the parent
     )
 
 
 def _command() -> list[str]:
-    """This interpreter, isolated: no `site`, no user's modules, nothing of the environment."""
+    """This interpreter, isolated: no `site`, no user's modules, no environment variables."""
     packages = [_directory_of(name) for name in ("quire", "jinja2", "markupsafe")]
     return [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, *dict.fromkeys(packages)]
 
@@ -147,7 +147,7 @@ def _directory_of(package: str) -> str:
     return str(Path(spec.origin).parents[1])
 
 
-def _end(process: subprocess.Popen[bytes], ours: socket.socket) -> None:
+def _end(process: subprocess.Popen[bytes], parent_socket: socket.socket) -> None:
     process.kill()
     process.wait()
-    ours.close()
+    parent_socket.close()

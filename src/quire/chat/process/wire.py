@@ -1,6 +1,6 @@
-"""What crosses the socket to a child process, seen from this side: jobs out, replies in.
+"""The parent's side of the protocol with a child process: encodes jobs, decodes replies.
 
-Each begins with its length. A job is JSON; a reply is a kind, and a text or what was refused.
+Each begins with its length. A job is JSON; a reply is a kind, and the prompt or a `Refusal`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class Refusal(msgspec.Struct):
     parameter: str | None
 
 
-class Reply:
-    """A reply as it arrives. The child is not trusted: what makes no sense raises ValueError."""
+class RenderReply:
+    """A reply as it arrives. The child is not trusted: malformed bytes raise ValueError."""
 
     def __init__(self) -> None:
         self.num_wanted = _READ_BYTES
-        """Bytes to read next; 0 once it is complete. A child sends nothing after a reply."""
+        """Most bytes to read next; 0 once the reply is complete."""
         self.is_last = False
-        """Whether the child ends after it."""
+        """Whether the child ends after this reply."""
         self._data = bytearray()
         self._text = ""
         self._refusal: Refusal | None = None
 
     def add(self, piece: bytes) -> None:
-        """Raises OSError for the end of the child, ValueError for a reply of no sense."""
+        """Raises OSError if the child has ended, ValueError for a malformed reply."""
         if not piece:
             raise OSError("no reply")
         self._data += piece
@@ -50,7 +50,7 @@ class Reply:
             raise ValueError(f"a reply of kind {kind!r} and {size} bytes")
         self.num_wanted = min(_HEAD_BYTES + size - len(self._data), _READ_BYTES)
         if self.num_wanted < 0:
-            raise ValueError("more than a reply")
+            raise ValueError("bytes after the end of the reply")
         if self.num_wanted == 0:
             self.is_last = kind.islower()
             self._read(kind, self._data[_HEAD_BYTES:])
@@ -72,7 +72,7 @@ class Reply:
 
 
 def encoded(job: RenderJob) -> bytes:
-    """A job as it is sent. Raises RequestError."""
+    """A job as bytes. Raises RequestError if it is too large or not JSON."""
     try:
         data = msgspec.json.encode(job)
     except UnicodeEncodeError:

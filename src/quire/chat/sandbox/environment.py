@@ -1,9 +1,9 @@
 """The Jinja environment of chat templates: sandboxed, and bounded in steps, text and time.
 
-A template comes with a model, so it is a stranger's program. Jinja's sandbox keeps it from
-Python's insides; what is added here keeps it from running or growing without end. Two rules: no
-single operation may take long, so its size is asked for before (`sizes`), and the clock is looked
-at between operations (`limits`). The names a template may use are those of transformers.
+A template comes with a model and is not trusted. Jinja's sandbox keeps it from Python's internals;
+this module limits its time and memory. Two rules: the size of an operation is checked before it
+runs (`sizes`), so that no single operation takes long; the clock is checked between operations
+(`limits`). The names that a template may use are those of transformers.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _MAX_TIME_FORMAT = 1000
 
 
 def render_template(source: str, variables: Mapping[str, Any]) -> str:
-    """The rendered text. To be called within a budget. Raises jinja2's errors, TemplateLimitError
-    among them, and whatever an expression can raise."""
+    """The rendered text. Call it within `new_budget`. Raises jinja2's errors, including
+    TemplateLimitError, and any error that an expression raises."""
     template = _compiled(source)
     pieces, size = [], 0
     for piece in template.root_render_func(template.new_context(dict(variables))):
@@ -72,12 +72,12 @@ def _compiled(source: str) -> jinja2.Template:
 
 @lru_cache(maxsize=1)
 def environment() -> GuardedEnvironment:
-    """The one environment; it holds no state of a rendering."""
+    """The shared environment; it holds no state of a rendering."""
     return GuardedEnvironment()
 
 
 class _CodeGenerator(CodeGenerator):
-    """Calls the environment's own methods directly: no template can name them."""
+    """Compiles calls of the environment's own methods; no template can name them."""
 
     def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:  # noqa: N802
         if not isinstance(node.node, nodes.EnvironmentAttribute):
@@ -104,7 +104,7 @@ class GuardedEnvironment(ImmutableSandboxedEnvironment):
             finalize=_printed,
         )
         filters: dict[str, Any] = {**self.filters, "tojson": _to_json, "sum": _sum}
-        self.filters = {name: _guarded_filter(name, held) for name, held in filters.items()}
+        self.filters = {name: _guarded_filter(name, function) for name, function in filters.items()}
         for name in _COMPARING_TESTS:
             self.tests[name] = _guarded_test(self.tests[name])
         del self.globals["lipsum"]
@@ -112,7 +112,7 @@ class GuardedEnvironment(ImmutableSandboxedEnvironment):
         self.globals["strftime_now"] = _strftime_now
 
     def parse_as_written(self, source: str) -> nodes.Template:
-        """The template's own nodes, without what is added to them here."""
+        """The template's own nodes, without those that `_Guard` adds."""
         return super()._parse(source, None, None)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -123,14 +123,14 @@ class GuardedEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def measured(value: Any) -> Any:
-        """The value itself, which is about to be compared or to become a key."""
+        """Returns the value, which will be compared or used as a key, if it is not too large."""
         take_step()
         text_size(value)
         return value
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
-        """What a macro, a call or a block has printed."""
+        """Joins the printed text of a macro, a call or a block."""
         texts = list(pieces)
         check_size(sum(map(len, texts)))
         return "".join(texts)
@@ -166,7 +166,7 @@ class GuardedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}...{% endgeneration %}` marks an answer for training; here it is no more."""
+    """`{% generation %}...{% endgeneration %}` marks an answer for training; it is ignored here."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -224,7 +224,7 @@ def _call(method: str, arguments: list[Any], line: int) -> nodes.Call:
 
 
 def _printed(value: Any) -> str:
-    """The environment's `finalize`: sees every printed value."""
+    """The environment's `finalize`: called for every printed value."""
     take_step()
     if not isinstance(value, str):
         text_size(value)
@@ -268,7 +268,7 @@ def _strftime_now(format: str) -> str:
 
 @jinja2.pass_environment
 def _sum(environment: Any, items: Any, attribute: Any = None, start: Any = 0) -> Any:
-    """Jinja's `sum`; each addition is measured, for a list of lists has no other bound."""
+    """Jinja's `sum` with a check before each addition: the sum of lists can grow without limit."""
     if attribute is not None:
         items = map(make_attrgetter(environment, attribute), items)
     total = start

@@ -1,7 +1,7 @@
-"""What one rendering may use up: steps, characters and processor time.
+"""Limits of one rendering: steps, printed characters and processor time.
 
-A `Budget` is opened around a rendering; `sandbox` draws on it in every round of a loop, every
-call, every filter and every printed value. How large a single value may become is in `sizes`.
+`new_budget` sets the `Budget` of a rendering. `environment` subtracts from it in every round of a
+loop, every call, every filter and every printed value. Limits of a single value are in `sizes`.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ import jinja2
 
 from quire.chat.job import MAX_STEPS, MAX_TEXT, TOO_LONG
 
-_STEPS_A_LOOK = 16
-"""Steps between two looks at the clock."""
+_STEPS_PER_CLOCK_CHECK = 16
 _MAX_PRINTED = 4 * MAX_TEXT
 """Characters printed in one rendering; text that macros return is printed again."""
 
 
 class TemplateLimitError(jinja2.TemplateError):
-    """A template went beyond a bound of this package."""
+    """A template exceeded a limit of this package."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """What a rendering may still use up."""
+    """What is left of a rendering's limits."""
 
     steps: int
     text: int
     deadline: float
-    """By the processor time of this process: a crowded machine is no fault of a template."""
+    """In processor time of this process, which does not depend on the machine's load."""
     max_seconds: float
 
 
@@ -43,7 +42,7 @@ _budget: ContextVar[Budget] = ContextVar("quire_template_budget")
 
 @contextmanager
 def new_budget(max_seconds: float) -> Iterator[None]:
-    """Bounds what this thread or task compiles and renders inside."""
+    """Limits what this thread or task compiles and renders in the `with` block."""
     deadline = time.process_time() + max_seconds
     token = _budget.set(Budget(MAX_STEPS, _MAX_PRINTED, deadline, max_seconds))
     try:
@@ -58,7 +57,7 @@ def take_step() -> None:
     budget.steps -= 1
     if budget.steps < 0:
         raise TemplateLimitError(f"it takes more than {MAX_STEPS} steps")
-    if not budget.steps % _STEPS_A_LOOK and time.process_time() > budget.deadline:
+    if not budget.steps % _STEPS_PER_CLOCK_CHECK and time.process_time() > budget.deadline:
         raise TemplateLimitError(TOO_LONG.format(budget.max_seconds))
 
 
@@ -71,14 +70,14 @@ def spend_text(num_chars: int) -> None:
 
 
 def counted(items: Iterable[Any]) -> Iterator[Any]:
-    """The same items; each is a step."""
+    """The same items; each counts as a step."""
     for item in items:
         take_step()
         yield item
 
 
 class CountedLoop:
-    """What a `for` loop of a template runs over: each round is a step."""
+    """The iterable of a template's `for` loop: each round counts as a step."""
 
     __slots__ = ("_items",)
 

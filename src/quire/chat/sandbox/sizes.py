@@ -1,8 +1,8 @@
-"""How large would that be? Asked before a value is made, turned into text, compared or hashed.
+"""Computes the size of a value before it is made, turned into text, compared or hashed.
 
-Python does each of these in one go, holding the interpreter, and a list that holds another one
-twice costs twice as much: sixty such lists cost 2^60. So values are measured as text, with
-everything counted as often as it is held. Called by `sandbox`.
+Python does each of these in one operation that cannot be interrupted. Its cost can be exponential:
+sixty lists, each holding the next one twice, take 2^60 steps. So the size of a value is the length
+of its text, in which an item counts as often as it is held. Called by `environment`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from quire.chat.sandbox.limits import TemplateLimitError
 MAX_ITEMS = 1 << 20
 """Items of any one list."""
 _MAX_WIDTH = 100_000
-"""Largest number that may ask for padding, indentation or repetition."""
+"""Largest width for padding, indentation or repetition."""
 _MAX_INT_BITS = 4096
 _MAX_EXPONENT = 64
 _OTHER = 64
-"""Characters of what is neither text nor number nor container, about."""
+"""Assumed characters of a value that is neither text nor number nor container."""
 _LISTS: tuple[type[Any], ...] = (
     list, tuple, set, frozenset, type({}.keys()), type({}.values()),
 )  # fmt: skip
@@ -39,14 +39,14 @@ _SUBJECT_UNREAD = {
     "abs", "attr", "batch", "count", "d", "default", "first", "items", "last", "length", "list",
     "map", "random", "reject", "rejectattr", "reverse", "select", "selectattr", "slice",
 }  # fmt: skip
-"""Filters that look at their subject, or at its items one by one, and not inside those."""
+"""Filters that read their subject or its items, but not the contents of the items."""
 _SLOW_FILTERS = {
     "pprint": 1 << 16, "striptags": 1 << 20, "title": 1 << 20, "urlencode": 1 << 20,
     "urlize": 1 << 18, "wordcount": 1 << 20, "wordwrap": 1 << 18, "xmlattr": 1 << 20,
 }  # fmt: skip
-"""Filters that take long for a character, and how many they may be given."""
+"""Filters that take much time per character, and the most characters of their subject."""
 _CONSUMING_FILTERS = {"groupby", "join", "list", "max", "min", "sort", "sum", "unique"}
-"""Filters that make a list of what they are given."""
+"""Filters that make a list of their subject's items."""
 
 
 def check_size(num_chars: int, most: int = MAX_TEXT) -> None:
@@ -62,10 +62,10 @@ def check_items(num_items: int) -> None:
 
 
 def text_size(value: Any, most: int = MAX_TEXT) -> int:
-    """About as many characters as the value has as text; what is held twice counts twice.
+    """About the number of characters of the value as text; an item held twice counts twice.
 
-    Takes time for each value that there is, however often it is held. Raises TemplateLimitError
-    beyond `most`, for a value that holds itself, and for a number of too many digits.
+    Reads each distinct container once. Raises TemplateLimitError beyond `most`, for a value that
+    holds itself, and for a number of too many digits.
     """
     size = len(value) if type(value) is str else _measured(value, {}, most)
     check_size(size, most)
@@ -89,15 +89,16 @@ def _measured(value: Any, known: dict[int, int], most: int) -> int:
     if size == 0:
         known[id(value)] = -1
         size = 4 + 4 * len(inside)
-        for held in inside:
-            size += len(held) if type(held) is str else _measured(held, known, most)
+        for item in inside:
+            size += len(item) if type(item) is str else _measured(item, known, most)
             check_size(size, most)
         known[id(value)] = size
     return size
 
 
 def _inside(value: Any) -> list[Any] | None:
-    """What a container holds, or None if it is none. Only what lives as long as the container."""
+    """The items of a container, or None if it is none. Only items that live as long as it does,
+    because `known` identifies them by `id`."""
     if isinstance(value, _LISTS):
         return list(value)
     if isinstance(value, _ITEMS):
@@ -130,7 +131,7 @@ def checked(value: Any) -> Any:
 
 
 def check_operands(operator: str, left: Any, right: Any) -> None:
-    """Before an arithmetic operator: what would it make?"""
+    """Called before an arithmetic operator: checks the size of its operands and its result."""
     if operator == "+" and type(left) is str and type(right) is str:
         check_size(len(left) + len(right))
         return
@@ -155,7 +156,7 @@ def check_operands(operator: str, left: Any, right: Any) -> None:
 
 
 def check_call(function: Any, values: tuple[Any, ...]) -> None:
-    """Before a call: its arguments, and the result of a method that can be much larger."""
+    """Called before a call: checks its arguments, and the result of methods that can grow."""
     for value in values:
         text_size(value)
     owner = getattr(function, "__self__", None)
@@ -171,7 +172,7 @@ def check_call(function: Any, values: tuple[Any, ...]) -> None:
 
 
 def check_filter(name: str, values: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Before a filter: its subject, which is `values[0]`, its arguments, and its result."""
+    """Called before a filter: checks its subject `values[0]`, its arguments, and its result."""
     rest = (*values[1:], *kwargs.values())
     for value in rest:
         text_size(value)
@@ -192,7 +193,8 @@ def check_filter(name: str, values: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def listed(name: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The values of a filter; a subject that it would run through can be measured first."""
+    """The values of a filter. An iterator that the filter consumes becomes a list, which can be
+    measured first."""
     if name in _CONSUMING_FILTERS and values and isinstance(values[0], Iterator):
         return (list(values[0]), *values[1:])
     return values
@@ -278,7 +280,7 @@ def _brace_formatted(text: str, rest: tuple[Any, ...]) -> int:
 
 
 def _formatted(pattern: str, values: Iterable[Any], mark: str) -> int:
-    """Characters at most: each place may take the longest value, or the largest width."""
+    """An upper bound of the characters: each field takes the longest value or the largest width."""
     numbers = [int(digits[:9]) for digits in _NUMBER.findall(pattern)]
     sizes = [text_size(value) for value in values]
     if mark == "%" and "*" in pattern:

@@ -1,4 +1,4 @@
-"""Show what was found on this machine, what is missing, and how to get it.
+"""Check this machine and this installation: what works, what is missing, how to get it.
 
 The exit code is 0 when models can run, 1 when something essential is missing.
 """

@@ -177,9 +177,9 @@ def _turn_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     if path is None or not plan.config.cache.enable_prefix_caching:
         return []
     from quire.chat.job import ChatInput
+    from quire.chat.prefix_reuse import Message, probe_prefix_reuse
     from quire.chat.renderer import ChatRenderer
     from quire.chat.templates import ChatTemplates
-    from quire.chat.turns import Message, probe_turns
     from quire.config.model_files import read_optional_json_object
     from quire.tokenizer.special_tokens import read_special_tokens
 
@@ -194,9 +194,11 @@ def _turn_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     ) -> str:
         return renderer.render(ChatInput(messages, tools=tools, chat_template_kwargs=variables))
 
-    has_thoughts = any("think" in source for source in templates.templates.values())
+    has_reasoning = any("think" in source for source in templates.templates.values())
     try:
-        return [("  next turn of a chat", str(probe_turns(render, has_thoughts=has_thoughts)))]
+        return [
+            ("  next turn of a chat", str(probe_prefix_reuse(render, has_reasoning=has_reasoning)))
+        ]
     finally:
         renderer.close()
 

@@ -1,7 +1,7 @@
-"""Generate text or chat right here, without a server: `quire run [MODEL] [PROMPT]`.
+"""Generate text or chat in this process, without a server: `quire run [MODEL] [PROMPT]`.
 
-Without a prompt, a conversation at the terminal, or one answer to what a pipe sends. Without
-a model, the bundled demo model.
+Without a prompt: a conversation at the terminal, or one answer to the text of a pipe. Without a
+model: the bundled demo model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "stop")
 _ONE_USER = {"max_num_seqs": 16, "disable_log_stats": True}
-"""One person talks: a small pool starts sooner, and statistics would talk into the answer."""
+"""For one user: few requests need less memory, and log lines would interrupt the answer."""
 
 
 def configure(parser: Parser) -> None:
@@ -50,7 +50,7 @@ def execute(args: argparse.Namespace) -> int:
     if prompt is None and not sys.stdin.isatty():
         prompt = _read_pipe()
         if not prompt.strip():
-            raise RequestError("nothing came through the pipe; give a prompt")
+            raise RequestError("standard input is empty; give a prompt")
     if not args.verbose:
         quiet_log()
     from quire.cli.conversation.local import LocalConversation
@@ -66,7 +66,7 @@ def _read_pipe() -> str:
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
-        raise RequestError(f"what came through the pipe is no UTF-8 text: {error}") from None
+        raise RequestError(f"standard input is not UTF-8 text: {error}; give UTF-8") from None
 
 
 def _talk(conversation: LocalConversation, args: argparse.Namespace, prompt: str | None) -> int:
@@ -79,17 +79,17 @@ def _talk(conversation: LocalConversation, args: argparse.Namespace, prompt: str
         repl.say(prompt)
         return 0
     if not is_interactive():
-        raise ConfigError("give a prompt: the output is no terminal to talk at")
+        raise ConfigError("give a prompt: a conversation needs a terminal as the output")
     name = conversation.engine.model_config.model
     kind = "" if conversation.is_chat else " It has no chat template: it continues your text."
     return repl.loop(f"{name} is ready.{kind} /help lists the commands.")
 
 
 def split_words(words: list[str], model: str | None) -> tuple[str | None, str | None]:
-    """Which of the plain words is the model, and which the prompt; None: neither was given.
+    """The model and the prompt among the positional words; None for one that is not given.
 
-    A single word is a model if there is such a directory or if it reads like a hub id,
-    `org/name`; otherwise it is the prompt. Raises ConfigError for too many.
+    A single word is a model if it is a directory or has the form of a hub id, `org/name`; otherwise
+    it is the prompt. Raises ConfigError for too many words.
     """
     if model is not None:
         if len(words) > 1:

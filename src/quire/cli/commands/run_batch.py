@@ -1,7 +1,7 @@
-"""Answer a file of OpenAI batch requests: one JSON request a line in, one reply a line out.
+"""Answer a file of OpenAI batch requests: one JSON request per line in, one reply per line out.
 
-Lines are answered together, as a server would, and written in the order they came. A bad line
-gets an error of its own and harms no other.
+Many lines run at the same time, as on a server. Replies are written in the order of the lines. An
+invalid line gets an error as its reply and does not affect the others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def configure(parser: Parser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Answers every line; 0 even if some were errors, which their lines tell."""
+    """Answers every line. Returns 0 even if some replies are errors."""
     if not args.input_file or not args.output_file:
         raise ConfigError("give both files: quire run-batch -i IN.jsonl -o OUT.jsonl")
     source = Path(args.input_file)
@@ -54,7 +54,8 @@ def execute(args: argparse.Namespace) -> int:
 async def _answer_file(
     server: InProcessServer, source: Path, args: argparse.Namespace
 ) -> tuple[int, int]:
-    """Writes the replies; (lines with an error, lines). The file appears when it is complete."""
+    """Writes the replies. Returns (number of errors, number of lines). The file appears when it is
+    complete."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     failed = total = 0
@@ -72,7 +73,7 @@ async def _answer_file(
 
 
 def _line(reply: dict[str, Any]) -> bytes:
-    """JSON in UTF-8; a custom_id may hold half of a pair of surrogates, which is escaped."""
+    """JSON in UTF-8; a lone surrogate in a custom_id is escaped."""
     try:
         return json.dumps(reply, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
@@ -80,7 +81,7 @@ def _line(reply: dict[str, Any]) -> bytes:
 
 
 async def _in_order(server: InProcessServer, records: Iterable[bytes], at_once: int) -> Any:
-    """Keeps `at_once` lines in work and yields the replies in the lines' order."""
+    """Answers up to `at_once` lines at a time; yields the replies in the order of the lines."""
     in_work: collections.deque[asyncio.Task[dict[str, Any]]] = collections.deque()
     try:
         for record in records:
@@ -105,7 +106,7 @@ def _records(lines: IO[bytes]) -> Iterator[bytes]:
 
 
 async def answer_line(server: InProcessServer, line: bytes) -> dict[str, Any]:
-    """The reply to one line, an error included; never raises for what the line holds."""
+    """The reply to one line, which may be an error. Never raises because of the line's contents."""
     reply: dict[str, Any] = {
         "id": f"batch_req_{uuid.uuid4().hex}", "custom_id": None, "response": None, "error": None,
     }  # fmt: skip
@@ -131,7 +132,7 @@ async def answer_line(server: InProcessServer, line: bytes) -> dict[str, Any]:
 
 
 def _checked(record: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Path and body of a request. Raises ValueError that says what is wrong with it."""
+    """Path and body of a request. Raises ValueError for an invalid one."""
     if not isinstance(record.get("custom_id"), str):
         raise ValueError('custom_id is missing: write {"custom_id": "my-1", ...}')
     if record.get("method", "POST") != "POST":
@@ -140,7 +141,7 @@ def _checked(record: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if path not in PATHS:
         raise ValueError(f"url {path!r} is not known; use {' or '.join(PATHS)}")
     if not isinstance(body, dict):
-        raise ValueError("body is missing: it is what would be posted to the url")
+        raise ValueError("body is missing: it is the JSON object of the request to the url")
     if body.get("stream"):
         raise ValueError("a batch is not streamed; leave stream out")
     return str(path), body

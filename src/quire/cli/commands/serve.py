@@ -18,12 +18,11 @@ _ALWAYS_ON = (
     "--enable-request-id-headers",
     "--enable-server-load-tracking",
 )
-"""Switches of vLLM's server for what this one always does; accepted, so that a command line
-need not be changed."""
+"""Switches of vLLM's server whose feature is always on here; accepted for compatibility."""
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options: the server's, then the engine's, then those for vLLM's sake."""
+    """Declares the options: the server's, the engine's, and vLLM's without effect."""
     add_options(parser, ServerArgs, title="server")
     shared = {field.name for field in dataclasses.fields(ServerArgs)}
     add_engine_options(parser, record=AsyncEngineArgs, skip=shared)

@@ -1,1 +1,1 @@
-"""Talking to a model at the terminal: an engine in this process, or a server."""
+"""Conversations at the terminal, with an engine in this process or with a server."""

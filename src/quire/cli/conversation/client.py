@@ -1,6 +1,6 @@
-"""A small client for OpenAI-compatible servers: what `quire chat` and `quire complete` speak with.
+"""A client for OpenAI-compatible servers, for `quire chat` and `quire complete`.
 
-The standard library only. Knows HTTP, JSON and server-sent events, and nothing of terminals.
+Uses the standard library only. Knows HTTP, JSON and server-sent events, and no terminal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from quire.errors import ConfigError, QuireError
 
 _TIMEOUT_S = 600.0
-"""Between two reads: a long prompt may keep a loaded CPU busy for minutes."""
+"""Timeout of one read: a long prompt may take minutes on a loaded CPU."""
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 _MAX_EVENT_BYTES = 8 * 1024 * 1024
 
@@ -27,7 +27,7 @@ class ServerError(QuireError):
 
 @dataclass(slots=True)
 class Piece:
-    """What one event of a stream adds: text, and the token counts when the server sent them."""
+    """The contents of one stream event: new text, and token counts if the server sent them."""
 
     text: str = ""
     reasoning: str = ""
@@ -37,10 +37,9 @@ class Piece:
 
 @dataclass(slots=True)
 class Server:
-    """One server, by the URL its API lives under (`http://host:port/v1`).
+    """One server, by the URL of its API (`http://host:port/v1`).
 
-    A connection is opened per request and closed with it, so that leaving a stream early
-    tells the server to stop.
+    Each request has its own connection: closing it early makes the server stop the request.
     """
 
     url: str
@@ -109,7 +108,7 @@ class Server:
 
 
 def _events(response: http.client.HTTPResponse) -> Iterator[Any]:
-    """The JSON of each `data:` line until `[DONE]`; comments and other fields are passed over."""
+    """The JSON of each `data:` line until `[DONE]`; comments and other fields are ignored."""
     while line := response.readline(_MAX_EVENT_BYTES):
         if not line.startswith(b"data:"):
             continue

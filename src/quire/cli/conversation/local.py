@@ -1,6 +1,6 @@
-"""An engine in this process to talk to: what `quire run` speaks with.
+"""A conversation with an engine in this process, for `quire run`.
 
-Drives `LLMEngine` step by step, so that text appears as it is made and Ctrl+C takes effect
+Drives `LLMEngine` step by step, so that text is shown after each step and Ctrl+C takes effect
 between two steps. Owned by the main thread.
 """
 
@@ -22,8 +22,7 @@ from quire.params import RequestOutputKind, SamplingParams
 class LocalConversation(Conversation):
     """A conversation with a model in this process.
 
-    A model without a chat template is no chat model: it continues the message itself, and
-    nothing before it.
+    A model without a chat template continues the last message as plain text, without the history.
     """
 
     def __init__(self, args: EngineArgs, system_prompt: str | None = None) -> None:
@@ -67,7 +66,7 @@ class LocalConversation(Conversation):
             self.engine.abort_request(request_id)
 
     def _params(self) -> SamplingParams:
-        """The model's own defaults, then what was set; to the end of the context."""
+        """The user's settings over the model's defaults; `max_tokens` is unlimited by default."""
         defaults = self.engine.model_config.default_sampling_params
         wanted = {"max_tokens": None, **defaults, **self.settings}
         return SamplingParams.from_optional(output_kind=RequestOutputKind.DELTA, **wanted)

@@ -39,7 +39,7 @@ class RemoteConversation(Conversation):
         self._model = model
 
     def stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
-        """Reasoning, where the server separates it, is shown between think tags."""
+        """Yields the answer's text; separate reasoning is put between think tags."""
         body = {"model": self._model, "messages": messages, **self.settings}
         is_thinking = False
         for piece in self._server.stream("/chat/completions", body):

@@ -1,7 +1,6 @@
 """The conversation loop of `quire run` and `quire chat`: prompts, slash commands, streaming.
 
-Talks to a `Conversation`; whether that is an engine in this process or a server far
-away is not known here.
+Knows only the interface `Conversation`, not whether it is an engine in this process or a server.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ SETTINGS: dict[str, Callable[[str], object]] = {
     "seed": int,
     "stop": str,
 }
-"""What `/set` accepts, and how each value is read."""
+"""The settings of `/set`, and the parser of each value."""
 
 _HELP = """\
   /help                show this
@@ -32,12 +31,12 @@ _HELP = """\
   /set [NAME VALUE]    change a sampling setting; `/set NAME default` undoes it
   /stats               show speed after each answer, or stop showing it
   /quit                leave (Ctrl+D too)
-Ctrl+C stops an answer. A line that ends with \\ goes on in the next one."""
+Ctrl+C stops an answer. A line that ends with \\ continues on the next one."""
 
 
 @dataclass(slots=True)
 class TokenCounts:
-    """Tokens of one answer, as far as the other side told them."""
+    """Token counts of one answer; 0 if the server did not send them."""
 
     prompt: int = 0
     cached: int = 0
@@ -45,10 +44,10 @@ class TokenCounts:
 
 
 class Conversation(ABC):
-    """Someone to talk to. Owned by the main thread.
+    """The interface to a chat model, and the message history. Owned by the main thread.
 
-    Invariant: `history` holds whole exchanges only; an answer that was stopped is kept as
-    far as it got, one that failed is not kept at all.
+    Invariant: `history` holds pairs of message and answer only. A stopped answer is kept in part; a
+    failed one is not kept.
     """
 
     def __init__(self, system_prompt: str | None = None) -> None:
@@ -59,7 +58,7 @@ class Conversation(ABC):
 
     @abstractmethod
     def stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
-        """Yields the answer's text as it comes; fills `counts`. Closing it stops the work."""
+        """Yields the answer's text in pieces; fills `counts`. Closing it stops the request."""
 
     def messages_with(self, text: str) -> list[dict[str, str]]:
         """The whole conversation, the new message last."""
@@ -67,7 +66,7 @@ class Conversation(ABC):
         return [*system, *self.history, {"role": "user", "content": text}]
 
     def remember(self, text: str, answer: str) -> None:
-        """Adds one exchange."""
+        """Adds a message and its answer to the history."""
         self.history += [
             {"role": "user", "content": text},
             {"role": "assistant", "content": answer},
@@ -76,7 +75,7 @@ class Conversation(ABC):
 
 @dataclass(slots=True)
 class Repl:
-    """Reads messages until the user leaves."""
+    """Reads messages until the user quits."""
 
     conversation: Conversation
     name: str
@@ -134,7 +133,7 @@ class Repl:
             return _HELP
         if word == "/reset":
             conversation.history.clear()
-            return dim("the conversation starts anew")
+            return dim("the conversation is empty")
         if word == "/system":
             conversation.system_prompt = rest.strip() or None
             conversation.history.clear()
@@ -166,7 +165,7 @@ class Repl:
 
 
 def speed_line(counts: TokenCounts, begin: float, first: float, end: float) -> str:
-    """One line for people: time to first token, then the pace of the rest."""
+    """One line of text: time to first token, and tokens per second after it."""
     parts = [f"first token {1000 * (first - begin):.0f} ms"]
     if counts.completion > 1 and end > first:
         parts.append(f"{(counts.completion - 1) / (end - first):.1f} tokens/s")

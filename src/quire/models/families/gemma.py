@@ -8,7 +8,7 @@ and a rotary embedding of its own for the layers with a window.
 from __future__ import annotations
 
 from quire.errors import UnsupportedModelError
-from quire.models.base import Family, ModelFacts, NameMap
+from quire.models.base import ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import MAX_HIDDEN, MAX_LAYERS, MAX_POSITIONS, ConfigReader
 from quire.models.decoder import (
     DecoderNumbers,
@@ -115,8 +115,8 @@ def _windows(reader: ConfigReader, pattern: int) -> tuple[int | None, ...]:
 
 
 def _rotaries(reader: ConfigReader) -> Rotaries:
-    """Two spellings: `rope_parameters` by kind of layer; or `rope_theta` and `rope_scaling`, which
-    are of the layers without a window, beside `rope_local_base_freq`."""
+    """Two forms: `rope_parameters` by kind of layer; or `rope_theta` and `rope_scaling` for the
+    layers without a window, and `rope_local_base_freq` for the others."""
     head_dim = read_heads(reader, _HEAD_DIM).head_dim
     local = reader.number("rope_local_base_freq", 1.0001, 1e12, example=1e4, default=1e4)
     kinds = reader.section("rope_parameters") or ConfigReader({}, reader.where)
@@ -140,21 +140,21 @@ def _names(reader: ConfigReader) -> NameMap:
     return decoder_names(reader, default_tie=True)
 
 
-GEMMA = Family(
+GEMMA = ModelFamily(
     name="gemma",
     architectures=("GemmaForCausalLM",),
     build=lambda reader: build_decoder(_first(reader)),
     facts=lambda reader: decoder_facts(_first(reader), reader),
     names=_names,
 )
-GEMMA2 = Family(
+GEMMA2 = ModelFamily(
     name="gemma2",
     architectures=("Gemma2ForCausalLM",),
     build=lambda reader: build_decoder(_second(reader)),
     facts=lambda reader: decoder_facts(_second(reader), reader),
     names=_names,
 )
-GEMMA3 = Family(
+GEMMA3 = ModelFamily(
     name="gemma3",
     architectures=("Gemma3ForCausalLM",),
     build=lambda reader: build_decoder(_third(reader)),

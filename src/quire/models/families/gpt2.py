@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.errors import UnsupportedModelError
-from quire.models.base import ACTIVATIONS, Family, ModelFacts, NameMap
+from quire.models.base import ACTIVATIONS, ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import (
     MAX_FEED_FORWARD,
     MAX_HEADS,
@@ -114,4 +114,4 @@ def _names(reader: ConfigReader) -> NameMap:
     return NameMap("transformer.", (), tuple(ignorable))
 
 
-FAMILY = Family("gpt2", ("GPT2LMHeadModel",), _build, _facts, _names)
+FAMILY = ModelFamily("gpt2", ("GPT2LMHeadModel",), _build, _facts, _names)

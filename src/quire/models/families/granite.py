@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.models.base import Family
+from quire.models.base import ModelFamily
 from quire.models.config_reader import ConfigReader
 from quire.models.decoder import (
     DecoderNumbers,
@@ -15,7 +15,7 @@ from quire.models.decoder import (
 )
 
 _LARGEST = 1e6
-"""Of any factor."""
+"""Largest value of a factor."""
 
 
 def _spec(reader: ConfigReader) -> DecoderSpec:
@@ -40,7 +40,7 @@ def _factor(reader: ConfigReader, key: str) -> float:
     return reader.number(key, 1.0 / _LARGEST, _LARGEST, example=1.0, default=1.0)
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     name="granite",
     architectures=("GraniteForCausalLM",),
     build=lambda reader: build_decoder(_spec(reader)),

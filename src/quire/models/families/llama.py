@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.models.base import Family
+from quire.models.base import ModelFamily
 from quire.models.config_reader import ConfigReader
 from quire.models.decoder import (
     DecoderSpec,
@@ -26,7 +26,7 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
     )
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     name="llama",
     architectures=("LlamaForCausalLM", "LLaMAForCausalLM"),
     build=lambda reader: build_decoder(_spec(reader)),

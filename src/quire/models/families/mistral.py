@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.models.base import Family
+from quire.models.base import ModelFamily
 from quire.models.config_reader import MAX_POSITIONS, ConfigReader
 from quire.models.decoder import (
     DecoderSpec,
@@ -23,7 +23,7 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
     return read_spec(reader, "mistral", windows=(window,) * read_num_layers(reader))
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     name="mistral",
     architectures=("MistralForCausalLM",),
     build=lambda reader: build_decoder(_spec(reader)),

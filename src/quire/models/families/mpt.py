@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from quire.errors import UnsupportedModelError
-from quire.models.base import Family, ModelFacts, NameMap
+from quire.models.base import ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import (
     MAX_FEED_FORWARD,
     MAX_HEADS,
@@ -129,4 +129,4 @@ def _names(reader: ConfigReader) -> NameMap:
     return NameMap("transformer.", (), tuple(ignorable))
 
 
-FAMILY = Family("mpt", ("MptForCausalLM",), _build, _facts, _names)
+FAMILY = ModelFamily("mpt", ("MptForCausalLM",), _build, _facts, _names)

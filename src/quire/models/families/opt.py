@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.models.base import ACTIVATIONS, Family, ModelFacts, NameMap
+from quire.models.base import ACTIVATIONS, ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import (
     MAX_FEED_FORWARD,
     MAX_HEADS,
@@ -141,4 +141,4 @@ def _names(reader: ConfigReader) -> NameMap:
     return NameMap("model.decoder.", ("decoder.",), tuple(ignorable))
 
 
-FAMILY = Family("opt", ("OPTForCausalLM",), _build, _facts, _names)
+FAMILY = ModelFamily("opt", ("OPTForCausalLM",), _build, _facts, _names)

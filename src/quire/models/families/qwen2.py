@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.models.base import Family
+from quire.models.base import ModelFamily
 from quire.models.config_reader import ConfigReader
 from quire.models.decoder import (
     DecoderSpec,
@@ -18,7 +18,7 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
     return read_spec(reader, "qwen2", windows=read_windows(reader), qkv_bias=True)
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     name="qwen2",
     architectures=("Qwen2ForCausalLM",),
     build=lambda reader: build_decoder(_spec(reader)),

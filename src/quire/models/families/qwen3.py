@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.models.base import Family
+from quire.models.base import ModelFamily
 from quire.models.config_reader import ConfigReader
 from quire.models.decoder import (
     DecoderSpec,
@@ -27,7 +27,7 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
     )
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     name="qwen3",
     architectures=("Qwen3ForCausalLM",),
     build=lambda reader: build_decoder(_spec(reader)),

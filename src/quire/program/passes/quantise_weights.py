@@ -1,9 +1,8 @@
-"""Sets the weight format of the matrices that a program multiplies by, and what activations keep.
+"""Sets the weight format of a program's matrices, and the bits of its activations.
 
-Linears and the head; an embedding table that is also the head is quantised with it, any other
-stays as it is, and so do vectors and position tables. Where the format has activations of 8 bits,
-so has attention. The values change by the rounding of the format: `docs/quantisation.md` has how
-much.
+Changes the linears and the head, and an embedding table that is also the head. Other embedding
+tables, vectors and position tables stay as they are. With 8-bit activations attention has them
+too. The values change by the rounding of the format: see `docs/quantisation.md`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from quire.program.values import Param, WeightFormat, activation_bits
 
 
 def quantise_weights(program: Program, weight_format: WeightFormat) -> Program:
-    """The program with every matrix that is multiplied held in `weight_format`."""
+    """The program with every matrix of a linear or the head in `weight_format`."""
     bits = activation_bits(weight_format)
     matrices = {op.weight.name for op in program.ops if isinstance(op, Linear | Logits)}
 
@@ -24,9 +23,9 @@ def quantise_weights(program: Program, weight_format: WeightFormat) -> Program:
         if isinstance(op, Attention):
             return replace(op, activation_bits=bits)
         changes = {
-            field.name: replace(held, format=weight_format)
+            field.name: replace(param, format=weight_format)
             for field in fields(op)
-            if isinstance(held := getattr(op, field.name), Param) and held.name in matrices
+            if isinstance(param := getattr(op, field.name), Param) and param.name in matrices
         }
         return replace(op, **changes) if changes else op
 

@@ -1,8 +1,9 @@
-"""Moves `TakeRows` up to the last attention, so that the rest computes only the wanted rows.
+"""Moves `TakeRows` to just after the last attention: later ops compute only the rows that need
+logits.
 
-Everything after the last attention treats each row alone, so dropping rows before it or after
-it gives the same numbers. A prefill chunk wants one row or none of its T: it then skips the
-last layer's output projection and feed-forward for all others.
+Every op after the last attention treats each row alone, so the numbers are the same. A prefill
+chunk of T tokens needs logits for one row or none, so it skips the last layer's output projection
+and feed-forward for the others.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from quire.program.values import Value
 
 
 def take_rows_early(program: Program) -> Program:
-    """The program with one TakeRows after its last attention for each value read beyond it.
+    """The program with a TakeRows after its last attention for each value that is read after it.
 
-    Returns it unchanged where that changes nothing, or where an op beyond the last attention
-    needs the step's tokens or positions. Every op that is kept keeps its parameters.
+    Returns the program unchanged if there is no attention, or if an op after the last one needs
+    the step's tokens or positions. The other ops keep their parameters.
     """
     ops = list(program.ops)
     cut = 1 + max((i for i, op in enumerate(ops) if isinstance(op, Attention)), default=-1)
@@ -48,10 +49,10 @@ def take_rows_early(program: Program) -> Program:
 
 def _read(op: Op, renamed: dict[Value, Value]) -> Op:
     changes = {
-        field.name: renamed[held]
+        field.name: renamed[value]
         for field in fields(op)
-        if isinstance(held := getattr(op, field.name), Value)
-        and held in renamed
+        if isinstance(value := getattr(op, field.name), Value)
+        and value in renamed
         and field.name != "out"
     }
     return replace(op, **changes) if changes else op

@@ -1,14 +1,15 @@
-"""HTTP/1.1 on one connection: from bytes to ASGI calls and back, with a bound on everything.
+"""HTTP/1.1 connections: from bytes to ASGI calls and back, with a limit on every resource.
 
-An `Acceptor` makes an `HttpConnection` for each client. That feeds a `RequestParser`, keeps an
-`Exchange` for each request until it is answered, and holds every client to the same few rules:
+An `Acceptor` makes an `HttpConnection` for each client. Its `Receiver` feeds received bytes to a
+`RequestParser`, which adds an `Exchange` for each request to the `Pipeline`. An exchange calls the
+ASGI application and writes its reply by a `ReplyWriter` to the `Sender`. The limits:
 
-- `limits.budget`: the bytes of a request that are not its body.
-- `limits.phases`: the time in which the client must go on.
-- `limits.outlet`: the time in which the client must read.
-- `limits.peer_watch`: whether a client that will send no more still listens.
-- `limits.turns`: the time of the event loop that parsing may take.
-- `limits.seats`: how many connections there are, and which of them make room for others.
+- `limits.framing_budget`: bytes of a request other than its body.
+- `limits.phase_timer`: time until the client sends the next bytes.
+- `limits.sender`: time until the client reads its reply.
+- `limits.peer_watch`: whether a half-closed connection still has a client.
+- `limits.parse_scheduler`: time of the event loop for parsing.
+- `limits.connection_slots`: number of connections, and which of them are closed for new ones.
 
-httptools parses, uvicorn begins and ends, the application knows ASGI alone.
+httptools parses HTTP; uvicorn starts and stops the server.
 """

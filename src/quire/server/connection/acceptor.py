@@ -1,4 +1,4 @@
-"""Where new connections come in: a seat for each, and the TLS handshake."""
+"""Accepts new connections: acquires a slot for each, and does the TLS handshake."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Any
 
 from quire.log import get_logger
 from quire.server.connection.connection import HttpConnection
-from quire.server.connection.front import Front
-from quire.server.connection.limits.seats import Seat
+from quire.server.connection.limits.connection_slots import ConnectionSlot
+from quire.server.connection.shared_state import SharedState
 
 logger = get_logger(__name__)
 
 _BATCH = 64
-"""Connections accepted before those that are open have their turn. (uvloop accepts one.)"""
+"""Connections accepted before other callbacks run. (uvloop accepts one.)"""
 _RETRY_S = 0.1
 
 
 class Acceptor:
-    """Accepts the connections of one listening socket, and hands them to `HttpConnection`s.
+    """Accepts the connections of one listening socket, and makes an `HttpConnection` of each.
 
-    A connection counts from its first moment: TLS handshakes that never end are bounded in number
-    and time like everything else.
+    A connection has a slot from the beginning, so that the number of TLS handshakes is limited too.
     """
 
-    def __init__(self, front: Front, listener: socket.socket, tls_options: dict[str, Any]) -> None:
-        self._front = front
+    def __init__(
+        self, shared: SharedState, listener: socket.socket, tls_options: dict[str, Any]
+    ) -> None:
+        self._shared = shared
         self._listener = listener
         self._tls_options = tls_options
         self._loop = asyncio.get_running_loop()
@@ -38,7 +39,7 @@ class Acceptor:
         self._listen()
 
     def close(self) -> None:
-        """Accepts no more."""
+        """Stops accepting, and cancels handshakes."""
         self._loop.remove_reader(self._listener)
         if self._retry is not None:
             self._retry.cancel()
@@ -46,7 +47,7 @@ class Acceptor:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Returns when `close` has done its work."""
+        """Waits until the handshakes are cancelled."""
         if self._connecting:
             await asyncio.wait(self._connecting)
 
@@ -59,7 +60,7 @@ class Acceptor:
                 client, _address = self._listener.accept()
                 self._admit(client)
         except (BlockingIOError, ConnectionAbortedError):
-            pass  # nobody else waits, or one has gone
+            pass  # no more connections wait, or one was aborted
         except OSError as error:
             logger.error("connections cannot be accepted: %s", error)
             self._loop.remove_reader(self._listener)
@@ -67,40 +68,40 @@ class Acceptor:
 
     def _admit(self, client: socket.socket) -> None:
         client.setblocking(False)
-        seat = self._front.seats.take()
-        if seat is None:
+        slot = self._shared.slots.acquire()
+        if slot is None:
             client.close()
             return
-        seat.evict = partial(_end, client)
-        task = self._loop.create_task(self._connect(client, seat))
+        slot.evict = partial(_shut_down, client)
+        task = self._loop.create_task(self._connect(client, slot))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    async def _connect(self, client: socket.socket, seat: Seat) -> None:
-        """Makes a connection of a socket, after the TLS handshake if there is one."""
-        make_connection = partial(HttpConnection, self._front, seat)
+    async def _connect(self, client: socket.socket, slot: ConnectionSlot) -> None:
+        """Makes an `HttpConnection` of a socket, after the TLS handshake if there is one."""
+        make_connection = partial(HttpConnection, self._shared, slot)
         is_open = False
         try:
             if client.family != socket.AF_UNIX:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if seat.is_reserved:
+            if slot.is_reserved:
                 await self._wait_for_bytes(client)
-                seat.work()
+                slot.set_busy()
             await self._loop.connect_accepted_socket(make_connection, client, **self._tls_options)
             is_open = True
         except (OSError, asyncio.TimeoutError) as error:  # ssl.SSLError is an OSError
             logger.debug("a connection was lost before it was open: %s", error)
         finally:
             if not is_open:
-                seat.leave()
+                slot.release()
                 client.close()
 
     async def _wait_for_bytes(self, client: socket.socket) -> None:
-        """In a rush only those who ask for something get a connection that takes memory."""
+        """Waits for the first bytes, so that idle clients in reserved slots use little memory."""
         arrived = self._loop.create_future()
         self._loop.add_reader(client, _set, arrived)
         try:
-            await asyncio.wait_for(arrived, self._front.args.header_timeout)
+            await asyncio.wait_for(arrived, self._shared.args.header_timeout)
         finally:
             self._loop.remove_reader(client)
 
@@ -110,7 +111,7 @@ def _set(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _end(client: socket.socket) -> bool:
-    with suppress(OSError):  # it has ended by itself
+def _shut_down(client: socket.socket) -> bool:
+    with suppress(OSError):  # the client has closed it
         client.shutdown(socket.SHUT_RDWR)
     return True

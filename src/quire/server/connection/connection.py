@@ -1,4 +1,4 @@
-"""One connection: who is waited for, how long, and how it ends."""
+"""`HttpConnection`: one client's connection, from the first byte to the close."""
 
 from __future__ import annotations
 
@@ -6,54 +6,55 @@ import asyncio
 from typing import cast
 
 from quire.server.connection.exchange import Exchange
-from quire.server.connection.front import Front
-from quire.server.connection.limits.intake import Intake
-from quire.server.connection.limits.outlet import Outlet
+from quire.server.connection.limits.connection_slots import ConnectionSlot
 from quire.server.connection.limits.peer_watch import PeerWatch
-from quire.server.connection.limits.phases import Phase, PhaseClock
-from quire.server.connection.limits.seats import Seat
+from quire.server.connection.limits.phase_timer import Phase, PhaseTimer
+from quire.server.connection.limits.receiver import Receiver
+from quire.server.connection.limits.sender import Sender
 from quire.server.connection.pipeline import Pipeline
 from quire.server.connection.reply_writer import ReplyWriter
-from quire.server.connection.request import Headers
+from quire.server.connection.request_head import Headers
+from quire.server.connection.shared_state import SharedState
 from quire.server.http.problems import Problem
 
 Address = tuple[str, int]
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """Has requests answered one after the other, and ends when it is time.
+    """Has requests answered in order, and decides when the connection ends.
 
-    Owned by the event loop. `Intake` makes requests of bytes and puts them into the `Pipeline`.
+    Owned by the event loop. `Receiver` makes requests of bytes and adds them to the `Pipeline`.
     """
 
     __slots__ = (
-        "_addresses", "_args", "_clock", "_front", "_has_ended", "_intake", "_is_draining",
-        "_is_reading", "_is_turn_due", "_loop", "_num_lingered", "_outlet", "_peer_watch",
-        "_pipeline", "_seat", "_transport",
+        "_addresses", "_args", "_is_client_done", "_is_draining", "_is_parse_scheduled",
+        "_is_reading", "_loop", "_num_lingered", "_peer_watch", "_phase_timer", "_pipeline",
+        "_receiver", "_shared", "_slot", "_transport", "sender",
     )  # fmt: skip
 
-    def __init__(self, front: Front, seat: Seat) -> None:
-        """`seat` is this connection's; it leaves it when it is lost."""
-        self._front = front
-        self._args = front.args
+    def __init__(self, shared: SharedState, slot: ConnectionSlot) -> None:
+        """`slot` is this connection's; it is released when the connection is lost."""
+        self._shared = shared
+        self._args = shared.args
         self._loop = asyncio.get_running_loop()
-        self._seat = seat
-        self._pipeline = Pipeline(seat.is_reserved)
-        self._intake = Intake(self._pipeline, front.args)
-        self._clock = PhaseClock(front.args, seat, self._on_late)
-        self._has_ended = False
-        """Whether the client has said that it will send no more."""
+        self._slot = slot
+        self._pipeline = Pipeline(slot.is_reserved)
+        self._receiver = Receiver(self._pipeline, shared.args)
+        self._phase_timer = PhaseTimer(shared.args, slot, self._on_late)
+        self._is_client_done = False
+        """Whether the client has closed its sending side."""
         self._is_draining = False
         self._is_reading = True
-        self._is_turn_due = False
+        self._is_parse_scheduled = False
         self._num_lingered = 0
+        """Bytes that were dropped in phase LINGER."""
         self._peer_watch: PeerWatch | None = None
         self._addresses: tuple[Address | None, Address | None, str] = (None, None, "http")
-        """The client's, the server's, and the scheme between them."""
+        """The client's, the server's, and the scheme."""
         self._transport: asyncio.Transport
-        self._outlet: Outlet
+        self.sender: Sender
 
-    # What the transport calls
+    # Called by the transport and by uvicorn
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is open."""
@@ -63,151 +64,144 @@ class HttpConnection(asyncio.BufferedProtocol):
             _address(transport.get_extra_info("sockname")),
             "http" if transport.get_extra_info("sslcontext") is None else "https",
         )
-        self._outlet = Outlet(self._transport, self._args.slow_reader_timeout)
-        self._seat.evict = self._evict
-        self._clock.start()
-        self._front.state.connections.add(self)  # type: ignore[arg-type]
+        self.sender = Sender(self._transport, self._args.slow_reader_timeout)
+        self._slot.evict = self._evict
+        self._phase_timer.enter(Phase.HEAD)  # until now the acceptor has bounded the time
+        self._shared.server_state.connections.add(self)  # type: ignore[arg-type]
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """The connection is closed, by whomever."""
-        self._clock.stop()
-        self._front.state.connections.discard(self)
-        self._seat.leave()
+        """The connection is closed, by either side."""
+        self._phase_timer.stop()
+        self._shared.server_state.connections.discard(self)
+        self._slot.release()
         if self._peer_watch is not None:
             self._peer_watch.stop()
             self._peer_watch = None
-        self._outlet.lose()
-        self._intake.stop()
-        self._pipeline.lose()
+        self.sender.connection_lost()
+        self._stop_requests()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Where the next bytes go: it bounds how many come at once."""
-        return self._front.read_buffer
+        """The buffer for the next bytes; its size is the most that is read at once."""
+        return self._shared.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes of the client are in the buffer."""
-        if self._clock.phase is not Phase.LINGER:
-            self._intake.add(bytes(self._front.read_buffer[:nbytes]))
-            self._go_on()
+        """`nbytes` of the client are in the buffer."""
+        if self._phase_timer.phase is not Phase.LINGER:
+            self._receiver.add(bytes(self._shared.read_buffer[:nbytes]))
+            self._parse()
             return
         self._num_lingered += nbytes
         if self._num_lingered > self._args.max_body_bytes:
-            self._outlet.abort()
+            self._transport.abort()
 
     def eof_received(self) -> bool:
-        """The client will send no more; True keeps the connection open for replies."""
-        self._has_ended = True
-        is_tls = self._addresses[2] == "https"  # which has no connection that is open one way
+        """The client has closed its sending side; True keeps the connection open for replies."""
+        self._is_client_done = True
+        is_tls = self._addresses[2] == "https"  # TLS has no half-closed connections
         if is_tls or self._pipeline.first is None:
             self.close()
             return False
         fd = self._transport.get_extra_info("socket").fileno()
-        self._peer_watch = PeerWatch(self._loop, fd, self._send_early_byte, self._outlet.abort)
-        self._settle()
+        self._peer_watch = PeerWatch(self._loop, fd, self._send_early_byte, self._transport.abort)
+        self._update_phase()
         return True
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than the application writes."""
-        self._outlet.fill()
+        """The transport's buffer is full."""
+        self.sender.pause()
 
     def resume_writing(self) -> None:
-        """It has caught up."""
-        self._outlet.empty()
+        """The transport's buffer has room again."""
+        self.sender.resume()
 
     def shutdown(self) -> None:
-        """Called by uvicorn when the server ends: what is under way is answered first."""
+        """Called by uvicorn when the server ends: requests that have begun are answered first."""
         self._is_draining = True
         if self._pipeline.first is None:
             self.close()
 
-    # What exchanges call
+    # Called by exchanges
 
     @property
     def default_headers(self) -> Headers:
         """Headers of every reply."""
-        return self._front.state.default_headers
+        return self._shared.server_state.default_headers
 
     @property
-    def wants_more_requests(self) -> bool:
-        """Whether the connection can stay open after this reply."""
-        is_ending = self._is_draining or self._has_ended or self._seat.is_reserved
+    def can_stay_open(self) -> bool:
+        """Whether the connection may stay open after this reply."""
+        is_ending = self._is_draining or self._is_client_done or self._slot.is_reserved
         return self._pipeline.has_more or not is_ending
 
-    @property
-    def outlet(self) -> Outlet:
-        """Where the reply goes."""
-        return self._outlet
-
     def body_taken(self) -> None:
-        """The application has taken the body that had arrived."""
-        if not self._intake.is_empty:
-            self._go_on()
+        """The application has taken the received part of the body."""
+        if not self._receiver.is_empty:
+            self._parse()
 
     def reply_ended(self) -> None:
         """The reply to the first request is complete."""
         exchange = self._pipeline.pop()
-        self._front.state.total_requests += 1
-        if exchange.writer.keeps_alive and self._intake.is_empty:
-            self._settle()
-        elif exchange.writer.keeps_alive:
-            self._go_on()
+        self._shared.server_state.total_requests += 1
+        if exchange.writer.keeps_alive:
+            self._parse()
         else:
-            self._linger(is_client_done=exchange.is_request_complete and self._intake.is_empty)
+            self._linger(has_sent_all=exchange.is_request_complete and self._receiver.is_empty)
 
     def close(self) -> None:
-        """Ends the connection once all is sent."""
-        if self._clock.phase is not Phase.CLOSED:
-            self._clock.enter(Phase.CLOSED)
-            self._intake.stop()
-            self._pipeline.lose()
-            self._outlet.close()
+        """Closes the connection after all bytes are sent."""
+        if self._phase_timer.phase is not Phase.CLOSED:
+            self._phase_timer.enter(Phase.CLOSED)
+            self._stop_requests()
+            self.sender.close()
 
-    # How it goes on
+    # Parsing and phases
 
-    def _go_on(self) -> None:
-        """Parses what may be parsed now; what is left gets its turn after other connections."""
-        self._intake.go_on()
-        if self._intake.can_go_on and not self._is_turn_due:
-            self._is_turn_due = True
-            self._front.turns.ask(self._take_turn)
-        self._settle()
+    def _parse(self) -> None:
+        """Parses what may be parsed now; the rest after other connections."""
+        self._receiver.parse()
+        if self._receiver.can_parse and not self._is_parse_scheduled:
+            self._is_parse_scheduled = True
+            self._shared.parse_scheduler.add(self._parse_scheduled)
+        self._update_phase()
 
-    def _take_turn(self) -> None:
-        self._is_turn_due = False
-        self._go_on()
+    def _parse_scheduled(self) -> None:
+        self._is_parse_scheduled = False
+        self._parse()
 
-    def _settle(self) -> None:
-        """Decides what is waited for, after bytes have come or a reply has ended."""
-        if self._clock.phase in (Phase.LINGER, Phase.CLOSED):
+    def _update_phase(self) -> None:
+        """Chooses the next phase, after bytes have come or a reply has ended."""
+        phase = self._phase_timer.phase
+        if phase in (Phase.LINGER, Phase.CLOSED):
             return
-        if self._has_ended and self._intake.is_empty and self._pipeline.is_in_body:
-            self._break_off(Problem(400, "The connection ended before the request did."))
+        if self._is_client_done and self._receiver.is_empty and self._pipeline.is_in_body:
+            self._reject_rest(Problem(400, "The connection ended before the request did."))
         first = self._pipeline.first
         if first is not None:
-            self._go_on_with(first)
+            self._answer(first)
         elif self._pipeline.refusal is not None:
             self._refuse(self._pipeline.refusal)
-        elif self._has_ended:
+        elif self._is_client_done:
             self.close()
-        elif self._intake.is_in_request:
-            self._clock.enter(Phase.HEAD)
-        elif self._clock.phase is Phase.REPLY:
-            self._clock.enter(Phase.IDLE)
-        self._read(not self._intake.is_full)
+        elif self._receiver.is_in_request:
+            self._phase_timer.enter(Phase.HEAD)
+        elif phase is Phase.REPLY:
+            self._phase_timer.enter(Phase.IDLE)
+        self._read(not self._receiver.is_full)
 
-    def _go_on_with(self, exchange: Exchange) -> None:
-        """The application works for this one, or waits for the rest of it."""
+    def _answer(self, exchange: Exchange) -> None:
+        """Calls the application for a new exchange; then waits for it or for the rest of the
+        request."""
         if not exchange.is_started:
             scope = exchange.head.scope(self._args.root_path)
             scope["client"], scope["server"], scope["scheme"] = self._addresses
-            tasks = self._front.state.tasks
-            task = self._loop.create_task(exchange.start(self, self._front.app, scope))
+            tasks = self._shared.server_state.tasks
+            task = self._loop.create_task(exchange.start(self, self._shared.app, scope))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-        self._clock.enter(Phase.REPLY if exchange.is_request_complete else Phase.BODY)
+        self._phase_timer.enter(Phase.REPLY if exchange.is_request_complete else Phase.BODY)
 
     def _on_late(self, phase: Phase) -> None:
-        """The client has not gone on in time."""
+        """A phase has passed its time limit."""
         if phase is Phase.HEAD:
             seconds = self._args.header_timeout
             text = f"The request headers took longer than header_timeout {seconds:g} s to arrive."
@@ -217,38 +211,45 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             self.close()
             return
-        self._break_off(Problem(408, text))
-        self._settle()
+        self._reject_rest(Problem(408, text))
+        self._update_phase()
 
-    def _break_off(self, problem: Problem) -> None:
-        self._intake.stop()
-        self._pipeline.break_off(problem)
+    def _reject_rest(self, problem: Problem) -> None:
+        self._receiver.stop()
+        self._pipeline.reject_rest(problem)
+
+    def _stop_requests(self) -> None:
+        """Parses no further bytes, and answers no further requests."""
+        self._receiver.stop()
+        self._pipeline.disconnect()
+
+    # The end
 
     def _refuse(self, problem: Problem) -> None:
-        """Says why nothing more is answered."""
-        self._outlet.write(ReplyWriter("GET", "1.1").problem(problem, self.default_headers))
-        self._linger(is_client_done=False)
+        """Sends the last reply, an error."""
+        self.sender.write(ReplyWriter("GET", "1.1").problem(problem, self.default_headers))
+        self._linger(has_sent_all=False)
 
-    def _linger(self, is_client_done: bool) -> None:
-        """Ends the connection, but lets a client that may still be sending read the reply first.
+    def _linger(self, has_sent_all: bool) -> None:
+        """Ends the connection, but gives a client that may still be sending time to read the reply.
 
-        A connection that is closed with bytes unread is reset, and its client may lose what it
-        has not read. Instead the server's side is closed alone. TLS has no such thing: a client
-        that has sent all would wait in vain for the end.
+        Closing a connection with unread bytes resets it, and the client may lose the reply. So
+        only the server's side is closed at first. TLS cannot do that; a client that has sent all
+        its bytes would wait for the close.
         """
-        if self._has_ended or (is_client_done and not self._outlet.can_end):
+        can_half_close = self._transport.can_write_eof()
+        if self._is_client_done or (has_sent_all and not can_half_close):
             self.close()
             return
-        self._intake.stop()
-        self._pipeline.lose()
+        self._stop_requests()
         self._read(True)
-        self._clock.enter(Phase.LINGER)
-        if self._outlet.can_end:
-            self._outlet.end()
+        self._phase_timer.enter(Phase.LINGER)
+        if can_half_close:
+            self._transport.write_eof()
 
     def _read(self, is_wanted: bool) -> None:
-        """Reads on, or makes the client wait."""
-        if is_wanted is self._is_reading or self._has_ended or self._transport.is_closing():
+        """Resumes or pauses reading from the client."""
+        if is_wanted is self._is_reading or self._is_client_done or self._transport.is_closing():
             return
         self._is_reading = is_wanted
         if is_wanted:
@@ -258,17 +259,17 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _send_early_byte(self) -> None:
         first = self._pipeline.first
-        if first is not None and not self._outlet.is_full:
-            self._outlet.write(first.writer.early_byte())
+        if first is not None and not self.sender.is_full:
+            self.sender.write(first.writer.early_byte())
 
     def _evict(self) -> bool:
-        """Makes room for another connection, unless something is being sent."""
-        if self._outlet.is_empty:
-            self._outlet.abort()
+        """Closes the connection for a new one, unless bytes are being sent."""
+        if self._transport.get_write_buffer_size() == 0:
+            self._transport.abort()
             return True
         return False
 
 
 def _address(given: object) -> Address | None:
-    """A TCP address; None for what a unix socket has in its place."""
+    """A TCP address; None for the name of a unix socket."""
     return (str(given[0]), int(given[1])) if isinstance(given, tuple) else None

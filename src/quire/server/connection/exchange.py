@@ -1,4 +1,4 @@
-"""One request and its reply, between a connection and the application."""
+"""`Exchange`: one request and its reply, between a connection and the ASGI application."""
 
 from __future__ import annotations
 
@@ -9,83 +9,84 @@ from typing import Any, Protocol
 from starlette.types import ASGIApp, Message
 
 from quire.log import get_logger
-from quire.server.connection.limits.outlet import Outlet
+from quire.server.connection.limits.sender import Sender
 from quire.server.connection.reply_writer import ReplyWriter
-from quire.server.connection.request import Headers, RequestHead
+from quire.server.connection.request_head import Headers, RequestHead
 from quire.server.http.problems import HttpError, Problem
 from quire.units import KiB
 
 logger = get_logger(__name__)
 
 _MIN_PART_BYTES = 16 * KiB
-"""Of a body that is incomplete: less than that is not given to the application."""
+"""Least bytes of an incomplete body that `receive` returns."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class ReplyLine(Protocol):
-    """What an exchange needs of its connection."""
+class Connection(Protocol):
+    """The interface of `HttpConnection` for an exchange."""
 
     @property
     def default_headers(self) -> Headers:
         """Headers of every reply."""
 
     @property
-    def wants_more_requests(self) -> bool:
-        """Whether the connection can stay open after this reply."""
+    def can_stay_open(self) -> bool:
+        """Whether the connection may stay open after this reply."""
 
     @property
-    def outlet(self) -> Outlet:
-        """Where the reply goes."""
+    def sender(self) -> Sender:
+        """Sends the reply."""
 
     def body_taken(self) -> None:
-        """The application has taken the body that had arrived."""
+        """The application has taken the received part of the body."""
 
     def reply_ended(self) -> None:
         """The reply is complete."""
 
     def close(self) -> None:
-        """Ends the connection once all is sent."""
+        """Closes the connection after all bytes are sent."""
 
 
 class Exchange:
-    """Gathers the request's body, calls the application, and sends what it replies.
+    """Buffers the request's body, calls the application, and sends its reply.
 
-    The connection tells of the request: `add_body`, `end_request`, or `fail` and `lose`. The
-    application reads it with `receive` and replies with `send`.
+    The pipeline calls `add_body` and `end_request`, or `fail` and `disconnect`. The application
+    calls `receive` and `send`.
     """
 
     __slots__ = (
-        "_body", "_changed", "_has_given_end", "_is_continue_due", "_is_lost", "_line", "_problem",
-        "head", "is_replied", "is_request_complete", "is_started", "writer",
+        "_body", "_changed", "_connection", "_has_given_end", "_is_continue_due",
+        "_is_disconnected", "_problem", "head", "is_replied", "is_request_complete", "is_started",
+        "writer",
     )  # fmt: skip
 
     def __init__(self, head: RequestHead) -> None:
         self.head = head
         self.is_request_complete = False
-        """Whether its body has arrived to the end."""
+        """Whether its whole body has arrived."""
         self.is_started = False
-        """Whether the application is being called."""
+        """Whether the application was called."""
         self.is_replied = False
         """Whether the reply is complete."""
         self._body = bytearray()
         self._changed: asyncio.Event | None = None
-        """Made by the first `receive` that has to wait."""
+        """Made by the first `receive` that waits."""
         self._has_given_end = False
         self._is_continue_due = head.expects_continue
-        self._is_lost = False
+        self._is_disconnected = False
         self._problem: Problem | None = None
         self.writer = ReplyWriter(head.method, head.version)
-        self._line: ReplyLine
+        self._connection: Connection
 
     # The request, as it arrives
 
     @property
     def num_waiting_bytes(self) -> int:
-        """Bytes of the body that the application has not taken."""
+        """Bytes of the body that the application has not taken yet."""
         return len(self._body)
 
     def add_body(self, data: bytes) -> None:
-        """Some of the body."""
+        """A part of the body."""
         self._body += data
         if self._has_part():
             self._wake()
@@ -96,15 +97,15 @@ class Exchange:
         self._wake()
 
     def fail(self, problem: Problem) -> None:
-        """The body will never be complete: `receive` raises HttpError from now on."""
+        """The body will not be complete: `receive` raises HttpError from now on."""
         if self.writer.is_begun:
-            self._line.close()  # it is too late to say so
+            self._connection.close()  # it is too late for an error reply
         self._problem = problem
         self._wake()
 
-    def lose(self) -> None:
-        """The client is gone."""
-        self._is_lost = True
+    def disconnect(self) -> None:
+        """The client has disconnected, or gets no reply."""
+        self._is_disconnected = True
         self._wake()
 
     def _wake(self) -> None:
@@ -114,41 +115,43 @@ class Exchange:
     # The application's side (ASGI)
 
     def start(
-        self, line: ReplyLine, app: ASGIApp, scope: dict[str, Any]
+        self, connection: Connection, app: ASGIApp, scope: dict[str, Any]
     ) -> Coroutine[Any, Any, None]:
-        """Has the application answer this request; the caller runs what is returned."""
+        """The call of the application, which the caller runs as a task."""
         self.is_started = True
-        self._line = line
+        self._connection = connection
         return self._run(app, scope)
 
     async def _run(self, app: ASGIApp, scope: dict[str, Any]) -> None:
-        """Calls the application, and makes up for what it leaves undone."""
+        """Calls the application; replies with an error if it does not."""
         try:
             await app(scope, self.receive, self.send)
-            if not self.is_replied and not self._is_lost:
+            if not self.is_replied and not self._is_disconnected:
                 logger.error("%s %s was not answered to its end", self.head.method, scope["path"])
         except Exception:
             logger.exception("%s %s failed", self.head.method, scope["path"])
         finally:
             if not self.is_replied:
-                self._give_up()
+                self._end_unanswered()
 
-    def _give_up(self) -> None:
-        if not self.writer.is_begun and not self._is_lost:
+    def _end_unanswered(self) -> None:
+        if not self.writer.is_begun and not self._is_disconnected:
             problem = Problem(500, "The server failed to answer.")
-            self._line.outlet.write(self.writer.problem(problem, self._line.default_headers))
-        self._line.close()
+            self._connection.sender.write(
+                self.writer.problem(problem, self._connection.default_headers)
+            )
+        self._connection.close()
 
     async def receive(self) -> Message:
-        """The next part of the body; after the last one, waits until the client is gone.
+        """The next part of the body; after the last one, waits for the disconnect.
 
-        Raises HttpError if the body does not arrive as it should.
+        Raises HttpError if the body is invalid or late.
         """
         if self._is_continue_due:
             self._is_continue_due = False
             if not self._body and not self.is_request_complete and not self.writer.is_begun:
-                self._line.outlet.write(_CONTINUE)
-        while not self._is_lost and not self.is_replied:
+                self._connection.sender.write(_CONTINUE)
+        while not self._is_disconnected and not self.is_replied:
             if self._problem is not None:
                 raise HttpError(self._problem)
             if self._has_part():
@@ -168,31 +171,31 @@ class Exchange:
         data, self._body = bytes(self._body), bytearray()
         is_end = self._has_given_end = self.is_request_complete
         if not is_end:
-            self._line.body_taken()
+            self._connection.body_taken()
         return {"type": "http.request", "body": data, "more_body": not is_end}
 
     async def send(self, message: Message) -> None:
-        """Sends the head of the reply, or a part of its body; nothing once the client is gone."""
-        writer, line, outlet = self.writer, self._line, self._line.outlet
-        if outlet.is_full:
-            await outlet.drain()
-        if self._is_lost:
+        """Sends the head of the reply or a part of its body; nothing after a disconnect."""
+        writer, connection, sender = self.writer, self._connection, self._connection.sender
+        if sender.is_full:
+            await sender.drain()
+        if self._is_disconnected:
             return
         if not writer.is_begun:
             _expect(message, "http.response.start")
-            headers = [*line.default_headers, *message.get("headers", ())]
+            headers = [*connection.default_headers, *message.get("headers", ())]
             keeps_alive = (
-                self.is_request_complete and self.head.keeps_alive and line.wants_more_requests
+                self.is_request_complete and self.head.keeps_alive and connection.can_stay_open
             )
-            outlet.write(writer.head(message["status"], headers, keeps_alive))
+            sender.write(writer.head(message["status"], headers, keeps_alive))
         elif not self.is_replied:
             _expect(message, "http.response.body")
             is_last = not message.get("more_body", False)
-            outlet.write(writer.body(message.get("body", b""), is_last))
+            sender.write(writer.body(message.get("body", b""), is_last))
             if is_last:
                 self.is_replied = True
                 self._wake()
-                line.reply_ended()
+                connection.reply_ended()
         else:
             raise RuntimeError("the application went on after the end of its reply")
 

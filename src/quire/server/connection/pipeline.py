@@ -1,41 +1,41 @@
-"""The requests of one connection that are not answered yet, in the order in which they came."""
+"""The unanswered requests of one connection, in order (HTTP pipelining)."""
 
 from __future__ import annotations
 
 from quire.server.connection.exchange import Exchange
-from quire.server.connection.request import RequestHead
+from quire.server.connection.request_head import RequestHead
 from quire.server.http.auth import PROBE_PATHS
 from quire.server.http.problems import HttpError, Problem, unavailable
 from quire.units import KiB
 
 _MAX_WAITING_BODY_BYTES = 64 * KiB
-"""Of one body, parsed and not taken by the application."""
+"""Most bytes of a body that are parsed and not taken by the application."""
 
 
 class Pipeline:
-    """A queue of exchanges: the application is busy with the first, the parser with the last.
+    """A queue of exchanges. The application answers the first; the parser adds to the last.
 
-    Clients may send requests ahead. They are answered one after the other, and what is no request
-    after all of them.
+    A client may send requests before earlier ones are answered. They are answered in order, and
+    invalid bytes after all of them (`refusal`).
     """
 
     __slots__ = ("_exchanges", "_is_for_probes", "refusal")
 
     def __init__(self, is_for_probes: bool) -> None:
-        """`is_for_probes`: other requests than for health and readiness are refused."""
+        """`is_for_probes`: refuse requests other than for health and readiness."""
         self._is_for_probes = is_for_probes
         self._exchanges: list[Exchange] = []
         self.refusal: Problem | None = None
-        """What to say after the last reply, to bytes that are no request."""
+        """The last reply, to bytes that are no valid request."""
 
     @property
     def first(self) -> Exchange | None:
-        """The one to be answered now."""
+        """The exchange that is answered now."""
         return self._exchanges[0] if self._exchanges else None
 
     @property
     def has_more(self) -> bool:
-        """Whether something is to be said after the reply to the first."""
+        """Whether another reply follows the first one's."""
         return len(self._exchanges) > 1 or self.refusal is not None
 
     @property
@@ -45,7 +45,7 @@ class Pipeline:
 
     @property
     def wants_bytes(self) -> bool:
-        """Whether bytes may be parsed: not while a whole request waits for its reply."""
+        """Whether bytes may be parsed: not while a complete request waits for its reply."""
         if not self._exchanges:
             return True
         last = self._exchanges[-1]
@@ -61,7 +61,7 @@ class Pipeline:
         self._exchanges.append(Exchange(head))
 
     def add_body(self, data: bytes) -> None:
-        """Some of its body."""
+        """A part of its body."""
         self._exchanges[-1].add_body(data)
 
     def end_request(self) -> None:
@@ -71,13 +71,13 @@ class Pipeline:
     # What the connection calls
 
     def pop(self) -> Exchange:
-        """The first is answered."""
+        """Removes the first exchange, which is answered."""
         return self._exchanges.pop(0)
 
-    def break_off(self, problem: Problem) -> None:
-        """What the client sends is not understood from here on; what came before it counts."""
+    def reject_rest(self, problem: Problem) -> None:
+        """The rest of the client's bytes is invalid or late. Complete requests stay valid."""
         if not self.is_in_body:
-            # After a request that was to be the last one, nobody waits for an answer.
+            # After a request with `Connection: close` the client expects no further reply.
             if not self._exchanges or self._exchanges[-1].head.keeps_alive:
                 self.refusal = problem
         elif self._exchanges[-1].is_started:
@@ -86,8 +86,8 @@ class Pipeline:
             self._exchanges.pop()
             self.refusal = problem
 
-    def lose(self) -> None:
-        """The client is gone."""
+    def disconnect(self) -> None:
+        """The client has disconnected, or gets no further replies."""
         for exchange in self._exchanges:
-            exchange.lose()
+            exchange.disconnect()
         self._exchanges.clear()

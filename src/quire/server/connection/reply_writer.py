@@ -1,11 +1,11 @@
-"""The bytes of a reply: status line, headers, and the body in the framing that fits."""
+"""The bytes of a reply: status line, headers, and the framed body."""
 
 from __future__ import annotations
 
 import re
 from http import HTTPStatus
 
-from quire.server.connection.request import Headers
+from quire.server.connection.request_head import Headers
 from quire.server.http.problems import Problem
 
 _VERSION = b"HTTP/1.1"
@@ -19,10 +19,10 @@ _FORBIDDEN = re.compile(rb"[\x00\r\n]")
 
 
 class ReplyWriter:
-    """Writes one reply, part by part.
+    """Makes the bytes of one reply, part by part.
 
-    `early_byte` gives bytes ahead of the part that they belong to: every status line begins with
-    the version, and a chunk's length may begin with zeros.
+    `early_byte` returns bytes before their part is known: every status line begins with the
+    version, and a chunk's length may begin with zeros.
     """
 
     __slots__ = (
@@ -41,7 +41,7 @@ class ReplyWriter:
         self._num_left: int | None = None
         self._num_early = 0
         self.keeps_alive = True
-        """Once the reply is begun: whether its head says that the connection stays open."""
+        """After `head`: whether the connection stays open after the reply."""
 
     def head(self, status: int, headers: Headers, keeps_alive: bool) -> bytes:
         """Status line and headers. Raises ValueError if a header cannot be sent."""
@@ -73,11 +73,11 @@ class ReplyWriter:
         return data
 
     def body(self, data: bytes, is_last: bool) -> bytes:
-        """A part of the body. Raises ValueError if the body has not the length it was to have."""
+        """A part of the body. Raises ValueError if the body does not match its content-length."""
         if not self._has_body:
             return b""
         if self._is_chunked:
-            if data or is_last:  # only then a length follows the zeros
+            if data or is_last:  # then a chunk's length follows the early zeros
                 self._num_early = 0
             parts = (b"%x\r\n" % len(data), data, b"\r\n") if data else ()
             return b"".join((*parts, b"0\r\n\r\n" if is_last else b""))
@@ -88,7 +88,7 @@ class ReplyWriter:
         return data
 
     def problem(self, problem: Problem, headers: Headers) -> bytes:
-        """A whole reply that tells of a problem; the connection ends with it."""
+        """A complete error reply; the connection closes after it."""
         body = problem.body()
         own = [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
         own.append((b"content-type", b"application/json"))
@@ -96,7 +96,7 @@ class ReplyWriter:
         return self.head(problem.status, [*headers, *own], False) + self.body(body, True)
 
     def early_byte(self) -> bytes:
-        """The next byte, if it can be known before what it belongs to."""
+        """The next byte of the reply if it is known already, else nothing."""
         at = self._num_early
         if self.is_begun and self._is_chunked and at < _MAX_EARLY_ZEROS:
             byte = b"0"

@@ -1,4 +1,4 @@
-"""The TLS options of a server, as Python's `ssl` wants them."""
+"""The TLS options of a server, for Python's `ssl`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.server.args import ServerArgs
 
 
 def tls_options(args: ServerArgs) -> dict[str, Any]:
-    """Arguments of asyncio's `connect_accepted_socket`; none without TLS. Raises ConfigError for
+    """Arguments of asyncio's `connect_accepted_socket`; empty without TLS. Raises ConfigError for
     files that cannot be used."""
     if args.ssl_certfile is None:
         return {}

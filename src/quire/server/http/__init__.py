@@ -1,1 +1,1 @@
-"""HTTP around the routes: keys, errors, layers, streams, where the server listens."""
+"""HTTP parts shared by the routes: API keys, errors, middleware, streams, listening socket."""

@@ -1,7 +1,7 @@
-"""API keys: where they come from, and the one check that guards every route.
+"""API keys: reads them, and checks every request.
 
-The check looks at the raw path as it came over the wire, before any decoding, routing or
-rebuilding of URLs, and lets pass without a key only what is on a short list, literally.
+The check compares the raw path of the request, before any decoding or routing. Only paths on a
+short list need no key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quire.server.http.problems import Problem
 from quire.server.http.responses import send_problem
 
 PROBE_PATHS = frozenset({b"/health", b"/live", b"/ready"})
-"""Open to all: they tell nothing but whether the server works."""
+"""Paths without a key: they only say whether the server works."""
 
 _ENVIRONMENT = ("QUIRE_API_KEY", "VLLM_API_KEY")
 _MAX_KEY_FILE_BYTES = 1 << 20
@@ -67,7 +67,7 @@ def _keys_of_file(path: Path) -> list[str]:
 class AuthMiddleware:
     """Refuses every request that neither has a valid key nor asks for a public path.
 
-    Keys are compared as SHA-256 digests, in a time that depends on nothing secret.
+    Keys are compared as SHA-256 digests, in constant time.
     """
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...], public_paths: frozenset[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Bounds on the size of request bodies. (Connections bound the time they may take.)"""
+"""Limits the size of request bodies. (`connection` limits the time.)"""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from quire.server.http.responses import send_problem
 
 
 class BodyMiddleware:
-    """Counts the bytes of a body while it arrives, whatever its headers claim.
+    """Counts the bytes of a body while it arrives, independent of its headers.
 
-    Answers 413 to one that is too large, and 503 while all that are arriving are too large
-    together; nothing beyond these limits is ever held.
+    Answers 413 to a body that is too large, and 503 if all bodies that are arriving are too large
+    together. Never keeps more bytes than these limits.
     """
 
     def __init__(self, app: ASGIApp, max_body_bytes: int, max_pending_body_bytes: int) -> None:
@@ -20,7 +20,7 @@ class BodyMiddleware:
         self._max_body_bytes = max_body_bytes
         self._max_pending_bytes = max_pending_body_bytes
         self._num_pending_bytes = 0
-        """Of all bodies that are not complete."""
+        """Bytes of all bodies that are not complete."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -1,6 +1,6 @@
-"""Server-sent events: a reply that grows, with a bounded buffer and an eye on the reader.
+"""Server-sent events: a streamed reply with a bounded buffer.
 
-A client that leaves ends the work at once. (One that stops reading is cut off by its connection.)
+A client that disconnects ends its request at once. (`connection` ends clients that do not read.)
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ def event(payload: bytes) -> bytes:
 
 
 def error_event(problem: Problem) -> bytes:
-    """An error, where the status line is long gone."""
+    """An error as an event, after the status line was sent."""
     return event(problem.body())
 
 
 class EventStream:
-    """An ASGI response that sends `parts`, each some whole events, as they come.
+    """An ASGI response that sends `parts`, each one or more whole events, as they come.
 
-    `close` frees what `parts` draws from; it runs however the response ends. What a slow reader
-    leaves unread stays in the transport's buffer (64 KiB) and in the one merged output of the
-    engine's stream: nothing else is kept for it.
+    `close` frees the source of `parts`; it always runs at the end. Unread data of a slow reader is
+    limited to the transport's buffer (64 KiB) and one merged output of the engine's stream.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class EventStream:
                 await watcher
 
     async def _guarded_parts(self) -> AsyncIterator[bytes]:
-        """The parts; an error among them becomes the last one."""
+        """The parts; an exception becomes the last one."""
         try:
             async for data in self._parts:
                 yield data
@@ -72,7 +71,7 @@ class EventStream:
             yield error_event(problem_of(error))
 
     async def _close_when_gone(self, receive: Receive) -> None:
-        with suppress(HttpError):  # a body that nobody asked for, and that is too large
+        with suppress(HttpError):  # the client sent an unexpected body that is too large
             while (await receive())["type"] != "http.disconnect":
                 pass
         self._close()

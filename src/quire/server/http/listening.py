@@ -1,5 +1,5 @@
-"""The socket that a server listens on: bound before anything is loaded, so that a port in use
-is told at once, and gone when the server is.
+"""The server's listening socket. It is bound before the model is loaded, so that a port in use is
+an error at once, and removed when the server ends.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from quire.server.args import ServerArgs
 logger = get_logger(__name__)
 
 BACKLOG = 4096
-"""Connections that wait to be accepted; the system may allow fewer."""
+"""Most connections that wait to be accepted; the system may allow fewer."""
 _OTHER_FILES = 256
-"""Open files that are no connections: model, threads, logs."""
+"""Open files besides connections: model, threads, logs."""
 
 
 def allow_open_files(args: ServerArgs) -> None:
-    """Raises the process's own limit on open files to what `max_connections` needs, and warns if
-    the system does not allow that."""
+    """Raises this process's limit of open files for `max_connections`; warns if the system does not
+    allow it."""
     wanted = args.max_connections + args.reserved_connections + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -44,26 +44,26 @@ def allow_open_files(args: ServerArgs) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A socket that listens, and what it has left in the file system."""
+    """A listening socket, and its file if it is a unix socket."""
 
     socket: socket.socket
     url: str
-    """Where clients find the server."""
+    """URL or path of the server."""
     path: Path | None
     file_id: tuple[int, int] | None
     """Device and inode of the socket's file at `path`."""
 
     def close(self) -> None:
-        """Gives the address back; not a file that another server has put there since."""
+        """Frees the address. Leaves a socket file that another server has created since."""
         self.socket.close()
         if self.path is not None and _file_id(self.path) == self.file_id:
             self.path.unlink(missing_ok=True)
 
 
 def listen(args: ServerArgs) -> Listener:
-    """Raises ConfigError if the address cannot be had.
+    """Raises ConfigError if the address cannot be bound.
 
-    The socket listens at once: until it does, the system would let a second server have its port.
+    The socket listens at once: before that, the system allows a second server to bind its port.
     """
     path = None if args.uds is None else Path(args.uds)
     bound = socket.socket(_family(args), socket.SOCK_STREAM)
@@ -115,7 +115,7 @@ def _bind_to_path(bound: socket.socket, path: Path) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    """Removes a socket that nobody answers on any more; never anything else."""
+    """Removes the file of a socket that no server listens on; no other file."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

@@ -1,8 +1,7 @@
-"""Keeps web pages from using a server that needs no key because only this machine can reach it.
+"""Protects a local server without API keys from web pages in a browser on this machine.
 
-A browser on this machine can reach it too, and runs pages from anywhere. Two of their ways in are
-closed here: requests from another site (they carry `Origin`), and a foreign name that was made to
-point at this machine (it stays in `Host`).
+Two kinds of requests are refused: requests from another site (its name is in `Origin`), and
+requests by a foreign name that resolves to this machine (it is in `Host`; DNS rebinding).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _LOCAL_NAMES = frozenset({"localhost", "::1"})
 class LocalGuardMiddleware:
     """Refuses requests whose `Host` is not a name of this server, or whose `Origin` is another.
 
-    Clients that are no browsers send no `Origin`, and a `Host` that they were told themselves.
+    Clients other than browsers send no `Origin`, and the `Host` of the URL that they were given.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""From an exception to an HTTP answer: status, error type, message, field at fault.
+"""Converts exceptions to HTTP error replies: status, error type, message, invalid field.
 
-Every route and middleware that refuses something goes through here, so that all errors look
-alike: `{"error": {"message", "type", "param", "code"}}`. Names and statuses are vLLM's.
+All routes and middleware use it, so that all errors have one form: `{"error": {"message", "type",
+"param", "code"}}`. Names and statuses are vLLM's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TYPES = {
 }
 _MAX_MESSAGE_CHARS = 2000
 _MAX_PATH_CHARS = 600
-"""Of a decoder's message, at its end: where in the body the mistake is."""
+"""The end of a decoder's message: the location of the mistake in the body."""
 _PATH = re.compile(r" - at `\$\.?([^`]{0,200})`$")
 _MISSING_FIELD = re.compile(r"missing required field `([^`]{1,100})`")
 
@@ -76,13 +76,13 @@ def not_found(model: str) -> HttpError:
 
 
 def unavailable(message: str, retry_after_s: float = 1.0) -> Problem:
-    """Not now: 503 with the seconds after which another try makes sense."""
+    """503, with the seconds after which the client should try again."""
     seconds = str(max(1, round(retry_after_s)))
     return Problem(503, message, type="Service Unavailable", headers={"Retry-After": seconds})
 
 
 def problem_of(error: BaseException) -> Problem:
-    """The answer to an exception; an unexpected one is logged and told in no detail."""
+    """The reply to an exception. An unexpected one is logged, and its reply has no details."""
     if isinstance(error, HttpError):
         return error.problem
     if isinstance(error, RequestError):
@@ -98,7 +98,7 @@ def problem_of(error: BaseException) -> Problem:
 
 
 def decode_problem(error: Exception) -> Problem:
-    """The answer to a body that is no JSON, or not of the right shape."""
+    """The reply to a body that is invalid JSON or does not match the schema."""
     if isinstance(error, RecursionError):
         return Problem(400, "The JSON body is nested too deeply.", type="Bad Request")
     if isinstance(error, UnicodeDecodeError):

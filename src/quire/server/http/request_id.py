@@ -1,5 +1,5 @@
-"""The outermost layer: gives every request an id, echoes it, writes the access log line, and
-answers what nothing further in has caught.
+"""The outermost middleware: gives every request an id and returns it, writes the access log line,
+and answers exceptions that no other layer has handled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _QUIET_PATHS = frozenset({"/health", "/live", "/ready", "/metrics", "/load", "/q
 
 class RequestIdMiddleware:
     """Puts `request_id` into the request's state: the caller's `X-Request-Id` if it sent one,
-    random otherwise. The engine's own ids are made elsewhere: this one is a label only.
+    random otherwise. The engine has its own request ids; this one is for logs and replies only.
     """
 
     def __init__(

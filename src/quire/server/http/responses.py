@@ -1,4 +1,4 @@
-"""Answers that are sent without a framework: a problem, or some bytes."""
+"""Sends ASGI replies without a framework: a problem, or bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""One HTTP request's generation: admission, hand-over to the engine, and the merged outputs of
-its prompts. Knows nothing of how completions or chats look; both are built on it.
+"""One HTTP request's generation: admission, the requests to the engine, and the merged outputs of
+its prompts. Completions and chats both use it; it knows neither's format.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 TIMEOUT_HEADER = "x-request-timeout"
 _SUBMITTED_AT_ONCE = 1 << 15
-"""Tokens of core requests, and 64 for each, that are handed over before others have their turn."""
+"""Tokens of core requests, plus 64 for each, that are added before other tasks may run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """When a request's time is up."""
+    """The time limit of a request."""
 
     seconds: float
     at: float
@@ -44,7 +44,7 @@ class Deadline:
         return max(0.0, self.at - asyncio.get_running_loop().time())
 
     def error(self) -> HttpError:
-        """What the caller is told."""
+        """The error message for the caller."""
         return HttpError(
             unavailable(f"The request was not finished within its deadline of {self.seconds:g} s.")
         )
@@ -98,8 +98,8 @@ def _inputs(
 class Generation:
     """The engine's work for one HTTP request: one stream for each of its prompts.
 
-    Invariant: once `close` has run, which happens however the request ends, the engine holds
-    nothing of it beyond the next step.
+    Invariant: `close` always runs at the end of the request; after it, the engine drops the
+    request's state within one step.
     """
 
     def __init__(self, context: ServerContext, engine: AsyncLLM, deadline: Deadline) -> None:
@@ -161,8 +161,8 @@ class Generation:
                     await asyncio.sleep(0)
 
     async def outputs(self) -> AsyncIterator[list[tuple[int, RequestOutput]]]:
-        """What has come since the last time, by index of the prompt, until all is done or the
-        generation is closed. Raises what ended it otherwise."""
+        """Yields the new outputs since the last time, by index of the prompt, until all are
+        finished or the generation is closed. Raises the error that ended it otherwise."""
         open_streams = dict(enumerate(self._streams))
         while open_streams and not self._is_closed:
             batch = []

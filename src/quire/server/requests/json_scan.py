@@ -1,8 +1,8 @@
-"""Finds the fields of a JSON object, and how much each holds, without making anything of them.
+"""Finds the fields of a JSON object and counts the values in each, without decoding them.
 
-A decoder makes objects before anybody can count them, and keeps the interpreter to itself while it
-does. This reads a text's marks piece by piece with NumPy, which does neither. Called by
-`large_body`, on a thread.
+A decoder makes all objects before they can be counted, and holds the GIL. This module finds the
+structural characters (marks) of a text with NumPy, piece by piece, which makes no objects and
+releases the GIL. Called by `large_body`, on a thread.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from quire.server.work_pool import check_wanted
 
 PIECE_BYTES = 1 << 18
 MAX_FIELDS = 1024
-"""No request has so many; each costs some microseconds."""
+"""Most fields of a request; each takes some microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonField:
-    """One field of an object, where it lies in the text."""
+    """One field of an object, by its offsets in the text."""
 
     name: str
     begin: int
-    """Of its value."""
+    """Offset of its value."""
     end: int
     num_values: int
-    """About how many values it holds, its own included: the marks `[ { , :` in it, and one."""
+    """About the number of values in it, itself included: 1 plus the marks `[ { , :` in it."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """How far the scan has come, between two pieces and between two fields."""
+    """The state of the scan."""
 
     is_in_string: bool = False
     depth: int = 0
     begin: int = 0
-    """Of the field under way, its name included."""
+    """Marks in the current field, its name included."""
     colon: int | None = None
     num_marks: int = 0
-    """Since the field's colon."""
+    """Marks since the field's colon."""
 
 
 def scan_object(data: bytes) -> list[JsonField]:
-    """The fields of the object that `data` is, valid or not inside of them.
+    """The fields of the object in `data`. Their values are not validated.
 
-    Raises msgspec.DecodeError for what is no object, RequestError for one of too many fields.
+    Raises msgspec.DecodeError if `data` is no object, RequestError if it has too many fields.
     """
     fields: list[JsonField] = []
     place, end = _Place(), 0
@@ -82,15 +82,14 @@ def scan_object(data: bytes) -> list[JsonField]:
 
 
 def count_byte(data: bytes, byte: bytes) -> int:
-    """How often a byte occurs. `bytes.count` is slow where it often does, and keeps everyone
-    waiting."""
+    """Counts a byte. (`bytes.count` is slow for frequent bytes, and holds the GIL.)"""
     codes = np.frombuffer(data, np.uint8)
     pieces = range(0, len(data), PIECE_BYTES)
     return sum(int(np.count_nonzero(codes[i : i + PIECE_BYTES] == byte[0])) for i in pieces)
 
 
 def _field(data: bytes, place: _Place, end: int) -> list[JsonField]:
-    """The field that ends here; none where an empty object does."""
+    """The field that ends here; None at the end of an empty object."""
     if place.colon is None:
         if data[place.begin : end].strip():
             raise msgspec.DecodeError("JSON is malformed: a field has no value")
@@ -101,16 +100,16 @@ def _field(data: bytes, place: _Place, end: int) -> list[JsonField]:
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """Which bytes of a piece are marks, outside of strings."""
+    """The marks of a piece, outside of strings."""
 
     all: NDArray[np.bool_]
     """`[`, `{`, `,` and `:`."""
     top: NDArray[np.bool_]
-    """What separates the outermost object's fields: its braces, and its own commas and colons."""
+    """The braces, commas and colons of the outermost object."""
 
 
 def _marks(piece: bytes, place: _Place) -> _Marks:
-    """The marks of the next piece; moves `place` on."""
+    """The marks of the next piece; advances `place`."""
     codes = np.frombuffer(piece, np.uint8)
     is_outside = ~(np.logical_xor.accumulate(codes == ord('"')) ^ place.is_in_string)
     place.is_in_string = not is_outside[-1]
@@ -125,7 +124,7 @@ def _marks(piece: bytes, place: _Place) -> _Marks:
 
 
 def _pieces(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Pieces with their places, other characters standing for escaped quotes."""
+    """Pieces with their offsets; escaped quotes are replaced by other characters."""
     begin = 0
     while begin < len(data):
         piece = data[begin : begin + PIECE_BYTES]

@@ -1,8 +1,8 @@
-"""Large JSON bodies: measured before they are decoded, and decoded in pieces.
+"""Decodes large JSON bodies: counts their values first, and decodes long lists in pieces.
 
-Decoding is one call, during which no other thread of Python runs, and its objects take many times
-the memory of their text. So the values in each field are counted first; and lists of token ids,
-which alone may be long, are decoded piece by piece. Called by `read_body`, on a thread.
+Decoding holds the GIL, and its objects take many times the memory of their text. So the values of
+each field are counted and limited first. Only lists of token ids may be long: they are decoded
+piece by piece. Called by `read_body`, on a thread.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _texts = msgspec.json.Decoder(list[str])
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """What a body may hold."""
+    """Limits of a body."""
 
     max_json_values: int
-    """Values of all fields together, but for lists of token ids."""
+    """Most values of all fields together, without lists of token ids."""
     max_field_bytes: int
-    """Of a field that carries no text of the prompt."""
+    """Most bytes of a field other than the prompt."""
     max_prompts: int
     max_model_len: int
 
@@ -47,8 +47,8 @@ class BodyLimits:
 def decode_large(
     data: bytes, decoder: msgspec.json.Decoder[Body], kind: type[Body], limits: BodyLimits
 ) -> Body:
-    """What `decoder` makes of the body. Raises RequestError for a field that holds too much, and
-    what the decoder raises."""
+    """The body, decoded by `decoder`. Raises RequestError for a field that is too large, and
+    `decoder`'s errors."""
     if not data.lstrip(_BLANK).startswith(b"{"):
         return decoder.decode(data)  # which refuses its first character
     known = {field.encode_name for field in msgspec.structs.fields(kind)}

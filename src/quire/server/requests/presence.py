@@ -1,6 +1,6 @@
-"""Work for a caller goes on only while the caller is there.
+"""Cancels work when its client disconnects.
 
-Used around the handlers of large requests, which can take seconds before they generate anything.
+Used for the handlers of large requests, which can take seconds before generation begins.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ T = TypeVar("T")
 
 
 async def while_present(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The value of `work`. Raises ClientDisconnect, and cancels it, once the client has left.
+    """The result of `work`. If the client disconnects first, cancels it and raises
+    ClientDisconnect.
 
-    The request's body must have been read: what comes after it is the end of the connection.
+    Call it after the request's body was read: the next message is the disconnect.
     """
     loop = asyncio.get_running_loop()
     working, watching = loop.create_task(work), loop.create_task(_until_gone(request))

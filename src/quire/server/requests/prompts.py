@@ -1,7 +1,7 @@
-"""From a request's prompt or messages to token ids: what the engine is given, exactly.
+"""Converts a request's prompt or messages to the token ids for the engine.
 
-Used by generation, `/tokenize` and the render endpoints alike, so that what they show is what
-runs. Long texts are rendered and tokenized in the server's `WorkPool`, beside the event loop.
+Generation, `/tokenize` and the render endpoints use it, so that all give the same ids. Long texts
+are rendered and tokenized in the server's `WorkPool`, off the event loop.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from quire.tokenizer import Tokenizer
 from quire.tokenizer.tokenizer import PIECE_CHARS
 
 _IDS_PER_UNIT = 16
-"""Token ids that are looked at while the pool's one unit of work is done."""
+"""Token ids that take as long to check as one unit of the pool's work."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """One prompt as the engine will see it."""
+    """One prompt for the engine."""
 
     token_ids: list[int]
     text: str | None
-    """None where the caller sent token ids."""
+    """None if the caller sent token ids."""
     cache_salt: str | None = None
 
     def for_engine(self) -> TokensPrompt:
-        """In the form that `generate` takes."""
+        """The argument of `generate`."""
         prompt: dict[str, Any] = {"prompt_token_ids": self.token_ids}
         if self.text is not None:
             prompt["prompt"] = self.text
@@ -49,12 +49,12 @@ async def completion_prompts(
     context: ServerContext, request: CompletionRequest
 ) -> list[PreparedPrompt]:
     """The prompts of a completion request, in order. Raises RequestError."""
-    held = [request.prompt] if isinstance(request.prompt, str) else request.prompt
-    size = len(held) // _IDS_PER_UNIT
-    if held and not isinstance(held[0], int):
-        sizes = [len(each) for each in held if isinstance(each, str)]
+    parts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+    size = len(parts) // _IDS_PER_UNIT
+    if parts and not isinstance(parts[0], int):
+        sizes = [len(each) for each in parts if isinstance(each, str)]
         context.limits.check_text("prompt", max(sizes, default=0))
-        num_ids = sum(len(each) for each in held if isinstance(each, list))
+        num_ids = sum(len(each) for each in parts if isinstance(each, list))
         size += sum(sizes) + num_ids // _IDS_PER_UNIT
     return await context.pool.run(size, _completion_prompts, context, request)
 
@@ -74,18 +74,18 @@ def _completion_prompts(context: ServerContext, request: CompletionRequest) -> l
     return prompts
 
 
-def _split_prompts(held: Any) -> list[str | list[int]]:
-    if isinstance(held, str):
-        return [held]
-    if not held:
+def _split_prompts(prompt: Any) -> list[str | list[int]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
         raise RequestError("prompt must not be empty", parameter="prompt")
-    if isinstance(held[0], int):
-        if not all(isinstance(entry, int) for entry in held):
+    if isinstance(prompt[0], int):
+        if not all(isinstance(entry, int) for entry in prompt):
             raise _mixed()
-        return [held]
-    if not all(isinstance(entry, type(held[0])) for entry in held):
+        return [prompt]
+    if not all(isinstance(entry, type(prompt[0])) for entry in prompt):
         raise _mixed()
-    return list(held)
+    return list(prompt)
 
 
 def _mixed() -> RequestError:
@@ -99,7 +99,7 @@ def _mixed() -> RequestError:
 async def chat_prompt(
     context: ServerContext, request: ChatRequest | TokenizeRequest
 ) -> PreparedPrompt:
-    """The prompt that the model's chat template makes of the messages. Raises RequestError."""
+    """Renders the messages by the model's chat template. Raises RequestError."""
     messages = request.messages or []
     if len(messages) > context.args.max_messages:
         raise RequestError(
@@ -130,7 +130,7 @@ _TEMPLATE_FIELDS = ("messages", "tools", "documents", "chat_template_kwargs")
 
 
 def _check_template_fields(context: ServerContext, request: ChatRequest | TokenizeRequest) -> None:
-    """Raises RequestError if the template is given more than may become tokens."""
+    """Raises RequestError if the template's inputs are longer than the limit of a prompt."""
     limits, size = context.limits, 0
     for name in _TEMPLATE_FIELDS:
         size += count_chars(getattr(request, name), limits.max_tokenize_bytes)
@@ -160,8 +160,8 @@ def _num_chars(message: ChatMessage) -> int:
 def encode(
     context: ServerContext, text: str, add_special_tokens: bool, *, must_fit: bool = True
 ) -> list[int]:
-    """Token ids of a text. Raises RequestError if it is not valid Unicode, longer than the server's
-    limit, or (`must_fit`) so long that it cannot fit, of which no more is tokenized than shows it.
+    """Token ids of a text. Raises RequestError if it is not valid Unicode, is longer than the
+    server's limit, or (`must_fit`) cannot fit into the context; then tokenizing stops early.
     """
     tokenizer, limits = context.tokenizer(), context.limits
     try:
@@ -193,7 +193,7 @@ def _too_long(limit: int, what: str) -> RequestError:
 
 @lru_cache(maxsize=4)
 def _longest_piece_bytes(tokenizer: Tokenizer) -> int | None:
-    """Bytes of the longest token; None where tokens do not stand for bytes."""
+    """Bytes of the longest token; None if the tokens' bytes are not known."""
     pieces = tokenizer.pieces
     if pieces is None:
         return None

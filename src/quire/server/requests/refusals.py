@@ -1,7 +1,7 @@
-"""Request fields that OpenAI or vLLM know and that do not work here yet.
+"""Refuses request fields of OpenAI or vLLM that are not supported yet.
 
-Each is refused by name unless it says what would happen anyway: nothing that a caller asks for
-is ever ignored. Fields that `SamplingParams` has are refused there, with the rest of its rules.
+A field is refused by name unless its value has no effect; it is never ignored. Fields that are also
+in `SamplingParams` are refused there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "verbosity": (None, "medium"),
     "store": (None, False),
 }
-"""Field names with the values that ask for nothing; the first is what the message suggests."""
+"""Field names with their values without effect; the message suggests the first."""
 
 PASSED_TO_SAMPLING_PARAMS = (
     "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias",
@@ -52,7 +52,7 @@ PASSED_TO_SAMPLING_PARAMS = (
 
 
 def refuse_unsupported(request: GenerationFields) -> None:
-    """Raises RequestError for the first field that asks for something that does not work."""
+    """Raises RequestError for the first unsupported field whose value would have an effect."""
     for name, neutral in _NEUTRAL.items():
         value = getattr(request, name, None)
         if value is not None and value not in neutral:

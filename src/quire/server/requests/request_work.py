@@ -1,8 +1,6 @@
-"""What one request makes the server do, estimated from what it says, and refused if that is too
-much: before any of it is begun.
+"""Estimates the work of a request from its fields, and refuses too much before any is done.
 
-`WorkLimits` holds the bounds for one model. Called by routes and by what prepares prompts; knows
-nothing of how the work is done.
+`WorkLimits` holds the limits for one model. Called by the routes and by `prompts`.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ from quire.server.schema.completion import CompletionRequest
 _LEAST_LIMIT = 1 << 20
 _BYTES_PER_TOKEN = 8
 _WHOLE_VOCABULARY_LIMIT = 1 << 24
-"""Values in a reply, where the operator allows log-probabilities of all tokens."""
+"""Most values in a reply if log-probabilities of all tokens are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkLimits:
-    """The bounds on one request's work. Every method raises RequestError beyond one."""
+    """The limits of one request's work. Every method raises RequestError beyond them."""
 
     max_prompts: int
     max_tokenize_bytes: int
@@ -34,7 +32,7 @@ class WorkLimits:
 
     @classmethod
     def of(cls, args: ServerArgs, model: ModelConfig) -> WorkLimits:
-        """What `args` say; where they leave it open, what the model can make use of."""
+        """The limits of `args`; by default those that the model's context implies."""
         length = model.max_model_len
         values = (1 + model.max_logprobs) * length
         if model.max_logprobs == -1:
@@ -48,7 +46,7 @@ class WorkLimits:
         )
 
     def check_prompts(self, num_prompts: int, n: int) -> None:
-        """So many prompts, each to be continued `n` times."""
+        """Checks the number of prompts and of their continuations."""
         if num_prompts * n > self.max_prompts:
             product = f" x n {n} = {num_prompts * n}" if n > 1 else ""
             raise RequestError(
@@ -59,8 +57,7 @@ class WorkLimits:
             )
 
     def check_text(self, name: str, size: int) -> None:
-        """A text of so many bytes (or characters, which are no more), to be tokenized; `name` is
-        the field that it is in."""
+        """Checks a text to be tokenized, by its bytes (or characters); `name` is its field."""
         if size > self.max_tokenize_bytes:
             raise RequestError(
                 f"{name} has {size} bytes, more than this server turns into tokens at once "
@@ -76,7 +73,7 @@ class WorkLimits:
         prompt_lens: Sequence[int],
         vocab_size: int,
     ) -> None:
-        """The reply to prompts of these lengths, in tokens."""
+        """Checks the size of the reply to prompts of these lengths, in tokens."""
         parts = _reply_parts(request, params, prompt_lens, self.max_model_len, vocab_size)
         total = sum(part.num_values for part in parts)
         if total <= self.max_reply_values:
@@ -94,12 +91,12 @@ class WorkLimits:
 
 @dataclass(frozen=True, slots=True)
 class _ReplyPart:
-    """One product of a reply's size."""
+    """One product in the size of a reply."""
 
     text: str
     num_values: int
     factors: tuple[str, ...]
-    """The fields that make it large."""
+    """The request fields that determine it."""
 
 
 def _reply_parts(
@@ -109,7 +106,7 @@ def _reply_parts(
     max_model_len: int,
     vocab_size: int,
 ) -> list[_ReplyPart]:
-    """What a reply holds beside its new text."""
+    """The products in a reply's size, without its new text."""
     n, num_prompt = params.n, sum(prompt_lens)
     is_chat = isinstance(request, ChatRequest)
     name = "top_logprobs" if is_chat else "logprobs"
@@ -140,24 +137,24 @@ def _reply_parts(
 
 
 def _num_entries(num_logprobs: int, vocab_size: int) -> int:
-    """Log-probabilities at one position: the best ones and the chosen one."""
+    """Log-probabilities at one position: the most likely ones and the sampled one."""
     return 1 + (vocab_size if num_logprobs == -1 else num_logprobs)
 
 
 def count_chars(value: object, at_most: int) -> int:
-    """Characters of all texts in a JSON value, and one for each value; no longer counted than to
-    `at_most` and a little more."""
+    """Characters of all texts in a JSON value, plus one for each value. Counting stops soon after
+    `at_most`."""
     count, left = 0, [value]
     while left and count <= at_most:
-        held = left.pop()
+        each = left.pop()
         count += 1
-        if isinstance(held, str):
-            count += len(held)
-        elif isinstance(held, dict):
-            left += held
-            left += held.values()
-        elif isinstance(held, list):
-            left += held
-        elif hasattr(held, "__struct_fields__"):
-            left += [getattr(held, name) for name in held.__struct_fields__]
+        if isinstance(each, str):
+            count += len(each)
+        elif isinstance(each, dict):
+            left += each
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+        elif hasattr(each, "__struct_fields__"):
+            left += [getattr(each, name) for name in each.__struct_fields__]
     return count

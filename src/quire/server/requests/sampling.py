@@ -1,7 +1,7 @@
-"""From the fields of a request to `SamplingParams`: defaults, the server's own bounds, limits.
+"""Converts the fields of a request to `SamplingParams`, with the model's defaults.
 
-What the fields mean, and which values are valid, is `SamplingParams`' business; here is only
-what differs between the two faces, and what one caller may ask of a server that others share.
+`SamplingParams` validates the values. This module handles the differences between the HTTP API and
+`SamplingParams`, and the server's limits for one request.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def sampling_params(
 
 
 def check_bounds(request: GenerationFields, args: ServerArgs) -> None:
-    """Raises RequestError where one request asks for more than this server grants any."""
+    """Raises RequestError if the request is beyond the server's limits for one request."""
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     _at_most("n", request.n or 1, args.max_n, "max_n")
     _at_most("stop", len(stops), args.max_stop_strings, "max_stop_strings", "strings")
@@ -58,7 +58,7 @@ def check_bounds(request: GenerationFields, args: ServerArgs) -> None:
 
 
 def check_room(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> None:
-    """Raises RequestError if prompt and reply cannot both fit: nothing is cut short silently."""
+    """Raises RequestError if prompt and reply together are longer than the context."""
     wanted = params.max_tokens
     if wanted is not None and num_prompt_tokens < max_model_len < num_prompt_tokens + wanted:
         raise RequestError(
@@ -72,8 +72,7 @@ def check_room(params: SamplingParams, num_prompt_tokens: int, max_model_len: in
 
 
 def is_echo_alone(request: CompletionRequest | ChatRequest) -> bool:
-    """Whether the prompt itself is all that is to be shown; as in vLLM a token is generated, and
-    counted, for it."""
+    """Whether the reply is the prompt alone. As in vLLM, one token is generated and counted."""
     is_completion = isinstance(request, CompletionRequest)
     return is_completion and request.echo is True and request.max_tokens == 0
 
@@ -136,5 +135,5 @@ def _num_prompt_logprobs(request: CompletionRequest | ChatRequest) -> int | None
             "`prompt_logprobs` are not available when `stream=True`.", parameter="prompt_logprobs"
         )
     if wanted is None and isinstance(request, CompletionRequest) and request.echo:
-        return request.logprobs  # of the echoed prompt, beside those of what follows
+        return request.logprobs  # of the echoed prompt; the generated tokens have their own
     return wanted

@@ -1,1 +1,1 @@
-"""The types of the HTTP surface: what validates requests, shapes replies and documents both."""
+"""The types of the HTTP API: they validate requests, define replies, and document both."""

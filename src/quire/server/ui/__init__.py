@@ -1,4 +1,4 @@
-"""The page: static files, and what a server must know to serve them.
+"""The page: its static files, with their content types and headers.
 
 `/` is `index.html`; every other file is at `/ui/NAME`. The routes call `FILES` and `read`;
 the files themselves talk to `/v1/models`, `/v1/chat/completions`, `/v1/completions` and
@@ -39,8 +39,8 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-"""Sent with every file. No inline script or style, no HTML from strings, no other origin:
-what a model writes can never run."""
+"""Headers of every file. No inline script or style, no HTML from strings, no other origin: a
+model's output can never run as code."""
 
 
 def read(name: str) -> bytes:

@@ -1,9 +1,9 @@
-// Speaks with the server: models, streamed answers, the live view. Paths are relative to the
-// page, so that a path prefix of a reverse proxy needs no setting.
+// The HTTP client: models, streamed answers, the live view. Paths are relative to the
+// page, so a path prefix of a reverse proxy works.
 
 import { loadKey, saveKey } from "./store.js";
 
-/** The server refused, or the stream broke. `status` is 0 when nothing was answered. */
+/** An error reply or a broken stream. `status` is 0 without a reply. */
 export class ApiError extends Error {
   constructor(message, status = 0, retryAfter = null) {
     super(message);
@@ -17,12 +17,12 @@ let askForKey = null;
 let asking = null;
 let isDeclined = false;
 
-/** Sets what opens the key dialog: an async function returning {key, keep} or null. */
+/** Sets the function that opens the key dialog: async, returns {key, keep} or null. */
 export function onKeyNeeded(ask) {
   askForKey = ask;
 }
 
-/** Opens the key dialog once, however many calls found the door closed. */
+/** Opens the key dialog once for all calls that got 401. */
 function requestKey() {
   asking ??= askForKey()
     .then((answer) => {
@@ -49,7 +49,7 @@ async function call(path, options = {}, mayAsk = true) {
   }
   if (response.ok) return response;
   if (response.status === 401 && mayAsk && askForKey) {
-    // Somebody else may have entered a new key while this call was on its way.
+    // Another call may have stored a new key in the meantime.
     if (used !== key || (await requestKey())) return call(path, options, mayAsk);
   }
   throw await refusal(response);
@@ -123,7 +123,7 @@ export async function* streamAnswer(path, request, signal) {
   throw new ApiError("The stream ended before the answer did.");
 }
 
-/** Pictures of the engine, as they come, until the signal or the server ends it. */
+/** Yields snapshots of the engine until the signal or the server ends the stream. */
 export async function* liveView(signal) {
   const options = { signal, headers: { Accept: "text/event-stream" } };
   const response = await call("quire/live", options, !isDeclined);

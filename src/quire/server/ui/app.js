@@ -1,4 +1,4 @@
-// The page's start: puts the parts together and holds what they share.
+// Entry point: creates the parts of the page and their shared state.
 
 import { listModels, onKeyNeeded } from "./api.js";
 import { Chat } from "./chat.js";
@@ -8,7 +8,7 @@ import { LiveView } from "./live.js";
 import { splitThinking } from "./message.js";
 import * as store from "./store.js";
 
-const COMPLETION_TOKENS = 256; // the API's own default, 16, is no answer
+const COMPLETION_TOKENS = 256; // the API's default, 16, is too short
 
 const settings = store.loadSettings();
 const conversations = new store.Conversations();

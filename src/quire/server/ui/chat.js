@@ -11,9 +11,9 @@ const SUGGESTIONS = [
   "Who are you?",
 ];
 
-/** One conversation at a time; `app.js` says which. */
+/** Shows one conversation; `app.js` selects it. */
 export class Chat {
-  /** `state` gives `model()` and `settings()`; `onChange` is told of every finished change. */
+  /** `state` gives `model()` and `settings()`; `onChange` is called after every finished change. */
   constructor(state, onChange) {
     this.state = state;
     this.onChange = onChange;
@@ -51,7 +51,7 @@ export class Chat {
     this.isAtEnd = true;
   }
 
-  /** Shows a conversation; an answer that is being written elsewhere is stopped. */
+  /** Shows a conversation; stops an answer that is being generated in another one. */
   open(conversation) {
     this.stop();
     this.conversation = conversation;
@@ -87,7 +87,7 @@ export class Chat {
     await this.answer();
   }
 
-  /** Asks for an answer to what stands there now. */
+  /** Requests an answer to the current messages. */
   async answer() {
     const conversation = this.conversation;
     const record = { role: "assistant", content: "", reasoning: "" };
@@ -119,7 +119,7 @@ export class Chat {
     this.abort?.abort();
   }
 
-  /** Puts a message back into the box, without what followed it. */
+  /** Moves a message back to the input box and removes the later ones. */
   edit(record) {
     if (this.abort) return;
     this.cutFrom(record);
@@ -128,7 +128,7 @@ export class Chat {
     this.prompt.focus();
   }
 
-  /** Another answer in place of this one and all after it. */
+  /** Replaces this answer and all later messages by a new answer. */
   again(record) {
     if (this.abort) return;
     this.cutFrom(record);
@@ -181,7 +181,7 @@ function take(record, piece, clock) {
   if (piece.usage) record.usage = piece.usage;
 }
 
-/** Speeds as the reader felt them; token counts as the server gave them. */
+/** Speeds measured in the browser; token counts from the server. */
 function measure(record, clock) {
   if (!clock.first) return;
   const usage = record.usage ?? {};

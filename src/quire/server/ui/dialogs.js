@@ -3,7 +3,7 @@
 import { byId } from "./dom.js";
 import { DEFAULT_SETTINGS } from "./store.js";
 
-/** Opens the key dialog. Resolves to {key, keep}, or null when the user declines. */
+/** Opens the key dialog. Resolves to {key, keep}, or null when the user cancels. */
 export function askForKey() {
   const dialog = byId("key-dialog");
   byId("key").value = "";
@@ -20,7 +20,7 @@ export function askForKey() {
   });
 }
 
-/** The settings dialog; changes hold as they are made, and `onChange` is told on closing. */
+/** The settings dialog; changes apply at once, and `onChange` is called when it closes. */
 export class SettingsDialog {
   constructor(settings, onChange, onKey) {
     this.settings = settings;
@@ -61,7 +61,7 @@ export class SettingsDialog {
   }
 }
 
-/** Settings as request fields; those left empty are the model's own. */
+/** Settings as request fields; empty ones are left out (the model's defaults). */
 export function samplingFields(settings) {
   const fields = {};
   for (const name of ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"]) {

@@ -1,4 +1,4 @@
-// Small helpers around the DOM, used by every other module. Text only ever enters a page
+// DOM helpers, used by every other module. Text is only added to a page
 // as text nodes and attributes of known elements: there is no way to pass HTML through here.
 
 /** An element with properties, attributes (`aria-*`, `data-*`, `role`) and children. */
@@ -21,7 +21,7 @@ export function byId(id) {
   return node;
 }
 
-/** `1234567` -> `1,234,567`, in the reader's own way. */
+/** `1234567` -> `1,234,567`, in the reader's locale. */
 export const count = (n) => Number(n).toLocaleString();
 
 /** Milliseconds below a second, seconds above. */
@@ -50,14 +50,14 @@ export async function copyWithFeedback(button, text) {
     await navigator.clipboard.writeText(text);
     button.textContent = "Copied";
   } catch {
-    button.textContent = copyTheOldWay(text) ? "Copied" : "Copy failed";
+    button.textContent = copyBySelection(text) ? "Copied" : "Copy failed";
   }
   setTimeout(() => (button.textContent = before), 1400);
 }
 
-// The clipboard interface exists on https and localhost only; a server on the local
-// network has neither.
-function copyTheOldWay(text) {
+// The clipboard API exists on https and localhost only; for a server on the local
+// network there is this fallback.
+function copyBySelection(text) {
   const area = el("textarea", { value: text, className: "offscreen" });
   document.body.append(area);
   area.select();

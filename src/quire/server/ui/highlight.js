@@ -1,5 +1,5 @@
-// A modest colouring of code: comments, strings, numbers, keywords of the common languages.
-// One pass from left to right; what it does not know stays plain text.
+// Syntax highlighting: comments, strings, numbers and keywords of common languages.
+// One pass from left to right; unknown syntax stays plain text.
 
 import { el } from "./dom.js";
 

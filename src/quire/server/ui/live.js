@@ -4,7 +4,7 @@ import { liveView } from "./api.js";
 import { byId, canvasContext, count, cssColor, duration, rate, uptime } from "./dom.js";
 import { PoolMap } from "./pool.js";
 
-const SAMPLES = 240; // two minutes, two pictures a second
+const SAMPLES = 240; // two minutes, two snapshots a second
 const RETRY_MS = 2000;
 const NICE_STATE = {
   ready: "ready", loading: "loading", paused: "paused", draining: "finishing up",
@@ -39,7 +39,7 @@ export class LiveView {
     while (this.abort === abort) {
       let problem = "The server closed the live view.";
       try {
-        for await (const picture of liveView(abort.signal)) if (picture) this.show(picture);
+        for await (const snapshot of liveView(abort.signal)) if (snapshot) this.show(snapshot);
       } catch (error) {
         if (error.name === "AbortError") return;
         problem = error.status === 401 ? "The live view needs the API key." : error.message;
@@ -57,16 +57,16 @@ export class LiveView {
     byId("live-note").hidden = false;
   }
 
-  show(picture) {
+  show(snapshot) {
     byId("live-note").hidden = true;
-    setState(picture.state);
-    this.showRates(picture.rates);
-    showRequests(picture.requests);
-    showLatency("ttft", picture.latency?.ttft_s);
-    showLatency("itl", picture.latency?.itl_s);
-    showPrefix(picture.prefix_cache);
-    showTotals(picture);
-    this.showPool(picture.kv);
+    setState(snapshot.state);
+    this.showRates(snapshot.rates);
+    showRequests(snapshot.requests);
+    showLatency("ttft", snapshot.latency?.ttft_s);
+    showLatency("itl", snapshot.latency?.itl_s);
+    showPrefix(snapshot.prefix_cache);
+    showTotals(snapshot);
+    this.showPool(snapshot.kv);
   }
 
   showRates(rates) {
@@ -123,7 +123,7 @@ function showRequests({ running, waiting, max_num_seqs: most }) {
   byId("running").textContent = count(running);
   byId("running-of").textContent = `of ${count(most)} at once`;
   byId("waiting").textContent = count(waiting);
-  byId("waiting-of").textContent = waiting ? "in the queue" : "nobody queues";
+  byId("waiting-of").textContent = waiting ? "in the queue" : "no queue";
 }
 
 function showLatency(id, latency) {
@@ -141,12 +141,12 @@ function showPrefix({ queried_tokens: asked, hit_tokens: hit }) {
   }
 }
 
-function showTotals(picture) {
-  const done = picture.requests.finished;
-  byId("uptime").textContent = uptime(picture.uptime_s);
-  byId("total-out").textContent = count(picture.tokens.generation);
-  byId("total-in").textContent = count(picture.tokens.prompt);
+function showTotals(snapshot) {
+  const done = snapshot.requests.finished;
+  byId("uptime").textContent = uptime(snapshot.uptime_s);
+  byId("total-out").textContent = count(snapshot.tokens.generation);
+  byId("total-in").textContent = count(snapshot.tokens.prompt);
   byId("finished").textContent = count(done.stop + done.length);
   byId("aborted").textContent = count(done.abort);
-  byId("preemptions").textContent = count(picture.preemptions);
+  byId("preemptions").textContent = count(snapshot.preemptions);
 }

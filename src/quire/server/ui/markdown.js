@@ -1,6 +1,6 @@
 // Markdown to DOM nodes. It never builds HTML text: every character of the source ends up in
 // a text node, so nothing that a model writes can become an element, an attribute or a script.
-// Images become links: loading one would tell its host what was said here.
+// Images become links: loading one would send a request to another host.
 
 import { el, copyWithFeedback } from "./dom.js";
 import { highlight } from "./highlight.js";
@@ -12,7 +12,7 @@ const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const ITEM = /^( {0,9})([-*+]|\d{1,9}[.)])\s+(.*)$/;
 const TABLE_RULE = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
 
-/** A fragment for a Markdown text of any length and any malice. */
+/** A document fragment for a Markdown text; the text is not trusted. */
 export function renderMarkdown(source) {
   const fragment = document.createDocumentFragment();
   fragment.append(...blocks(source.replace(/\r\n?/g, "\n").split("\n"), 0));
@@ -211,7 +211,7 @@ function isSafe(url) {
   try {
     return ["http:", "https:", "mailto:"].includes(new URL(url).protocol);
   } catch {
-    return false; // relative links mean nothing here
+    return false; // relative links have no base here
   }
 }
 
@@ -244,7 +244,7 @@ function closing(text, from, mark) {
   return -1;
 }
 
-// Chat models mean a line break when they write one.
+// In chats a line break in the source is a line break in the output.
 function withBreaks(text) {
   const nodes = [];
   text.split(/ *\n/).forEach((line, i) => {

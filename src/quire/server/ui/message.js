@@ -1,11 +1,11 @@
-// One message on the page: what was said, how fast, and what can be done with it.
+// One message on the page: its text, its speed, and its actions.
 
 import { el, copyWithFeedback, count, duration, rate } from "./dom.js";
 import { renderMarkdown } from "./markdown.js";
 
 const REDRAW_MS = 50;
 
-/** `<think>...</think>` at the start of an answer, from models whose server leaves it in. */
+/** `<think>...</think>` at the start of an answer, from servers that do not separate it. */
 export function splitThinking(text) {
   const match = /^\s*<think>([\s\S]*?)(<\/think>|$)/.exec(text);
   if (!match) return { thinking: "", answer: text };
@@ -34,7 +34,7 @@ export class MessageView {
     this.draw(true);
   }
 
-  /** Redraws soon; many calls in a row cost one drawing. */
+  /** Redraws in the next frame; several calls cause one drawing. */
   update() {
     if (this.timer) return;
     this.timer = setTimeout(() => {
@@ -72,7 +72,7 @@ export class MessageView {
     this.body.replaceChildren(...parts);
   }
 
-  // The element is kept, so that it stays open or closed as the reader left it.
+  // The element is reused, so that it stays open or closed.
   drawThinking(text, isDone) {
     if (!this.thought) {
       const summary = el("summary", {});

@@ -1,5 +1,5 @@
 // The map of the KV pool: one cell a block (or a few), coloured by its state. A cell that
-// changes glows for a moment, so that one can watch a prompt being read and a block freed.
+// changes is highlighted for a moment, to show prompts being computed and blocks being freed.
 
 import { canvasContext, cssColor, count } from "./dom.js";
 
@@ -7,7 +7,7 @@ const MAX_CELLS = 4096;
 const GLOW_MS = 700;
 const NAMES = { f: "free", c: "cached", u: "in use", s: "shared by several requests" };
 
-/** `"f120u3"` -> 123 letters. Refuses what the server never sends. */
+/** `"f120u3"` -> 123 letters. Throws for invalid input. */
 export function decodeMap(text) {
   const cells = [];
   for (const [, letter, times] of text.matchAll(/([fcus])(\d+)/g)) {
@@ -21,8 +21,8 @@ export function decodeMap(text) {
 const FEWEST_SHOWN = 256;
 
 /**
- * How many cells to draw: all, unless the end of a large pool was never touched. That end is
- * left out in steps of two, so that what happens in the rest can be seen.
+ * Number of cells to draw: all, unless the end of a large pool was never used. That end is
+ * left out by powers of two, so that the cells in use are larger.
  */
 export function cellsToShow(cells) {
   let touched = cells.length;
@@ -32,7 +32,7 @@ export function cellsToShow(cells) {
   return Math.min(shown, cells.length);
 }
 
-/** Columns and cell size that fill a width and stay near a height. */
+/** Columns and cell size that fill a width and are close to a height. */
 export function layout(cells, width) {
   const wanted = Math.sqrt((width * 190) / Math.max(1, cells));
   const pitch = Math.max(4, Math.min(16, Math.floor(wanted)));
@@ -54,7 +54,7 @@ export class PoolMap {
     canvas.addEventListener("pointerleave", () => (this.tip.textContent = this.tipAtRest));
   }
 
-  /** Takes the `kv` part of a live picture. */
+  /** Takes the `kv` part of a live snapshot. */
   show(kv) {
     const now = performance.now();
     const all = decodeMap(kv.map);

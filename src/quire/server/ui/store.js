@@ -1,5 +1,5 @@
-// What the page keeps in this browser: conversations, settings, theme, the API key.
-// Nothing of it is ever sent anywhere but to this server, as part of a request.
+// The data that the page stores in this browser: conversations, settings, theme, API key.
+// It is sent only to this server, as part of requests.
 
 const CONVERSATIONS = "quire.conversations";
 const SETTINGS = "quire.settings";
@@ -45,7 +45,7 @@ export const saveTheme = (theme) => write(THEME, theme);
 export const loadPanel = () => read(PANEL, true);
 export const savePanel = (isOpen) => write(PANEL, isOpen);
 
-/** The API key: for this tab, or for good when the user said so. */
+/** The API key: for this tab, or permanently if the user chose it. */
 export function loadKey() {
   try {
     return sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "";
@@ -93,7 +93,7 @@ export class Conversations {
     this.save();
   }
 
-  /** Saves; where the browser's room is used up, the oldest conversations go first. */
+  /** Saves; if the storage is full, the oldest conversations are removed. */
   save() {
     let kept = this.list.filter((one) => one.messages.length > 0).slice(0, MAX_CONVERSATIONS);
     while (!write(CONVERSATIONS, kept) && kept.length > 1) kept = kept.slice(0, -1);

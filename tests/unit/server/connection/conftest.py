@@ -10,9 +10,9 @@ from uvicorn.server import ServerState
 
 from quire.server import ServerArgs
 from quire.server.connection.connection import HttpConnection
-from quire.server.connection.front import Front
-from quire.server.connection.limits.seats import Seats
-from quire.server.connection.limits.turns import Turns
+from quire.server.connection.limits.connection_slots import ConnectionSlots
+from quire.server.connection.limits.parse_scheduler import ParseScheduler
+from quire.server.connection.shared_state import SharedState
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -62,14 +62,14 @@ class Line:
 
     def __init__(self, app: App, **options: Any) -> None:
         args = ServerArgs(**options)
-        self.seats = Seats(args.max_connections, args.reserved_connections)
+        self.slots = ConnectionSlots(args.max_connections, args.reserved_connections)
         self.buffer = memoryview(bytearray(65536))
         self.state = ServerState()
-        front = Front(app, args, self.seats, Turns(), self.buffer, self.state)
-        seat = self.seats.take()
-        assert seat is not None
+        shared = SharedState(app, args, self.slots, ParseScheduler(), self.buffer, self.state)
+        slot = self.slots.acquire()
+        assert slot is not None
         self.transport = FakeTransport()
-        self.connection = HttpConnection(front, seat)
+        self.connection = HttpConnection(shared, slot)
         self.connection.connection_made(self.transport)
 
     def feed(self, data: bytes, step: int = 65536) -> None:

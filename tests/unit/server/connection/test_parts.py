@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from quire.server import ServerArgs
-from quire.server.connection.limits.budget import FramingBudget
-from quire.server.connection.limits.deadline import Deadline
-from quire.server.connection.limits.seats import Seats
-from quire.server.connection.limits.turns import Turns
-from quire.server.connection.parser import RequestParser
+from quire.server.connection.limits.connection_slots import ConnectionSlots
+from quire.server.connection.limits.framing_budget import FramingBudget
+from quire.server.connection.limits.parse_scheduler import ParseScheduler
+from quire.server.connection.limits.phase_timer import Phase, PhaseTimer
 from quire.server.connection.pipeline import Pipeline
 from quire.server.connection.reply_writer import ReplyWriter
-from quire.server.connection.request import RequestHead
+from quire.server.connection.request_head import RequestHead
+from quire.server.connection.request_parser import RequestParser
 from quire.server.http.problems import HttpError, Problem
 
 from .conftest import run
@@ -135,16 +135,16 @@ def test_what_is_no_request_is_told_after_all_that_is() -> None:
     problem = Problem(400, "")
     get, half = b"GET / HTTP/1.1\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n"
     first = pipeline(get)
-    first.break_off(problem)
+    first.reject_rest(problem)
     assert first.first is not None
     assert first.refusal is problem
     second = pipeline(get + half)
-    second.break_off(problem)  # the second has not begun to be answered: it is forgotten
+    second.reject_rest(problem)  # the second has not begun to be answered: it is forgotten
     assert second.refusal is problem
     second.pop()
     assert second.first is None
     last = pipeline(get.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-    last.break_off(problem)  # it was to be the last anyway
+    last.reject_rest(problem)  # it was to be the last anyway
     assert last.refusal is None
 
 
@@ -214,83 +214,111 @@ def test_a_reply_that_would_mislead_its_client_is_not_sent() -> None:
             writer.body(b"", True)
 
 
-# --- seats
+# --- connection slots
 
 
-def test_the_longest_wait_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_idle_connection_is_closed_for_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now, ended = [100.0], []
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    seats = Seats(3, 2)
+    slots = ConnectionSlots(3, 2)
 
     def take(name: str, may_end: bool = True) -> Any:
-        seat = seats.take()
-        assert seat is not None
-        seat.evict = lambda: may_end and not ended.append(name)
-        return seat
+        slot = slots.acquire()
+        assert slot is not None
+        slot.evict = lambda: may_end and not ended.append(name)
+        return slot
 
     first, second, third = take("first", may_end=False), take("second"), take("third")
     assert take("a").is_reserved  # nobody has waited long enough
-    second.work()
+    second.set_busy()
     now[0] += 5
     assert not take("fourth").is_reserved  # the first is being sent something
     assert ended == ["third"]
-    third.leave()  # it was told already
+    third.release()  # it was told already
     now[0] += 0.5
     reserved = [take(name) for name in ("b", "c", "d")]
-    assert all(seat.is_reserved for seat in reserved)
+    assert all(slot.is_reserved for slot in reserved)
     assert ended == ["third", "a", "b"]
-    for seat in reserved:
-        seat.work()
-    assert seats.take() is None  # all are busy
-    first.leave()
+    for slot in reserved:
+        slot.set_busy()
+    assert slots.acquire() is None  # all are busy
+    first.release()
     assert not take("fifth").is_reserved
 
 
 # --- time
 
 
-def test_a_deadline_can_be_moved_both_ways() -> None:
+def test_the_limit_of_the_current_phase_holds() -> None:
+    """Whether it ends before or after the limit of the phase before."""
+
     async def scenario() -> None:
-        passed: list[str] = []
-        deadline = Deadline(asyncio.get_running_loop())
-        deadline.set(10, lambda: passed.append("late"))
-        deadline.set(0.02, lambda: passed.append("soon"))
+        late: list[Phase] = []
+        args = ServerArgs(
+            header_timeout=10, body_timeout=0.02, keep_alive_timeout=0.1, linger_timeout=0.02
+        )
+        slot = ConnectionSlots(1, 0).acquire()
+        assert slot is not None
+        timer = PhaseTimer(args, slot, late.append)
+        timer.enter(Phase.HEAD)
+        timer.enter(Phase.BODY)
         await asyncio.sleep(0.06)
-        assert passed == ["soon"]
-        deadline.set(0.02, lambda: passed.append("moved"))
-        deadline.set(0.1, lambda: passed.append("later"))
+        assert late == [Phase.BODY]
+        timer.enter(Phase.LINGER)
+        timer.enter(Phase.IDLE)
         await asyncio.sleep(0.06)
-        assert passed == ["soon"]
+        assert late == [Phase.BODY]
         await asyncio.sleep(0.1)
-        assert passed == ["soon", "later"]
-        deadline.set(0.02, lambda: passed.append("cleared"))
-        deadline.clear()
+        assert late == [Phase.BODY, Phase.IDLE]
+        timer.enter(Phase.BODY)
+        timer.enter(Phase.REPLY)
         await asyncio.sleep(0.05)
-        deadline.set(0.02, lambda: passed.append("closed"))
-        deadline.close()
+        timer.enter(Phase.BODY)
+        timer.stop()
         await asyncio.sleep(0.05)
-        assert passed == ["soon", "later"]
+        assert late == [Phase.BODY, Phase.IDLE]
 
     run(scenario())
 
 
-def test_turns_let_others_come_between() -> None:
+def test_a_slot_is_idle_unless_a_request_is_answered() -> None:
     async def scenario() -> None:
-        turns, order = Turns(), []
+        slots = ConnectionSlots(1, 0)
+        slot = slots.acquire()
+        assert slot is not None
+        timer = PhaseTimer(ServerArgs(), slot, lambda _: None)
+        timer.enter(Phase.HEAD)
+        found = {}
+        for phase in Phase:
+            timer.enter(phase)
+            found[phase] = slot in slots._ordinary.idle
+        timer.stop()
+        assert {phase for phase, is_idle in found.items() if is_idle} == {
+            Phase.HEAD, Phase.IDLE, Phase.LINGER,
+        }  # fmt: skip
+
+    run(scenario())
+
+
+def test_other_callbacks_run_between_connections() -> None:
+    async def scenario() -> None:
+        scheduler, order = ParseScheduler(), []
 
         def take(name: str, times: int) -> None:
             time.sleep(0.003)  # longer than a round
             order.append(name)
             if times > 1:
-                turns.ask(lambda: take(name, times - 1))
+                scheduler.add(lambda: take(name, times - 1))
 
         async def other() -> None:
             while order.count("a") < 3:
                 order.append("other")
                 await asyncio.sleep(0)
 
-        turns.ask(lambda: take("a", 3))
-        turns.ask(lambda: take("b", 3))
+        scheduler.add(lambda: take("a", 3))
+        scheduler.add(lambda: take("b", 3))
         await other()
         await asyncio.sleep(0.02)
         ours = [name for name in order if name != "other"]
@@ -300,12 +328,12 @@ def test_turns_let_others_come_between() -> None:
     run(scenario())
 
 
-def test_a_turn_that_fails_stops_nobody() -> None:
+def test_a_callback_that_fails_does_not_stop_others() -> None:
     async def scenario() -> None:
-        turns, order = Turns(), []
+        scheduler, order = ParseScheduler(), []
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        turns.ask(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
-        turns.ask(lambda: order.append("next"))
+        scheduler.add(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+        scheduler.add(lambda: order.append("next"))
         await asyncio.sleep(0.02)
         assert order == ["next"]
 

@@ -1,4 +1,4 @@
-"""`quire bench`: the four measurements, each a command of its own."""
+"""`quire bench`: four benchmarks, each a command."""
 
 from __future__ import annotations
 

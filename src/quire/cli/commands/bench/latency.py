@@ -10,7 +10,7 @@ from quire.cli.options import add_options, read
 from quire.cli.parser import Parser
 
 _DEFAULTS = {"enable_prefix_caching": False}
-"""The same prompts come again and again: hits would be measured, not work."""
+"""The prompts repeat: with the cache the benchmark would measure prefix hits."""
 
 
 def configure(parser: Parser) -> None:

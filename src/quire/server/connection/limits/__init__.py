@@ -1,1 +1,1 @@
-"""What a client of one connection may use up: bytes, time and connections."""
+"""Limits of one connection: bytes, time, and the number of connections."""

@@ -1,8 +1,8 @@
-"""Whether a client that has ended its side of the connection still listens.
+"""Detects a client that has disconnected after it closed its sending side.
 
-The end of a client's bytes says that it will send no more. It may have closed its sending side
-alone and wait for the reply, or it may have gone: TCP tells the two apart only when the server
-sends something, which the system of a client that has gone refuses.
+After the end of a client's bytes it may still wait for the reply (a half-closed connection), or it
+may have disconnected. TCP shows the difference only when the server sends a byte: the system of a
+disconnected client answers it with a reset.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import asyncio
 import select
 from collections.abc import Callable
 
-_FIRST_LOOK_S = 0.02
-"""A reply that is complete by then is sent as ever."""
+_FIRST_CHECK_S = 0.02
+"""A reply that is complete before the first check is sent as usual."""
 _MAX_INTERVAL_S = 1.0
 
 
 class PeerWatch:
-    """Looks at the socket again and again, and has a byte sent that brings the answer."""
+    """Checks the socket at growing intervals, and has one byte of the reply sent each time."""
 
     __slots__ = ("_fd", "_interval_s", "_loop", "_on_gone", "_send_early_byte", "_timer")
 
@@ -28,28 +28,28 @@ class PeerWatch:
         send_early_byte: Callable[[], None],
         on_gone: Callable[[], None],
     ) -> None:
-        """`send_early_byte` sends a byte of the reply ahead of time, if it is known already."""
+        """`send_early_byte` sends the next byte of the reply, if it is known already."""
         self._loop = loop
         self._fd = fd
         self._send_early_byte = send_early_byte
         self._on_gone = on_gone
-        self._interval_s = _FIRST_LOOK_S
-        self._timer: asyncio.TimerHandle = loop.call_later(_FIRST_LOOK_S, self._look)
+        self._interval_s = _FIRST_CHECK_S
+        self._timer: asyncio.TimerHandle = loop.call_later(_FIRST_CHECK_S, self._check)
 
     def stop(self) -> None:
         """The connection has ended."""
         self._timer.cancel()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if _is_hung_up(self._fd):
             self._on_gone()
             return
         self._send_early_byte()
-        self._timer = self._loop.call_later(self._interval_s, self._look)
+        self._timer = self._loop.call_later(self._interval_s, self._check)
         self._interval_s = min(2 * self._interval_s, _MAX_INTERVAL_S)
 
 
 def _is_hung_up(fd: int) -> bool:
     poller = select.poll()
-    poller.register(fd, 0)  # that a peer is gone is told whatever is asked for
+    poller.register(fd, 0)  # POLLHUP and POLLERR are always reported
     return bool(poller.poll(0))

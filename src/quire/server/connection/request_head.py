@@ -1,4 +1,4 @@
-"""What the head of a request says: method, target and headers, checked."""
+"""The checked head of a request: method, target and headers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _HOST = re.compile(rb"[^\s/?#@\\]*")
 
 @dataclass(slots=True)
 class RequestHead:
-    """One request without its body."""
+    """The head of one request."""
 
     method: str
     version: str
-    """Of HTTP: `1.0` or `1.1`."""
+    """HTTP version: `1.0` or `1.1`."""
     raw_path: bytes
-    """As it came over the wire, without the query."""
+    """The path as the client sent it, without the query."""
     query: bytes
     headers: Headers
     """Names in lower case."""
     keeps_alive: bool
-    """Whether the client wants to go on after the reply."""
+    """Whether the client allows further requests after the reply."""
     expects_continue: bool
     """Whether the client waits for `100 Continue` before it sends the body."""
 
@@ -38,7 +38,7 @@ class RequestHead:
     def of(
         cls, method: bytes, version: str, target: bytes, headers: Headers, keeps_alive: bool
     ) -> RequestHead:
-        """Raises HttpError if the server does not understand what is asked for."""
+        """Raises HttpError for an unsupported or invalid head."""
         if version not in _VERSIONS:
             raise HttpError(Problem(505, "Only HTTP/1.1 and HTTP/1.0 are understood."))
         if method == b"CONNECT":
@@ -62,7 +62,7 @@ class RequestHead:
         )
 
     def scope(self, root_path: str) -> dict[str, Any]:
-        """ASGI's connection scope, but for the addresses. `root_path` is put before the path."""
+        """ASGI's connection scope, without the addresses. `root_path` is prepended to the path."""
         path = self.raw_path.decode("ascii")
         return {
             "type": "http",
@@ -79,8 +79,8 @@ class RequestHead:
 
 
 def _check(headers: Headers) -> bool:
-    """Whether the client waits for `100 Continue`. Raises HttpError for headers of which two
-    readers may think differently."""
+    """Whether the client waits for `100 Continue`. Raises HttpError for headers that a proxy and
+    this server may read differently (request smuggling)."""
     num_hosts, expects_continue = 0, False
     for name, value in headers:
         if name == b"host":
@@ -95,7 +95,7 @@ def _check(headers: Headers) -> bool:
 
 
 def _with_host(headers: Headers, target: bytes) -> Headers:
-    """A target like `http://name/path` says itself who is asked: `Host` counts for nothing."""
+    """With a target like `http://name/path`, its name replaces the `Host` header (RFC 9112)."""
     authority = target.partition(b"://")[2]
     for end in (b"/", b"?", b"#"):
         authority = authority.partition(end)[0]

@@ -1,4 +1,4 @@
-"""`probe_turns`: what the next turn of a chat finds in the prefix cache, by the chat template."""
+"""`probe_prefix_reuse`: how much of a chat the next turn reuses, by the chat template."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from chat_templates import LLAMA3_STYLE, MISTRAL_STYLE, PARTS_STYLE, QWEN3_STYLE
 from rendered_here import rendered_here
 
 import quire
+from quire.chat.prefix_reuse import PrefixReuse, ReusedPart, probe_prefix_reuse
 from quire.chat.templates import ChatTemplates
-from quire.chat.turns import Kept, Turns, probe_turns
 from quire.errors import RequestError
 
 OPEN_THOUGHT_STYLE = """{{ bos_token }}{%- for message in messages %}
@@ -22,7 +22,7 @@ OPEN_THOUGHT_STYLE = """{{ bos_token }}{%- for message in messages %}
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<A><think>\\n' }}{% endif %}"""
-"""The prompt opens a thought that past replies lose, as in DeepSeek-R1."""
+"""The prompt opens a reasoning block that past replies lose, as in DeepSeek-R1."""
 SWITCH_STYLE = """{%- for message in messages %}
     {%- if message.role == 'assistant' %}
         {{- '<A></think>' + message.content.split('</think>')[-1].lstrip() + '<E>' }}
@@ -53,31 +53,31 @@ NO_SYSTEM_STYLE = """{%- for message in messages %}
 DEMO = (Path(quire.__file__).parent / "demo_model" / "chat_template.jinja").read_text()
 
 
-def turns(source: str) -> Turns:
+def reuse_of(source: str) -> PrefixReuse:
     templates = ChatTemplates({"default": source}, {"bos_token": "<s>", "eos_token": "</s>"})
 
     def render(messages: list[Any], tools: list[Any] | None, variables: dict[str, Any], /) -> str:
         return rendered_here(templates, messages, tools=tools, chat_template_kwargs=variables)
 
-    return probe_turns(render, has_thoughts="think" in source)
+    return probe_prefix_reuse(render, has_reasoning="think" in source)
 
 
 @pytest.mark.parametrize(
-    ("source", "kept"),
+    ("source", "reused"),
     [
-        (DEMO, {"without a thought": 2, "tool calls": 2, "with a thought": 2}),
-        (QWEN3_STYLE, {"without a thought": 1, "tool calls": 1, "with a thought": 1}),
-        (OPEN_THOUGHT_STYLE, {"with a thought": 1}),
-        (SWITCH_STYLE, {"without a thought": 2, "with a thought": 1}),
-        (LLAMA3_STYLE, {"without a thought": 2, "tool calls": 2}),
-        (MISTRAL_STYLE, {"without a thought": 2}),
-        (PARTS_STYLE, {"without a thought": 2}),
-        (MOVING_SYSTEM_STYLE, {"without a thought": 0}),
-        (NO_SYSTEM_STYLE, {"without a thought": 2}),
+        (DEMO, {"without reasoning": 2, "tool calls": 2, "with reasoning": 2}),
+        (QWEN3_STYLE, {"without reasoning": 1, "tool calls": 1, "with reasoning": 1}),
+        (OPEN_THOUGHT_STYLE, {"with reasoning": 1}),
+        (SWITCH_STYLE, {"without reasoning": 2, "with reasoning": 1}),
+        (LLAMA3_STYLE, {"without reasoning": 2, "tool calls": 2}),
+        (MISTRAL_STYLE, {"without reasoning": 2}),
+        (PARTS_STYLE, {"without reasoning": 2}),
+        (MOVING_SYSTEM_STYLE, {"without reasoning": 0}),
+        (NO_SYSTEM_STYLE, {"without reasoning": 2}),
     ],
 )
-def test_what_a_template_keeps(source: str, kept: dict[str, int]) -> None:
-    assert turns(source).kept == kept
+def test_what_a_template_keeps(source: str, reused: dict[str, int]) -> None:
+    assert reuse_of(source).reused == reused
 
 
 def test_the_template_of_qwen3_keeps_all_once_its_empty_thought_stays() -> None:
@@ -88,26 +88,26 @@ def test_the_template_of_qwen3_keeps_all_once_its_empty_thought_stays() -> None:
         f"{{{{- '<|im_start|>' + message.role + '\\n{empty}' + content }}}}",
     )
     assert mended != QWEN3_STYLE
-    kept = turns(mended).kept
-    assert kept["without a thought"] is kept["tool calls"] is Kept.ALL
-    assert kept["with a thought"] is Kept.PROMPT
+    reused = reuse_of(mended).reused
+    assert reused["without reasoning"] is reused["tool calls"] is ReusedPart.ALL
+    assert reused["with reasoning"] is ReusedPart.PROMPT
 
 
 def test_it_is_said_in_one_line() -> None:
-    assert str(turns(DEMO)) == (
+    assert str(reuse_of(DEMO)) == (
         "begins with the last prompt and its reply: the prefix cache serves both"
     )
-    assert str(turns(SWITCH_STYLE)) == (
+    assert str(reuse_of(SWITCH_STYLE)) == (
         "computes the last reply again: the chat template renders past replies differently from "
-        "how they were generated (with a thought)"
+        "how they were generated (with reasoning)"
     )
-    assert "computes earlier turns again" in str(turns(MOVING_SYSTEM_STYLE))
+    assert "computes earlier turns again" in str(reuse_of(MOVING_SYSTEM_STYLE))
 
 
 def test_a_template_that_refuses_everything_is_no_error() -> None:
     def refuse(_messages: object, _tools: object, _variables: object, /) -> str:
         raise RequestError("no", parameter="messages")
 
-    assert str(probe_turns(refuse, has_thoughts=True)).startswith("unknown")
-    assert turns("{{ raise_exception('no') }}").kept == {}
-    assert turns("{% if %}").kept == {}
+    assert str(probe_prefix_reuse(refuse, has_reasoning=True)).startswith("unknown")
+    assert reuse_of("{{ raise_exception('no') }}").reused == {}
+    assert reuse_of("{% if %}").reused == {}

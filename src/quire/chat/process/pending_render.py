@@ -1,6 +1,6 @@
-"""`Exchange`: a job to a child process and its reply back, beside an event loop.
+"""`PendingRender`: sends a job to a child process and receives its reply, on an event loop.
 
-Made of the loop's callbacks: no task and no thread stands between a job and its reply.
+Uses the loop's callbacks, and no task or thread for each job.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 from quire.chat.job import RenderJob
 from quire.chat.process.renderer_process import CLOCK_FACTOR, RenderProcess
-from quire.chat.process.wire import Reply, encoded
+from quire.chat.process.wire import RenderReply, encoded
 from quire.errors import QuireError, RequestError
 
 
-class Exchange:
-    """One job. Goes on if whoever waits for it is cancelled, so that the process stays usable."""
+class PendingRender:
+    """One job. It runs to its end even if its caller is cancelled: the process stays usable."""
 
     def __init__(
         self, process: RenderProcess, job: RenderJob, on_end: Callable[[RenderProcess], None]
@@ -23,10 +23,10 @@ class Exchange:
         """Sends the job. `on_end` gets the process back, usable or closed. Raises RequestError."""
         self._process, self._job, self._on_end = process, job, on_end
         self._unsent = memoryview(encoded(job))
-        self._reply = Reply()
+        self._reply = RenderReply()
         self._loop = asyncio.get_running_loop()
         self.text: asyncio.Future[str] = self._loop.create_future()
-        """The prompt, or RequestError, or QuireError if the child dies."""
+        """The prompt. Fails with RequestError, or with QuireError if the child dies."""
         self._timer = self._loop.call_later(CLOCK_FACTOR * job.max_seconds, self._fail, None)
         process.socket.setblocking(False)
         self._send()
@@ -63,14 +63,14 @@ class Exchange:
             closing.add_done_callback(lambda _: self._on_end(self._process))
         else:
             self._on_end(self._process)
-        if not self.text.done():  # or whoever waited has left
+        if not self.text.done():  # done: the caller was cancelled
             try:
                 self.text.set_result(self._reply.text())
             except RequestError as error:
                 self.text.set_exception(error)
 
     def _fail(self, cause: Exception | None) -> None:
-        """Ends the child; `cause` None: the time is up."""
+        """Ends the child. `cause` None: the time limit has passed."""
         self._leave_loop()
         self._unsent = memoryview(b"")
         if cause is None:

@@ -1,4 +1,4 @@
-"""uvicorn, with connections of our own: it keeps the date, and ends in order."""
+"""`HttpServer`: uvicorn's server with our own connections. uvicorn does startup and shutdown."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from starlette.types import ASGIApp
 
 from quire.server.args import ServerArgs
 from quire.server.connection.acceptor import Acceptor
-from quire.server.connection.front import Front
-from quire.server.connection.limits.seats import Seats
-from quire.server.connection.limits.turns import Turns
+from quire.server.connection.limits.connection_slots import ConnectionSlots
+from quire.server.connection.limits.parse_scheduler import ParseScheduler
+from quire.server.connection.shared_state import SharedState
 from quire.server.connection.tls import tls_options
-from quire.server.connection.trimmer import MemoryTrimmer
+from quire.server.free_memory import IdleMemory
 from quire.units import KiB
 
 _CLOSE_S = 5
 _MAX_READ_BYTES = 64 * KiB
-"""Read from one connection at once."""
+"""Most bytes read from a connection at once."""
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without its own ideas about signals and connections."""
+    """uvicorn's server without its signal handlers and its HTTP protocol."""
 
     def __init__(self, args: ServerArgs, app: ASGIApp) -> None:
         """Raises ConfigError for TLS files that cannot be used."""
         _adopt_uvicorn_logs()
-        self._trimmer = MemoryTrimmer()
+        self._idle_memory = IdleMemory()
         self._tls_options = tls_options(args)
         config = uvicorn.Config(
             app,
@@ -45,9 +45,14 @@ class HttpServer(uvicorn.Server):
             timeout_graceful_shutdown=_CLOSE_S,
         )
         super().__init__(config)
-        seats = Seats(args.max_connections, args.reserved_connections)
-        read_buffer = memoryview(bytearray(_MAX_READ_BYTES))
-        self._front = Front(app, args, seats, Turns(), read_buffer, self.server_state)
+        self._shared = SharedState(
+            app,
+            args,
+            ConnectionSlots(args.max_connections, args.reserved_connections),
+            ParseScheduler(),
+            memoryview(bytearray(_MAX_READ_BYTES)),
+            self.server_state,
+        )
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -56,19 +61,20 @@ class HttpServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Called by uvicorn ten times a second; True ends the server."""
         state = self.server_state
-        mark = state.total_requests + self._front.seats.num_given
-        self._trimmer.look(mark, is_idle=not state.tasks)
+        num_events = state.total_requests + self._shared.slots.num_acquired
+        self._idle_memory.check(num_events, is_idle=not state.tasks)
         return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begins to accept connections."""
-        acceptors = [Acceptor(self._front, one, self._tls_options) for one in sockets or []]
+        """Starts to accept connections."""
+        acceptors = [Acceptor(self._shared, one, self._tls_options) for one in sockets or []]
         self.servers = acceptors  # type: ignore[assignment]
         self.started = True
 
 
 def _adopt_uvicorn_logs() -> None:
-    """Its errors look like ours; what clients do wrong is no news."""
-    theirs, ours = logging.getLogger("uvicorn"), logging.getLogger("quire")
-    theirs.handlers, theirs.propagate = ours.handlers, not ours.handlers
-    theirs.setLevel(logging.ERROR)
+    """Logs uvicorn's errors by Quire's handlers; its warnings about clients are not logged."""
+    uvicorn_logger, quire_logger = logging.getLogger("uvicorn"), logging.getLogger("quire")
+    uvicorn_logger.handlers = quire_logger.handlers
+    uvicorn_logger.propagate = not quire_logger.handlers
+    uvicorn_logger.setLevel(logging.ERROR)

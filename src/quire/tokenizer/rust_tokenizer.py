@@ -38,14 +38,14 @@ _BYTE_LEVEL_CLASSES = {"", "GPT2Tokenizer", "OPTTokenizer"}
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedTokenizer:
+class RustTokenizer:
     """The Rust tokenizer with all added tokens, and its special tokens by role."""
 
     backend: tokenizers.Tokenizer
     roles: Mapping[str, str]
 
 
-def load_tokenizer(directory: Path, tokenizer_config: Mapping[str, Any]) -> LoadedTokenizer:
+def build_rust_tokenizer(directory: Path, tokenizer_config: Mapping[str, Any]) -> RustTokenizer:
     """Reads whichever files there are. Raises CheckpointError."""
     special = read_special_tokens(directory, tokenizer_config)
     path = directory / "tokenizer.json"
@@ -60,16 +60,16 @@ def load_tokenizer(directory: Path, tokenizer_config: Mapping[str, Any]) -> Load
             _without_dropout(backend, path)
             check_growth(backend, path)
         _add_tokens(backend, special, directory)
-        return LoadedTokenizer(backend, special.roles)
+        return RustTokenizer(backend, special.roles)
     if has_file(directory / "vocab.json") and has_file(directory / "merges.txt"):
         backend = _byte_level_bpe(directory, tokenizer_config)
         special = _with_default_roles(backend, tokenizer_config, special)
         _add_tokens(backend, special, directory)
         _add_start_and_end(backend, tokenizer_config, special, directory)
-        return LoadedTokenizer(backend, special.roles)
+        return RustTokenizer(backend, special.roles)
     if has_file(directory / "tokenizer.model"):
         raise CheckpointError(
-            f"{directory} has a tokenizer.model alone; write a tokenizer.json beside it with "
+            f"{directory} has only a tokenizer.model; write a tokenizer.json to the directory with "
             "transformers: AutoTokenizer.from_pretrained(path).save_pretrained(path)"
         )
     raise CheckpointError(
@@ -78,7 +78,7 @@ def load_tokenizer(directory: Path, tokenizer_config: Mapping[str, Any]) -> Load
 
 
 def _without_dropout(backend: tokenizers.Tokenizer, path: Path) -> None:
-    """Dropout is for training: with it a text would have other tokens each time."""
+    """Dropout is for training: with it the token ids of a text are random."""
     if getattr(backend.model, "dropout", None):
         logger.warning("%s: dropout of merges is left out", path)
         backend.model.dropout = None
@@ -93,7 +93,7 @@ def _check_size(path: Path) -> None:
 
 
 def _check_vocab(path: Path) -> None:
-    """Entries without an id of their own: the library would pass over them in silence."""
+    """Refuses entries with an invalid or repeated id, which the library ignores silently."""
     ids = read_json_object(path, max_bytes=MAX_TOKENIZER_BYTES).values()
     if not all(type(token_id) is int and 0 <= token_id < 2**31 for token_id in ids):
         raise CheckpointError(f"{path}: a token has no id that is a whole number")
@@ -112,7 +112,7 @@ def _byte_level_bpe(directory: Path, config: Mapping[str, Any]) -> tokenizers.To
     if kind not in _BYTE_LEVEL_CLASSES and kind != _QWEN2:
         raise CheckpointError(
             f"{directory / 'tokenizer_config.json'}: a {kind} cannot be built from vocab.json and "
-            "merges.txt here; write a tokenizer.json beside them with transformers: "
+            "merges.txt; write a tokenizer.json to the directory with transformers: "
             "AutoTokenizer.from_pretrained(path).save_pretrained(path)"
         )
     vocab, merges = directory / "vocab.json", directory / "merges.txt"
@@ -135,7 +135,7 @@ def _byte_level_bpe(directory: Path, config: Mapping[str, Any]) -> tokenizers.To
 def _with_default_roles(
     backend: tokenizers.Tokenizer, config: Mapping[str, Any], special: SpecialTokens
 ) -> SpecialTokens:
-    """The roles that the tokenizer's class fills where the files leave them open."""
+    """Adds the default roles of the tokenizer's class where the files set none."""
     if backend.token_to_id(_END_OF_TEXT) is None:
         return special
     roles = dict.fromkeys(_QWEN2_ROLES if _kind(config) == _QWEN2 else _GPT2_ROLES, _END_OF_TEXT)
@@ -144,7 +144,7 @@ def _with_default_roles(
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, special: SpecialTokens, directory: Path) -> None:
-    """Adds what the vocabulary does not know as added tokens yet, as transformers does."""
+    """Adds the tokens that are not among the tokenizer's added tokens, as transformers does."""
     from tokenizers import AddedToken
 
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
@@ -180,7 +180,10 @@ def _add_start_and_end(
             continue
         token_id = backend.token_to_id(token)
         if token_id is None:
-            raise CheckpointError(f"{directory}: {key} is set, and {role} {token!r} is no token")
+            raise CheckpointError(
+                f"{directory / 'tokenizer_config.json'}: {key} is set, and {role} {token!r} is not "
+                "in the vocabulary; set one that is, or leave out the key"
+            )
         template.insert(place, f"{token}:0")
         used.append((token, token_id))
     if used:

@@ -1,4 +1,4 @@
-"""From bytes to requests: httptools, with the bounds that it lacks."""
+"""Parses bytes to requests: httptools, with limits of sizes."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Protocol
 import httptools
 
 from quire.server.args import ServerArgs
-from quire.server.connection.limits.budget import FramingBudget
-from quire.server.connection.request import Headers, RequestHead
+from quire.server.connection.limits.framing_budget import FramingBudget
+from quire.server.connection.request_head import Headers, RequestHead
 from quire.server.http.problems import HttpError, Problem
 
 _FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding", b"connection"})
 
 
 class RequestSink(Protocol):
-    """Who is told of requests, part by part. It may raise HttpError to have no more of them."""
+    """Receives requests in parts. `begin_request` may raise HttpError to refuse one."""
 
     def begin_request(self, head: RequestHead) -> None:
         """The head of a request is complete."""
 
     def add_body(self, data: bytes) -> None:
-        """Some of its body."""
+        """A part of its body."""
 
     def end_request(self) -> None:
         """The request is complete."""
 
 
 class RequestParser:
-    """Reads the requests of one connection, and refuses what is too large or malformed.
+    """Parses the requests of one connection; refuses malformed and too large ones.
 
-    It keeps no more than the head of one request. Trailers are dropped.
+    Keeps only the head of the current request. Trailers are dropped.
     """
 
     __slots__ = (
@@ -49,17 +49,17 @@ class RequestParser:
         self._headers: Headers = []
         self._is_head_complete = False
         self._is_cut_short = False
-        """httptools ends the request with its head, because it asks for another protocol."""
+        """Whether httptools ended the request after its head, because of an `Upgrade` header."""
         self._is_repeated = False
-        """The head is one that was told already."""
+        """Whether the current head was passed to the sink already."""
         self._refusal: Problem | None = None
         self._num_ended = 0
         self.is_in_request = False
         """Whether a request has begun and is not complete."""
 
     def feed(self, piece: bytes) -> None:
-        """Tells the sink what the next bytes hold. Raises HttpError if they are refused; there
-        are no more requests after that."""
+        """Parses the next bytes and calls the sink. Raises HttpError if they are refused; nothing
+        may be fed after that."""
         num_ended = self._num_ended
         try:
             self._parse(piece)
@@ -75,7 +75,7 @@ class RequestParser:
             raise self._too_large()
 
     def close(self) -> None:
-        """Nothing is fed any more: frees the two parsers, which refer to each other."""
+        """Ends parsing: removes the reference cycle with httptools' parser."""
         del self._parser
 
     def _parse(self, data: bytes) -> None:
@@ -92,7 +92,8 @@ class RequestParser:
                 self._is_repeated = False
 
     def _head_without_upgrade(self) -> bytes:
-        """What makes the parser go on with the body: the same framing, and no upgrade."""
+        """A head with the same framing and without upgrade, after which httptools parses the
+        body."""
         version = self._parser.get_http_version().encode()
         fields = [
             name + b": " + value + b"\r\n"
@@ -115,7 +116,7 @@ class RequestParser:
             self._headers = []
 
     def on_url(self, url: bytes) -> None:
-        """Some of the request's target."""
+        """A part of the request's target."""
         if not self._is_repeated:
             self._target += url
             if len(self._target) > self._max_url_bytes:
@@ -140,7 +141,7 @@ class RequestParser:
         self._is_cut_short = self._parser.should_upgrade()
 
     def on_body(self, body: bytes) -> None:
-        """Some of the body; of a chunk of it, if it comes in chunks."""
+        """A part of the body, or of one chunk of it."""
         self._budget.add_body(len(body))
         self._sink.add_body(body)
 
