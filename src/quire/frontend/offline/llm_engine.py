@@ -125,7 +125,7 @@ class LLMEngine:
     def reset_prefix_cache(self) -> bool:
         """Forgets all cached prompts; False while requests are running."""
         with self.turn():
-            return self.engine_core.reset_prefix_cache()
+            return bool(self.engine_core.commands["reset_prefix_cache"]())
 
     def do_log_stats(self) -> None:
         """Logs the statistics line now, if there is one."""
