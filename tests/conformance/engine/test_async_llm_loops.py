@@ -80,7 +80,9 @@ def test_a_loop_that_was_closed_in_the_middle_harms_not_the_next(make_engine: Ma
 
     async def begin() -> Any:
         request = engine.input_processor.process("left", "A", params(400))
-        stream = engine.submit(request)
+        [stream] = engine.requests.admit([request])
+        engine.requests.begin(stream)
+        engine.requests.hand_over(request.core_requests[0])
         waiting = asyncio.ensure_future(stream.__anext__())
         await until(lambda: engine.metrics.num_in_flight)
         return waiting

@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.metrics.tracing import TRACE_HEADERS
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.context import ServerContext
@@ -25,6 +24,9 @@ from quire.server.routes.bodies import context_of, pieced_response, read_body
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.completion import CompletionRequest
 
+_TRACE_HEADERS = ("traceparent", "tracestate")
+"""W3C Trace Context: which span of the caller's a request belongs to."""
+
 
 async def completions(http: Request) -> Response | ASGIApp:
     """Continues a prompt, or several."""
@@ -34,7 +36,7 @@ async def completions(http: Request) -> Response | ASGIApp:
     engine, deadline = context.live_engine(), deadline_of(http, context.args.request_timeout)
     refuse_unsupported(request)
     params = _params(context, request)
-    engine.check_admission(1)
+    engine.requests.check_admission(1)
     prompts = await completion_prompts(context, request)
     writer = CompletionWriter(request, head, prompts, engine.tokenizer)
     generation = await _start(context, http, head, request, prompts, params, deadline)
@@ -55,7 +57,7 @@ async def chat_completions(http: Request) -> Response | ASGIApp:
     engine, deadline = context.live_engine(), deadline_of(http, context.args.request_timeout)
     refuse_unsupported(request)
     params = _params(context, request)
-    engine.check_admission(1)
+    engine.requests.check_admission(1)
     prompt = await chat_prompt(context, request)
     writer = ChatWriter(request, head, prompt, engine.tokenizer, context.args.response_role)
     generation = await _start(context, http, head, request, [prompt], params, deadline)
@@ -91,7 +93,7 @@ async def _start(
         head.id,
         priority=request.priority or 0,
         deadline=deadline,
-        trace_headers={name: http.headers[name] for name in TRACE_HEADERS if name in http.headers},
+        trace_headers={name: http.headers[name] for name in _TRACE_HEADERS if name in http.headers},
     )
 
 

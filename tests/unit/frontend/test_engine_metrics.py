@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from quire.metrics import EngineMetrics
+from quire.frontend.input_processor import EngineInput
+from quire.frontend.observers.engine_metrics import EngineMetrics
+from quire.frontend.output_processor import OutputProcessor
 from quire.metrics.buckets import one_two_five
 from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics
@@ -30,13 +32,27 @@ def metrics() -> EngineMetrics:
     return EngineMetrics(fake_config())
 
 
-def request(request_id: str, num_prompt_tokens: int = 10, at: float = 100.0) -> EngineCoreRequest:
-    return EngineCoreRequest(
-        request_id=request_id,
-        prompt_token_ids=[1] * num_prompt_tokens,
-        sampling_params=SamplingParams(max_tokens=20),
-        arrival_time=at,
-    )
+class Counted(OutputProcessor):
+    """An output processor whose events are counted."""
+
+    def __init__(self, metrics: EngineMetrics) -> None:
+        super().__init__(None, observers=[metrics])
+
+    def add(self, *ids: str, num_prompt_tokens: int = 10, at: float = 100.0) -> None:
+        """One request of a user, whose core requests have these ids."""
+        prompt, params = [1] * num_prompt_tokens, SamplingParams(max_tokens=20)
+        cores = [
+            EngineCoreRequest(
+                request_id=name, prompt_token_ids=prompt, sampling_params=params, arrival_time=at
+            )
+            for name in ids
+        ]
+        self.add_request(EngineInput("r", None, prompt, params, cores, at))
+
+
+@pytest.fixture
+def counted(metrics: EngineMetrics) -> Counted:
+    return Counted(metrics)
 
 
 def step(at: float, *outputs: EngineCoreOutput, **stats: int) -> EngineCoreOutputs:
@@ -57,12 +73,12 @@ def samples(*sets: MetricSet) -> dict[str, float]:
     }
 
 
-def test_a_request_is_counted_from_arrival_to_end(metrics: EngineMetrics) -> None:
+def test_a_request_is_counted_from_arrival_to_end(metrics: EngineMetrics, counted: Counted) -> None:
     series = metrics.series
-    metrics.on_added([request("a")])
-    metrics.on_outputs(step(101.0, token("a", num_cached_tokens=4, scheduled_time=100.5)), [])
-    metrics.on_outputs(step(101.5, token("a")), [])
-    metrics.on_outputs(step(102.5, token("a", finish_reason="length")), [])
+    counted.add("a")
+    counted.process_outputs(step(101.0, token("a", num_cached_tokens=4, scheduled_time=100.5)))
+    counted.process_outputs(step(101.5, token("a")))
+    counted.process_outputs(step(102.5, token("a", finish_reason="length")))
     assert series.prompt_tokens.value == 10
     assert series.prompt_tokens_cached.value == 4
     assert series.prompt_tokens_by_source.of("local_compute").value == 6
@@ -82,33 +98,37 @@ def test_a_request_is_counted_from_arrival_to_end(metrics: EngineMetrics) -> Non
     assert metrics.num_in_flight == 0
 
 
-def test_the_prompt_of_n_outputs_counts_once(metrics: EngineMetrics) -> None:
-    metrics.on_added([request("a.0"), request("a.1")])
-    metrics.on_outputs(step(101.0, token("a.0"), token("a.1")), [])
-    metrics.on_outputs(step(102.0, token("a.0", finish_reason="stop")), ["a.1"])
+def test_the_prompt_of_n_outputs_counts_once(metrics: EngineMetrics, counted: Counted) -> None:
+    counted.add("a.0", "a.1")
+    counted.process_outputs(step(101.0, token("a.0"), token("a.1")))
+    counted.process_outputs(step(102.0, token("a.0", finish_reason="stop")))
+    assert metrics.series.request_params_n.sum == 0, "one is still running"
+    counted.process_outputs(step(103.0, token("a.1", finish_reason="stop")))
     assert metrics.series.prompt_tokens.value == 10
     assert metrics.series.request_params_n.sum == 2
     assert metrics.series.request_max_num_generation_tokens.sum == 2
     assert metrics.finished_counts()["stop"] == 2
 
 
-def test_gauges_are_zero_once_nothing_runs(metrics: EngineMetrics) -> None:
-    metrics.on_added([request("a")])
-    metrics.on_outputs(step(101.0, token("a")), [])
+def test_gauges_are_zero_once_nothing_runs(metrics: EngineMetrics, counted: Counted) -> None:
+    counted.add("a")
+    counted.process_outputs(step(101.0, token("a")))
     assert metrics.series.num_requests_running.value == 1
     assert metrics.series.kv_cache_usage_perc.value == 0.25
-    metrics.on_aborted(["a"], 102.0)
+    counted.abort_requests(["r"])
     assert metrics.series.num_requests_running.value == 0
     # The step that was under way still counts the aborted request.
-    metrics.on_outputs(step(102.1, token("a"), num_preemptions=3), [])
+    counted.process_outputs(step(102.1, token("a"), num_preemptions=3))
     assert metrics.series.num_requests_running.value == 0
     assert metrics.series.num_preemptions.value == 3
     assert metrics.series.generation_tokens.value == 1
 
 
-def test_everything_is_exposed_under_its_published_name(metrics: EngineMetrics) -> None:
-    metrics.on_added([request("a")])
-    metrics.on_outputs(step(101.0, token("a", finish_reason="stop")), [])
+def test_everything_is_exposed_under_its_published_name(
+    metrics: EngineMetrics, counted: Counted
+) -> None:
+    counted.add("a")
+    counted.process_outputs(step(101.0, token("a", finish_reason="stop")))
     found = samples(metrics.series.metric_set)
     base = [("engine", "0"), ("model_name", "tiny")]
 
@@ -158,7 +178,9 @@ def test_histogram_bounds_are_inclusive() -> None:
     assert one_two_five(300) == (1, 2, 5, 10, 20, 50, 100, 200)
 
 
-def test_the_dashboard_asks_for_metrics_that_exist(metrics: EngineMetrics) -> None:
+def test_the_dashboard_asks_for_metrics_that_exist(
+    metrics: EngineMetrics, counted: Counted
+) -> None:
     dashboard = Path(__file__).parents[3] / "deploy" / "grafana" / "quire.json"
     panels = json.loads(dashboard.read_text())["panels"]
     asked = {
@@ -167,8 +189,8 @@ def test_the_dashboard_asks_for_metrics_that_exist(metrics: EngineMetrics) -> No
         for target in panel["targets"]
         for name in re.findall(r"(?:vllm:|http_|process_)\w+", target["expr"])
     }
-    metrics.on_added([request("a")])
-    metrics.on_outputs(step(101.0, token("a", finish_reason="stop")), [])
+    counted.add("a")
+    counted.process_outputs(step(101.0, token("a", finish_reason="stop")))
     http = HttpMetrics([])
     http.observe("/", "GET", 200, 0.1)
     exposed = {
