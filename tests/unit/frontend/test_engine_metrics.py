@@ -12,10 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from quire.frontend.input_processor import EngineInput
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.output_processor import OutputProcessor
-from quire.metrics.buckets import one_two_five
 from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics
-from quire.metrics.series import Histogram, MetricSet
+from quire.metrics.series import MetricSet
 from quire.params import SamplingParams
 from quire.protocol import (
     EngineCoreOutput,
@@ -155,27 +154,6 @@ def test_everything_is_exposed_under_its_published_name(
         "vllm:request_params_max_tokens_sum", "vllm:cache_config_info",
         "process_resident_memory_bytes",
     } <= names  # fmt: skip
-
-
-def test_http_labels_come_from_closed_sets() -> None:
-    http = HttpMetrics(["/v1/models"])
-    for index in range(50):
-        http.observe(f"/{index}", f"VERB{index}", 200 + index, 0.1)
-    http.observe("/v1/models", "GET", 200, 0.1)
-    http.observe("/v1/models", "GET", 0, 0.1)
-    found = samples(http.metric_set)
-    counters = [name for name in found if name.startswith("http_requests_total")]
-    assert len(counters) == 3
-    assert sum(found[name] for name in counters) == 52
-
-
-def test_histogram_bounds_are_inclusive() -> None:
-    histogram = Histogram((1, 2, 5))
-    for value in (0.5, 1, 1.5, 5, 5.1):
-        histogram.observe(value)
-    assert histogram.counts == [2, 1, 1, 1]
-    assert histogram.count == 5
-    assert one_two_five(300) == (1, 2, 5, 10, 20, 50, 100, 200)
 
 
 def test_the_dashboard_asks_for_metrics_that_exist(

@@ -1,0 +1,32 @@
+"""Kinds of counters, and the labels of HTTP metrics."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from quire.metrics.buckets import one_two_five
+from quire.metrics.exposition import Exposition
+from quire.metrics.http_metrics import HttpMetrics
+from quire.metrics.series import Histogram
+
+
+def test_http_labels_come_from_closed_sets() -> None:
+    http = HttpMetrics(["/v1/models"])
+    for index in range(50):
+        http.observe(f"/{index}", f"VERB{index}", 200 + index, 0.1)
+    http.observe("/v1/models", "GET", 200, 0.1)
+    http.observe("/v1/models", "GET", 0, 0.1)
+    text = Exposition([http.metric_set]).text().decode()
+    found = [s for family in text_string_to_metric_families(text) for s in family.samples]
+    counters = [one.value for one in found if one.name == "http_requests_total"]
+    assert len(counters) == 3
+    assert sum(counters) == 52
+
+
+def test_histogram_bounds_are_inclusive() -> None:
+    histogram = Histogram((1, 2, 5))
+    for value in (0.5, 1, 1.5, 5, 5.1):
+        histogram.observe(value)
+    assert histogram.counts == [2, 1, 1, 1]
+    assert histogram.count == 5
+    assert one_two_five(300) == (1, 2, 5, 10, 20, 50, 100, 200)
