@@ -85,10 +85,10 @@ class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"position {index} of {len(self)}")
         span = self.span(index % len(self))
-        held = zip(self.token_ids[span], self.logprobs[span], self.ranks[span], strict=True)
+        entries = zip(self.token_ids[span], self.logprobs[span], self.ranks[span], strict=True)
         return {
             token_id: Logprob(logprob, rank, self._decode(token_id) if self._decode else None)
-            for token_id, logprob, rank in held
+            for token_id, logprob, rank in entries
         } or None
 
     def __eq__(self, other: object) -> bool:

@@ -18,7 +18,7 @@ from quire.protocol import (
     EngineCoreOutput,
     EngineCoreOutputs,
     EngineCoreRequest,
-    PromptLogprobs,
+    PromptChunkLogprobs,
     SchedulerStats,
     TokenLogprobs,
 )
@@ -118,13 +118,13 @@ class FakeCore:
         self._generated.pop(request_id, None)
 
 
-def _prompt_logprobs(request: EngineCoreRequest, num_best: int) -> PromptLogprobs:
+def _prompt_logprobs(request: EngineCoreRequest, num_best: int) -> PromptChunkLogprobs:
     positions = []
     for token_id in request.prompt_token_ids[1:]:
         ids = [token_id, *range(num_best)]
         ranks = list(range(1, len(ids) + 1))
         positions.append(TokenLogprobs(ids, [-float(rank) for rank in ranks], ranks))
-    return PromptLogprobs(1, positions)
+    return PromptChunkLogprobs(1, positions)
 
 
 def _misbehave(token_id: int) -> None:

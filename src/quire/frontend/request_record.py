@@ -13,7 +13,7 @@ from quire.frontend.input_processor import EngineInput
 from quire.frontend.positions import Positions
 from quire.outputs import RequestOutput, RequestStateStats
 from quire.params import RequestOutputKind
-from quire.protocol import PromptLogprobs
+from quire.protocol import PromptChunkLogprobs
 from quire.tokenizer import Tokenizer
 
 
@@ -93,7 +93,7 @@ class RequestRecord:
             return None
         return self.request_output([completion])
 
-    def take_prompt_logprobs(self, piece: PromptLogprobs) -> None:
+    def take_prompt_logprobs(self, piece: PromptChunkLogprobs) -> None:
         """The next piece, or one that a preemption repeats."""
         if self.prompt_logprobs is None:
             return

@@ -35,7 +35,7 @@ def test_calls_from_another_loop_are_refused_while_it_is_used(make_engine: MakeE
             lambda: engine.abort("r"),
             engine.abort_all,
             engine.reset_prefix_cache,
-            engine.block_map,
+            lambda: engine.call("block_map"),
             engine.pause_generation,
             engine.resume_generation,
         ]

@@ -177,7 +177,7 @@ class AsyncLLM:
         elif mode == "wait":
             await self.wait_until_idle()
         else:
-            await self._call("pause")
+            await self.call("pause")
         if clear_cache and mode != "keep":
             await self.reset_prefix_cache()
 
@@ -186,7 +186,7 @@ class AsyncLLM:
         with self.requests.binding.bound():
             was_closed = self._gate.open()
         if was_closed:
-            await self._call("resume")
+            await self.call("resume")
 
     @property
     def is_paused(self) -> bool:
@@ -250,23 +250,20 @@ class AsyncLLM:
 
     async def reset_prefix_cache(self) -> bool:
         """Forgets all cached prompts; False while requests are running."""
-        return bool(await self._call("reset_prefix_cache"))
-
-    async def block_map(self) -> dict[str, Any]:
-        """The state of every KV block, run-length coded, for the live view."""
-        found: dict[str, Any] = await self._call("block_map")
-        return found
+        return bool(await self.call("reset_prefix_cache"))
 
     async def do_log_stats(self) -> None:
         """Logs the statistics line now, if there is one."""
         if self.requests.stat_logger is not None:
             self.requests.stat_logger.log()
 
-    # --- the other side
-
-    async def _call(self, command: str) -> Any:
+    async def call(self, command: str) -> Any:
+        """Runs one of the engine's commands (`EngineCore.commands`) between two steps. Raises
+        EngineGenerateError if it fails, EngineDeadError."""
         with self.requests.binding.waiting():
             return await self._client.call(command)
+
+    # --- the other side
 
     def _on_bound(self, loop: asyncio.AbstractEventLoop) -> None:
         """Another event loop is served from now on."""

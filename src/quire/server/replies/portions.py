@@ -86,7 +86,7 @@ def size_of_whole(finals: Iterable[RequestOutput], num_copies: int) -> int:
     size = 0
     for final in finals:
         size += sum(size_of(completion) for completion in final.outputs)
-        held = final.prompt_logprobs
-        num_entries = len(held.token_ids) if isinstance(held, FlatLogprobs) else 0
+        entries = final.prompt_logprobs
+        num_entries = len(entries.token_ids) if isinstance(entries, FlatLogprobs) else 0
         size += num_entries + num_copies * len(final.prompt_token_ids or ())
     return size

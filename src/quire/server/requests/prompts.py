@@ -49,12 +49,12 @@ async def completion_prompts(
     context: ServerContext, request: CompletionRequest
 ) -> list[PreparedPrompt]:
     """The prompts of a completion request, in order. Raises RequestError."""
-    held = [request.prompt] if isinstance(request.prompt, str) else request.prompt
-    size = len(held) // _IDS_PER_UNIT
-    if held and not isinstance(held[0], int):
-        sizes = [len(each) for each in held if isinstance(each, str)]
+    parts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+    size = len(parts) // _IDS_PER_UNIT
+    if parts and not isinstance(parts[0], int):
+        sizes = [len(each) for each in parts if isinstance(each, str)]
         context.limits.check_text("prompt", max(sizes, default=0))
-        num_ids = sum(len(each) for each in held if isinstance(each, list))
+        num_ids = sum(len(each) for each in parts if isinstance(each, list))
         size += sum(sizes) + num_ids // _IDS_PER_UNIT
     return await context.pool.run(size, _completion_prompts, context, request)
 
@@ -74,18 +74,18 @@ def _completion_prompts(context: ServerContext, request: CompletionRequest) -> l
     return prompts
 
 
-def _split_prompts(held: Any) -> list[str | list[int]]:
-    if isinstance(held, str):
-        return [held]
-    if not held:
+def _split_prompts(prompt: Any) -> list[str | list[int]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
         raise RequestError("prompt must not be empty", parameter="prompt")
-    if isinstance(held[0], int):
-        if not all(isinstance(entry, int) for entry in held):
+    if isinstance(prompt[0], int):
+        if not all(isinstance(entry, int) for entry in prompt):
             raise _mixed()
-        return [held]
-    if not all(isinstance(entry, type(held[0])) for entry in held):
+        return [prompt]
+    if not all(isinstance(entry, type(prompt[0])) for entry in prompt):
         raise _mixed()
-    return list(held)
+    return list(prompt)
 
 
 def _mixed() -> RequestError:

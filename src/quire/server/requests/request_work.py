@@ -149,15 +149,15 @@ def count_chars(value: object, at_most: int) -> int:
     `at_most` and a little more."""
     count, left = 0, [value]
     while left and count <= at_most:
-        held = left.pop()
+        each = left.pop()
         count += 1
-        if isinstance(held, str):
-            count += len(held)
-        elif isinstance(held, dict):
-            left += held
-            left += held.values()
-        elif isinstance(held, list):
-            left += held
-        elif hasattr(held, "__struct_fields__"):
-            left += [getattr(held, name) for name in held.__struct_fields__]
+        if isinstance(each, str):
+            count += len(each)
+        elif isinstance(each, dict):
+            left += each
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+        elif hasattr(each, "__struct_fields__"):
+            left += [getattr(each, name) for name in each.__struct_fields__]
     return count

@@ -12,7 +12,7 @@ from quire.server.schema.common import (
     FinishReasonText,
     GenerationFields,
     Int64,
-    PromptLogprobs,
+    ReplyPromptLogprobs,
     TokenId,
     WholeReplyFields,
 )
@@ -52,7 +52,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     stop_reason: int | str | None = None
     """The stop string or token that ended it; null for end-of-sequence and all other ends."""
     token_ids: list[TokenId] | None = None
-    prompt_logprobs: PromptLogprobs | None = None
+    prompt_logprobs: ReplyPromptLogprobs | None = None
     prompt_token_ids: list[TokenId] | None = None
 
 
