@@ -53,6 +53,24 @@ def test_calls_from_another_loop_are_refused_while_it_is_used(make_engine: MakeE
     asyncio.run(scenario())
 
 
+def test_a_request_that_is_admitted_keeps_its_loop_until_it_ends(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+
+    def elsewhere() -> Any:
+        return in_another_loop(lambda: collect(engine, "A", params(1)))
+
+    async def scenario() -> None:
+        request = engine.input_processor.process("r", "A", params(5))
+        [stream] = engine.requests.admit([request])
+        with pytest.raises(ConfigError, match=ELSEWHERE):
+            await asyncio.to_thread(elsewhere)
+        stream.close()
+        assert (await asyncio.to_thread(elsewhere))[-1].outputs[0].text == "B"
+
+    asyncio.run(scenario())
+    assert not engine.requests
+
+
 def test_many_loops_at_once_get_their_outputs_or_that_error(make_engine: MakeEngine) -> None:
     engine = make_engine()
     results: list[Any] = []

@@ -8,7 +8,7 @@ from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.server.replies.head import ReplyHead
 from quire.server.replies.json_pieces import JsonList
 from quire.server.replies.logprobs import CompletionLists, prompt_logprobs
-from quire.server.replies.portions import News, size_of, size_of_whole
+from quire.server.replies.portions import News, num_entries, size_of, size_of_whole
 from quire.server.replies.writer import ReplyWriter
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.sampling import is_echo_alone
@@ -65,10 +65,10 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
         return pieces.encode(self._response(CompletionResponse, choices, finals))
 
     def size(self, news: News) -> int:
-        size, entries = size_of(news.completion), news.output.prompt_logprobs
+        size = size_of(news.completion) + num_entries(news.output.prompt_logprobs)
         if self._tells_of_prompt and self._index(news) not in self._started:
             size += len(news.output.prompt_token_ids or ())
-        return size + (len(entries.token_ids) if isinstance(entries, FlatLogprobs) else 0)
+        return size
 
     def events(self, news: Sequence[News]) -> bytes:
         parts = []

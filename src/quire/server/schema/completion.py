@@ -17,6 +17,12 @@ from quire.server.schema.common import (
     WholeReplyFields,
 )
 
+PROMPT_KINDS = (
+    "prompt must be a string, a list of strings, a list of token ids or a list of such lists; "
+    "it holds different kinds"
+)
+"""Why a prompt is refused whose type alone does not tell."""
+
 
 class CompletionRequest(GenerationFields, kw_only=True):
     """A prompt, or several, to be continued."""
