@@ -223,7 +223,7 @@ class LLM:
                 for prompt, its_params, its_priority in zip(
                     every, params_of, priority_of, strict=True
                 ):
-                    ticket = self._loop.ticket(str(next(self._numbers)), its_params.n)
+                    ticket = Ticket(str(next(self._numbers)), its_params.n)
                     final = its_params.clone()
                     final.output_kind = RequestOutputKind.FINAL_ONLY
                     self.llm_engine.add_request(
@@ -232,7 +232,7 @@ class LLM:
                         final,
                         priority=its_priority,
                         tokenization_kwargs=tokenization_kwargs,
-                        sink=ticket.put,
+                        sink=ticket,
                     )
                     tickets.append(ticket)
                     raise_if_interrupted()

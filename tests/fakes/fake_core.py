@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 from quire.config import EngineConfig
@@ -17,7 +18,7 @@ from quire.protocol import (
     EngineCoreOutput,
     EngineCoreOutputs,
     EngineCoreRequest,
-    PromptLogprobs,
+    PromptChunkLogprobs,
     SchedulerStats,
     TokenLogprobs,
 )
@@ -38,6 +39,11 @@ class FakeCore:
         self._requests: dict[str, EngineCoreRequest] = {}
         self._generated: dict[str, int] = {}
         self.num_steps = 0
+        self.commands: dict[str, Callable[[], Any]] = {
+            "block_map": self._block_map,
+            "reset_prefix_cache": lambda: not self._requests,
+            "fail": self._fail,
+        }
 
     def add_request(self, request: EngineCoreRequest) -> None:
         if request.prompt_token_ids[0] == REFUSE:
@@ -64,10 +70,10 @@ class FakeCore:
         )
         return EngineCoreOutputs(outputs=outputs, stats=stats, timestamp=time.time())
 
-    def reset_prefix_cache(self) -> bool:
-        return not self._requests
+    def _fail(self) -> None:
+        raise ValueError("the command failed on purpose")
 
-    def block_map(self) -> dict[str, Any]:
+    def _block_map(self) -> dict[str, Any]:
         used = len(self._requests)
         return {
             "block_size": 16, "num_blocks": 100, "free": 100 - used, "cached": 0, "used": used,
@@ -112,13 +118,13 @@ class FakeCore:
         self._generated.pop(request_id, None)
 
 
-def _prompt_logprobs(request: EngineCoreRequest, num_best: int) -> PromptLogprobs:
+def _prompt_logprobs(request: EngineCoreRequest, num_best: int) -> PromptChunkLogprobs:
     positions = []
     for token_id in request.prompt_token_ids[1:]:
         ids = [token_id, *range(num_best)]
         ranks = list(range(1, len(ids) + 1))
         positions.append(TokenLogprobs(ids, [-float(rank) for rank in ranks], ranks))
-    return PromptLogprobs(1, positions)
+    return PromptChunkLogprobs(1, positions)
 
 
 def _misbehave(token_id: int) -> None:

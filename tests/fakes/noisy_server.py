@@ -17,11 +17,11 @@ from quire.core.client import EngineCoreClient
 from quire.core.engine_core import EngineCore
 from quire.core.process_host import ProcessHost
 from quire.core.thread_host import ThreadHost
-from quire.frontend.online import async_llm
+from quire.frontend.online import async_llm, online_requests
 from quire.log import get_logger
 
 FILL = " ." * 500
-_begin = async_llm.AsyncLLM.begin
+_begin = online_requests.OnlineRequests.begin
 
 
 class NoisyCore(EngineCore):
@@ -40,23 +40,25 @@ def make_client(config: EngineConfig, mode: str, step_timeout_s: float) -> Engin
     return ThreadHost(lambda: NoisyCore(config), step_timeout_s)
 
 
-def noisy_begin(self: Any, request: Any, *more: Any) -> Any:
+def noisy_begin(self: Any, stream: Any) -> None:
     """Makes all the others speak."""
 
     def fail() -> None:
         raise ValueError(f"noise of thread{FILL}")
 
-    warnings.warn_explicit(f"noise of warning {request.request_id}{FILL}", Warning, "x", 1)
+    warnings.warn_explicit(
+        f"noise of warning {stream.record.input.request_id}{FILL}", Warning, "x", 1
+    )
     for name in ("uvicorn", "asyncio", "other"):
         logging.getLogger(name).error("noise of %s%s", name, FILL)
     print(f"noise of print{FILL}", file=sys.stderr)
     thread = threading.Thread(target=fail)
     thread.start()
     thread.join()
-    return _begin(self, request, *more)
+    _begin(self, stream)
 
 
 if __name__ == "__main__":
     async_llm.make_client = make_client  # type: ignore[assignment]
-    async_llm.AsyncLLM.begin = noisy_begin  # type: ignore[method-assign]
+    online_requests.OnlineRequests.begin = noisy_begin  # type: ignore[method-assign]
     sys.exit(main(sys.argv[1:]))

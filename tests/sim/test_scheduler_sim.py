@@ -67,7 +67,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def reset(self) -> None:
         idle = self.sim.scheduler.kv.pool.num_held == 0
-        assert self.sim.scheduler.reset_prefix_cache() is idle
+        assert self.sim.scheduler.kv.reset_prefix_cache() is idle
 
     @invariant()
     def books_are_sound(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from quire.core.commands import AbortRequests, AddRequest, Call, CallMethod, Command, Reply
+from quire.core.commands import AbortRequests, AddRequest, Call, Command, Reply
 from quire.core.step_watch import StepObservation
 from quire.errors import EngineDeadError, EngineGenerateError
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest
@@ -68,13 +68,14 @@ class EngineCoreClient(ABC):
         """Ends requests before the next step. No output of theirs follows a step later."""
         self._send(AbortRequests(request_ids))
 
-    async def call(self, method: CallMethod) -> Any:
-        """Runs a method of the loop between two steps and returns its value."""
+    async def call(self, command: str) -> Any:
+        """Runs a command of the core or the loop between two steps and returns its value. Raises
+        EngineGenerateError if it fails, or if there is none of that name."""
         call_id = next(self._call_ids)
         future = asyncio.get_running_loop().create_future()
         self._calls[call_id] = future
         try:
-            self._send(Call(call_id, method))
+            self._send(Call(call_id, command))
             return await future
         finally:
             self._calls.pop(call_id, None)

@@ -6,14 +6,11 @@ the objects themselves. Nothing here computes, and nothing is ever unpickled.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest
-
-CallMethod = Literal["block_map", "pause", "reset_prefix_cache", "resume"]
-"""Everything a front end may ask of a loop besides adding and aborting requests."""
 
 
 class AddRequest(msgspec.Struct, tag="add", array_like=True):
@@ -29,10 +26,11 @@ class AbortRequests(msgspec.Struct, tag="abort", array_like=True):
 
 
 class Call(msgspec.Struct, tag="call", array_like=True):
-    """Runs a method between two steps; a `Reply` of the same id follows."""
+    """Runs a command between two steps; a `Reply` of the same id follows."""
 
     call_id: int
-    method: CallMethod
+    command: str
+    """One of the core's `commands`, or of the loop's own."""
 
 
 class Stop(msgspec.Struct, tag="stop", array_like=True):

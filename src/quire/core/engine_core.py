@@ -7,6 +7,8 @@ token ids alone: text is the front end's.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from quire.config.records import EngineConfig
@@ -32,6 +34,11 @@ class EngineCore:
         self.executor = executor or UniProcExecutor(config)
         kv = KVCacheManager(config.cache, config.scheduler.max_num_batched_tokens)
         self.scheduler = Scheduler(config.scheduler, kv, config.model.max_model_len)
+        self.commands: dict[str, Callable[[], Any]] = {
+            "block_map": partial(block_map, kv),
+            "reset_prefix_cache": kv.reset_prefix_cache,
+        }
+        """What a front end may call by name between two steps, whichever host the core is in."""
 
     def step(self) -> EngineCoreOutputs:
         """One step; a failure of the backend ends the requests of this step and no others.
@@ -65,14 +72,6 @@ class EngineCore:
     def has_unfinished_requests(self) -> bool:
         """Whether a step would do anything."""
         return self.scheduler.has_unfinished_requests()
-
-    def reset_prefix_cache(self) -> bool:
-        """Forgets all cached blocks; False while requests hold some."""
-        return self.scheduler.reset_prefix_cache()
-
-    def block_map(self) -> dict[str, Any]:
-        """The state of every KV block, run-length coded."""
-        return block_map(self.scheduler.kv)
 
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""

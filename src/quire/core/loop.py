@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,7 +18,6 @@ from quire.core.commands import (
     AbortRequests,
     AddRequest,
     Call,
-    CallMethod,
     Command,
     Dead,
     Event,
@@ -43,6 +42,10 @@ _IDLE_WAIT_S = 0.5
 class SteppedCore(Protocol):
     """What a loop drives: `EngineCore`, or the fake one of the tests."""
 
+    @property
+    def commands(self) -> Mapping[str, Callable[[], Any]]:
+        """What a front end may call by name between two steps; values cross process borders."""
+
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queues a request; raises QuireError if it cannot ever run."""
 
@@ -54,12 +57,6 @@ class SteppedCore(Protocol):
 
     def step(self) -> EngineCoreOutputs:
         """One step: what each request gained, and a snapshot of the statistics."""
-
-    def reset_prefix_cache(self) -> bool:
-        """Forgets all cached blocks; False if requests still hold some."""
-
-    def block_map(self) -> dict[str, Any]:
-        """The state of every KV block, run-length coded, for the live view."""
 
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""
@@ -105,6 +102,7 @@ class EngineLoop:
         self._emit = emit
         self._is_paused = False
         self._is_stopped = False
+        self._commands = {**core.commands, "pause": self._pause, "resume": self._resume}
 
     def run(self) -> None:
         """Loops until a `Stop`, or until the core raises; never raises itself."""
@@ -161,18 +159,17 @@ class EngineLoop:
 
     def _answer(self, call: Call) -> None:
         try:
-            self._emit(Reply(call.call_id, self._run_method(call.method)))
+            self._emit(Reply(call.call_id, self._commands[call.command]()))
         except Exception as error:
-            logger.exception("%s failed", call.method)
+            logger.exception("%s failed", call.command)
             self._emit(Reply(call.call_id, error=f"{type(error).__name__}: {error}"))
 
-    def _run_method(self, method: CallMethod) -> Any:
-        if method == "reset_prefix_cache":
-            return self._core.reset_prefix_cache()
-        if method == "block_map":
-            return self._core.block_map()
-        self._is_paused = method == "pause"
-        return None
+    def _pause(self) -> None:
+        """No step until `resume`; commands are still taken."""
+        self._is_paused = True
+
+    def _resume(self) -> None:
+        self._is_paused = False
 
 
 def death_of(error: BaseException) -> Dead:

@@ -1,6 +1,6 @@
 """`CompletionState`: one output of a request as it grows, from tokens to text and logprobs.
 
-Owned by the OutputProcessor, one per core request. Knows one completion; nothing of the
+Owned by its `RequestRecord`, one per core request. Knows one completion; nothing of the
 request's other outputs or of who waits.
 """
 
@@ -28,18 +28,21 @@ class CompletionState:
     __slots__ = (
         "_cumulative_logprob", "_detokenizer", "_logprobs", "_num_sent_tokens",
         "_num_tokens_in_text", "_params", "_stop", "_text", "finish_reason", "index", "is_lazy",
-        "num_cached_tokens", "stats", "stop_reason", "token_ids",
+        "num_cached_tokens", "request_id", "stats", "stop_reason", "token_ids",
     )  # fmt: skip
 
     def __init__(
         self,
         index: int,
+        request_id: str,
         params: SamplingParams,
         prompt_token_ids: list[int],
         tokenizer: Tokenizer | None,
         arrival_time: float,
     ) -> None:
         self.index = index
+        self.request_id = request_id
+        """Of the core request."""
         self.token_ids: list[int] = []
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
@@ -125,7 +128,7 @@ class CompletionState:
     def snapshot(self, kind: RequestOutputKind) -> CompletionOutput:
         """The output so far, or what is new since the last snapshot for DELTA."""
         token_ids, text = self.token_ids, self._text
-        logprobs = None if self._logprobs is None else cast(SampleLogprobs, self._logprobs.held)
+        logprobs = None if self._logprobs is None else cast(SampleLogprobs, self._logprobs.entries)
         if kind is RequestOutputKind.DELTA:
             begin = self._num_sent_tokens
             token_ids, self._text = token_ids[begin:], ""
@@ -181,7 +184,7 @@ class CompletionState:
     def _take_logprobs(self, positions: list[TokenLogprobs]) -> None:
         if self._logprobs is None or self._cumulative_logprob is None:
             return
-        new = positions[: len(self.token_ids) - len(self._logprobs.held)]
+        new = positions[: len(self.token_ids) - len(self._logprobs.entries)]
         for found in new:
             self._cumulative_logprob += found.logprobs[0]
         self._logprobs.add(new)

@@ -1,6 +1,6 @@
 """From the core's log-probabilities to what users hold: a dict for each position, or flat arrays.
 
-Called by `CompletionState` for the output's tokens and by the output processor for the prompt's.
+Called by `CompletionState` for the output's tokens and by `RequestRecord` for the prompt's.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ class Positions:
     """The log-probabilities of a request's tokens, one place after the other, in the form that
     `SamplingParams.flat_logprobs` asks for."""
 
-    __slots__ = ("_decode", "held")
+    __slots__ = ("_decode", "entries")
 
     def __init__(self, tokenizer: Tokenizer | None, params: SamplingParams) -> None:
         has_text = tokenizer is not None and params.detokenize
         self._decode = tokenizer.token_text if tokenizer is not None and has_text else None
-        self.held: list[LogprobsOnePosition | None] | FlatLogprobs = (
+        self.entries: list[LogprobsOnePosition | None] | FlatLogprobs = (
             FlatLogprobs(self._decode) if params.flat_logprobs else []
         )
         """All of them so far."""
 
     def add_nothing(self) -> None:
         """A position without any: the first of a prompt, which nothing precedes."""
-        if isinstance(self.held, FlatLogprobs):
-            self.held.append_fast((), (), ())
+        if isinstance(self.entries, FlatLogprobs):
+            self.entries.append_fast((), (), ())
         else:
-            self.held.append(None)
+            self.entries.append(None)
 
     def add(self, positions: Iterable[TokenLogprobs]) -> None:
         """The next positions. A token that is both chosen and among the best counts once."""
-        held = self.held
+        entries = self.entries
         for found in positions:
             ids, logprobs, ranks = found.token_ids, found.logprobs, found.ranks
             if ids[0] in ids[1:]:
                 place = ids.index(ids[0], 1)
                 ids, logprobs = _without(ids, place), _without(logprobs, place)
                 ranks = _without(ranks, place)
-            if isinstance(held, FlatLogprobs):
-                held.append_fast(ids, logprobs, ranks)
+            if isinstance(entries, FlatLogprobs):
+                entries.append_fast(ids, logprobs, ranks)
             else:
-                held.append(self._position(ids, logprobs, ranks))
+                entries.append(self._position(ids, logprobs, ranks))
 
     def _position(
         self, ids: list[int], logprobs: list[float], ranks: list[int]

@@ -1,5 +1,1 @@
-"""What an engine counts about itself, and how it is shown to Prometheus."""
-
-from quire.metrics.engine_metrics import EngineMetrics
-
-__all__ = ["EngineMetrics"]
+"""Counters and how they are shown to Prometheus."""

@@ -5,7 +5,7 @@ from quire.protocol.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
     FinishReason,
-    PromptLogprobs,
+    PromptChunkLogprobs,
     ScheduledRequest,
     SchedulePlan,
     SchedulerStats,
@@ -14,6 +14,7 @@ from quire.protocol.messages import (
 )
 
 __all__ = [
-    "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason", "PromptLogprobs",
-    "ScheduledRequest", "SchedulePlan", "SchedulerStats", "StepResult", "TokenLogprobs",
+    "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason",
+    "PromptChunkLogprobs", "ScheduledRequest", "SchedulePlan", "SchedulerStats", "StepResult",
+    "TokenLogprobs",
 ]  # fmt: skip

@@ -84,8 +84,8 @@ class TokenLogprobs(msgspec.Struct, array_like=True):
     """1 is the most likely token of the vocabulary."""
 
 
-class PromptLogprobs(msgspec.Struct, array_like=True):
-    """Log-probabilities of some prompt tokens in a row."""
+class PromptChunkLogprobs(msgspec.Struct, array_like=True):
+    """Log-probabilities of the prompt tokens that the tokens of one chunk predict."""
 
     first: int
     """Place of the first of them in the prompt; at least 1."""
@@ -99,7 +99,7 @@ class StepResult(msgspec.Struct, kw_only=True):
     """Empty for a request whose prompt is not finished yet."""
     logprobs: dict[str, list[TokenLogprobs]] = {}
     """For the requests that asked, one entry per sampled token."""
-    prompt_logprobs: dict[str, PromptLogprobs] = {}
+    prompt_logprobs: dict[str, PromptChunkLogprobs] = {}
     """For the requests that asked, of the prompt tokens that the step's tokens predict."""
     failures: dict[str, str] = {}
     """Requests that cannot go on, and why: nothing else here is theirs."""
@@ -111,7 +111,7 @@ class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     request_id: str
     new_token_ids: list[int] = []
     logprobs: list[TokenLogprobs] | None = None
-    prompt_logprobs: PromptLogprobs | None = None
+    prompt_logprobs: PromptChunkLogprobs | None = None
     """Come piece by piece before the first token; a preemption may repeat some, unchanged."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None

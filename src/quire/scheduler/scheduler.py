@@ -154,10 +154,6 @@ class Scheduler:
         planned = [self._requests.get(request_id) for request_id in plan.request_ids]
         return self._outputs([self._end_failed(one, error) for one in planned if one is not None])
 
-    def reset_prefix_cache(self) -> bool:
-        """Forgets all cached blocks; False while requests hold some."""
-        return self.kv.reset_prefix_cache()
-
     def check_integrity(self) -> None:
         """Raises IntegrityError unless requests, queues and blocks agree."""
         self.kv.check_integrity()

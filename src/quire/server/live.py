@@ -125,7 +125,7 @@ class LiveView:
 
     async def _ask(self, engine: AsyncLLM) -> None:
         try:
-            self._map = await engine.block_map()
+            self._map = await engine.call("block_map")
             self._map_time = time.monotonic()
         except (EngineDeadError, EngineGenerateError):
             self._map = None

@@ -124,8 +124,8 @@ def _docs_operation(path: str, method: str, operation: dict[str, Any]) -> str:
         lines.append(f"<li>body: {_docs_schema(body['schema'])}</li>")
     for status, response in operation["responses"].items():
         shown = [
-            f"{html.escape(media)} {_docs_schema(held['schema'])}"
-            for media, held in response["content"].items()
+            f"{html.escape(media)} {_docs_schema(content['schema'])}"
+            for media, content in response["content"].items()
         ]
         text = html.escape(response["description"])
         lines.append(f"<li>{status} {text}: {', '.join(shown)}</li>")

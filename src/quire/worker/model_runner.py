@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from quire.backends.base import CompiledModel, Logprobs, StepOutput
 from quire.errors import BackendError
-from quire.protocol import PromptLogprobs, SchedulePlan, StepResult, TokenLogprobs
+from quire.protocol import PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
 from quire.worker.diagnosis import explain_failures
 from quire.worker.input_batch import InputBatch, PreparedStep
 from quire.worker.prompt_logprobs import PromptRows
@@ -70,7 +70,9 @@ class ModelRunner:
         messages = explain_failures(self._model, batch, known, keeps_all=self._keeps_all)
         return {plan.request_ids[index]: message for index, message in messages.items()}
 
-    def _prompt_logprobs(self, rows: PromptRows, output: StepOutput) -> dict[str, PromptLogprobs]:
+    def _prompt_logprobs(
+        self, rows: PromptRows, output: StepOutput
+    ) -> dict[str, PromptChunkLogprobs]:
         logprobs = output.logprobs
         if logprobs is None:
             raise BackendError("the logprobs of prompt tokens that were asked for did not come")
@@ -81,7 +83,7 @@ class ModelRunner:
                 _token_logprobs(token_id, logprobs, place, span.num_logprobs)
                 for token_id, place in zip(span.targets.tolist(), places, strict=True)
             ]
-            found[span.request_id] = PromptLogprobs(span.first, positions)
+            found[span.request_id] = PromptChunkLogprobs(span.first, positions)
         return found
 
     def _logprobs(

@@ -126,7 +126,7 @@ def test_leaving_frees_the_request_before_the_next_step(make_engine: MakeEngine,
             async for _ in generator:
                 break
             await generator.aclose()
-        assert (await engine.block_map())["used"] == 0
+        assert (await engine.call("block_map"))["used"] == 0
         assert engine.metrics.num_in_flight == 0
         assert engine.metrics.finished_counts()["abort"] == 1
 

@@ -35,7 +35,7 @@ def test_calls_from_another_loop_are_refused_while_it_is_used(make_engine: MakeE
             lambda: engine.abort("r"),
             engine.abort_all,
             engine.reset_prefix_cache,
-            engine.block_map,
+            lambda: engine.call("block_map"),
             engine.pause_generation,
             engine.resume_generation,
         ]
@@ -51,6 +51,24 @@ def test_calls_from_another_loop_are_refused_while_it_is_used(make_engine: MakeE
         assert outputs[-1].outputs[0].text == "BC"
 
     asyncio.run(scenario())
+
+
+def test_a_request_that_is_admitted_keeps_its_loop_until_it_ends(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+
+    def elsewhere() -> Any:
+        return in_another_loop(lambda: collect(engine, "A", params(1)))
+
+    async def scenario() -> None:
+        request = engine.input_processor.process("r", "A", params(5))
+        [stream] = engine.requests.admit([request])
+        with pytest.raises(ConfigError, match=ELSEWHERE):
+            await asyncio.to_thread(elsewhere)
+        stream.close()
+        assert (await asyncio.to_thread(elsewhere))[-1].outputs[0].text == "B"
+
+    asyncio.run(scenario())
+    assert not engine.requests
 
 
 def test_many_loops_at_once_get_their_outputs_or_that_error(make_engine: MakeEngine) -> None:
@@ -80,7 +98,9 @@ def test_a_loop_that_was_closed_in_the_middle_harms_not_the_next(make_engine: Ma
 
     async def begin() -> Any:
         request = engine.input_processor.process("left", "A", params(400))
-        stream = engine.submit(request)
+        [stream] = engine.requests.admit([request])
+        engine.requests.begin(stream)
+        engine.requests.hand_over(request.core_requests[0])
         waiting = asyncio.ensure_future(stream.__anext__())
         await until(lambda: engine.metrics.num_in_flight)
         return waiting

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.errors import ConfigError, EngineDeadError
+from quire.errors import ConfigError, EngineDeadError, EngineGenerateError
 
 from .conftest import MakeClient, Recorder, make_config, make_request
 
@@ -78,6 +78,19 @@ def test_calls_answer_between_steps(make_client: MakeClient) -> None:
         await recorder.until(lambda: recorder.tokens_of("a"))
         assert await client.call("reset_prefix_cache") is False
         assert (await client.call("block_map"))["map"] == "u1f99"
+
+    run(scenario())
+
+
+def test_a_command_that_fails_ends_nothing_else(make_client: MakeClient) -> None:
+    async def scenario() -> None:
+        client, recorder = make_client(), Recorder()
+        client.attach(asyncio.get_running_loop(), recorder.listener())
+        for command, message in (("fail", "ValueError: .* on purpose"), ("never", "'never'")):
+            with pytest.raises(EngineGenerateError, match=message):
+                await client.call(command)
+        assert await client.call("reset_prefix_cache") is True
+        assert client.health().state == "alive"
 
     run(scenario())
 

@@ -89,7 +89,7 @@ def test_a_failing_step_ends_its_requests_and_no_others(
     executor.fails = False
     reasons = [one.finish_reason for _ in range(3) for one in core.step().outputs]
     assert reasons == [None, None, "length"]
-    assert core.block_map()["used"] == 0
+    assert core.commands["block_map"]()["used"] == 0
 
 
 def test_a_programming_error_is_not_swallowed(
@@ -114,9 +114,9 @@ def test_leaked_blocks_are_noticed_when_idle(core: EngineCore) -> None:
 def test_abort_reset_and_shutdown(core: EngineCore, executor: CountingExecutor) -> None:
     core.add_request(request("a"))
     core.step()
-    assert core.reset_prefix_cache() is False
+    assert core.commands["reset_prefix_cache"]() is False
     core.abort_requests(["a", "never"])
     assert not core.has_unfinished_requests()
-    assert core.reset_prefix_cache() is True
+    assert core.commands["reset_prefix_cache"]() is True
     core.shutdown()
     assert executor.is_shut_down

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from quire.config import SchedulerConfig
-from quire.frontend.online.admission import AdmissionControl, QueueFullError
+from quire.frontend.input_processor import EngineInput
+from quire.frontend.observers.admission import AdmissionControl, QueueFullError
+from quire.frontend.output_processor import OutputProcessor
+from quire.frontend.request_record import RequestRecord
+from quire.params import RequestOutputKind, SamplingParams
+from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 
 
 class Door:
@@ -20,7 +26,8 @@ class Door:
             SchedulerConfig(max_num_batched_tokens=64, **{**config, **options}),
             work_clock=lambda: self.work_s,
         )
-        self.open: list[str] = []
+        self.outputs = OutputProcessor(None, observers=[self.control])
+        self.open: list[RequestRecord] = []
         self.now = 0.0
         self._count = 0
 
@@ -33,20 +40,45 @@ class Door:
             return False
         for _ in range(count):
             self._count += 1
-            self.open.append(str(self._count))
-            self.control.admit(self.open[-1], num_tokens, now=self.now)
+            self.open.append(self.outputs.admit(self._request(num_tokens)))
+            self.outputs.begin(self.open[-1])
         return True
 
-    def step(self, seconds: float, num_first: int) -> None:
+    def step(self, seconds: float, num_first: int, *, leaves: bool = True) -> None:
         """A step, in which the longest waiting get their first tokens and leave with them."""
         self.now += seconds
         first = self.open[:num_first]
-        self.control.on_step(first, self.now)
-        self.leave(len(first))
+        if leaves:
+            del self.open[:num_first]
+        reason: Any = "length" if leaves else None
+        self._process(
+            EngineCoreOutput(request_id=_id(one), new_token_ids=[1], finish_reason=reason)
+            for one in first
+        )
 
     def leave(self, count: int) -> None:
-        for _ in range(count):
-            self.control.on_end(self.open.pop(0), now=self.now)
+        """The longest in leave, with the next step."""
+        gone, self.open = self.open[:count], self.open[count:]
+        for record in gone:
+            record.completions[0].finish("length")
+            self.control.on_finished(record, record.completions[0], self.now)
+
+    def _process(self, outputs: Iterable[EngineCoreOutput]) -> None:
+        self.outputs.process_outputs(EngineCoreOutputs(outputs=list(outputs), timestamp=self.now))
+
+    def _request(self, num_tokens: int) -> EngineInput:
+        core = EngineCoreRequest(
+            request_id=str(self._count),
+            prompt_token_ids=[1] * num_tokens,
+            sampling_params=SamplingParams(),
+            arrival_time=self.now,
+        )
+        params = SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY)
+        return EngineInput("r", None, core.prompt_token_ids, params, [core], self.now)
+
+
+def _id(record: RequestRecord) -> str:
+    return record.completions[0].request_id
 
 
 def test_a_burst_upon_a_calm_server_fills_the_queue() -> None:
@@ -86,7 +118,7 @@ def test_long_replies_make_a_long_wait_fair() -> None:
     for _ in range(100):  # replies of a minute, one first token a second
         assert door.come()
         door.now += 1
-        door.control.on_step([door.open[0]], door.now)
+        door.step(0.0, 1, leaves=False)
         door.now += 60
         door.leave(1)
     while door.come():
@@ -138,7 +170,7 @@ def test_prompt_tokens_are_bounded() -> None:
     door = Door(max_num_queued_tokens=100)
     assert door.come(num_tokens=500)
     assert not door.come(num_tokens=1)
-    door.control.on_step([door.open[0]], 1.0)
+    door.step(1.0, 1, leaves=False)
     assert door.come(num_tokens=60)
     assert door.come(num_tokens=40)
     assert not door.come(num_tokens=1)
@@ -154,3 +186,14 @@ def test_a_refusal_names_the_option() -> None:
         door.control.check(1, 1)
     assert 1 <= refused.value.retry_after_s <= 30
     assert refused.value.reason == "max_num_queued_reqs"
+
+
+def test_a_withdrawn_request_gives_its_place_back() -> None:
+    door = Door(queue_may_stand=True, max_num_queued_reqs=4, max_num_queued_tokens=50)
+    assert door.come(num_tokens=40)
+    for _ in range(20):
+        record = door.outputs.admit(door._request(10))
+        with pytest.raises(QueueFullError):
+            door.control.check(1, 1)
+        door.outputs.withdraw(record)
+    assert door.come(num_tokens=10)

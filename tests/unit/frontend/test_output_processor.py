@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from quire.config.records import EngineConfig
+from quire.errors import EngineDeadError, QuireError
+from quire.frontend.completion_state import CompletionState
 from quire.frontend.input_processor import EngineInput, InputProcessor
+from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.output_processor import OutputProcessor
+from quire.frontend.request_record import RequestRecord
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
-from quire.protocol import EngineCoreOutput, EngineCoreOutputs, TokenLogprobs
+from quire.protocol import EngineCoreOutput, EngineCoreOutputs, SchedulerStats, TokenLogprobs
 from quire.tokenizer import Tokenizer
 
 DELTA, FINAL, CUMULATIVE = (
@@ -22,13 +26,62 @@ DELTA, FINAL, CUMULATIVE = (
 )
 
 
+class Told:
+    """A sink that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.outputs: list[RequestOutput] = []
+        self.errors: list[QuireError] = []
+
+    def put(self, output: RequestOutput) -> None:
+        self.outputs.append(output)
+
+    def fail(self, error: QuireError) -> None:
+        self.errors.append(error)
+
+
+class Diary(RequestObserver):
+    """Writes down what it is told of."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
+
+    def on_admitted(self, record: RequestRecord) -> None:
+        self.events.append(f"{record.input.request_id} admitted, {record.num_core_requests}")
+
+    def on_withdrawn(self, record: RequestRecord) -> None:
+        self.events.append(f"{record.input.request_id} withdrawn")
+
+    def on_handed_over(self, record: RequestRecord) -> None:
+        self.events.append(f"{record.input.request_id} handed over")
+
+    def on_first_token(self, record: RequestRecord, completion: CompletionState) -> None:
+        self.events.append(f"{completion.index} first, {record.num_with_tokens} of the request")
+
+    def on_tokens(
+        self, record: RequestRecord, completion: CompletionState, num_new: int, gap_s: float | None
+    ) -> None:
+        name = record.input.request_id
+        self.events.append(f"{name}.{completion.index} +{num_new}, {gap_s}")
+
+    def on_finished(self, record: RequestRecord, completion: CompletionState, now: float) -> None:
+        reason, num_open = completion.finish_reason, record.num_open
+        assert now > 0
+        self.events.append(f"{completion.index} {reason}, {num_open} open")
+
+    def on_step(self, stats: SchedulerStats | None, now: float) -> None:
+        assert now > 0
+        self.events.append("step" if stats is None else f"step, {stats.num_running} running")
+
+
 class Bench:
     """An output processor and the inputs it was given."""
 
     def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None) -> None:
         self.tokenizer = tokenizer
         self.inputs = InputProcessor(config, tokenizer)
-        self.outputs = OutputProcessor(tokenizer)
+        self.events: list[str] = []
+        self.outputs = OutputProcessor(tokenizer, observers=[Diary(self.events)])
 
     def add(self, name: str = "r", sink: Any = None, **params: Any) -> EngineInput:
         request = self.inputs.process(name, [1, 2], SamplingParams(max_tokens=40, **params))
@@ -229,35 +282,35 @@ def test_errors_reach_the_user(bench: Bench) -> None:
 
 
 def test_abort_by_the_users_id(bench: Bench) -> None:
-    told: list[RequestOutput] = []
-    first, second = bench.add("same", n=2), bench.add("same", sink=told.append)
+    told = Told()
+    first, second = bench.add("same", n=2), bench.add("same", sink=told)
     other = bench.add("other")
     wanted = [core.request_id for one in (first, second) for core in one.core_requests]
     assert bench.outputs.abort_requests(["same", "never"]) == wanted
-    assert bench.outputs.request_ids() == ["other"]
+    assert [one.input for one in bench.outputs.records()] == [other]
     assert bench.feed(first, "x") == ([], [])
-    [output] = told
+    [output] = told.outputs
     assert (output.finished, output.outputs[0].finish_reason) == (True, "abort")
     assert bench.feed(other, "x")[0]
 
 
 def test_an_abort_is_told_of_what_was_still_running(bench: Bench) -> None:
     for kind, ended in ((DELTA, [1]), (FINAL, [0, 1])):
-        told: list[RequestOutput] = []
-        request = bench.add("r", n=2, output_kind=kind, sink=told.append)
+        told = Told()
+        request = bench.add("r", n=2, output_kind=kind, sink=told)
         bench.feed(request, "a", "length", index=0)
         bench.outputs.abort_requests(["r"])
-        last = told[-1]
+        last = told.outputs[-1]
         assert last.finished
         assert [one.index for one in last.outputs] == ended
         assert last.outputs[-1].finish_reason == "abort"
 
 
 def test_outputs_go_to_the_sink_that_was_given(bench: Bench) -> None:
-    told: list[RequestOutput] = []
-    request = bench.add(sink=told.append)
+    told = Told()
+    request = bench.add(sink=told)
     assert bench.feed(request, "a", "length") == ([], [])
-    assert told[0].finished
+    assert told.outputs[0].finished
 
 
 def test_times_and_counts(bench: Bench) -> None:
@@ -272,3 +325,59 @@ def test_times_and_counts(bench: Bench) -> None:
     assert stats.first_token_latency == pytest.approx(1)
     assert (stats.scheduled_ts, stats.num_preemptions) == (begin + 0.5, 2)
     assert output.num_cached_tokens == 1
+
+
+def test_observers_are_told_of_each_event_once_and_in_order(bench: Bench) -> None:
+    request = bench.add("r", n=2, stop="b")
+    bench.feed(request, "ax", index=1)
+    bench.feed(request, "b", index=1)
+    bench.feed(request, "x", index=0)
+    bench.feed(request, "x", index=1)  # it has ended
+    bench.outputs.abort_requests(["r"])
+    assert bench.events == [
+        "r admitted, 2", "r handed over",
+        "1 first, 1 of the request", "r.1 +2, None", "step",
+        "r.1 +1, 0.0", "1 stop, 1 open", "step",
+        "0 first, 2 of the request", "r.0 +1, None", "step",
+        "step",
+        "0 abort, 0 open",
+    ]  # fmt: skip
+
+
+def test_an_admitted_request_counts_until_it_is_withdrawn(bench: Bench) -> None:
+    request = bench.inputs.process("r", [1, 2], SamplingParams())
+    record = bench.outputs.admit(request)
+    assert bench.outputs.has_unfinished_requests()
+    assert bench.outputs.abort([record]) == []
+    assert bench.outputs.abandon([record]) == []
+    assert not bench.outputs.has_unfinished_requests()
+    assert bench.events == ["r admitted, 1", "r withdrawn"]
+
+
+def test_a_failure_reaches_every_sink_once(bench: Bench) -> None:
+    running, waiting, ended = Told(), Told(), Told()
+    first = bench.add("first", sink=running)
+    bench.outputs.admit(bench.inputs.process("second", [1], SamplingParams()), waiting)
+    bench.feed(bench.add("third", sink=ended), "a", "length")
+    bench.events.clear()
+    error = EngineDeadError("it died")
+    assert bench.outputs.fail(error) == [first.core_requests[0].request_id]
+    for told in (running, waiting):
+        [own] = told.errors
+        assert str(own) == "it died"
+        assert own is not error, "tracebacks of several waiters must not mix"
+        assert told.outputs == []
+    assert (len(ended.outputs), ended.errors) == (1, [])
+    assert bench.events == ["0 abort, 0 open", "second withdrawn"]
+    assert not bench.outputs.has_unfinished_requests()
+    assert bench.outputs.fail(error) == []
+
+
+def test_nothing_follows_what_was_abandoned(bench: Bench) -> None:
+    told = Told()
+    request = bench.add("r", sink=told)
+    [record] = bench.outputs.records()
+    assert bench.outputs.abandon([record]) == [request.core_requests[0].request_id]
+    assert bench.feed(request, "x", "length") == ([], [])
+    assert (told.outputs, told.errors) == ([], [])
+    assert bench.outputs.abandon([record]) == []

@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from quire.config.records import EngineConfig
-from quire.frontend.stat_logger import LoggingStatLogger
-from quire.protocol import SchedulerStats
+from quire.frontend.input_processor import InputProcessor
+from quire.frontend.observers.stat_logger import LoggingStatLogger
+from quire.frontend.output_processor import OutputProcessor
+from quire.params import SamplingParams
+from quire.protocol import EngineCoreOutput, EngineCoreOutputs, SchedulerStats
 
 
 class Lines(logging.Handler):
@@ -25,7 +28,7 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def lines() -> Iterator[list[logging.LogRecord]]:
-    logger, handler = logging.getLogger("quire.frontend.stat_logger"), Lines()
+    logger, handler = logging.getLogger("quire.frontend.observers.stat_logger"), Lines()
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
     yield handler.records
@@ -36,7 +39,7 @@ def lines() -> Iterator[list[logging.LogRecord]]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr("quire.frontend.stat_logger.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("quire.frontend.observers.stat_logger.time.monotonic", lambda: now[0])
     return now
 
 
@@ -50,12 +53,21 @@ def test_the_line(
         num_running=3, num_waiting=2, kv_cache_usage=0.125,
         num_prefix_queried_tokens=200, num_prefix_hit_tokens=50,
     )  # fmt: skip
-    stats.record(snapshot, 150, 40)
+    outputs = OutputProcessor(None, observers=[stats])
+    inputs = InputProcessor(make_config(max_model_len=200, vocab_size=288), None)
+    request = inputs.process("r", [1] * 160, SamplingParams(max_tokens=40))
+    outputs.add_request(request)
+    [core] = request.core_requests
+    step = EngineCoreOutput(
+        request_id=core.request_id, new_token_ids=[1] * 30, num_cached_tokens=10
+    )
+    outputs.process_outputs(EngineCoreOutputs(outputs=[step], stats=snapshot))
     clock[0] += 5
-    stats.log_if_due()
+    step = EngineCoreOutput(request_id=core.request_id, new_token_ids=[1] * 10)
+    outputs.process_outputs(EngineCoreOutputs(outputs=[step]))
     assert lines == []
     clock[0] += 5
-    stats.log_if_due()
+    stats.on_step(None, 0.0)
     assert [record.getMessage() for record in lines] == [
         "Engine 000: Avg prompt throughput: 15.0 tokens/s, "
         "Avg generation throughput: 4.0 tokens/s, Running: 3 reqs, Waiting: 2 reqs, "
@@ -68,10 +80,9 @@ def test_preemptions_are_told(
 ) -> None:
     stats = LoggingStatLogger(make_config())
     clock[0] += 10
-    stats.record(
-        SchedulerStats(num_running=1, num_waiting=0, kv_cache_usage=0, num_preemptions=2), 1, 1
+    stats.on_step(
+        SchedulerStats(num_running=1, num_waiting=0, kv_cache_usage=0, num_preemptions=2), 0.0
     )
-    stats.log()
     assert "Preemptions: 2, CPU KV cache" in lines[0].getMessage()
     assert "Prefix cache hit rate" not in lines[0].getMessage()
 

@@ -277,6 +277,32 @@ def test_a_step_that_fails_before_a_call_waits_is_told_to_it_too(
         llm.wait_for_completion(use_tqdm=False)
 
 
+def test_a_step_that_fails_is_told_to_a_call_that_is_busy_with_an_output(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_busy, may_go_on = threading.Event(), threading.Event()
+
+    def collect() -> Any:
+        def on_output(_: Any) -> None:
+            is_busy.set()
+            assert may_go_on.wait(WAIT_S)
+
+        tickets = llm._add(["a", "b"], [greedy(1), greedy(50)], None, None)
+        return llm._loop.collect(tickets, on_output)
+
+    def fail(_: Any) -> Any:
+        raise ZeroDivisionError("on purpose")
+
+    busy = in_thread(collect)
+    assert is_busy.wait(WAIT_S)
+    monkeypatch.setattr(llm.llm_engine.engine_core.executor, "execute", fail)
+    with pytest.raises(ZeroDivisionError):
+        in_thread(lambda: llm.generate("c", greedy(), use_tqdm=False)).result(WAIT_S)
+    may_go_on.set()
+    with pytest.raises(EngineGenerateError, match="on purpose"):
+        busy.result(WAIT_S)
+
+
 def test_closing_from_another_thread_is_told_to_all_who_wait(
     model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

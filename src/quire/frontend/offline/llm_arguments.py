@@ -36,7 +36,7 @@ def one_each(name: str, value: Any, kind: type, count: int) -> list[Any]:
     """One value for all, or as many as there are prompts. Raises TypeError or RequestError."""
     if isinstance(value, kind):
         return [value] * count
-    if not isinstance(value, Sequence) or not all(isinstance(held, kind) for held in value):
+    if not isinstance(value, Sequence) or not all(isinstance(each, kind) for each in value):
         raise TypeError(
             f"{name} must be of type {kind.__name__}, or a list of these, got {quoted(value)}"
         )

@@ -14,13 +14,14 @@ from quire.config.engine_args import EngineArgs
 from quire.config.records import EngineConfig, ModelConfig
 from quire.config.resolve import Usage
 from quire.core.engine_core import EngineCore
-from quire.errors import ConfigError, EngineDeadError
+from quire.errors import ConfigError, EngineDeadError, QuireError
 from quire.frontend.arguments import refuse_arguments, request_id_list, wants_special_tokens
 from quire.frontend.input_processor import EngineInput, InputProcessor
+from quire.frontend.observers.stat_logger import LoggingStatLogger
 from quire.frontend.offline.interrupts import deferred_interrupt
 from quire.frontend.offline.turn_lock import TurnLock
-from quire.frontend.output_processor import OutputProcessor, Sink
-from quire.frontend.stat_logger import LoggingStatLogger
+from quire.frontend.output_processor import OutputProcessor
+from quire.frontend.request_record import Sink
 from quire.inputs import PromptType
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
@@ -42,8 +43,12 @@ class LLMEngine:
         self.tokenizer = load_tokenizer(config.model)
         self.engine_core = engine_core or EngineCore(config)
         self.input_processor = InputProcessor(config, self.tokenizer)
-        self.output_processor = OutputProcessor(self.tokenizer, config.scheduler.stream_interval)
         self._stat_logger = LoggingStatLogger(config) if config.observability.log_stats else None
+        self.output_processor = OutputProcessor(
+            self.tokenizer,
+            config.scheduler.stream_interval,
+            () if self._stat_logger is None else (self._stat_logger,),
+        )
         self._lock = TurnLock()
         self._is_shut_down = False
         self._untaken: list[RequestOutput] = []
@@ -101,12 +106,18 @@ class LLMEngine:
         """Ends requests; unknown ids mean nothing. Only a `sink` gets a last output."""
         ids = request_id_list(request_ids)
         with deferred_interrupt(), self._lock:
-            self._abort(ids)
+            self.engine_core.abort_requests(self.output_processor.abort_requests(ids))
 
     def abort_all(self) -> None:
         """Ends every request, for a caller that will not come back for the rest."""
         with deferred_interrupt(), self._lock:
-            self._abort(self.output_processor.request_ids())
+            records = self.output_processor.records()
+            self.engine_core.abort_requests(self.output_processor.abort(records))
+
+    def fail_all(self, error: QuireError) -> None:
+        """Ends every request; each `sink` is told why."""
+        with deferred_interrupt(), self._lock:
+            self.engine_core.abort_requests(self.output_processor.fail(error))
 
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has anything to do."""
@@ -125,7 +136,7 @@ class LLMEngine:
     def reset_prefix_cache(self) -> bool:
         """Forgets all cached prompts; False while requests are running."""
         with self.turn():
-            return self.engine_core.reset_prefix_cache()
+            return bool(self.engine_core.commands["reset_prefix_cache"]())
 
     def do_log_stats(self) -> None:
         """Logs the statistics line now, if there is one."""
@@ -166,12 +177,4 @@ class LLMEngine:
         done = self.output_processor.process_outputs(outputs)
         if done.aborts:
             self.engine_core.abort_requests(done.aborts)
-        if self._stat_logger is not None:
-            self._stat_logger.record(
-                outputs.stats, done.num_prompt_tokens, done.num_generation_tokens
-            )
-            self._stat_logger.log_if_due()
         return done.request_outputs
-
-    def _abort(self, request_ids: list[str]) -> None:
-        self.engine_core.abort_requests(self.output_processor.abort_requests(request_ids))

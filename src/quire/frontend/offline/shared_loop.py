@@ -20,27 +20,34 @@ OnOutput = Callable[[RequestOutput], None]
 
 
 class Ticket:
-    """One request whose final output somebody will wait for; its `put` is the request's sink."""
+    """One request whose final output somebody will wait for; the request's sink.
 
-    __slots__ = ("caller", "last_failure", "num_outputs", "output", "request_id")
+    Told by the engine, in the turn of whoever steps or aborts.
+    """
 
-    def __init__(
-        self, request_id: str, num_outputs: int, last_failure: Exception | None = None
-    ) -> None:
+    __slots__ = ("caller", "error", "num_outputs", "output", "request_id")
+
+    def __init__(self, request_id: str, num_outputs: int) -> None:
         self.request_id = request_id
-        self.last_failure = last_failure
-        """The loop's, when the request was made: it ended none of these."""
         self.num_outputs = num_outputs
         """The request's `n`."""
         self.output: RequestOutput | None = None
+        self.error: QuireError | None = None
+        """What ended the request in place of an output."""
         self.caller: _Caller | None = None
         """Who waits, once somebody does."""
 
     def put(self, output: RequestOutput) -> None:
-        """Called by the engine, in the turn of whoever steps or aborts."""
+        """The final output."""
         self.output = output
         if self.caller is not None:
             self.caller.take(output)
+
+    def fail(self, error: QuireError) -> None:
+        """There will be no output."""
+        self.error = error
+        if self.caller is not None:
+            self.caller.fail(error)
 
 
 class _Caller:
@@ -78,13 +85,8 @@ class SharedLoop:
         self._pid = os.getpid()
         self._lock = TurnLock()
         """Guards all of these; held for moments only."""
-        self._last_failure: Exception | None = None
         self._callers: list[_Caller] = []
         self._driver: _Caller | None = None
-
-    def ticket(self, request_id: str, num_outputs: int) -> Ticket:
-        """For a request that is about to be added, with `num_outputs` (its `n`)."""
-        return Ticket(request_id, num_outputs, self._last_failure)
 
     def collect(self, tickets: Sequence[Ticket], on_output: OnOutput) -> list[RequestOutput]:
         """Waits for the outputs of all tickets, and returns them in the tickets' order.
@@ -114,8 +116,8 @@ class SharedLoop:
                 self._pid, self._callers, self._driver = os.getpid(), [], None
         with self._engine.turn():
             for ticket in tickets:
-                if _was_aborted(ticket) and ticket.last_failure is not self._last_failure:
-                    raise _failure(self._last_failure)
+                if ticket.error is not None:
+                    raise ticket.error
                 ticket.caller = caller
                 if ticket.output is None:
                     caller.num_open += 1
@@ -133,19 +135,19 @@ class SharedLoop:
 
     def _await_news(self, caller: _Caller) -> None:
         """Returns when something has arrived, or might have. Raises what a step failed with."""
-        if not self._may_drive(caller):
+        if self._may_drive(caller):
+            try:
+                with deferred_interrupt() as raise_if_interrupted:
+                    while not caller.arrived and caller.error is None:
+                        self._step()
+                        raise_if_interrupted()
+            finally:
+                self._stop_driving(caller)
+        else:
             caller.news.wait()
             caller.news.clear()
-            if caller.error is not None:
-                raise caller.error
-            return
-        try:
-            with deferred_interrupt() as raise_if_interrupted:
-                while not caller.arrived:
-                    self._step()
-                    raise_if_interrupted()
-        finally:
-            self._stop_driving(caller)
+        if caller.error is not None:
+            raise caller.error
 
     def _may_drive(self, caller: _Caller) -> bool:
         with self._lock:
@@ -171,22 +173,8 @@ class SharedLoop:
         except EngineDeadError:
             raise  # whoever waits finds out by itself
         except Exception as error:
-            self._fail_all(error)
+            cause = f"{type(error).__name__}: {error}"
+            self._engine.fail_all(
+                EngineGenerateError(f"a step for several callers failed: {cause}")
+            )
             raise
-
-    def _fail_all(self, error: Exception) -> None:
-        with self._lock:
-            self._last_failure = error
-            for caller in self._callers:
-                caller.fail(_failure(error))
-        self._engine.abort_all()
-
-
-def _failure(error: Exception | None) -> EngineGenerateError:
-    cause = f"{type(error).__name__}: {error}"
-    return EngineGenerateError(f"a step for several callers failed: {cause}")
-
-
-def _was_aborted(ticket: Ticket) -> bool:
-    outputs = () if ticket.output is None else ticket.output.outputs
-    return any(output.finish_reason == "abort" for output in outputs)

@@ -1,14 +1,15 @@
 """`RequestStream`: the outputs of one request, waiting for whoever asked for them.
 
-Filled by the output processor, drained by an async iterator, both on the event loop.
+The sink of its record, drained by an async iterator, both on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from quire.errors import EngineGenerateError, QuireError
+from quire.frontend.request_record import RequestRecord
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind
 
@@ -23,30 +24,29 @@ class RequestStream:
 
     def __init__(
         self,
-        request_id: str,
-        kind: RequestOutputKind,
-        abort: Callable[[], None],
+        record: RequestRecord,
+        close: Callable[[Iterable[RequestStream]], None],
         news: asyncio.Event | None = None,
     ) -> None:
-        """`news`, which streams may share, is set whenever there is something to take."""
-        self.request_id = request_id
-        self.is_done = False
-        """Nothing more will be put; there may still be something to take."""
-        self._is_delta = kind is RequestOutputKind.DELTA
-        self._abort = abort
+        """`close` ends what has not ended of the requests of streams. `news`, which streams may
+        share, is set whenever there is something to take."""
+        self.record = record
+        record.sink = self
+        self._is_delta = record.input.params.output_kind is RequestOutputKind.DELTA
+        self._close = close
         self._news = news or asyncio.Event()
         self._pending: RequestOutput | None = None
         self._error: QuireError | None = None
 
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more will be put; there may still be something to take."""
+        return self.record.sink is not self
+
     def put(self, output: RequestOutput) -> None:
         """The next output; merged with one that has not been taken yet."""
-        if self.is_done:
-            return
-        output.request_id = self.request_id
-        if output.finished:
-            self.is_done = True
-            if any(one.finish_reason == "error" for one in output.outputs):
-                self._error = EngineGenerateError(output.error or "the engine failed")
+        if output.finished and any(one.finish_reason == "error" for one in output.outputs):
+            self._error = EngineGenerateError(output.error or "the engine failed")
         if self._pending is None:
             self._pending = output
         else:
@@ -54,11 +54,9 @@ class RequestStream:
         self._news.set()
 
     def fail(self, error: QuireError) -> None:
-        """Ends the stream: taking from it raises `error`, once what is there is taken."""
-        if not self.is_done:
-            self.is_done = True
-            self._error = error
-            self._news.set()
+        """Ends the stream: taking from it raises `error`."""
+        self._error = error
+        self._news.set()
 
     def take(self) -> RequestOutput | None:
         """What is there, without waiting; None if nothing. Raises what the stream ended with."""
@@ -70,15 +68,14 @@ class RequestStream:
 
     def close(self) -> None:
         """Ends the request if it has not ended; nothing more will be put. Idempotent."""
-        if self.end():
-            self._abort()
+        self._close([self])
 
     def end(self) -> bool:
         """Nothing more will be put; ending the request is left to the caller. True if it has not
         ended."""
         if self.is_done:
             return False
-        self.is_done = True
+        self.record.sink = None
         self._news.set()
         return True
 

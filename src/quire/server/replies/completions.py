@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
-from quire.server.replies.chunks import ChunkWriter
 from quire.server.replies.head import ReplyHead
-from quire.server.replies.json_pieces import JsonList, JsonPieces
-from quire.server.replies.logprobs import CompletionLists, LogprobsWriter, prompt_logprobs
-from quire.server.replies.portions import News, size_of, size_of_whole, written
-from quire.server.replies.usage import timings, usage_of
-from quire.server.requests.generation import Generation
+from quire.server.replies.json_pieces import JsonList
+from quire.server.replies.logprobs import CompletionLists, prompt_logprobs
+from quire.server.replies.portions import News, num_entries, size_of, size_of_whole
+from quire.server.replies.writer import ReplyWriter
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.sampling import is_echo_alone
 from quire.server.schema.completion import (
@@ -21,12 +18,12 @@ from quire.server.schema.completion import (
     CompletionRequest,
     CompletionResponse,
 )
-from quire.server.work_pool import WorkPool, check_wanted
+from quire.server.work_pool import check_wanted
 from quire.tokenizer import Tokenizer
 
 
-class CompletionWriter:
-    """Shapes one completion request's replies, whole or in chunks."""
+class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
+    """Replies to a request of one or several prompts, each with `n` choices."""
 
     def __init__(
         self,
@@ -35,17 +32,13 @@ class CompletionWriter:
         prompts: Sequence[PreparedPrompt],
         tokenizer: Tokenizer | None,
     ) -> None:
-        self._request = request
-        self._head = head
-        self._n = request.n or 1
+        num_top = request.logprobs or 0
+        super().__init__(
+            request, head, prompts, tokenizer, num_top=num_top, chunk_kind=CompletionChunk
+        )
         self._tokenizer = tokenizer
-        as_ids = request.return_tokens_as_token_ids is True
-        self._pieces = JsonPieces()
-        self._logprobs = LogprobsWriter(self._pieces, tokenizer, request.logprobs or 0, as_ids)
         self._is_echo_alone = is_echo_alone(request)
         """The one token that is generated is not shown."""
-        self._prompts = prompts
-        self._chunks = ChunkWriter(CompletionChunk, head, self._pieces)
         self._started = set[int]()
         """Choices of a stream that something was told of."""
         self._echoes: dict[int, str] = {}
@@ -53,11 +46,9 @@ class CompletionWriter:
         """Of the prompts whose log-probabilities were echoed: the same for each of `n` choices."""
 
     def whole_size(self, finals: Sequence[RequestOutput]) -> int:
-        """For the pool."""
         return size_of_whole(finals, self._n if self._tells_of_prompt else 0)
 
     def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        """The reply to a request that does not stream, in pieces."""
         pieces = self._pieces
         choices = pieces.new_list()
         for prompt_index, final in enumerate(finals):
@@ -67,38 +58,19 @@ class CompletionWriter:
             for one in final.outputs:
                 choice = self._choice(prompt_index, one, is_first=True)
                 choice.prompt_logprobs = None if of_prompt is None else of_prompt.encoded()
-                if self._request.return_token_ids:
-                    token_ids = self._prompts[prompt_index].token_ids
-                    choice.prompt_token_ids = pieces.new_list(token_ids).encoded()
+                if self._wants_ids:
+                    choice.prompt_token_ids = self._ids(self._prompts[prompt_index].token_ids)
                 choices.add_pieces(pieces.encode(choice))
                 check_wanted()
-        response = self._head.begin(
-            CompletionResponse, choices=choices.encoded(), usage=usage_of(finals)
-        )
-        if self._head.has_metrics:
-            response.metrics = timings(finals[-1].metrics)
-        return pieces.encode(response)
-
-    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
-        """The chunks of a streamed reply, those of one step together.
-
-        One for whatever a step brought a choice, be it text or not yet: who counts chunks counts
-        steps, and a token's log-probabilities come with it.
-        """
-        async for data in written(generation, self, pool):
-            yield data
-        if last := self._chunks.last():
-            yield last
+        return pieces.encode(self._response(CompletionResponse, choices, finals))
 
     def size(self, news: News) -> int:
-        """How much there is to write of one choice, in the pool's units."""
-        size, held = size_of(news.completion), news.output.prompt_logprobs
+        size = size_of(news.completion) + num_entries(news.output.prompt_logprobs)
         if self._tells_of_prompt and self._index(news) not in self._started:
             size += len(news.output.prompt_token_ids or ())
-        return size + (len(held.token_ids) if isinstance(held, FlatLogprobs) else 0)
+        return size
 
     def events(self, news: Sequence[News]) -> bytes:
-        """The chunks that tell of these."""
         parts = []
         for each in news:
             self._chunks.see(each.prompt_index, each.output)
@@ -107,9 +79,8 @@ class CompletionWriter:
             index = self._index(each)
             is_first = index not in self._started
             choice = self._choice(each.prompt_index, each.completion, is_first)
-            if is_first and self._request.return_token_ids:
-                token_ids = each.output.prompt_token_ids or []
-                choice.prompt_token_ids = self._pieces.new_list(token_ids).encoded()
+            if is_first and self._wants_ids:
+                choice.prompt_token_ids = self._ids(each.output.prompt_token_ids or [])
             self._started.add(index)
             num_tokens = len(each.completion.token_ids)
             parts.append(self._chunks.chunk(each.prompt_index, choice, num_tokens))
@@ -117,7 +88,7 @@ class CompletionWriter:
 
     @property
     def _tells_of_prompt(self) -> bool:
-        return self._request.echo is True or self._request.return_token_ids is True
+        return self._request.echo is True or self._wants_ids
 
     def _index(self, news: News) -> int:
         return news.prompt_index * self._n + news.completion.index
@@ -134,25 +105,14 @@ class CompletionWriter:
             logprobs = None if echoed is None else echoed.encoded()
         else:
             logprobs = self._logprobs.completion(index, one, echoed)
-        return CompletionChoice(
-            index=index,
-            text=text,
-            logprobs=logprobs,
-            finish_reason=one.finish_reason,  # type: ignore[arg-type]
-            stop_reason=one.stop_reason,
-            token_ids=self._ids(one),
-        )
-
-    def _ids(self, one: CompletionOutput) -> Any:
-        wanted = self._request.return_token_ids
-        return self._pieces.new_list(one.token_ids).encoded() if wanted else None
+        return CompletionChoice(index=index, text=text, logprobs=logprobs, **self._end_of(one))
 
     def _of_prompt(self, final: RequestOutput) -> JsonList | None:
         """The prompt's log-probabilities by themselves, if they were asked for."""
-        held = final.prompt_logprobs
-        if self._request.prompt_logprobs is None or not isinstance(held, FlatLogprobs):
+        entries = final.prompt_logprobs
+        if self._request.prompt_logprobs is None or not isinstance(entries, FlatLogprobs):
             return None
-        return prompt_logprobs(held, self._pieces)
+        return prompt_logprobs(entries, self._pieces)
 
     def _take_prompt(self, prompt_index: int, output: RequestOutput) -> None:
         """Writes the log-probabilities of an echoed prompt, as soon as they are there."""

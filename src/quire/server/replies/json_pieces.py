@@ -73,9 +73,9 @@ class JsonPieces:
         made.add(values)
         return made
 
-    def place(self, held: JsonList) -> msgspec.Raw:
+    def place(self, values: JsonList) -> msgspec.Raw:
         """What stands for a list until `encode`."""
-        self._placed.append(held)
+        self._placed.append(values)
         return msgspec.Raw(b"%b%d%b" % (_MARK, len(self._placed) - 1, _MARK))
 
     def encode(self, value: Any) -> list[bytes]:
@@ -95,13 +95,13 @@ class JsonPieces:
 
 def joined(pieces: Iterable[bytes], num_bytes: int) -> Iterator[bytes]:
     """The same text in pieces of at least so many bytes, but for the last."""
-    held: list[bytes] = []
+    pending: list[bytes] = []
     size = 0
     for piece in pieces:
-        held.append(piece)
+        pending.append(piece)
         size += len(piece)
         if size >= num_bytes:
-            yield b"".join(held)
-            held, size = [], 0
-    if held:
-        yield b"".join(held)
+            yield b"".join(pending)
+            pending, size = [], 0
+    if pending:
+        yield b"".join(pending)

@@ -148,11 +148,11 @@ def prompt_logprobs(positions: FlatLogprobs, pieces: JsonPieces) -> JsonList:
                 position
                 and {
                     str(token_id): PromptLogprob(
-                        logprob=_finite(held.logprob),
-                        rank=held.rank,
-                        decoded_token=held.decoded_token,
+                        logprob=_finite(entry.logprob),
+                        rank=entry.rank,
+                        decoded_token=entry.decoded_token,
                     )
-                    for token_id, held in position.items()
+                    for token_id, entry in position.items()
                 }
             ]
         )
@@ -168,14 +168,14 @@ def _chosen(positions: FlatLogprobs, place: int) -> float | None:
 def _ranked(positions: FlatLogprobs, place: int) -> list[tuple[int, float]]:
     """Tokens with their log-probabilities, the best first."""
     span = positions.span(place)
-    held = zip(
+    entries = zip(
         positions.ranks[span], positions.token_ids[span], positions.logprobs[span], strict=True
     )
-    return [(token_id, _finite(logprob)) for _, token_id, logprob in sorted(held, key=_rank)]
+    return [(token_id, _finite(logprob)) for _, token_id, logprob in sorted(entries, key=_rank)]
 
 
-def _rank(held: tuple[int, int, float]) -> int:
-    return held[0]
+def _rank(entry: tuple[int, int, float]) -> int:
+    return entry[0]
 
 
 def _finite(logprob: float) -> float:

@@ -76,9 +76,12 @@ def _portions(batch: Iterable[tuple[int, RequestOutput]], writer: NewsWriter) ->
 
 def size_of(completion: CompletionOutput) -> int:
     """A completion's own size: a few units, its tokens, and its log-probabilities."""
-    entries = completion.logprobs
-    num_entries = len(entries.token_ids) if isinstance(entries, FlatLogprobs) else 0
-    return 16 + len(completion.token_ids) + num_entries
+    return 16 + len(completion.token_ids) + num_entries(completion.logprobs)
+
+
+def num_entries(logprobs: object) -> int:
+    """Log-probabilities of all positions together; 0 if none were asked for."""
+    return len(logprobs.token_ids) if isinstance(logprobs, FlatLogprobs) else 0
 
 
 def size_of_whole(finals: Iterable[RequestOutput], num_copies: int) -> int:
@@ -86,7 +89,6 @@ def size_of_whole(finals: Iterable[RequestOutput], num_copies: int) -> int:
     size = 0
     for final in finals:
         size += sum(size_of(completion) for completion in final.outputs)
-        held = final.prompt_logprobs
-        num_entries = len(held.token_ids) if isinstance(held, FlatLogprobs) else 0
-        size += num_entries + num_copies * len(final.prompt_token_ids or ())
+        size += num_entries(final.prompt_logprobs)
+        size += num_copies * len(final.prompt_token_ids or ())
     return size

@@ -23,7 +23,7 @@ from quire.server.work_pool import check_wanted
 
 if TYPE_CHECKING:
     from quire.frontend.input_processor import EngineInput
-    from quire.frontend.online.async_llm import AsyncLLM
+    from quire.frontend.online.online_requests import OnlineRequests
     from quire.frontend.online.request_stream import RequestStream
 
 TIMEOUT_HEADER = "x-request-timeout"
@@ -102,9 +102,11 @@ class Generation:
     request's state within one step.
     """
 
-    def __init__(self, context: ServerContext, engine: AsyncLLM, deadline: Deadline) -> None:
+    def __init__(
+        self, context: ServerContext, requests: OnlineRequests, deadline: Deadline
+    ) -> None:
         self._context = context
-        self._engine = engine
+        self._requests = requests
         self._deadline = deadline
         self._news = asyncio.Event()
         self._streams: list[RequestStream] = []
@@ -134,27 +136,27 @@ class Generation:
             await asyncio.wait_for(engine.wait_until_resumed(), deadline.left_s())
         except asyncio.TimeoutError:
             raise deadline.error() from None
-        engine.admit(inputs)
-        generation = cls(context, engine, deadline)
+        generation = cls(context, engine.requests, deadline)
         context.num_generating += 1
         try:
             await generation._submit(inputs)
         except BaseException:
             generation.close()
-            engine.release(inputs[len(generation._streams) :])
             raise
         return generation
 
     async def _submit(self, inputs: Sequence[EngineInput]) -> None:
         """Hands all of it to the engine; where it is much, others have their turn meanwhile."""
+        self._streams = self._requests.admit(inputs, self._news)
         size = 0
-        for one in inputs:
-            stream = self._engine.begin(one, self._news)
-            self._streams.append(stream)
-            for core_request in one.core_requests:
-                if stream.is_done:  # aborted meanwhile: nobody would wait for the rest of it
+        for stream in self._streams:
+            if stream.is_done:
+                continue  # ended meanwhile
+            self._requests.begin(stream)
+            for core_request in stream.record.input.core_requests:
+                if stream.is_done:  # nobody would wait for the rest of it
                     break
-                self._engine.hand_over(core_request)
+                self._requests.hand_over(core_request)
                 size += 64 + len(core_request.prompt_token_ids)
                 if size > _SUBMITTED_AT_ONCE:
                     size = 0
@@ -191,7 +193,7 @@ class Generation:
             self._is_closed = True
             self._timer.cancel()
             self._context.num_generating -= 1
-            self._engine.close_streams(self._streams)
+            self._requests.close(self._streams)
             self._news.set()
 
     async def _wait_for_news(self) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from quire.errors import RequestError
 from quire.server.requests.json_scan import PIECE_BYTES, JsonField, count_byte, scan_object
 from quire.server.schema.common import TokenId
-from quire.server.schema.completion import CompletionRequest
+from quire.server.schema.completion import PROMPT_KINDS, CompletionRequest
 from quire.server.schema.service import DetokenizeRequest
 from quire.server.work_pool import check_wanted
 
@@ -24,10 +24,6 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 _TEXT_FIELDS = {"prompt", "messages", "documents", "tokens"}
 _BLANK = b" \t\n\r"
-_PROMPT_KINDS = (
-    "prompt must be a string, a list of strings, a list of token ids or a list of such lists; "
-    "it holds different kinds"
-)
 _token_ids = msgspec.json.Decoder(list[TokenId])
 _texts = msgspec.json.Decoder(list[str])
 
@@ -102,7 +98,7 @@ def _prompt(
         try:
             return _texts.decode(raw)
         except msgspec.ValidationError:
-            raise RequestError(_PROMPT_KINDS, parameter="prompt") from None
+            raise RequestError(PROMPT_KINDS, parameter="prompt") from None
     if first == b"[":
         return _id_lists(raw, limits)
     return _ids(raw, num_items, "prompt", limits)
@@ -117,11 +113,11 @@ def _id_lists(raw: bytes, limits: BodyLimits) -> list[list[int]]:
         is_apart = index == 0 or text.startswith(b",")
         text = text[1 if index else 0 :].lstrip(_BLANK)
         if not is_apart or not text.startswith(b"["):
-            raise RequestError(_PROMPT_KINDS, parameter="prompt")
+            raise RequestError(PROMPT_KINDS, parameter="prompt")
         found.append(_ids(text + b"]", count_byte(text, b",") + 1, "prompt", limits))
         check_wanted()
     if end.strip(_BLANK):
-        raise RequestError(_PROMPT_KINDS, parameter="prompt")
+        raise RequestError(PROMPT_KINDS, parameter="prompt")
     return found
 
 
@@ -156,7 +152,7 @@ def _ids(raw: bytes, count: int, name: str, limits: BodyLimits) -> list[int]:
         try:
             ids += _token_ids.decode(b"[" + inner[begin:end] + b"]")
         except msgspec.DecodeError:
-            kinds = f"{_PROMPT_KINDS}; " if name == "prompt" else ""
+            kinds = f"{PROMPT_KINDS}; " if name == "prompt" else ""
             raise RequestError(
                 f"{kinds}{name} must hold token ids, whole numbers from 0 to 2147483647",
                 parameter=name,

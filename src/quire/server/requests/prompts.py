@@ -16,7 +16,7 @@ from quire.inputs import TokensPrompt
 from quire.server.context import ServerContext
 from quire.server.requests.request_work import count_chars
 from quire.server.schema.chat import ChatMessage, ChatRequest
-from quire.server.schema.completion import CompletionRequest
+from quire.server.schema.completion import PROMPT_KINDS, CompletionRequest
 from quire.server.schema.service import TokenizeRequest
 from quire.server.work_pool import INLINE_SIZE, check_wanted
 from quire.tokenizer import Tokenizer
@@ -89,11 +89,7 @@ def _split_prompts(prompt: Any) -> list[str | list[int]]:
 
 
 def _mixed() -> RequestError:
-    return RequestError(
-        "prompt must be a string, a list of strings, a list of token ids or a list of such lists; "
-        "it holds different kinds",
-        parameter="prompt",
-    )
+    return RequestError(PROMPT_KINDS, parameter="prompt")
 
 
 async def chat_prompt(

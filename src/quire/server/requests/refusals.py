@@ -42,14 +42,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 }
 """Field names with their values without effect; the message suggests the first."""
 
-PASSED_TO_SAMPLING_PARAMS = (
-    "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias",
-    "allowed_token_ids", "bad_words", "logprob_token_ids",
-    "structured_outputs", "thinking_token_budget", "repetition_detection", "watermarking",
-    "routed_experts_prompt_start",
-)  # fmt: skip
-"""Fields that `SamplingParams` has too, so that it refuses them (or one day takes them)."""
-
 
 def refuse_unsupported(request: GenerationFields) -> None:
     """Raises RequestError for the first unsupported field whose value would have an effect."""

@@ -6,31 +6,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from quire.errors import RequestError
 from quire.params import RequestOutputKind, SamplingParams
 from quire.server.args import ServerArgs
-from quire.server.requests.refusals import PASSED_TO_SAMPLING_PARAMS
+from quire.server.context import ServerContext
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.common import GenerationFields
 from quire.server.schema.completion import CompletionRequest
 
+_FIELDS_THAT_DIFFER = {"max_tokens", "prompt_logprobs"}
 _SAME_NAME = (
-    "n", "seed", "temperature", "top_p", "top_k", "min_p", "min_tokens", "stop",
-    "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens",
-    "spaces_between_special_tokens", "stream_interval", *PASSED_TO_SAMPLING_PARAMS,
-)  # fmt: skip
+    {field.name for field in msgspec.structs.fields(GenerationFields)}
+    & {field.name for field in msgspec.structs.fields(SamplingParams)}
+) - _FIELDS_THAT_DIFFER
+"""Fields that mean the same in a request and in `SamplingParams`, which checks them."""
 
 
 def sampling_params(
-    request: CompletionRequest | ChatRequest, defaults: dict[str, Any], args: ServerArgs
+    context: ServerContext, request: CompletionRequest | ChatRequest
 ) -> SamplingParams:
-    """The parameters that a request asks for, over the model's `defaults`.
+    """The parameters that a request asks for, over the model's defaults.
 
     Raises RequestError for what is invalid, not supported yet, or beyond the server's bounds.
     """
-    check_bounds(request, args)
+    defaults = context.config.model.default_sampling_params
+    check_bounds(request, context.args)
     values = {name: getattr(request, name) for name in _SAME_NAME}
     values = {name: value for name, value in values.items() if value is not None}
     values = {**{k: v for k, v in defaults.items() if k != "max_tokens"}, **values}
@@ -87,7 +92,9 @@ def _at_most(name: str, value: int, limit: int, option: str, unit: str = "") -> 
         )
 
 
-def _max_tokens(request: CompletionRequest | ChatRequest, defaults: dict[str, Any]) -> int | None:
+def _max_tokens(
+    request: CompletionRequest | ChatRequest, defaults: Mapping[str, Any]
+) -> int | None:
     """The limit of the reply; None: whatever the context has room for."""
     if is_echo_alone(request):
         return 1  # the least that the engine generates

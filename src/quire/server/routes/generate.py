@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.metrics.tracing import TRACE_HEADERS
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.context import ServerContext
@@ -17,6 +18,7 @@ from quire.server.http.event_stream import EventStream
 from quire.server.replies.chats import ChatWriter
 from quire.server.replies.completions import CompletionWriter
 from quire.server.replies.head import ReplyHead
+from quire.server.replies.writer import Asked, ReplyWriter
 from quire.server.requests.generation import Deadline, Generation, deadline_of
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts
 from quire.server.requests.refusals import refuse_unsupported
@@ -25,21 +27,42 @@ from quire.server.routes.bodies import context_of, pieced_response, read_body
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.completion import CompletionRequest
 
+_TRACE_HEADERS = ("traceparent", "tracestate")
+"""W3C Trace Context: which span of the caller's a request belongs to."""
+
 
 async def completions(http: Request) -> Response | ASGIApp:
     """Continues a prompt, or several."""
+    return await _generate(http, CompletionRequest, "cmpl", completion_prompts, _completion_writer)
+
+
+async def chat_completions(http: Request) -> Response | ASGIApp:
+    """Continues a conversation."""
+    return await _generate(http, ChatRequest, "chatcmpl", _chat_prompts, _chat_writer)
+
+
+async def _generate(
+    http: Request,
+    kind: type[Asked],
+    id_prefix: str,
+    prepare: Callable[[ServerContext, Asked], Awaitable[list[PreparedPrompt]]],
+    make_writer: Callable[
+        [ServerContext, Asked, ReplyHead, list[PreparedPrompt]], ReplyWriter[Asked, Any]
+    ],
+) -> Response | ASGIApp:
+    """From a body of that kind to its reply."""
     context = context_of(http)
-    request = await read_body(http, CompletionRequest)
-    head = ReplyHead.of(context, http, request, "cmpl")
+    request = await read_body(http, kind)
+    head = ReplyHead.of(context, http, request, id_prefix)
     engine, deadline = context.live_engine(), deadline_of(http, context.args.request_timeout)
     refuse_unsupported(request)
-    params = _params(context, request)
-    engine.check_admission(1)
-    prompts = await completion_prompts(context, request)
-    writer = CompletionWriter(request, head, prompts, engine.tokenizer)
+    params = sampling_params(context, request)
+    engine.requests.check_admission(1)
+    prompts = await prepare(context, request)
+    writer = make_writer(context, request, head, prompts)
     generation = await _start(context, http, head, request, prompts, params, deadline)
     if request.stream:
-        return _event_stream(generation, writer.stream(generation, context.pool))
+        return EventStream(writer.stream(generation, context.pool), generation.close)
     finals = await _finals(http, generation)
     if finals is None:
         return Response()
@@ -47,30 +70,24 @@ async def completions(http: Request) -> Response | ASGIApp:
     return pieced_response(await context.pool.run(size, writer.whole, finals))
 
 
-async def chat_completions(http: Request) -> Response | ASGIApp:
-    """Continues a conversation."""
-    context = context_of(http)
-    request = await read_body(http, ChatRequest)
-    head = ReplyHead.of(context, http, request, "chatcmpl")
-    engine, deadline = context.live_engine(), deadline_of(http, context.args.request_timeout)
-    refuse_unsupported(request)
-    params = _params(context, request)
-    engine.check_admission(1)
-    prompt = await chat_prompt(context, request)
-    writer = ChatWriter(request, head, prompt, engine.tokenizer, context.args.response_role)
-    generation = await _start(context, http, head, request, [prompt], params, deadline)
-    if request.stream:
-        return _event_stream(generation, writer.stream(generation, context.pool))
-    finals = await _finals(http, generation)
-    if finals is None:
-        return Response()
-    size = writer.whole_size(finals[0])
-    return pieced_response(await context.pool.run(size, writer.whole, finals[0]))
+async def _chat_prompts(context: ServerContext, request: ChatRequest) -> list[PreparedPrompt]:
+    return [await chat_prompt(context, request)]
 
 
-def _params(context: ServerContext, request: CompletionRequest | ChatRequest) -> SamplingParams:
-    defaults = dict(context.config.model.default_sampling_params)
-    return sampling_params(request, defaults, context.args)
+def _completion_writer(
+    context: ServerContext,
+    request: CompletionRequest,
+    head: ReplyHead,
+    prompts: list[PreparedPrompt],
+) -> CompletionWriter:
+    return CompletionWriter(request, head, prompts, context.loaded_engine().tokenizer)
+
+
+def _chat_writer(
+    context: ServerContext, request: ChatRequest, head: ReplyHead, prompts: list[PreparedPrompt]
+) -> ChatWriter:
+    tokenizer, role = context.loaded_engine().tokenizer, context.args.response_role
+    return ChatWriter(request, head, prompts, tokenizer, role)
 
 
 async def _start(
@@ -91,12 +108,8 @@ async def _start(
         head.id,
         priority=request.priority or 0,
         deadline=deadline,
-        trace_headers={name: http.headers[name] for name in TRACE_HEADERS if name in http.headers},
+        trace_headers={name: http.headers[name] for name in _TRACE_HEADERS if name in http.headers},
     )
-
-
-def _event_stream(generation: Generation, parts: object) -> EventStream:
-    return EventStream(parts, generation.close)  # type: ignore[arg-type]
 
 
 async def _finals(http: Request, generation: Generation) -> list[RequestOutput] | None:

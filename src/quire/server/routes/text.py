@@ -107,7 +107,7 @@ async def render_completion(http: Request) -> Response:
     request = await read_body(http, CompletionRequest)
     head = ReplyHead.of(context, http, request, "cmpl")
     refuse_unsupported(request)
-    params = _params(context, request)
+    params = sampling_params(context, request)
     prompts = await completion_prompts(context, request)
     size = sum(32 + len(prompt.token_ids) for prompt in prompts)
     return pieced_response(
@@ -135,16 +135,11 @@ async def render_chat(http: Request) -> Response:
     request = await read_body(http, ChatRequest)
     head = ReplyHead.of(context, http, request, "chatcmpl")
     refuse_unsupported(request)
-    params = _params(context, request)
+    params = sampling_params(context, request)
     prompt = await chat_prompt(context, request)
     size = len(prompt.token_ids)
     rendered = await context.pool.run(size, _rendered, context, head, request, prompt, params)
     return json_response(rendered)
-
-
-def _params(context: ServerContext, request: CompletionRequest | ChatRequest) -> SamplingParams:
-    defaults = dict(context.config.model.default_sampling_params)
-    return sampling_params(request, defaults, context.args)
 
 
 def _rendered(

@@ -13,7 +13,7 @@ from quire.server.schema.common import (
     FinishReasonText,
     GenerationFields,
     Int64,
-    PromptLogprobs,
+    ReplyPromptLogprobs,
     TokenId,
     WholeReplyFields,
 )
@@ -152,7 +152,7 @@ class ChatResponse(WholeReplyFields, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     choices: list[ChatChoice]
     service_tier: None = None
-    prompt_logprobs: PromptLogprobs | None = None
+    prompt_logprobs: ReplyPromptLogprobs | None = None
     prompt_token_ids: list[TokenId] | None = None
     prompt_text: str | None = None
     kv_transfer_params: None = None

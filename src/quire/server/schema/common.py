@@ -60,7 +60,7 @@ class PromptLogprob(msgspec.Struct, kw_only=True):
     decoded_token: str | None = None
 
 
-PromptLogprobs = list[dict[str, PromptLogprob] | None]
+ReplyPromptLogprobs = list[dict[str, PromptLogprob] | None]
 """Of each prompt token, by token id: its own first, then those of the best ones; null for the
 first token, which nothing precedes."""
 

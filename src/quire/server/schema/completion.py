@@ -12,10 +12,16 @@ from quire.server.schema.common import (
     FinishReasonText,
     GenerationFields,
     Int64,
-    PromptLogprobs,
+    ReplyPromptLogprobs,
     TokenId,
     WholeReplyFields,
 )
+
+PROMPT_KINDS = (
+    "prompt must be a string, a list of strings, a list of token ids or a list of such lists; "
+    "it holds different kinds"
+)
+"""Why a prompt is refused whose type alone does not tell."""
 
 
 class CompletionRequest(GenerationFields, kw_only=True):
@@ -52,7 +58,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     stop_reason: int | str | None = None
     """The stop string or token that ended it; null for end-of-sequence and all other ends."""
     token_ids: list[TokenId] | None = None
-    prompt_logprobs: PromptLogprobs | None = None
+    prompt_logprobs: ReplyPromptLogprobs | None = None
     prompt_token_ids: list[TokenId] | None = None
 
 

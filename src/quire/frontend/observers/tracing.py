@@ -1,35 +1,32 @@
 """`RequestTracer`: a span `llm_request` for each finished request, sent by OpenTelemetry.
 
-Used by `AsyncLLM` where an endpoint was given. The packages are an extra (`quire[otel]`) and are
-imported only then. Names and meanings of the attributes are vLLM's; everything about the sending
-can be set by the `OTEL_*` variables that the SDK reads.
+An observer of the output processor, where an endpoint was given. The packages are an extra
+(`quire[otel]`) and are imported only then. Names and meanings of the attributes are vLLM's;
+everything about the sending can be set by the `OTEL_*` variables that the SDK reads.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from quire import env
 from quire.errors import ConfigError, quoted
-from quire.outputs import RequestOutput
-from quire.params import SamplingParams
+from quire.frontend.completion_state import CompletionState
+from quire.frontend.observers.observer import RequestObserver
+from quire.frontend.request_record import RequestRecord
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
-TRACE_HEADERS = ("traceparent", "tracestate")
-"""W3C Trace Context: which span of the caller's a request belongs to."""
-
 _FLUSH_S = 2.0
 _HTTP_PORT = 4318
 
 
-class RequestTracer:
+class RequestTracer(RequestObserver):
     """Makes spans on the event loop and leaves the sending to a thread of the SDK.
 
     A request never waits for it: the queue between the two is bounded (OTEL_BSP_MAX_QUEUE_SIZE),
@@ -61,21 +58,10 @@ class RequestTracer:
         provider.add_span_processor(BatchSpanProcessor(exporter))
         return cls(provider, model)
 
-    def tracing(
-        self,
-        request_id: str,
-        params: SamplingParams,
-        trace_headers: Mapping[str, str] | None,
-        sink: Callable[[RequestOutput], None],
-    ) -> Callable[[RequestOutput], None]:
-        """A sink around `sink` that makes the span when the last output passes."""
-
-        def pass_on(output: RequestOutput) -> None:
-            sink(output)
-            if output.finished:
-                self._record(request_id, params, trace_headers, output)
-
-        return pass_on
+    def on_finished(self, record: RequestRecord, completion: CompletionState, now: float) -> None:
+        del completion, now
+        if not record.num_open:
+            self._make_span(record)
 
     def close(self) -> None:
         """Sends what is left, for two seconds at most: no collector keeps a server from ending."""
@@ -83,50 +69,40 @@ class RequestTracer:
         flushing.start()
         flushing.join(_FLUSH_S)
 
-    def _record(
-        self,
-        request_id: str,
-        params: SamplingParams,
-        trace_headers: Mapping[str, str] | None,
-        output: RequestOutput,
-    ) -> None:
+    def _make_span(self, record: RequestRecord) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        stats = output.metrics
-        if stats is None:
-            return
-        parent = TraceContextTextMapPropagator().extract(trace_headers) if trace_headers else None
+        stats, headers = record.stats(), record.input.trace_headers
+        parent = TraceContextTextMapPropagator().extract(headers) if headers else None
         span = self._tracer.start_span(
             "llm_request",
             context=parent,
             kind=SpanKind.SERVER,
-            attributes=_attributes(request_id, params, self._model, output),
+            attributes=_attributes(record, self._model),
             start_time=_nanoseconds(stats.arrival_time),
         )
-        if output.error is not None:
-            span.set_status(Status(StatusCode.ERROR, output.error))
+        if record.error is not None:
+            span.set_status(Status(StatusCode.ERROR, record.error))
         span.end(_nanoseconds(max(stats.last_token_ts, stats.arrival_time)))
 
 
-def _attributes(
-    request_id: str, params: SamplingParams, model: str, output: RequestOutput
-) -> dict[str, Any]:
+def _attributes(record: RequestRecord, model: str) -> dict[str, Any]:
     """vLLM's names. Times in seconds; those of a phase that was never reached are left out."""
-    stats = output.metrics
+    stats, params = record.stats(), record.input.params
     attributes: dict[str, Any] = {
         "gen_ai.response.model": model,
-        "gen_ai.request.id": request_id,
+        "gen_ai.request.id": record.input.request_id,
         "gen_ai.request.n": params.n,
         "gen_ai.request.temperature": params.temperature,
         "gen_ai.request.top_p": params.top_p,
-        "gen_ai.usage.num_sequences": len(output.outputs),
-        "gen_ai.usage.prompt_tokens": len(output.prompt_token_ids or ()),
-        "gen_ai.response.finish_reasons": [one.finish_reason or "" for one in output.outputs],
+        "gen_ai.usage.num_sequences": len(record.completions),
+        "gen_ai.usage.prompt_tokens": record.num_prompt_tokens,
+        "gen_ai.response.finish_reasons": [one.finish_reason or "" for one in record.completions],
     }
     if params.max_tokens is not None:
         attributes["gen_ai.request.max_tokens"] = params.max_tokens
-    if stats is None or not stats.num_generation_tokens:
+    if not stats.num_generation_tokens:
         return {**attributes, "gen_ai.usage.completion_tokens": 0}
     return {
         **attributes,

@@ -17,8 +17,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import (  # noqa: E4
 )
 
 from quire.errors import ConfigError, EngineGenerateError  # noqa: E402
+from quire.frontend.observers.tracing import RequestTracer  # noqa: E402
 from quire.frontend.online.async_llm import AsyncLLM  # noqa: E402
-from quire.metrics.tracing import RequestTracer  # noqa: E402
 from quire.params import SamplingParams  # noqa: E402
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -71,10 +71,10 @@ def test_a_request_becomes_a_span(engine: AsyncLLM, exporter: InMemorySpanExport
         "gen_ai.request.temperature": 1.0,
         "gen_ai.request.top_p": 0.5,
         "gen_ai.request.max_tokens": 7,
-        "gen_ai.usage.num_sequences": 1,
+        "gen_ai.usage.num_sequences": 2,
         "gen_ai.usage.prompt_tokens": 3,
         "gen_ai.usage.completion_tokens": 14,
-        "gen_ai.response.finish_reasons": ("length",),
+        "gen_ai.response.finish_reasons": ("length", "length"),
     }
     assert set(latencies) == {
         "gen_ai.latency.time_to_first_token", "gen_ai.latency.e2e",

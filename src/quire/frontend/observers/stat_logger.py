@@ -1,6 +1,6 @@
 """`LoggingStatLogger`: one line of statistics every ten seconds, in vLLM's words.
 
-Called after each step by whoever drives an engine. Knows counts; nothing of requests.
+An observer of the output processor. Logs after a step, or when it is asked to.
 """
 
 from __future__ import annotations
@@ -8,19 +8,23 @@ from __future__ import annotations
 import time
 
 from quire.config.records import EngineConfig
+from quire.frontend.completion_state import CompletionState
+from quire.frontend.observers.observer import RequestObserver
+from quire.frontend.request_record import RequestRecord
 from quire.log import get_logger
 from quire.protocol import SchedulerStats
 
 logger = get_logger(__name__)
 
 
-class LoggingStatLogger:
+class LoggingStatLogger(RequestObserver):
     """Counts since the last line, and the newest snapshot. One thread."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._interval_s = config.observability.stats_interval_s
         self._last_log_s = time.monotonic()
         self._num_prompt_tokens = 0
+        """Computed (not hit) for requests that gave their first token."""
         self._num_generation_tokens = 0
         self._num_preemptions = 0
         self._num_queried_tokens = 0
@@ -28,20 +32,27 @@ class LoggingStatLogger:
         self._was_idle = False
         self._stats = SchedulerStats(num_running=0, num_waiting=0, kv_cache_usage=0.0)
 
-    def record(
-        self, stats: SchedulerStats | None, num_prompt_tokens: int, num_generation_tokens: int
+    def on_first_token(self, record: RequestRecord, completion: CompletionState) -> None:
+        self._num_prompt_tokens += record.num_prompt_tokens - completion.num_cached_tokens
+
+    def on_tokens(
+        self,
+        record: RequestRecord,
+        completion: CompletionState,
+        num_new: int,
+        gap_s: float | None,
     ) -> None:
-        """Takes in a step."""
-        self._num_prompt_tokens += num_prompt_tokens
-        self._num_generation_tokens += num_generation_tokens
+        del record, completion, gap_s
+        self._num_generation_tokens += num_new
+
+    def on_step(self, stats: SchedulerStats | None, now: float) -> None:
+        """Logs when the interval has passed."""
+        del now
         if stats is not None:
             self._stats = stats
             self._num_preemptions += stats.num_preemptions
             self._num_queried_tokens += stats.num_prefix_queried_tokens
             self._num_hit_tokens += stats.num_prefix_hit_tokens
-
-    def log_if_due(self) -> None:
-        """Logs when the interval has passed."""
         if time.monotonic() - self._last_log_s >= self._interval_s:
             self.log()
 

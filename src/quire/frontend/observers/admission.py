@@ -1,16 +1,20 @@
 """`AdmissionControl`: how much may wait at once, and who is turned away.
 
-Owned by `InFlight`, on the event loop. Counts what it was told; knows no request's content.
+Owned by `OnlineRequests`, on the event loop. Keeps sums; knows no request's content.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from quire.config import SchedulerConfig
 from quire.errors import CapacityError
+from quire.frontend.completion_state import CompletionState
+from quire.frontend.observers.observer import RequestObserver
+from quire.frontend.request_record import RequestRecord
+from quire.protocol import SchedulerStats
 
 _SMOOTHING = 0.1
 _LONGEST_RETRY_S = 30.0
@@ -33,7 +37,7 @@ class QueueFullError(CapacityError):
         self.reason = reason
 
 
-class AdmissionControl:
+class AdmissionControl(RequestObserver):
     """Refuses what would make the queue longer than is good for those in it; whoever is in stays.
 
     As many as can run at once are always let in. More serve nobody sooner, they only make
@@ -51,7 +55,7 @@ class AdmissionControl:
     def __init__(
         self, config: SchedulerConfig, work_clock: Callable[[], float] = time.thread_time
     ) -> None:
-        """Times but `work_clock`'s are seconds since the epoch, and given by the caller."""
+        """Times but `work_clock`'s are seconds since the epoch."""
         self._max_running = config.max_num_seqs
         self._max_queued_reqs = config.max_num_queued_reqs
         self._max_queued_tokens = config.max_num_queued_tokens
@@ -60,17 +64,20 @@ class AdmissionControl:
         self._calm_at = work_clock()
         """When the server was last calm."""
         self._pace = _Pace()
-        self._open: dict[str, float] = {}
-        """Core requests and when they came, or when they got their first token."""
-        self._waiting_tokens: dict[str, int] = {}
-        """Prompt tokens of core requests without a first token."""
+        self._num_open = 0
+        """Core requests that were admitted and have not ended."""
+        self._num_waiting = 0
+        """Those without a first token."""
         self._num_waiting_tokens = 0
+        """Their prompts' tokens."""
+        self._num_first = 0
+        """First tokens of the step that is being told of."""
         self._mean_wait_s = self._mean_reply_s = _SHORTEST_WAIT_S
         """To the first token, and from there to the end."""
 
     def check(self, num_requests: int, num_tokens: int) -> None:
         """Raises QueueFullError if that many more, with that many prompt tokens, are too many."""
-        num_open = len(self._open)
+        num_open = self._num_open
         if num_open <= self._max_running * _CALM:
             self._calm_at = self._work_clock()
         num_waiting = max(0, num_open - self._max_running)
@@ -81,46 +88,48 @@ class AdmissionControl:
         if limit is not None and waiting and waiting + num_tokens > limit:
             raise self._full("max_num_queued_tokens", f"{waiting} prompt tokens are waiting", limit)
         if num_open and num_open + num_requests > self._max_running and self._is_lasting():
-            wait_s = self._pace.seconds_for(len(self._waiting_tokens) + num_requests)
+            wait_s = self._pace.seconds_for(self._num_waiting + num_requests)
             if wait_s > max(_SHORTEST_WAIT_S, _SHARE_OF_REPLY * self._mean_reply_s):
                 what = f"the first token of a reply would take {wait_s:.1f} s"
                 raise self._full("max_num_queued_reqs", what, None)
 
-    def admit(self, request_id: str, num_tokens: int, now: float) -> None:
-        """A core request is in."""
-        self._open[request_id] = now
-        self._waiting_tokens[request_id] = num_tokens
-        self._num_waiting_tokens += num_tokens
+    def on_admitted(self, record: RequestRecord) -> None:
+        self._num_open += record.num_core_requests
+        self._add_waiting(record, record.num_core_requests)
 
-    def on_step(self, first_token_ids: Sequence[str], now: float) -> None:
-        """A step has ended, in which these core requests got their first tokens."""
-        num_first = 0
-        for request_id in first_token_ids:
-            if request_id in self._waiting_tokens:
-                num_first += 1
-                self._forget_waiting(request_id)
-                wait_s = now - self._open[request_id]
-                self._mean_wait_s += _SMOOTHING * (wait_s - self._mean_wait_s)
-                self._open[request_id] = now
-        self._pace.observe(num_first, now, bool(self._waiting_tokens))
+    def on_withdrawn(self, record: RequestRecord) -> None:
+        self._num_open -= record.num_core_requests
+        self._add_waiting(record, -record.num_core_requests)
 
-    def on_end(self, request_id: str, now: float) -> None:
-        """A core request is gone."""
-        has_replied = request_id not in self._waiting_tokens
-        self._forget_waiting(request_id)
-        begin = self._open.pop(request_id, None)
-        if begin is not None and has_replied:
-            self._mean_reply_s += _SMOOTHING * (now - begin - self._mean_reply_s)
+    def on_first_token(self, record: RequestRecord, completion: CompletionState) -> None:
+        self._add_waiting(record, -1)
+        self._num_first += 1
+        wait_s = completion.stats.first_token_latency
+        self._mean_wait_s += _SMOOTHING * (wait_s - self._mean_wait_s)
 
-    def _forget_waiting(self, request_id: str) -> None:
-        self._num_waiting_tokens -= self._waiting_tokens.pop(request_id, 0)
+    def on_finished(self, record: RequestRecord, completion: CompletionState, now: float) -> None:
+        self._num_open -= 1
+        if completion.token_ids:
+            reply_s = now - completion.stats.first_token_ts
+            self._mean_reply_s += _SMOOTHING * (reply_s - self._mean_reply_s)
+        else:
+            self._add_waiting(record, -1)
+
+    def on_step(self, stats: SchedulerStats | None, now: float) -> None:
+        del stats
+        self._pace.observe(self._num_first, now, self._num_waiting > 0)
+        self._num_first = 0
+
+    def _add_waiting(self, record: RequestRecord, count: int) -> None:
+        self._num_waiting += count
+        self._num_waiting_tokens += count * record.num_prompt_tokens
 
     def _is_lasting(self) -> bool:
         return not self._may_stand and self._work_clock() - self._calm_at > _BURST_S
 
     def _full(self, option: str, what: str, limit: int | None) -> QueueFullError:
         life_s = self._mean_wait_s + self._mean_reply_s
-        wait_s = life_s * max(1, len(self._open) - self._max_running) / self._max_running
+        wait_s = life_s * max(1, self._num_open - self._max_running) / self._max_running
         bound = option if limit is None else f"{option} {limit}"
         return QueueFullError(
             f"The server is at its limit: {what} ({bound}). Try again later.",

@@ -1,0 +1,169 @@
+"""What an engine counts about itself, under vLLM's names.
+
+An observer of the output processor; whoever serves `/metrics` or the live view reads. Everything
+happens on the front end's thread, so that nothing is locked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from quire.config import EngineConfig
+from quire.frontend.completion_state import CompletionState
+from quire.frontend.observers.observer import RequestObserver
+from quire.frontend.request_record import RequestRecord
+from quire.metrics.engine_series import FINISH_REASONS, EngineSeries
+from quire.protocol import SchedulerStats
+
+_WINDOW = 256
+"""Requests and gaps that the live view's percentiles look back on."""
+
+_IDLE = SchedulerStats(num_running=0, num_waiting=0, kv_cache_usage=0.0)
+
+
+class EngineMetrics(RequestObserver):
+    """Counters of one engine, and the few recent values that the live view shows.
+
+    Invariant: `generation_tokens` is the sum over requests of the tokens they were given, and
+    `prompt_tokens` the sum of the prompts of all requests that were given any.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.series = EngineSeries(config)
+        self.latest = _IDLE
+        self.recent_ttft_s: deque[float] = deque(maxlen=_WINDOW)
+        self.recent_itl_s: deque[float] = deque(maxlen=_WINDOW)
+        self.num_in_flight = 0
+        """Core requests that were handed over and have not ended."""
+        self._num_step_tokens = 0
+        """Tokens that the step that is being told of worked on, prompts included."""
+
+    def on_handed_over(self, record: RequestRecord) -> None:
+        self.num_in_flight += record.num_core_requests
+
+    def on_first_token(self, record: RequestRecord, completion: CompletionState) -> None:
+        series, num_cached = self.series, completion.num_cached_tokens
+        ttft_s = max(0.0, completion.stats.first_token_latency)
+        series.time_to_first_token.observe(ttft_s)
+        self.recent_ttft_s.append(ttft_s)
+        num_computed = record.num_prompt_tokens - num_cached
+        self._num_step_tokens += num_computed
+        if record.num_with_tokens > 1:
+            return  # the prompt of several completions counts once
+        series.prompt_tokens.inc(record.num_prompt_tokens)
+        series.prompt_tokens_cached.inc(num_cached)
+        series.prompt_tokens_by_source.of("local_compute").inc(num_computed)
+        series.prompt_tokens_by_source.of("local_cache_hit").inc(num_cached)
+
+    def on_tokens(
+        self,
+        record: RequestRecord,
+        completion: CompletionState,
+        num_new: int,
+        gap_s: float | None,
+    ) -> None:
+        del record, completion
+        if gap_s is not None:
+            self.series.inter_token_latency.observe(gap_s)
+            self.recent_itl_s.append(gap_s)
+        self.series.generation_tokens.inc(num_new)
+        self._num_step_tokens += num_new
+
+    def on_finished(self, record: RequestRecord, completion: CompletionState, now: float) -> None:
+        series, stats = self.series, completion.stats
+        series.request_success.of(completion.finish_reason or "").inc()
+        series.e2e_request_latency.observe(max(0.0, now - stats.arrival_time))
+        series.request_prompt_tokens.observe(record.num_prompt_tokens)
+        series.request_generation_tokens.observe(stats.num_generation_tokens)
+        series.request_params_max_tokens.observe(record.input.params.max_tokens or 0)
+        series.request_num_preemptions.observe(stats.num_preemptions)
+        if stats.num_generation_tokens:
+            self._observe_phases(record, completion)
+        self.num_in_flight -= 1
+        if not self.num_in_flight:
+            self._show(_IDLE)
+        if not record.num_open:
+            most = max(one.stats.num_generation_tokens for one in record.completions)
+            series.request_params_n.observe(record.num_core_requests)
+            series.request_max_num_generation_tokens.observe(most)
+
+    def on_step(self, stats: SchedulerStats | None, now: float) -> None:
+        del now
+        if self._num_step_tokens:
+            self.series.iteration_tokens.observe(self._num_step_tokens)
+            self._num_step_tokens = 0
+        if stats is not None:
+            self._on_stats(stats)
+
+    def on_rejected(self, reason: str) -> None:
+        """A request was turned away at a queue limit of that name."""
+        self.series.admission_rejections.of(reason).inc()
+
+    def finished_counts(self) -> dict[str, int]:
+        """Requests ended, by reason."""
+        return {
+            reason: int(self.series.request_success.of(reason).value) for reason in FINISH_REASONS
+        }
+
+    def _observe_phases(self, record: RequestRecord, completion: CompletionState) -> None:
+        series, stats = self.series, completion.stats
+        decode_s = stats.last_token_ts - stats.first_token_ts
+        series.request_queue_time.observe(max(0.0, stats.scheduled_ts - stats.arrival_time))
+        series.request_prefill_time.observe(max(0.0, stats.first_token_ts - stats.scheduled_ts))
+        series.request_decode_time.observe(max(0.0, decode_s))
+        series.request_inference_time.observe(max(0.0, stats.last_token_ts - stats.scheduled_ts))
+        series.request_prefill_kv_computed_tokens.observe(
+            record.num_prompt_tokens - completion.num_cached_tokens
+        )
+        num_gaps = stats.num_generation_tokens - 1
+        if num_gaps:
+            series.request_time_per_output_token.observe(decode_s / num_gaps)
+
+    def _on_stats(self, stats: SchedulerStats) -> None:
+        series = self.series
+        series.prefix_cache_queries.inc(stats.num_prefix_queried_tokens)
+        series.prefix_cache_hits.inc(stats.num_prefix_hit_tokens)
+        series.num_preemptions.inc(stats.num_preemptions)
+        # A step that was under way when the last request was aborted still counts it, and no
+        # other step will follow to correct that.
+        self._show(stats if self.num_in_flight else _IDLE)
+
+    def _show(self, stats: SchedulerStats) -> None:
+        self.latest = stats
+        series = self.series
+        series.num_requests_running.set(stats.num_running)
+        series.num_requests_waiting.set(stats.num_waiting)
+        series.num_requests_waiting_by_reason.of("capacity").set(stats.num_waiting)
+        series.kv_cache_usage_perc.set(stats.kv_cache_usage)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The parts of the live view that are counted here."""
+        series = self.series
+        return {
+            "tokens": {
+                "prompt": int(series.prompt_tokens.value),
+                "cached": int(series.prompt_tokens_cached.value),
+                "generation": int(series.generation_tokens.value),
+            },
+            "latency": {
+                "ttft_s": _percentiles(self.recent_ttft_s),
+                "itl_s": _percentiles(self.recent_itl_s),
+            },
+            "prefix_cache": {
+                "queried_tokens": int(series.prefix_cache_queries.value),
+                "hit_tokens": int(series.prefix_cache_hits.value),
+            },
+            "preemptions": int(series.num_preemptions.value),
+        }
+
+
+def _percentiles(values: deque[float]) -> dict[str, float] | None:
+    if not values:
+        return None
+    ordered = sorted(values)
+    return {
+        "last": values[-1],
+        "p50": ordered[len(ordered) // 2],
+        "p99": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)],
+    }

@@ -1,0 +1,122 @@
+"""`OnlineRequests`: the requests of an `AsyncLLM`, from admission to the ends of their streams.
+
+Called by `AsyncLLM`, and by the server, which admits a request's prompts together and hands them
+over bit by bit. The records are the output processor's. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from quire.config import EngineConfig
+from quire.core.client import EngineCoreClient
+from quire.errors import QuireError
+from quire.frontend.input_processor import EngineInput
+from quire.frontend.observers.admission import AdmissionControl, QueueFullError
+from quire.frontend.observers.engine_metrics import EngineMetrics
+from quire.frontend.observers.observer import RequestObserver
+from quire.frontend.observers.stat_logger import LoggingStatLogger
+from quire.frontend.online.loop_binding import LoopBinding
+from quire.frontend.online.request_stream import RequestStream
+from quire.frontend.output_processor import OutputProcessor
+from quire.protocol import EngineCoreOutputs, EngineCoreRequest
+from quire.tokenizer import Tokenizer
+
+
+class OnlineRequests:
+    """Everyone who waits for outputs, each with a stream.
+
+    Invariant: an admitted request counts against admission until its stream is closed or done.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        tokenizer: Tokenizer | None,
+        client: EngineCoreClient,
+        observers: Sequence[RequestObserver],
+        on_bound: Callable[[asyncio.AbstractEventLoop], None],
+    ) -> None:
+        """`observers` are told besides admission, metrics and the statistics line; `on_bound` of
+        each event loop that is served from now on."""
+        self.metrics = EngineMetrics(config)
+        self.binding = LoopBinding(self, on_bound)
+        self.stat_logger = LoggingStatLogger(config) if config.observability.log_stats else None
+        self._admission = AdmissionControl(config.scheduler)
+        every = [self._admission, self.metrics, *observers]
+        if self.stat_logger is not None:
+            every.append(self.stat_logger)
+        self._outputs = OutputProcessor(tokenizer, config.scheduler.stream_interval, every)
+        self._client = client
+
+    def __bool__(self) -> bool:
+        """Whether anything is in flight."""
+        return self._outputs.has_unfinished_requests()
+
+    def check_admission(self, num_requests: int, num_tokens: int = 0) -> None:
+        """Raises CapacityError if the queue has no room for that many more."""
+        with self.binding.bound():
+            self._check_admission(num_requests, num_tokens)
+
+    def admit(
+        self, requests: Sequence[EngineInput], news: asyncio.Event | None = None
+    ) -> list[RequestStream]:
+        """Streams of requests that begin next, or are closed, all or none. `news` is set when
+        one of them has something to take. Raises CapacityError."""
+        cores = [core for request in requests for core in request.core_requests]
+        with self.binding.bound():
+            self._check_admission(len(cores), sum(len(core.prompt_token_ids) for core in cores))
+            return [
+                RequestStream(self._outputs.admit(request), self.close, news)
+                for request in requests
+            ]
+
+    def begin(self, stream: RequestStream) -> None:
+        """The core requests of an admitted request, which has not ended, are handed over next."""
+        self._outputs.begin(stream.record)
+
+    def hand_over(self, core_request: EngineCoreRequest) -> None:
+        """Hands over one of the `n` of a request that has begun. Raises EngineDeadError."""
+        self._client.add_request(core_request)
+
+    def take_outputs(self, outputs: EngineCoreOutputs) -> None:
+        """What a step brought. The streams are filled here; their readers run afterwards."""
+        done = self._outputs.process_outputs(outputs)
+        if done.aborts:
+            self._abort_in_core(done.aborts)
+
+    def close(self, streams: Iterable[RequestStream]) -> None:
+        """Ends what has not ended of several requests, with one message to the core."""
+        self._abort_in_core(
+            self._outputs.abandon([stream.record for stream in streams if stream.end()])
+        )
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Ends all requests of these ids of users; their streams get a last output."""
+        with self.binding.bound():
+            self._abort_in_core(self._outputs.abort_requests(request_ids))
+
+    def abort_all(self) -> None:
+        """Ends every request."""
+        with self.binding.bound():
+            self._abort_in_core(self._outputs.abort(self._outputs.records()))
+
+    def fail_all(self, error: QuireError) -> None:
+        """Tells everyone who waits, with an error of their own each."""
+        self._abort_in_core(self._outputs.fail(error))
+
+    def abandon_all(self) -> None:
+        """Ends every request without a word, where those who waited are gone with their loop."""
+        self._abort_in_core(self._outputs.abandon(self._outputs.records()))
+
+    def _check_admission(self, num_requests: int, num_tokens: int) -> None:
+        try:
+            self._admission.check(num_requests, num_tokens)
+        except QueueFullError as error:
+            self.metrics.on_rejected(error.reason)
+            raise
+
+    def _abort_in_core(self, core_ids: list[str]) -> None:
+        if core_ids and self._client.health().state != "dead":
+            self._client.abort_requests(core_ids)

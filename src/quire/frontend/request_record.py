@@ -1,0 +1,138 @@
+"""`RequestRecord`: all that a front end knows of one request, from its admission to its end.
+
+Made and owned by the `OutputProcessor`; read by observers. Knows nothing of who they are.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from quire.errors import QuireError
+from quire.frontend.completion_state import CompletionState
+from quire.frontend.input_processor import EngineInput
+from quire.frontend.positions import Positions
+from quire.outputs import RequestOutput, RequestStateStats
+from quire.params import RequestOutputKind
+from quire.protocol import PromptChunkLogprobs
+from quire.tokenizer import Tokenizer
+
+
+class Sink(Protocol):
+    """Where a request's outputs go. Nothing follows the last output, or a failure."""
+
+    def put(self, output: RequestOutput) -> None:
+        """The next output."""
+
+    def fail(self, error: QuireError) -> None:
+        """The request ended with this error, which no other sink is given."""
+
+
+class RequestRecord:
+    """One request of a user, with its `n` completions.
+
+    The completions are made when the request is handed over: an admitted request that is
+    withdrawn costs little.
+    """
+
+    __slots__ = (
+        "completions", "error", "input", "num_open", "num_with_tokens", "prompt_logprobs", "sink",
+        "stream_interval",
+    )  # fmt: skip
+
+    def __init__(self, request: EngineInput, sink: Sink | None) -> None:
+        self.input = request
+        self.sink = sink
+        """None: outputs are returned by `process_outputs`, or nobody waits for them any longer."""
+        self.error: str | None = None
+        self.completions: list[CompletionState] = []
+        self.num_open = 0
+        """Completions that have begun and not ended."""
+        self.num_with_tokens = 0
+        """Completions that have a token."""
+        self.prompt_logprobs: Positions | None = None
+        """Of the whole prompt once the first token is there; a stream of deltas gets them once."""
+        self.stream_interval = 1
+
+    def begin(self, tokenizer: Tokenizer | None, stream_interval: int) -> None:
+        """Makes the completions; outputs may come from now on."""
+        request = self.input
+        params = request.params
+        if params.prompt_logprobs is not None:
+            self.prompt_logprobs = Positions(tokenizer, params)
+            self.prompt_logprobs.add_nothing()
+        self.stream_interval = max(stream_interval, params.stream_interval or 1)
+        self.completions = [
+            CompletionState(
+                index,
+                core.request_id,
+                params,
+                request.prompt_token_ids,
+                tokenizer,
+                request.arrival_time,
+            )
+            for index, core in enumerate(request.core_requests)
+        ]
+        self.num_open = len(self.completions)
+
+    @property
+    def num_core_requests(self) -> int:
+        """One for each completion, also before they are made."""
+        return len(self.input.core_requests)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt, which the completions share."""
+        return len(self.input.prompt_token_ids)
+
+    def output(self, completion: CompletionState) -> RequestOutput | None:
+        """What there is to tell now that `completion` has grown; None: nothing yet."""
+        kind = self.input.params.output_kind
+        if kind is RequestOutputKind.FINAL_ONLY:
+            return None if self.num_open else self.request_output(self.completions)
+        if not completion.is_due(self.stream_interval):
+            return None
+        return self.request_output([completion])
+
+    def take_prompt_logprobs(self, piece: PromptChunkLogprobs) -> None:
+        """The next piece, or one that a preemption repeats."""
+        if self.prompt_logprobs is None:
+            return
+        num_known = len(self.prompt_logprobs.entries)
+        self.prompt_logprobs.add(piece.positions[max(0, num_known - piece.first) :])
+
+    def request_output(self, completions: list[CompletionState]) -> RequestOutput:
+        """The request's state, with these of its completions."""
+        kind = self.input.params.output_kind
+        prompt_logprobs = None if self.prompt_logprobs is None else self.prompt_logprobs.entries
+        if len(prompt_logprobs or ()) < self.num_prompt_tokens:
+            prompt_logprobs = None
+        elif kind is RequestOutputKind.DELTA:
+            self.prompt_logprobs = None
+        return RequestOutput(
+            request_id=self.input.request_id,
+            prompt=self.input.prompt,
+            prompt_token_ids=self.input.prompt_token_ids,
+            prompt_logprobs=prompt_logprobs,
+            outputs=[completion.snapshot(kind) for completion in completions],
+            finished=self.num_open == 0,
+            metrics=self.stats(),
+            num_cached_tokens=self.completions[0].num_cached_tokens,
+            error=self.error,
+        )
+
+    def stats(self) -> RequestStateStats:
+        """The first completion's times with everyone's counts."""
+        first = self.completions[0].stats
+        if len(self.completions) == 1:
+            return first
+        every = [completion.stats for completion in self.completions]
+        return RequestStateStats(
+            num_generation_tokens=sum(stats.num_generation_tokens for stats in every),
+            num_preemptions=sum(stats.num_preemptions for stats in every),
+            arrival_time=first.arrival_time,
+            queued_ts=first.queued_ts,
+            scheduled_ts=first.scheduled_ts,
+            first_token_ts=first.first_token_ts,
+            last_token_ts=max(stats.last_token_ts for stats in every),
+            first_token_latency=first.first_token_latency,
+        )
