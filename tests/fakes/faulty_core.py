@@ -11,7 +11,7 @@ from quire.config import EngineConfig
 from quire.core.engine_core import EngineCore
 from quire.errors import BackendError
 from quire.executor import UniProcExecutor
-from quire.protocol import SchedulePlan, StepResult
+from quire.protocol import StepResult
 
 _STEP_S = 0.005
 """A step takes so long at least: on a fast machine replies would end before all clients began."""
@@ -29,11 +29,12 @@ class _FaultyExecutor(UniProcExecutor):
         super().__init__(config)
         self._fault = Path(os.environ["FAULT_FILE"])
 
-    def execute(self, plan: SchedulePlan) -> StepResult:
+    def collect(self) -> StepResult:
+        result = super().collect()
         time.sleep(_STEP_S)
-        if plan.request_ids and self._fault.exists():
+        if self._fault.exists():
             self._misbehave()
-        return super().execute(plan)
+        return result
 
     def _misbehave(self) -> None:
         fault = self._fault.read_text()
