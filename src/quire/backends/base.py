@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from quire.config.kv_groups import KVLayout
 from quire.config.records import Dtype
 from quire.errors import BackendError
-from quire.sampling.records import Logprobs, SamplingColumns
+from quire.sampling.columns import SamplingColumns
+from quire.sampling.records import Logprobs
 
 if TYPE_CHECKING:
     from quire.program import OpPlace, Program
