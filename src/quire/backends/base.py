@@ -110,7 +110,7 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """Bytes held by a compiled model. KV memory is reserved at once and committed as it is used."""
+    """Bytes that a compiled model takes. KV memory is reserved at once, and committed with use."""
 
     weight_bytes: int
     workspace_bytes: int
@@ -147,7 +147,7 @@ class CompiledModel(ABC):
 
     @abstractmethod
     def memory(self) -> MemoryReport:
-        """What is held now."""
+        """What it takes now."""
 
     def progress(self) -> int | None:
         """A number that changes whenever a step under way finishes a piece of its work, each a

@@ -99,47 +99,52 @@ class SamplingColumns:
     bias_ids: NDArray[np.int32] | None = None
     bias_values: NDArray[np.float32] | None = None
 
-    def given(self) -> dict[str, NDArray[Any]]:
-        """The arrays that are not left out, by name."""
-        arrays = {name: getattr(self, name) for name in _NAMES}
-        return {name: array for name, array in arrays.items() if array is not None}
-
-    def check(self, num_rows: int) -> None:
-        """Raises BackendError unless the columns are whole, have `num_rows` rows, and hold what
-        they may hold."""
+    def given(self, num_rows: int) -> dict[str, NDArray[Any]]:
+        """The arrays that are not left out, by name. Raises BackendError unless they are whole, of
+        the declared types, and have `num_rows` rows."""
+        found: dict[str, NDArray[Any]] = {}
         for name, column in COLUMNS.items():
             array = getattr(self, name)
             if array is not None:
-                _check_column(name, column, array, num_rows)
+                if len(array) != num_rows or array.dtype.type is not column.dtype:
+                    raise _misshapen(name, array, column.dtype, num_rows)
+                found[name] = array
         if self.bias_starts is not None:
-            _check_bias(self.bias_starts, self.bias_ids, self.bias_values, num_rows)
+            found |= _whole_bias(self.bias_starts, self.bias_ids, self.bias_values, num_rows)
+        return found
+
+    def check(self, num_rows: int) -> None:
+        """Raises BackendError for what `given` refuses, and for numbers that mean nothing."""
+        for name, array in self.given(num_rows).items():
+            lowest = COLUMNS[name].lowest if name in COLUMNS else None
+            if lowest is not None and num_rows and not array.min() >= lowest:
+                raise BackendError(f"sampling column {name} holds {array.min()}, below {lowest}")
 
 
 COLUMNS: dict[str, Column] = {
     one.name: one.metadata["column"] for one in fields(SamplingColumns) if one.metadata
 }
 """Every column with one number for each row, by name."""
-_NAMES = tuple(one.name for one in fields(SamplingColumns))
 
 
-def _check_column(name: str, column: Column, array: NDArray[Any], num_rows: int) -> None:
+def _misshapen(
+    name: str, array: NDArray[Any], dtype: type[np.generic], num_rows: int
+) -> BackendError:
     if len(array) != num_rows:
-        raise BackendError(f"sampling column {name} has {len(array)} rows, not {num_rows}")
-    if array.dtype.type is not column.dtype:
-        raise BackendError(f"sampling column {name} is {array.dtype}, not {column.dtype.__name__}")
-    if column.lowest is not None and num_rows and not array.min() >= column.lowest:
-        raise BackendError(f"sampling column {name} holds {array.min()}, below {column.lowest}")
+        return BackendError(f"sampling column {name} has {len(array)} rows, not {num_rows}")
+    return BackendError(f"sampling column {name} is {array.dtype}, not {dtype.__name__}")
 
 
-def _check_bias(
+def _whole_bias(
     starts: NDArray[np.int32],
     ids: NDArray[np.int32] | None,
     values: NDArray[np.float32] | None,
     num_rows: int,
-) -> None:
-    if len(starts) != num_rows + 1:
-        raise BackendError(
-            f"sampling column bias_starts has {len(starts)} rows, not {num_rows + 1}"
-        )
+) -> dict[str, NDArray[Any]]:
+    if len(starts) != num_rows + 1 or starts.dtype != np.int32:
+        raise _misshapen("bias_starts", starts, np.int32, num_rows + 1)
     if ids is None or values is None or not len(ids) == len(values) == starts[-1]:
         raise BackendError("bias_ids and bias_values do not have the length of bias_starts")
+    if ids.dtype != np.int32 or values.dtype != np.float32:
+        raise BackendError(f"bias_ids are {ids.dtype}, bias_values {values.dtype}")
+    return {"bias_starts": starts, "bias_ids": ids, "bias_values": values}

@@ -1,4 +1,4 @@
-"""`PlanInFlight`: a plan that was made and whose result is not taken in, with its requests.
+"""`PlanInFlight`: a plan that was made and whose result is not collected, with its requests.
 
 Made and kept by the scheduler; no executor sees it.
 """

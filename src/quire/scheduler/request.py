@@ -83,9 +83,9 @@ class Request:
         self.num_computed_tokens = 0
         """Leading tokens whose K/V is in the cache once every plan in flight is computed."""
         self.num_collected_tokens = 0
-        """Those whose K/V is there now: the results of their steps are taken in."""
+        """Those whose K/V is there now: the results of their steps are collected."""
         self.num_plans_in_flight = 0
-        """Plans that have the request and whose results are not taken in."""
+        """Plans that have the request and whose results are not collected."""
         self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.max_total_tokens = num_prompt + min(room, params.max_tokens or room)

@@ -37,9 +37,9 @@ class Scheduler:
 
     Plans may be made before the results of earlier ones are known. A plan counts its tokens as
     computed at once, and may have a request whose next token an earlier plan still chooses: the
-    worker has that token when it comes to it. Plans are computed in order, and their results are
-    taken in in order. What a result brings for a request that was preempted or finished since is
-    dropped. Owned by the engine's thread.
+    worker has that token when it comes to it. Plans are computed, and their results collected, in
+    the order in which they are made. What a result brings for a request that was preempted or
+    finished since is dropped. Owned by the engine's thread.
     """
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager, max_model_len: int) -> None:
@@ -47,7 +47,7 @@ class Scheduler:
         self.kv = kv
         self.states = RequestStates(kv)
         self.in_flight: deque[PlanInFlight] = deque()
-        """Plans whose results are not taken in, the oldest first."""
+        """Plans whose results are not collected, the oldest first."""
         self.pacing = StepPacing(config)
         self._max_model_len = max_model_len
         self._num_arrived = 0

@@ -1,4 +1,4 @@
-"""`SamplingRows`: the sampling settings of the requests held, as columns that persist.
+"""`SamplingRows`: the sampling settings of the requests in the batch, as columns that persist.
 
 Called by `InputBatch`; the columns of a step are gathered from here. Which there are and how they
 follow from a request, `quire.sampling.columns` declares.
@@ -72,14 +72,10 @@ class SamplingRows:
         """The columns for these rows [L], which hold `num_tokens` [L]; None if there are none."""
         if not len(rows):
             return None
-        users = self._users
+        neutral = {name for name, users in self._users.items() if not users}
         columns = SamplingColumns(
             counters=num_tokens.astype(np.uint64),
-            **{
-                name: array[rows]
-                for name, array in self._columns.items()
-                if name not in users or users[name]
-            },
+            **{name: array[rows] for name, array in self._columns.items() if name not in neutral},
         )
         if self._bans:
             self._add_bans(columns, rows, num_tokens)

@@ -45,7 +45,7 @@ def gathered(*params: SamplingParams) -> SamplingColumns:
 
 
 def test_each_column_follows_from_the_parameters_of_a_request() -> None:
-    arrays = gathered(NEUTRAL, USED).given()
+    arrays = gathered(NEUTRAL, USED).given(2)
     assert arrays.keys() == COLUMNS.keys(), "both rows are there, whoever uses the column"
     assert arrays["counters"].tolist() == [1, 2]
     for name, value in VALUES.items():
@@ -56,13 +56,13 @@ def test_each_column_follows_from_the_parameters_of_a_request() -> None:
 def test_what_is_neutral_in_every_row_is_left_out() -> None:
     always = {name for name, column in COLUMNS.items() if column.neutral is None}
     assert always == {"temperature", "seeds", "counters"}
-    assert gathered(NEUTRAL, NEUTRAL).given().keys() == always
+    assert gathered(NEUTRAL, NEUTRAL).given(2).keys() == always
 
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_column_of_another_length_or_type_is_refused(name: str) -> None:
     columns = gathered(USED, USED)
-    columns.check(2)
+    columns.given(2)
     good = getattr(columns, name)
     setattr(columns, name, good[:1])
     with pytest.raises(BackendError, match=f"sampling column {name} has 1 rows, not 2"):
@@ -91,6 +91,9 @@ def test_an_incomplete_bias_is_refused() -> None:
     columns = replace(gathered(NEUTRAL), bias_starts=np.array([0, 2], np.int32))
     columns.bias_ids = np.array([1, 2], np.int32)
     with pytest.raises(BackendError, match="do not have the length of bias_starts"):
+        columns.check(1)
+    columns.bias_values = np.zeros(2)
+    with pytest.raises(BackendError, match="bias_values float64"):
         columns.check(1)
     columns.bias_values = np.zeros(2, np.float32)
     columns.check(1)

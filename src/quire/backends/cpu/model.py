@@ -181,10 +181,9 @@ class CpuModel(CompiledModel):
             )
 
     def _sampling(self, columns: SamplingColumns, rows: int, held: list[Any]) -> Any:
-        columns.check(rows)
         native = self._ffi.new("quire_sampling *")
         held.append(native)
-        for name, array in columns.given().items():
+        for name, array in columns.given(rows).items():
             ctype = self._sampling_types.get(name)
             if ctype is None:
                 raise BackendError(f"the native library has no sampling column {name}")
