@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 from tiny_checkpoint import write_tiny_checkpoint
 
+from quire.backends.base import StepBatch, StepOutput
+from quire.config.engine_args import EngineArgs
+from quire.core.engine_core import EngineCore
+from quire.errors import BackendError
 from quire.executor import UniProcExecutor
 from quire.llm import LLM
 from quire.params import SamplingParams
+from quire.planning.plan import build_engine_config
+from quire.protocol import EngineCoreRequest
 
 RANDOM = np.random.default_rng(12)
 PROMPTS = [RANDOM.integers(0, 256, length).tolist() for length in (1, 5, 16, 17, 40, 64, 75, 90)]
@@ -74,3 +80,63 @@ def test_at_every_depth(
     assert {one[3] for one in wanted} == {"length", "stop"}
     assert ahead == wanted
     assert again == wanted
+
+
+def tokens_of(core: EngineCore, wanted: dict[str, list[int]]) -> dict[str, Any]:
+    """What each request gets, or the error that ends it; a request comes with each step."""
+    found: dict[str, Any] = {}
+    left = list(wanted.items())
+    while left or core.has_unfinished_requests():
+        if left:
+            request_id, prompt = left.pop(0)
+            found[request_id] = []
+            core.add_request(
+                EngineCoreRequest(
+                    request_id=request_id,
+                    prompt_token_ids=prompt,
+                    sampling_params=SamplingParams(temperature=0, seed=0, max_tokens=12),
+                    arrival_time=0.0,
+                )
+            )
+        for output in core.step().outputs:
+            found[output.request_id] += output.new_token_ids
+            if output.error is not None:
+                found[output.request_id] = output.error
+        core.scheduler.check_integrity()
+    return found
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3, 5, 8])
+def test_a_step_that_fails_changes_no_other_answer(
+    model: str, backend: str, depth: int, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = PROMPTS[-1][:70]
+    prompts = {str(number): [*shared, number] for number in range(4)}
+    args = EngineArgs(
+        model, backend=backend, max_model_len=128, num_threads=1, max_num_batched_tokens=48
+    )
+    core = EngineCore(build_engine_config(args))
+    wanted = tokens_of(core, prompts)
+    core.shutdown()
+
+    core = EngineCore(build_engine_config(args))
+    assert isinstance(core.executor, UniProcExecutor)
+    assert core.executor.max_plans_in_flight == depth
+    compiled = core.executor._worker._model
+    step, calls = compiled.step, []
+
+    def fails_once(batch: StepBatch) -> StepOutput:
+        calls.append(batch)
+        if len(calls) == failing:
+            raise BackendError("on purpose")
+        return step(batch)
+
+    monkeypatch.setattr(compiled, "step", fails_once)
+    found = tokens_of(core, prompts)
+    core.shutdown()
+    failed = {one for one, answer in found.items() if answer == "the step failed: on purpose"}
+    assert failed
+    assert failed != found.keys() or failing > 4
+    assert {one: found[one] for one in found if one not in failed} == {
+        one: wanted[one] for one in wanted if one not in failed
+    }

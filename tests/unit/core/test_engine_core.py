@@ -195,3 +195,11 @@ def test_a_failing_step_ends_its_requests_though_later_plans_have_them(
     while deep.has_unfinished_requests():
         outputs += deep.step().outputs
     assert [(one.request_id, one.finish_reason) for one in outputs] == [("b", "length")]
+
+
+def test_a_window_has_room_for_the_tokens_of_all_plans_in_flight(
+    core: EngineCore, executor: CountingExecutor
+) -> None:
+    max_chunk = core.scheduler.kv.max_chunk
+    executor.max_plans_in_flight = 3
+    assert EngineCore(core.config, executor).scheduler.kv.max_chunk == 3 * max_chunk

@@ -209,3 +209,15 @@ def test_several_tokens_a_step_end_where_they_should(depth: int, per_step: int) 
     sim.run()
     assert (sim.got["length"], sim.got["stop"]) == (tokens[:7], tokens[:6])
     assert sim.finished == {"length": "length", "stop": "stop"}
+
+
+def test_the_worker_is_told_again_to_forget_what_a_lost_plan_named() -> None:
+    sim = Simulation(64)
+    sim.add("a", [1], max_tokens=1)
+    sim.add("b", [2], max_tokens=5)
+    sim.step()
+    lost = sim.scheduler.schedule()
+    assert lost.released_request_ids == ["a"]
+    sim.scheduler.drop(lost)
+    assert sorted(submit(sim).released_request_ids) == ["a", "b"]
+    sim.run()
