@@ -30,20 +30,16 @@ class _FaultyExecutor(UniProcExecutor):
         self._fault = Path(os.environ["FAULT_FILE"])
 
     def collect(self) -> StepResult:
-        result = super().collect()
         time.sleep(_STEP_S)
-        if self._fault.exists():
-            self._misbehave()
-        return result
-
-    def _misbehave(self) -> None:
-        fault = self._fault.read_text()
+        fault = self._fault.read_text() if self._fault.exists() else ""
         if fault == "raise":
             raise RuntimeError("the step failed on purpose")
-        if fault == "backend error":
-            self._fault.unlink()
-            raise BackendError("the device failed on purpose")
         if fault == "hang":
             ctypes.CDLL(None).sleep(3600)  # native code, and the interpreter is free meanwhile
         while fault == "loop":
             pass
+        result = super().collect()
+        if fault == "backend error":
+            self._fault.unlink()
+            raise BackendError("the device failed on purpose")
+        return result
