@@ -248,7 +248,7 @@ typedef struct quire_packing {
 
 // ---------------------------------------------------------------- a step
 
-// SamplingColumns of backends/base.py; a null column means the neutral value.
+// SamplingColumns of sampling/columns.py; a null column means the neutral value.
 typedef struct quire_sampling {
   const float* temperature;
   const int32_t* top_k;

@@ -11,7 +11,7 @@ from quire.config import EngineConfig
 from quire.core.engine_core import EngineCore
 from quire.errors import BackendError
 from quire.executor import UniProcExecutor
-from quire.protocol import SchedulePlan, StepResult
+from quire.protocol import StepResult
 
 _STEP_S = 0.005
 """A step takes so long at least: on a fast machine replies would end before all clients began."""
@@ -29,20 +29,17 @@ class _FaultyExecutor(UniProcExecutor):
         super().__init__(config)
         self._fault = Path(os.environ["FAULT_FILE"])
 
-    def execute(self, plan: SchedulePlan) -> StepResult:
+    def collect(self) -> StepResult:
         time.sleep(_STEP_S)
-        if plan.request_ids and self._fault.exists():
-            self._misbehave()
-        return super().execute(plan)
-
-    def _misbehave(self) -> None:
-        fault = self._fault.read_text()
+        fault = self._fault.read_text() if self._fault.exists() else ""
         if fault == "raise":
             raise RuntimeError("the step failed on purpose")
-        if fault == "backend error":
-            self._fault.unlink()
-            raise BackendError("the device failed on purpose")
         if fault == "hang":
             ctypes.CDLL(None).sleep(3600)  # native code, and the interpreter is free meanwhile
         while fault == "loop":
             pass
+        result = super().collect()
+        if fault == "backend error":
+            self._fault.unlink()
+            raise BackendError("the device failed on purpose")
+        return result

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from quire.sampling import SamplingColumns
+from quire.sampling.columns import COLUMNS, Column, SamplingColumns
 
 _MASK = (1 << 64) - 1
 _INT32_MAX = (1 << 31) - 1
@@ -33,26 +34,26 @@ class SamplingRow:
 
 def build_columns(rows: Sequence[SamplingRow]) -> SamplingColumns:
     """The columns for L rows, in their order."""
-    columns = SamplingColumns(
-        temperature=np.array([row.temperature for row in rows], np.float32),
-        top_k=None,
-        top_p=None,
-        min_p=None,
-        seeds=np.array([row.seed & _MASK for row in rows], np.uint64),
-        counters=np.array([row.position for row in rows], np.uint64),
-    )
-    if any(row.top_k > 0 for row in rows):
-        columns.top_k = np.array([min(max(row.top_k, 0), _INT32_MAX) for row in rows], np.int32)
-    if any(row.top_p < 1 for row in rows):
-        columns.top_p = np.array([row.top_p for row in rows], np.float32)
-    if any(row.min_p > 0 for row in rows):
-        columns.min_p = np.array([row.min_p for row in rows], np.float32)
-    if any(row.num_logprobs is not None for row in rows):
-        counts = [-1 if row.num_logprobs is None else row.num_logprobs for row in rows]
-        columns.num_logprobs = np.array(counts, np.int32)
+    arrays: dict[str, Any] = {}
+    for name, column in COLUMNS.items():
+        values = [_value(row, name, column) for row in rows]
+        if column.neutral is None or any(value != column.neutral for value in values):
+            arrays[name] = np.array(values, column.dtype)
+    columns = SamplingColumns(**arrays)
     if any(row.banned_token_ids for row in rows):
         _ban(columns, rows)
     return columns
+
+
+def _value(row: SamplingRow, name: str, column: Column) -> Any:
+    if name == "seeds":
+        return row.seed & _MASK
+    if name == "counters":
+        return row.position
+    if name == "num_logprobs" and row.num_logprobs is None:
+        return -1
+    value = getattr(row, name, column.neutral)
+    return min(max(value, 0), _INT32_MAX) if name == "top_k" else value
 
 
 def _ban(columns: SamplingColumns, rows: Sequence[SamplingRow]) -> None:

@@ -7,8 +7,10 @@ import pytest
 from harness import Weights, batch_of, compile_on, logits_of, make_seqs, program_of
 
 from quire.backends.base import CompiledModel, SamplingColumns
-from quire.backends.cpu import CpuBackend
+from quire.backends.cpu import CpuBackend, load
+from quire.errors import BackendError
 from quire.program import Logits, Program, Value
+from quire.sampling.columns import COLUMNS
 from quire.sampling.reference import logprobs, sample
 
 ROWS = 40
@@ -31,9 +33,6 @@ def model(backend: CpuBackend, request: pytest.FixtureRequest) -> CompiledModel:
 def columns(**changes: object) -> SamplingColumns:
     base = SamplingColumns(
         temperature=np.full(ROWS, 0.8, np.float32),
-        top_k=None,
-        top_p=None,
-        min_p=None,
         seeds=np.arange(ROWS, dtype=np.uint64) * np.uint64(7919),
         counters=np.arange(ROWS, dtype=np.uint64) + np.uint64(100),
     )
@@ -112,7 +111,26 @@ def test_a_row_samples_the_same_in_any_batch(model: CompiledModel) -> None:
         batch = batch_of([(seq, ROWS)], None)
         batch.logits_rows = np.array([row], np.int32)
         batch.sampling = SamplingColumns(
-            wanted.temperature[:1], None, np.full(1, 0.9, np.float32), None,
-            wanted.seeds[row : row + 1], wanted.counters[row : row + 1],
-        )  # fmt: skip
+            temperature=wanted.temperature[:1],
+            top_p=np.full(1, 0.9, np.float32),
+            seeds=wanted.seeds[row : row + 1],
+            counters=wanted.counters[row : row + 1],
+        )
         assert model.step(batch).sampled[0] == together[row]
+
+
+def test_the_native_library_has_every_column_in_its_declared_type() -> None:
+    types = {"float": np.float32, "int32_t": np.int32, "uint64_t": np.uint64}
+    members = dict(load().ffi.typeof("quire_sampling").fields)
+    found = {name: types[members.pop(name).type.item.cname] for name in COLUMNS}
+    assert found == {name: column.dtype for name, column in COLUMNS.items()}
+    assert members.keys() == {"bias_starts", "bias_ids", "bias_values"}
+
+
+def test_a_column_that_the_native_library_does_not_have_is_refused(
+    model: CompiledModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(model._sampling_types, "min_p")  # type: ignore[attr-defined]
+    batch = batch_of([(make_seqs([ROWS])[0], ROWS)], columns(min_p=floats(0.1)))
+    with pytest.raises(BackendError, match="no sampling column min_p"):
+        model.step(batch)

@@ -14,16 +14,18 @@ PREFIXES = [[random.Random(seed).randrange(997) for _ in range(24)] for seed in 
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Any order of arrivals, aborts, steps and cache resets."""
+    """Any order of arrivals, aborts, steps, failures of steps and cache resets."""
 
     num_blocks = 16
     windows: tuple[int | None, ...] = (None,)
+    depth = 1
 
     def __init__(self) -> None:
         super().__init__()
         self.sim = Simulation(
-            self.num_blocks, budget=11, max_seqs=5, windows=self.windows, policy="priority"
-        )
+            self.num_blocks, budget=11, max_seqs=5, windows=self.windows, policy="priority",
+            depth=self.depth,
+        )  # fmt: skip
         self.count = 0
 
     @rule(
@@ -64,6 +66,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             if self.sim.scheduler.has_unfinished_requests():
                 self.sim.step()
 
+    @precondition(lambda self: self.sim.scheduler.has_unfinished_requests())
+    @rule()
+    def fail(self) -> None:
+        self.sim.fail_next_step()
+        self.sim.step()
+
     @rule()
     def reset(self) -> None:
         idle = self.sim.scheduler.kv.pool.num_held == 0
@@ -87,10 +95,23 @@ class WindowsBesideFull(SchedulerMachine):
     windows = (6, None, 6, 13)
 
 
+class Ahead(SchedulerMachine):
+    depth = 2
+
+
+class WindowsAhead(WindowsBesideFull):
+    num_blocks = 56
+    depth = 3
+
+
 TestSchedulerMachine = SchedulerMachine.TestCase
 TestOneWindow = OneWindow.TestCase
 TestWindowsBesideFull = WindowsBesideFull.TestCase
-for case in (TestSchedulerMachine, TestOneWindow, TestWindowsBesideFull):
+TestAhead = Ahead.TestCase
+TestWindowsAhead = WindowsAhead.TestCase
+for case in (
+    TestSchedulerMachine, TestOneWindow, TestWindowsBesideFull, TestAhead, TestWindowsAhead
+):  # fmt: skip
     case.settings = settings(
         max_examples=60,
         stateful_step_count=40,
@@ -98,6 +119,7 @@ for case in (TestSchedulerMachine, TestOneWindow, TestWindowsBesideFull):
         derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
+del case
 
 
 GROUPS: list[tuple[int | None, ...]] = [
@@ -105,11 +127,12 @@ GROUPS: list[tuple[int | None, ...]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 @pytest.mark.parametrize("windows", GROUPS, ids=str)
 def test_random_traces_with_tiny_pools(
-    seed: int, policy: str, windows: tuple[int | None, ...]
+    depth: int, seed: int, policy: str, windows: tuple[int | None, ...]
 ) -> None:
     rng = random.Random(seed)
     sim = Simulation(
@@ -121,6 +144,8 @@ def test_random_traces_with_tiny_pools(
         policy=policy,
         long_prefill_token_threshold=rng.choice([0, 0, 5]),
         enable_prefix_caching=rng.random() < 0.8,
+        depth=depth,
+        tokens_per_step=rng.choice([1, 1, 3]),
     )
     live: list[str] = []
     for number in range(60):
@@ -142,6 +167,9 @@ def test_random_traces_with_tiny_pools(
                 sim.step()
         if rng.random() < 0.2:
             sim.abort(rng.choice(live))
+        if rng.random() < 0.05 and sim.scheduler.has_unfinished_requests():
+            sim.fail_next_step()
+            sim.step()
     sim.run()
 
 
@@ -185,7 +213,7 @@ def test_kv_waste_in_a_mixed_workload_is_below_four_percent() -> None:
     for number, (prompt, max_tokens) in enumerate(arrivals):
         sim.add(str(number), prompt, max_tokens)
         sim.step()
-        for request in sim.scheduler.running:
+        for request in sim.scheduler.states.running:
             slots = request.blocks.num_held * 16
             allocated += slots
             unused += slots - request.num_computed_tokens

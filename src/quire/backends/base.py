@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from quire.config.kv_groups import KVLayout
 from quire.config.records import Dtype
 from quire.errors import BackendError
-from quire.sampling.records import Logprobs, SamplingColumns
+from quire.sampling.columns import SamplingColumns
+from quire.sampling.records import Logprobs
 
 if TYPE_CHECKING:
     from quire.program import OpPlace, Program
@@ -148,7 +149,7 @@ class CompiledModel(ABC):
 
     @abstractmethod
     def memory(self) -> MemoryReport:
-        """What is held now."""
+        """What it takes now."""
 
     def progress(self) -> int | None:
         """A number that changes whenever a step under way finishes a piece of its work, each a

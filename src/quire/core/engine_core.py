@@ -7,7 +7,9 @@ token ids alone: text is the front end's.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,10 +19,18 @@ from quire.executor import Executor, UniProcExecutor
 from quire.kvcache import KVCacheManager
 from quire.kvcache.block_map import block_map
 from quire.log import get_logger
-from quire.protocol import EngineCoreOutputs, EngineCoreRequest
+from quire.protocol import EngineCoreOutputs, EngineCoreRequest, SchedulePlan
 from quire.scheduler import Scheduler
 
 logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _SubmittedPlan:
+    """A plan that the executor has, and when it was given it (`time.perf_counter`)."""
+
+    plan: SchedulePlan
+    at: float
 
 
 class EngineCore:
@@ -32,33 +42,53 @@ class EngineCore:
     def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
         self.config = config
         self.executor = executor or UniProcExecutor(config)
-        kv = KVCacheManager(config.cache, config.scheduler.max_num_batched_tokens)
+        # The tokens of all plans in flight keep what they see.
+        max_chunk = config.scheduler.max_num_batched_tokens * self.executor.max_plans_in_flight
+        kv = KVCacheManager(config.cache, max_chunk)
         self.scheduler = Scheduler(config.scheduler, kv, config.model.max_model_len)
         self.commands: dict[str, Callable[[], Any]] = {
             "block_map": partial(block_map, kv),
             "reset_prefix_cache": kv.reset_prefix_cache,
         }
         """What a front end may call by name between two steps, whichever host the core is in."""
+        self._submitted: deque[_SubmittedPlan] = deque()
+        self._collected_at = 0.0
 
     def step(self) -> EngineCoreOutputs:
-        """One step; a failure of the backend ends the requests of this step and no others.
+        """Hands the executor as many plans as it takes, and takes in the oldest result. A failure
+        of the backend ends the requests of that step and no others.
 
         Raises IntegrityError if the engine's own books are wrong; it is unusable then.
         """
-        scheduler = self.scheduler
-        plan = scheduler.schedule()
-        begin = time.perf_counter()
-        try:
-            result = self.executor.execute(plan)
-        except BackendError as error:
-            logger.exception("a step of %d requests failed", len(plan.request_ids))
-            outputs = scheduler.fail(plan, f"the step failed: {error}")
-        else:
-            scheduler.observe(plan, time.perf_counter() - begin)
-            outputs = scheduler.update(plan, result)
+        scheduler, executor, submitted = self.scheduler, self.executor, self._submitted
+        while len(submitted) < executor.max_plans_in_flight:
+            plan = scheduler.schedule()
+            if not plan.request_ids:
+                break
+            submitted.append(_SubmittedPlan(plan, time.perf_counter()))
+            executor.submit(plan)
+        if not submitted:
+            return scheduler.snapshot()
+        outputs = self._collect(submitted.popleft())
         if not scheduler.has_unfinished_requests() and scheduler.kv.pool.num_held:
             raise IntegrityError("the engine is idle and KV blocks are still held")
         return outputs
+
+    def _collect(self, submitted: _SubmittedPlan) -> EngineCoreOutputs:
+        scheduler, plan = self.scheduler, submitted.plan
+        try:
+            result = self.executor.collect()
+        except BackendError as error:
+            logger.exception("a step of %d requests failed", len(plan.request_ids))
+            return scheduler.fail(plan, f"the step failed: {error}")
+        except BaseException:  # Ctrl+C, say: the result is lost, and the engine may go on
+            scheduler.drop(plan)
+            raise
+        # A plan begins when the one before it is done.
+        began_at = max(submitted.at, self._collected_at)
+        self._collected_at = time.perf_counter()
+        scheduler.observe(plan, self._collected_at - began_at)
+        return scheduler.update(plan, result)
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queues a request. Raises RequestError if it cannot ever run."""
@@ -70,7 +100,7 @@ class EngineCore:
             self.scheduler.abort_request(request_id)
 
     def has_unfinished_requests(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether a step would do anything: requests are left, or plans to collect."""
         return self.scheduler.has_unfinished_requests()
 
     def progress(self) -> int | None:

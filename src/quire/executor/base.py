@@ -19,7 +19,8 @@ class Executor(ABC):
 
     @abstractmethod
     def submit(self, plan: SchedulePlan) -> None:
-        """Hands a plan over; may return before it is computed."""
+        """Hands a plan with requests over; may return before it is computed. Whatever goes wrong
+        with it, `collect` says so."""
 
     @abstractmethod
     def collect(self) -> StepResult:
@@ -28,11 +29,6 @@ class Executor(ABC):
         Raises BackendError if the computation failed: then the plan's changes to requests are
         applied, its requests hold nothing of use, and further plans may be submitted.
         """
-
-    def execute(self, plan: SchedulePlan) -> StepResult:
-        """`submit` and `collect` of one plan, where none is in flight."""
-        self.submit(plan)
-        return self.collect()
 
     @abstractmethod
     def call(self, method: str, *args: Any) -> list[Any]:

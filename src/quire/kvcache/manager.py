@@ -99,10 +99,11 @@ class KVCacheManager:
         num_computed_tokens: int,
         num_tokens: int,
     ) -> list[list[int]] | None:
-        """Makes room for the first `num_tokens` of `token_ids` and offers their full blocks to
-        the prefix cache. What the tokens behind `num_computed_tokens` do not see is given back
-        first. Returns the blocks appended to each table, [] where there are none; None, with no
-        further change, if too few are free."""
+        """Makes room for the first `num_tokens` of a request and offers their full blocks to the
+        prefix cache, as far as `token_ids` are known. What the tokens behind `num_computed_tokens`
+        do not see is given back first. Returns the blocks appended to each table, [] where there
+        are none; None, with no further change, if too few are free."""
+        self.offer(blocks, token_ids, num_computed_tokens)
         self._give_back_unseen(blocks, num_computed_tokens)
         missing = -(-num_tokens // self.block_size) - blocks.num_entries
         if missing * len(blocks.tables) > self.pool.num_free:
@@ -113,19 +114,31 @@ class KVCacheManager:
             for table in blocks.tables:
                 added.append(self.pool.allocate(missing))
                 table += added[-1]
-        if self.enable_caching:
-            self._register(blocks, token_ids, num_tokens // self.block_size)
+        self.offer(blocks, token_ids, num_tokens)
         blocks.due = self._next_due(blocks, num_tokens)
         return added
+
+    def offer(self, blocks: SequenceBlocks, token_ids: Sequence[int], num_tokens: int) -> None:
+        """Offers the full blocks of the first `num_tokens` to the prefix cache, as far as
+        `token_ids` are known."""
+        num_full = min(num_tokens, len(token_ids)) // self.block_size
+        if self.enable_caching and num_full > blocks.num_registered:
+            self._register(blocks, token_ids, num_full)
+
+    def withdraw(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
+        """Takes back the keys of blocks that lie beyond `num_computed_tokens`: they hold nothing.
+        The request keeps its blocks."""
+        num_valid = num_computed_tokens // self.block_size
+        for entry in range(num_valid, blocks.num_registered):
+            self._withdraw(blocks, entry)
+        blocks.num_registered = min(blocks.num_registered, num_valid)
 
     def free(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
         """Gives everything back, the tail first, so that it is reused before the beginning.
 
         Blocks that lie beyond `num_computed_tokens` hold nothing and lose their keys.
         """
-        num_valid = num_computed_tokens // self.block_size
-        for entry in range(num_valid, blocks.num_registered):
-            self._withdraw(blocks, entry)
+        self.withdraw(blocks, num_computed_tokens)
         self.pool.release(blocks.tail_first())
         blocks.clear()
         self._sequences.pop(id(blocks), None)
@@ -168,11 +181,14 @@ class KVCacheManager:
                 blocks.first_entries[index] = first
 
     def _next_due(self, blocks: SequenceBlocks, num_tokens: int) -> int:
-        """The number of tokens with which a block begins, is filled, or is seen no longer."""
+        """The number of tokens with which a block begins, is filled, or is seen no longer; the next
+        one while the tokens of a full block are not all known."""
         size = self.block_size
         due = -(-num_tokens // size) * size
-        if due == num_tokens:
-            due += 1
+        if due == num_tokens or (
+            blocks.num_registered < num_tokens // size and self.enable_caching
+        ):
+            due = num_tokens + 1
         for index, window in self._windows:
             # The first block ends before the window of the step's first token.
             due = min(due, (blocks.first_entries[index] + 1) * size + window)
@@ -190,8 +206,6 @@ class KVCacheManager:
                 self.pool.unregister(block_id)
 
     def _register(self, blocks: SequenceBlocks, token_ids: Sequence[int], num_full: int) -> None:
-        if num_full <= blocks.num_registered:
-            return
         self._extend_keys(blocks, token_ids, num_full)
         for index, (first, table) in enumerate(
             zip(blocks.first_entries, blocks.tables, strict=True)

@@ -58,7 +58,12 @@ class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class SchedulePlan(msgspec.Struct, kw_only=True):
-    """One step's work. `request_ids` and `num_scheduled_tokens` run in parallel."""
+    """One step's work. `request_ids` and `num_scheduled_tokens` run in parallel.
+
+    A plan may be made before the results of earlier ones are known, so it names no tokens but
+    those of requests that it starts: the worker feeds each other one the tokens that it was
+    started with, then those that the steps before have chosen.
+    """
 
     request_ids: list[str]
     num_scheduled_tokens: list[int]
@@ -67,7 +72,8 @@ class SchedulePlan(msgspec.Struct, kw_only=True):
     new_block_ids: dict[str, list[list[int]]]
     """Blocks appended to each table of requests that the worker holds already."""
     released_request_ids: list[str]
-    """Finished, aborted or preempted since the last plan: forget their rows, before all else."""
+    """Finished, aborted or preempted since the last plan: forget their rows, before all else.
+    An id may be unknown, where an earlier plan that named it was not computed."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -96,7 +102,8 @@ class StepResult(msgspec.Struct, kw_only=True):
     """What a step produced, parallel to the plan's `request_ids`."""
 
     sampled_token_ids: list[list[int]]
-    """Empty for a request whose prompt is not finished yet."""
+    """Empty for a request whose prompt is not finished yet; else one token or more, in order of
+    position."""
     logprobs: dict[str, list[TokenLogprobs]] = {}
     """For the requests that asked, one entry per sampled token."""
     prompt_logprobs: dict[str, PromptChunkLogprobs] = {}

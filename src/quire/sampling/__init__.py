@@ -1,9 +1,12 @@
 """How tokens are chosen: the specification, and the arrays that carry the choices' settings."""
 
-from quire.sampling.records import Logprobs, SamplingColumns
+from quire.sampling.columns import COLUMNS, Column, SamplingColumns
+from quire.sampling.records import Logprobs
 from quire.sampling.reference import logprobs, not_finite, sample, splitmix64, uniform
 
 __all__ = [
+    "COLUMNS",
+    "Column",
     "Logprobs",
     "SamplingColumns",
     "logprobs",

@@ -22,7 +22,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.sampling.records import Logprobs, SamplingColumns
+from quire.sampling.columns import SamplingColumns
+from quire.sampling.records import Logprobs
 
 _MASK = (1 << 64) - 1
 Floats = NDArray[np.float64]

@@ -2,31 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Iterable
 
 from quire.errors import IntegrityError
 from quire.kvcache import KVCacheManager
+from quire.scheduler.in_flight import PlanInFlight
 from quire.scheduler.request import Request, RequestStatus
+from quire.scheduler.states import RequestStates
 
 
-def check_requests(
-    requests: Collection[Request], running: list[Request], num_waiting: int, kv: KVCacheManager
+def check_states(
+    states: RequestStates, in_flight: Iterable[PlanInFlight], kv: KVCacheManager
 ) -> None:
-    """Raises IntegrityError unless queues, progress and block tables agree."""
-    if len(running) + num_waiting != len(requests):
+    """Raises IntegrityError unless queues, plans, progress and block tables agree."""
+    requests, running = states.by_id.values(), states.running
+    num_preempted = sum(not request.is_finished for request in states.leaving)
+    if len(running) + len(states.waiting) + num_preempted != len(requests):
         raise IntegrityError("running and waiting do not add up to the requests there are")
     if running != sorted(running, key=lambda request: request.sort_key):
         raise IntegrityError("running requests are out of order")
+    num_plans = Counter(request for step in in_flight for request in step.requests)
+    if any(
+        request.num_plans_in_flight != num_plans[request] for request in {*requests, *num_plans}
+    ):
+        raise IntegrityError("the plans in flight are miscounted")
+    if any(
+        one.status is not RequestStatus.RUNNING and one not in states.leaving for one in num_plans
+    ):
+        raise IntegrityError("a plan in flight has a request that waits or is gone")
     for request in requests:
+        _check_progress(request)
         if request.num_computed_tokens > request.blocks.num_entries * kv.block_size:
             raise IntegrityError(f"{request.request_id} has computed more than it has blocks")
-        _check_seen(request, kv)
-        if request.num_tokens != len(request.token_ids):
-            raise IntegrityError(f"{request.request_id} has miscounted its tokens")
-        if request.num_computed_tokens >= request.num_tokens:
-            raise IntegrityError(f"{request.request_id} has nothing left to compute")
-        if request.status is not RequestStatus.RUNNING and request.blocks.num_held:
+        if request in num_plans or request.status is RequestStatus.RUNNING:
+            _check_seen(request, kv)
+        elif request.blocks.num_held:
             raise IntegrityError(f"{request.request_id} waits and holds blocks")
+
+
+def _check_progress(request: Request) -> None:
+    if request.num_tokens != len(request.token_ids):
+        raise IntegrityError(f"{request.request_id} has miscounted its tokens")
+    if request.num_collected_tokens >= request.num_tokens:
+        raise IntegrityError(f"{request.request_id} has nothing left to compute")
+    if request.num_collected_tokens > request.num_computed_tokens:
+        raise IntegrityError(f"{request.request_id} has results of what was not planned")
+    is_ahead = request.num_computed_tokens > request.num_collected_tokens
+    if is_ahead != (request.num_plans_in_flight > 0):
+        raise IntegrityError(f"{request.request_id} is planned, and no plan has it")
 
 
 def _check_seen(request: Request, kv: KVCacheManager) -> None:
@@ -35,7 +59,8 @@ def _check_seen(request: Request, kv: KVCacheManager) -> None:
     for group, first, table in zip(
         kv.layout.groups, blocks.first_entries, blocks.tables, strict=True
     ):
-        if first > group.first_entry(request.num_computed_tokens, kv.block_size):
+        if first > group.first_entry(request.num_collected_tokens, kv.block_size):
             raise IntegrityError(f"{request.request_id} gave back what its next token sees")
-        if len(table) > group.most_blocks(request.num_tokens, kv.max_chunk, kv.block_size):
+        num_tokens = max(request.num_tokens, request.num_computed_tokens)
+        if len(table) > group.most_blocks(num_tokens, kv.max_chunk, kv.block_size):
             raise IntegrityError(f"{request.request_id} holds more blocks than it ever needs")

@@ -1,102 +1,121 @@
-"""`PrefillPacer`: how many prompt tokens may ride along in a step that others generate in.
+"""`StepPacing`: how many prompt tokens may ride along in a step that others generate in.
 
-Called by the scheduler; `EngineCore` tells it how long steps took. What it decides is only how
-a prompt is cut into pieces, which changes no bit of any answer.
+Called by the scheduler once for each plan and each result. What it decides is only how a prompt
+is cut into pieces, which changes no bit of any answer.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from statistics import median
+from collections.abc import Sequence
 
-_WINDOW = 15
-"""Steps remembered of each kind; their median is not moved by a step that was interrupted."""
-_UNKNOWN_LIMIT = 128
-"""Until both costs are known."""
-_PIECE = 8
-"""Limits are multiples of this."""
-_MIN_LIMIT = 16
-"""Prompts always advance."""
-_WEIGHT_OF_OTHERS = 0.5
-"""A gap within a reply is worse than a later begin."""
+from quire.config.records import SchedulerConfig
+from quire.scheduler.request import Request
+from quire.scheduler.step_costs import StepCosts
+
+_NOT_BEGUN = 1 << 62
+"""In place of a number of arrivals, for a reply that does not run yet: later than any."""
 
 
-class PrefillPacer:
-    """Keeps a step that generates within `max_slowdown` times what generating alone takes.
+class StepPacing:
+    """The one place that tells requests that generate from those whose prompts are computed.
 
-    On a CPU a step's time grows with its tokens, so a whole budget of prompt tokens would let
-    everyone who generates wait for seconds. Learns the time of a step without prompt tokens, and
-    what a prompt token adds, from the steps themselves.
-
-    A prompt is held back for those alone whose reply ran before it came. Requests that came
+    A prompt is delayed for those alone whose reply ran before it came. Requests that came
     together all wait for the last of their prompts, as they would in any other order, and then
     generate together, which is what makes a burst, or a queue under overload, fast.
     """
 
-    def __init__(self, max_slowdown: float) -> None:
-        self._max_slowdown = max_slowdown
-        self._generating_s: deque[float] = deque(maxlen=_WINDOW)
-        self._per_token_s: deque[float] = deque(maxlen=_WINDOW)
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._config = config
+        slowdown = config.max_decode_slowdown
+        self.costs = None if slowdown is None else StepCosts(slowdown)
+        """None: prompts are not delayed."""
+        self._num_arrived = 0
+        """When the last result was taken in."""
+        self._began_after: dict[Request, int] = {}
+        """How many had arrived when a request got its second token, from where on its reply runs:
+        with the first, those who came at the same moment are still to be taken in."""
 
-    def limit(self, num_delayed: int, num_others: int) -> int:
-        """Most prompt tokens for a step in which `num_delayed` would wait for newcomers.
+    def budget(self, running: Sequence[Request], num_waiting: int) -> StepBudget:
+        """What a step has for prompts, after those who generate; `num_waiting` do not run yet."""
+        config = self._config
+        generating = [request for request in running if request.is_generating]
+        num_startable = min(num_waiting, config.max_num_seqs - len(running))
+        is_alone = len(running) + num_waiting <= 1
+        budget = StepBudget(
+            config.max_num_batched_tokens - len(generating),
+            0 if is_alone else config.long_prefill_token_threshold,
+        )
+        if self.costs is not None:
+            began = [self._began_after.get(one) or self._begin(one) for one in generating]
+            num_others = len(running) - len(generating) + num_startable
+            budget.delay_for(began, num_others, self.costs)
+        return budget
 
-        `num_others` run or could run: where they are many more than those who would wait, they
-        count for more.
-        """
-        weight = max(1.0, _WEIGHT_OF_OTHERS * num_others / num_delayed)
-        if not self._generating_s or not self._per_token_s:
-            return int(_UNKNOWN_LIMIT * weight)
-        spare_s = (self._max_slowdown - 1) * median(self._generating_s) * weight
-        count = int(spare_s / max(median(self._per_token_s), 1e-9))
-        return max(_MIN_LIMIT, count // _PIECE * _PIECE)
+    def result_came(self, num_arrived: int) -> None:
+        """A result was taken in; so many requests had arrived by then."""
+        self._num_arrived = num_arrived
 
-    def observe(self, duration_s: float, num_generating: int, num_prompt_tokens: int) -> None:
-        """Learns from a step that took `duration_s`."""
-        if not num_prompt_tokens:
-            self._generating_s.append(duration_s)
-        elif num_prompt_tokens >= _MIN_LIMIT and (self._generating_s or not num_generating):
-            base_s = median(self._generating_s) if num_generating else 0.0
-            self._per_token_s.append(max(0.0, duration_s - base_s) / num_prompt_tokens)
+    def forget(self, request: Request) -> None:
+        """The request is finished."""
+        self._began_after.pop(request, None)
+
+    def observe(self, budget: StepBudget, num_tokens: int, duration_s: float) -> None:
+        """Learns from a step of so many tokens, which was planned with `budget`."""
+        if self.costs is not None:
+            num_prompt_tokens = budget.num_spent
+            self.costs.observe(duration_s, num_tokens - num_prompt_tokens, num_prompt_tokens)
+
+    def _begin(self, request: Request) -> int:
+        """How many had arrived when its reply began to run, which may be now."""
+        if request.num_output_tokens < 2:
+            return _NOT_BEGUN
+        self._began_after[request] = self._num_arrived
+        return self._num_arrived
 
 
 class StepBudget:
-    """The prompt tokens of one step, handed out piece by piece."""
+    """The tokens of one step, handed out piece by piece.
 
-    def __init__(
-        self,
-        num_tokens: int,
-        max_chunk: int = 0,
-        pacer: PrefillPacer | None = None,
-        began: list[int] | None = None,
-        num_waiting: int = 0,
-    ) -> None:
-        """`num_tokens` in all, at most `max_chunk` (0: no bound) to one request.
+    One token for each request that generates is set aside from the start.
+    """
 
-        With a pacer: `began` holds the `began_after` of each request that generates, in any
-        order; `num_waiting` wait for a first token and could have it.
-        """
+    def __init__(self, num_tokens: int, max_chunk: int = 0) -> None:
+        """`num_tokens` beside those set aside, at most `max_chunk` (0: no bound) to one prompt."""
+        self.num_spent = 0
+        """On prompts."""
         self._num_left = num_tokens
-        self._num_spent = 0
         self._max_chunk = max_chunk or num_tokens
-        self._pacer = pacer
-        self._began = sorted(began or [])
-        self._num_requests = len(self._began) + num_waiting
+        self._costs: StepCosts | None = None
+        self._began: list[int] = []
+        self._num_requests = 0
 
     def __bool__(self) -> bool:
         return self._num_left > 0
 
-    def chunk(self, number: int, count: int) -> int:
-        """How many of its `count` missing tokens the arrival with this number may compute now."""
+    def delay_for(self, began: list[int], num_others: int, costs: StepCosts) -> None:
+        """Limits prompts for the sake of the requests that generate: `began` tells of each how
+        many had arrived before its reply ran, in any order; `num_others` wait for a first token
+        and could have it."""
+        self._costs = costs
+        self._began = sorted(began)
+        self._num_requests = len(began) + num_others
+
+    def chunk(self, request: Request, count: int) -> int:
+        """How many of its next `count` tokens a request may compute in the step."""
+        if request.is_generating:
+            return 1 + min(count - 1, self._num_left)
         count = min(count, self._max_chunk, self._num_left)
-        num_delayed = bisect_right(self._began, number)
-        if self._pacer is not None and num_delayed:
-            limit = self._pacer.limit(num_delayed, self._num_requests - num_delayed)
-            count = min(count, limit - self._num_spent)
+        num_delayed = bisect_right(self._began, request.number)
+        if self._costs is not None and num_delayed:
+            limit = self._costs.limit(num_delayed, self._num_requests - num_delayed)
+            count = min(count, limit - self.num_spent)
         return count
 
-    def spend(self, count: int) -> None:
-        """Takes tokens that a request was planned with."""
-        self._num_left -= count
-        self._num_spent += count
+    def spend(self, request: Request, count: int) -> None:
+        """Takes the tokens that `chunk` gave to a request and that are planned."""
+        if request.is_generating:
+            self._num_left -= count - 1
+        else:
+            self._num_left -= count
+            self.num_spent += count

@@ -37,23 +37,21 @@ FINISH_REASONS: dict[RequestStatus, FinishReason] = {
 }
 
 
-NOT_BEGUN = 1 << 62
-"""`began_after` of a request whose reply does not run yet: later than any arrival."""
-
-
 class Request:
     """Tokens, progress and limits of one request. Owned by the scheduler.
 
-    Invariant: `num_tokens == len(token_ids)`, and `num_computed_tokens < num_tokens` between
-    steps: the last token's K/V is never there yet.
+    Invariants: `num_tokens == len(token_ids)`, and `num_collected_tokens <= num_computed_tokens`.
+    While no plan in flight has the request the two are equal and less than `num_tokens`: the last
+    token's K/V is never there yet. Plans in flight may run ahead: then each step behind
+    `num_tokens` computes the token that the step before it has chosen.
     """
 
     __slots__ = (
-        "banned_token_ids", "began_after", "blocks", "eos_token_ids", "max_total_tokens",
-        "min_total_tokens", "num_cached_tokens", "num_computed_tokens", "num_preemptions",
-        "num_prompt_tokens", "num_tokens", "number", "request_id", "sampling_params",
-        "scheduled_time", "skip_reading_cache", "sort_key", "status", "stop_reason",
-        "stop_token_ids", "token_ids",
+        "banned_token_ids", "blocks", "eos_token_ids", "is_generating", "max_total_tokens",
+        "min_total_tokens", "num_cached_tokens", "num_collected_tokens", "num_computed_tokens",
+        "num_plans_in_flight", "num_preemptions", "num_prompt_tokens", "num_tokens", "number",
+        "request_id", "sampling_params", "scheduled_time", "skip_reading_cache", "sort_key",
+        "status", "stop_reason", "stop_token_ids", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -72,9 +70,6 @@ class Request:
         self.blocks = blocks
         self.number = number
         """How many arrived before it."""
-        self.began_after = NOT_BEGUN
-        """How many had arrived when it got its second token, from where on its reply runs: with
-        the first, those who came at the same moment are still to be taken in."""
         self.sort_key = sort_key
         """Smaller runs earlier."""
         self.status = RequestStatus.WAITING
@@ -82,8 +77,15 @@ class Request:
         """The prompt, then what was generated."""
         self.num_tokens = num_prompt
         self.num_prompt_tokens = num_prompt
+        self.is_generating = False
+        """Whether all tokens that it was started with are planned: each further step gives it new
+        ones."""
         self.num_computed_tokens = 0
-        """Leading tokens whose K/V is in the cache."""
+        """Leading tokens whose K/V is in the cache once every plan in flight is computed."""
+        self.num_collected_tokens = 0
+        """Those whose K/V is there now: the results of their steps are collected."""
+        self.num_plans_in_flight = 0
+        """Plans that have the request and whose results are not collected."""
         self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.max_total_tokens = num_prompt + min(room, params.max_tokens or room)

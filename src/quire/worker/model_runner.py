@@ -29,8 +29,6 @@ class ModelRunner:
     def execute(self, plan: SchedulePlan) -> StepResult:
         """One step. Raises BackendError; the rows of the plan's requests are then worthless."""
         self._batch.apply(plan)
-        if not plan.request_ids:
-            return StepResult(sampled_token_ids=[])
         step = self._batch.prepare(plan)
         output = self._model.step(step.batch)
         if len(output.sampled) != len(step.batch.logits_rows):

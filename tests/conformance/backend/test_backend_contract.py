@@ -18,7 +18,7 @@ from quire.errors import BackendError, QuireError
 from quire.program import keep_all
 from quire.program.passes import quantise_weights
 from quire.program.values import WeightFormat
-from quire.sampling import logprobs, sample
+from quire.sampling import COLUMNS, logprobs, sample
 
 SPEC = KVCacheSpec(6, 16, "float32", keep_all(small_program()))
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
@@ -222,6 +222,17 @@ def test_a_malformed_step_is_refused_and_harms_nobody(
 def test_a_step_larger_than_compiled_for_is_refused(model: CompiledModel) -> None:
     with pytest.raises(BackendError):
         model.step(one_request([1] * 65, range(6)))
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_sampling_column_of_another_length_is_refused(model: CompiledModel, name: str) -> None:
+    batch = one_request(TOKENS, [4, 1], logits_rows=[5, 19])
+    used = SamplingRow(temperature=1.0, top_k=3, top_p=0.5, min_p=0.1, num_logprobs=2)
+    batch.sampling = build_columns([used, used])
+    assert len(model.step(batch).sampled) == 2
+    setattr(batch.sampling, name, getattr(batch.sampling, name)[:1])
+    with pytest.raises(BackendError, match=f"sampling column {name} has 1 rows, not 2"):
+        model.step(batch)
 
 
 @pytest.mark.parametrize("options", [{"dtype": "float16"}, {"max_model_len": 33}], ids=str)

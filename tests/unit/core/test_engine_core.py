@@ -19,6 +19,7 @@ class CountingExecutor(Executor):
 
     def __init__(self) -> None:
         self.fails = False
+        self.is_interrupted = False
         self.is_shut_down = False
         self.left: dict[str, int] = {}
         self.submitted: list[SchedulePlan] = []
@@ -28,6 +29,9 @@ class CountingExecutor(Executor):
 
     def collect(self) -> StepResult:
         plan = self.submitted.pop(0)
+        if self.is_interrupted:
+            self.is_interrupted = False
+            raise KeyboardInterrupt
         for new in plan.started.values():
             self.left[new.request_id] = len(new.token_ids) - new.num_computed_tokens
         if self.fails:
@@ -120,3 +124,82 @@ def test_abort_reset_and_shutdown(core: EngineCore, executor: CountingExecutor) 
     assert core.commands["reset_prefix_cache"]() is True
     core.shutdown()
     assert executor.is_shut_down
+
+
+def test_a_step_that_is_interrupted_is_computed_again(
+    core: EngineCore, executor: CountingExecutor
+) -> None:
+    core.add_request(request("a"))
+    core.step()
+    executor.is_interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        core.step()
+    core.scheduler.check_integrity()
+    outputs = [one for _ in range(2) for one in core.step().outputs]
+    assert [one.finish_reason for one in outputs] == [None, "length"]
+    assert executor.submitted == []
+
+
+def test_without_requests_a_step_tells_the_statistics(
+    core: EngineCore, executor: CountingExecutor
+) -> None:
+    outputs = core.step()
+    assert outputs.outputs == []
+    assert outputs.stats is not None
+    assert executor.submitted == []
+
+
+@pytest.fixture
+def deep(make_config: Callable[..., EngineConfig], executor: CountingExecutor) -> EngineCore:
+    """A core whose executor takes two plans."""
+    executor.max_plans_in_flight = 2
+    return EngineCore(make_config(max_num_seqs=2), executor)
+
+
+def test_plans_are_submitted_ahead_as_far_as_the_executor_takes_them(
+    deep: EngineCore, executor: CountingExecutor
+) -> None:
+    deep.add_request(request("a"))
+    deep.add_request(request("b", max_tokens=1))
+    assert [one.request_id for one in deep.step().outputs] == ["a", "b"]
+    assert [plan.request_ids for plan in executor.submitted] == [["a"]]
+    assert [one.finish_reason for one in deep.step().outputs] == [None]
+    assert [one.finish_reason for one in deep.step().outputs] == ["length"]
+    assert not deep.has_unfinished_requests()
+    assert executor.submitted == []
+
+
+def test_plans_of_aborted_requests_are_collected(
+    deep: EngineCore, executor: CountingExecutor
+) -> None:
+    deep.add_request(request("a", max_tokens=10))
+    deep.step()
+    deep.abort_requests(["a"])
+    assert deep.has_unfinished_requests()
+    while deep.has_unfinished_requests():
+        assert deep.step().outputs == []
+    assert executor.submitted == []
+    assert deep.block_map()["used"] == 0
+
+
+def test_a_failing_step_ends_its_requests_though_later_plans_have_them(
+    deep: EngineCore, executor: CountingExecutor
+) -> None:
+    deep.add_request(request("a"))
+    deep.step()
+    executor.fails = True
+    assert [one.finish_reason for one in deep.step().outputs] == ["error"]
+    executor.fails = False
+    deep.add_request(request("b", max_tokens=1))
+    outputs = []
+    while deep.has_unfinished_requests():
+        outputs += deep.step().outputs
+    assert [(one.request_id, one.finish_reason) for one in outputs] == [("b", "length")]
+
+
+def test_a_window_has_room_for_the_tokens_of_all_plans_in_flight(
+    core: EngineCore, executor: CountingExecutor
+) -> None:
+    max_chunk = core.scheduler.kv.max_chunk
+    executor.max_plans_in_flight = 3
+    assert EngineCore(core.config, executor).scheduler.kv.max_chunk == 3 * max_chunk

@@ -43,14 +43,16 @@ def plan() -> SchedulePlan:
 
 def test_a_plan_runs_on_the_model(tmp_path: Path) -> None:
     uniproc = executor(write_tiny_checkpoint(tmp_path))
-    result = uniproc.execute(plan())
+    uniproc.submit(plan())
+    result = uniproc.collect()
     assert len(result.sampled_token_ids[0]) == 1
     uniproc.shutdown()
     uniproc.shutdown()
     follow_up = plan()
     follow_up.released_request_ids.append("a")
+    uniproc.submit(follow_up)
     with pytest.raises(BackendError, match="closed"):
-        uniproc.execute(follow_up)
+        uniproc.collect()
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:

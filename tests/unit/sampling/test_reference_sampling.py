@@ -194,8 +194,10 @@ def test_no_logprobs_unless_asked() -> None:
 
 def test_a_bias_without_its_columns_is_an_error() -> None:
     columns = SamplingColumns(
-        np.zeros(1, np.float32), None, None, None, np.zeros(1, np.uint64), np.zeros(1, np.uint64),
+        temperature=np.zeros(1, np.float32),
+        seeds=np.zeros(1, np.uint64),
+        counters=np.zeros(1, np.uint64),
         bias_starts=np.array([0, 1], np.int32),
-    )  # fmt: skip
+    )
     with pytest.raises(ValueError, match="bias_starts without"):
         sample(LOGITS[None], columns)

@@ -1,51 +1,137 @@
-"""PrefillPacer: learns costs from steps, and keeps generating steps near their own pace."""
+"""StepPacing: prompts are cut so that steps which generate keep near their own pace."""
 
 from __future__ import annotations
 
+import pytest
 from fake_model import Simulation
 
-from quire.scheduler.pacing import PrefillPacer, StepBudget
+from quire.config.records import SchedulerConfig
+from quire.kvcache import SequenceBlocks
+from quire.params import SamplingParams
+from quire.protocol import EngineCoreRequest
+from quire.scheduler.pacing import StepPacing
+from quire.scheduler.request import Request
+from quire.scheduler.step_costs import StepCosts
 
 
-def learned(generating_s: float = 0.040, per_token_s: float = 0.001) -> PrefillPacer:
-    pacer = PrefillPacer(2.0)
-    pacer.observe(512 * per_token_s, 0, 512)
+def learned() -> StepCosts:
+    """40 ms for a step that generates, 1 ms for a prompt token."""
+    costs = StepCosts(2.0)
+    costs.observe(0.512, 0, 512)
     for _ in range(5):
-        pacer.observe(generating_s, 8, 0)
-    return pacer
+        costs.observe(0.040, 8, 0)
+    return costs
 
 
-def test_a_fixed_limit_until_costs_are_known() -> None:
-    pacer = PrefillPacer(2.0)
-    assert pacer.limit(8, 1) == 128
-    pacer.observe(0.5, 0, 512)
-    assert pacer.limit(8, 1) == 128
+@pytest.fixture
+def pacing() -> StepPacing:
+    pacing = StepPacing(SchedulerConfig(512, 8, max_decode_slowdown=2.0))
+    pacing.costs = learned()
+    return pacing
 
 
-def test_prompt_tokens_take_the_time_that_generating_takes() -> None:
-    assert learned().limit(8, 1) == 40  # 40 ms of 1 ms each
+def request(number: int, num_prompt: int = 300) -> Request:
+    message = EngineCoreRequest(
+        request_id=str(number),
+        prompt_token_ids=[1] * num_prompt,
+        sampling_params=SamplingParams(max_tokens=100),
+        arrival_time=0.0,
+    )
+    return Request(message, SequenceBlocks(b"", 1), number, (number,), 1000)
 
 
-def test_prompts_always_advance() -> None:
-    assert learned(generating_s=0.001).limit(8, 1) == 16
+def replying(number: int, num_output: int = 2) -> Request:
+    """A request that has `num_output` tokens of its reply."""
+    one = request(number, 5)
+    one.append_tokens([7] * num_output)
+    one.is_generating = True
+    return one
 
 
-def test_mixed_steps_teach_what_a_prompt_token_adds() -> None:
-    pacer = learned()
-    for _ in range(15):
-        pacer.observe(0.040 + 64 * 0.00045, 8, 64)
-    assert pacer.limit(8, 1) == 88
+def test_a_request_generates_once_all_that_it_was_started_with_is_planned() -> None:
+    sim = Simulation(4, budget=4, enable_prefix_caching=False)
+    sim.add("a", list(range(9)), max_tokens=7)
+    sim.add("b", [1, 2, 3], max_tokens=7)
+    seen = set()
+    while sim.scheduler.has_unfinished_requests():
+        plan = sim.scheduler.schedule()
+        step = sim.scheduler.in_flight[0]
+        for one, end in zip(step.requests, step.ends, strict=True):
+            assert one.is_generating == (end == one.num_tokens)
+            seen.add((one.is_generating, one.num_preemptions > 0))
+        sim._take(sim.scheduler.update(plan, sim.executor.execute(plan)))
+    assert seen == {(False, False), (True, False), (False, True), (True, True)}
+    sim.check_answers()
 
 
-def test_one_interrupted_step_changes_nothing() -> None:
-    pacer = learned()
-    pacer.observe(3.0, 8, 0)
-    assert pacer.limit(8, 1) == 40
+def test_a_prompt_waits_for_those_alone_who_generated_before_it_came(pacing: StepPacing) -> None:
+    running: list[Request] = []
+    for number, num_arrived in ((0, 3), (1, 4), (2, 9), (3, 9)):
+        running.append(replying(number))
+        pacing.result_came(num_arrived)
+        pacing.budget(running, 0)
+    budget = pacing.budget(running, 2)
+    assert budget.chunk(request(2), 300) == 300  # came before anybody generated
+    budget.spend(request(2), 20)
+    assert budget.chunk(request(3), 300) == 96 - 20  # one reply ran before, five others count half
+    assert budget.chunk(request(10), 300) == 40 - 20
+    budget.spend(request(10), 20)
+    assert budget.chunk(request(10), 300) == 0
+    assert budget.chunk(request(2), 500) == 512 - 4 - 40
+
+
+def test_a_reply_runs_from_its_second_token_on(pacing: StepPacing) -> None:
+    first = replying(0, num_output=1)
+    pacing.result_came(5)
+    assert pacing.budget([first], 1).chunk(request(9), 300) == 300
+    first.append_tokens([7])
+    pacing.result_came(6)
+    assert pacing.budget([first], 1).chunk(request(9), 300) == 40
+    assert pacing.budget([first], 1).chunk(request(5), 300) == 300
+    pacing.forget(first)
+    pacing.result_came(20)
+    assert pacing.budget([first], 1).chunk(request(9), 300) == 300
+
+
+def test_a_token_is_set_aside_for_each_request_that_generates() -> None:
+    pacing = StepPacing(SchedulerConfig(512, 8))
+    running = [replying(0), replying(1)]
+    budget = pacing.budget(running, 1)
+    assert budget.chunk(running[0], 1) == 1
+    budget.spend(running[0], 1)
+    assert budget.chunk(request(2), 600) == 510
+    running[1].append_tokens([7, 7])  # three to compute: two more than were set aside
+    assert budget.chunk(running[1], 3) == 3
+    budget.spend(running[1], 3)
+    assert budget.chunk(request(2), 600) == 508
+    budget.spend(request(2), 508)
+    assert not budget
+    assert budget.chunk(running[1], 3) == 1
+
+
+def test_steps_are_told_apart_by_the_prompt_tokens_that_were_planned(pacing: StepPacing) -> None:
+    pacing.costs = costs = StepCosts(2.0)
+    budget = pacing.budget([], 1)
+    budget.spend(request(0), 64)
+    pacing.observe(budget, 64, 0.064)
+    pacing.observe(pacing.budget([replying(0)], 0), 1, 0.050)
+    assert costs.limit(8, 1) == 48
+
+
+def test_the_scheduler_observes_what_it_planned() -> None:
+    sim = Simulation(256, budget=512, max_decode_slowdown=2.0)
+    sim.add("first", list(range(64)), max_tokens=30)
+    for duration_s in (0.064, 0.050):
+        plan = sim.scheduler.schedule()
+        sim.scheduler.observe(plan, duration_s)
+        sim.scheduler.update(plan, sim.executor.execute(plan))
+    assert sim.scheduler.pacing.costs is not None
+    assert sim.scheduler.pacing.costs.limit(8, 1) == 48
 
 
 def test_the_scheduler_cuts_prompts_only_while_others_generate() -> None:
     sim = Simulation(256, budget=512, max_decode_slowdown=2.0)
-    sim.scheduler._pacer = learned()
+    sim.scheduler.pacing.costs = learned()
     sim.add("first", list(range(200)), max_tokens=30)
     assert sim.step().num_scheduled_tokens == [200]
     assert sim.step().num_scheduled_tokens == [1]
@@ -57,15 +143,9 @@ def test_the_scheduler_cuts_prompts_only_while_others_generate() -> None:
     sim.run()
 
 
-def test_many_who_wait_count_for_more_than_few_who_generate() -> None:
-    assert learned().limit(1, 30) == 15 * 40
-    assert learned().limit(16, 32) == 40
-    assert PrefillPacer(2.0).limit(1, 8) == 512
-
-
 def test_only_those_who_could_start_count_as_waiting() -> None:
     sim = Simulation(256, budget=512, max_seqs=2, max_decode_slowdown=2.0)
-    sim.scheduler._pacer = learned()
+    sim.scheduler.pacing.costs = learned()
     sim.add("first", [1], max_tokens=30)
     sim.step()
     sim.step()
@@ -74,20 +154,9 @@ def test_only_those_who_could_start_count_as_waiting() -> None:
     assert sim.step().num_scheduled_tokens == [1, 40]
 
 
-def test_a_prompt_waits_for_those_alone_who_generated_before_it_came() -> None:
-    budget = StepBudget(512, pacer=learned(), began=[3, 9, 4, 9], num_waiting=2)
-    assert budget.chunk(2, 300) == 300  # came before anybody generated
-    budget.spend(20)
-    assert budget.chunk(3, 300) == 96 - 20  # one reply ran before, and five others count half
-    assert budget.chunk(10, 300) == 40 - 20
-    budget.spend(20)
-    assert budget.chunk(10, 300) == 0
-    assert budget.chunk(2, 500) == 472
-
-
 def test_a_burst_goes_through_whole() -> None:
     sim = Simulation(1024, budget=512, max_decode_slowdown=2.0)
-    sim.scheduler._pacer = learned()
+    sim.scheduler.pacing.costs = learned()
     for number in range(6):
         sim.add(str(number), list(range(number * 250, number * 250 + 200)), max_tokens=30)
     counts = [sim.step().num_scheduled_tokens for _ in range(3)]
@@ -98,7 +167,7 @@ def test_a_burst_goes_through_whole() -> None:
 
 def test_who_comes_with_the_first_token_of_another_came_with_it() -> None:
     sim = Simulation(1024, budget=512, max_decode_slowdown=2.0)
-    sim.scheduler._pacer = learned()
+    sim.scheduler.pacing.costs = learned()
     sim.add("first", list(range(200)), max_tokens=30)
     sim.step()
     sim.add("second", list(range(300, 500)), max_tokens=2)
@@ -111,14 +180,3 @@ def test_without_a_limit_a_prompt_takes_the_budget() -> None:
     sim.step()
     sim.add("second", list(range(300, 500)), max_tokens=2)
     assert sim.step().num_scheduled_tokens == [1, 200]
-
-
-def test_steps_are_observed_by_their_kind() -> None:
-    sim = Simulation(256, budget=512, max_decode_slowdown=2.0)
-    sim.add("first", list(range(64)), max_tokens=30)
-    plan = sim.step()
-    sim.scheduler.observe(plan, 0.064)
-    plan = sim.step()
-    sim.scheduler.observe(plan, 0.050)
-    assert sim.scheduler._pacer is not None
-    assert sim.scheduler._pacer.limit(8, 1) == 48

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from fake_model import POISON, Simulation, expected_tokens
 
-from quire.errors import IntegrityError, RequestError
+from quire.errors import BackendError, IntegrityError, RequestError
 from quire.params import SamplingParams
-from quire.protocol import EngineCoreRequest, SchedulePlan
+from quire.protocol import EngineCoreRequest, SchedulePlan, StepResult, TokenLogprobs
 
 
 def counts(plan: SchedulePlan) -> dict[str, int]:
@@ -48,7 +48,7 @@ def test_no_more_requests_than_rows() -> None:
     for name in "abc":
         sim.add(name, [1, 2], max_tokens=2)
     assert set(counts(sim.step())) == {"a", "b"}
-    assert len(sim.scheduler.waiting) == 1
+    assert len(sim.scheduler.states.waiting) == 1
     sim.run()
 
 
@@ -169,7 +169,9 @@ def test_a_failed_step_ends_its_requests_and_no_others() -> None:
     for name in "abc":
         sim.add(name, [1, 2, 3, 4, 5], max_tokens=3)
     plan = sim.scheduler.schedule()
-    sim.executor._apply_changes(plan)
+    sim.executor.num_failing = 1
+    with pytest.raises(BackendError):
+        sim.executor.execute(plan)
     outputs = sim.scheduler.fail(plan, "broken")
     assert [(one.request_id, one.finish_reason, one.error) for one in outputs.outputs] == [
         ("a", "error", "broken"),
@@ -244,7 +246,7 @@ def test_integrity_check_notices_lost_requests() -> None:
     sim = Simulation(8)
     sim.add("a", [1], max_tokens=3)
     sim.step()
-    sim.scheduler.running.clear()
+    sim.scheduler.states.running.clear()
     with pytest.raises(IntegrityError, match="do not add up"):
         sim.scheduler.check_integrity()
     with pytest.raises(IntegrityError, match="none of them can run"):
@@ -265,3 +267,16 @@ def test_statistics_count_since_the_last_snapshot() -> None:
     stats = sim.scheduler.update(plan, sim.executor.execute(plan)).stats
     assert stats is not None
     assert (stats.num_prefix_queried_tokens, stats.num_prefix_hit_tokens) == (9, 8)
+
+
+def test_of_several_tokens_those_count_that_come_before_the_end() -> None:
+    sim = Simulation(8)
+    sim.add("a", [1], max_tokens=9, stop=[4])
+    plan = sim.scheduler.schedule()
+    logprobs = [TokenLogprobs([token], [-1.0], [1]) for token in (2, 3, 4, 5)]
+    result = StepResult(sampled_token_ids=[[2, 3, 4, 5]], logprobs={"a": logprobs})
+    [output] = sim.scheduler.update(plan, result).outputs
+    assert output.new_token_ids == [2, 3, 4]
+    assert output.logprobs == logprobs[:3]
+    assert (output.finish_reason, output.stop_reason) == ("stop", 4)
+    assert not sim.scheduler.has_unfinished_requests()

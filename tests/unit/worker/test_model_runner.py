@@ -100,13 +100,3 @@ def test_a_backend_that_loses_rows_is_caught() -> None:
     model.lost_rows = 1
     with pytest.raises(BackendError, match="0 tokens were sampled, 1 wanted"):
         runner.execute(plan({"a": 1}, started("a", [1])))
-
-
-def test_a_plan_without_work_only_updates_the_rows() -> None:
-    batch = InputBatch(4, 1, 8, 100)
-    runner = ModelRunner(EchoModel(), batch)
-    runner.execute(plan({"a": 1}, started("a", [1])))
-    empty = plan({})
-    empty.released_request_ids.append("a")
-    assert runner.execute(empty).sampled_token_ids == []
-    assert batch.row_of == {}

@@ -21,18 +21,6 @@ from quire.backends.cpu.lowering import NativeOp
 from quire.errors import BackendError
 from quire.program import OpPlace
 
-_SAMPLING_COLUMNS = (
-    ("temperature", "float[]", np.float32),
-    ("top_k", "int32_t[]", np.int32),
-    ("top_p", "float[]", np.float32),
-    ("min_p", "float[]", np.float32),
-    ("seeds", "uint64_t[]", np.uint64),
-    ("counters", "uint64_t[]", np.uint64),
-    ("bias_starts", "int32_t[]", np.int32),
-    ("bias_ids", "int32_t[]", np.int32),
-    ("bias_values", "float[]", np.float32),
-    ("num_logprobs", "int32_t[]", np.int32),
-)
 _BATCH_ARRAYS = (
     "token_ids", "positions", "seq_starts", "context_lens", "block_tables", "logits_rows",
 )  # fmt: skip
@@ -62,6 +50,8 @@ class CpuModel(CompiledModel):
         self._vocab_size = vocab_size
         self._num_kv_groups = num_kv_groups
         self._ops = ops
+        columns = self._ffi.typeof("quire_sampling").fields
+        self._sampling_types = {name: f"{one.type.item.cname}[]" for name, one in columns}
         memory = self._ffi.new("quire_memory *")
         library.lib.quire_model_memory(model, memory)
         self._memory = MemoryReport(
@@ -193,23 +183,12 @@ class CpuModel(CompiledModel):
     def _sampling(self, columns: SamplingColumns, rows: int, held: list[Any]) -> Any:
         native = self._ffi.new("quire_sampling *")
         held.append(native)
-        for name, ctype, dtype in _SAMPLING_COLUMNS:
-            column = getattr(columns, name)
-            if column is None:
-                continue
-            expected = rows + 1 if name == "bias_starts" else rows
-            if name not in ("bias_ids", "bias_values") and len(column) != expected:
-                raise BackendError(f"sampling column {name} has {len(column)} rows, not {expected}")
-            setattr(native, name, self._pointer(column, ctype, dtype, held))
-        self._check_bias(columns)
+        for name, array in columns.given(rows).items():
+            ctype = self._sampling_types.get(name)
+            if ctype is None:
+                raise BackendError(f"the native library has no sampling column {name}")
+            setattr(native, name, self._pointer(array, ctype, array.dtype, held))
         return native
-
-    def _check_bias(self, columns: SamplingColumns) -> None:
-        if columns.bias_starts is None:
-            return
-        ids, values = columns.bias_ids, columns.bias_values
-        if ids is None or values is None or not len(ids) == len(values) == columns.bias_starts[-1]:
-            raise BackendError("bias_ids and bias_values do not have the length of bias_starts")
 
     def _place_results(
         self, columns: SamplingColumns, output: StepOutput, result: Any, rows: int

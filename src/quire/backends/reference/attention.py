@@ -32,9 +32,9 @@ def attend(
         cache.write(op.layer, blocks, places, k[begin:end], v[begin:end])
         # What lies before the window of the first token may be another request's by now.
         first_entry = _first_visible(op, int(positions[0])) // block_size
-        held = table[first_entry : -(-int(length) // block_size)]
+        seen = table[first_entry : -(-int(length) // block_size)]
         origin = first_entry * block_size
-        keys, values = cache.gather(op.layer, held, int(length) - origin)
+        keys, values = cache.gather(op.layer, seen, int(length) - origin)
         by_head = (-1, op.num_kv_heads, op.head_dim)
         keys, values = keys.reshape(by_head), values.reshape(by_head)
         for token, position in enumerate(positions.tolist(), start=begin):

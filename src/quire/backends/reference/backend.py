@@ -67,7 +67,7 @@ class ReferenceBackend(Backend):
         return block_bytes(kv.layout, kv.block_size, kv.dtype)
 
     def weight_bytes(self, program: Program, dtype: Dtype) -> int:  # noqa: ARG002 (one for all)
-        """float32 whatever the format: rounded numbers are held widened."""
+        """float32 whatever the format: rounded numbers are widened."""
         return 4 * sum(param.num_elements for param in program.params())
 
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:

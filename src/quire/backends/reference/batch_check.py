@@ -40,6 +40,8 @@ def check_batch(
         raise BackendError(f"seq_starts {starts.tolist()} do not divide {tokens} tokens")
     _check_range("token id", batch.token_ids, vocab_size)
     _check_range("logits row", batch.logits_rows, tokens)
+    if batch.sampling is not None:
+        batch.sampling.check(len(batch.logits_rows))
     for request in range(requests):
         _check_request(batch, request, kv)
 

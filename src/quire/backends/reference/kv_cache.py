@@ -64,8 +64,8 @@ class PagedKVCache:
     ) -> None:
         """Puts k and v [T, K * H] into the slots (blocks[t], places[t])."""
         for side, rows in enumerate((k, v)):
-            held = self._format.encode(rows.reshape(len(rows), -1, self._head_dim(layer)))
-            for array, numbers in zip(self._layers[layer], held, strict=True):
+            stored = self._format.encode(rows.reshape(len(rows), -1, self._head_dim(layer)))
+            for array, numbers in zip(self._layers[layer], stored, strict=True):
                 array[blocks, side, places] = numbers
 
     def gather(self, layer: int, blocks: NDArray[np.int32], count: int) -> tuple[Floats, Floats]:

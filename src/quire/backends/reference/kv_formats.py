@@ -1,4 +1,4 @@
-"""How keys and values are held in each number format of the KV cache: the specification.
+"""How keys and values are stored in each number format of the KV cache: the specification.
 
 A format gives the arrays of a layer, each [num_blocks, 2, block_size, ...], and turns rows into
 what they hold and back. K is at 0 and V at 1 of the second axis.
@@ -16,7 +16,7 @@ from quire.backends.reference.weights import narrow_to_bfloat16, widen_bfloat16
 from quire.errors import BackendError
 
 Floats = NDArray[np.float32]
-Held = tuple[NDArray[Any], ...]
+Stored = tuple[NDArray[Any], ...]
 
 _LIMIT = 127
 _SMALLEST = np.float32(1e-30)
@@ -31,11 +31,11 @@ class KVFormat(ABC):
         """Number type and numbers a token, of each array."""
 
     @abstractmethod
-    def encode(self, rows: Floats) -> Held:
-        """Rows as held: [..., numbers a token] for each array."""
+    def encode(self, rows: Floats) -> Stored:
+        """Rows as stored: [..., numbers a token] for each array."""
 
     @abstractmethod
-    def decode(self, held: Held, head_dim: int) -> Floats:
+    def decode(self, stored: Stored, head_dim: int) -> Floats:
         """The numbers that are multiplied: [..., K * H]."""
 
 
@@ -45,11 +45,11 @@ class Float32KV(KVFormat):
     def fields(self, num_heads: int, head_dim: int) -> list[tuple[type[np.generic], int]]:
         return [(np.float32, num_heads * head_dim)]
 
-    def encode(self, rows: Floats) -> Held:
+    def encode(self, rows: Floats) -> Stored:
         return (_flat(rows),)
 
-    def decode(self, held: Held, head_dim: int) -> Floats:  # noqa: ARG002 (int8 needs it)
-        return held[0]
+    def decode(self, stored: Stored, head_dim: int) -> Floats:  # noqa: ARG002 (int8 needs it)
+        return stored[0]
 
 
 class Bfloat16KV(KVFormat):
@@ -58,11 +58,11 @@ class Bfloat16KV(KVFormat):
     def fields(self, num_heads: int, head_dim: int) -> list[tuple[type[np.generic], int]]:
         return [(np.uint16, num_heads * head_dim)]
 
-    def encode(self, rows: Floats) -> Held:
+    def encode(self, rows: Floats) -> Stored:
         return (narrow_to_bfloat16(_flat(rows)),)
 
-    def decode(self, held: Held, head_dim: int) -> Floats:  # noqa: ARG002 (int8 needs it)
-        return widen_bfloat16(held[0])
+    def decode(self, stored: Stored, head_dim: int) -> Floats:  # noqa: ARG002 (int8 needs it)
+        return widen_bfloat16(stored[0])
 
 
 class Int8KV(KVFormat):
@@ -74,7 +74,7 @@ class Int8KV(KVFormat):
     def fields(self, num_heads: int, head_dim: int) -> list[tuple[type[np.generic], int]]:
         return [(np.int8, num_heads * head_dim), (np.float32, num_heads)]
 
-    def encode(self, rows: Floats) -> Held:
+    def encode(self, rows: Floats) -> Stored:
         largest = np.abs(rows).max(axis=-1)
         largest = np.where(np.isfinite(largest), largest, np.float32(np.nan))
         inverse = np.zeros_like(largest)
@@ -84,8 +84,8 @@ class Int8KV(KVFormat):
         integers = np.rint(known * inverse[..., None]).astype(np.int8)
         return _flat(integers), largest / np.float32(_LIMIT)
 
-    def decode(self, held: Held, head_dim: int) -> Floats:
-        integers, scales = held
+    def decode(self, stored: Stored, head_dim: int) -> Floats:
+        integers, scales = stored
         rows = integers.reshape(*integers.shape[:-1], -1, head_dim).astype(np.float32)
         return _flat(rows * scales[..., None])
 

@@ -1,4 +1,4 @@
-"""What every op computes, in NumPy float32: the specification that other backends are held to.
+"""What every op computes, in NumPy float32: the specification of all other backends.
 
 Sums along a row are taken in float64. One function per op, found by its type; `Frame` is all
 that they see of a step.

@@ -1,0 +1,71 @@
+"""`PlanInFlight`: a plan that was made and whose result is not collected, with its requests.
+
+Made and kept by the scheduler; no executor sees it.
+"""
+
+from __future__ import annotations
+
+from quire.protocol import ScheduledRequest, SchedulePlan
+from quire.scheduler.pacing import StepBudget
+from quire.scheduler.request import Request
+
+
+class PlanInFlight:
+    """Requests are added to its plan one by one; then it is complete, and changes no more.
+
+    It names the requests themselves, as an id may be another request's by the time the result
+    comes.
+    """
+
+    __slots__ = ("_counts", "budget", "ends", "plan", "requests")
+
+    def __init__(self, budget: StepBudget) -> None:
+        self.budget = budget
+        self.plan = SchedulePlan(
+            request_ids=[],
+            num_scheduled_tokens=[],
+            started={},
+            new_block_ids={},
+            released_request_ids=[],
+        )
+        self.requests: list[Request] = []
+        """Parallel to the plan's `request_ids`."""
+        self.ends: list[int] = []
+        """Computed tokens of each after the step."""
+        self._counts = self.plan.num_scheduled_tokens
+
+    def add(self, request: Request, count: int) -> None:
+        """Plans the next `count` tokens of a request, and counts them as computed."""
+        end = request.num_computed_tokens + count
+        if end >= request.num_tokens:
+            request.is_generating = True
+        request.num_computed_tokens = end
+        request.num_plans_in_flight += 1
+        self.requests.append(request)
+        self._counts.append(count)
+
+    def complete(self, released_request_ids: list[str]) -> None:
+        """All requests are added, and the worker is to forget others before."""
+        plan = self.plan
+        plan.released_request_ids = released_request_ids
+        plan.request_ids = [request.request_id for request in self.requests]
+        self.ends = [request.num_computed_tokens for request in self.requests]
+
+    def start(self, request: Request, count: int) -> None:
+        """Plans the next `count` tokens of a request that the worker does not know."""
+        blocks = request.blocks
+        self.plan.started[request.request_id] = ScheduledRequest(
+            request_id=request.request_id,
+            token_ids=request.token_ids.copy(),
+            num_prompt_tokens=request.num_prompt_tokens,
+            sampling_params=request.sampling_params,
+            block_ids=[table.copy() for table in blocks.tables],
+            first_entries=blocks.first_entries.copy(),
+            num_computed_tokens=request.num_computed_tokens,
+            banned_token_ids=request.banned_token_ids,
+        )
+        self.add(request, count)
+
+    def started(self) -> list[Request]:
+        """Those of its requests that the plan starts."""
+        return [one for one in self.requests if one.request_id in self.plan.started]

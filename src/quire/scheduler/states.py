@@ -1,0 +1,133 @@
+"""`RequestStates`: which request is in which state, and the moves from one to the other.
+
+Called by the scheduler, which decides who moves. Knows nothing of plans but how many have a
+request.
+"""
+
+from __future__ import annotations
+
+import bisect
+import time
+from operator import attrgetter
+
+from quire.kvcache import KVCacheManager
+from quire.protocol import SchedulerStats
+from quire.scheduler.counts import Counts
+from quire.scheduler.queue import RequestQueue
+from quire.scheduler.request import Request, RequestStatus
+
+_by_sort_key = attrgetter("sort_key")
+
+
+class RequestStates:
+    """Every unfinished request, and those that leave.
+
+    A request leaves when it is preempted or finished while plans in flight have it: their steps
+    still read and write its blocks, so it keeps these until the last of them is collected. Then
+    it waits again, or is gone. No plan has a request that waits: what a plan brings for a request
+    that is not RUNNING was computed before it left, and is void.
+
+    Invariants between steps: `running` is in policy order; each running request holds the blocks
+    of its planned tokens, as far as its next token sees them; a waiting one holds none.
+    """
+
+    def __init__(self, kv: KVCacheManager) -> None:
+        self.by_id: dict[str, Request] = {}
+        """The unfinished ones."""
+        self.running: list[Request] = []
+        self.waiting = RequestQueue()
+        self.leaving: set[Request] = set()
+        self.counts = Counts()
+        self._kv = kv
+        self._released: list[str] = []
+        """What the worker has rows for and must forget before the next step."""
+
+    def add(self, request: Request) -> None:
+        """Queues a new request."""
+        self.by_id[request.request_id] = request
+        self.waiting.push(request)
+
+    def start(self, request: Request, num_cached_tokens: int) -> None:
+        """Takes the next waiting request out of the queue; its blocks begin with cached tokens."""
+        self.waiting.pop()
+        if request.scheduled_time is None:
+            request.scheduled_time = time.time()
+            request.num_cached_tokens = num_cached_tokens
+            self.counts.num_queried_tokens += request.num_tokens
+            self.counts.num_hit_tokens += num_cached_tokens
+        request.status = RequestStatus.RUNNING
+        request.num_computed_tokens = request.num_collected_tokens = num_cached_tokens
+        bisect.insort(self.running, request, key=_by_sort_key)
+
+    def preempt(self, request: Request) -> None:
+        """Takes a running request's blocks back; it will compute its tokens again."""
+        self.running.remove(request)
+        request.status = RequestStatus.PREEMPTED
+        request.is_generating = False
+        request.num_preemptions += 1
+        self.counts.num_preemptions += 1
+        self._leave(request)
+
+    def finish(self, request: Request, status: RequestStatus) -> None:
+        """Ends an unfinished request in any state."""
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+            request.status = status
+            self.finish_running(request)
+            return
+        if request not in self.leaving:
+            self.waiting.remove(request)
+        request.status = status
+        del self.by_id[request.request_id]
+
+    def finish_running(self, request: Request) -> None:
+        """Ends a request whose status is final already and that `running` need not name."""
+        del self.by_id[request.request_id]
+        self._leave(request)
+
+    def drop_finished(self) -> None:
+        """Takes those out of `running` whose status is final."""
+        self.running = [request for request in self.running if not request.is_finished]
+
+    def collected(self, request: Request) -> None:
+        """A plan that has a request which leaves was collected."""
+        if not request.num_plans_in_flight:
+            self.leaving.remove(request)
+            self._close(request)
+
+    def take_released(self) -> list[str]:
+        """What the next plan tells the worker to forget; told once."""
+        released, self._released = self._released, []
+        return released
+
+    def release_again(self, request_ids: list[str]) -> None:
+        """The worker may not have been told of these."""
+        self._released += request_ids
+
+    def take_stats(self) -> SchedulerStats:
+        """How many are in which state, and what happened since the last call."""
+        counts, self.counts = self.counts, Counts()
+        return SchedulerStats(
+            num_running=len(self.running),
+            num_waiting=len(self.by_id) - len(self.running),
+            kv_cache_usage=self._kv.usage,
+            num_prefix_queried_tokens=counts.num_queried_tokens,
+            num_prefix_hit_tokens=counts.num_hit_tokens,
+            num_preemptions=counts.num_preemptions,
+        )
+
+    def _leave(self, request: Request) -> None:
+        self._released.append(request.request_id)
+        if request.num_plans_in_flight:
+            self.leaving.add(request)
+        else:
+            self._close(request)
+
+    def _close(self, request: Request) -> None:
+        blocks, num_tokens = request.blocks, request.num_collected_tokens
+        if request.status is not RequestStatus.FINISHED_ERROR:
+            self._kv.offer(blocks, request.token_ids, num_tokens)
+        self._kv.free(blocks, num_tokens)
+        request.num_computed_tokens = request.num_collected_tokens = 0
+        if request.status is RequestStatus.PREEMPTED:
+            self.waiting.push(request)

@@ -1,0 +1,123 @@
+"""`StepPlanner`: fills one plan with requests, as the budget and the KV pool allow.
+
+Called by the scheduler for each plan. Knows nothing of results.
+"""
+
+from __future__ import annotations
+
+from quire.config.records import SchedulerConfig
+from quire.errors import IntegrityError
+from quire.kvcache import CachedPrefix, KVCacheManager
+from quire.scheduler.in_flight import PlanInFlight
+from quire.scheduler.request import Request
+from quire.scheduler.states import RequestStates
+
+
+class StepPlanner:
+    """Plans what runs, then starts what waits. Moves requests, and takes blocks for them."""
+
+    def __init__(self, config: SchedulerConfig, kv: KVCacheManager, states: RequestStates) -> None:
+        self._config = config
+        self._kv = kv
+        self._states = states
+
+    def fill(self, step: PlanInFlight) -> None:
+        """Adds to the plan what its step can compute; nothing if every request has to wait."""
+        num_preemptions = self._states.counts.num_preemptions
+        has_room = self._plan_running(step)
+        if has_room and self._states.counts.num_preemptions == num_preemptions:
+            self._admit_waiting(step)
+
+    def _plan_running(self, step: PlanInFlight) -> bool:
+        """False: some running requests lack blocks."""
+        running, budget = self._states.running, step.budget
+        has_room = True
+        index = 0
+        while index < len(running):
+            request = running[index]
+            index += 1
+            count = request.num_tokens - request.num_computed_tokens
+            if count < 1:
+                if request.num_computed_tokens + 1 >= request.max_total_tokens:
+                    continue  # a plan in flight gives it its last token
+                count = 1
+            takes_budget = count > 1 or not request.is_generating
+            if takes_budget:
+                count = budget.chunk(request, count)
+                if count <= 0:
+                    continue
+            num_after = request.num_computed_tokens + count
+            if num_after >= request.blocks.due:
+                added = self._grow(request, num_after) if has_room else None
+                if added is None:
+                    has_room = False
+                    continue
+                if added:
+                    step.plan.new_block_ids[request.request_id] = added
+            if takes_budget:
+                budget.spend(request, count)
+            step.add(request, count)
+        return has_room
+
+    def _grow(self, request: Request, num_tokens: int) -> list[list[int]] | None:
+        """Blocks for `num_tokens`, preempting from the end of `running` as needed.
+
+        None: the request itself was the last, and is preempted, or it has to wait until plans in
+        flight are done with the blocks of those that leave.
+        """
+        states = self._states
+        while True:
+            added = self._kv.allocate_slots(
+                request.blocks, request.token_ids, request.num_collected_tokens, num_tokens
+            )
+            if added is not None:
+                return added
+            if states.leaving:
+                return None
+            victim = states.running[-1]
+            states.preempt(victim)
+            if victim is request:
+                return None
+
+    def _admit_waiting(self, step: PlanInFlight) -> None:
+        """The one admission loop: in policy order, while the next one fits with all its tokens."""
+        states, budget, kv = self._states, step.budget, self._kv
+        if not states.waiting:
+            return
+        promised = self._num_promised_blocks()
+        while states.waiting and budget and len(states.running) < self._config.max_num_seqs:
+            request = states.waiting.peek()
+            if request.skip_reading_cache:
+                prefix = kv.no_prefix()
+            else:
+                prefix = kv.get_computed_blocks(request.blocks, request.token_ids)
+            if kv.num_free_after(request.num_tokens, prefix) < promised:
+                return
+            missing = request.num_tokens - prefix.num_entries * kv.block_size
+            count = budget.chunk(request, missing)
+            if count <= 0 or (count < missing and not self._config.enable_chunked_prefill):
+                return
+            budget.spend(request, count)
+            self._start(step, request, prefix, count)
+            promised += kv.num_missing(request.blocks, request.num_tokens)
+
+    def _num_promised_blocks(self) -> int:
+        """Blocks that running requests still need for tokens that they have already."""
+        return sum(
+            [
+                self._kv.num_missing(request.blocks, request.num_tokens)
+                for request in self._states.running
+                if request.num_tokens > request.num_computed_tokens
+            ]
+        )
+
+    def _start(
+        self, step: PlanInFlight, request: Request, prefix: CachedPrefix, count: int
+    ) -> None:
+        kv, blocks = self._kv, request.blocks
+        num_cached = prefix.num_entries * kv.block_size
+        kv.take_hits(blocks, prefix)
+        if kv.allocate_slots(blocks, request.token_ids, num_cached, num_cached + count) is None:
+            raise IntegrityError(f"{request.request_id} was admitted without room")
+        self._states.start(request, num_cached)
+        step.start(request, count)

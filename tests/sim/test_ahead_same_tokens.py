@@ -1,0 +1,142 @@
+"""Plans that are made before the last result is known give the same bits, on the real worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_checkpoint import write_tiny_checkpoint
+
+from quire.backends.base import StepBatch, StepOutput
+from quire.config.engine_args import EngineArgs
+from quire.core.engine_core import EngineCore
+from quire.errors import BackendError
+from quire.executor import UniProcExecutor
+from quire.llm import LLM
+from quire.params import SamplingParams
+from quire.planning.plan import build_engine_config
+from quire.protocol import EngineCoreRequest
+
+RANDOM = np.random.default_rng(12)
+PROMPTS = [RANDOM.integers(0, 256, length).tolist() for length in (1, 5, 16, 17, 40, 64, 75, 90)]
+ANY = {"ignore_eos": True, "logprobs": 2}
+PARAMS = [
+    SamplingParams(temperature=0, max_tokens=30, **ANY),
+    SamplingParams(temperature=1.0, seed=7, top_p=0.95, max_tokens=30, **ANY),
+    SamplingParams(temperature=1.0, seed=8, max_tokens=30, stop_token_ids=list(range(40)), **ANY),
+    SamplingParams(
+        temperature=1.0, seed=9, max_tokens=20, min_tokens=8, stop_token_ids=list(range(90)), **ANY
+    ),
+    SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1, **ANY),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_checkpoint(tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.fixture(params=[2, 3])
+def depth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    depth: int = request.param
+    monkeypatch.setattr(UniProcExecutor, "max_plans_in_flight", depth)
+    return depth
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "chunked": {"max_num_batched_tokens": 16, "max_num_seqs": 5},
+    "preempted": {"num_gpu_blocks_override": 16},
+}
+
+
+def answers(llm: LLM) -> list[Any]:
+    prompts = [prompt for prompt in PROMPTS for _ in PARAMS]
+    outputs = llm.generate(prompts, PARAMS * len(PROMPTS), use_tqdm=False)
+    llm.llm_engine.engine_core.scheduler.check_integrity()
+    was_preempted = any(one.metrics and one.metrics.num_preemptions for one in outputs)
+    assert was_preempted == (llm.llm_engine.engine_core.config.cache.num_blocks == 16)
+    assert all(one.prompt_logprobs is not None for one in outputs[4::5])
+    return [
+        (one.prompt_logprobs, one.outputs[0].token_ids, one.outputs[0].logprobs,
+         one.outputs[0].finish_reason, one.outputs[0].stop_reason)
+        for one in outputs
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_at_every_depth(
+    model: str, backend: str, depth: int, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = {"model": model, "backend": backend, "max_model_len": 128, "num_threads": 1}
+    with LLM(**common, **settings) as llm:
+        assert llm.llm_engine.engine_core.executor.max_plans_in_flight == depth
+        ahead = answers(llm)
+        again = answers(llm)
+    monkeypatch.setattr(UniProcExecutor, "max_plans_in_flight", 1)
+    with LLM(**common) as llm:
+        wanted = answers(llm)
+    assert {one[3] for one in wanted} == {"length", "stop"}
+    assert ahead == wanted
+    assert again == wanted
+
+
+def tokens_of(core: EngineCore, wanted: dict[str, list[int]]) -> dict[str, Any]:
+    """What each request gets, or the error that ends it; a request comes with each step."""
+    found: dict[str, Any] = {}
+    left = list(wanted.items())
+    while left or core.has_unfinished_requests():
+        if left:
+            request_id, prompt = left.pop(0)
+            found[request_id] = []
+            core.add_request(
+                EngineCoreRequest(
+                    request_id=request_id,
+                    prompt_token_ids=prompt,
+                    sampling_params=SamplingParams(temperature=0, seed=0, max_tokens=12),
+                    arrival_time=0.0,
+                )
+            )
+        for output in core.step().outputs:
+            found[output.request_id] += output.new_token_ids
+            if output.error is not None:
+                found[output.request_id] = output.error
+        core.scheduler.check_integrity()
+    return found
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3, 5, 8])
+def test_a_step_that_fails_changes_no_other_answer(
+    model: str, backend: str, depth: int, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = PROMPTS[-1][:70]
+    prompts = {str(number): [*shared, number] for number in range(4)}
+    args = EngineArgs(
+        model, backend=backend, max_model_len=128, num_threads=1, max_num_batched_tokens=48
+    )
+    core = EngineCore(build_engine_config(args))
+    wanted = tokens_of(core, prompts)
+    core.shutdown()
+
+    core = EngineCore(build_engine_config(args))
+    assert isinstance(core.executor, UniProcExecutor)
+    assert core.executor.max_plans_in_flight == depth
+    compiled = core.executor._worker._model
+    step, calls = compiled.step, []
+
+    def fails_once(batch: StepBatch) -> StepOutput:
+        calls.append(batch)
+        if len(calls) == failing:
+            raise BackendError("on purpose")
+        return step(batch)
+
+    monkeypatch.setattr(compiled, "step", fails_once)
+    found = tokens_of(core, prompts)
+    core.shutdown()
+    failed = {one for one, answer in found.items() if answer == "the step failed: on purpose"}
+    assert failed
+    assert failed != found.keys() or failing > 4
+    assert {one: found[one] for one in found if one not in failed} == {
+        one: wanted[one] for one in wanted if one not in failed
+    }
