@@ -30,11 +30,11 @@ class HeadsOp {
     for (; head >= part->num_heads; ++part) head -= part->num_heads;
     const bool whole = part->rope < 0 || is_whole(step_.model.ropes[part->rope]);
     if (whole && op_.head_dim == 8 * kLanes) {
-      work_on<HeadInRegisters<8>>(run, *part, head);
+      work_on<FixedHead<8>>(run, *part, head);
     } else if (whole && op_.head_dim == 4 * kLanes) {
-      work_on<HeadInRegisters<4>>(run, *part, head);
+      work_on<FixedHead<4>>(run, *part, head);
     } else {
-      work_on<HeadInMemory>(run, *part, head);
+      work_on<AnyHead>(run, *part, head);
     }
   }
 
