@@ -19,10 +19,11 @@ import numpy as np
 
 from quire.backends.base import CompileOptions, KVCacheSpec, SamplingColumns, StepBatch
 from quire.backends.cpu import CpuBackend
-from quire.backends.cpu.stored_weights import WEIGHT_FORMATS
 from quire.backends.cpu.model import CpuModel
+from quire.backends.cpu.stored_weights import WEIGHT_FORMATS
 from quire.config.model_files import read_config
 from quire.models import build_program, name_map
+from quire.program import keep_all
 from quire.program.passes import run_passes
 from quire.program.values import WeightFormat
 from quire.weights import bind, open_checkpoint
@@ -34,13 +35,14 @@ NUM_BLOCKS = 1088
 
 
 def load(
-    directory: Path, backend: CpuBackend, kv: KVCacheSpec, weight_format: WeightFormat
+    directory: Path, backend: CpuBackend, kv_dtype: str, weight_format: WeightFormat
 ) -> CpuModel:
     """The checkpoint in bfloat16, its matrices in this format."""
     config = read_config(directory)
     program = run_passes(build_program(config), weight_format)
     store = open_checkpoint(directory)
     options = CompileOptions("bfloat16", MAX_TOKENS, max_num_seqs=256, max_model_len=32768)
+    kv = KVCacheSpec(NUM_BLOCKS, BLOCK_SIZE, kv_dtype, keep_all(program))
     bound = bind(program, store, name_map(config).canonical)
     model = backend.compile(program, bound, kv, options)
     store.close()
@@ -72,7 +74,7 @@ def make_batch(kind: str, requests: int, tokens: int, table: np.ndarray) -> Step
         positions=positions,
         seq_starts=starts,
         context_lens=np.full(requests, tokens, np.int32),
-        block_tables=table[: requests * blocks].reshape(requests, blocks),
+        block_tables=table[: requests * blocks].reshape(requests, 1, blocks),
         logits_rows=rows,
         sampling=SamplingColumns(
             np.zeros(requests, np.float32),
@@ -120,8 +122,7 @@ def main() -> None:
     backend = CpuBackend(arguments.threads, arguments.isa)
     print(backend.capabilities.description)
     begin = time.perf_counter()
-    kv = KVCacheSpec(NUM_BLOCKS, BLOCK_SIZE, arguments.kv)
-    model = load(arguments.model, backend, kv, arguments.format)
+    model = load(arguments.model, backend, arguments.kv, arguments.format)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"loaded in {time.perf_counter() - begin:.2f} s, peak {peak:.0f} MiB, {model.memory()}")
     fill_cache(model, NUM_BLOCKS)

@@ -4,8 +4,8 @@
 // preprocessor lines, so keep declarations plain: no macros in them, no nested includes). A change
 // of any struct or signature raises QUIRE_ABI_VERSION; struct sizes are compared at load as well.
 //
-// Life of a model: pool_create, pack, model_create, add_table/add_vector/add_matrix/add_rope (ids
-// are 0, 1, ... per kind, in the order of the calls), set_ops, then step after step, then the
+// The calls for a model: pool_create, pack, model_create, add_table/add_vector/add_matrix/add_rope
+// (ids are 0, 1, ... per kind, in the order of the calls), set_ops, then step after step, then the
 // destroys in reverse. A model is not thread-safe; a pool may be shared by models that run in turn.
 // Functions that can fail return 0 on success; quire_last_error() then tells why (per thread).
 #ifndef QUIRE_H_
@@ -19,7 +19,23 @@ extern "C" {
 
 #define QUIRE_ABI_VERSION 4
 
+// Tokens that lie together in the KV cache: a block holds whole groups of them.
+#define QUIRE_KV_GROUP 16
+#define QUIRE_MAX_LAYER_GROUPS 16
+
 enum quire_dtype { QUIRE_F32 = 0, QUIRE_BF16 = 1, QUIRE_F16 = 2, QUIRE_INT8 = 3 };
+
+// How a matrix is stored and multiplied. The integer formats have one scale for each row of the
+// matrix and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits. 4-bit
+// weights have whole steps within a row besides (int4_weights.h).
+enum quire_format {
+  QUIRE_FORMAT_F32 = 0,
+  QUIRE_FORMAT_BF16 = 1,
+  QUIRE_FORMAT_INT8_A8 = 2,
+  QUIRE_FORMAT_INT8_A16 = 3,
+  QUIRE_FORMAT_INT4_A8 = 4,
+  QUIRE_FORMAT_INT4_A16 = 5
+};
 
 // Instruction-set tiers, each a library of its own built from the same sources.
 enum quire_tier {
@@ -194,11 +210,11 @@ typedef struct quire_op {
 // Layers are grouped by what they see. A request has a block table for each group; all groups take
 // their blocks from one pool, and every block has the same slots.
 typedef struct quire_kv_spec {
-  int32_t num_layer_groups;  // at most 16
-  int32_t windows[16];       // positions that each of them keeps; 0: all
-  int32_t num_slots;         // layers that a block holds
+  int32_t num_layer_groups;
+  int32_t windows[QUIRE_MAX_LAYER_GROUPS];  // positions that each of them keeps; 0: all
+  int32_t num_slots;                        // layers that a block holds
   int32_t num_blocks;
-  int32_t block_size;  // a multiple of 16
+  int32_t block_size;  // a multiple of QUIRE_KV_GROUP
   int32_t num_kv_heads;
   int32_t head_dim;
   int32_t dtype;  // QUIRE_F32, QUIRE_BF16 or QUIRE_INT8
@@ -218,14 +234,14 @@ typedef struct quire_part {
   const void* data;
   int64_t rows;
   int32_t dtype;
-  int32_t transposed;  // the tensor is held as [k, rows]
+  int32_t transposed;  // the tensor is stored as [k, rows]
   int32_t mapped;  // a view of a read-only file mapping: pages may be dropped once they are read
 } quire_part;
 
 typedef struct quire_matrix_spec {
   int64_t n;
   int64_t k;
-  int32_t format;  // Format of linear.h
+  int32_t format;
   int32_t glu;
 } quire_matrix_spec;
 
@@ -236,14 +252,14 @@ typedef struct quire_table_spec {
   int32_t dtype;  // QUIRE_F32 or QUIRE_BF16
 } quire_table_spec;
 
-// A weight to be brought into its place in memory: a matrix or a table, the other one is null.
+// A weight to be packed: a matrix or a table, the other one is null.
 typedef struct quire_packing {
   const quire_matrix_spec* matrix;
   const quire_table_spec* table;
   const quire_part* parts;
   int32_t num_parts;
   void* out;            // at a multiple of 64
-  uint8_t* not_finite;  // [num_parts]; becomes 1 where a number as it is held is NaN or infinite
+  uint8_t* not_finite;  // [num_parts]; becomes 1 where a number as it is stored is NaN or infinite
 } quire_packing;
 
 // ---------------------------------------------------------------- a step
@@ -280,7 +296,7 @@ typedef struct quire_batch {
 typedef struct quire_output {
   int32_t* sampled;         // [L]; unused without sampling
   float* logits;            // [L, V] or null
-  int32_t* logprob_ids;     // [L, K], or null when nobody asked
+  int32_t* logprob_ids;     // [L, K], or null when none are wanted
   float* logprobs;          // [L, K]
   float* sampled_logprobs;  // [L]
   int32_t* sampled_ranks;   // [L]
@@ -320,14 +336,14 @@ const char* quire_last_error(void);
 int32_t quire_watch_mapping(const void* data, int64_t bytes, const char* name);
 // To be called before the mapping goes.
 void quire_forget_mapping(int32_t slot);
-// The first byte of the mapping that could not be read: what was computed since counts for nothing.
-// -1: all is well.
+// The first byte of the mapping that could not be read; what was computed since is then wrong.
+// -1: all bytes could be read.
 int64_t quire_mapping_fault(int32_t slot);
 
 quire_pool* quire_pool_create(int32_t num_threads, int32_t pin);
 void quire_pool_destroy(quire_pool* pool);
-// A number that changes with every piece of work that the threads take or finish: whoever watches
-// a long step from another thread, at any time, sees whether it advances.
+// A number that changes with every piece of work that the threads take or finish, so that another
+// thread can see whether a long step advances. May be called at any time.
 uint64_t quire_pool_progress(const quire_pool* pool);
 
 int64_t quire_kv_block_bytes(const quire_kv_spec* spec);

@@ -7,7 +7,7 @@ import itertools
 from harness import Weights
 
 from quire.backends.cpu.lowering import assign_storage, fuse
-from quire.backends.cpu.lowering.native_ops import (
+from quire.backends.cpu.lowering.ops import (
     NativeAttention,
     NativeHeads,
     NativeLinear,

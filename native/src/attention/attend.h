@@ -21,7 +21,7 @@
 namespace quire {
 
 // Rows of q, or of the result, that are on their way while one is worked on: they lie too far apart
-// for the hardware to guess the next.
+// for the hardware prefetcher.
 constexpr int kRowsAhead = 16;
 
 template <class Kernel>
@@ -251,14 +251,15 @@ class Attend {
     Kernel::values(weights, rows, dim_, view, groups.first, groups.last, out.values);
     view.fresh = view.scores_fetch = view.values_fetch = false;
     if constexpr (Kernel::kScaleUnit == 0) {
-      // One row tells of all: each has multiplied the same V.
+      // One row is enough: each has multiplied the same V.
       if (bad.any() || !BadValues::all_finite(out.values, dim_)) {
         hide_bad_values(place, r0, r1, groups, view, bad, out.values);
       }
     }
   }
 
-  // Keeps values that are not finite from rows that do not see them; `out` are a tile's results.
+  // Computes without values that are not finite for rows that do not see them; `out` are a tile's
+  // results.
   void hide_bad_values(const ChunkPlace& place, int r0, int r1, Groups groups, ChunkView& view,
                        BadValues& bad, float* out) {
     if (!bad.any()) {
@@ -269,7 +270,7 @@ class Attend {
       Kernel::values(weights, r1 - r0, dim_, view, groups.first, groups.last, out);
     }
     for (int r = r0; r < r1; ++r, out += dim_) {
-      bad.spoil(visible_places(rule_, position(r) - place.chunk * kChunk), out, dim_);
+      bad.set_nan(visible_places(rule_, position(r) - place.chunk * kChunk), out, dim_);
     }
   }
 

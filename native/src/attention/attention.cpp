@@ -1,11 +1,15 @@
 #include "attention/attention.h"
 
+#include <stdexcept>
+
 #include "attention/attend.h"
 #include "attention/kernels/amx_kernel.h"
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 #include "attention/kernels/byte_kernel.h"
 #endif
-#include "runtime/model.h"
+#include "ops/op_checks.h"
+#include "ops/op_kind.h"
+#include "runtime/finite_watch.h"
 
 namespace quire {
 namespace {
@@ -59,21 +63,8 @@ void attend(const Step& step, const quire_attention& op) {
            [&](Worker& worker) { merge_pieces<Kernel>(step, op, worker); });
 }
 
-}  // namespace
-
-AttentionScratch::AttentionScratch(const KvLayout& layout, int num_workers)
-    : worker_bytes_([&] {
-        const int64_t dim = layout.padded_dim;
-        const int64_t floats = 2 * int64_t{kItemRows + kMaxTileRows} * dim +
-                               kMaxTileRows * (kScoreStride + kWeightStride) +
-                               int64_t{kMaxTileRows} * dim + int64_t{kGroup} * dim + 2 * kChunk +
-                               2 * int64_t{kChunk} * dim;
-        return round_up(floats * 4 + 4096, 4096);
-      }()),
-      workers_(worker_bytes_ * num_workers),
-      partials_(kPartialBytes) {}
-
-void attention(const Step& step, const quire_attention& op) {
+void run_attention(const Step& step, const quire_op& record) {
+  const quire_attention& op = record.u.attention;
   const int32_t dtype = step.model.kv.layout.dtype;
   if (dtype == QUIRE_F32) return attend<VectorKernel<F32Pairs>>(step, op);
 #if defined(__AMX_BF16__)
@@ -95,5 +86,58 @@ void attention(const Step& step, const quire_attention& op) {
 #endif
 #endif
 }
+
+void check_attention(const OpChecks& checks, const quire_op& record) {
+  const quire_attention& op = record.u.attention;
+  const quire_kv_spec& kv = checks.model().spec.kv;
+  checks.view(op.q);
+  checks.view(op.out);
+  checks.require(checks.rows() == QUIRE_ROWS_TOKENS, "works on all tokens");
+  checks.kv_place(op.kv);
+  const int32_t kept = checks.model().kv.windows[op.kv.layer_group];
+  checks.require(kept == 0 || (op.window > 0 && op.window <= kept),
+                 "sees more than its layer group keeps");
+  checks.require(op.num_heads >= 1 && op.num_heads % kv.num_kv_heads == 0,
+                 "num_heads is no multiple of the kv heads");
+  checks.require(op.q.dim == int64_t{op.num_heads} * kv.head_dim && op.out.dim == op.q.dim,
+                 "q or out has another width");
+  checks.require(op.scale > 0 && op.softcap >= 0 && op.window >= 0, "scale, cap or window");
+  checks.require(op.activation_bits == 8 || op.activation_bits == 16, "activation bits");
+  checks.require(op.taken_only == 0 || op.taken_only == 1, "taken_only");
+  checks.vector(op.alibi, op.num_heads);
+}
+
+void look_at_attention(FiniteWatch& watch, const quire_op& op) {
+  if (op.u.attention.taken_only) {
+    watch.look_at_taken(op.u.attention.out);
+  } else {
+    watch.look_at_rows(op.u.attention.out, op.rows);
+  }
+}
+
+void reserve_attention(const Model&, const quire_op& op, OpNeeds& needs) {
+  const int32_t num_heads = op.u.attention.num_heads;
+  if (needs.num_query_heads != 0 && needs.num_query_heads != num_heads) {
+    throw std::invalid_argument("attention: layers with different numbers of heads");
+  }
+  needs.num_query_heads = num_heads;
+}
+
+const OpRegistration kAttention({QUIRE_OP_ATTENTION, "attention", check_attention, run_attention,
+                                 look_at_attention, reserve_attention});
+
+}  // namespace
+
+AttentionScratch::AttentionScratch(const KvLayout& layout, int num_workers)
+    : worker_bytes_([&] {
+        const int64_t dim = layout.padded_dim;
+        const int64_t floats = 2 * int64_t{kItemRows + kMaxTileRows} * dim +
+                               kMaxTileRows * (kScoreStride + kWeightStride) +
+                               int64_t{kMaxTileRows} * dim + int64_t{kGroup} * dim + 2 * kChunk +
+                               2 * int64_t{kChunk} * dim;
+        return round_up(floats * 4 + 4096, 4096);
+      }()),
+      workers_(worker_bytes_ * num_workers),
+      partials_(kPartialBytes) {}
 
 }  // namespace quire

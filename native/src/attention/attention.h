@@ -1,6 +1,6 @@
 // Paged attention: every query row of a step against the keys and values of its request.
 //
-// The arithmetic of a row is fixed by its own position alone. Positions are walked in chunks of 256
+// The arithmetic of a row is fixed by its own position alone. Positions are taken in chunks of 256
 // from position 0; a chunk gives (maximum, sum, weighted values) relative to its own maximum, and
 // chunks are merged one after the other in the order of positions. Whether a row is computed alone
 // or in a tile with others, by one worker or with the chunks spread over several, changes no bit.
@@ -18,10 +18,8 @@ namespace quire {
 struct Step;
 struct Model;
 
-constexpr int kChunk = 256;  // positions
-constexpr int kItemRows =
-    256;  // query rows of one kv head that share one pass over K and V, at most
-
+constexpr int kChunk = 256;       // positions
+constexpr int kItemRows = 256;    // query rows of a kv head in one pass over K and V, at most
 constexpr int kMaxTileRows = 32;  // query rows that a kernel takes at once, at most
 constexpr size_t kPartialBytes = size_t{64} << 20;  // for the chunk results of split items
 
@@ -74,7 +72,5 @@ inline int64_t partial_floats(const KvLayout& layout) { return layout.padded_dim
 
 // For all tokens of the step, or only for those whose logits are wanted.
 AttentionPlan plan_attention(const Model& model, const quire_batch& batch, bool taken_only);
-
-void attention(const Step& step, const quire_attention& op);
 
 }  // namespace quire

@@ -1,6 +1,6 @@
 // Values that are not finite, in a cache of floating-point numbers. The weights of a row for tokens
-// that it does not see are zeros, and 0 * NaN is NaN: without care such a token would reach the
-// tokens before it, of its own request and of those that share its blocks.
+// that it does not see are zeros, and 0 * NaN is NaN: such a token would otherwise
+// change the tokens before it, of its own request and of those that share its blocks.
 #pragma once
 
 #include <algorithm>
@@ -62,8 +62,8 @@ class BadValues {
     }
   }
 
-  // What a row that sees such a token would have come to.
-  void spoil(Visible seen, float* row, int64_t dim) const {
+  // Sets a row's results to NaN if it sees such a token.
+  void set_nan(Visible seen, float* row, int64_t dim) const {
     const bool* first = is_bad_ + seen.low;
     if (seen.low > seen.high || !std::count(first, is_bad_ + seen.high + 1, true)) return;
     std::fill_n(row, dim, std::numeric_limits<float>::quiet_NaN());

@@ -32,8 +32,8 @@ struct HeadContext {
   // K of the group that begins with this position; null before the context and behind it. Blocks
   // that lie wholly behind the window may be another request's.
   const uint8_t* keys(int64_t position) const {
-    const bool held = position >= first && position < length;
-    return held ? kv->key_group(table, position, slot, head) : nullptr;
+    const bool is_seen = position >= first && position < length;
+    return is_seen ? kv->key_group(table, position, slot, head) : nullptr;
   }
 
  private:
@@ -99,8 +99,9 @@ inline void load_scales(const ChunkView& view, const uint8_t* const* groups,
   }
 }
 
-// Puts a copy in the place of a V group of which not all tokens exist: what is behind them belongs
-// to nobody, and 0 * NaN is NaN. For caches of floating-point numbers, once this step's V is there.
+// Puts a copy in the place of a V group of which not all tokens exist: what is behind them is not
+// the request's, and 0 * NaN is NaN. For caches of floating-point numbers, once this step's V is
+// there.
 inline void hide_tail(const ChunkPlace& place, uint8_t* copy, ChunkView& view) {
   const int64_t end = place.context.length - place.chunk * kChunk;
   const int64_t g = end / kGroup;

@@ -35,7 +35,7 @@ QUIRE_INLINE F32x16 exponential(F32x16 x) {
 }
 
 // 2^f for f in [-1/2, 1/2]; relative error below 2e-7.
-// Minimax polynomial of degree 5, fitted with its constant term held at 1.
+// Minimax polynomial of degree 5, fitted with the constant term 1.
 QUIRE_INLINE F32x16 exp2_of_fraction(F32x16 f) {
   F32x16 p = splat(1.326472731307149e-3f);
   p = fma(p, f, splat(9.671512991189957e-3f));
@@ -45,7 +45,7 @@ QUIRE_INLINE F32x16 exp2_of_fraction(F32x16 f) {
   return fma(p, f, splat(1.0f));
 }
 
-// 2^x of x held within [-126, 127].
+// 2^x of x clamped to [-126, 127].
 QUIRE_INLINE F32x16 exp2_of(F32x16 x) {
   // In this order a NaN stays one.
   const F32x16 clamped = maximum(splat(-126.0f), minimum(splat(127.0f), x));

@@ -1,8 +1,8 @@
 // From raw sums to outputs: the scales of rows and columns, factor, bias, activation, gate,
 // residual, rounding.
 //
-// Called by the families while the sums are still in the nearest cache. One function serves every
-// row of every product, so that an element goes through the same operations always.
+// Called by the families while the sums are still in the first-level cache. One function serves
+// every row of every product, so that an element goes through the same operations always.
 #include <algorithm>
 
 #include "linear/activation.h"

@@ -1,4 +1,4 @@
-// What a kernel family and the driver say to each other.
+// The interface between a kernel family and the driver (linear.cpp).
 //
 // A family is a struct of static members, chosen at compile time by format and ISA tier:
 //
@@ -8,17 +8,16 @@
 //   available()         whether the operating system lets the process use these instructions
 //   tile_bytes(rows, k) bytes of one packed tile of x, k padded
 //   strips_at_once(rows, tiles)   strips the family likes to stream together
-//   pack_tile(...)      brings rows of x into the order of its micro-kernel
+//   pack_tile(...)      writes rows of x in the order of its micro-kernel
 //   begin(rows), end()  around all multiply() calls of one worker in one product
 //   multiply(block)     the products of a block of rows with a few strips of the weight; every row
 //                       of x goes through block.finish() once
 //
 // Where kPlanes > 1, the rows of a Block are those of the micro-kernel.
 //
-// A strip is 32 output columns, stored whole for all K: [k_padded / kGroup][32][kGroup] elements,
-// kGroup = 4 for int8, 2 for bf16 and 1 for float32; 4-bit weights lie as int4_weights.h says and
-// are expanded to int8, a block of K at a time, by whoever multiplies. The same strip order serves
-// every tier and every m.
+// A strip is 32 output columns, stored whole for all K: [k_padded / w][32][w] elements, w = 4 for
+// int8, 2 for bf16 and 1 for float32. 4-bit weights lie as int4_weights.h says; the family expands
+// them to int8, a block of K at a time. The strip order is the same for every tier and every m.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +45,7 @@ struct Tiling {
   int64_t rows_of(int64_t tile) const { return tile + 1 < tiles ? rows : m - rows * (tiles - 1); }
 };
 
-// Rows of the step's activations, as the caller holds them.
+// Rows of the step's activations, in the caller's memory.
 struct Rows {
   const void* data;
   DType dtype;
@@ -60,7 +59,7 @@ struct Rows {
 };
 
 // Memory that will be written (or read) when the sums are finished, row by row; families with many
-// rows bring it near while they multiply, since rows are too far apart for the hardware to guess.
+// rows prefetch it while they multiply: the hardware prefetcher does not follow rows so far apart.
 struct Destination {
   const uint8_t* first;  // of the block's first row and strip
   int64_t row_bytes;     // to the next row

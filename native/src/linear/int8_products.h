@@ -43,10 +43,10 @@ struct Int8Product : QuantisedX<kPlanes> {
 #endif
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,
-                       uint32_t (*out)[kChunk]) {
+                       uint32_t (*out)[kSegment]) {
     // Written in place: reading small stores back as one large load would stall.
-    quantise_chunk<kPlanes, true>(x, row, k, count, inverse, reinterpret_cast<int8_t*>(out),
-                                  sizeof *out);
+    quantise_segment<kPlanes, true>(x, row, k, count, inverse, reinterpret_cast<int8_t*>(out),
+                                    sizeof *out);
   }
 };
 #else
@@ -74,15 +74,15 @@ struct Int8Product : QuantisedX<kPlanes> {
 #endif
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,
-                       uint32_t (*out)[kChunk]) {
-    int8_t planes[kPlanes][kChunk];
-    quantise_chunk<kPlanes>(x, row, k, count, inverse, planes[0], kChunk);
+                       uint32_t (*out)[kSegment]) {
+    int8_t planes[kPlanes][kSegment];
+    quantise_segment<kPlanes>(x, row, k, count, inverse, planes[0], kSegment);
     const auto pair = [](int8_t low, int8_t high) {
       return static_cast<uint32_t>(static_cast<uint16_t>(low)) |
              static_cast<uint32_t>(static_cast<uint16_t>(high)) << 16;
     };
     for (int p = 0; p < kPlanes; ++p) {
-      for (int64_t i = 0; i < kChunk; i += 4) {
+      for (int64_t i = 0; i < kSegment; i += 4) {
         const int8_t* quad = planes[p] + i;
         out[p][i / 2] = pair(quad[0], quad[2]);
         out[p][i / 2 + 1] = pair(quad[1], quad[3]);

@@ -1,8 +1,8 @@
 // The product as the pool runs it: pack x, share the strips.
 //
 // x is packed once into the shared scratch. Then units of work are handed out dynamically: a few
-// strips of the weight times a block of rows, the block low enough that its packed x stays in a
-// core's second-level cache while the weight streams past. A worker knows its next unit before it
+// strips of the weight times a block of rows, the block small enough that its packed x stays in a
+// core's second-level cache while the weight is read. A worker knows its next unit before it
 // starts the present one, so that the next weights are on their way in time.
 #include "linear/linear.h"
 
@@ -18,7 +18,7 @@ namespace gemm {
 namespace {
 
 constexpr int64_t kMaxBlockRows = 512;
-// Two lines: one brings its neighbour along.
+// Two lines: the hardware fetches them in pairs.
 constexpr int64_t kSharedBytes = 128;
 
 constexpr int64_t kSumsFloats = kMaxBlockRows * kStripColumns;
@@ -97,7 +97,7 @@ Destination destination(const void* data, int64_t stride, int64_t element, int64
 }
 
 // Prefetches the scales and offsets of a unit's columns: a few lines far from its weights, which
-// otherwise nobody asks for before its first sums are finished.
+// are first read when its first sums are finished.
 template <class Family>
 void fetch_scales(const LinearArgs& args, const Plan<Family>& plan, int64_t unit) {
   if (!plan.has_scales || unit >= plan.units()) return;

@@ -2,7 +2,7 @@
 //
 // One packed layout and one arithmetic per format for every number of rows: the bits of an output
 // row depend on that row of x and on W alone, never on m, on the thread count or on the neighbours.
-// K is therefore always walked from 0 upwards in the same steps by the one thread that owns an
+// K is therefore always summed from 0 upwards, in the same steps, by the one thread that owns an
 // output element.
 //
 // Called by the step executor; knows nothing of models, requests or caches.
@@ -11,31 +11,36 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "quire.h"
 #include "runtime/pool.h"
 
 namespace quire {
 
-enum class DType : int32_t { kF32 = 0, kBF16 = 1, kF16 = 2 };
+// The enums of quire.h as types, with the same numbers.
+enum class DType : int32_t { kF32 = QUIRE_F32, kBF16 = QUIRE_BF16, kF16 = QUIRE_F16 };
 
-// How a matrix is held and multiplied. The integer formats have one scale for each row of the
-// matrix and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits. 4-bit
-// weights have whole steps within a row besides (int4_weights.h).
 enum class Format : int32_t {
-  kF32 = 0,
-  kBF16 = 1,
-  kInt8A8 = 2,
-  kInt8A16 = 3,
-  kInt4A8 = 4,
-  kInt4A16 = 5
+  kF32 = QUIRE_FORMAT_F32,
+  kBF16 = QUIRE_FORMAT_BF16,
+  kInt8A8 = QUIRE_FORMAT_INT8_A8,
+  kInt8A16 = QUIRE_FORMAT_INT8_A16,
+  kInt4A8 = QUIRE_FORMAT_INT4_A8,
+  kInt4A16 = QUIRE_FORMAT_INT4_A16
 };
 
-inline bool is_integer(Format format) { return format >= Format::kInt8A8; }
+inline bool is_integer(Format format) { return format != Format::kF32 && format != Format::kBF16; }
 
 // Longest row of an integer format: sums of products of two bytes, at most 128 * 127 each, and 128
 // times the sum of a row, then fit in 32 bits.
 constexpr int64_t kMaxIntegerDepth = (int64_t{1} << 17) - 1;
 
-enum class Activation : int32_t { kNone = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4 };
+enum class Activation : int32_t {
+  kNone = QUIRE_ACT_NONE,
+  kSilu = QUIRE_ACT_SILU,
+  kGelu = QUIRE_ACT_GELU,
+  kGeluTanh = QUIRE_ACT_GELU_TANH,
+  kRelu = QUIRE_ACT_RELU
+};
 
 // A weight [n, k] in the layout of its format. `data` is owned by whoever allocated
 // `packed_bytes(...)` for it, 64-byte aligned.
@@ -58,7 +63,7 @@ size_t packed_bytes(Format format, int64_t n, int64_t k, bool glu);
 // src + r * k elements, or, when `transposed`, element (r, c) is at src + c * src_rows + r.
 // Disjoint row ranges may be packed by several threads at once, provided that they start at
 // multiples of `pack_row_multiple()`. Padding rows are zeroed by the call that packs the last row.
-// Returns whether all numbers are finite as they are held.
+// Returns whether all numbers are finite as they are stored.
 bool pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, bool transposed,
                int64_t src_rows, int64_t src_row0, int64_t row0, int64_t rows);
 int64_t pack_row_multiple();

@@ -1,8 +1,8 @@
 // Products with ordinary vector registers: float32, bfloat16 widened to float32, bfloat16 dot.
 //
-// A micro-kernel keeps rows x columns of sums in registers, walks K from 0 upwards, loads a line of
-// weights once and multiplies it with one broadcast element (or pair) of each row of x. x is packed
-// so that these broadcasts are contiguous: [step of K][row].
+// A micro-kernel keeps rows x columns of sums in registers, goes through K from 0 upwards, loads a
+// line of weights once and multiplies it with one broadcast element (or pair) of each row of x. x
+// is packed so that these broadcasts are contiguous: [step of K][row].
 //
 // Whatever the shape of the micro-kernel, a sum is formed by the same chain of fused
 // multiply-additions over K, so the shapes may be chosen freely for speed.
@@ -187,16 +187,16 @@ struct VectorFamily {
     }
     auto* to = reinterpret_cast<uint32_t*>(out);
     constexpr int kUnitRows = kMaxVectorRows < kPartLanes ? kPartLanes : kMaxVectorRows;
-    uint32_t units[kUnitRows][kChunk] = {};
-    for (int64_t k = 0; k < k_padded; k += kChunk) {
-      const int64_t width = std::min(kChunk, k_padded - k) / Product::kDepth * Product::kUnits;
+    uint32_t units[kUnitRows][kSegment] = {};
+    for (int64_t k = 0; k < k_padded; k += kSegment) {
+      const int64_t width = std::min(kSegment, k_padded - k) / Product::kDepth * Product::kUnits;
       // Reading the rows back waits for all that was written before: let none of it miss.
       for (int64_t i = 0; i < width * rows * kPlanes; i += 16) __builtin_prefetch(to + i, 1);
       for (int64_t r = 0; r < rows; ++r) {
-        Product::units_of(x, row0 + r, k, std::min(kChunk, x.k - k), scales[r].inverse,
+        Product::units_of(x, row0 + r, k, std::min(kSegment, x.k - k), scales[r].inverse,
                           units + r * kPlanes);
       }
-      interleave(units[0], kChunk, rows * kPlanes, width, to);
+      interleave(units[0], kSegment, rows * kPlanes, width, to);
       to += width * rows * kPlanes;
     }
   }
@@ -226,8 +226,8 @@ struct VectorFamily {
     multiply_expanded(block);
   }
 
-  // Where the sums of a tile are formed. All tiles take turns in the same place, which stays in the
-  // first-level cache, unless they have to be left and resumed.
+  // Where the sums of a tile are formed. All tiles use the same place, which stays in the
+  // first-level cache, unless their sums are resumed later.
   static float* sums_of(const Block& block, int64_t strip, int64_t tile) {
     if constexpr (Weights::kExpanded) return block.sums_of(strip, tile);
     return block.sums + strip * block.rows * kStripColumns;

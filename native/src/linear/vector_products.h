@@ -2,12 +2,12 @@
 //
 // A product says what a step of K is: kDepth elements of K in one line of weights, that meet
 // kUnits broadcasts of 4 bytes for each row of x. `weight` makes of a register of the line what
-// meets one of the units; `units_of` reads a chunk of a row of x as units, a row of them for each
+// meets one of the units; `units_of` reads a segment of a row of x as units, a row of them for each
 // plane.
 #pragma once
 
 #include "linear/family.h"
-#include "linear/x_chunk.h"
+#include "linear/x_segment.h"
 #include "simd/simd.h"
 
 namespace quire::gemm {
@@ -41,9 +41,9 @@ struct F32Product : PlainX {
     return fused(sum, x, w);
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float /*inverse*/,
-                       uint32_t (*out)[kChunk]) {
-    const Chunk chunk = read_chunk(x, row, k, count);
-    std::memcpy(out[0], &chunk, sizeof chunk);
+                       uint32_t (*out)[kSegment]) {
+    const Segment segment = read_segment(x, row, k, count);
+    std::memcpy(out[0], &segment, sizeof segment);
   }
 };
 
@@ -65,10 +65,10 @@ struct Bf16Widened : PlainX {
     return fused(sum, x, w);
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float /*inverse*/,
-                       uint32_t (*out)[kChunk]) {
-    uint16_t chunk[kChunk];
-    read_chunk(x, row, k, count, chunk);
-    for (int64_t i = 0; i < kChunk; ++i) out[0][i] = static_cast<uint32_t>(chunk[i]) << 16;
+                       uint32_t (*out)[kSegment]) {
+    uint16_t segment[kSegment];
+    read_segment(x, row, k, count, segment);
+    for (int64_t i = 0; i < kSegment; ++i) out[0][i] = static_cast<uint32_t>(segment[i]) << 16;
   }
 };
 
@@ -89,10 +89,10 @@ struct Bf16Dot : PlainX {
     return _mm512_dpbf16_ps(sum, x, w);
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float /*inverse*/,
-                       uint32_t (*out)[kChunk]) {
-    uint16_t chunk[kChunk];
-    read_chunk(x, row, k, count, chunk);
-    std::memcpy(out[0], chunk, sizeof chunk);
+                       uint32_t (*out)[kSegment]) {
+    uint16_t segment[kSegment];
+    read_segment(x, row, k, count, segment);
+    std::memcpy(out[0], segment, sizeof segment);
   }
 };
 #endif

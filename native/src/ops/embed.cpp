@@ -1,7 +1,10 @@
 // Lookups in tables of rows: token embeddings, learned positions, and the rows that want logits.
-#include <cstring>
+#include <algorithm>
 
-#include "ops/ops.h"
+#include "ops/by_rows.h"
+#include "ops/op_checks.h"
+#include "ops/op_kind.h"
+#include "runtime/finite_watch.h"
 #include "simd/vector.h"
 #include "weights/packed_row.h"
 
@@ -51,20 +54,80 @@ void copy_rows(const Step& step, const quire_take_rows& op, Span span) {
   }
 }
 
+int64_t table_rows(const Model& model, const quire_embed& embed) {
+  return embed.matrix >= 0 ? model.matrices[embed.matrix].n : model.tables[embed.table].rows;
+}
+
+void check_embed(const OpChecks& checks, const quire_op& op) {
+  const quire_embed& embed = op.u.embed;
+  checks.view(embed.out);
+  checks.require(embed.out.dtype == QUIRE_F32, "out is not float32");
+  int64_t width;
+  if (embed.matrix >= 0) {
+    width = checks.matrix(embed.matrix).k;
+    checks.require(!checks.matrix(embed.matrix).glu, "a glu matrix is no table");
+  } else {
+    width = checks.table(embed.table).width;
+  }
+  checks.require(width == embed.out.dim && table_rows(checks.model(), embed) >= 1,
+                 "table of another shape");
+}
+
+void check_positions(const OpChecks& checks, const quire_op& op) {
+  const quire_positions& positions = op.u.positions;
+  checks.view(positions.x);
+  checks.view(positions.out);
+  const Table& table = checks.table(positions.table);
+  checks.require(positions.x.dim == positions.out.dim && table.width == positions.out.dim,
+                 "dims differ");
+  const int64_t last = checks.model().spec.max_model_len + int64_t{positions.offset};
+  checks.require(positions.offset >= 0 && last <= table.rows,
+                 "the table is shorter than max_model_len");
+}
+
+void check_take_rows(const OpChecks& checks, const quire_op& op) {
+  const quire_take_rows& take = op.u.take_rows;
+  checks.require(take.x.dim == take.out.dim, "dims differ");
+  checks.view(take.x, QUIRE_ROWS_TOKENS);
+  checks.view(take.out, QUIRE_ROWS_LOGITS);
+}
+
+void run_embed(const Step& step, const quire_op& op) {
+  const quire_embed& embed = op.u.embed;
+  by_rows(step, step.batch.num_tokens, embed.out.dim,
+          [&](Span rows) { embed_rows(step, embed, rows); });
+}
+
+void run_positions(const Step& step, const quire_op& op) {
+  const quire_positions& positions = op.u.positions;
+  by_rows(step, step.batch.num_tokens, positions.out.dim,
+          [&](Span rows) { add_positions(step, positions, rows); });
+}
+
+void run_take_rows(const Step& step, const quire_op& op) {
+  const quire_take_rows& take = op.u.take_rows;
+  by_rows(step, step.batch.num_logits_rows, take.out.dim,
+          [&](Span rows) { copy_rows(step, take, rows); });
+}
+
+void look_at_embed(FiniteWatch& watch, const quire_op& op) {
+  watch.look_at_rows(op.u.embed.out, op.rows);
+}
+
+void look_at_positions(FiniteWatch& watch, const quire_op& op) {
+  watch.look_at_rows(op.u.positions.out, op.rows);
+}
+
+void reserve_embed(const Model& model, const quire_op& op, OpNeeds& needs) {
+  needs.num_token_ids = std::min(needs.num_token_ids, table_rows(model, op.u.embed));
+}
+
+const OpRegistration kEmbed({QUIRE_OP_EMBED, "embed", check_embed, run_embed, look_at_embed,
+                             reserve_embed});
+const OpRegistration kPositions({QUIRE_OP_POSITIONS, "positions", check_positions, run_positions,
+                                 look_at_positions});
+// Rows that are taken were looked at where they were computed.
+const OpRegistration kTakeRows({QUIRE_OP_TAKE_ROWS, "take_rows", check_take_rows, run_take_rows});
+
 }  // namespace
-
-void embed(const Step& step, const quire_embed& op) {
-  by_rows(step, step.batch.num_tokens, op.out.dim, [&](Span rows) { embed_rows(step, op, rows); });
-}
-
-void learned_positions(const Step& step, const quire_positions& op) {
-  by_rows(step, step.batch.num_tokens, op.out.dim,
-          [&](Span rows) { add_positions(step, op, rows); });
-}
-
-void take_rows(const Step& step, const quire_take_rows& op) {
-  by_rows(step, step.batch.num_logits_rows, op.out.dim,
-          [&](Span rows) { copy_rows(step, op, rows); });
-}
-
 }  // namespace quire

@@ -1,12 +1,17 @@
+// The last op: logits of the wanted rows in slabs, and the choice of their tokens.
 #include <algorithm>
 #include <cstring>
 
 #include "linear/activation.h"
-#include "ops/ops.h"
+#include "ops/op_checks.h"
+#include "ops/op_kind.h"
 #include "simd/vector.h"
 
 namespace quire {
 namespace {
+
+// Rows of logits that exist at once.
+constexpr int64_t kLogitsSlab = 64;
 
 void cap_row(float* logits, int64_t size, float cap) {
   for (int64_t i = 0; i < size; i += kLanes) {
@@ -15,9 +20,8 @@ void cap_row(float* logits, int64_t size, float cap) {
   }
 }
 
-}  // namespace
-
-void logits(const Step& step, const quire_logits& op) {
+void run_logits(const Step& step, const quire_op& record) {
+  const quire_logits& op = record.u.logits;
   Model& model = step.model;
   const PackedMatrix& head = model.matrices[op.matrix];
   float* slab = reinterpret_cast<float*>(model.logits->data());
@@ -53,4 +57,26 @@ void logits(const Step& step, const quire_logits& op) {
   }
 }
 
+void check_logits(const OpChecks& checks, const quire_op& op) {
+  const quire_logits& logits = op.u.logits;
+  const PackedMatrix& head = checks.matrix(logits.matrix);
+  checks.view(logits.x, QUIRE_ROWS_LOGITS);
+  checks.vector(logits.bias, head.n);
+  checks.require(logits.x.dim == head.k && head.n == checks.model().spec.vocab_size && !head.glu,
+                 "the head has another shape");
+}
+
+void reserve_logits(const Model& model, const quire_op& op, OpNeeds& needs) {
+  const PackedMatrix& head = model.matrices[op.u.logits.matrix];
+  needs.scratch_bytes =
+      std::max(needs.scratch_bytes, linear_scratch_bytes(head.format, head.k, kLogitsSlab));
+  const int64_t rows = std::min<int64_t>(kLogitsSlab, max_logits_rows(model.spec));
+  needs.logits_bytes = rows * model.spec.vocab_size * sizeof(float);
+}
+
+// The step itself says which rows of the logits are not finite.
+const OpRegistration kLogits({QUIRE_OP_LOGITS, "logits", check_logits, run_logits, nullptr,
+                              reserve_logits, true});
+
+}  // namespace
 }  // namespace quire

@@ -1,7 +1,10 @@
 // RMS and layer norm over whole rows, with the residual that some models add after the norm.
 #include <cmath>
 
-#include "ops/ops.h"
+#include "ops/by_rows.h"
+#include "ops/op_checks.h"
+#include "ops/op_kind.h"
+#include "runtime/finite_watch.h"
 #include "simd/vector.h"
 
 namespace quire {
@@ -69,10 +72,26 @@ void norm_rows(const Step& step, const quire_norm& op, Span span) {
   }
 }
 
-}  // namespace
-
-void norm(const Step& step, const quire_norm& op, int32_t rows) {
-  by_rows(step, step.rows(rows), op.x.dim, [&](Span span) { norm_rows(step, op, span); });
+void check_norm(const OpChecks& checks, const quire_op& op) {
+  const quire_norm& norm = op.u.norm;
+  checks.view(norm.x);
+  checks.view(norm.out);
+  checks.optional_view(norm.residual);
+  checks.vector(norm.weight, norm.x.dim);
+  checks.vector(norm.bias, norm.x.dim);
+  checks.require(norm.x.dim == norm.out.dim, "dims differ");
 }
 
+void run_norm(const Step& step, const quire_op& op) {
+  const quire_norm& norm = op.u.norm;
+  by_rows(step, step.rows(op.rows), norm.x.dim, [&](Span span) { norm_rows(step, norm, span); });
+}
+
+void look_at_norm(FiniteWatch& watch, const quire_op& op) {
+  watch.look_at_rows(op.u.norm.out, op.rows);
+}
+
+const OpRegistration kNorm({QUIRE_OP_NORM, "norm", check_norm, run_norm, look_at_norm});
+
+}  // namespace
 }  // namespace quire

@@ -1,6 +1,9 @@
 // Elementwise ops that no fusion took into a neighbour.
 #include "linear/activation.h"
-#include "ops/ops.h"
+#include "ops/by_rows.h"
+#include "ops/op_checks.h"
+#include "ops/op_kind.h"
+#include "runtime/finite_watch.h"
 #include "simd/vector.h"
 
 namespace quire {
@@ -55,10 +58,35 @@ void pointwise_rows(const Step& step, const quire_pointwise& op, Span span) {
   }
 }
 
-}  // namespace
-
-void pointwise(const Step& step, const quire_pointwise& op, int32_t rows) {
-  by_rows(step, step.rows(rows), op.out.dim, [&](Span span) { pointwise_rows(step, op, span); });
+void check_pointwise(const OpChecks& checks, const quire_op& op) {
+  const quire_pointwise& pointwise = op.u.pointwise;
+  const bool binary =
+      pointwise.kind == QUIRE_POINTWISE_ADD || pointwise.kind == QUIRE_POINTWISE_GLU;
+  checks.require(pointwise.kind >= QUIRE_POINTWISE_ADD && pointwise.kind <= QUIRE_POINTWISE_SCALE,
+                 "kind");
+  checks.require(pointwise.activation >= QUIRE_ACT_NONE && pointwise.activation <= QUIRE_ACT_RELU,
+                 "activation");
+  checks.view(pointwise.a);
+  checks.view(pointwise.out);
+  checks.optional_view(pointwise.b);
+  checks.require(!binary || pointwise.b.offset >= 0, "b is missing");
+  checks.require(
+      pointwise.a.dim == pointwise.out.dim && (!binary || pointwise.b.dim == pointwise.out.dim),
+      "dims differ");
 }
 
+void run_pointwise(const Step& step, const quire_op& op) {
+  const quire_pointwise& pointwise = op.u.pointwise;
+  by_rows(step, step.rows(op.rows), pointwise.out.dim,
+          [&](Span span) { pointwise_rows(step, pointwise, span); });
+}
+
+void look_at_pointwise(FiniteWatch& watch, const quire_op& op) {
+  watch.look_at_rows(op.u.pointwise.out, op.rows);
+}
+
+const OpRegistration kPointwise({QUIRE_OP_POINTWISE, "pointwise", check_pointwise, run_pointwise,
+                                 look_at_pointwise});
+
+}  // namespace
 }  // namespace quire

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/ops.h"
+#include "ops/by_rows.h"
 #include "simd/vector.h"
 
 namespace quire {
@@ -26,39 +26,8 @@ FiniteWatch::FiniteWatch(const Step& step, int32_t* first_ops)
   }
 }
 
-void FiniteWatch::look(int32_t index, const quire_op& op) {
-  switch (op.kind) {
-    case QUIRE_OP_EMBED:
-      look_at_rows(op.u.embed.out, op.rows);
-      break;
-    case QUIRE_OP_POSITIONS:
-      look_at_rows(op.u.positions.out, op.rows);
-      break;
-    case QUIRE_OP_NORM:
-      look_at_rows(op.u.norm.out, op.rows);
-      break;
-    case QUIRE_OP_LINEAR:
-      look_at_rows(op.u.linear.out, op.rows);
-      break;
-    case QUIRE_OP_HEADS:
-      for (int32_t p = 0; p < op.u.heads.num_parts; ++p) {
-        const quire_heads_part& part = op.u.heads.parts[p];
-        if (part.target == QUIRE_TO_VIEW) look_at_rows(part.out, op.rows);
-      }
-      break;
-    case QUIRE_OP_ATTENTION:
-      if (op.u.attention.taken_only) {
-        look_at(op.u.attention.out, step_.batch.logits_rows, step_.batch.num_logits_rows);
-      } else {
-        look_at_rows(op.u.attention.out, op.rows);
-      }
-      break;
-    case QUIRE_OP_POINTWISE:
-      look_at_rows(op.u.pointwise.out, op.rows);
-      break;
-    default:
-      break;  // rows that are taken were looked at where they were written
-  }
+void FiniteWatch::look(int32_t index, const ModelOp& op) {
+  if (op.kind->look != nullptr) op.kind->look(*this, op.op);
   for (int32_t seq = 0; seq < step_.batch.num_seqs; ++seq) {
     if (found_[seq] && first_ops_[seq] < 0) first_ops_[seq] = index;
   }
@@ -74,9 +43,9 @@ void FiniteWatch::look_at_rows(const quire_view& view, int32_t rows) {
   });
 }
 
-// Rows of all tokens, of which only some were written.
-void FiniteWatch::look_at(const quire_view& view, const int32_t* tokens, int64_t count) {
-  by_rows(step_, count, view.dim, [&](Span span) {
+void FiniteWatch::look_at_taken(const quire_view& view) {
+  const int32_t* tokens = step_.batch.logits_rows;
+  by_rows(step_, step_.batch.num_logits_rows, view.dim, [&](Span span) {
     for (int64_t i = span.first; i < span.last; ++i) {
       if (!is_finite(step_.row(view, tokens[i]), view)) found_[seq_of_token_[tokens[i]]] = true;
     }

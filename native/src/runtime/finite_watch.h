@@ -9,20 +9,22 @@
 
 namespace quire {
 
-// Looks at what each op of one step has written, in order. Of the requests of the step alone: a row
-// belongs to one of them.
+// Looks at what each op of one step has computed, in order; which values these are, the op's kind
+// says. Each row of a value belongs to one request.
 class FiniteWatch {
  public:
   // `first_ops` has an entry for each request: the op, -1 as long as all is finite.
   FiniteWatch(const Step& step, int32_t* first_ops);
 
   // Once op number `index` is done.
-  void look(int32_t index, const quire_op& op);
+  void look(int32_t index, const ModelOp& op);
+
+  // For the kinds of ops: a value with so many rows (quire_rows), or one with a row for each token,
+  // of which only those were computed whose logits are wanted.
+  void look_at_rows(const quire_view& view, int32_t rows);
+  void look_at_taken(const quire_view& view);
 
  private:
-  void look_at(const quire_view& view, const int32_t* tokens, int64_t count);
-  void look_at_rows(const quire_view& view, int32_t rows);
-
   const Step& step_;
   int32_t* const first_ops_;
   std::vector<int32_t> seq_of_token_;

@@ -21,9 +21,9 @@
 
 namespace quire {
 
-constexpr int kGroup = 16;      // tokens
+constexpr int kGroup = QUIRE_KV_GROUP;  // tokens
 constexpr int kHeadAlign = 32;  // head_dim is padded with zeros to this: the depth of an AMX tile
-constexpr int kMaxLayerGroups = 16;
+constexpr int kMaxLayerGroups = QUIRE_MAX_LAYER_GROUPS;
 
 // Bytes of one number in the cache.
 constexpr int64_t kv_item_bytes(int32_t dtype) {

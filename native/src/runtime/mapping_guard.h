@@ -1,4 +1,4 @@
-// Survives pages of mapped files that cannot be read.
+// Handles pages of mapped files that cannot be read, without ending the process.
 //
 // The kernel sends SIGBUS for a page beyond the end of a file that was cut short, and for one that
 // the disk does not give. In a watched mapping, a handler puts zero pages in place of everything
@@ -11,8 +11,8 @@
 
 namespace quire {
 
-// Returns the mapping's slot, or -1 when all are taken. `name` is for the last words of a process
-// that cannot be saved. The first call installs the handler, once per process.
+// Returns the mapping's slot, or -1 when all are taken. `name` is for the message of a process
+// that has to end. The first call installs the handler, once per process.
 int32_t watch_mapping(const void* data, int64_t bytes, const char* name);
 
 // To be called before the mapping goes.

@@ -1,6 +1,6 @@
 // A compiled model: weights, KV cache, workspace and the flat list of ops; and what one step adds.
 //
-// Built by abi.cpp from what Python lowered; walked by step.cpp. Owned by one caller at a time.
+// Built by abi.cpp from what Python lowered; run by step.cpp. Owned by one caller at a time.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 #include "attention/attention.h"
 #include "linear/linear.h"
+#include "ops/op_kind.h"
 #include "ops/rope_table.h"
 #include "quire.h"
 #include "runtime/kv_cache.h"
@@ -38,6 +39,12 @@ struct TokenRun {
   int32_t seq;
 };
 
+// An op as it was set, and what the executor does with it.
+struct ModelOp {
+  quire_op op;
+  const OpKind* kind;
+};
+
 struct Model {
   Model(Pool& pool_, const quire_model_spec& spec_);
 
@@ -50,7 +57,7 @@ struct Model {
   std::vector<Vector> vectors;
   std::vector<PackedMatrix> matrices;
   std::vector<RopeTable> ropes;
-  std::vector<quire_op> ops;
+  std::vector<ModelOp> ops;
   int32_t query_group = 1;    // query heads per kv head
   int64_t num_token_ids = 0;  // the head may be larger than the table, or smaller
   std::unique_ptr<Reservation> linear_scratch;
@@ -65,9 +72,6 @@ struct Model {
   int64_t profiled_steps = 0;
   std::vector<double> op_seconds;
 };
-
-// Rows of logits that exist at once.
-constexpr int64_t kLogitsSlab = 64;
 
 // The most rows of a step whose logits may be wanted.
 int64_t max_logits_rows(const quire_model_spec& spec);

@@ -1,11 +1,11 @@
 // The gate is one word: how often it was opened, whether it is open, and how many helpers came in.
 //
 // A helper comes in by raising the count of an open gate; the caller closes it and so learns for
-// how many it has to wait. Nobody can come in after that, so the region may then end.
+// how many it has to wait. No helper can come in after that, so the region may then end.
 //
 // The owner is another word: the process in which the helpers were started, and whether a caller
-// has them. What a fork left behind, helpers of the parent or a caller in the midst of a region,
-// is recognised by the process.
+// has them. State copied by a fork, helpers of the parent or a caller inside a region, is
+// recognised by the process.
 #include "runtime/pool.h"
 
 #include <linux/futex.h>

@@ -1,12 +1,12 @@
-// One step: check what came in, derive what all layers share, walk the ops.
+// One step: check what came in, derive what all layers share, run the ops.
 #include <time.h>
 
 #include <algorithm>
 #include <stdexcept>
 #include <string>
 
-#include "ops/ops.h"
 #include "runtime/finite_watch.h"
+#include "runtime/model.h"
 
 namespace quire {
 namespace {
@@ -94,52 +94,6 @@ std::vector<TokenRun> runs_of(const quire_batch& batch) {
   return runs;
 }
 
-void run_linear(const Step& step, const quire_linear& op, int32_t rows) {
-  LinearArgs args{};
-  args.weight = &step.model.matrices[op.matrix];
-  args.x = step.row(op.x, 0);
-  args.x_dtype = static_cast<DType>(op.x.dtype);
-  args.m = step.rows(rows);
-  args.x_stride = op.x.stride;
-  args.bias = step.vector(op.bias);
-  if (op.residual.offset >= 0) {
-    args.residual = step.f32_row(op.residual, 0);
-    args.residual_stride = op.residual.stride;
-  }
-  args.activation = static_cast<Activation>(op.activation);
-  args.scale = op.scale;
-  args.out = step.row(op.out, 0);
-  args.out_dtype = static_cast<DType>(op.out.dtype);
-  args.out_stride = op.out.stride;
-  args.scratch = step.model.linear_scratch->data();
-  if (args.m > 0) linear(args, step.model.pool);
-}
-
-void run_op(const Step& step, const quire_op& op) {
-  switch (op.kind) {
-    case QUIRE_OP_EMBED:
-      return embed(step, op.u.embed);
-    case QUIRE_OP_POSITIONS:
-      return learned_positions(step, op.u.positions);
-    case QUIRE_OP_NORM:
-      return norm(step, op.u.norm, op.rows);
-    case QUIRE_OP_LINEAR:
-      return run_linear(step, op.u.linear, op.rows);
-    case QUIRE_OP_HEADS:
-      return heads(step, op.u.heads);
-    case QUIRE_OP_ATTENTION:
-      return attention(step, op.u.attention);
-    case QUIRE_OP_POINTWISE:
-      return pointwise(step, op.u.pointwise, op.rows);
-    case QUIRE_OP_TAKE_ROWS:
-      return take_rows(step, op.u.take_rows);
-    case QUIRE_OP_LOGITS:
-      return logits(step, op.u.logits);
-    default:
-      return;  // set_ops let none in
-  }
-}
-
 double now_s() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -161,7 +115,7 @@ void run_step(Model& model, const quire_batch& batch, const quire_output& output
   const Step step = begin_step(model, batch, output);
   double begin = model.profiling ? now_s() : 0;
   for (size_t i = 0; i < model.ops.size(); ++i) {
-    run_op(step, model.ops[i]);
+    model.ops[i].kind->run(step, model.ops[i].op);
     if (!model.profiling) continue;
     const double end = now_s();
     model.op_seconds[i] += end - begin;
@@ -179,7 +133,7 @@ void find_not_finite(Model& model, const quire_batch& batch, int32_t* first_ops)
   FiniteWatch watch(step, first_ops);
   if (batch.num_tokens == 0) return;
   for (size_t i = 0; i + 1 < model.ops.size(); ++i) {
-    run_op(step, model.ops[i]);
+    model.ops[i].kind->run(step, model.ops[i].op);
     watch.look(static_cast<int32_t>(i), model.ops[i]);
   }
 }

@@ -1,4 +1,4 @@
-// One thread's view of a parallel region: who it is, and what it does next.
+// A thread of a parallel region: its number, and the work that it takes.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@ struct alignas(64) Share {
 };
 
 // Valid inside Pool::run only. All work of a region is shared out by tickets, so that a thread that
-// comes late, or whose core somebody else borrows for a moment, delays nobody. A region uses one of
-// the two ways of taking them.
+// comes late, or that loses its core for a moment, delays no other. A region uses one of the two
+// ways of taking them.
 class Worker {
  public:
   Worker(Share* shares, int num_shares, int index)
@@ -26,8 +26,8 @@ class Worker {
   int64_t grab() { return take(0); }
 
   // The next ticket of 0 .. total - 1, or `total` when none is left. A worker's own share comes
-  // first: neighbours, at the same place in every region, and a counter that nobody else changes
-  // as long as there is enough to do. Then comes what others have left of theirs.
+  // first: neighbours, at the same place in every region, and a counter that no other worker
+  // changes as long as its own share lasts. Then come the tickets that others have left.
   int64_t grab_own(int64_t total) {
     for (; tried_ < num_shares_; ++tried_) {
       const int owner = (index_ + tried_) % num_shares_;

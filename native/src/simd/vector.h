@@ -1,4 +1,4 @@
-// What the row-wise ops and attention need beyond linear/simd.h: loads and stores of a value's own
+// What the row-wise ops and attention need beyond simd/simd.h: loads and stores of a value's own
 // type with a tail, fetching ahead, and a fast power of two.
 //
 // Everything has one order of operations per tier. The compiler may not contract a * b + c
@@ -34,8 +34,8 @@ QUIRE_INLINE F32x16 load_bf16(const uint16_t* p) {
   return gemm::bf16_to_f32(gemm::load<U16x16>(p));
 }
 
-// Brings a piece of memory into the second-level cache. Small pieces between the arithmetic keep
-// memory busy all the time: a long run of fetches only waits for itself.
+// Prefetches a piece of memory into the second-level cache. Small pieces between the arithmetic
+// keep memory busy all the time: many prefetches in a row wait for each other.
 QUIRE_INLINE void fetch_lines(const uint8_t* from, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
 }
@@ -107,7 +107,7 @@ QUIRE_INLINE F32x16 exp2_nonpositive(F32x16 x) {
 }
 
 // The same for results that are rounded to bfloat16: relative error below 1e-4.
-// Minimax polynomial of degree 3 on [0, 1), fitted with its constant term held at 1.
+// Minimax polynomial of degree 3 on [0, 1), fitted with the constant term 1.
 QUIRE_INLINE F32x16 exp2_for_bf16(F32x16 x) {
 #if defined(__AVX512F__)
   const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);

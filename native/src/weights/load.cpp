@@ -16,7 +16,7 @@
 namespace quire {
 namespace {
 
-constexpr int64_t kPackingVersion = 1;  // raised when the same layout comes to mean other bytes
+constexpr int64_t kPackingVersion = 1;  // to be raised when other bytes have the same layout text
 constexpr int64_t kPieceRows = 256;     // of a matrix, packed by one worker at a time
 constexpr int64_t kPieceBytes = 1 << 20;
 constexpr int64_t kMaxElements = int64_t{1} << 48;  // of a matrix: its bytes fit, padded too
@@ -128,7 +128,7 @@ bool is_finite(const quire_table_spec& table, const uint8_t* row) {
              : gemm::all_finite(reinterpret_cast<const uint16_t*>(row), table.width);
 }
 
-// Returns whether all numbers are finite as they are held.
+// Returns whether all numbers are finite as they are stored.
 bool pack_piece(const Piece& piece) {
   const quire_packing& weight = *piece.weight;
   const quire_part& part = *piece.part;
@@ -147,14 +147,14 @@ bool pack_piece(const Piece& piece) {
   return finite;
 }
 
-// Several workers may find the same.
-void tell_not_finite(const Piece& piece) {
-  uint8_t* told = piece.weight->not_finite + (piece.part - piece.weight->parts);
-  __atomic_store_n(told, uint8_t{1}, __ATOMIC_RELAXED);
+// Several workers may set the same flag.
+void report_not_finite(const Piece& piece) {
+  uint8_t* flag = piece.weight->not_finite + (piece.part - piece.weight->parts);
+  __atomic_store_n(flag, uint8_t{1}, __ATOMIC_RELAXED);
 }
 
-// Gives back the pages that were read for a piece, so that the checkpoint and what is packed of it
-// are never in memory both. Pages that it shares with its neighbours stay.
+// Frees the pages that were read for a piece, so that a checkpoint and its packed weights are never
+// in memory both. Pages that it shares with its neighbours stay.
 void drop_source(const Piece& piece) {
   const quire_part& part = *piece.part;
   if (!part.mapped || part.transposed) return;
@@ -204,7 +204,7 @@ void pack(Pool& pool, const quire_packing* weights, int32_t num_weights) {
   }
   pool.each(static_cast<int64_t>(units.size()), [&](int64_t unit) {
     for (const Piece& piece : units[unit]) {
-      if (!pack_piece(piece)) tell_not_finite(piece);
+      if (!pack_piece(piece)) report_not_finite(piece);
       drop_source(piece);
     }
   });

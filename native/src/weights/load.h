@@ -1,4 +1,4 @@
-// Brings checkpoint tensors into the order in which the kernels read them.
+// Packs checkpoint tensors into the order in which the kernels read them.
 #pragma once
 
 #include <cstddef>

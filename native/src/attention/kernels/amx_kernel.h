@@ -3,7 +3,7 @@
 // K groups are tiles as they lie in the cache (16 pairs of the head dimension by 16 tokens). A V
 // tile spans 32 tokens, two groups that may lie in different blocks, so load_values() copies
 // the chunk's V into tiles of 1 KB, once for all rows of the item. Tokens that the request does not
-// have yet are copied as zeros: what an earlier owner of the block left there may not be finite.
+// have yet are copied as zeros: numbers of an earlier request may be there, and not finite.
 #pragma once
 
 #if defined(__AMX_BF16__)

@@ -40,7 +40,7 @@ QUIRE_INLINE void expand_line(const uint8_t* from, uint8_t* out, int64_t stride)
 
 // Expands [quads][blocks] lines: a line's rows lie `row_stride` bytes apart, and so do the last row
 // of a quad and the first of the next; blocks of 16 columns lie `column_stride` apart. With every
-// kLines lines read, a line of the group at `fetch` (if any) is brought into the second-level
+// kLines lines read, a line of the group at `fetch` (if any) is prefetched into the second-level
 // cache.
 template <class Elem, int kLines = 1>
 QUIRE_INLINE void expand_group(const uint8_t* group, int64_t quads, int64_t blocks, uint8_t* out,

@@ -36,9 +36,9 @@ namespace quire {
 constexpr int kChunkGroups = kChunk / kGroup;
 constexpr int kCachedGroups = 2;  // of K, expanded: they stay in the first-level cache
 
-// Where the groups [first, last) of a chunk lie, and what to bring into the cache meanwhile, a few
-// lines at a time: K and then V are walked group by group, and with each group goes the fetching of
-// one that comes `Kernel::kGroupsAhead` later.
+// Where the groups [first, last) of a chunk lie, and what to prefetch meanwhile: K and then V are
+// read group by group, and with each group a few lines are prefetched of the one that comes
+// `Kernel::kGroupsAhead` later.
 struct ChunkView {
   const uint8_t* keys[kChunkGroups];
   const uint8_t* values[kChunkGroups];

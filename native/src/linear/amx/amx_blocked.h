@@ -1,10 +1,10 @@
 // Many rows on AMX: all tiles of a block of x with one strip.
 //
-// K is cut in blocks whose weights (32 KB) stay in the first-level cache while all tiles of x pass
-// by from the second; the accumulators rest in `sums` between blocks, which changes no bit. Each
-// pass brings in its share of the next block of weights. x is then read with the streaming hint,
+// K is cut in blocks whose weights (32 KB) stay in the first-level cache while all tiles of x are
+// read from the second; the accumulators are kept in `sums` between blocks, which changes no bit.
+// Each pass prefetches its share of the next block of weights. x is read with the streaming hint,
 // which leaves the weights in the first level (1.3 times the speed), but only after ordinary loads
-// have brought x into the second level: streaming loads would not.
+// have put x into the second level: streaming loads would not.
 #pragma once
 
 #include "linear/amx/amx_family.h"
@@ -14,12 +14,13 @@
 namespace quire::gemm {
 
 constexpr int64_t kBlockSteps = 16;
-constexpr int64_t kShortBlockSteps = 8;  // with few passes: the next block comes in more evenly
+constexpr int64_t kShortBlockSteps =
+    8;  // with few passes: spreads the prefetching of the next block
 constexpr int64_t kFewPasses = 2;
 
-// Bytes that a step of K takes in memory, 32 columns.
+// Bytes of packed weights that a step of K reads, 32 columns.
 template <class Product>
-constexpr int64_t kHeldStepBytes = Product::kInt4 ? kSlabBytes : kStepWeightBytes;
+constexpr int64_t kPackedStepBytes = Product::kInt4 ? kSlabBytes : kStepWeightBytes;
 
 // Finishes the rows of a pair of tiles (or of the last one alone).
 template <class Product>
@@ -74,17 +75,17 @@ template <class Product, bool kStreamX>
 void blocked(const Block& block, int64_t block_steps) {
   const int64_t total = block.k / AmxFamily<Product>::kDepth;
   const int64_t passes = ceil_div(block.tiles, 2);
-  const int64_t block_bytes = block_steps * kHeldStepBytes<Product>;
+  const int64_t block_bytes = block_steps * kPackedStepBytes<Product>;
   alignas(64) uint8_t expanded[Product::kInt4 ? kBlockSteps * kExpandedSlabBytes : 64];
   for (int64_t done = 0; done < total; done += block_steps) {
-    const uint8_t* held = block.weight + done * kHeldStepBytes<Product>;
-    Slice slice{held, done, std::min(block_steps, total - done), 0, done == 0, false};
+    const uint8_t* packed = block.weight + done * kPackedStepBytes<Product>;
+    Slice slice{packed, done, std::min(block_steps, total - done), 0, done == 0, false};
     slice.last = done + slice.steps == total;
-    const uint8_t* ahead = slice.last ? block.next : held + block_bytes;
+    const uint8_t* ahead = slice.last ? block.next : packed + block_bytes;
     const uint8_t* ahead_end = ahead + block_bytes;
     const int64_t lines = ceil_div(block_bytes, passes * slice.steps * 64);
     if constexpr (Product::kInt4) {
-      expand_slabs(held, slice.steps, expanded);
+      expand_slabs(packed, slice.steps, expanded);
       slice.weight = expanded;
     }
     for (int64_t tile = 0; tile < block.tiles; tile += 2) {
@@ -95,7 +96,7 @@ void blocked(const Block& block, int64_t block_steps) {
         pass<Product, 1, kStreamX>(block, tile, slice, ahead);
       }
       ahead += slice.ahead_lines * slice.steps * 64;
-      // One pair late: its sums are in memory by now, and near.
+      // One pair late: its sums are then in the first-level cache.
       if (slice.last && tile > 0) finish_pair<Product>(block, tile - 2);
     }
   }

@@ -11,7 +11,7 @@
 #include "linear/amx/amx_blocked.h"
 #include "linear/amx/amx_steps.h"
 #include "linear/amx/amx_stream.h"
-#include "linear/x_chunk.h"
+#include "linear/x_segment.h"
 
 namespace quire::gemm {
 namespace {
@@ -59,8 +59,8 @@ void AmxFamily<Product>::pack_tile(const Rows& x, int64_t row0, int64_t rows, in
       if (r >= rows) {
         std::memset(out, 0, 64 * kPlanes);
       } else if constexpr (Product::kInt8) {
-        quantise_chunk<kPlanes>(x, row0 + r, k, std::min(kChunk, x.k - k), scales[r].inverse,
-                                reinterpret_cast<int8_t*>(out), kChunk);
+        quantise_segment<kPlanes>(x, row0 + r, k, std::min(kSegment, x.k - k), scales[r].inverse,
+                                  reinterpret_cast<int8_t*>(out), kSegment);
       } else {
         pack_line(x, x.row(row0 + r), k, out);
       }

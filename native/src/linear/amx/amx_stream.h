@@ -1,6 +1,6 @@
 // Few rows on AMX: one or two tiles of x.
 //
-// The weight is read once and the loop is bound by memory, so it walks the whole of K with several
+// The weight is read once and the loop is bound by memory, so it reads the whole of K in several
 // streams and prefetches a fixed distance ahead, into the next strip at the end.
 #pragma once
 

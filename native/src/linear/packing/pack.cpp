@@ -1,4 +1,4 @@
-// Brings a weight [n, k] into strips (see family.h). Called once per weight at load, by several
+// Packs a weight [n, k] into strips (see family.h). Called once per weight at load, by several
 // threads on disjoint rows.
 #include <algorithm>
 #include <cstring>
@@ -32,40 +32,41 @@ int8_t quantised(float value) {
 // numbers are finite. T is the packed element.
 template <class T>
 struct HalfStripWriter {
-  static constexpr int64_t kGroup = 4 / sizeof(T);
-  static constexpr int64_t kChunkGroups = 64;  // converted at a time
-  static constexpr int64_t kChunkElements = kChunkGroups * kGroup;
+  static constexpr int64_t kWordElements = 4 / sizeof(T);
+  static constexpr int64_t kBlockWords = 64;  // converted at a time
+  static constexpr int64_t kBlockElements = kBlockWords * kWordElements;
 
   const Source& source;
-  uint32_t* half;    // first 4-byte group of the half strip
-  int64_t groups;    // of K, padding included
-  float* scales;     // of its columns, for int8
-  int32_t* offsets;  // likewise
+  uint32_t* half;     // first 4-byte word of the half strip
+  int64_t num_words;  // of a column, padding of K included
+  float* scales;      // of its columns, for int8
+  int32_t* offsets;   // likewise
 
   bool write(int64_t row, int64_t count, int64_t column, bool zero_rest) {
-    alignas(64) T block[kHalfStrip][kChunkElements] = {};
+    alignas(64) T block[kHalfStrip][kBlockElements] = {};
     float inverse[kHalfStrip] = {};
     const int64_t end = zero_rest ? kHalfStrip : column + count;
     bool finite = true;
     if constexpr (sizeof(T) == 1) finite = prepare_scales(row, count, column, end, inverse);
-    for (int64_t g = 0; g < groups; g += kChunkGroups) {
-      const int64_t width = std::min(kChunkGroups, groups - g);
+    for (int64_t w = 0; w < num_words; w += kBlockWords) {
+      const int64_t width = std::min(kBlockWords, num_words - w);
       for (int64_t r = 0; r < count; ++r) {
         const int64_t c = column + r;
-        read(row + r, c, g * kGroup, width * kGroup, inverse[c], block[c]);
+        read(row + r, c, w * kWordElements, width * kWordElements, inverse[c], block[c]);
       }
       // Other columns hold zeros, and what is behind `width` was looked at before.
       if constexpr (sizeof(T) > 1) {
-        finite &= gemm::all_finite(block[0], kHalfStrip * kChunkElements);
+        finite &= gemm::all_finite(block[0], kHalfStrip * kBlockElements);
       }
-      uint32_t* lines = half + g * kStripColumns;
+      uint32_t* lines = half + w * kStripColumns;
       if (column == 0 && end == kHalfStrip && width % 4 == 0) {
         const auto* words = reinterpret_cast<const uint32_t*>(block[0]);
-        gemm::transpose_group(words, kChunkGroups, width, lines, kStripColumns);
+        gemm::transpose_group(words, kBlockWords, width, lines, kStripColumns);
         continue;
       }
       for (int64_t i = 0; i < width; ++i, lines += kStripColumns) {
-        for (int64_t c = column; c < end; ++c) std::memcpy(lines + c, block[c] + i * kGroup, 4);
+        for (int64_t c = column; c < end; ++c)
+          std::memcpy(lines + c, block[c] + i * kWordElements, 4);
       }
     }
     return finite;
@@ -86,7 +87,7 @@ struct HalfStripWriter {
 
   void read(int64_t row, int64_t column, int64_t first, int64_t count, float inverse, T* out) {
     if constexpr (sizeof(T) == 1) {
-      float values[kChunkElements];
+      float values[kBlockElements];
       gemm::read_row(source, row, first, count, values);
       int32_t total = 0;
       for (int64_t i = 0; i < count; ++i) {
@@ -114,7 +115,8 @@ auto writer(const PackedMatrix& matrix, const Source& source, int64_t index) {
                                      scales, offsets};
   } else {
     auto* half = reinterpret_cast<uint32_t*>(strip) + first;
-    return HalfStripWriter<T>{source, half, depth / HalfStripWriter<T>::kGroup, scales, offsets};
+    return HalfStripWriter<T>{source, half, depth / HalfStripWriter<T>::kWordElements, scales,
+                              offsets};
   }
 }
 

@@ -14,12 +14,12 @@ namespace quire::gemm {
 namespace {
 
 constexpr float kRowLimit = 119.0f;
-constexpr float kFine = 8.0f;  // counts of an integer
+constexpr float kFine = 8.0f;  // errors are counted in parts of an integer, so many
 constexpr float kTop = 15.0f;  // of a number of 4 bits
 constexpr int kStepsTried = 3;
 constexpr int kZerosTried = 2;
 
-// How the numbers of a group in each lane are held.
+// The step and the zero of a group, for each lane.
 struct Grid {
   F32x16 step;
   F32x16 zero;

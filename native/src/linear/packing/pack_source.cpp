@@ -71,12 +71,12 @@ bool all_finite(const uint16_t* values, int64_t count) {
 }
 
 WeightScale weight_scale(const Source& source, int64_t row, float limit) {
-  constexpr int64_t kChunk = 256;
-  float values[kChunk];
+  constexpr int64_t kCount = 256;  // converted at a time
+  float values[kCount];
   Extent extent;
-  for (int64_t c = 0; c < source.k; c += kChunk) {
-    read_row(source, row, c, kChunk, values);
-    for (int64_t i = 0; i < kChunk; i += kLanes) extent.add(load<F32x16>(values + i));
+  for (int64_t c = 0; c < source.k; c += kCount) {
+    read_row(source, row, c, kCount, values);
+    for (int64_t i = 0; i < kCount; i += kLanes) extent.add(load<F32x16>(values + i));
   }
   const float scale = extent.top() / limit + extent.bad();
   return {scale, scale > 0.0f ? 1.0f / scale : 0.0f};

@@ -20,17 +20,12 @@ from quire.backends.base import (
 )
 from quire.backends.cpu.encode import encode
 from quire.backends.cpu.library import Library, load
-from quire.backends.cpu.lowering import NativeOp, assign_storage, fuse
+from quire.backends.cpu.lowering import NativeOp, StoredWeight, assign_storage, fuse
 from quire.backends.cpu.machine import default_num_threads
 from quire.backends.cpu.model import CpuModel
 from quire.backends.cpu.packed import find_packed
 from quire.backends.cpu.packing import Packer
-from quire.backends.cpu.stored_weights import (
-    WEIGHT_FORMATS,
-    StoredWeight,
-    num_bytes,
-    stored_weights,
-)
+from quire.backends.cpu.stored_weights import WEIGHT_FORMATS, num_bytes, stored_weights
 from quire.backends.cpu.weights import WeightLoader, unread_places
 from quire.errors import BackendError
 from quire.log import get_logger, phase
@@ -40,9 +35,6 @@ from quire.weights import PackedFile, PackedWriter, WeightStore, warn_not_finite
 logger = get_logger(__name__)
 
 _KV_DTYPES = {"float32": "QUIRE_F32", "bfloat16": "QUIRE_BF16", "int8": "QUIRE_INT8"}
-_GROUP = 16
-"""Tokens that lie together in the cache; a block holds whole groups."""
-_MAX_LAYER_GROUPS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +76,7 @@ class CpuBackend(Backend):
             dtypes=("float32", "bfloat16"),
             kv_cache_dtypes=tuple(_KV_DTYPES),
             weight_formats=WEIGHT_FORMATS,
-            block_size_multiple=_GROUP,
+            block_size_multiple=self._library.code("QUIRE_KV_GROUP"),
             reads_packed_weights=True,
         )
 
@@ -206,8 +198,11 @@ def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
     """quire_kv_spec. Raises BackendError for what the cache cannot hold."""
     if kv.dtype not in _KV_DTYPES:
         raise BackendError(f"KV cache dtype {kv.dtype!r} is not one of {', '.join(_KV_DTYPES)}")
-    if kv.block_size < _GROUP or kv.block_size % _GROUP:
-        raise BackendError(f"block_size {kv.block_size} is not a multiple of {_GROUP}; use 16")
+    group_tokens = library.code("QUIRE_KV_GROUP")
+    if kv.block_size < group_tokens or kv.block_size % group_tokens:
+        raise BackendError(
+            f"block_size {kv.block_size} is not a multiple of {group_tokens}; use {group_tokens}"
+        )
     layers = program.attention_layers()
     if not layers:
         raise BackendError(f"{program.name} has no attention")
@@ -215,9 +210,10 @@ def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
     if len(shapes) > 1:
         raise BackendError(f"{program.name}: attention layers of different shapes {shapes}")
     groups = kv.layout.groups
-    if len(groups) > _MAX_LAYER_GROUPS:
+    most_groups = library.code("QUIRE_MAX_LAYER_GROUPS")
+    if len(groups) > most_groups:
         raise BackendError(
-            f"{program.name}: {len(groups)} groups of layers are more than {_MAX_LAYER_GROUPS}"
+            f"{program.name}: {len(groups)} groups of layers are more than {most_groups}"
         )
     return library.ffi.new(
         "quire_kv_spec *",
@@ -229,6 +225,6 @@ def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
             kv.block_size,
             layers[0].num_kv_heads,
             layers[0].head_dim,
-            getattr(library.lib, _KV_DTYPES[kv.dtype]),
+            library.code(_KV_DTYPES[kv.dtype]),
         ),
     )

@@ -22,7 +22,7 @@ from quire.weights.mapped_file import use_guard
 logger = get_logger(__name__)
 
 TIERS = ("generic", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx")
-"""In the order of `quire_tier` in quire.h; which one is best, `best_tier` says."""
+"""Of `quire_tier` in quire.h, mostly in order of speed; which one is best, `best_tier` says."""
 
 _CHECKED_STRUCTS = (
     "quire_op", "quire_model_spec", "quire_part", "quire_packing", "quire_batch", "quire_sampling",
@@ -40,6 +40,11 @@ class Library:
     lib: Any
     available: tuple[str, ...]
     """Every tier that this machine can run and that was built."""
+
+    def code(self, name: str) -> int:
+        """A constant of quire.h: the numbers of its enums are written there alone."""
+        value: int = getattr(self.lib, name)
+        return value
 
     def error(self, what: str) -> BackendError:
         """What the last failed call said."""
@@ -144,15 +149,25 @@ def _open(ffi: Any, isa: str) -> Any:
     for name, size in zip(_CHECKED_STRUCTS, sizes, strict=True):
         if ffi.sizeof(name) != size:
             raise BackendError(f"{path} was built from another header: {name} differs")
-    if TIERS[lib.quire_library_tier()] != isa:
-        raise BackendError(f"{path} was built for tier {TIERS[lib.quire_library_tier()]}")
+    tiers = {_tier_code(lib, name): name for name in TIERS}
+    if (tier := tiers[lib.quire_library_tier()]) != isa:
+        raise BackendError(f"{path} was built for tier {tier}")
     return lib
 
 
 @cache
 def _available(ffi: Any) -> tuple[str, ...]:
     """Tiers that were built and run here. The generic library, which runs anywhere, is asked."""
-    runnable = _open(ffi, "generic").quire_cpu_tiers()
+    generic = _open(ffi, "generic")
+    runnable = generic.quire_cpu_tiers()
     return tuple(
-        name for bit, name in enumerate(TIERS) if runnable >> bit & 1 and _path(name).is_file()
+        name
+        for name in TIERS
+        if runnable >> _tier_code(generic, name) & 1 and _path(name).is_file()
     )
+
+
+def _tier_code(lib: Any, isa: str) -> int:
+    """quire_tier."""
+    code: int = getattr(lib, f"QUIRE_TIER_{isa.upper()}")
+    return code

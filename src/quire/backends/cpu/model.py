@@ -62,15 +62,15 @@ class CpuModel(CompiledModel):
     def step(self, batch: StepBatch) -> StepOutput:
         """Runs the ops over the batch in one native call. Raises BackendError."""
         model = self._open()
-        held: list[Any] = []
-        native = self._batch(batch, held)
+        alive: list[Any] = []
+        native = self._batch(batch, alive)
         output = StepOutput(np.empty(0, np.int32))
         result = self._ffi.new("quire_output *")
         if batch.want_logits:
             output.logits = np.empty((len(batch.logits_rows), self._vocab_size), np.float32)
             result.logits = self._ffi.from_buffer("float[]", output.logits)
         if batch.sampling is not None:
-            native.sampling = self._sampling(batch.sampling, len(batch.logits_rows), held)
+            native.sampling = self._sampling(batch.sampling, len(batch.logits_rows), alive)
             self._place_results(batch.sampling, output, result, len(batch.logits_rows))
         if self._library.lib.quire_step(model, native, result) != 0:
             raise self._library.error("step refused")
@@ -78,8 +78,8 @@ class CpuModel(CompiledModel):
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         """One native call more, which looks at what every op has written."""
-        held: list[Any] = []
-        native = self._batch(batch, held)
+        alive: list[Any] = []
+        native = self._batch(batch, alive)
         first = np.full(len(batch.context_lens), -1, np.int32)
         found = self._ffi.from_buffer("int32_t[]", first)
         if self._library.lib.quire_find_not_finite(self._open(), native, found) != 0:
@@ -125,22 +125,22 @@ class CpuModel(CompiledModel):
         self._library.lib.quire_profile_enable(self._open(), enabled)
 
     def profile_seconds(self) -> dict[str, float]:
-        """Mean seconds a step since `profile(True)`, by kind of op, the largest first."""
+        """Mean seconds a step since `profile(True)`, by label of op, the largest first."""
         times = np.zeros(len(self._ops), np.float64)
         steps = self._library.lib.quire_profile_read(
             self._open(), self._ffi.from_buffer("double[]", times), len(times)
         )
         totals: dict[str, float] = defaultdict(float)
         for op, seconds in zip(self._ops, times.tolist(), strict=True):
-            totals[_label(op)] += seconds / max(steps, 1)
+            totals[op.label] += seconds / max(steps, 1)
         return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
-    def _batch(self, batch: StepBatch, held: list[Any]) -> Any:
-        """quire_batch without sampling; points into arrays of the batch and of `held`."""
+    def _batch(self, batch: StepBatch, alive: list[Any]) -> Any:
+        """quire_batch without sampling; points into arrays of the batch and of `alive`."""
         self._check_lengths(batch)
         native = self._ffi.new("quire_batch *")
         for name in _BATCH_ARRAYS:
-            setattr(native, name, self._int32(getattr(batch, name), held))
+            setattr(native, name, self._int32(getattr(batch, name), alive))
         native.num_tokens = len(batch.token_ids)
         native.num_seqs = len(batch.context_lens)
         native.table_width = batch.block_tables.shape[2]
@@ -156,14 +156,14 @@ class CpuModel(CompiledModel):
         size: int = self._library.lib.quire_block_bytes(self._model)
         return size
 
-    def _int32(self, array: NDArray[np.int32], held: list[Any]) -> Any:
-        return self._pointer(array, "int32_t[]", np.int32, held)
+    def _int32(self, array: NDArray[np.int32], alive: list[Any]) -> Any:
+        return self._pointer(array, "int32_t[]", np.int32, alive)
 
-    def _pointer(self, array: Any, ctype: str, dtype: Any, held: list[Any]) -> Any:
+    def _pointer(self, array: Any, ctype: str, dtype: Any, alive: list[Any]) -> Any:
         """A pointer to the array's numbers, copied only where type or order differ."""
         exact = np.ascontiguousarray(array, dtype)
         pointer = self._ffi.from_buffer(ctype, exact)
-        held.append(pointer)
+        alive.append(pointer)
         return pointer
 
     def _check_lengths(self, batch: StepBatch) -> None:
@@ -180,14 +180,14 @@ class CpuModel(CompiledModel):
                 f"block_tables are {list(shape)}, not [{requests}, {self._num_kv_groups}, entries]"
             )
 
-    def _sampling(self, columns: SamplingColumns, rows: int, held: list[Any]) -> Any:
+    def _sampling(self, columns: SamplingColumns, rows: int, alive: list[Any]) -> Any:
         native = self._ffi.new("quire_sampling *")
-        held.append(native)
+        alive.append(native)
         for name, array in columns.given(rows).items():
             ctype = self._sampling_types.get(name)
             if ctype is None:
                 raise BackendError(f"the native library has no sampling column {name}")
-            setattr(native, name, self._pointer(array, ctype, array.dtype, held))
+            setattr(native, name, self._pointer(array, ctype, array.dtype, alive))
         return native
 
     def _place_results(
@@ -216,13 +216,7 @@ class CpuModel(CompiledModel):
         result.logprobs_width = width
 
     def _copy_blocks(self, copy: Any, block_ids: NDArray[np.int32], data: Any) -> None:
-        held: list[Any] = []
-        ids = self._int32(block_ids, held)
+        alive: list[Any] = []
+        ids = self._int32(block_ids, alive)
         if copy(self._open(), ids, len(block_ids), self._ffi.from_buffer("uint8_t[]", data)) != 0:
             raise ValueError(str(self._library.error("blocks")))
-
-
-def _label(op: NativeOp) -> str:
-    name = type(op).__name__.removeprefix("Native").lower()
-    weight = getattr(op, "weight", None)
-    return name if weight is None else f"{name} {'x'.join(map(str, weight.shape))}"

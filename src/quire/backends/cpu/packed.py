@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from quire.backends.base import Dtype
 from quire.backends.cpu.library import Library
-from quire.backends.cpu.stored_weights import StoredWeight, layout, num_bytes
+from quire.backends.cpu.lowering.native_op import StoredWeight
+from quire.backends.cpu.stored_weights import layout, num_bytes
 from quire.weights.packed_file import PackedFile
 
 

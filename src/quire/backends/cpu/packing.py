@@ -15,13 +15,8 @@ from numpy.typing import NDArray
 
 from quire.backends.base import Dtype
 from quire.backends.cpu.library import Library
-from quire.backends.cpu.stored_weights import (
-    StoredWeight,
-    layout,
-    matrix_spec,
-    num_bytes,
-    table_spec,
-)
+from quire.backends.cpu.lowering.native_op import StoredWeight
+from quire.backends.cpu.stored_weights import layout, matrix_spec, num_bytes, table_spec
 from quire.errors import CheckpointError
 from quire.units import MiB, ceil_div
 from quire.weights import HostTensor, WeightStore
@@ -78,7 +73,7 @@ class Packer:
             writer.add(str(weight), weight.tensors, text, place[weight], bad_names)
 
     def _num_bytes(self, weight: StoredWeight, tensors: Sequence[HostTensor]) -> int:
-        """A table is held as narrow as its source allows."""
+        """A table is stored as narrow as its source allows."""
         if weight.kind == "table" and all(tensor.dtype == "BF16" for tensor in tensors):
             return num_bytes(self._library, weight, "bfloat16")
         return num_bytes(self._library, weight, self._dtype)
@@ -87,9 +82,9 @@ class Packer:
         self, tensors: Mapping[StoredWeight, list[HostTensor]], places: Mapping[StoredWeight, Bytes]
     ) -> None:
         ffi = self._library.ffi
-        held: list[Any] = []
+        alive: list[Any] = []
         records = []
-        looked_at: list[tuple[list[HostTensor], Any]] = []
+        checked: list[tuple[list[HostTensor], Any]] = []
         for weight, sources in tensors.items():
             place = places[weight]
             if weight.kind == "vector":
@@ -103,13 +98,13 @@ class Packer:
                 table = table_spec(self._library, weight, place.nbytes)
             out = ffi.cast("void *", place.ctypes.data)
             is_bad = ffi.new("uint8_t[]", len(parts))
-            looked_at.append((sources, is_bad))
-            held += [parts, matrix, table]
+            checked.append((sources, is_bad))
+            alive += [parts, matrix, table]
             records.append((matrix, table, parts, len(parts), out, is_bad))
         packings = ffi.new("quire_packing[]", records)
         if self._library.lib.quire_pack(self._pool, packings, len(records)) != 0:
             raise self._library.error("the weights cannot be packed")
-        for sources, is_bad in looked_at:
+        for sources, is_bad in checked:
             bad = zip(sources, is_bad, strict=True)
             self.not_finite += [tensor.name for tensor, one_is_bad in bad if one_is_bad]
         for sources in tensors.values():
@@ -141,7 +136,7 @@ class Packer:
         for record, part, tensor in zip(parts, weight.param.parts, tensors, strict=True):
             record.data = ffi.cast("void *", tensor.data.ctypes.data)
             record.rows = part.shape[1] if part.transposed else part.shape[0]
-            record.dtype = getattr(self._library.lib, _SOURCE_DTYPES[tensor.dtype])
+            record.dtype = self._library.code(_SOURCE_DTYPES[tensor.dtype])
             record.transposed = part.transposed
             record.mapped = tensor.is_mapped
         return parts

@@ -14,13 +14,8 @@ from numpy.typing import NDArray
 
 from quire.backends.base import Dtype
 from quire.backends.cpu.library import Library
-from quire.backends.cpu.lowering.native_ops import Rotation
-from quire.backends.cpu.stored_weights import (
-    StoredWeight,
-    matrix_spec,
-    num_bytes,
-    table_spec,
-)
+from quire.backends.cpu.lowering.native_op import Rotation, StoredWeight
+from quire.backends.cpu.stored_weights import matrix_spec, num_bytes, table_spec
 from quire.program import Param
 
 _ALIGNMENT = 64
@@ -51,7 +46,7 @@ class WeightLoader:
         places: Mapping[StoredWeight, NDArray[np.uint8]],
         dtype: Dtype,
     ) -> None:
-        """`places`: the bytes of every held weight; they must outlive the model."""
+        """`places`: the bytes of every stored weight; they must outlive the model."""
         self._library = library
         self._model = model
         self._places = places
@@ -60,13 +55,11 @@ class WeightLoader:
         self._vectors: dict[tuple[StoredWeight, float], int] = {}
         self._ropes: dict[Rotation, int] = {}
 
-    def matrix(self, param: Param, *, glu: bool = False) -> int:
-        """The id of a packed [N, K] weight."""
-        return self._id(StoredWeight("matrix", param, glu))
-
-    def table(self, param: Param) -> int:
-        """The id of a table [rows, width] for lookups."""
-        return self._id(StoredWeight("table", param))
+    def weight(self, weight: StoredWeight) -> int:
+        """The id of a packed matrix [N, K], or of a table [rows, width]."""
+        if weight not in self._ids:
+            self._ids[weight] = self._add(weight)
+        return self._ids[weight]
 
     def vector(self, param: Param | None, *, plus: float = 0.0) -> int:
         """The id of a [D] vector in float32 with `plus` added to each number; -1 for none."""
@@ -80,9 +73,9 @@ class WeightLoader:
 
     def constant(self, values: NDArray[np.float32]) -> int:
         """The id of a new vector of these numbers."""
-        held = np.ascontiguousarray(values, np.float32)
-        pointer = self._library.ffi.from_buffer("float[]", held)
-        added: int = self._library.lib.quire_add_vector(self._model, pointer, held.size)
+        numbers = np.ascontiguousarray(values, np.float32)
+        pointer = self._library.ffi.from_buffer("float[]", numbers)
+        added: int = self._library.lib.quire_add_vector(self._model, pointer, numbers.size)
         if added < 0:
             raise self._library.error("a vector cannot be loaded")
         return added
@@ -103,11 +96,6 @@ class WeightLoader:
                 raise self._library.error("a rotary table cannot be made")
             self._ropes[rotation] = added
         return self._ropes[rotation]
-
-    def _id(self, weight: StoredWeight) -> int:
-        if weight not in self._ids:
-            self._ids[weight] = self._add(weight)
-        return self._ids[weight]
 
     def _add(self, weight: StoredWeight) -> int:
         place = self._places[weight]

@@ -1,7 +1,8 @@
 """Where each value of the native ops lies in the workspace, and in which type.
 
-A value that only products and attention read is kept in the model's own dtype; everything that a
-norm or an addition reads (the residual stream) is float32. Buffers are reused once dead.
+Which values have to be float32 in a bfloat16 model, the ops say: what only products and attention
+read is kept in bfloat16, and everything that a norm or an addition reads (the residual stream) is
+float32. Buffers are reused once dead.
 """
 
 from __future__ import annotations
@@ -11,15 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quire.backends.base import Dtype
-from quire.backends.cpu.lowering.native_ops import (
-    NativeAttention,
-    NativeEmbed,
-    NativeHeads,
-    NativeLinear,
-    NativeLogits,
-    NativeOp,
-    NativeTakeRows,
-)
+from quire.backends.cpu.lowering.native_op import NativeOp
 from quire.program import Value
 from quire.units import round_up
 
@@ -81,14 +74,14 @@ def assign_storage(ops: Sequence[NativeOp], dtype: Dtype, max_rows: int) -> Stor
     for index, op in enumerate(ops):
         for value in op.reads:
             buffers[value][0].last = index
-        for group in _neighbours(op):
-            held: Dtype = dtype
+        for group in op.buffers:
+            stored: Dtype = dtype
             if wide is not None and any(value in wide for value in group):
-                held = "float32"
-            buffer = _in_place(op, ops, index, buffers, held)
+                stored = "float32"
+            buffer = _in_place(op, ops, index, buffers, stored)
             if buffer is None:
                 width = sum(value.dim for value in group)
-                buffer = _Buffer(width, held, rows[group[0]], index, index)
+                buffer = _Buffer(width, stored, rows[group[0]], index, index)
             buffer.last = index
             column = 0
             for value in group:
@@ -109,37 +102,18 @@ def assign_storage(ops: Sequence[NativeOp], dtype: Dtype, max_rows: int) -> Stor
     return Storage(places, workspace_bytes)
 
 
-def _neighbours(op: NativeOp) -> tuple[tuple[Value, ...], ...]:
-    """The values an op writes, by buffer: those of one product lie side by side."""
-    if isinstance(op, NativeLinear):
-        return (op.outs,)
-    return tuple((value,) for value in op.writes)
-
-
 def _float32_values(ops: Sequence[NativeOp]) -> set[Value]:
     """Values that some reader or writer needs in float32, in a bfloat16 model."""
     found: set[Value] = set()
     for op in reversed(ops):
-        match op:
-            case NativeLinear():
-                found.update(() if op.residual is None else (op.residual,))
-            case NativeHeads() | NativeAttention() | NativeLogits():
-                pass
-            case NativeTakeRows():
-                found.update((op.x,) if op.out in found else ())
-            case NativeEmbed():
-                found.add(op.out)
-            case _:
-                found.update(op.reads)
+        found.update(op.float32_values(found))
     return found
 
 
 def _row_spaces(ops: Sequence[NativeOp]) -> dict[Value, Rows]:
     spaces: dict[Value, Rows] = {}
     for op in ops:
-        taken = isinstance(op, NativeTakeRows) or any(
-            spaces[value] == "logits" for value in op.reads
-        )
+        taken = op.takes_rows or any(spaces[value] == "logits" for value in op.reads)
         for value in op.writes:
             spaces[value] = "logits" if taken else "tokens"
     return spaces
@@ -152,14 +126,15 @@ def _in_place(
     buffers: dict[Value, tuple[_Buffer, int]],
     dtype: Dtype,
 ) -> _Buffer | None:
-    """The residual's own buffer for a product that adds to it, if nobody reads it afterwards."""
-    if not isinstance(op, NativeLinear) or op.residual is None or dtype != "float32":
+    """The buffer of what a product adds to, if nobody reads that afterwards."""
+    residual = op.adds_to
+    if residual is None or dtype != "float32":
         return None
-    if any(op.residual in later.reads for later in ops[index + 1 :]):
+    if any(residual in later.reads for later in ops[index + 1 :]):
         return None
-    buffer, _ = buffers[op.residual]
-    alone = buffer.width == op.residual.dim == op.outs[0].dim
-    return buffer if alone and len(op.outs) == 1 else None
+    buffer, _ = buffers[residual]
+    alone = buffer.width == residual.dim == op.writes[0].dim
+    return buffer if alone else None
 
 
 def _pack(buffers: list[_Buffer], max_rows: int) -> int:

@@ -1,0 +1,50 @@
+// What the executor knows of a kind of op: one record, which stands beside the op's kernel.
+//
+// When ops are set, model.cpp looks up the kind of each, checks it and reserves what it needs;
+// step.cpp and finite_watch.cpp call its functions. They name no kind.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "quire.h"
+
+namespace quire {
+
+class FiniteWatch;
+class OpChecks;
+struct Model;
+struct Step;
+
+// What the ops of a model need beyond their values: the largest of what each of them asks for.
+struct OpNeeds {
+  size_t scratch_bytes = 64;    // of products, which run one after the other
+  size_t logits_bytes = 0;      // of the logits that exist at once
+  int64_t num_token_ids = 0;    // rows of the smallest table that token ids are looked up in
+  int32_t num_query_heads = 0;  // of the attention ops, which all have the same; 0: there is none
+};
+
+struct OpKind {
+  int32_t id;        // quire_op_kind
+  const char* name;  // in messages
+  // Throws std::invalid_argument unless the op's views, weights and numbers fit the model.
+  void (*check)(const OpChecks& checks, const quire_op& op);
+  // Shares the op's rows over the model's pool, and is done when it returns.
+  void (*run)(const Step& step, const quire_op& op);
+  // Has the values looked at that the op has computed. Null: it computes none.
+  void (*look)(FiniteWatch& watch, const quire_op& op) = nullptr;
+  // Adds what the op needs. Null: nothing. Called after `check`.
+  void (*reserve)(const Model& model, const quire_op& op, OpNeeds& needs) = nullptr;
+  bool is_last = false;  // it ends a model, and nothing else does
+};
+
+// Puts a kind into the table. There is one static object for each, made when the library loads.
+class OpRegistration {
+ public:
+  explicit OpRegistration(const OpKind& kind);
+};
+
+// The kind with this number (quire_op_kind), or null.
+const OpKind* find_op_kind(int32_t id);
+
+}  // namespace quire

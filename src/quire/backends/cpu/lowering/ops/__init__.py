@@ -1,0 +1,25 @@
+"""The native ops, a class each. Importing them registers how they are made from a program's ops.
+
+The kernel of each, with its entry in the executor's table, is in `native/src/ops` (attention's in
+`native/src/attention`).
+"""
+
+from quire.backends.cpu.lowering.ops.attention import NativeAttention
+from quire.backends.cpu.lowering.ops.heads import HeadsPart, NativeHeads
+from quire.backends.cpu.lowering.ops.linear import NativeLinear, NativeLogits
+from quire.backends.cpu.lowering.ops.lookups import NativeEmbed, NativePositions, NativeTakeRows
+from quire.backends.cpu.lowering.ops.norm import NativeNorm
+from quire.backends.cpu.lowering.ops.pointwise import NativePointwise
+
+__all__ = [
+    "HeadsPart",
+    "NativeAttention",
+    "NativeEmbed",
+    "NativeHeads",
+    "NativeLinear",
+    "NativeLogits",
+    "NativeNorm",
+    "NativePointwise",
+    "NativePositions",
+    "NativeTakeRows",
+]

@@ -1,0 +1,72 @@
+"""Attention over the paged cache, with the heads op before it that fills the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.native_op import Fields, NativeOp
+from quire.backends.cpu.lowering.ops.heads import heads_of
+from quire.program import ActivationBits, Attention, OpPlace, TakeRows, Value
+
+
+@dataclass(frozen=True, slots=True)
+class NativeAttention(NativeOp):
+    """q against the cache, which holds this step's k and v already.
+
+    `taken_only`: of `out` nothing is read but the rows whose logits are wanted.
+    """
+
+    struct: ClassVar[str] = "attention"
+    q: Value
+    out: Value
+    layer: int
+    num_heads: int
+    scale: float
+    window: int | None
+    softcap: float | None
+    alibi_slopes: tuple[float, ...] | None
+    activation_bits: ActivationBits
+    taken_only: bool
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        return (self.q,)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        return (self.out,)
+
+    @property
+    def place(self) -> OpPlace:
+        return OpPlace.named(self.out.name, reads_cache=True)
+
+    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
+        return ()
+
+    def fill(self, struct: Any, fields: Fields) -> None:
+        fields.view(struct.q, self.q)
+        fields.view(struct.out, self.out)
+        fields.kv_place(struct.kv, self.layer)
+        struct.num_heads = self.num_heads
+        struct.scale = self.scale
+        struct.softcap = self.softcap or 0.0
+        struct.window = self.window or 0
+        struct.activation_bits = self.activation_bits
+        struct.taken_only = self.taken_only
+        slopes = self.alibi_slopes
+        struct.alibi = -1 if slopes is None else fields.constant(np.array(slopes, np.float32))
+
+
+@lower.register
+def _(op: Attention, graph: Graph) -> tuple[NativeOp, ...]:
+    attention = NativeAttention(
+        op.q, op.out, op.layer, op.num_heads, op.scale, op.window, op.softcap, op.alibi_slopes,
+        op.activation_bits,
+        taken_only=all(isinstance(reader, TakeRows) for reader in graph.readers(op.out)),
+    )  # fmt: skip
+    return heads_of(op, graph), attention

@@ -1,0 +1,119 @@
+"""What happens to heads between a projection and attention: norm, rotation, the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.native_op import Fields, NativeOp, Rotation
+from quire.program import Attention, HeadNorm, Param, Rope, Value
+
+HeadsTarget = Literal["view", "keys", "values"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsPart:
+    """Heads of one value: normed, rotated, and put into `out` or the cache."""
+
+    x: Value
+    num_heads: int
+    target: HeadsTarget
+    out: Value | None = None
+    norm: Param | None = None
+    norm_offset: float = 0.0
+    eps: float = 0.0
+    rotation: Rotation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NativeHeads(NativeOp):
+    """One to three parts: q, k and v on their way to attention, or a lone value."""
+
+    struct: ClassVar[str] = "heads"
+    parts: tuple[HeadsPart, ...]
+    head_dim: int
+    layer: int | None = None
+    """Whose cache k and v go to; None: there is neither."""
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        return tuple(part.x for part in self.parts)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        return tuple(part.out for part in self.parts if part.out is not None)
+
+    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
+        return ()
+
+    def fill(self, struct: Any, fields: Fields) -> None:
+        struct.num_parts = len(self.parts)
+        struct.head_dim = self.head_dim
+        if self.layer is not None:
+            fields.kv_place(struct.kv, self.layer)
+        for slot, part in zip(struct.parts, self.parts, strict=False):
+            fields.view(slot.x, part.x)
+            fields.view(slot.out, part.out)
+            slot.num_heads = part.num_heads
+            slot.norm = fields.vector(part.norm, plus=part.norm_offset)
+            slot.eps = part.eps
+            slot.rope = fields.rope(part.rotation)
+            slot.target = fields.code(f"QUIRE_TO_{part.target.upper()}")
+
+
+def heads_of(op: Attention, graph: Graph) -> NativeHeads:
+    """What brings an attention's q, k and v where it reads them. Joins the ops that lead there."""
+    parts = [
+        _part(op.q, op.num_heads, "view", graph),
+        _part(op.k, op.num_kv_heads, "keys", graph),
+        HeadsPart(op.v, op.num_kv_heads, "values"),
+    ]
+    # A q that nothing is done to is read where it is.
+    parts = [replace(parts[0], out=op.q), *parts[1:]] if parts[0].x != op.q else parts[1:]
+    return NativeHeads(tuple(parts), op.head_dim, op.layer)
+
+
+def _part(value: Value, num_heads: int, target: HeadsTarget, graph: Graph) -> HeadsPart:
+    chain = _chain(value, graph)
+    part = HeadsPart(chain[0].x if chain else value, num_heads, target)
+    for op in chain:
+        part = _with(part, op)
+    return part
+
+
+def _chain(value: Value, graph: Graph) -> tuple[HeadNorm | Rope, ...]:
+    """HeadNorm and Rope, in this order and each optional, that lead to attention's `value`."""
+    chain: list[HeadNorm | Rope] = []
+    for wanted in (Rope, HeadNorm):
+        producer = graph.writer(value)
+        if isinstance(producer, wanted) and graph.only_reader(value) is not None:
+            chain.insert(0, producer)
+            value = producer.x
+    return tuple(chain)
+
+
+def _with(part: HeadsPart, op: HeadNorm | Rope) -> HeadsPart:
+    if isinstance(op, HeadNorm):
+        return replace(part, norm=op.weight, norm_offset=op.weight_offset, eps=op.eps)
+    return replace(part, rotation=Rotation(op.inv_freq, op.scale, op.interleaved))
+
+
+@lower.register(HeadNorm)
+@lower.register(Rope)
+def _(op: HeadNorm | Rope, graph: Graph) -> tuple[NativeOp, ...]:
+    if _leads_to_attention(op, graph):
+        return ()
+    part = HeadsPart(op.x, op.num_heads, "view", op.out)
+    return (NativeHeads((_with(part, op),), op.head_dim),)
+
+
+def _leads_to_attention(op: HeadNorm | Rope, graph: Graph) -> bool:
+    """Whether the heads op of an attention does this op's work."""
+    reader = graph.only_reader(op.out)
+    if isinstance(reader, Rope):
+        reader = graph.only_reader(reader.out)
+    if not isinstance(reader, Attention):
+        return False
+    return any(op is found for value in (reader.q, reader.k) for found in _chain(value, graph))

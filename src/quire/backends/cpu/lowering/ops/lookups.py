@@ -1,0 +1,125 @@
+"""Lookups in tables of rows: token embeddings, learned positions, the rows that want logits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.native_op import Fields, NativeOp, StoredWeight
+from quire.program import Embed, LearnedPositions, OpPlace, Param, TakeRows, Value
+
+
+@dataclass(frozen=True, slots=True)
+class NativeEmbed(NativeOp):
+    """Rows of the embedding table, always float32.
+
+    `tied`: it is the head's matrix too, and looked up in its packed form, so that the table is not
+    stored twice.
+    """
+
+    struct: ClassVar[str] = "embed"
+    out: Value
+    table: Param
+    scale: float
+    tied: bool
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        return ()
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        return (self.out,)
+
+    @property
+    def place(self) -> OpPlace:
+        return OpPlace.named(self.table.name)
+
+    @property
+    def weights(self) -> tuple[StoredWeight, ...]:
+        return (StoredWeight("matrix" if self.tied else "table", self.table),)
+
+    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
+        return (self.out,)
+
+    def fill(self, struct: Any, fields: Fields) -> None:
+        fields.view(struct.out, self.out)
+        weight = fields.weight(self.weights[0])
+        struct.matrix, struct.table = (weight, -1) if self.tied else (-1, weight)
+        struct.scale = self.scale
+
+
+@dataclass(frozen=True, slots=True)
+class NativePositions(NativeOp):
+    """x plus rows of the position table."""
+
+    struct: ClassVar[str] = "positions"
+    x: Value
+    out: Value
+    table: Param
+    offset: int
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        return (self.x,)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        return (self.out,)
+
+    @property
+    def place(self) -> OpPlace:
+        return OpPlace.named(self.table.name)
+
+    @property
+    def weights(self) -> tuple[StoredWeight, ...]:
+        return (StoredWeight("table", self.table),)
+
+    def fill(self, struct: Any, fields: Fields) -> None:
+        fields.view(struct.x, self.x)
+        fields.view(struct.out, self.out)
+        struct.table = fields.weight(self.weights[0])
+        struct.offset = self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class NativeTakeRows(NativeOp):
+    """The rows whose logits are wanted, of whichever type their reader wants."""
+
+    struct: ClassVar[str] = "take_rows"
+    takes_rows: ClassVar[bool] = True
+    x: Value
+    out: Value
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        return (self.x,)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        return (self.out,)
+
+    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:
+        return (self.x,) if self.out in wide else ()
+
+    def fill(self, struct: Any, fields: Fields) -> None:
+        fields.view(struct.x, self.x)
+        fields.view(struct.out, self.out)
+
+
+@lower.register
+def _(op: Embed, graph: Graph) -> tuple[NativeOp, ...]:
+    tied = op.table.name == graph.program.logits.weight.name
+    return (NativeEmbed(op.out, op.table, op.scale, tied),)
+
+
+@lower.register
+def _(op: LearnedPositions, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativePositions(op.x, op.out, op.table, op.offset),)
+
+
+@lower.register
+def _(op: TakeRows, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativeTakeRows(op.x, op.out),)

@@ -1,0 +1,70 @@
+"""Every op of a program has native ops; every kind of native op has a class and a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from quire.backends.cpu import Library, load
+from quire.backends.cpu.lowering import NativeOp
+from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.errors import BackendError
+from quire.program import Op, Program
+
+
+def kinds(library: Library) -> dict[str, int]:
+    """quire_op_kind, without its last entry, the number of kinds."""
+    found: dict[str, int] = library.ffi.typeof("enum quire_op_kind").relements
+    return {name: kind for name, kind in found.items() if name != "QUIRE_NUM_OP_KINDS"}
+
+
+def test_every_op_of_a_program_has_native_ops() -> None:
+    lowered = {op.__name__ for op in lower.registry} - {"Op", "object"}
+    assert lowered == {op.__name__ for op in Op.__subclasses__()}
+
+
+def test_an_op_without_native_ops_is_named() -> None:
+    with pytest.raises(BackendError, match="the CPU backend has no op Op"):
+        lower(Op(), Graph(Program("none", ())))
+
+
+def test_every_kind_has_a_class(isa: str) -> None:
+    names = {f"QUIRE_OP_{op.struct.upper()}" for op in NativeOp.__subclasses__()}
+    assert names == set(kinds(load(isa)))
+
+
+@pytest.fixture
+def model(isa: str) -> Iterator[Any]:
+    """A native model without weights, ready for its ops."""
+    library = load(isa)
+    spec = library.ffi.new("quire_model_spec *")
+    spec.kv = (1, [0], 1, 1, 16, 1, 16, library.code("QUIRE_F32"))
+    spec.max_num_tokens = spec.max_num_seqs = spec.max_model_len = spec.vocab_size = 16
+    pool = library.lib.quire_pool_create(1, 0)
+    model = library.lib.quire_model_create(pool, spec)
+    assert model != library.ffi.NULL
+    yield model
+    library.lib.quire_model_destroy(model)
+    library.lib.quire_pool_destroy(pool)
+
+
+def refusal(library: Library, model: Any, kind: int) -> str:
+    """What the library says of two ops of a kind that are all zeros: none is right."""
+    ops = library.ffi.new("quire_op[2]")
+    ops[0].kind = ops[1].kind = kind
+    assert library.lib.quire_set_ops(model, ops, 2) != 0
+    return str(library.error("refused")).removeprefix("refused: ")
+
+
+def test_every_kind_has_a_kernel(isa: str, model: Any) -> None:
+    library = load(isa)
+    for name, kind in kinds(library).items():
+        assert refusal(library, model, kind) != "op: unknown kind", name
+
+
+def test_another_kind_is_refused(isa: str, model: Any) -> None:
+    library = load(isa)
+    for kind in (-1, library.code("QUIRE_NUM_OP_KINDS"), 2**31 - 1):
+        assert refusal(library, model, kind) == "op: unknown kind"
