@@ -19,8 +19,8 @@ import quire
 SRC = Path(quire.__file__).parent
 
 LAYERS: list[list[str]] = [
-    ["child_python", "errors", "suggest", "units", "version"],
-    ["env"],
+    ["errors", "suggest", "units", "version"],
+    ["env", "system"],
     ["log", "files"],
     ["params", "inputs", "outputs"],
     ["config"],

@@ -22,6 +22,7 @@ from quire.protocol import (
     SchedulerStats,
     TokenLogprobs,
 )
+from quire.system import clock
 
 VOCAB_SIZE = 256
 REFUSE, RAISE_IN_STEP, KILL_SELF, STOP_SELF, HANG, TOIL = 201, 202, 203, 204, 205, 206
@@ -68,7 +69,7 @@ class FakeCore:
             num_waiting=max(0, len(self._requests) - self._max_num_seqs),
             kv_cache_usage=min(1.0, len(self._requests) / 100),
         )
-        return EngineCoreOutputs(outputs=outputs, stats=stats, timestamp=time.time())
+        return EngineCoreOutputs(outputs=outputs, stats=stats, timestamp=clock.now())
 
     def _fail(self) -> None:
         raise ValueError("the command failed on purpose")

@@ -28,6 +28,7 @@ from quire.core.commands import (
 from quire.errors import ConfigError, ModelError
 from quire.log import get_logger
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
+from quire.system import clock
 
 logger = get_logger(__name__)
 
@@ -155,7 +156,7 @@ class EngineLoop:
             output = EngineCoreOutput(
                 request_id=request.request_id, finish_reason="error", error=str(error)
             )
-            self._emit(Step(EngineCoreOutputs(outputs=[output], timestamp=time.time())))
+            self._emit(Step(EngineCoreOutputs(outputs=[output], timestamp=clock.now())))
 
     def _answer(self, call: Call) -> None:
         try:

@@ -25,6 +25,8 @@ class EngineBoot(msgspec.Struct, kw_only=True):
     core_factory: str
     """`module:name` of a callable that takes the EngineConfig."""
     config: EngineConfig
+    epoch: float
+    """`clock.epoch()` of the front end."""
 
 
 def _encode_unknown(value: Any) -> Any:

@@ -15,7 +15,6 @@ from concurrent.futures import Future
 
 import zmq
 
-from quire.child_python import module_command
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient, EngineHealth, health_of
 from quire.core.commands import Command, Dead, Event, Heartbeat, Ready, Reply, Step, Stop
@@ -31,6 +30,8 @@ from quire.core.step_watch import StepObservation
 from quire.core.thread_states import thread_states
 from quire.errors import ConfigError, EngineDeadError
 from quire.log import get_logger
+from quire.system import clock
+from quire.system.child_python import module_command
 
 logger = get_logger(__name__)
 
@@ -65,7 +66,7 @@ class ProcessHost(EngineCoreClient):
         self._commands = self._bind(zmq.PUSH, COMMANDS_SOCKET)
         self._commands_lock = threading.Lock()
         self._events = self._bind(zmq.PULL, EVENTS_SOCKET)
-        self._boot = EngineBoot(core_factory=core_factory, config=config)
+        self._boot = EngineBoot(core_factory=core_factory, config=config, epoch=clock.epoch())
         self._booted: Future[subprocess.Popen[bytes]] = Future()
         self._listening = threading.Thread(
             target=self._listen, name="quire-engine-events", daemon=True

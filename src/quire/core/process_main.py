@@ -29,6 +29,7 @@ from quire.core.process_channel import (
 )
 from quire.core.step_watch import WATCH_INTERVAL_S, StepObservation, StepWatch
 from quire.log import get_logger, unblock_stderr
+from quire.system import clock
 
 logger = get_logger(__name__)
 
@@ -64,6 +65,7 @@ def _serve(inbox: zmq.Socket[bytes], outbox: _Outbox) -> int:
     threading.Thread(target=_send_heartbeats, args=(outbox, status), daemon=True).start()
     try:
         boot = boot_decoder.decode(inbox.recv())
+        clock.set_epoch(boot.epoch)
         core = _factory(boot.core_factory)(boot.config)
     except Exception as error:
         outbox.send(death_of(error))

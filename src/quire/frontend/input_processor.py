@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import struct
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from quire.frontend.prompt_parser import PromptParser
 from quire.inputs import PromptType
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
+from quire.system import clock
 from quire.tokenizer import Tokenizer
 
 _MAX_TIME_S = 1e11
@@ -81,7 +81,7 @@ class InputProcessor:
         self._check_priority(priority)
         parsed = self._prompts.parse(prompt, add_special_tokens)
         resolved = self._resolve(params, len(parsed.token_ids))
-        arrival_time = time.time() if arrival_time is None else arrival_time
+        arrival_time = clock.now() if arrival_time is None else arrival_time
         base = EngineCoreRequest(
             request_id=f"{request_id}-{next(self._numbers):x}",
             prompt_token_ids=parsed.token_ids,

@@ -7,7 +7,6 @@ request and tells observers what happens to it. Knows nothing of scheduling.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +18,7 @@ from quire.frontend.request_record import RequestRecord, Sink
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs
+from quire.system import clock
 from quire.tokenizer import Tokenizer
 
 
@@ -135,7 +135,7 @@ class OutputProcessor:
 
     def abort(self, records: Iterable[RequestRecord]) -> list[str]:
         """The same for these requests; those that have ended or not begun mean nothing."""
-        now = time.time()
+        now = clock.now()
         return [core_id for record in records for core_id in self._abort(record, now)]
 
     def fail(self, error: QuireError) -> list[str]:

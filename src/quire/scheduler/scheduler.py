@@ -6,7 +6,6 @@ but for the time a request first ran.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 
 from quire.config.records import SchedulerConfig
@@ -26,6 +25,7 @@ from quire.scheduler.queue import POLICIES
 from quire.scheduler.request import FINISH_REASONS, Request, RequestStatus
 from quire.scheduler.states import RequestStates
 from quire.scheduler.step_planner import StepPlanner
+from quire.system import clock
 
 
 class Scheduler:
@@ -214,5 +214,5 @@ class Scheduler:
 
     def _outputs(self, outputs: list[EngineCoreOutput]) -> EngineCoreOutputs:
         return EngineCoreOutputs(
-            outputs=outputs, stats=self.states.take_stats(), timestamp=time.time()
+            outputs=outputs, stats=self.states.take_stats(), timestamp=clock.now()
         )

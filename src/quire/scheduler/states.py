@@ -7,7 +7,6 @@ request.
 from __future__ import annotations
 
 import bisect
-import time
 from operator import attrgetter
 
 from quire.kvcache import KVCacheManager
@@ -15,6 +14,7 @@ from quire.protocol import SchedulerStats
 from quire.scheduler.counts import Counts
 from quire.scheduler.queue import RequestQueue
 from quire.scheduler.request import Request, RequestStatus
+from quire.system import clock
 
 _by_sort_key = attrgetter("sort_key")
 
@@ -51,7 +51,7 @@ class RequestStates:
         """Takes the next waiting request out of the queue; its blocks begin with cached tokens."""
         self.waiting.pop()
         if request.scheduled_time is None:
-            request.scheduled_time = time.time()
+            request.scheduled_time = clock.now()
             request.num_cached_tokens = num_cached_tokens
             self.counts.num_queried_tokens += request.num_tokens
             self.counts.num_hit_tokens += num_cached_tokens

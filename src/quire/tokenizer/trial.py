@@ -15,10 +15,10 @@ from pathlib import Path
 from signal import SIGABRT, SIGXCPU
 
 from quire import env
-from quire.child_python import module_command
 from quire.config.model_files import has_file, read_bytes
 from quire.errors import CheckpointError
 from quire.log import get_logger
+from quire.system.child_python import module_command
 from quire.tokenizer.rust_tokenizer import MAX_TOKENIZER_BYTES
 from quire.units import GiB, MiB, format_bytes
 

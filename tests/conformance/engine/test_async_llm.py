@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,30 @@ def test_leaving_frees_the_request_before_the_next_step(make_engine: MakeEngine,
         assert (await engine.call("block_map"))["used"] == 0
         assert engine.metrics.num_in_flight == 0
         assert engine.metrics.finished_counts()["abort"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_system_clock_that_is_set_changes_no_duration(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+
+    async def scenario() -> None:
+        real, offset = time.time, 0.0
+        monkeypatch.setattr(time, "time", lambda: real() + offset)
+        outputs = []
+        async for output in engine.generate("A", params(20), "clock"):
+            outputs.append(output)
+            offset = -offset - 3600.0
+        stats = outputs[-1].metrics
+        assert stats is not None
+        times = [
+            stats.arrival_time, stats.scheduled_ts, stats.first_token_ts, stats.last_token_ts,
+        ]  # fmt: skip
+        assert times == sorted(times)
+        assert times[-1] - times[0] < 60
+        assert abs(times[0] - real()) < 600
 
     asyncio.run(scenario())
 
