@@ -6,6 +6,7 @@ from quire.config.model_files import DEMO_MODEL_PATH
 from quire.config.records import ModelConfig
 from quire.log import get_logger, phase
 from quire.tokenizer import Tokenizer
+from quire.tokenizer.rust_tokenizer import main_file
 from quire.tokenizer.trial import try_out
 
 logger = get_logger(__name__)
@@ -20,5 +21,5 @@ def load_tokenizer(config: ModelConfig) -> Tokenizer | None:
         if config.tokenizer_path != DEMO_MODEL_PATH:
             try_out(config.tokenizer_path)
         tokenizer = Tokenizer.from_directory(config.tokenizer_path)
-    tokenizer.check_fits(config.vocab_size, str(config.tokenizer_path))
+    tokenizer.check_fits(config.vocab_size, str(main_file(config.tokenizer_path)))
     return tokenizer

@@ -77,6 +77,12 @@ def build_rust_tokenizer(directory: Path, tokenizer_config: Mapping[str, Any]) -
     )
 
 
+def main_file(directory: Path) -> Path:
+    """The file that holds the vocabulary, for messages."""
+    path = directory / "tokenizer.json"
+    return path if has_file(path) else directory / "vocab.json"
+
+
 def _without_dropout(backend: tokenizers.Tokenizer, path: Path) -> None:
     """Dropout is for training: with it the token ids of a text are random."""
     if getattr(backend.model, "dropout", None):
