@@ -86,7 +86,9 @@ def everyone_is_told(server: RunningServer, fault: Fault, cause: str) -> None:
 def start_faulty(start_server: StartServer, path: Path, mode: str, **engine: Any) -> RunningServer:
     env = {"FAULT_FILE": str(path)}
     engine = {"backend": "cpu", "num_threads": 2, **engine}
-    return start_server(engine=engine, env=env, program=FAULTY, engine_mode=mode)
+    server = start_server(engine=engine, env=env, program=FAULTY, engine_mode=mode)
+    server.may_log_tracebacks = True
+    return server
 
 
 FAULTS = {

@@ -105,7 +105,7 @@ class StepOutput:
     logits: NDArray[np.float32] | None = None
     not_finite: NDArray[np.bool_] | None = None
     """[L]; rows whose logits are no distribution, as `quire.sampling.reference` says: nothing is
-    chosen and reported of them. None: nobody looked, as nothing was to be chosen."""
+    chosen and reported of them. None: not checked, as nothing was to be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,8 @@ class CompiledModel(ABC):
 
     def progress(self) -> int | None:
         """A number that changes whenever a step under way finishes a piece of its work, each a
-        small fraction of a second; None if nobody counts. Any thread may ask at any time."""
+        small fraction of a second; None if the backend does not count.
+        Any thread may call it."""
         return None
 
     @abstractmethod

@@ -198,7 +198,7 @@ def _context_message(
 ) -> str:
     num_wanted = needs.kv_blocks(needs.max_model_len)
     wanted = num_wanted * needs.kv_block_bytes
-    held = format_bytes(num_blocks * needs.kv_block_bytes)
+    cache_size = format_bytes(num_blocks * needs.kv_block_bytes)
     fits = needs.longest_request(num_blocks)
     cause, remedy = "", f"set max_model_len={fits}, or -1 to let the engine choose"
     if choice.num_blocks is not None:
@@ -212,7 +212,8 @@ def _context_message(
     return (
         f"{cause}To serve at least one request with the model's max seq len "
         f"({needs.max_model_len}), {format_bytes(wanted)} KV cache is needed, which is larger "
-        f"than the available KV cache memory ({held} after {format_bytes(needs.weight_bytes)} "
+        f"than the available KV cache memory ({cache_size} after "
+        f"{format_bytes(needs.weight_bytes)} "
         f"of weights, out of {format_bytes(memory.available_bytes)} available: "
         f"{memory.source}). Based on the available memory, the estimated maximum model length "
         f"is {fits}: {remedy}"

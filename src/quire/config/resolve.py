@@ -153,13 +153,13 @@ def resolve_kv_choice(args: EngineArgs) -> KVMemoryChoice:
     return KVMemoryChoice(args.num_gpu_blocks_override, args.kv_cache_memory_bytes, float(share))
 
 
-def resolve_sampling_defaults(args: EngineArgs, held: GenerationConfig) -> dict[str, Any]:
+def resolve_sampling_defaults(args: EngineArgs, own: GenerationConfig) -> dict[str, Any]:
     """Sampling defaults for requests that leave them open, checked as a request's would be;
-    `held` are the model's own."""
+    `own` are the model's own."""
     given = GenerationConfig(args.override_generation_config, "override_generation_config")
     overrides = default_sampling_params(given)
-    sources = [one.source for one in (held, given) if one.values]
-    found: dict[str, Any] = {**default_sampling_params(held), **overrides}
+    sources = [one.source for one in (own, given) if one.values]
+    found: dict[str, Any] = {**default_sampling_params(own), **overrides}
     found = _without_unsupported(found, overrides)
     try:
         SamplingParams.from_optional(**found)

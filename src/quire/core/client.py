@@ -28,7 +28,7 @@ class EngineHealth:
 
     state: Literal["alive", "stalled", "dead"]
     """`stalled`: it does not advance, but it may not be its fault: no core, or a slow disk.
-    `dead` is final: whoever revives it (SIGCONT, say) starts the server again."""
+    `dead` is final, also if the process runs again (SIGCONT): start the server again."""
     reason: str = ""
     """Why it is not alive, in a line."""
 
@@ -100,7 +100,7 @@ class EngineCoreClient(ABC):
     # The hosts call what follows, on the thread that receives their events.
 
     def _post(self, callback: Callable[..., None], *args: Any) -> None:
-        """Runs `callback` on the attached event loop; without one nobody waits for the news."""
+        """Runs `callback` on the attached event loop; without one there is no caller."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(callback, *args)
@@ -128,7 +128,7 @@ class EngineCoreClient(ABC):
             self._post(self._tell_of_death, self._dead_cause)
 
     def _mark_shut_down(self) -> None:
-        """From now on the client refuses to work; nobody is told, since nobody should wait."""
+        """From now on every call raises. Listeners are not called."""
         self._dead_cause = self._dead_cause or "the engine was shut down"
 
     def _tell_of_death(self, cause: str) -> None:

@@ -25,12 +25,14 @@ from quire.scheduler import Scheduler
 logger = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _SubmittedPlan:
     """A plan that the executor has, and when it was given it (`time.perf_counter`)."""
 
     plan: SchedulePlan
     at: float
+    error: Exception | None = None
+    """Why the executor did not take it."""
 
 
 class EngineCore:
@@ -66,7 +68,10 @@ class EngineCore:
             if not plan.request_ids:
                 break
             submitted.append(_SubmittedPlan(plan, time.perf_counter()))
-            executor.submit(plan)
+            try:
+                executor.submit(plan)
+            except Exception as error:  # raised when the plan's turn comes, after those before it
+                submitted[-1].error = error
         if not submitted:
             return scheduler.snapshot()
         outputs = self._collect(submitted.popleft())
@@ -77,6 +82,8 @@ class EngineCore:
     def _collect(self, submitted: _SubmittedPlan) -> EngineCoreOutputs:
         scheduler, plan = self.scheduler, submitted.plan
         try:
+            if submitted.error is not None:
+                raise submitted.error
             result = self.executor.collect()
         except BackendError as error:
             logger.exception("a step of %d requests failed", len(plan.request_ids))

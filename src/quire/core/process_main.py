@@ -80,7 +80,7 @@ def _run_loop(
     has_ended = threading.Event()
 
     def receive() -> None:
-        """Owns the socket while it runs; without it the loop would wait for nobody."""
+        """Owns the socket while it runs. If it failed unseen, the loop would wait for ever."""
         try:
             while not has_ended.is_set():
                 if inbox.poll(_POLL_MS):
@@ -122,7 +122,7 @@ def _die_with_parent(parent_pid: int) -> None:
 
 
 def _watch_stdin() -> None:
-    """Standard input is a pipe that nobody writes to: its end is the front end's end."""
+    """Nothing is written to the pipe on standard input: it ends when the front end ends."""
     while os.read(0, 1):
         pass
     os._exit(1)

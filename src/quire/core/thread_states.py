@@ -1,4 +1,4 @@
-"""What the threads of a process are doing, as Linux tells it. Read by whoever watches an engine."""
+"""What the threads of a process are doing, from /proc. Used to watch an engine."""
 
 from __future__ import annotations
 

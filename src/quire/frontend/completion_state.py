@@ -15,7 +15,7 @@ from quire.protocol import EngineCoreOutput, TokenLogprobs
 from quire.tokenizer import IncrementalDetokenizer, StopChecker, Tokenizer
 
 _TOKENS_AT_ONCE = 64
-"""Tokens of an output that nobody looks at yet, before they become text."""
+"""Tokens of an output that is not read yet, before they become text."""
 
 
 class CompletionState:

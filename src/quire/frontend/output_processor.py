@@ -33,7 +33,7 @@ class ProcessedOutputs:
 
 
 class OutputProcessor:
-    """The requests that somebody waits for. One thread at a time.
+    """The requests that have not ended. One thread at a time.
 
     Invariant: a request is here from `admit` until it is withdrawn or its last completion ends.
     A completion is in the table from `begin` until it ends, by the id of its core request, which

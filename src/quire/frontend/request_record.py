@@ -42,7 +42,7 @@ class RequestRecord:
     def __init__(self, request: EngineInput, sink: Sink | None) -> None:
         self.input = request
         self.sink = sink
-        """None: outputs are returned by `process_outputs`, or nobody waits for them any longer."""
+        """None: outputs are returned by `process_outputs`, or no caller waits any longer."""
         self.error: str | None = None
         self.completions: list[CompletionState] = []
         self.num_open = 0

@@ -1,7 +1,7 @@
 """Counters, gauges and histograms that cost a few additions to record.
 
 They are plain objects, written by one thread, and are turned into Prometheus' format only when
-somebody asks (`exposition`). Label values are given when a series is made, never by a request:
+`/metrics` is read (`exposition`). Label values are given when a series is made, never by a request:
 their number is fixed for good.
 """
 

@@ -112,11 +112,11 @@ class ConfigReader:
         value = self._config.get(key)
         if value is None:
             return ()
-        held = value if isinstance(value, list | tuple) else [value]
-        for item in held:
+        items = value if isinstance(value, list | tuple) else [value]
+        for item in items:
             if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item < MAX_VOCAB:
                 raise self.error(key, item, "a token id", 2)
-        return tuple(held)
+        return tuple(items)
 
     def error(self, key: str, value: object, wanted: str, example: object) -> CheckpointError:
         """The error about a key's value; the caller raises it."""

@@ -64,7 +64,8 @@ class PromptLogprobRows:
         self._wanted.pop(row, None)
 
     def spans(self, rows: Ints, starts: Ints, computed: Ints, ends: Ints) -> list[PromptSpan]:
-        """What the step predicts; `starts` [R + 1], the others [R]. Empty if nobody wants any."""
+        """What the step predicts; `starts` [R + 1], the others [R]. Empty if none are
+        wanted."""
         if not self._wanted:
             return []
         found = []

@@ -65,7 +65,7 @@ class SamplingRows:
         self._bans.pop(row, None)
 
     def num_logprobs(self, rows: Ints) -> Ints | None:
-        """[L]; how many are wanted of each, -1 for none; None if nobody wants any."""
+        """[L]; how many are wanted of each, -1 for none; None if no request wants any."""
         return self._columns["num_logprobs"][rows] if self._users["num_logprobs"] else None
 
     def columns(self, rows: Ints, num_tokens: Ints) -> SamplingColumns | None:

@@ -39,7 +39,7 @@ class Recorder:
     def __init__(self) -> None:
         self.outputs: list[EngineCoreOutput] = []
         self.deaths: list[EngineDeadError] = []
-        self._news = asyncio.Event()
+        self._wake_up = asyncio.Event()
 
     def listener(self) -> EngineListener:
         return EngineListener(on_outputs=self._on_outputs, on_dead=self._on_dead)
@@ -57,16 +57,16 @@ class Recorder:
     async def until(self, condition: Callable[[], Any], timeout_s: float = 10.0) -> None:
         end = time.monotonic() + timeout_s
         while not condition():
-            self._news.clear()
-            await asyncio.wait_for(self._news.wait(), end - time.monotonic())
+            self._wake_up.clear()
+            await asyncio.wait_for(self._wake_up.wait(), end - time.monotonic())
 
     def _on_outputs(self, outputs: EngineCoreOutputs) -> None:
         self.outputs.extend(outputs.outputs)
-        self._news.set()
+        self._wake_up.set()
 
     def _on_dead(self, error: EngineDeadError) -> None:
         self.deaths.append(error)
-        self._news.set()
+        self._wake_up.set()
 
 
 MakeClient = Callable[..., EngineCoreClient]

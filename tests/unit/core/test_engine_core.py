@@ -20,11 +20,14 @@ class CountingExecutor(Executor):
     def __init__(self) -> None:
         self.fails = False
         self.is_interrupted = False
+        self.refuses = False
         self.is_shut_down = False
         self.left: dict[str, int] = {}
         self.submitted: list[SchedulePlan] = []
 
     def submit(self, plan: SchedulePlan) -> None:
+        if self.refuses:
+            raise BackendError("the workers are gone")
         self.submitted.append(plan)
 
     def collect(self) -> StepResult:
@@ -203,3 +206,18 @@ def test_a_window_has_room_for_the_tokens_of_all_plans_in_flight(
     max_chunk = core.scheduler.kv.max_chunk
     executor.max_plans_in_flight = 3
     assert EngineCore(core.config, executor).scheduler.kv.max_chunk == 3 * max_chunk
+
+
+def test_a_plan_that_the_executor_refuses_ends_its_requests_alone(
+    core: EngineCore, executor: CountingExecutor
+) -> None:
+    core.add_request(request("a"))
+    executor.refuses = True
+    outputs = core.step().outputs
+    assert [(one.request_id, one.finish_reason) for one in outputs] == [("a", "error")]
+    assert "the workers are gone" in str(outputs[0].error)
+    executor.refuses = False
+    core.add_request(request("b"))
+    while core.has_unfinished_requests():
+        outputs = core.step().outputs
+    assert outputs[0].finish_reason == "length"

@@ -295,7 +295,7 @@ def test_a_step_that_fails_is_told_to_a_call_that_is_busy_with_an_output(
 
     busy = in_thread(collect)
     assert is_busy.wait(WAIT_S)
-    monkeypatch.setattr(llm.llm_engine.engine_core.executor, "execute", fail)
+    monkeypatch.setattr(llm.llm_engine.engine_core.executor, "submit", fail)
     with pytest.raises(ZeroDivisionError):
         in_thread(lambda: llm.generate("c", greedy(), use_tqdm=False)).result(WAIT_S)
     may_go_on.set()

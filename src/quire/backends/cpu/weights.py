@@ -68,7 +68,8 @@ class WeightLoader:
         weight = StoredWeight("vector", param)
         if (weight, plus) not in self._vectors:
             values = self._places[weight].view(np.float32)
-            self._vectors[weight, plus] = self.constant(values + np.float32(plus))
+            with np.errstate(invalid="ignore", over="ignore"):  # NaN and Inf are told elsewhere
+                self._vectors[weight, plus] = self.constant(values + np.float32(plus))
         return self._vectors[weight, plus]
 
     def constant(self, values: NDArray[np.float32]) -> int:

@@ -49,19 +49,19 @@ _TILE_ROWS = 8
 def workspace_bytes(program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
     """Bytes that a step takes at most, beside weights and KV cache."""
     bounds = _Bounds(kv, options)
-    most = held = 0
+    most = live = 0
     products = _products(program)
     unread = {product: len(values) for product, values in products.items()}
     product_of = {value: name for name, values in products.items() for value in values}
     for op, dying in zip(program.ops, last_reads(program), strict=True):
-        held += bounds.values(sum(value.dim for value in op.outputs()))
-        most = max(most, held + bounds.beside(op))
+        live += bounds.values(sum(value.dim for value in op.outputs()))
+        most = max(most, live + bounds.beside(op))
         for value in dying:
             product = product_of[value]
             unread[product] -= 1
             if not unread[product]:
-                held -= bounds.values(sum(one.dim for one in products[product]))
-    sampling = held + _SAMPLING_BYTES * program.vocab_size
+                live -= bounds.values(sum(one.dim for one in products[product]))
+    sampling = live + _SAMPLING_BYTES * program.vocab_size
     return max(most, sampling) + _STEP_BYTES + _TOKEN_BYTES * options.max_num_tokens
 
 

@@ -153,9 +153,9 @@ def _request_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         return rows
     for index, group in enumerate(groups):
         seen = "all tokens" if group.window is None else f"a window of {group.window:,}"
-        held = group.most_blocks(longest, 1, cache.block_size)
+        num_blocks = group.most_blocks(longest, 1, cache.block_size)
         layers = f"layers {_ranges(group.layers)}"
-        rows.append((f"    group {index}", f"{held:,} of these: {layers}, which see {seen}"))
+        rows.append((f"    group {index}", f"{num_blocks:,} of these: {layers}, which see {seen}"))
     return rows
 
 

@@ -38,9 +38,9 @@ class QueueFullError(CapacityError):
 
 
 class AdmissionControl(RequestObserver):
-    """Refuses what would make the queue longer than is good for those in it; whoever is in stays.
+    """Refuses requests that would make the queue too long. Admitted requests stay.
 
-    As many as can run at once are always let in. More serve nobody sooner, they only make
+    As many as can run at once are always let in. More are not served sooner, they only make
     everyone wait. A burst that comes upon a calm server may fill the queue up to its bounds, since
     it will pass. In a lasting overload (unless the user chose a bound) one more is let in while
     the wait for its first token, estimated from the pace of those before it, is short beside
@@ -49,7 +49,7 @@ class AdmissionControl(RequestObserver):
 
     A burst is what arrives before the event loop has worked for `_BURST_S` since it was calm:
     its own work is the clock, so that a burst is one on a slow or crowded machine too.
-    First come, first served: nobody is preferred.
+    First come, first served.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class _Pace:
         self._has_waiting = False
 
     def observe(self, num_first: int, now: float, has_waiting: bool) -> None:
-        """A step ended at `now`; `has_waiting`: somebody still waits for a first token."""
+        """A step ended at `now`; `has_waiting`: some requests still wait for a first token."""
         if self._has_waiting:
             elapsed_s = max(0.0, now - self._last)
             memory = math.exp(-elapsed_s / _PACE_MEMORY_S)

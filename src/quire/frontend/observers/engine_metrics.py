@@ -1,6 +1,6 @@
 """What an engine counts about itself, under vLLM's names.
 
-An observer of the output processor; whoever serves `/metrics` or the live view reads. Everything
+An observer of the output processor; `/metrics` and the live view read it. Everything
 happens on the front end's thread, so that nothing is locked.
 """
 

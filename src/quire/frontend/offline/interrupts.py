@@ -20,7 +20,7 @@ def deferred_interrupt() -> Iterator[Callable[[], None]]:
     """Inside, Ctrl+C is only remembered; the function given raises it, where that is safe, and
     so does the end of the block.
 
-    A second Ctrl+C is not held back: whoever insists gets out at once. Off the main thread,
+    A second Ctrl+C is not delayed: it ends the call at once. Off the main thread,
     where Python delivers no signals, under a handler of the host's own kind, and inside another
     such block, which decides, this does nothing.
     """

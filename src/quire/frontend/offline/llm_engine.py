@@ -1,6 +1,6 @@
 """`LLMEngine`: requests in, outputs out, one step at a time, on the caller's thread.
 
-Used by `LLM` and by whoever drives an engine by hand. Composes the input processor, the core
+Used by `LLM` and by programs that call `step` themselves. Composes the input processor, the core
 and the output processor, and lets several threads share them in turn.
 """
 

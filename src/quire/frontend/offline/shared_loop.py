@@ -20,9 +20,9 @@ OnOutput = Callable[[RequestOutput], None]
 
 
 class Ticket:
-    """One request whose final output somebody will wait for; the request's sink.
+    """One request whose final output a caller waits for; the request's sink.
 
-    Told by the engine, in the turn of whoever steps or aborts.
+    Called by the engine, on the thread that steps or aborts.
     """
 
     __slots__ = ("caller", "error", "num_outputs", "output", "request_id")
@@ -60,17 +60,17 @@ class _Caller:
         """Not yet told to `on_output`."""
         self.error: QuireError | None = None
         self.is_waiting = False
-        """For news, having found that another caller drives. Guarded by the loop's lock."""
-        self.news = threading.Event()
+        """For wake_up, having found that another caller drives. Guarded by the loop's lock."""
+        self.wake_up = threading.Event()
 
     def take(self, output: RequestOutput) -> None:
         self.num_open -= 1
         self.arrived.append(output)
-        self.news.set()
+        self.wake_up.set()
 
     def fail(self, error: QuireError) -> None:
         self.error = error
-        self.news.set()
+        self.wake_up.set()
 
 
 class SharedLoop:
@@ -144,8 +144,8 @@ class SharedLoop:
             finally:
                 self._stop_driving(caller)
         else:
-            caller.news.wait()
-            caller.news.clear()
+            caller.wake_up.wait()
+            caller.wake_up.clear()
         if caller.error is not None:
             raise caller.error
 
@@ -164,7 +164,7 @@ class SharedLoop:
             waiting = next((one for one in self._callers if one.is_waiting), None)
             if self._driver is None and waiting is not None:
                 waiting.is_waiting = False
-                waiting.news.set()
+                waiting.wake_up.set()
 
     def _step(self) -> None:
         """A failure ends everybody's requests: each caller is told, this one by the exception."""

@@ -1,6 +1,6 @@
 """`AsyncLLM`: requests in, streams of outputs out, beside an event loop. vLLM's names.
 
-Used by the server and by whoever embeds an engine in asyncio. Composes the input processor, an
+Used by the server and by programs that embed an engine in asyncio. Composes the input processor, an
 engine loop in one of its hosts, and the requests in flight. `AsyncLLMEngine` is the same class.
 """
 
@@ -216,7 +216,8 @@ class AsyncLLM:
         return True
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Ends the engine at once; whoever still waits is told. Idempotent, from any thread.
+        """Ends the engine at once; callers that still wait get EngineDeadError. Idempotent. Any
+        thread may call it.
 
         `timeout` is vLLM's and has no effect: what is in flight can be waited for with `drain`.
         """

@@ -60,15 +60,15 @@ class OnlineRequests:
             self._check_admission(num_requests, num_tokens)
 
     def admit(
-        self, requests: Sequence[EngineInput], news: asyncio.Event | None = None
+        self, requests: Sequence[EngineInput], wake_up: asyncio.Event | None = None
     ) -> list[RequestStream]:
-        """Streams of requests that begin next, or are closed, all or none. `news` is set when
+        """Streams of requests that begin next, or are closed, all or none. `wake_up` is set when
         one of them has something to take. Raises CapacityError."""
         cores = [core for request in requests for core in request.core_requests]
         with self.binding.bound():
             self._check_admission(len(cores), sum(len(core.prompt_token_ids) for core in cores))
             return [
-                RequestStream(self._outputs.admit(request), self.close, news)
+                RequestStream(self._outputs.admit(request), self.close, wake_up)
                 for request in requests
             ]
 

@@ -18,7 +18,7 @@ class PauseGate:
         return self._opened is not None
 
     def close(self) -> None:
-        """From now on whoever comes waits. Idempotent."""
+        """From now on new calls wait. Idempotent."""
         self._opened = self._opened or asyncio.Event()
 
     def open(self) -> bool:

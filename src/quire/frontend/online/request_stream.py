@@ -1,4 +1,4 @@
-"""`RequestStream`: the outputs of one request, waiting for whoever asked for them.
+"""`RequestStream`: the outputs of one request, in order, for the caller that iterates.
 
 The sink of its record, drained by an async iterator, both on the event loop.
 """
@@ -26,15 +26,15 @@ class RequestStream:
         self,
         record: RequestRecord,
         close: Callable[[Iterable[RequestStream]], None],
-        news: asyncio.Event | None = None,
+        wake_up: asyncio.Event | None = None,
     ) -> None:
-        """`close` ends what has not ended of the requests of streams. `news`, which streams may
+        """`close` ends what has not ended of the requests of streams. `wake_up`, which streams may
         share, is set whenever there is something to take."""
         self.record = record
         record.sink = self
         self._is_delta = record.input.params.output_kind is RequestOutputKind.DELTA
         self._close = close
-        self._news = news or asyncio.Event()
+        self._wake_up = wake_up or asyncio.Event()
         self._pending: RequestOutput | None = None
         self._error: QuireError | None = None
 
@@ -51,12 +51,12 @@ class RequestStream:
             self._pending = output
         else:
             self._pending.add(output, aggregate=self._is_delta)
-        self._news.set()
+        self._wake_up.set()
 
     def fail(self, error: QuireError) -> None:
         """Ends the stream: taking from it raises `error`."""
         self._error = error
-        self._news.set()
+        self._wake_up.set()
 
     def take(self) -> RequestOutput | None:
         """What is there, without waiting; None if nothing. Raises what the stream ended with."""
@@ -76,7 +76,7 @@ class RequestStream:
         if self.is_done:
             return False
         self.record.sink = None
-        self._news.set()
+        self._wake_up.set()
         return True
 
     def __aiter__(self) -> RequestStream:
@@ -89,5 +89,5 @@ class RequestStream:
                 return output
             if self.is_done:
                 raise StopAsyncIteration
-            await self._news.wait()
-            self._news.clear()
+            await self._wake_up.wait()
+            self._wake_up.clear()

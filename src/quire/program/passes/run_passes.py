@@ -1,6 +1,6 @@
 """All passes in their order: the program that is planned, packed, counted and compiled.
 
-Called by `planning` alone, so that nobody has a program of which a pass was left out. What a
+Called by `planning` alone, so that no program misses a pass. What a
 backend makes of the result is its own: the CPU backend's is `backends/cpu/lowering/fuse.py`.
 """
 

@@ -8,7 +8,7 @@ from typing import Any
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.server.replies.head import ReplyHead
 from quire.server.replies.logprobs import prompt_logprobs
-from quire.server.replies.portions import News, size_of, size_of_whole
+from quire.server.replies.portions import Update, size_of, size_of_whole
 from quire.server.replies.writer import ReplyWriter
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.schema.chat import (
@@ -60,18 +60,18 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
             response.prompt_text = self._prompt.text
         return pieces.encode(response)
 
-    def size(self, news: News) -> int:
-        size = size_of(news.completion)
+    def size(self, update: Update) -> int:
+        size = size_of(update.completion)
         if not self._has_begun:
             tells_of_prompt = self._wants_ids or self._echo or self._request.return_prompt_text
             num_tokens = len(self._prompt.token_ids) if tells_of_prompt else 0
             size += self._n * (16 + num_tokens)
         return size
 
-    def events(self, news: Sequence[News]) -> bytes:
+    def events(self, updates: Sequence[Update]) -> bytes:
         """Before the first chunk, one of each choice's role."""
         parts = []
-        for each in news:
+        for each in updates:
             self._chunks.see(0, each.output)
             if not self._has_begun:
                 self._has_begun = True

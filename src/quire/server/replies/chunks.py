@@ -31,7 +31,7 @@ class ChunkWriter(Generic[Chunk]):
         self._counter.see(prompt_index, output)
 
     def chunk(self, prompt_index: int, choice: Any, num_tokens: int, **fields: Any) -> bytes:
-        """One choice's news, `num_tokens` more, with the usage so far if that was asked for."""
+        """One choice's update, `num_tokens` more, with the usage so far if that was asked for."""
         self._counter.add(choice.index, num_tokens)
         chunk = self._head.begin(self._kind, choices=[choice], **fields)
         if self._head.continuous_usage:
@@ -41,7 +41,7 @@ class ChunkWriter(Generic[Chunk]):
         return event(b"".join(self._pieces.encode(chunk)))
 
     def last(self) -> bytes:
-        """The chunk without choices that tells of the whole; empty if nobody asked for it."""
+        """The chunk without choices that tells of the whole; empty if it was not asked for."""
         head = self._head
         if not head.include_usage and not head.has_metrics:
             return b""

@@ -8,7 +8,7 @@ from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.server.replies.head import ReplyHead
 from quire.server.replies.json_pieces import JsonList
 from quire.server.replies.logprobs import CompletionLists, prompt_logprobs
-from quire.server.replies.portions import News, num_entries, size_of, size_of_whole
+from quire.server.replies.portions import Update, num_entries, size_of, size_of_whole
 from quire.server.replies.writer import ReplyWriter
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.sampling import is_echo_alone
@@ -64,15 +64,15 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
                 check_wanted()
         return pieces.encode(self._response(CompletionResponse, choices, finals))
 
-    def size(self, news: News) -> int:
-        size = size_of(news.completion) + num_entries(news.output.prompt_logprobs)
-        if self._tells_of_prompt and self._index(news) not in self._started:
-            size += len(news.output.prompt_token_ids or ())
+    def size(self, update: Update) -> int:
+        size = size_of(update.completion) + num_entries(update.output.prompt_logprobs)
+        if self._tells_of_prompt and self._index(update) not in self._started:
+            size += len(update.output.prompt_token_ids or ())
         return size
 
-    def events(self, news: Sequence[News]) -> bytes:
+    def events(self, updates: Sequence[Update]) -> bytes:
         parts = []
-        for each in news:
+        for each in updates:
             self._chunks.see(each.prompt_index, each.output)
             if self._request.echo:
                 self._take_prompt(each.prompt_index, each.output)
@@ -90,8 +90,8 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
     def _tells_of_prompt(self) -> bool:
         return self._request.echo is True or self._wants_ids
 
-    def _index(self, news: News) -> int:
-        return news.prompt_index * self._n + news.completion.index
+    def _index(self, update: Update) -> int:
+        return update.prompt_index * self._n + update.completion.index
 
     def _choice(self, prompt_index: int, one: CompletionOutput, is_first: bool) -> CompletionChoice:
         """What is new of a choice; the first time, the echoed prompt and its log-probabilities."""

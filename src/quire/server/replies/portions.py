@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class Update:
     """What is new of one choice."""
 
     prompt_index: int
@@ -31,16 +31,16 @@ class News:
 class NewsWriter(Protocol):
     """Writes a reply's events."""
 
-    def size(self, news: News) -> int:
+    def size(self, update: Update) -> int:
         """How much there is to write, in the pool's units."""
 
-    def events(self, news: Sequence[News]) -> bytes:
+    def events(self, updates: Sequence[Update]) -> bytes:
         """The events that tell of it."""
 
 
 @dataclass(slots=True)
 class _Portion:
-    news: list[News] = field(default_factory=list)
+    updates: list[Update] = field(default_factory=list)
     size: int = 0
 
 
@@ -55,7 +55,7 @@ async def written(
             if not is_first:
                 await asyncio.sleep(0)
             is_first = False
-            yield await pool.run(portion.size, writer.events, portion.news)
+            yield await pool.run(portion.size, writer.events, portion.updates)
 
 
 def _portions(batch: Iterable[tuple[int, RequestOutput]], writer: NewsWriter) -> Iterator[_Portion]:
@@ -63,14 +63,14 @@ def _portions(batch: Iterable[tuple[int, RequestOutput]], writer: NewsWriter) ->
     portion = _Portion()
     for prompt_index, output in batch:
         for completion in output.outputs:
-            news = News(prompt_index, output, completion)
-            size = writer.size(news)
-            if portion.news and portion.size + size > INLINE_SIZE:
+            update = Update(prompt_index, output, completion)
+            size = writer.size(update)
+            if portion.updates and portion.size + size > INLINE_SIZE:
                 yield portion
                 portion = _Portion()
-            portion.news.append(news)
+            portion.updates.append(update)
             portion.size += size
-    if portion.news:
+    if portion.updates:
         yield portion
 
 

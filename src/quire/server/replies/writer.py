@@ -11,7 +11,7 @@ from quire.server.replies.chunks import Chunk, ChunkWriter
 from quire.server.replies.head import ReplyHead
 from quire.server.replies.json_pieces import JsonList, JsonPieces
 from quire.server.replies.logprobs import LogprobsWriter
-from quire.server.replies.portions import News, written
+from quire.server.replies.portions import Update, written
 from quire.server.replies.usage import timings, usage_of
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.common import WholeReplyFields
@@ -71,11 +71,11 @@ class ReplyWriter(ABC, Generic[Asked, Chunk]):
             yield last
 
     @abstractmethod
-    def size(self, news: News) -> int:
+    def size(self, update: Update) -> int:
         """How much there is to write of one choice, in the pool's units."""
 
     @abstractmethod
-    def events(self, news: Sequence[News]) -> bytes:
+    def events(self, updates: Sequence[Update]) -> bytes:
         """The chunks that tell of these."""
 
     def _response(

@@ -108,7 +108,7 @@ class Generation:
         self._context = context
         self._requests = requests
         self._deadline = deadline
-        self._news = asyncio.Event()
+        self._wake_up = asyncio.Event()
         self._streams: list[RequestStream] = []
         self._is_closed = False
         self._is_late = False
@@ -147,7 +147,7 @@ class Generation:
 
     async def _submit(self, inputs: Sequence[EngineInput]) -> None:
         """Hands all of it to the engine; where it is much, others have their turn meanwhile."""
-        self._streams = self._requests.admit(inputs, self._news)
+        self._streams = self._requests.admit(inputs, self._wake_up)
         size = 0
         for stream in self._streams:
             if stream.is_done:
@@ -194,15 +194,15 @@ class Generation:
             self._timer.cancel()
             self._context.num_generating -= 1
             self._requests.close(self._streams)
-            self._news.set()
+            self._wake_up.set()
 
     async def _wait_for_news(self) -> None:
         if not self._is_late:
-            self._news.clear()
-            await self._news.wait()
+            self._wake_up.clear()
+            await self._wake_up.wait()
         if self._is_late and not self._is_closed:
             raise self._deadline.error()
 
     def _on_deadline(self) -> None:
         self._is_late = True
-        self._news.set()
+        self._wake_up.set()

@@ -126,7 +126,7 @@ def _in_place(
     buffers: dict[Value, tuple[_Buffer, int]],
     dtype: Dtype,
 ) -> _Buffer | None:
-    """The buffer of what a product adds to, if nobody reads that afterwards."""
+    """The buffer of what a product adds to, if no later op reads it."""
     residual = op.adds_to
     if residual is None or dtype != "float32":
         return None
