@@ -182,7 +182,7 @@ def test_plans_of_aborted_requests_are_collected(
     while deep.has_unfinished_requests():
         assert deep.step().outputs == []
     assert executor.submitted == []
-    assert deep.block_map()["used"] == 0
+    assert deep.commands["block_map"]()["used"] == 0
 
 
 def test_a_failing_step_ends_its_requests_though_later_plans_have_them(
