@@ -27,7 +27,7 @@ from .processes import is_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
 
-TOLD_S = 2.0
+TOLD_S = 6.0
 FAULTY = (str(FAKES / "faulty_server.py"),)
 ENDLESS = {"prompt": "abc", "max_tokens": 2000, "ignore_eos": True, "temperature": 1.0}
 Fault = Callable[[RunningServer], None]

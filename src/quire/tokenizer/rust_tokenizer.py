@@ -193,7 +193,8 @@ def _add_start_and_end(
         template.insert(place, f"{token}:0")
         used.append((token, token_id))
     if used:
-        with library_errors(lambda words: CheckpointError(f"{directory}: bos or eos: {words}")):
+        source = directory / "tokenizer_config.json"
+        with library_errors(lambda words: CheckpointError(f"{source}: bos or eos: {words}")):
             backend.post_processor = processors.TemplateProcessing(
                 single=template, pair=[*template, "$B:1"], special_tokens=used
             )
