@@ -8,7 +8,7 @@
 #include "runtime/cpu_tiers.h"
 #include "runtime/mapping_guard.h"
 #include "runtime/model.h"
-#include "runtime/pool.h"
+#include "threads/pool.h"
 #include "weights/load.h"
 
 struct quire_pool {

@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "quire.h"
-#include "runtime/pool.h"
+#include "threads/pool.h"
 
 namespace quire {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/memory.h"
-#include "runtime/pool.h"
+#include "threads/pool.h"
 
 namespace quire {
 

@@ -15,8 +15,8 @@
 #include "quire.h"
 #include "runtime/kv_cache.h"
 #include "runtime/memory.h"
-#include "runtime/pool.h"
 #include "sampling/sampler.h"
+#include "threads/pool.h"
 
 namespace quire {
 

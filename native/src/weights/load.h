@@ -6,7 +6,7 @@
 #include <string>
 
 #include "quire.h"
-#include "runtime/pool.h"
+#include "threads/pool.h"
 
 namespace quire {
 

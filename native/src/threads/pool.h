@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/core_loan.h"
-#include "runtime/worker.h"
+#include "threads/core_loan.h"
+#include "threads/worker.h"
 
 namespace quire {
 

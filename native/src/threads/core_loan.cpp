@@ -1,4 +1,4 @@
-#include "runtime/core_loan.h"
+#include "threads/core_loan.h"
 
 #include <pthread.h>
 #include <sys/syscall.h>

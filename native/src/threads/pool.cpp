@@ -6,7 +6,7 @@
 // The owner is another word: the process in which the helpers were started, and whether a caller
 // has them. State copied by a fork, helpers of the parent or a caller inside a region, is
 // recognised by the process.
-#include "runtime/pool.h"
+#include "threads/pool.h"
 
 #include <linux/futex.h>
 #include <sched.h>
