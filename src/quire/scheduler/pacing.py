@@ -46,7 +46,9 @@ class StepPacing:
             config.max_num_batched_tokens - len(generating),
             0 if is_alone else config.long_prefill_token_threshold,
         )
-        if self.costs is not None:
+        has_prompts = num_waiting > 0 or len(generating) < len(running)
+        has_new_replies = len(self._began_after) < len(generating)
+        if self.costs is not None and (has_prompts or has_new_replies):
             began = [self._began_after.get(one) or self._begin(one) for one in generating]
             num_others = len(running) - len(generating) + num_startable
             budget.delay_for(began, num_others, self.costs)
