@@ -309,7 +309,12 @@ def serve(
 
 
 async def stopped(renderer: AsyncChatRenderer) -> list[asyncio.Task[str]]:
-    """All processes at work on a job that they never finish."""
+    """All processes at work on a job that they never finish.
+
+    Those that run already are stopped before they get the job: they could finish it otherwise.
+    """
+    for process in renderer._idle:
+        os.kill(process.pid, signal.SIGSTOP)
     tasks = [asyncio.create_task(renderer.render(ChatInput(HELLO))) for _ in range(NUM_PROCESSES)]
     await asyncio.sleep(0)
     assert len(renderer._busy) == NUM_PROCESSES
