@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from quire.errors import QuireError
 from quire.frontend.completion_state import CompletionState
 from quire.frontend.input_processor import EngineInput
-from quire.frontend.observers.observer import RequestObserver
+from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.request_record import RequestRecord, Sink
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind
-from quire.protocol import EngineCoreOutput, EngineCoreOutputs
+from quire.protocol import EngineCoreOutputs
 from quire.system import clock
 from quire.tokenizer import Tokenizer
 
@@ -96,8 +96,8 @@ class OutputProcessor:
 
     def process_outputs(self, outputs: EngineCoreOutputs) -> ProcessedOutputs:
         """Takes in a step's outputs. Those of unknown requests (aborted ones) are dropped."""
-        done = ProcessedOutputs()
-        now = outputs.timestamp
+        done, tokens = ProcessedOutputs(), StepTokens()
+        now, gaps_s = outputs.timestamp, tokens.gaps_s
         for output in outputs.outputs:
             found = self._open.get(output.request_id)
             if found is None:
@@ -105,10 +105,17 @@ class OutputProcessor:
             record, completion = found
             if output.prompt_logprobs is not None:
                 record.take_prompt_logprobs(output.prompt_logprobs)
-            if not output.new_token_ids and output.finish_reason is None:
+            num_new = len(output.new_token_ids)
+            if not num_new and output.finish_reason is None:
                 continue
-            if self._take(record, completion, output, now):
+            is_first, last = not completion.token_ids, completion.stats.last_token_ts
+            if completion.take(output, now):
                 done.aborts.append(output.request_id)
+            tokens.num_new += num_new
+            if num_new and is_first:
+                self._first_token(record, completion)
+            elif num_new:
+                gaps_s.append(now - last)
             if completion.is_finished:
                 record.error = output.error or record.error
                 self._close(record, completion, now)
@@ -122,7 +129,7 @@ class OutputProcessor:
             else:
                 _put(record, record.sink, request_output)
         for observer in self._observers:
-            observer.on_step(outputs.stats, now)
+            observer.on_step(tokens, outputs.stats, now)
         return done
 
     def abort_requests(self, request_ids: Iterable[str]) -> list[str]:
@@ -160,27 +167,10 @@ class OutputProcessor:
             core_ids += self.abort([record])
         return core_ids
 
-    def _take(
-        self,
-        record: RequestRecord,
-        completion: CompletionState,
-        output: EngineCoreOutput,
-        now: float,
-    ) -> bool:
-        """True if a stop string ended the completion, so that the core has yet to be told."""
-        is_first, last = not completion.token_ids, completion.stats.last_token_ts
-        must_abort = completion.take(output, now)
-        num_new = len(output.new_token_ids)
-        if not num_new:
-            return must_abort
-        if is_first:
-            record.num_with_tokens += 1
-            for observer in self._observers:
-                observer.on_first_token(record, completion)
-        gap_s = None if is_first else max(0.0, now - last)
+    def _first_token(self, record: RequestRecord, completion: CompletionState) -> None:
+        record.num_with_tokens += 1
         for observer in self._observers:
-            observer.on_tokens(record, completion, num_new, gap_s)
-        return must_abort
+            observer.on_first_token(record, completion)
 
     def _abort(self, record: RequestRecord, now: float) -> list[str]:
         aborted = [one for one in record.completions if not one.is_finished]

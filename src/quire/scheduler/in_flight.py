@@ -17,7 +17,7 @@ class PlanInFlight:
     comes.
     """
 
-    __slots__ = ("_counts", "budget", "ends", "plan", "requests")
+    __slots__ = ("_counts", "budget", "plan", "requests")
 
     def __init__(self, budget: StepBudget) -> None:
         self.budget = budget
@@ -30,8 +30,6 @@ class PlanInFlight:
         )
         self.requests: list[Request] = []
         """Parallel to the plan's `request_ids`."""
-        self.ends: list[int] = []
-        """Computed tokens of each after the step."""
         self._counts = self.plan.num_scheduled_tokens
 
     def add(self, request: Request, count: int) -> None:
@@ -49,7 +47,6 @@ class PlanInFlight:
         plan = self.plan
         plan.released_request_ids = released_request_ids
         plan.request_ids = [request.request_id for request in self.requests]
-        self.ends = [request.num_computed_tokens for request in self.requests]
 
     def start(self, request: Request, count: int) -> None:
         """Plans the next `count` tokens of a request that the worker does not know."""

@@ -96,14 +96,14 @@ class Scheduler:
         num_before = len(states.by_id)
         step = self._take_oldest(plan)
         running = RequestStatus.RUNNING
-        for request, end, sampled in zip(
-            step.requests, step.ends, result.sampled_token_ids, strict=True
+        for request, count, sampled in zip(
+            step.requests, plan.num_scheduled_tokens, result.sampled_token_ids, strict=True
         ):
             request.num_plans_in_flight -= 1
             if request.status is not running:
                 states.collected(request)
                 continue
-            request.num_collected_tokens = end
+            request.num_collected_tokens += count
             request_id = request.request_id
             prompt_logprobs = of_prompts.get(request_id) if of_prompts else None
             if not sampled and prompt_logprobs is None:

@@ -11,7 +11,7 @@ from quire.config.records import EngineConfig
 from quire.errors import EngineDeadError, QuireError
 from quire.frontend.completion_state import CompletionState
 from quire.frontend.input_processor import EngineInput, InputProcessor
-from quire.frontend.observers.observer import RequestObserver
+from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.output_processor import OutputProcessor
 from quire.frontend.request_record import RequestRecord
 from quire.outputs import RequestOutput
@@ -58,20 +58,15 @@ class Diary(RequestObserver):
     def on_first_token(self, record: RequestRecord, completion: CompletionState) -> None:
         self.events.append(f"{completion.index} first, {record.num_with_tokens} of the request")
 
-    def on_tokens(
-        self, record: RequestRecord, completion: CompletionState, num_new: int, gap_s: float | None
-    ) -> None:
-        name = record.input.request_id
-        self.events.append(f"{name}.{completion.index} +{num_new}, {gap_s}")
-
     def on_finished(self, record: RequestRecord, completion: CompletionState, now: float) -> None:
         reason, num_open = completion.finish_reason, record.num_open
         assert now > 0
         self.events.append(f"{completion.index} {reason}, {num_open} open")
 
-    def on_step(self, stats: SchedulerStats | None, now: float) -> None:
+    def on_step(self, tokens: StepTokens, stats: SchedulerStats | None, now: float) -> None:
         assert now > 0
-        self.events.append("step" if stats is None else f"step, {stats.num_running} running")
+        name = "step" if stats is None else f"step, {stats.num_running} running"
+        self.events.append(f"{name} +{tokens.num_new}, {tokens.gaps_s}")
 
 
 class Bench:
@@ -336,10 +331,10 @@ def test_observers_are_told_of_each_event_once_and_in_order(bench: Bench) -> Non
     bench.outputs.abort_requests(["r"])
     assert bench.events == [
         "r admitted, 2", "r handed over",
-        "1 first, 1 of the request", "r.1 +2, None", "step",
-        "r.1 +1, 0.0", "1 stop, 1 open", "step",
-        "0 first, 2 of the request", "r.0 +1, None", "step",
-        "step",
+        "1 first, 1 of the request", "step +2, []",
+        "1 stop, 1 open", "step +1, [0.0]",
+        "0 first, 2 of the request", "step +1, []",
+        "step +0, []",
         "0 abort, 0 open",
     ]  # fmt: skip
 

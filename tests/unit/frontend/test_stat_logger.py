@@ -9,6 +9,7 @@ import pytest
 
 from quire.config.records import EngineConfig
 from quire.frontend.input_processor import InputProcessor
+from quire.frontend.observers.observer import StepTokens
 from quire.frontend.observers.stat_logger import LoggingStatLogger
 from quire.frontend.output_processor import OutputProcessor
 from quire.params import SamplingParams
@@ -67,7 +68,7 @@ def test_the_line(
     outputs.process_outputs(EngineCoreOutputs(outputs=[step]))
     assert lines == []
     clock[0] += 5
-    stats.on_step(None, 0.0)
+    stats.on_step(StepTokens(), None, 0.0)
     assert [record.getMessage() for record in lines] == [
         "Engine 000: Avg prompt throughput: 15.0 tokens/s, "
         "Avg generation throughput: 4.0 tokens/s, Running: 3 reqs, Waiting: 2 reqs, "
@@ -80,9 +81,8 @@ def test_preemptions_are_told(
 ) -> None:
     stats = LoggingStatLogger(make_config())
     clock[0] += 10
-    stats.on_step(
-        SchedulerStats(num_running=1, num_waiting=0, kv_cache_usage=0, num_preemptions=2), 0.0
-    )
+    snapshot = SchedulerStats(num_running=1, num_waiting=0, kv_cache_usage=0, num_preemptions=2)
+    stats.on_step(StepTokens(), snapshot, 0.0)
     assert "Preemptions: 2, CPU KV cache" in lines[0].getMessage()
     assert "Prefix cache hit rate" not in lines[0].getMessage()
 

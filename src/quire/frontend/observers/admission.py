@@ -12,7 +12,7 @@ from collections.abc import Callable
 from quire.config import SchedulerConfig
 from quire.errors import CapacityError
 from quire.frontend.completion_state import CompletionState
-from quire.frontend.observers.observer import RequestObserver
+from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.request_record import RequestRecord
 from quire.protocol import SchedulerStats
 
@@ -90,7 +90,9 @@ class AdmissionControl(RequestObserver):
         if num_open and num_open + num_requests > self._max_running and self._is_lasting():
             wait_s = self._pace.seconds_for(self._num_waiting + num_requests)
             if wait_s > max(_SHORTEST_WAIT_S, _SHARE_OF_REPLY * self._mean_reply_s):
-                what = f"the first token of a reply would take {wait_s:.1f} s"
+                # While few first tokens come, the estimate is far too long.
+                takes = f"{wait_s:.1f}" if wait_s <= _LONGEST_RETRY_S else "more than 30"
+                what = f"the first token of a reply would take {takes} s"
                 raise self._full("max_num_queued_reqs", what, None)
 
     def on_admitted(self, record: RequestRecord) -> None:
@@ -115,8 +117,8 @@ class AdmissionControl(RequestObserver):
         else:
             self._add_waiting(record, -1)
 
-    def on_step(self, stats: SchedulerStats | None, now: float) -> None:
-        del stats
+    def on_step(self, tokens: StepTokens, stats: SchedulerStats | None, now: float) -> None:
+        del tokens, stats
         self._pace.observe(self._num_first, now, self._num_waiting > 0)
         self._num_first = 0
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from quire.config import EngineConfig
 from quire.frontend.completion_state import CompletionState
-from quire.frontend.observers.observer import RequestObserver
+from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.request_record import RequestRecord
 from quire.metrics.engine_series import FINISH_REASONS, EngineSeries
 from quire.protocol import SchedulerStats
@@ -36,8 +36,8 @@ class EngineMetrics(RequestObserver):
         self.recent_itl_s: deque[float] = deque(maxlen=_WINDOW)
         self.num_in_flight = 0
         """Core requests that were handed over and have not ended."""
-        self._num_step_tokens = 0
-        """Tokens that the step that is being told of worked on, prompts included."""
+        self._num_prompt_tokens = 0
+        """Prompt tokens that the present step computed."""
 
     def on_handed_over(self, record: RequestRecord) -> None:
         self.num_in_flight += record.num_core_requests
@@ -48,27 +48,13 @@ class EngineMetrics(RequestObserver):
         series.time_to_first_token.observe(ttft_s)
         self.recent_ttft_s.append(ttft_s)
         num_computed = record.num_prompt_tokens - num_cached
-        self._num_step_tokens += num_computed
+        self._num_prompt_tokens += num_computed
         if record.num_with_tokens > 1:
             return  # the prompt of several completions counts once
         series.prompt_tokens.inc(record.num_prompt_tokens)
         series.prompt_tokens_cached.inc(num_cached)
         series.prompt_tokens_by_source.of("local_compute").inc(num_computed)
         series.prompt_tokens_by_source.of("local_cache_hit").inc(num_cached)
-
-    def on_tokens(
-        self,
-        record: RequestRecord,
-        completion: CompletionState,
-        num_new: int,
-        gap_s: float | None,
-    ) -> None:
-        del record, completion
-        if gap_s is not None:
-            self.series.inter_token_latency.observe(gap_s)
-            self.recent_itl_s.append(gap_s)
-        self.series.generation_tokens.inc(num_new)
-        self._num_step_tokens += num_new
 
     def on_finished(self, record: RequestRecord, completion: CompletionState, now: float) -> None:
         series, stats = self.series, completion.stats
@@ -88,11 +74,16 @@ class EngineMetrics(RequestObserver):
             series.request_params_n.observe(record.num_core_requests)
             series.request_max_num_generation_tokens.observe(most)
 
-    def on_step(self, stats: SchedulerStats | None, now: float) -> None:
+    def on_step(self, tokens: StepTokens, stats: SchedulerStats | None, now: float) -> None:
         del now
-        if self._num_step_tokens:
-            self.series.iteration_tokens.observe(self._num_step_tokens)
-            self._num_step_tokens = 0
+        for gap_s in tokens.gaps_s:
+            self.series.inter_token_latency.observe(max(0.0, gap_s))
+            self.recent_itl_s.append(max(0.0, gap_s))
+        self.series.generation_tokens.inc(tokens.num_new)
+        num_tokens = self._num_prompt_tokens + tokens.num_new
+        self._num_prompt_tokens = 0
+        if num_tokens:
+            self.series.iteration_tokens.observe(num_tokens)
         if stats is not None:
             self._on_stats(stats)
 

@@ -1,4 +1,4 @@
-"""`RequestObserver`: who is told of what happens to requests.
+"""`RequestObserver`: the base class of what follows the events of requests.
 
 Called by the `OutputProcessor`, on the front end's thread. An observer keeps sums; what is known
 of one request stands in its record.
@@ -6,13 +6,25 @@ of one request stands in its record.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from quire.frontend.completion_state import CompletionState
 from quire.frontend.request_record import RequestRecord
 from quire.protocol import SchedulerStats
 
 
+@dataclass(slots=True)
+class StepTokens:
+    """The generated tokens that a step brought, of all requests."""
+
+    num_new: int = 0
+    gaps_s: list[float] = field(default_factory=list)
+    """For each completion that had tokens before: the time since then; negative if the clock was
+    set back."""
+
+
 class RequestObserver:
-    """Does nothing; observers override what they want to be told of.
+    """Does nothing; observers override the events that they need.
 
     A request is admitted, then handed over or withdrawn. One that was handed over ends with
     `on_finished` for each of its completions, whatever ended them.
@@ -28,20 +40,11 @@ class RequestObserver:
         """The request goes to the engine core now."""
 
     def on_first_token(self, record: RequestRecord, completion: CompletionState) -> None:
-        """A completion has its first token; `on_tokens` follows."""
-
-    def on_tokens(
-        self,
-        record: RequestRecord,
-        completion: CompletionState,
-        num_new: int,
-        gap_s: float | None,
-    ) -> None:
-        """A step gave `num_new` tokens, `gap_s` after those before; None: there were none."""
+        """A completion has its first token."""
 
     def on_finished(self, record: RequestRecord, completion: CompletionState, now: float) -> None:
         """A completion has ended, as its `finish_reason` says: `stop`, `length`, `abort` or
         `error`. `num_open` of the record does not count it any longer."""
 
-    def on_step(self, stats: SchedulerStats | None, now: float) -> None:
-        """A step has ended; all that it brought has been told."""
+    def on_step(self, tokens: StepTokens, stats: SchedulerStats | None, now: float) -> None:
+        """A step has ended; all that it brought for single requests has been told."""

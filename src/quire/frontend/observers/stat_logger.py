@@ -9,7 +9,7 @@ import time
 
 from quire.config.records import EngineConfig
 from quire.frontend.completion_state import CompletionState
-from quire.frontend.observers.observer import RequestObserver
+from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.request_record import RequestRecord
 from quire.log import get_logger
 from quire.protocol import SchedulerStats
@@ -35,19 +35,10 @@ class LoggingStatLogger(RequestObserver):
     def on_first_token(self, record: RequestRecord, completion: CompletionState) -> None:
         self._num_prompt_tokens += record.num_prompt_tokens - completion.num_cached_tokens
 
-    def on_tokens(
-        self,
-        record: RequestRecord,
-        completion: CompletionState,
-        num_new: int,
-        gap_s: float | None,
-    ) -> None:
-        del record, completion, gap_s
-        self._num_generation_tokens += num_new
-
-    def on_step(self, stats: SchedulerStats | None, now: float) -> None:
+    def on_step(self, tokens: StepTokens, stats: SchedulerStats | None, now: float) -> None:
         """Logs when the interval has passed."""
         del now
+        self._num_generation_tokens += tokens.num_new
         if stats is not None:
             self._stats = stats
             self._num_preemptions += stats.num_preemptions

@@ -96,7 +96,8 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """Runs one step; what it brought, by the requests' `output_kind`."""
-        with self.turn() as raise_if_interrupted:
+        with deferred_interrupt() as raise_if_interrupted, self._lock:
+            self._refuse_after_shutdown()
             self._untaken += self._step()
             raise_if_interrupted()
             outputs, self._untaken = self._untaken, []
@@ -155,9 +156,12 @@ class LLMEngine:
         """This thread's turn to use the engine; others wait, and so does Ctrl+C, which the
         function given raises. Raises EngineDeadError after `shutdown`."""
         with deferred_interrupt() as raise_if_interrupted, self._lock:
-            if self._is_shut_down:
-                raise EngineDeadError("the engine was shut down; make a new one")
+            self._refuse_after_shutdown()
             yield raise_if_interrupted
+
+    def _refuse_after_shutdown(self) -> None:
+        if self._is_shut_down:
+            raise EngineDeadError("the engine was shut down; make a new one")
 
     def _add(self, request: EngineInput, sink: Sink | None) -> None:
         added: list[str] = []
