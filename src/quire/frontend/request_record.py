@@ -103,12 +103,11 @@ class RequestRecord:
     def request_output(self, completions: list[CompletionState]) -> RequestOutput:
         """The request's state, with these of its completions."""
         kind = self.input.params.output_kind
-        prompt_logprobs = None
-        if self.prompt_logprobs is not None:
-            if len(self.prompt_logprobs.entries) == self.num_prompt_tokens:
-                prompt_logprobs = self.prompt_logprobs.entries
-                if kind is RequestOutputKind.DELTA:
-                    self.prompt_logprobs = None
+        prompt, prompt_logprobs = self.prompt_logprobs, None
+        if prompt is not None and len(prompt.entries) == self.num_prompt_tokens:
+            prompt_logprobs = prompt.entries
+            if kind is RequestOutputKind.DELTA:
+                self.prompt_logprobs = None
         return RequestOutput(
             request_id=self.input.request_id,
             prompt=self.input.prompt,
