@@ -23,6 +23,8 @@ class Logprob:
 
 
 LogprobsOnePosition = dict[int, Logprob]
+_NUM_BEFORE = 4
+"""Tokens before one that its text may depend on."""
 
 
 class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
@@ -32,16 +34,18 @@ class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
     million `Logprob` objects take 200 MB, and slow down every full garbage collection.
     """
 
-    __slots__ = ("_decode", "end_indices", "logprobs", "ranks", "token_ids")
+    __slots__ = ("_before", "_decode", "end_indices", "logprobs", "ranks", "token_ids")
 
-    def __init__(self, decode: Callable[[int], str] | None = None) -> None:
-        """`decode` gives a token's text; None: tokens have none."""
+    def __init__(self, decode: Callable[[int, Sequence[int]], str] | None = None) -> None:
+        """`decode` gives the text of a token that follows others; None: tokens have none."""
         self.end_indices = array("q")
         """The end index of each position in the arrays below."""
         self.token_ids = array("i")
         self.logprobs = array("d")
         self.ranks = array("i")
         self._decode = decode
+        self._before: list[int] = []
+        """The last tokens before the first position, if this is a part of a longer sequence."""
 
     def append_fast(
         self, token_ids: Iterable[int], logprobs: Iterable[float], ranks: Iterable[int]
@@ -84,10 +88,12 @@ class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
             return self._part(*index.indices(len(self)))
         if not -len(self) <= index < len(self):
             raise IndexError(f"position {index} of {len(self)}")
-        span = self.span(index % len(self))
+        position = index % len(self)
+        span, decode = self.span(position), self._decode
+        before = self._tokens_before(position) if decode else []
         entries = zip(self.token_ids[span], self.logprobs[span], self.ranks[span], strict=True)
         return {
-            token_id: Logprob(logprob, rank, self._decode(token_id) if self._decode else None)
+            token_id: Logprob(logprob, rank, decode(token_id, before) if decode else None)
             for token_id, logprob, rank in entries
         } or None
 
@@ -96,9 +102,17 @@ class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def _tokens_before(self, position: int) -> list[int]:
+        """The last tokens before a position: the first entry of each of the positions there."""
+        first = max(0, position - _NUM_BEFORE)
+        spans = [self.span(place) for place in range(first, position)]
+        ids = [self.token_ids[span.start] for span in spans if span.start < span.stop]
+        return [*self._before, *ids][-_NUM_BEFORE:]
+
     def _part(self, begin: int, end: int, step: int) -> FlatLogprobs:
         part = FlatLogprobs(self._decode)
         if step == 1 and begin < end:
+            part._before = self._tokens_before(begin)
             span = slice(self.span(begin).start, self.end_indices[end - 1])
             part.token_ids, part.logprobs = self.token_ids[span], self.logprobs[span]
             part.ranks = self.ranks[span]

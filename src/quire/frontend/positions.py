@@ -11,17 +11,20 @@ from quire.outputs import FlatLogprobs, Logprob, LogprobsOnePosition
 from quire.params import SamplingParams
 from quire.protocol import TokenLogprobs
 from quire.tokenizer import Tokenizer
+from quire.tokenizer.tokenizer import MAX_TOKENS_BEFORE
 
 
 class Positions:
     """The log-probabilities of a request's tokens, one place after the other, in the form that
     `SamplingParams.flat_logprobs` asks for."""
 
-    __slots__ = ("_decode", "entries")
+    __slots__ = ("_before", "_decode", "entries")
 
     def __init__(self, tokenizer: Tokenizer | None, params: SamplingParams) -> None:
         has_text = tokenizer is not None and params.detokenize
-        self._decode = tokenizer.token_text if tokenizer is not None and has_text else None
+        self._decode = tokenizer.text_after if tokenizer is not None and has_text else None
+        self._before: list[int] = []
+        """The last tokens, on which the text of the next one may depend."""
         self.entries: list[LogprobsOnePosition | None] | FlatLogprobs = (
             FlatLogprobs(self._decode) if params.flat_logprobs else []
         )
@@ -47,13 +50,14 @@ class Positions:
                 entries.append_fast(ids, logprobs, ranks)
             else:
                 entries.append(self._position(ids, logprobs, ranks))
+                self._before = [*self._before[1 - MAX_TOKENS_BEFORE :], ids[0]]
 
     def _position(
         self, ids: list[int], logprobs: list[float], ranks: list[int]
     ) -> LogprobsOnePosition:
-        decode = self._decode
+        decode, before = self._decode, self._before
         return {
-            token_id: Logprob(logprob, rank, decode(token_id) if decode else None)
+            token_id: Logprob(logprob, rank, decode(token_id, before) if decode else None)
             for token_id, logprob, rank in zip(ids, logprobs, ranks, strict=True)
         }
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 PIECE_CHARS = 1 << 15
 """Texts longer than this are tokenized in pieces, where that gives the same ids."""
+MAX_TOKENS_BEFORE = 4
+"""Tokens before one that its text may depend on: no character has more bytes."""
+_REPLACEMENT = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,23 @@ class Tokenizer:
             if 0 <= token_id <= self.max_token_id:  # other ids are too many to cache
                 self._token_texts[token_id] = text
         return text
+
+    def text_after(self, token_id: int, before: Sequence[int]) -> str:
+        """The text of one token that follows others, of which the last few matter: empty if it ends
+        inside a character; the whole character, and all that was held back, if it completes one.
+        """
+        text = self.token_text(token_id)
+        if not text.endswith(_REPLACEMENT):
+            return text
+        ids = [token_id]
+        for earlier in reversed(before[-MAX_TOKENS_BEFORE:]):
+            if not self.token_text(earlier).endswith(_REPLACEMENT):
+                break
+            ids.insert(0, earlier)
+            text = self.decode(ids, skip_special_tokens=False)
+            if not text.endswith(_REPLACEMENT):
+                return text
+        return ""
 
     def id_to_token(self, token_id: int) -> str | None:
         """The vocabulary's entry, as it is spelled there; None for an unknown id."""

@@ -128,6 +128,8 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
             prompt = self._prompts[prompt_index]
             text = prompt.text
             if text is None:
-                text = self._tokenizer.decode(prompt.token_ids) if self._tokenizer else ""
+                text = ""
+                if self._tokenizer is not None:
+                    text = self._tokenizer.decode(prompt.token_ids, skip_special_tokens=False)
             self._echoes[prompt_index] = text
         return text

@@ -12,6 +12,7 @@ from quire.server.schema.chat import ChatLogprobs, PositionLogprobs, TokenLogpro
 from quire.server.schema.common import PromptLogprob
 from quire.server.schema.completion import CompletionLogprobs
 from quire.tokenizer import Tokenizer
+from quire.tokenizer.tokenizer import MAX_TOKENS_BEFORE
 
 LEAST_LOGPROB = -9999.0
 
@@ -51,14 +52,17 @@ class LogprobsWriter:
     def __init__(
         self, pieces: JsonPieces, tokenizer: Tokenizer | None, num_top: int, as_token_ids: bool
     ) -> None:
-        """`pieces` makes the reply's text."""
+        """`pieces` makes the reply's text; `num_top` -1: log-probabilities of all tokens."""
         self._pieces = pieces
         self._num_top = num_top
         self._tokenizer = tokenizer
-        self._token: Callable[[int], str] = (
-            "token_id:{}".format if as_token_ids or tokenizer is None else tokenizer.token_text
+        self._text: Callable[[int, Sequence[int]], str] = (
+            _numbered if as_token_ids or tokenizer is None else tokenizer.text_after
         )
+        """Of a token that follows others."""
         self._offsets: dict[int, int] = {}
+        self._before: dict[int, list[int]] = {}
+        """The last tokens of each choice."""
 
     def completion(
         self, choice: int, output: CompletionOutput, echoed: CompletionLists | None = None
@@ -71,60 +75,85 @@ class LogprobsWriter:
         if echoed is not None:
             lists.join(echoed)
         if isinstance(output.logprobs, FlatLogprobs):
-            self.add_tokens(lists, output.token_ids, output.logprobs)
+            before = self._tokens_before(choice, output.token_ids)
+            self.add_tokens(lists, output.token_ids, output.logprobs, before)
         self._offsets[choice] = lists.num_chars
         return lists.encoded()
 
     def add_tokens(
-        self, lists: CompletionLists, token_ids: Sequence[int], positions: FlatLogprobs
+        self,
+        lists: CompletionLists,
+        token_ids: Sequence[int],
+        positions: FlatLogprobs,
+        before: Sequence[int] = (),
     ) -> None:
-        """Adds those of the next tokens, be they echoed or new; what nothing precedes has none."""
+        """Adds those of the next tokens, be they echoed or new; what nothing precedes has none.
+        `before`: the last tokens before them."""
         count = min(len(token_ids), len(positions))
+        ids = [*before, *token_ids]
         for begin in range(0, count, ITEMS_AT_ONCE):
             places = range(begin, min(begin + ITEMS_AT_ONCE, count))
-            tokens = [self._token(token_ids[place]) for place in places]
-            offsets, num_chars = [], lists.num_chars
-            for token in tokens:
+            offsets, tokens, best, num_chars = [], [], [], lists.num_chars
+            for place in places:
+                earlier = _last(ids, len(before) + place)
+                token = self._text(token_ids[place], earlier)
+                tokens.append(token)
                 offsets.append(num_chars)
+                best.append(self._best(positions, place, earlier))
                 num_chars += len(token)
             lists.num_chars = num_chars
             lists.tokens.add(tokens)
             lists.text_offset.add(offsets)
             lists.token_logprobs.add([_chosen(positions, place) for place in places])
-            lists.top_logprobs.add([self._best(positions, place) for place in places])
+            lists.top_logprobs.add(best)
 
     def chat(self, output: CompletionOutput) -> ChatLogprobs | None:
         """Those of a chat reply's new tokens; None if none were asked for."""
         positions, token_ids = output.logprobs, output.token_ids
         if not isinstance(positions, FlatLogprobs):
             return None
+        before = self._tokens_before(output.index, token_ids)
+        ids = [*before, *token_ids]
         content = self._pieces.new_list()
         for place in range(min(len(token_ids), len(positions))):
-            best = _ranked(positions, place)
-            chosen = self._entry(token_ids[place], _chosen(positions, place))
-            top = [self._entry(*each) for each in best[: self._num_top]]
+            earlier = _last(ids, len(before) + place)
+            chosen = self._entry(token_ids[place], _chosen(positions, place), earlier)
+            entries = self._limited(_entries(positions, place), self._num_top)
             content.add(
                 [
                     PositionLogprobs(
                         token=chosen.token,
                         logprob=chosen.logprob,
                         bytes=chosen.bytes,
-                        top_logprobs=top,
+                        top_logprobs=[self._entry(*each, earlier) for each in entries],
                     )
                 ]
             )
         return ChatLogprobs(content=content.encoded())
 
-    def _best(self, positions: FlatLogprobs, place: int) -> dict[str, float] | None:
-        """The best tokens, and the chosen one if it is not among them, as vLLM has it."""
-        best = _ranked(positions, place)
-        if not self._num_top or not best:
-            return None
-        return {self._token(token_id): logprob for token_id, logprob in best}
+    def _tokens_before(self, choice: int, token_ids: Sequence[int]) -> list[int]:
+        """The last tokens before these of a choice; remembers these."""
+        before = self._before.get(choice, [])
+        ids = [*before, *token_ids]
+        self._before[choice] = _last(ids, len(ids))
+        return before
 
-    def _entry(self, token_id: int, logprob: float | None) -> TokenLogprob:
+    def _best(
+        self, positions: FlatLogprobs, place: int, before: Sequence[int]
+    ) -> dict[str, float] | None:
+        """The chosen token, then the best ones: at most `num_top`, if the chosen one is not among
+        them. Where several have the same text, the first one is shown."""
+        best: dict[str, float] = {}
+        for token_id, logprob in self._limited(_entries(positions, place), self._num_top + 1):
+            best.setdefault(self._text(token_id, before), logprob)
+        return best or None
+
+    def _limited(self, entries: list[tuple[int, float]], count: int) -> list[tuple[int, float]]:
+        return entries if self._num_top == -1 else entries[:count]
+
+    def _entry(self, token_id: int, logprob: float | None, before: Sequence[int]) -> TokenLogprob:
         return TokenLogprob(
-            token=self._token(token_id),
+            token=self._text(token_id, before),
             logprob=LEAST_LOGPROB if logprob is None else logprob,
             bytes=list(self._bytes(token_id)),
         )
@@ -165,17 +194,20 @@ def _chosen(positions: FlatLogprobs, place: int) -> float | None:
     return None if span.start == span.stop else _finite(positions.logprobs[span.start])
 
 
-def _ranked(positions: FlatLogprobs, place: int) -> list[tuple[int, float]]:
-    """Tokens with their log-probabilities, the best first."""
+def _entries(positions: FlatLogprobs, place: int) -> list[tuple[int, float]]:
+    """Tokens with their log-probabilities: the chosen one, then the others from the best on."""
     span = positions.span(place)
-    entries = zip(
-        positions.ranks[span], positions.token_ids[span], positions.logprobs[span], strict=True
-    )
-    return [(token_id, _finite(logprob)) for _, token_id, logprob in sorted(entries, key=_rank)]
+    logprobs = [_finite(logprob) for logprob in positions.logprobs[span]]
+    return list(zip(positions.token_ids[span], logprobs, strict=True))
 
 
-def _rank(entry: tuple[int, int, float]) -> int:
-    return entry[0]
+def _numbered(token_id: int, _: Sequence[int]) -> str:
+    return f"token_id:{token_id}"
+
+
+def _last(token_ids: list[int], end: int) -> list[int]:
+    """Of the tokens up to `end` those on which the text of the next one may depend."""
+    return token_ids[max(0, end - MAX_TOKENS_BEFORE) : end]
 
 
 def _finite(logprob: float) -> float:
