@@ -102,8 +102,10 @@ def test_mistakes_are_bad_requests_that_name_the_field(client: openai.OpenAI) ->
         with pytest.raises(openai.BadRequestError) as caught:
             client.completions.create(model="tiny", prompt="a", extra_body={name: value})
         assert caught.value.param == name, (name, caught.value.body)
-    with pytest.raises(openai.BadRequestError, match="maximum context length is 2048 tokens"):
+    with pytest.raises(openai.BadRequestError, match="max_model_len=2048"):
         client.completions.create(model="tiny", prompt="a", max_tokens=5000)
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 2048 tokens"):
+        client.completions.create(model="tiny", prompt="a" * 3000)
 
 
 def test_many_at_once_get_what_each_gets_alone(server: RunningServer) -> None:

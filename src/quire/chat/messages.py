@@ -1,8 +1,9 @@
 """Converts chat messages from the form that users send to the form that templates expect.
 
-Content parts become text, or stay parts if the template loops over them. Arguments of tool calls
-become objects. Reasoning is stored under every name that templates use. Called by `rendering`;
-raises RequestError that names the invalid message.
+Content parts become text, or stay parts if the template loops over them; those of a tool's result
+become text always, as in vLLM. Arguments of tool calls become objects. Reasoning is stored under
+every name that templates use. Called by `rendering`; raises RequestError that names the invalid
+message.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ def _message(index: int, given: Any, content_format: ContentFormat) -> dict[str,
         raise _error(f"messages[{index}] has no role", given)
     message = {key: value for key, value in given.items() if value is not None}
     content = message.get("content")
+    if message["role"] == "tool":
+        content_format = "string"  # most templates take the result of a tool as text alone
     if isinstance(content, list):
         texts = [_part_text(index, part) for part in content]
         message["content"] = _joined(texts, content_format)

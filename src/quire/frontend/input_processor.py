@@ -50,7 +50,6 @@ class InputProcessor:
         self.model_config = config.model
         self.tokenizer = tokenizer
         self._prompts = PromptParser(config.model, tokenizer)
-        self._policy = config.scheduler.policy
         self._numbers = itertools.count()
         self._seeds = itertools.count()
         eos = None if tokenizer is None else tokenizer.eos_token_id
@@ -139,12 +138,6 @@ class InputProcessor:
         if not is_int or not -(2**63) <= priority < 2**63:
             raise RequestError(
                 f"priority must be an integer that fits in 64 bits, got {quoted(priority)}.",
-                parameter="priority",
-                value=priority,
-            )
-        if priority and self._policy != "priority":
-            raise RequestError(
-                f"Got priority {priority} but Priority scheduling is not enabled.",
                 parameter="priority",
                 value=priority,
             )

@@ -23,6 +23,7 @@ from quire.metrics.http_metrics import HttpMetrics
 from quire.server import ui
 from quire.server.context import ServerContext
 from quire.server.endpoints import ENDPOINTS
+from quire.server.http import ignored_fields
 from quire.server.http.auth import PROBE_PATHS, AuthMiddleware
 from quire.server.http.body import BodyMiddleware
 from quire.server.http.local_guard import LocalGuardMiddleware
@@ -100,7 +101,7 @@ def _middleware(
                 allow_methods=args.allowed_methods,
                 allow_headers=args.allowed_headers,
                 allow_credentials=args.allow_credentials,
-                expose_headers=["X-Request-Id", "Retry-After"],
+                expose_headers=["X-Request-Id", "Retry-After", ignored_fields.HEADER],
             )
         )
     if not keys and args.is_loopback and args.uds is None:

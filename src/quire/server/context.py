@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from quire.config import EngineConfig
 from quire.errors import EngineDeadError, RequestError
 from quire.server.args import ServerArgs
+from quire.server.http.ignored_fields import IgnoredFields
 from quire.server.http.problems import HttpError, not_found, unavailable
 from quire.server.requests.request_work import WorkLimits
 from quire.server.work_pool import WorkPool
@@ -45,6 +46,8 @@ class ServerContext:
     started_at: float = field(default_factory=time.monotonic)
     created: int = field(default_factory=lambda: int(time.time()))
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    ignored_fields: IgnoredFields = field(default_factory=IgnoredFields)
+    """Tells callers of fields without effect."""
     pool: WorkPool = field(init=False)
     """Runs work that grows with the size of a request."""
 

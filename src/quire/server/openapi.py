@@ -32,6 +32,9 @@ def openapi_document(has_auth: bool) -> dict[str, Any]:
     for endpoint in ENDPOINTS:
         types += [t for t in (endpoint.request, endpoint.response, endpoint.stream) if t]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    for schema in components.values():
+        if schema.get("additionalProperties") is False:
+            del schema["additionalProperties"]  # unknown fields are ignored, and named in a header
     by_type = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
     paths: dict[str, Any] = {}
     for endpoint in ENDPOINTS:

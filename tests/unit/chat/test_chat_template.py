@@ -148,6 +148,19 @@ def test_content_parts_are_joined_or_kept() -> None:
         rendered_here(PARTS_STYLE, messages, content_format="string")
 
 
+def test_the_result_of_a_tool_is_text_for_every_template() -> None:
+    parts = [{"type": "text", "text": "3"}, {"type": "text", "text": "4"}]
+    source = (
+        "{% for message in messages %}{% if message.role == 'tool' %}<{{ message.content }}>"
+        "{% else %}{% for part in message.content %}{{ part.text }}{% endfor %}{% endif %}"
+        "{% endfor %}"
+    )
+    assert detect_content_format(source) == "openai"
+    messages = [{"role": "user", "content": "a"}, {"role": "tool", "content": parts}]
+    assert rendered_here(source, messages) == "a<3\n4>"
+    assert rendered_here(source, [messages[0], {"role": "tool", "content": "3"}]) == "a<3>"
+
+
 @pytest.mark.parametrize("template", [LLAMA3_STYLE, QWEN3_STYLE, MISTRAL_STYLE])
 def test_templates_that_print_content_want_text(template: str) -> None:
     assert detect_content_format(template) == "string"

@@ -99,9 +99,8 @@ def test_text_needs_a_tokenizer(make_config: MakeConfig) -> None:
     assert processor.process("r", [1], SamplingParams()).prompt is None
 
 
-def test_priority_needs_its_policy(make_config: MakeConfig, processor: InputProcessor) -> None:
-    with pytest.raises(RequestError, match="Got priority 3 but Priority scheduling is not enabled"):
-        processor.process("r", [1], SamplingParams(), priority=3)
+def test_any_policy_takes_a_priority(make_config: MakeConfig, processor: InputProcessor) -> None:
+    processor.process("r", [1], SamplingParams(), priority=3)
     ordered = InputProcessor(make_config(policy="priority"), None)
     assert ordered.process("r", [1], SamplingParams(), priority=3).core_requests[0].priority == 3
     with pytest.raises(RequestError, match="priority must be an integer"):

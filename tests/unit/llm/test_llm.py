@@ -201,8 +201,6 @@ def test_what_does_not_work_is_refused(llm: LLM) -> None:
         llm.generate("a", GREEDY, lora_request=object())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="truncate_prompt_tokens is not supported"):
         llm.generate("a", GREEDY, tokenization_kwargs={"truncate_prompt_tokens": 5})
-    with pytest.raises(RequestError, match="Priority scheduling is not enabled"):
-        llm.generate("a", GREEDY, priority=1)
 
 
 def test_priority_orders_a_batch(model_dir: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from quire.errors import RequestError
 from quire.server.requests import large_body
+from quire.server.requests.body_decoder import BodyDecoder
 from quire.server.requests.large_body import BodyLimits, decode_large
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.completion import CompletionRequest
@@ -21,7 +22,7 @@ MESSAGE = {"role": "user", "content": 'say "hi", {you}: [now]'}
 
 def decoded(body: dict[str, Any] | bytes, kind: Any) -> Any:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return decode_large(data, msgspec.json.Decoder(kind), kind, LIMITS)
+    return decode_large(data, BodyDecoder(kind), LIMITS).body
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,8 @@ def decoded(body: dict[str, Any] | bytes, kind: Any) -> Any:
         ({"prompt": []}, CompletionRequest),
         ({"tokens": list(range(100)), "model": "m"}, DetokenizeRequest),
         ({"tokens": []}, DetokenizeRequest),
+        ({"prompt": [1.0, 2, 3.0], "n": "2", "x": 1}, CompletionRequest),
+        ({"tokens": ["1", True, 3.0]}, DetokenizeRequest),
         ({"messages": [MESSAGE] * 20, "tools": []}, ChatRequest),
         ({"prompt": "x" * 9000}, TokenizeRequest),
     ],
@@ -45,7 +48,7 @@ def test_decodes_like_the_decoder(
 ) -> None:
     monkeypatch.setattr(large_body, "PIECE_BYTES", 4)  # ids in many pieces
     data = json.dumps(body, indent=indent).encode()
-    assert decoded(b"\n " + data + b" ", kind) == msgspec.json.decode(data, type=kind)
+    assert decoded(b"\n " + data + b" ", kind) == BodyDecoder(kind).decode(data).body
 
 
 TOO_MUCH: list[tuple[dict[str, Any] | bytes, Any, str | None, str]] = [
@@ -55,8 +58,8 @@ TOO_MUCH: list[tuple[dict[str, Any] | bytes, Any, str | None, str]] = [
      "max_json_values 1000"),
     ({"prompt": "a", "bad_words": ["x"] * 700, "logprob_token_ids": [1] * 400}, CompletionRequest,
      "bad_words", "max_json_values 1000"),
-    ({"prompt": [1] * 101}, CompletionRequest, "prompt", "max_model_len 100"),
-    ({"prompt": [[1], [1] * 101]}, CompletionRequest, "prompt", "max_model_len 100"),
+    ({"prompt": [1] * 101}, CompletionRequest, "input_tokens", "context length is 100 tokens"),
+    ({"prompt": [[1], [1] * 101]}, CompletionRequest, "input_tokens", "contains 101 input tokens"),
     ({"prompt": ["a"] * 9}, CompletionRequest, "prompt", "max_prompts 8"),
     ({"prompt": [[1]] * 9}, CompletionRequest, "prompt", "max_prompts 8"),
     ({"tokens": [1] * 101}, DetokenizeRequest, "tokens", "max_model_len 100"),
@@ -96,3 +99,9 @@ def test_lists_of_another_kind_are_refused(prompt: str) -> None:
 def test_what_is_no_object_is_no_body(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decoded(data, CompletionRequest)
+
+
+def test_fields_that_no_type_has_are_found() -> None:
+    body = {"prompt": "a", "metadata": [[]] * 2000, "nothing": None, "stream_options": {"x": 1}}
+    found = decode_large(json.dumps(body).encode(), BodyDecoder(CompletionRequest), LIMITS)
+    assert list(found.unknown) == ["stream_options.x", "metadata"]

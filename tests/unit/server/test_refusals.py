@@ -24,11 +24,9 @@ NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
     }.items()),
     *((CHAT, name, value) for name, value in {
         "tool_choice": "required", "functions": [{"name": "f"}], "audio": {"voice": "x"},
-        "modalities": ["audio"], "chat_template": "{{ messages }}", "store": True,
-        "service_tier": "flex", "prediction": {"type": "content"}, "top_logprobs": 3,
+        "modalities": ["audio"], "chat_template": "{{ messages }}", "top_logprobs": 3,
         "response_format": {"type": "json_schema", "json_schema": {}}, "tools": [],
-        "web_search_options": {}, "verbosity": "high", "function_call": "auto",
-        "mm_processor_kwargs": {"a": 1},
+        "web_search_options": {}, "function_call": "auto", "mm_processor_kwargs": {"a": 1},
     }.items()),
     ({**CHAT, "tools": [TOOL]}, "tool_choice", "auto"),
     ({**CHAT, "tools": [TOOL]}, "tool_choice", None),
@@ -37,7 +35,13 @@ NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
     )),
     (CHAT, "continue_final_message", True),
     (TEXT, "stream_options", {"include_usage": True}),
-    (TEXT, "priority", 3),
+    *((body, name, value) for body in (TEXT, CHAT) for name, value in {
+        "guided_json": {"type": "object"}, "guided_regex": "a", "guided_choice": ["a"],
+        "guided_grammar": "a", "guided_decoding_backend": "xgrammar", "best_of": 3,
+        "guided_whitespace_pattern": " ", "logits_processors": ["a.b"], "early_stopping": True,
+    }.items()),
+    ({**TEXT, "n": 2}, "best_of", 3),
+    ({**TEXT, "n": 2}, "best_of", 1),
     ({**TEXT, "stream": True}, "prompt_logprobs", 1),
     (TEXT, "prompt_logprobs", -2),
     (TEXT, "prompt_logprobs", 1000),
@@ -49,13 +53,19 @@ NEUTRAL: list[tuple[dict[str, Any], str, Any]] = [
         "logit_bias": {}, "best_of": 1, "suffix": "", "use_beam_search": False,
         "response_format": {"type": "text"}, "user": "me", "bad_words": [], "priority": 0,
         "stop": None, "n": None, "seed": None, "temperature": None, "unknown_field": [1, 2],
+        "stream_options": {}, "guided_json": None, "logits_processors": [], "mm_payload": "none",
     }.items()),
     *((CHAT, name, value) for name, value in {
-        "tool_choice": "none", "modalities": ["text"], "store": False, "service_tier": "auto",
-        "parallel_tool_calls": False, "metadata": {"a": "b"}, "reasoning_effort": "low",
+        "tool_choice": "none", "modalities": ["text"], "metadata": {"a": "b"},
+        "parallel_tool_calls": False, "reasoning_effort": "low",
         "chat_template_kwargs": {"enable_thinking": False}, "logprobs": False,
-        "top_logprobs": 0, "functions": [], "include_reasoning": True,
+        "top_logprobs": 0, "functions": [], "include_reasoning": True, "store": True,
+        "service_tier": "flex", "prediction": {"type": "content"}, "verbosity": "high",
+        "safety_identifier": "me", "prompt_cache_key": "k", "session_id": "s",
+        "prompt_cache_retention": "24h",
     }.items()),
+    ({**TEXT, "n": 2}, "best_of", 2),
+    (TEXT, "priority", 3),
 ]  # fmt: skip
 
 
@@ -87,7 +97,8 @@ def test_what_asks_for_nothing_is_accepted(
     [
         ({"max_tokens": 600}, "max_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
-        ({"max_tokens": "7"}, "max_tokens"),
+        ({"max_tokens": "seven"}, "max_tokens"),
+        ({"max_tokens": 5.5}, "max_tokens"),
         ({"temperature": -0.1}, "temperature"),
         ({"top_k": -2}, "top_k"),
         ({"min_p": 1.5}, "min_p"),
@@ -104,7 +115,7 @@ def test_what_asks_for_nothing_is_accepted(
         ({"prompt": ["a", [1]]}, "prompt"),
         ({"prompt": [1, "a"]}, "prompt"),
         ({"prompt": [260]}, "prompt_token_ids"),
-        ({"prompt": [1] * 513}, "prompt"),
+        ({"prompt": [1] * 513}, "input_tokens"),
         ({"prompt": ["a"] * 4}, "prompt"),
         ({"cache_salt": ""}, "cache_salt"),
         ({"seed": 2**63}, "seed"),
@@ -137,7 +148,9 @@ def test_rubbish_is_a_bad_request(harness: Harness, data: bytes) -> None:
         assert reply.json()["error"]["type"]
 
 
-@pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 5000, "1.5", "true", "{}"])
+@pytest.mark.parametrize(
+    "number", ["1e999", "-1e999", "9" * 5000, "1.5", "{}", '"1.5"', '"9223372036854775808"', '""']
+)
 def test_numbers_out_of_range_are_bad_requests(harness: Harness, number: str) -> None:
     headers = {"content-type": "application/json"}
     for name in ("seed", "max_tokens", "n"):

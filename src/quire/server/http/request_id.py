@@ -1,5 +1,5 @@
-"""The outermost middleware: gives every request an id and returns it, writes the access log line,
-and answers exceptions that no other layer has handled.
+"""The outermost middleware: gives every request an id and returns it, names the fields of it that
+were ignored, writes the access log line, and answers exceptions that no other layer has handled.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.log import get_logger
 from quire.metrics.http_metrics import HttpMetrics
+from quire.server.http import ignored_fields
 from quire.server.http.problems import Problem, problem_of
 from quire.server.http.responses import send_problem
 
@@ -51,6 +52,7 @@ class RequestIdMiddleware:
                 message["headers"] = [
                     *message.get("headers", []),
                     (b"x-request-id", request_id.encode()),
+                    *ignored_fields.header_of(scope),
                 ]
             await send(message)
 

@@ -69,13 +69,15 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         return size
 
     def events(self, updates: Sequence[Update]) -> bytes:
-        """Before the first chunk, one of each choice's role."""
+        """Before the first chunk, one of each choice's role, and one of its echo."""
         parts = []
         for each in updates:
             self._chunks.see(0, each.output)
             if not self._has_begun:
                 self._has_begun = True
                 parts += [self._first_chunk(index) for index in range(self._n)]
+                if self._echo:
+                    parts += [self._echo_chunk(index) for index in range(self._n)]
             choice = self._chunk_choice(each.completion)
             parts.append(self._chunks.chunk(0, choice, len(each.completion.token_ids)))
         return b"".join(parts)
@@ -95,8 +97,12 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
             once["prompt_token_ids"] = self._ids(self._prompt.token_ids)
         if self._request.return_prompt_text and self._prompt.text is not None:
             once["prompt_text"] = self._prompt.text
-        delta = Delta(role=self._role, content=self._echo)
+        delta = Delta(role=self._role, content="")
         return self._chunks.chunk(0, ChatChunkChoice(index=index, delta=delta), 0, **once)
+
+    def _echo_chunk(self, index: int) -> bytes:
+        delta = Delta(content=self._echo)
+        return self._chunks.chunk(0, ChatChunkChoice(index=index, delta=delta), 0)
 
     def _chunk_choice(self, one: CompletionOutput) -> ChatChunkChoice:
         return ChatChunkChoice(
@@ -114,8 +120,4 @@ def _role_of_reply(request: ChatRequest, role: str) -> str:
 
 def _echo_text(request: ChatRequest, role: str) -> str:
     last = request.messages[-1]
-    if not request.echo or last.role != role:
-        return ""
-    if isinstance(last.content, list):
-        return "\n".join(part.text or "" for part in last.content)
-    return last.content or ""
+    return "\n".join(last.texts) if request.echo and last.role == role else ""

@@ -18,7 +18,7 @@ from quire.params import SamplingParams
 from quire.server.context import ServerContext
 from quire.server.http.problems import HttpError, unavailable
 from quire.server.requests.prompts import PreparedPrompt
-from quire.server.requests.sampling import check_room
+from quire.server.requests.room import params_in_room
 from quire.server.work_pool import check_wanted
 
 if TYPE_CHECKING:
@@ -78,15 +78,14 @@ def _inputs(
     """Validated, as the engine takes them. Raises RequestError."""
     max_model_len = context.config.model.max_model_len
     processor = context.live_engine().input_processor
-    for prompt in prompts:
-        check_room(params, len(prompt.token_ids), max_model_len)
+    fitted = [params_in_room(params, len(prompt.token_ids), max_model_len) for prompt in prompts]
     inputs = []
     for index, prompt in enumerate(prompts):
         inputs.append(
             processor.process(
                 f"{request_id}-{index}",
                 prompt.for_engine(),
-                params,
+                fitted[index],
                 priority=priority,
                 trace_headers=trace_headers,
             )

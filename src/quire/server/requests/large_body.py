@@ -8,13 +8,17 @@ piece by piece. Called by `read_body`, on a thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
 from quire.errors import RequestError
+from quire.server.requests.body_decoder import BodyDecoder, Decoded
 from quire.server.requests.json_scan import PIECE_BYTES, JsonField, count_byte, scan_object
+from quire.server.requests.lax_body import decode_lax_value
+from quire.server.requests.room import prompt_too_long
 from quire.server.schema.common import TokenId
 from quire.server.schema.completion import PROMPT_KINDS, CompletionRequest
 from quire.server.schema.service import DetokenizeRequest
@@ -40,27 +44,29 @@ class BodyLimits:
     max_model_len: int
 
 
-def decode_large(
-    data: bytes, decoder: msgspec.json.Decoder[Body], kind: type[Body], limits: BodyLimits
-) -> Body:
+def decode_large(data: bytes, decoder: BodyDecoder[Body], limits: BodyLimits) -> Decoded[Body]:
     """The body, decoded by `decoder`. Raises RequestError for a field that is too large, and
     `decoder`'s errors."""
     if not data.lstrip(_BLANK).startswith(b"{"):
         return decoder.decode(data)  # which refuses its first character
-    known = {field.encode_name for field in msgspec.structs.fields(kind)}
-    fields = {field.name: field for field in scan_object(data) if field.name in known}
+    known = {field.encode_name for field in msgspec.structs.fields(decoder.kind)}
+    found = {field.name: field for field in scan_object(data)}
+    fields = {name: field for name, field in found.items() if name in known}
     texts = {name: data[field.begin : field.end].strip(_BLANK) for name, field in fields.items()}
-    apart, ids = _APART.get(kind), None
+    apart, ids = _APART.get(decoder.kind), None
     if apart is not None and texts.get(apart.name, b"").startswith(b"["):
         num_items = fields.pop(apart.name).num_values - 1
         ids = apart.decode(texts[apart.name], num_items, limits)
         texts[apart.name] = b"[]"
     _check_sizes(fields.values(), limits)
     parts = [b'"%b":%b' % (name.encode(), text) for name, text in texts.items()]
-    body = decoder.decode(b"{" + b",".join(parts) + b"}")
+    decoded = decoder.decode(b"{" + b",".join(parts) + b"}")
     if apart is not None and ids is not None:
-        setattr(body, apart.name, ids)
-    return body
+        setattr(decoded.body, apart.name, ids)
+    for name, field in found.items():
+        if name not in known and data[field.begin : field.end].strip(_BLANK) != b"null":
+            decoded.unknown[name] = None
+    return decoded
 
 
 def _check_sizes(fields: Iterable[JsonField], limits: BodyLimits) -> None:
@@ -139,6 +145,8 @@ def _tokens(raw: bytes, num_items: int, limits: BodyLimits) -> list[int]:
 def _ids(raw: bytes, count: int, name: str, limits: BodyLimits) -> list[int]:
     """A flat list of `count` token ids, decoded in pieces that end at a comma."""
     if count > limits.max_model_len:
+        if name == "prompt":
+            raise prompt_too_long(count, limits.max_model_len)
         raise RequestError(
             f"{name} has {count} token ids, more than max_model_len {limits.max_model_len}.",
             parameter=name,
@@ -149,16 +157,21 @@ def _ids(raw: bytes, count: int, name: str, limits: BodyLimits) -> list[int]:
     while begin < len(inner):
         end = inner.find(b",", begin + PIECE_BYTES)
         end = len(inner) if end < 0 else end
-        try:
-            ids += _token_ids.decode(b"[" + inner[begin:end] + b"]")
-        except msgspec.DecodeError:
-            kinds = f"{PROMPT_KINDS}; " if name == "prompt" else ""
-            raise RequestError(
-                f"{kinds}{name} must hold token ids, whole numbers from 0 to 2147483647",
-                parameter=name,
-            ) from None
+        ids += _decoded_ids(b"[" + inner[begin:end] + b"]", name)
         begin = end + 1
     return ids
+
+
+def _decoded_ids(piece: bytes, name: str) -> list[int]:
+    with suppress(msgspec.DecodeError):
+        return _token_ids.decode(piece)
+    with suppress(msgspec.DecodeError):
+        found: list[int] = decode_lax_value(piece, list[TokenId])
+        return found
+    kinds = f"{PROMPT_KINDS}; " if name == "prompt" else ""
+    raise RequestError(
+        f"{kinds}{name} must hold token ids, whole numbers from 0 to 2147483647", parameter=name
+    )
 
 
 @dataclass(frozen=True, slots=True)

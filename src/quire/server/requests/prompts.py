@@ -15,6 +15,7 @@ from quire.errors import RequestError
 from quire.inputs import TokensPrompt
 from quire.server.context import ServerContext
 from quire.server.requests.request_work import count_chars
+from quire.server.requests.room import prompt_too_long, text_too_long
 from quire.server.schema.chat import ChatMessage, ChatRequest
 from quire.server.schema.completion import PROMPT_KINDS, CompletionRequest
 from quire.server.schema.service import TokenizeRequest
@@ -109,7 +110,7 @@ async def chat_prompt(
             "give it one with --chat-template",
             parameter="chat_template",
         )
-    size = sum(_num_chars(message) for message in messages)
+    size = sum(len(text) for message in messages for text in message.texts)
     context.limits.check_text("messages", size)
     others = [getattr(request, name) for name in _TEMPLATE_FIELDS[1:]]
     size += count_chars(others, INLINE_SIZE)  # no further than it makes a difference
@@ -135,8 +136,9 @@ def _check_template_fields(context: ServerContext, request: ChatRequest | Tokeni
 
 def _chat_input(request: ChatRequest | TokenizeRequest, messages: list[ChatMessage]) -> ChatInput:
     variables = request.chat_template_kwargs or {}
-    if request.reasoning_effort is not None:
-        variables = {**variables, "reasoning_effort": request.reasoning_effort}
+    if (effort := request.reasoning_effort) is not None:
+        thinking = {"enable_thinking": effort != "none"}  # templates know one or the other
+        variables = {**thinking, **variables, "reasoning_effort": effort}
     return ChatInput(
         messages,
         tools=request.tools or None,
@@ -145,12 +147,6 @@ def _chat_input(request: ChatRequest | TokenizeRequest, messages: list[ChatMessa
         continue_final_message=request.continue_final_message is True,
         chat_template_kwargs=variables,
     )
-
-
-def _num_chars(message: ChatMessage) -> int:
-    if isinstance(message.content, list):
-        return sum(len(part.text or "") for part in message.content)
-    return len(message.content or "")
 
 
 def encode(
@@ -169,22 +165,14 @@ def encode(
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
     limit, longest = limits.max_model_len, _longest_piece_bytes(tokenizer)
     if must_fit and longest is not None and num_bytes > limit * longest:
-        raise _too_long(limit, f"{num_bytes} bytes, which are more than {num_bytes // longest}")
+        raise text_too_long(num_bytes, limit * longest, limit)
     ids: list[int] = []
     for piece in tokenizer.encode_pieces(text, add_special_tokens=add_special_tokens):
         ids += piece
         if must_fit and len(ids) >= limit + PIECE_CHARS:
-            raise _too_long(limit, f"more than {len(ids) - 1}")
+            raise prompt_too_long(len(ids), limit, is_whole=False)
         check_wanted()
     return ids
-
-
-def _too_long(limit: int, what: str) -> RequestError:
-    return RequestError(
-        f"This model's maximum context length is {limit} tokens. However, your prompt has "
-        f"{what} tokens.",
-        parameter="prompt",
-    )
 
 
 @lru_cache(maxsize=4)

@@ -1,7 +1,9 @@
-"""Refuses request fields of OpenAI or vLLM that are not supported yet.
+"""Refuses request fields of OpenAI or vLLM that are not supported yet or any more, and finds those
+without effect.
 
-A field is refused by name unless its value has no effect; it is never ignored. Fields that are also
-in `SamplingParams` are refused there.
+A field whose value would change the reply is refused by name. One that changes nothing here is
+accepted; where its value asks for something, the reply's headers name it. Fields that are also in
+`SamplingParams` are refused there.
 """
 
 from __future__ import annotations
@@ -10,19 +12,25 @@ from typing import Any
 
 from quire.errors import RequestError, quoted
 from quire.server.schema.chat import ChatRequest
-from quire.server.schema.common import GenerationFields
+from quire.server.schema.common import GenerationFields, StreamOptions
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "use_beam_search": (None, False),
     "length_penalty": (None, 1.0),
-    "best_of": (None, 1),
+    "early_stopping": (None, False),
     "truncate_prompt_tokens": (None,),
     "truncation_side": (None,),
     "kv_transfer_params": (None, {}),
     "ec_transfer_params": (None, {}),
     "vllm_xargs": (None, {}),
-    "session_id": (None,),
     "return_token_offsets": (None, False),
+    "guided_json": (None,),
+    "guided_regex": (None,),
+    "guided_choice": (None,),
+    "guided_grammar": (None,),
+    "guided_decoding_backend": (None,),
+    "guided_whitespace_pattern": (None,),
+    "logits_processors": (None, []),
     # completions
     "suffix": (None, ""),
     "prompt_embeds": (None,),
@@ -34,13 +42,31 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "function_call": (None, "none"),
     "modalities": (None, ["text"]),
     "audio": (None,),
-    "prediction": (None,),
     "web_search_options": (None,),
+}
+"""Field names with their values without effect; the message suggests the first."""
+
+_WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
+    "session_id": (None,),
+    "prediction": (None,),
     "service_tier": (None, "auto", "default"),
     "verbosity": (None, "medium"),
     "store": (None, False),
 }
-"""Field names with their values without effect; the message suggests the first."""
+"""Accepted fields that change nothing here, with the values that ask for nothing."""
+
+
+def fields_without_effect(request: GenerationFields, policy: str) -> list[str]:
+    """The accepted fields whose values ask for something that this server does not do. `policy` is
+    the scheduler's."""
+    names = [
+        name
+        for name, neutral in _WITHOUT_EFFECT.items()
+        if getattr(request, name, None) not in neutral
+    ]
+    if request.priority and policy != "priority":
+        names.append("priority")
+    return names
 
 
 def refuse_unsupported(request: GenerationFields) -> None:
@@ -49,10 +75,16 @@ def refuse_unsupported(request: GenerationFields) -> None:
         value = getattr(request, name, None)
         if value is not None and value not in neutral:
             raise _refusal(name, value, neutral[0])
+    if request.best_of not in (None, request.n or 1):
+        raise RequestError(
+            f"best_of is not supported unless it equals n, got {request.best_of}; leave it out.",
+            parameter="best_of",
+            value=request.best_of,
+        )
     kind = request.response_format.type if request.response_format is not None else "text"
     if kind != "text":
         raise _refusal("response_format", kind, "text")
-    if request.stream_options is not None and not request.stream:
+    if request.stream_options not in (None, StreamOptions()) and not request.stream:
         raise RequestError(
             "Stream options can only be defined when `stream=True`.", parameter="stream_options"
         )

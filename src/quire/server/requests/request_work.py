@@ -118,8 +118,8 @@ def _reply_parts(
             parts.append(_ReplyPart(text, copies * tokens * each, factors))
 
     if params.logprobs is not None:
-        rooms = [max_model_len - length for length in prompt_lens]
-        tokens = sum(room if params.max_tokens is None else params.max_tokens for room in rooms)
+        most = max_model_len if params.max_tokens is None else params.max_tokens
+        tokens = sum(min(most, max_model_len - length) for length in prompt_lens)
         each = _num_entries(params.logprobs, vocab_size)
         add("tokens with log-probabilities", n, tokens, each, name, "max_tokens", "n")
     if params.prompt_logprobs is not None:

@@ -15,9 +15,10 @@ from quire.errors import RequestError
 from quire.params import RequestOutputKind, SamplingParams
 from quire.server.args import ServerArgs
 from quire.server.context import ServerContext
+from quire.server.requests.room import check_max_tokens
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.common import GenerationFields
-from quire.server.schema.completion import CompletionRequest
+from quire.server.schema.completion import DEFAULT_MAX_TOKENS, CompletionRequest
 
 _FIELDS_THAT_DIFFER = {"max_tokens", "prompt_logprobs"}
 _SAME_NAME = (
@@ -39,7 +40,7 @@ def sampling_params(
     values = {name: getattr(request, name) for name in _SAME_NAME}
     values = {name: value for name, value in values.items() if value is not None}
     values = {**{k: v for k, v in defaults.items() if k != "max_tokens"}, **values}
-    values["max_tokens"] = _max_tokens(request, defaults)
+    values["max_tokens"] = _max_tokens(request, defaults, context.config.model.max_model_len)
     values["logprobs"] = _num_logprobs(request)
     values["prompt_logprobs"] = _num_prompt_logprobs(request)
     if values["logprobs"] is not None or values["prompt_logprobs"] is not None:
@@ -62,20 +63,6 @@ def check_bounds(request: GenerationFields, args: ServerArgs) -> None:
     _at_most("stop_token_ids", count, args.max_stop_token_ids, "max_stop_token_ids", "ids")
 
 
-def check_room(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> None:
-    """Raises RequestError if prompt and reply together are longer than the context."""
-    wanted = params.max_tokens
-    if wanted is not None and num_prompt_tokens < max_model_len < num_prompt_tokens + wanted:
-        raise RequestError(
-            f"This model's maximum context length is {max_model_len} tokens. However, you "
-            f"requested {num_prompt_tokens + wanted} tokens ({num_prompt_tokens} in the prompt, "
-            f"{wanted} in the completion); max_tokens can be at most "
-            f"{max_model_len - num_prompt_tokens}.",
-            parameter="max_tokens",
-            value=wanted,
-        )
-
-
 def is_echo_alone(request: CompletionRequest | ChatRequest) -> bool:
     """Whether the reply is the prompt alone. As in vLLM, one token is generated and counted."""
     is_completion = isinstance(request, CompletionRequest)
@@ -93,35 +80,35 @@ def _at_most(name: str, value: int, limit: int, option: str, unit: str = "") -> 
 
 
 def _max_tokens(
-    request: CompletionRequest | ChatRequest, defaults: Mapping[str, Any]
+    request: CompletionRequest | ChatRequest, defaults: Mapping[str, Any], max_model_len: int
 ) -> int | None:
     """The limit of the reply; None: whatever the context has room for."""
     if is_echo_alone(request):
         return 1  # the least that the engine generates
-    wanted = request.max_tokens
-    if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
-        wanted = request.max_completion_tokens
-        if wanted < 1:
-            raise RequestError(
-                f"max_completion_tokens must be at least 1, got {wanted}.",
-                parameter="max_completion_tokens",
-                value=wanted,
-            )
-    return defaults.get("max_tokens") if wanted is None else wanted
+    name, wanted = "max_tokens", request.max_tokens
+    if isinstance(request, ChatRequest):
+        if request.max_completion_tokens is not None:
+            name, wanted = "max_completion_tokens", request.max_completion_tokens
+    elif wanted is None:
+        wanted = DEFAULT_MAX_TOKENS
+    if wanted is None:
+        return defaults.get("max_tokens")
+    if wanted < 1:
+        raise RequestError(
+            f"{name} must be at least 1, got {wanted}.", parameter=name, value=wanted
+        )
+    check_max_tokens(name, wanted, max_model_len)
+    return wanted
 
 
 def _num_logprobs(request: CompletionRequest | ChatRequest) -> int | None:
-    if isinstance(request, CompletionRequest):
-        if request.logprobs is not None and request.logprobs < 0:
-            raise RequestError(
-                "`logprobs` must be a positive value.", parameter="logprobs", value=request.logprobs
-            )
-        return request.logprobs
-    top = request.top_logprobs
-    if top is not None and top < 0:
-        raise RequestError(
-            "`top_logprobs` must be a positive value.", parameter="top_logprobs", value=top
-        )
+    is_completion = isinstance(request, CompletionRequest)
+    name = "logprobs" if is_completion else "top_logprobs"
+    top: int | None = getattr(request, name)
+    if top is not None and top < -1:
+        raise RequestError(f"`{name}` must be a positive value or -1.", parameter=name, value=top)
+    if is_completion:
+        return top
     if top and not request.logprobs:
         raise RequestError(
             "when using `top_logprobs`, `logprobs` must be set to true.", parameter="top_logprobs"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from quire.server.context import ServerContext
 from quire.server.http.problems import HttpError, Problem, decode_problem
 from quire.server.replies.json_pieces import joined
+from quire.server.requests.body_decoder import Decoded, body_decoder
 from quire.server.work_pool import INLINE_SIZE
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -40,22 +40,28 @@ def is_json(request: Request) -> bool:
 
 
 async def read_body(request: Request, kind: type[Body]) -> Body:
-    """The request's JSON body as `kind`. Raises HttpError: 415, or 400 naming the field; and
-    RequestError for a large body that holds too much."""
+    """The request's JSON body as `kind`; the reply will name the fields that `kind` does not have.
+
+    Raises HttpError: 415, or 400 naming the field; and RequestError for a large body that holds
+    too much.
+    """
     if not is_json(request):
         raise HttpError(Problem(415, "Only the content type application/json is understood."))
-    data = await request.body()
+    context, data = context_of(request), await request.body()
     size = len(data) // _BYTES_PER_UNIT
     try:
         if size <= INLINE_SIZE:
-            return _decoder(kind).decode(data)  # type: ignore[no-any-return]
-        context = context_of(request)
-        return await context.pool.run(size, _decode_large, context, data, kind)
+            decoded: Decoded[Body] = body_decoder(kind).decode(data)
+        else:
+            decoded = await context.pool.run(size, _decode_large, context, data, kind)
     except _DECODE_ERRORS as error:
         raise HttpError(decode_problem(error)) from None
+    if decoded.unknown:
+        context.ignored_fields.tell(request, decoded.unknown)
+    return decoded.body
 
 
-def _decode_large(context: ServerContext, data: bytes, kind: type[Body]) -> Body:
+def _decode_large(context: ServerContext, data: bytes, kind: type[Body]) -> Decoded[Body]:
     from quire.server.requests.large_body import BodyLimits, decode_large  # needs NumPy
 
     args = context.args
@@ -65,13 +71,8 @@ def _decode_large(context: ServerContext, data: bytes, kind: type[Body]) -> Body
         max_prompts=args.max_prompts,
         max_model_len=context.config.model.max_model_len,
     )
-    body: Body = decode_large(data, _decoder(kind), kind, limits)
-    return body
-
-
-@lru_cache(maxsize=32)
-def _decoder(kind: Any) -> Any:
-    return msgspec.json.Decoder(kind)
+    decoded: Decoded[Body] = decode_large(data, body_decoder(kind), limits)
+    return decoded
 
 
 def json_response(value: Any, status: int = 200) -> Response:

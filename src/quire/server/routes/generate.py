@@ -21,12 +21,13 @@ from quire.server.replies.head import ReplyHead
 from quire.server.replies.writer import Asked, ReplyWriter
 from quire.server.requests.generation import Deadline, Generation, deadline_of
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts
-from quire.server.requests.refusals import refuse_unsupported
+from quire.server.requests.refusals import fields_without_effect, refuse_unsupported
 from quire.server.requests.sampling import sampling_params
 from quire.server.routes.bodies import context_of, pieced_response, read_body
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.completion import CompletionRequest
 
+_PRIORITY_HEADER = "x-vllm-priority"
 _TRACE_HEADERS = ("traceparent", "tracestate")
 """W3C Trace Context: which span of the caller's a request belongs to."""
 
@@ -56,6 +57,8 @@ async def _generate(
     head = ReplyHead.of(context, http, request, id_prefix)
     engine, deadline = context.live_engine(), deadline_of(http, context.args.request_timeout)
     refuse_unsupported(request)
+    if ignored := fields_without_effect(request, context.config.scheduler.policy):
+        context.ignored_fields.tell(http, ignored)
     params = sampling_params(context, request)
     engine.requests.check_admission(1)
     prompts = await prepare(context, request)
@@ -106,10 +109,17 @@ async def _start(
         prompts,
         params,
         head.id,
-        priority=request.priority or 0,
+        priority=_priority(http, request),
         deadline=deadline,
         trace_headers={name: http.headers[name] for name in _TRACE_HEADERS if name in http.headers},
     )
+
+
+def _priority(http: Request, request: CompletionRequest | ChatRequest) -> int:
+    """Of the header, if it holds a number, as in vLLM; otherwise of the body."""
+    with suppress(KeyError, ValueError):
+        return int(http.headers[_PRIORITY_HEADER])
+    return request.priority or 0
 
 
 async def _finals(http: Request, generation: Generation) -> list[RequestOutput] | None:

@@ -15,7 +15,8 @@ from quire.server.replies.head import ReplyHead
 from quire.server.replies.json_pieces import ITEMS_AT_ONCE, JsonPieces
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts, encode
 from quire.server.requests.refusals import refuse_unsupported
-from quire.server.requests.sampling import check_room, sampling_params
+from quire.server.requests.room import params_in_room
+from quire.server.requests.sampling import sampling_params
 from quire.server.routes.bodies import (
     context_of,
     json_response,
@@ -150,7 +151,8 @@ def _rendered(
     params: SamplingParams,
 ) -> RenderedPrompt:
     """Goes through the same checks as a request that runs."""
-    check_room(params, len(prompt.token_ids), context.config.model.max_model_len)
+    max_model_len = context.config.model.max_model_len
+    params = params_in_room(params, len(prompt.token_ids), max_model_len)
     processor = context.loaded_engine().input_processor
     priority = request.priority or 0
     settled = processor.process(head.id, prompt.for_engine(), params, priority=priority)

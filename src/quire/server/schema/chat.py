@@ -21,27 +21,52 @@ from quire.server.schema.common import (
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
-class ContentPart(msgspec.Struct, kw_only=True):
-    """A piece of a message; only `text` works yet."""
+class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A piece of a message. The types `text`, `input_text`, `output_text`, `refusal` and `thinking`
+    work."""
 
     type: str
     text: str | None = None
+    refusal: str | None = None
+    thinking: str | None = None
+    closed: bool | None = None
+    """Whether the thinking is complete; it changes nothing here."""
+
+    @property
+    def words(self) -> str:
+        """Its text; empty if it has none."""
+        if self.type in ("refusal", "thinking"):
+            return getattr(self, self.type) or ""
+        return self.text or ""
 
 
-class ChatMessage(msgspec.Struct, kw_only=True):
+class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One message of a conversation, handed to the model's chat template."""
 
     role: Annotated[str, Meta(min_length=1, max_length=64)]
-    content: str | list[ContentPart] | None = None
+    content: str | list[str | ContentPart] | None = None
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
     """An older name of `reasoning`."""
+    tools: list[dict[str, Any]] | None = None
+    """The tools of a developer's message, for templates that read them."""
+    task: str | None = None
+    """A marker for templates that read it."""
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of its content, part by part."""
+        if isinstance(self.content, str):
+            return [self.content]
+        return [part if isinstance(part, str) else part.words for part in self.content or ()]
 
 
-class FunctionDefinition(msgspec.Struct, kw_only=True, omit_defaults=True):
+class FunctionDefinition(
+    msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """A function that the model may call."""
 
     name: str
@@ -50,7 +75,7 @@ class FunctionDefinition(msgspec.Struct, kw_only=True, omit_defaults=True):
     strict: bool | None = None
 
 
-class Tool(msgspec.Struct, kw_only=True):
+class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A tool offered to the model."""
 
     type: Literal["function"]
@@ -91,13 +116,23 @@ class ChatRequest(GenerationFields, kw_only=True):
     function_call: Any = None
     modalities: list[str] | None = None
     audio: Any = None
-    prediction: Any = None
     web_search_options: Any = None
+    prediction: Any = None
+    """Accepted: a hint that makes replies faster elsewhere."""
     service_tier: str | None = None
+    """Accepted; there is one tier."""
     verbosity: str | None = None
+    """Accepted; no model here knows it."""
     store: bool | None = None
+    """Accepted; nothing is stored."""
     metadata: dict[str, Any] | None = None
     """For the caller's own books; it changes nothing here."""
+    safety_identifier: str | None = None
+    """For the caller's own books; it changes nothing here."""
+    prompt_cache_key: str | None = None
+    """Accepted: prompts with the same beginning share the cache without a key."""
+    prompt_cache_retention: str | None = None
+    """Accepted: the cache keeps what it has room for."""
 
 
 class ReplyMessage(msgspec.Struct, kw_only=True):
@@ -109,7 +144,6 @@ class ReplyMessage(msgspec.Struct, kw_only=True):
     annotations: None = None
     audio: None = None
     function_call: None = None
-    tool_calls: list[Any] = []
     reasoning: str | None = None
 
 

@@ -17,13 +17,15 @@ RequestIdText = Annotated[str, Meta(min_length=1, max_length=128)]
 FinishReasonText = Literal["stop", "length", "abort", "error"]
 
 
-class StreamOptions(msgspec.Struct, kw_only=True):
+class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What a stream carries besides text."""
 
     include_usage: bool | None = None
     """A last chunk without choices that holds the usage."""
     continuous_usage_stats: bool | None = None
     """The usage so far in every chunk."""
+    include_obfuscation: bool | None = None
+    """Accepted: no chunk is padded here."""
 
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True):
@@ -105,14 +107,14 @@ class ErrorResponse(msgspec.Struct, kw_only=True):
     error: ErrorInfo
 
 
-class ResponseFormat(msgspec.Struct, kw_only=True):
+class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """How the reply is constrained; only `text`, that is not at all, works yet."""
 
     type: str
     json_schema: Any = None
 
 
-class GenerationFields(msgspec.Struct, kw_only=True):
+class GenerationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Request fields that completions and chat share.
 
     Those that do not work yet are here too, so that they are refused by name, not ignored.
@@ -172,5 +174,19 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     ec_transfer_params: dict[str, Any] | None = None
     vllm_xargs: dict[str, Any] | None = None
     session_id: str | None = None
+    """Accepted; it changes nothing here."""
     routed_experts_prompt_start: Int64 | None = 0
     return_token_offsets: bool | None = None
+    mm_payload: Literal["tensors", "none"] | None = None
+    """Accepted: a text model has no such payload."""
+    return_mm_kwargs: bool | None = None
+    """An older name of `mm_payload`."""
+
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_decoding_backend: Any = None
+    guided_whitespace_pattern: Any = None
+    logits_processors: Any = None
+    early_stopping: Any = None

@@ -17,6 +17,7 @@ from quire.server.schema.common import (
     WholeReplyFields,
 )
 
+DEFAULT_MAX_TOKENS = 16
 PROMPT_KINDS = (
     "prompt must be a string, a list of strings, a list of token ids or a list of such lists; "
     "it holds different kinds"
@@ -29,7 +30,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
 
     prompt: str | list[str | TokenId | list[TokenId]]
     """A text, a list of texts, a list of token ids, or a list of such lists."""
-    max_tokens: Int64 | None = 16
+    max_tokens: Int64 | None = DEFAULT_MAX_TOKENS
     echo: bool | None = False
     """Begin the reply with the prompt."""
     logprobs: Int64 | None = None

@@ -48,7 +48,7 @@ class ModelList(msgspec.Struct, kw_only=True):
     data: list[ModelCard]
 
 
-class TokenizeRequest(msgspec.Struct, kw_only=True):
+class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A text, or a conversation, to be tokenized: exactly one of `prompt` and `messages`."""
 
     model: str | None = None
@@ -75,7 +75,7 @@ class TokenizeResponse(msgspec.Struct, kw_only=True):
     token_strs: list[str] | None = None
 
 
-class DetokenizeRequest(msgspec.Struct, kw_only=True):
+class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Token ids to be turned into text."""
 
     model: str | None = None

@@ -1,0 +1,108 @@
+"""Decodes the bodies that the strict decoder refuses: those with values of a type that converts,
+and those with fields that nobody knows.
+
+Fits a body's plain JSON values to the types of its fields, then decodes strictly. Called by
+`body_decoder`. Knows no request.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from quire.server.requests.lax_scalars import as_bool, as_float, as_int
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+MAX_UNKNOWN = 64
+"""Most unknown fields that are counted by name."""
+
+_JSON_TYPES: dict[type[inspect.Type], type] = {
+    inspect.NoneType: type(None),
+    inspect.BoolType: bool,
+    inspect.IntType: int,
+    inspect.FloatType: float,
+    inspect.StrType: str,
+    inspect.ListType: list,
+    inspect.DictType: dict,
+    inspect.StructType: dict,
+}
+_LAX = {inspect.IntType: as_int, inspect.FloatType: as_float, inspect.BoolType: as_bool}
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def decode_lax(data: bytes, kind: type[Body], unknown: dict[str, None]) -> Body:
+    """The body as `kind`. Adds the fields of `data` that `kind` does not have to `unknown`, as
+    `name` or `outer.name`; a null asks for nothing and is not added.
+
+    Raises msgspec.DecodeError, which names the field.
+    """
+    fitter, types = _Fitter(unknown), _field_types(kind)
+    fields = {}
+    for name, raw in _fields_decoder.decode(data).items():
+        if name in types:
+            fields[name] = fitter.fit(_decoded(name, raw), types[name], name)
+        elif bytes(raw) != b"null":
+            fitter.tell(name)
+    return msgspec.convert(fields, kind)
+
+
+def decode_lax_value(data: bytes, kind: Any) -> Any:
+    """A value that is no object as `kind`. Raises msgspec.DecodeError."""
+    value = msgspec.json.decode(data)
+    return msgspec.convert(_Fitter({}).fit(value, inspect.type_info(kind), ""), kind)
+
+
+def _decoded(name: str, raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.DecodeError as error:
+        raise msgspec.ValidationError(f"{error} - at `$.{name}`") from None
+
+
+@lru_cache(maxsize=64)
+def _field_types(kind: type[msgspec.Struct]) -> dict[str, inspect.Type]:
+    found = inspect.type_info(kind)
+    assert isinstance(found, inspect.StructType)
+    return {field.encode_name: field.type for field in found.fields}
+
+
+class _Fitter:
+    """Fits values to types: converts scalars, and takes unknown fields out of objects."""
+
+    def __init__(self, unknown: dict[str, None]) -> None:
+        self._unknown = unknown
+
+    def tell(self, path: str) -> None:
+        """Adds an unknown field."""
+        if len(self._unknown) < MAX_UNKNOWN:
+            self._unknown[path] = None
+
+    def fit(self, value: Any, kind: inspect.Type, path: str) -> Any:
+        """The value, converted where only conversion makes it one of `kind`."""
+        members = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+        for member in members:
+            if _JSON_TYPES.get(type(member)) is type(value):
+                return self._inside(value, member, path)
+        for member in members:
+            if type(member) in _LAX:
+                return _LAX[type(member)](value)
+        return value
+
+    def _inside(self, value: Any, kind: inspect.Type, path: str) -> Any:
+        if isinstance(kind, inspect.ListType):
+            return [self.fit(item, kind.item_type, path) for item in value]
+        if isinstance(kind, inspect.DictType):
+            return {key: self.fit(item, kind.value_type, path) for key, item in value.items()}
+        if not isinstance(kind, inspect.StructType):
+            return value
+        types, kept = _field_types(kind.cls), {}
+        for name, item in value.items():
+            if name in types:
+                kept[name] = self.fit(item, types[name], f"{path}.{name}")
+            elif item is not None:
+                self.tell(f"{path}.{name}")
+        return kept

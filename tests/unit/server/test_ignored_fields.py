@@ -1,0 +1,94 @@
+"""Fields that have no effect are named in a header of the reply, and in the log once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from quire.server.http import ignored_fields
+
+from .conftest import Harness, MakeHarness
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+TEXT = {"prompt": "A", "max_tokens": 1}
+HEADER = "x-quire-ignored-fields"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (TEXT, None),
+        ({**TEXT, "user": "me", "nothing": None}, None),
+        ({**TEXT, "thinking": {"type": "disabled"}, "enable_thinking": False},
+         "thinking, enable_thinking"),
+        ({**TEXT, "stream": True, "stream_options": {"include_usage": True, "x": 1}},
+         "stream_options.x"),
+        ({**TEXT, "response_format": {"type": "text", "strict": True}}, "response_format.strict"),
+        ({**TEXT, "priority": 2, "session_id": "s"}, "session_id, priority"),
+        ({**CHAT, "store": True, "service_tier": "flex", "verbosity": "low"},
+         "service_tier, verbosity, store"),
+        ({**CHAT, "store": False, "service_tier": "auto", "metadata": {"a": "b"}}, None),
+        ({**CHAT, "messages": [
+            {"role": "user", "content": [
+                {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
+                {"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}},
+            ]},
+            {"role": "assistant", "content": "c", "refusal": None, "annotations": []},
+        ]}, "messages.content.cache_control, messages.annotations"),
+        ({**CHAT, "tools": [{"type": "function", "function": {"name": "f", "x": 1}}],
+          "tool_choice": "none"}, "tools.function.x"),
+    ],
+)  # fmt: skip
+def test_ignored_fields_are_named(harness: Harness, body: dict[str, Any], told: str | None) -> None:
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    reply = harness.post(path, body)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers.get(HEADER) == told
+    plain = {key: value for key, value in body.items() if key != "stream_options"}
+    assert harness.post(f"{path}/render", plain).status_code == 200
+
+
+def test_other_endpoints_and_errors_name_them_too(harness: Harness) -> None:
+    assert harness.post("/tokenize", {"prompt": "a", "x": 1}).headers[HEADER] == "x"
+    refused = harness.post("/v1/completions", {**TEXT, "top_p": 7, "x": 1})
+    assert refused.status_code == 400
+    assert refused.headers[HEADER] == "x"
+    large = {"prompt": "a " * 80_000, "x": 1}  # decoded in another way
+    assert harness.post("/tokenize", large).headers[HEADER] == "x"
+
+
+def test_a_priority_has_its_effect_where_the_policy_has(make_harness: MakeHarness) -> None:
+    harness = make_harness(scheduler={"policy": "priority"})
+    assert HEADER not in harness.post("/v1/completions", {**TEXT, "priority": 2}).headers
+
+
+def test_names_cannot_break_out_of_the_header(harness: Harness) -> None:
+    names = ["a\r\nSet-Cookie: x=1", "b, c", "é", "", "x" * 1000]
+    reply = harness.post("/v1/completions", {**TEXT, **dict.fromkeys(names, 1)})
+    assert reply.status_code == 200
+    assert "set-cookie" not in reply.headers
+    told = reply.headers[HEADER].split(", ")
+    assert told[:3] == ["a??Set-Cookie??x?1", "b??c", "?"]
+    assert told[-1] == "x" * 64
+
+
+def test_many_names_are_counted(harness: Harness) -> None:
+    many = {f"field{index}": index for index in range(500)}
+    told = harness.post("/v1/completions", {**TEXT, **many}).headers[HEADER]
+    assert told.startswith("field0, field1, ")
+    assert told.endswith(", and-48-more")
+    assert len(told) < 512
+
+
+def test_each_name_is_logged_once_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(ignored_fields.logger, "warning", lambda _, name, *__: logged.append(name))
+    fields = ignored_fields.IgnoredFields()
+    for index in range(500):
+        scope = {"type": "http", "state": {}}
+        fields.tell(Request(scope), ["same\n", f"field{index}"])
+        assert ignored_fields.header_of(scope)[0][1] == b"same?, field%d" % index
+    assert logged[:3] == ["same?", "field0", "field1"]
+    assert len(logged) == len(set(logged)) == 256
