@@ -40,6 +40,7 @@ LAYERS: list[list[str]] = [
     ["llm"],
     ["server", "bench"],
     ["cli"],
+    ["vllm"],
     ["__main__"],
 ]
 """Lowest first. Packages of one layer do not import each other."""

@@ -11,8 +11,9 @@
     ├── RequestError (ValueError)           one request is wrong; the engine is not (HTTP 400)
     ├── CapacityError                       too much is waiting already; try again later (HTTP 503)
     ├── BackendError                        a compute backend failed or is missing
-    ├── EngineDeadError                     the engine loop ended; requests get no more answers
-    ├── EngineGenerateError                 this request failed inside the engine (HTTP 500)
+    ├── EngineError                         the engine failed, not the caller
+    │   ├── EngineDeadError                     its loop ended; requests get no more answers
+    │   └── EngineGenerateError                 one request failed inside it (HTTP 500)
     └── IntegrityError                      an invariant does not hold: a bug in Quire
 
 A message about a user's mistake names the option, its value (by `quoted`) and a value that works.
@@ -89,11 +90,15 @@ class BackendError(QuireError):
     """A compute backend cannot be loaded, or a native call reported a failure."""
 
 
-class EngineDeadError(QuireError):
+class EngineError(QuireError):
+    """The engine failed; nothing that its caller gave was wrong."""
+
+
+class EngineDeadError(EngineError):
     """The engine loop has ended; every waiting and future request gets this."""
 
 
-class EngineGenerateError(QuireError):
+class EngineGenerateError(EngineError):
     """The engine failed on this one request."""
 
 

@@ -1,0 +1,150 @@
+"""What vLLM has and Quire has not, by the feature that is missing.
+
+`MISSING_NAMES` can be imported and named in annotations, and raise when they are used; everything
+under `MISSING_MODULES` cannot be imported. Either way the message names the feature.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from quire.errors import ConfigError
+from quire.suggest import did_you_mean
+from quire.vllm.surface import VLLM_VERSION, surface_names
+
+_LORA = "LoRA adapters do not work yet"
+_POOLING = "only generation of text is supported, no pooling: embeddings, classes, scores"
+_STRUCTURED = "structured outputs do not work yet"
+_BEAMS = "beam search does not work yet"
+_TEXT = "only text goes in, no images, audio, video or embeddings"
+_PROCESSORS = "custom logits processors do not work yet"
+_PARSERS = "tool calls and reasoning are not parsed yet"
+_ONE_PROCESS = "this version computes in one process, on the CPU"
+_TIERS = "the KV cache has no further tiers yet"
+_WEIGHTS = "weights are not changed while a model is loaded"
+_RECORD = "vLLM's internal configuration; give the values to LLM or EngineArgs"
+_SERVER = "the server is not made of vLLM's parts; start it with the command `serve`"
+_MODELS = "models are not torch modules here; quire.models has them"
+_INTERNAL = "a part of vLLM's engine, which Quire does not share"
+
+MISSING_NAMES: dict[str, dict[str, str]] = {
+    _LORA: {"vllm.lora.request": "LoRARequest", "vllm.config": "LoRAConfig"},
+    _POOLING: {
+        "vllm": "ClassificationOutput ClassificationRequestOutput EmbeddingOutput "
+        "EmbeddingRequestOutput PoolingOutput PoolingParams PoolingRequestOutput ScoringOutput "
+        "ScoringRequestOutput",
+        "vllm.config": "PoolerConfig",
+        "vllm.outputs": "ClassificationOutput ClassificationRequestOutput EmbeddingOutput "
+        "EmbeddingRequestOutput PoolingOutput PoolingRequestOutput ScoringOutput "
+        "ScoringRequestOutput",
+        "vllm.pooling_params": "PoolingParams",
+    },
+    _STRUCTURED: {
+        "vllm.config": "StructuredOutputsConfig",
+        "vllm.sampling_params": "GuidedDecodingParams StructuredOutputsParams",
+    },
+    _BEAMS: {
+        "vllm.beam_search": "BeamSearchOutput BeamSearchSequence",
+        "vllm.sampling_params": "BeamSearchParams",
+    },
+    "repetition detection does not work yet": {"vllm.sampling_params": "RepetitionDetectionParams"},
+    "a request gets its whole prompt at once": {"vllm.engine.protocol": "StreamingInput"},
+    _TEXT: {
+        "vllm.config": "MultiModalConfig",
+        "vllm.inputs": "DataPrompt EmbedsPrompt ExplicitEncoderDecoderPrompt",
+    },
+    _PROCESSORS: {
+        "vllm.v1.sample.logits_processor": "AdapterLogitsProcessor BatchUpdate LogitsProcessor "
+        "RequestLogitsProcessor",
+    },
+    "speculative decoding does not work yet": {"vllm.config": "SpeculativeConfig"},
+    "nothing here is compiled or captured at run time": {
+        "vllm.config": "CompilationConfig CompilationMode CUDAGraphMode PassConfig",
+    },
+    _ONE_PROCESS: {"vllm": "initialize_ray_cluster", "vllm.config": "ParallelConfig"},
+    _TIERS: {
+        "vllm.config": "ECTransferConfig KVEventsConfig KVTransferConfig",
+        "vllm.config.kv_transfer": "KVTransferConfig",
+    },
+    _WEIGHTS: {"vllm.config": "WeightTransferConfig"},
+    "there is no profiler": {"vllm.config": "ProfilerConfig"},
+    _RECORD: {
+        "vllm.config": "AttentionConfig CacheConfig DeviceConfig KernelConfig LoadConfig "
+        "ModelConfig ObservabilityConfig SchedulerConfig VllmConfig",
+    },
+    _SERVER: {
+        "vllm.entrypoints.openai.api_server": "build_and_serve build_app "
+        "build_async_engine_client build_async_engine_client_from_engine_args init_app_state "
+        "run_server run_server_worker setup_server",
+    },
+    "tensors go from layer to layer in one process": {"vllm.sequence": "IntermediateTensors"},
+}
+"""Feature -> module of vLLM -> names."""
+
+MISSING_MODULES: dict[str, str] = {
+    "vllm.assets": _TEXT,
+    "vllm.benchmarks": "the benchmarks are commands: `bench`",
+    "vllm.compilation": "nothing here is compiled or captured at run time",
+    "vllm.config": _RECORD,
+    "vllm.distributed": _ONE_PROCESS,
+    "vllm.distributed.kv_events": _TIERS,
+    "vllm.distributed.kv_transfer": _TIERS,
+    "vllm.distributed.weight_transfer": _WEIGHTS,
+    "vllm.entrypoints": _SERVER,
+    "vllm.entrypoints.pooling": _POOLING,
+    "vllm.entrypoints.speech_to_text": _TEXT,
+    "vllm.lora": _LORA,
+    "vllm.model_executor": _MODELS,
+    "vllm.multimodal": _TEXT,
+    "vllm.plugins": "there are no plug-ins yet",
+    "vllm.reasoning": _PARSERS,
+    "vllm.tool_parsers": _PARSERS,
+    "vllm.v1": _INTERNAL,
+    "vllm.v1.executor": _ONE_PROCESS,
+    "vllm.v1.sample": _PROCESSORS,
+    "vllm.v1.structured_output": _STRUCTURED,
+    "vllm.v1.watermarking": "watermarks do not work yet",
+}
+"""Package of vLLM -> why it is not there, for all below it that `surface` does not have."""
+
+
+class _Placeholder(type):
+    """A class that can be named and compared, and says why it cannot be used."""
+
+    reason: str
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _Placeholder:
+        if bases:
+            bases[0]()  # raises: a subclass is a use
+        return super().__new__(cls, name, bases, namespace)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        del args, kwargs
+        raise ConfigError(f"{cls.__module__}.{cls.__name__}: {cls.reason}")
+
+    def __getattr__(cls, name: str) -> NoReturn:
+        raise AttributeError(f"{cls.__module__}.{cls.__name__}.{name}: {cls.reason}")
+
+
+def missing_names(module: str) -> dict[str, str]:
+    """The names of a module that are missing, with the reason."""
+    return {
+        name: reason
+        for reason, modules in MISSING_NAMES.items()
+        for name in modules.get(module, "").split()
+    }
+
+
+def placeholder(module: str, name: str, reason: str) -> type:
+    """What stands for a class or function that is missing: raises ConfigError when it is used."""
+    return _Placeholder(name, (), {"__module__": module, "__qualname__": name, "reason": reason})
+
+
+def explain(name: str) -> str:
+    """Why there is no such module, or name of a module: for an error message."""
+    parent, _, last = name.rpartition(".")
+    prefixes = (name.rsplit(".", n)[0] for n in range(name.count(".")))
+    reason = next((MISSING_MODULES[p] for p in prefixes if p in MISSING_MODULES), None)
+    siblings = [*surface_names(parent), *missing_names(parent)]
+    why = f"names are those of vLLM {VLLM_VERSION}" if reason is None else reason
+    return f"Quire has no {name}: {why}{did_you_mean(last, siblings)}"

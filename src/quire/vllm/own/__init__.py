@@ -1,0 +1,1 @@
+"""What scripts use of vLLM besides the engine: small things under vLLM's names."""

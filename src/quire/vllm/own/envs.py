@@ -1,0 +1,56 @@
+"""`vllm.envs`: the variables of vLLM's environment that scripts ask for.
+
+A value is the environment's if the variable is set, otherwise what holds in Quire. Variables about
+what Quire does not have (CUDA, Ray, downloads of kernels) are unknown here.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from quire.vllm.missing import explain
+
+_DEFAULTS: dict[str, bool | int | float | str] = {
+    "VLLM_API_KEY": "",
+    "VLLM_BATCH_INVARIANT": True,
+    "VLLM_CONFIGURE_LOGGING": True,
+    "VLLM_DO_NOT_TRACK": True,
+    "VLLM_ENABLE_V1_MULTIPROCESSING": False,
+    "VLLM_HOST_IP": "",
+    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": 5,
+    "VLLM_LOGGING_LEVEL": "INFO",
+    "VLLM_LOG_STATS_INTERVAL": 10.0,
+    "VLLM_NO_USAGE_STATS": True,
+    "VLLM_PORT": 0,
+    "VLLM_SERVER_DEV_MODE": False,
+    "VLLM_TARGET_DEVICE": "cpu",
+    "VLLM_USE_MODELSCOPE": False,
+    "VLLM_USE_RUST_FRONTEND": False,
+    "VLLM_USE_V1": True,
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+}
+_NONE_IF_UNSET = {"VLLM_API_KEY", "VLLM_PORT"}
+
+
+def is_set(name: str) -> bool:
+    """Whether the environment has this variable. Raises AttributeError for an unknown one."""
+    if name not in _DEFAULTS:
+        raise AttributeError(explain(f"vllm.envs.{name}"))
+    return name in os.environ
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DEFAULTS:
+        raise AttributeError(explain(f"vllm.envs.{name}"))
+    default = _DEFAULTS[name]
+    text = os.environ.get(name)
+    if text is None:
+        return None if name in _NONE_IF_UNSET else default
+    if isinstance(default, bool):
+        return text.strip().lower() in ("1", "true")
+    return type(default)(text)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_DEFAULTS})

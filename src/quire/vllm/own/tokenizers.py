@@ -1,0 +1,56 @@
+"""`get_tokenizer` and `load_chat_template`, for scripts that need no engine."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from quire.chat.template_files import read_chat_template
+from quire.config.hub import resolve_model
+from quire.config.model_files import read_text
+from quire.errors import ConfigError, quoted
+from quire.tokenizer import Tokenizer
+
+_MODES = ("auto", "hf", "fast")
+
+
+def get_tokenizer(
+    tokenizer_name: str | Path,
+    *,
+    tokenizer_mode: str = "auto",
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+    download_dir: str | None = None,
+    **unsupported: Any,
+) -> Tokenizer:
+    """The tokenizer of a model directory or a hub id; code from there is never run.
+
+    Raises ConfigError for an argument that has no effect here, ModelNotFoundError, CheckpointError.
+    """
+    del trust_remote_code
+    if tokenizer_mode not in _MODES:
+        raise ConfigError(
+            f"tokenizer_mode={quoted(tokenizer_mode)} is not supported; use {' or '.join(_MODES)}"
+        )
+    for name in unsupported:
+        raise ConfigError(f"{name} is not supported by get_tokenizer; leave it out")
+    directory = resolve_model(
+        str(tokenizer_name), revision=revision, download_dir=download_dir, needs_weights=False
+    )
+    return Tokenizer.from_directory(directory)
+
+
+cached_get_tokenizer = lru_cache(get_tokenizer)
+
+
+def load_chat_template(chat_template: str | Path | None, *, is_literal: bool = False) -> str | None:
+    """A template's text; `chat_template` is a file's path, or the text itself. None stays None.
+
+    `is_literal`: it is the text. Raises ConfigError.
+    """
+    if chat_template is None:
+        return None
+    if isinstance(chat_template, Path):
+        return read_text(chat_template)
+    return chat_template if is_literal else read_chat_template(chat_template)

@@ -1,0 +1,24 @@
+"""The version of vLLM that this package offers, for `vllm.__version__` and for package tools."""
+
+from __future__ import annotations
+
+from importlib.metadata import Distribution
+from os import PathLike
+from pathlib import Path
+
+from quire.vllm.surface import VLLM_VERSION
+
+__version__ = VLLM_VERSION
+__version_tuple__ = tuple(int(part) for part in VLLM_VERSION.split("."))
+
+
+class VllmDistribution(Distribution):
+    """What `importlib.metadata` shows of a package `vllm`: name and version, no files."""
+
+    def read_text(self, filename: str) -> str | None:
+        if filename != "METADATA":
+            return None
+        return f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM_VERSION}\n"
+
+    def locate_file(self, path: str | PathLike[str]) -> Path:
+        return Path(__file__).parent / path

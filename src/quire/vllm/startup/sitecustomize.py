@@ -1,0 +1,23 @@
+"""Python runs this file when it starts: `python -m quire.vllm` puts its folder on PYTHONPATH.
+
+So `import vllm` gives Quire in a script and in the processes that it starts. This file hides
+another `sitecustomize`, which it therefore runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
+
+with suppress(ModuleNotFoundError):  # a child process may be a Python that has no Quire
+    from quire.vllm.finder import install
+
+    install()
+
+_HERE = str(Path(__file__).parent)
+_spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if path != _HERE])
+if _spec is not None and _spec.loader is not None:
+    _spec.loader.exec_module(module_from_spec(_spec))

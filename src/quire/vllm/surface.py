@@ -1,0 +1,103 @@
+"""The names of vLLM that Quire offers: which module has which name, and where it comes from.
+
+Names come from the modules of Quire that the engine uses; what only a script needs is in `own/`.
+`missing.py` has the names without a counterpart.
+"""
+
+from __future__ import annotations
+
+VLLM_VERSION = "0.32.0"
+"""The version of vLLM whose names these are."""
+
+SURFACE: dict[str, dict[str, str]] = {
+    "vllm": {
+        "quire": "AsyncEngineArgs AsyncLLMEngine CompletionOutput EngineArgs LLM LLMEngine "
+        "ModelRegistry RequestOutput SamplingParams TextPrompt TokensPrompt",
+        "quire.inputs": "PromptType",
+        "quire.vllm.own.version": "__version__ __version_tuple__",
+    },
+    "vllm.distributed": {
+        "quire.vllm.own.utils": "cleanup_dist_env_and_memory destroy_distributed_environment "
+        "destroy_model_parallel"
+    },
+    "vllm.distributed.parallel_state": {
+        "quire.vllm.own.utils": "cleanup_dist_env_and_memory destroy_distributed_environment "
+        "destroy_model_parallel"
+    },
+    "vllm.engine.arg_utils": {"quire": "AsyncEngineArgs EngineArgs"},
+    "vllm.engine.async_llm_engine": {"quire": "AsyncLLMEngine"},
+    "vllm.engine.llm_engine": {"quire": "LLMEngine"},
+    "vllm.engine.protocol": {"quire": "EngineClient=AsyncLLMEngine"},
+    "vllm.entrypoints.cli.main": {"quire.vllm.own.commands": "main=command_line"},
+    "vllm.entrypoints.llm": {"quire": "LLM"},
+    "vllm.envs": {"quire.vllm.own.envs": "*"},
+    "vllm.exceptions": {
+        "quire.errors": "VLLMError=QuireError VLLMClientError=RequestError "
+        "VLLMValidationError=RequestError VLLMServerError=EngineError "
+        "GenerationError=EngineGenerateError GracefulHTTPError=CapacityError "
+        "QueueOverflowError=CapacityError MaxQueuedTokensError=CapacityError",
+    },
+    "vllm.inputs": {
+        "quire.inputs": "PromptType SingletonPrompt=PromptType TextPrompt TokensPrompt"
+    },
+    "vllm.inputs.data": {"quire.inputs": "PromptType TextPrompt TokensPrompt"},
+    "vllm.logger": {"quire.vllm.own.logger": "init_logger suppress_logging"},
+    "vllm.logprobs": {
+        "quire.outputs": "FlatLogprobs Logprob LogprobsOnePosition PromptLogprobs SampleLogprobs"
+    },
+    "vllm.model_executor.models": {"quire": "ModelRegistry"},
+    "vllm.model_executor.models.registry": {"quire": "ModelRegistry"},
+    "vllm.outputs": {"quire": "CompletionOutput RequestOutput"},
+    "vllm.platforms": {"quire.vllm.own.platforms": "current_platform"},
+    "vllm.renderers.chat_utils": {"quire.vllm.own.tokenizers": "load_chat_template"},
+    "vllm.sampling_params": {"quire.params": "RequestOutputKind SamplingParams SamplingType"},
+    "vllm.sequence": {"quire.outputs": "Logprob PromptLogprobs SampleLogprobs"},
+    "vllm.tokenizers": {
+        "quire.tokenizer": "TokenizerLike=Tokenizer",
+        "quire.vllm.own.tokenizers": "cached_get_tokenizer get_tokenizer",
+    },
+    "vllm.transformers_utils.tokenizer": {
+        "quire.tokenizer": "AnyTokenizer=Tokenizer",
+        "quire.vllm.own.tokenizers": "cached_get_tokenizer get_tokenizer",
+    },
+    "vllm.usage.usage_lib": {"quire.vllm.own.usage": "UsageContext"},
+    "vllm.utils": {
+        "quire.vllm.own.argparse_utils": "FlexibleArgumentParser",
+        "quire.units": "cdiv=ceil_div",
+        "quire.vllm.own.utils": "get_ip get_open_port random_uuid",
+    },
+    "vllm.utils.argparse_utils": {"quire.vllm.own.argparse_utils": "FlexibleArgumentParser"},
+    "vllm.utils.counter": {"quire.vllm.own.utils": "Counter"},
+    "vllm.utils.math_utils": {"quire.units": "cdiv=ceil_div round_up"},
+    "vllm.utils.mem_constants": {"quire.units": "GiB_bytes=GiB KiB_bytes=KiB MiB_bytes=MiB"},
+    "vllm.utils.network_utils": {"quire.vllm.own.utils": "get_ip get_open_port"},
+    "vllm.utils.system_utils": {"quire.vllm.own.utils": "set_ulimit"},
+    "vllm.v1.engine.async_llm": {"quire": "AsyncLLM=AsyncLLMEngine"},
+    "vllm.v1.engine.exceptions": {"quire.errors": "EngineDeadError EngineGenerateError"},
+    "vllm.v1.engine.llm_engine": {"quire": "LLMEngine"},
+    "vllm.v1.metrics.stats": {"quire.outputs": "RequestStateStats"},
+    "vllm.version": {"quire.vllm.own.version": "__version__ __version_tuple__"},
+}
+"""Module of vLLM -> module of Quire -> names: `New=Old` where Quire's name is another, `*` for
+whatever the module of Quire has."""
+
+PROGRAMS = {
+    "vllm.benchmarks.latency": "bench latency",
+    "vllm.benchmarks.serve": "bench serve",
+    "vllm.benchmarks.throughput": "bench throughput",
+    "vllm.collect_env": "collect-env",
+    "vllm.entrypoints.cli.main": "",
+    "vllm.entrypoints.openai.api_server": "serve",
+    "vllm.entrypoints.openai.run_batch": "run-batch",
+}
+"""What `python -m` runs of vLLM -> the first words of vLLM's command line that do the same."""
+
+
+def surface_names(module: str) -> dict[str, tuple[str, str]]:
+    """The names of a module of vLLM, each with its module of Quire and its name there."""
+    found = {}
+    for home, names in SURFACE.get(module, {}).items():
+        for word in names.split():
+            name, _, other = word.partition("=")
+            found[name] = (home, other or name)
+    return found

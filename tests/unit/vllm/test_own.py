@@ -1,0 +1,119 @@
+"""What scripts use of vLLM besides the engine."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+from vllm import envs
+from vllm.distributed.parallel_state import destroy_model_parallel
+from vllm.logger import init_logger, suppress_logging
+from vllm.platforms import current_platform
+from vllm.renderers.chat_utils import load_chat_template
+from vllm.tokenizers import cached_get_tokenizer, get_tokenizer
+from vllm.usage.usage_lib import UsageContext
+from vllm.utils import FlexibleArgumentParser, random_uuid
+from vllm.utils.counter import Counter
+from vllm.utils.network_utils import get_ip, get_open_port
+from vllm.utils.system_utils import set_ulimit
+
+from quire.errors import ConfigError
+
+
+def test_option_names_may_have_underscores() -> None:
+    parser = FlexibleArgumentParser(description="a script")
+    group = parser.add_argument_group("numbers")
+    group.add_argument("--max-tokens", type=int)
+    parser.add_argument("--port", type=parser.check_port, default=8000)
+    parser.add_argument("prompt")
+    args = parser.parse_args(["a_prompt", "--max_tokens=3"])
+    assert (args.prompt, args.max_tokens, args.port) == ("a_prompt", 3, 8000)
+
+
+@pytest.mark.parametrize("port", ["80", "65536", "http", "-1", "१०२४"])
+def test_a_port_is_a_number_that_a_program_may_use(
+    port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = FlexibleArgumentParser()
+    parser.add_argument("--port", type=parser.check_port)
+    with pytest.raises(SystemExit):
+        parser.parse_args([f"--port={port}"])
+    assert "port must be from 1024 to 65535" in capsys.readouterr().err
+
+
+def test_a_message_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    logger = init_logger("a script")
+    with caplog.at_level(logging.DEBUG, "a script"):
+        for number in (1, 1, 2):
+            logger.warning_once("the number %d", number)
+        with suppress_logging(logging.WARNING):
+            logger.warning("not seen")
+        logger.info_once("another", scope="local")
+    assert [record.getMessage() for record in caplog.records] == [
+        "the number 1", "the number 2", "another",
+    ]  # fmt: skip
+    assert caplog.records[0].filename == Path(__file__).name
+
+
+def test_the_platform_is_the_processor() -> None:
+    assert current_platform.is_cpu()
+    assert current_platform.device_type == "cpu"
+    others = (current_platform.is_cuda, current_platform.is_rocm, current_platform.is_unspecified)
+    assert not any(is_other() for is_other in others)
+    assert current_platform.get_device_name()
+
+
+def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_PORT", raising=False)
+    assert envs.VLLM_PORT is None
+    assert not envs.is_set("VLLM_PORT")
+    monkeypatch.setenv("VLLM_PORT", "8001")
+    assert envs.VLLM_PORT == 8001
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    assert envs.VLLM_SERVER_DEV_MODE is True
+    assert envs.VLLM_TARGET_DEVICE == "cpu"
+    assert "VLLM_HOST_IP" in dir(envs)
+    with pytest.raises(AttributeError, match=r"Quire has no vllm\.envs\.VLLM_NCCL_SO_PATH"):
+        _ = envs.VLLM_NCCL_SO_PATH
+    with pytest.raises(AttributeError, match="VLLM_NO_SUCH_THING"):
+        envs.is_set("VLLM_NO_SUCH_THING")
+
+
+def test_a_tokenizer_without_an_engine(model_dir: Path) -> None:
+    tokenizer = get_tokenizer(model_dir, tokenizer_mode="auto", trust_remote_code=True)
+    assert tokenizer.decode(tokenizer.encode("naïve")) == "naïve"
+    assert cached_get_tokenizer(model_dir) is cached_get_tokenizer(model_dir)
+    with pytest.raises(ConfigError, match="tokenizer_mode='mistral' is not supported; use auto"):
+        get_tokenizer(model_dir, tokenizer_mode="mistral")
+    with pytest.raises(ConfigError, match="truncation_side is not supported"):
+        get_tokenizer(model_dir, truncation_side="left")
+
+
+def test_a_chat_template_is_a_file_or_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jinja"
+    path.write_text("{{ messages }}")
+    assert load_chat_template(path) == load_chat_template(str(path)) == "{{ messages }}"
+    assert load_chat_template("{{ 1 }}") == "{{ 1 }}"
+    assert load_chat_template("plain", is_literal=True) == "plain"
+    assert load_chat_template(None) is None
+    with pytest.raises(ConfigError, match="neither a file nor a Jinja template"):
+        load_chat_template("plain")
+
+
+def test_small_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len({random_uuid() for _ in range(100)}) == 100
+    assert len(random_uuid()) == 16
+    counter = Counter(3)
+    assert [next(counter), next(counter)] == [3, 4]
+    counter.reset()
+    assert next(counter) == 0
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", get_open_port()))
+    socket.inet_aton(get_ip())
+    monkeypatch.setenv("VLLM_HOST_IP", "10.0.0.7")
+    assert get_ip() == "10.0.0.7"
+    assert UsageContext("LLM_CLASS") is UsageContext.LLM_CLASS
+    set_ulimit(1)
+    destroy_model_parallel()
