@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from vllm.renderers.chat_utils import load_chat_template
 from vllm.tokenizers import cached_get_tokenizer, get_tokenizer
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils import FlexibleArgumentParser, random_uuid
+from vllm.utils.async_utils import merge_async_iterators
 from vllm.utils.counter import Counter
 from vllm.utils.network_utils import get_ip, get_open_port
 from vllm.utils.system_utils import set_ulimit
@@ -117,3 +120,37 @@ def test_small_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert UsageContext("LLM_CLASS") is UsageContext.LLM_CLASS
     set_ulimit(1)
     destroy_model_parallel()
+
+
+def test_streams_are_merged_and_closed_together() -> None:
+    closed = []
+
+    async def count(name: str, limit: int) -> AsyncGenerator[str, None]:
+        try:
+            for number in range(limit):
+                await asyncio.sleep(0)
+                yield f"{name}{number}"
+            if name == "bad":
+                raise ValueError(name)
+        finally:
+            closed.append(name)
+
+    async def merge(*streams: AsyncGenerator[str, None], most: int = 99) -> list[tuple[int, str]]:
+        found = []
+        merged = merge_async_iterators(*streams)
+        async for item in merged:
+            found.append(item)
+            if len(found) == most:
+                await merged.aclose()
+        return found
+
+    found = asyncio.run(merge(count("a", 3), count("b", 1), count("c", 0)))
+    assert sorted(found) == [(0, "a0"), (0, "a1"), (0, "a2"), (1, "b0")]
+    assert asyncio.run(merge()) == []
+    closed.clear()
+    assert len(asyncio.run(merge(count("a", 100), count("b", 100), most=5))) == 5
+    assert sorted(closed) == ["a", "b"]
+    closed.clear()
+    with pytest.raises(ValueError, match="bad"):
+        asyncio.run(merge(count("a", 100), count("bad", 2)))
+    assert sorted(closed) == ["a", "bad"]
