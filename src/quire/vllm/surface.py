@@ -29,7 +29,9 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.engine.llm_engine": {"quire": "LLMEngine"},
     "vllm.engine.protocol": {"quire": "EngineClient=AsyncLLMEngine"},
     "vllm.entrypoints.cli.main": {"quire.vllm.own.commands": "main=command_line"},
+    "vllm.entrypoints.launchers.launcher": {"quire.vllm.own.http_app": "serve_http"},
     "vllm.entrypoints.llm": {"quire": "LLM"},
+    "vllm.entrypoints.serve.utils.api_utils": {"quire.vllm.own.http_app": "with_cancellation"},
     "vllm.envs": {"quire.vllm.own.envs": "*"},
     "vllm.exceptions": {
         "quire.errors": "VLLMError=QuireError VLLMClientError=RequestError "

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import urllib.request
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 from vllm import envs
 from vllm.distributed.parallel_state import destroy_model_parallel
+from vllm.entrypoints.launchers.launcher import serve_http
+from vllm.entrypoints.serve.utils.api_utils import with_cancellation
 from vllm.logger import init_logger, suppress_logging
 from vllm.platforms import current_platform
 from vllm.renderers.chat_utils import load_chat_template
@@ -154,3 +157,65 @@ def test_streams_are_merged_and_closed_together() -> None:
     with pytest.raises(ValueError, match="bad"):
         asyncio.run(merge(count("a", 100), count("bad", 2)))
     assert sorted(closed) == ["a", "bad"]
+
+
+class Request:
+    """An HTTP request whose client goes away when `gone` is set."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+
+    async def receive(self) -> dict[str, str]:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+
+def test_a_handler_ends_with_its_client() -> None:
+    ended = []
+
+    @with_cancellation
+    async def handle(seconds: float, raw_request: Request) -> str:
+        del raw_request
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        if seconds < 0:
+            raise ValueError("negative")
+        return "done"
+
+    async def scenario() -> None:
+        assert await handle(0, raw_request=Request()) == "done"
+        with pytest.raises(ValueError, match="negative"):
+            await handle(-1, Request())
+        request = Request()
+        request.gone.set()
+        assert await handle(1000, request) is None
+        await asyncio.sleep(0)
+        assert ended == ["cancelled"]
+
+    asyncio.run(scenario())
+
+
+def test_an_application_is_served() -> None:
+    async def app(scope: dict, receive: object, send: object) -> None:
+        del receive
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"hello"})
+
+    async def scenario() -> bytes:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            url = "http://{}:{}/".format(*listener.getsockname())
+            serving = asyncio.create_task(serve_http(app, listener, log_level="warning"))
+            reply = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read())
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+        return reply
+
+    assert asyncio.run(scenario()) == b"hello"
+    with pytest.raises(ConfigError, match="enable_ssl_refresh"):
+        asyncio.run(serve_http(app, enable_ssl_refresh=True))
