@@ -36,16 +36,20 @@ class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
 
     __slots__ = ("_before", "_decode", "end_indices", "logprobs", "ranks", "token_ids")
 
-    def __init__(self, decode: Callable[[int, Sequence[int]], str] | None = None) -> None:
-        """`decode` gives the text of a token that follows others; None: tokens have none."""
+    def __init__(
+        self,
+        decode: Callable[[int, Sequence[int]], str] | None = None,
+        before: Sequence[int] = (),
+    ) -> None:
+        """`decode` gives the text of a token that follows others; None: tokens have none.
+        `before`: the last tokens before the first one that has log-probabilities."""
         self.end_indices = array("q")
         """The end index of each position in the arrays below."""
         self.token_ids = array("i")
         self.logprobs = array("d")
         self.ranks = array("i")
         self._decode = decode
-        self._before: list[int] = []
-        """The last tokens before the first position, if this is a part of a longer sequence."""
+        self._before = list(before)
 
     def append_fast(
         self, token_ids: Iterable[int], logprobs: Iterable[float], ranks: Iterable[int]
@@ -110,15 +114,15 @@ class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
         return [*self._before, *ids][-_NUM_BEFORE:]
 
     def _part(self, begin: int, end: int, step: int) -> FlatLogprobs:
-        part = FlatLogprobs(self._decode)
         if step == 1 and begin < end:
-            part._before = self._tokens_before(begin)
+            part = FlatLogprobs(self._decode, self._tokens_before(begin))
             span = slice(self.span(begin).start, self.end_indices[end - 1])
             part.token_ids, part.logprobs = self.token_ids[span], self.logprobs[span]
             part.ranks = self.ranks[span]
             ends = self.end_indices[begin:end]
             part.end_indices = array("q", [place - span.start for place in ends])
             return part
+        part = FlatLogprobs(self._decode)
         for position in range(begin, end, step):
             span = self.span(position)
             part.append_fast(self.token_ids[span], self.logprobs[span], self.ranks[span])

@@ -108,6 +108,27 @@ def test_mistakes_are_bad_requests_that_name_the_field(client: openai.OpenAI) ->
         client.completions.create(model="tiny", prompt="a" * 3000)
 
 
+def test_what_a_client_sends_is_taken_or_told(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.with_raw_response.create(
+        model="tiny",
+        messages=[
+            {"role": "user", "content": [{"type": "text", "text": "a"}]},
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "b"}]},
+        ],
+        max_tokens=2, store=True, service_tier="auto", verbosity="low", metadata={"a": "b"},
+        modalities=["text"], safety_identifier="me", prompt_cache_key="k", user="me",
+        extra_body={"enable_thinking": False, "top_k": "5", "nothing": None},
+    )  # fmt: skip
+    assert reply.headers["x-quire-ignored-fields"] == "enable_thinking, verbosity, store"
+    again = reply.parse().choices[0].message
+    assert again.tool_calls is None
+    messages = [{"role": "user", "content": "a"}, again, {"role": "user", "content": "c"}]
+    then = client.chat.completions.with_raw_response.create(
+        model="tiny", messages=messages, max_tokens=1
+    )  # type: ignore[call-overload]
+    assert "x-quire-ignored-fields" not in then.headers
+
+
 def test_many_at_once_get_what_each_gets_alone(server: RunningServer) -> None:
     async def scenario() -> None:
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="x") as client:

@@ -5,7 +5,7 @@ Called by `CompletionState` for the output's tokens and by `RequestRecord` for t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from quire.outputs import FlatLogprobs, Logprob, LogprobsOnePosition
 from quire.params import SamplingParams
@@ -20,13 +20,16 @@ class Positions:
 
     __slots__ = ("_before", "_decode", "entries")
 
-    def __init__(self, tokenizer: Tokenizer | None, params: SamplingParams) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer | None, params: SamplingParams, before: Sequence[int] = ()
+    ) -> None:
+        """`before`: tokens before the first one that has log-probabilities."""
         has_text = tokenizer is not None and params.detokenize
         self._decode = tokenizer.text_after if tokenizer is not None and has_text else None
-        self._before: list[int] = []
+        self._before = list(before)
         """The last tokens, on which the text of the next one may depend."""
         self.entries: list[LogprobsOnePosition | None] | FlatLogprobs = (
-            FlatLogprobs(self._decode) if params.flat_logprobs else []
+            FlatLogprobs(self._decode, before) if params.flat_logprobs else []
         )
         """All of them so far."""
 

@@ -58,7 +58,8 @@ class RequestRecord:
         request = self.input
         params = request.params
         if params.prompt_logprobs is not None:
-            self.prompt_logprobs = Positions(tokenizer, params)
+            first = request.prompt_token_ids[:1]
+            self.prompt_logprobs = Positions(tokenizer, params, first)
             self.prompt_logprobs.add_nothing()
         self.stream_interval = max(stream_interval, params.stream_interval or 1)
         self.completions = [

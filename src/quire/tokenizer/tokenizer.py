@@ -6,6 +6,7 @@ detokenizer and the server. Knows no model and no request.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -121,10 +122,11 @@ class Tokenizer:
             return "\ufffd"
 
     def token_text(self, token_id: int) -> str:
-        """`decode` of one token, special or not; cached."""
+        """The text of one token, special or not, within a text: with a space at its begin, if it
+        has one. Cached."""
         text = self._token_texts.get(token_id)
         if text is None:
-            text = self.decode([token_id], skip_special_tokens=False)
+            text = self._text_of_one(token_id)
             if 0 <= token_id <= self.max_token_id:  # other ids are too many to cache
                 self._token_texts[token_id] = text
         return text
@@ -219,6 +221,23 @@ class Tokenizer:
     def pad_token_id(self) -> int | None:
         """The padding token's id, or None."""
         return self._role_id("pad_token")
+
+    def _text_of_one(self, token_id: int) -> str:
+        if self.pieces is not None:
+            return self.pieces.piece_bytes(token_id).decode("utf-8", self.pieces.errors)
+        text = self.decode([token_id], skip_special_tokens=False)
+        mark, token = self._space_mark, self.id_to_token(token_id) or ""
+        if mark is None:
+            return text
+        num_spaces = len(token) - len(token.lstrip(mark))
+        return " " * (num_spaces - len(text) + len(text.lstrip(" "))) + text
+
+    @cached_property
+    def _space_mark(self) -> str | None:
+        """What stands for a space in tokens, where the decoder leaves out a text's first one."""
+        decoder = self.backend.decoder
+        state = json.loads(decoder.__getstate__()) if decoder else {}
+        return state.get("replacement") if state.get("type") == "Metaspace" else None
 
     def _role_id(self, role: str) -> int | None:
         token = self.roles.get(role)

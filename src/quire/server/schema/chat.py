@@ -78,7 +78,7 @@ class FunctionDefinition(
 class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A tool offered to the model."""
 
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: FunctionDefinition
 
 
