@@ -54,7 +54,8 @@ def live_picture(now: float, *, busy: bool) -> dict[str, Any]:
     return {
         "state": "ready", "model": "quire-demo", "uptime_s": 7512.0 + now,
         "requests": {"running": int(9 * wave), "waiting": int(3 * wave), "max_num_seqs": 128,
-                     "finished": {"stop": 1204, "length": 88, "abort": 7, "error": 0}},
+                     "finished": {"stop": 1204, "length": 88, "abort": 7, "error": 0,
+                                  "repetition": 0}},
         "tokens": {"prompt": 410_233, "cached": 268_112, "generation": 96_310},
         "rates": {"prompt_tokens_per_s": 900 * wave,
                   "generation_tokens_per_s": 196 * wave + 4 * math.sin(now * 5) * wave},

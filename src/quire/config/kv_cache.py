@@ -1,8 +1,10 @@
-"""Resolves the KV cache's number format, by any of vLLM's names, and its block size."""
+"""What a user may say of the KV cache: its number format, by any of vLLM's names, its block size,
+and how large it is."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Literal
 
 from quire.errors import ConfigError, quoted
@@ -17,6 +19,16 @@ KV_MEANINGS: dict[KVCacheDtype, str] = {
 
 DEFAULT_BLOCK_SIZE = 16
 MAX_BLOCK_SIZE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class KVMemoryChoice:
+    """The user's say in the size of the KV cache; the first that is set counts."""
+
+    num_blocks: int | None = None
+    cache_bytes: int | None = None
+    utilization: float = 0.92
+
 
 _SAME: dict[str, KVCacheDtype] = {
     "float": "float32",

@@ -96,6 +96,24 @@ class KVLayout:
         """`KVGroupSpec.most_blocks`, summed over all groups."""
         return sum(group.most_blocks(num_tokens, max_chunk, block_size) for group in self.groups)
 
+    def max_concurrency(
+        self, num_blocks: int, num_tokens: int, max_chunk: int, block_size: int
+    ) -> float:
+        """Requests of `num_tokens` that can generate at once, while one more prompt is computed."""
+        kept = self.most_blocks(num_tokens, 1, block_size)
+        return (num_blocks - self._for_a_prompt(num_tokens, max_chunk, block_size)) / kept
+
+    def tokens_held(self, num_blocks: int, num_tokens: int, max_chunk: int, block_size: int) -> int:
+        """Tokens of requests of `num_tokens` that so many blocks have room for, in whole blocks."""
+        kept = self.most_blocks(num_tokens, 1, block_size)
+        free = num_blocks - self._for_a_prompt(num_tokens, max_chunk, block_size)
+        return free * ceil_div(num_tokens, block_size) // kept * block_size
+
+    def _for_a_prompt(self, num_tokens: int, max_chunk: int, block_size: int) -> int:
+        """What a request holds beside what it keeps, while its prompt is computed."""
+        kept = self.most_blocks(num_tokens, 1, block_size)
+        return self.most_blocks(num_tokens, max_chunk, block_size) - kept
+
     def longest(self, num_blocks: int, limit: int, max_chunk: int, block_size: int) -> int:
         """The most tokens, up to `limit`, with which a request needs at most `num_blocks`."""
 

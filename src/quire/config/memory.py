@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from quire.config.kv_cache import KVMemoryChoice
 from quire.config.kv_groups import KVLayout
 from quire.errors import DoesNotFitError
 from quire.log import get_logger
@@ -52,15 +53,6 @@ class MemoryNeeds:
         """The longest request that so many blocks are enough for, up to `max_model_len`."""
         chunk = self.max_num_batched_tokens
         return self.kv_layout.longest(num_blocks, self.max_model_len, chunk, self.block_size)
-
-
-@dataclass(frozen=True, slots=True)
-class KVMemoryChoice:
-    """The user's say in the size of the KV cache; the first that is set counts."""
-
-    num_blocks: int | None
-    cache_bytes: int | None
-    utilization: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +119,15 @@ def _checked_blocks(
 
 
 def max_concurrency(needs: MemoryNeeds, num_blocks: int) -> float:
-    """Requests of `max_model_len` that can generate at once, while one more prompt is computed."""
-    kept = needs.kv_blocks_kept(needs.max_model_len)
-    return (num_blocks - _blocks_for_a_prompt(needs)) / kept
+    """`KVLayout.max_concurrency` of requests of `max_model_len`."""
+    length, chunk = needs.max_model_len, needs.max_num_batched_tokens
+    return needs.kv_layout.max_concurrency(num_blocks, length, chunk, needs.block_size)
 
 
 def tokens_held(needs: MemoryNeeds, num_blocks: int) -> int:
-    """Tokens of requests that long that the cache has room for, in whole blocks."""
-    kept = needs.kv_blocks_kept(needs.max_model_len)
-    entries = ceil_div(needs.max_model_len, needs.block_size)
-    return (num_blocks - _blocks_for_a_prompt(needs)) * entries // kept * needs.block_size
+    """`KVLayout.tokens_held` of requests of `max_model_len`."""
+    length, chunk = needs.max_model_len, needs.max_num_batched_tokens
+    return needs.kv_layout.tokens_held(num_blocks, length, chunk, needs.block_size)
 
 
 def _useful_blocks(needs: MemoryNeeds) -> int:
@@ -144,13 +135,6 @@ def _useful_blocks(needs: MemoryNeeds) -> int:
     give back before they end can be found as a prefix."""
     entries = ceil_div(needs.max_model_len, needs.block_size)
     return needs.max_num_seqs * len(needs.kv_layout.groups) * entries
-
-
-def _blocks_for_a_prompt(needs: MemoryNeeds) -> int:
-    """What a request of `max_model_len` holds beside what it keeps, while its prompt is
-    computed."""
-    length = needs.max_model_len
-    return needs.kv_blocks(length) - needs.kv_blocks_kept(length)
 
 
 def kv_budget_bytes(needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableMemory) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from quire.config.kv_cache import KVCacheDtype
+from quire.config.kv_cache import KVCacheDtype, KVMemoryChoice
 from quire.config.kv_groups import KVLayout
 from quire.config.quantization import Quantization
 
@@ -65,6 +65,8 @@ class CacheConfig:
     """Bytes of one block: `block_size` tokens of the layers of one group."""
     layout: KVLayout
     """The groups."""
+    asked: KVMemoryChoice = field(default_factory=KVMemoryChoice)
+    """What the user said about the size, for those who ask the server."""
     fingerprint: str = ""
     """Differs between models whose K/V differ; part of the root of every block's key."""
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from quire.config.engine_args import EngineArgs
-from quire.config.memory import KVMemoryChoice
+from quire.config.kv_cache import KVMemoryChoice
 from quire.config.model_files import GenerationConfig, default_sampling_params
 from quire.config.records import Dtype, SchedulerConfig
 from quire.errors import ConfigError, RequestError, quoted

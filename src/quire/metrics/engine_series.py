@@ -11,7 +11,9 @@ from quire.metrics import buckets
 from quire.metrics.series import MetricSet
 from quire.version import __version__
 
-FINISH_REASONS = ("stop", "length", "abort", "error")
+FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+CACHE_SOURCES = ("device", "host", "disk", "p2p", "external_unspecified")
+"""Where the K and V of a cached prompt come from; only the first exists yet."""
 ADMISSION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")
 
 
@@ -69,6 +71,12 @@ class EngineSeries:
         )
         self.prompt_tokens_cached = make.counter(
             "vllm:prompt_tokens_cached", "Number of cached prompt tokens (local + external)."
+        )
+        self.prompt_tokens_cached_by_source = make.counters(
+            "vllm:prompt_tokens_cached_by_source",
+            "Prefix-cache hit tokens by the cache tier that supplied them.",
+            ("source",),
+            [(source,) for source in CACHE_SOURCES],
         )
         self.generation_tokens = make.counter(
             "vllm:generation_tokens", "Number of generation tokens processed."
@@ -173,13 +181,7 @@ class EngineSeries:
 
 def _describe(make: MetricSet, config: EngineConfig) -> None:
     """Gauges that are always 1 and tell of the configuration in their labels."""
-    cache = config.cache
-    facts = {
-        "block_size": cache.block_size,
-        "cache_dtype": cache.kv_cache_dtype,
-        "enable_prefix_caching": cache.enable_prefix_caching,
-        "num_gpu_blocks": cache.num_blocks,
-    }
+    facts = cache_facts(config)
     labels, values = tuple(facts), tuple(str(value) for value in facts.values())
     info = make.gauges(
         "vllm:cache_config_info", "Information of the LLMEngine CacheConfig", labels, [values]
@@ -189,3 +191,28 @@ def _describe(make: MetricSet, config: EngineConfig) -> None:
         "quire:build_info", "The server's version.", ("version",), [(__version__,)]
     )
     version.of(__version__).set(1)
+
+
+def cache_facts(config: EngineConfig) -> dict[str, object]:
+    """The labels of `vllm:cache_config_info`: those fields of vLLM's CacheConfig that mean
+    something here."""
+    cache, length = config.cache, config.model.max_model_len
+    sizes = (cache.num_blocks, length, config.scheduler.max_num_batched_tokens, cache.block_size)
+    windows = [group.window for group in cache.layout.groups if group.window is not None]
+    return {
+        "block_size": cache.block_size,
+        "cache_dtype": cache.kv_cache_dtype,
+        "cache_hit_alignment_tokens": cache.block_size,
+        "effective_attention_block_size": cache.block_size,
+        "enable_prefix_caching": cache.enable_prefix_caching,
+        "gpu_memory_utilization": cache.asked.utilization,
+        "hash_block_size": cache.block_size,
+        "is_attention_free": False,
+        "kv_cache_max_concurrency": cache.layout.max_concurrency(*sizes),
+        "kv_cache_memory_bytes": cache.asked.cache_bytes,
+        "kv_cache_size_tokens": cache.layout.tokens_held(*sizes),
+        "num_gpu_blocks": cache.num_blocks,
+        "num_gpu_blocks_override": cache.asked.num_blocks,
+        "prefix_caching_hash_algo": "sha256",
+        "sliding_window": min(windows, default=None),
+    }

@@ -12,6 +12,7 @@ from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
+    SummaryMetricFamily,
 )
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -54,6 +55,11 @@ def _family(family: Family, names: list[str], values: list[str]) -> Metric:  # t
         for own, histogram in family.series.items():
             result.add_metric([*values, *own], _cumulative(histogram), histogram.sum)
         return result
+    if family.kind == "summary":
+        summaries = SummaryMetricFamily(family.name, family.documentation, labels=labels)
+        for own, summary in family.series.items():
+            summaries.add_metric([*values, *own], summary.count, summary.sum)
+        return summaries
     make = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
     metric = make(family.name, family.documentation, labels=labels)
     for own, series in family.series.items():

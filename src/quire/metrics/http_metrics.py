@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quire.metrics.buckets import HTTP_DURATION_S
-from quire.metrics.series import Counter, Family, Histogram, MetricSet
+from quire.metrics.series import Counter, Family, Histogram, MetricSet, Summary
 
 _METHODS = ("GET", "POST", "OPTIONS", "HEAD", "other")
 _STATUSES = ("2xx", "3xx", "4xx", "5xx", "gone")
@@ -30,10 +30,32 @@ class HttpMetrics:
             "http_request_duration_seconds", "Duration of HTTP requests in seconds.", "histogram",
             ("handler", "method"), {},
         )  # fmt: skip
-        self.metric_set.families.append(self._durations)
+        self._request_bytes: Family[Summary] = Family(
+            "http_request_size_bytes", "Content-Length of requests, 0 without one.", "summary",
+            ("handler",), {},
+        )  # fmt: skip
+        self._reply_bytes: Family[Summary] = Family(
+            "http_response_size_bytes", "Content-Length of replies, 0 without one.", "summary",
+            ("handler",), {},
+        )  # fmt: skip
+        self.metric_set.families += [self._durations, self._request_bytes, self._reply_bytes]
+        self._all_durations = self.metric_set.histogram(
+            "http_request_duration_highr_seconds",
+            "Duration of HTTP requests in seconds, whatever their handler.",
+            HTTP_DURATION_S,
+        )
 
-    def observe(self, path: str, method: str, status: int, seconds: float) -> None:
-        """Counts one request; status 0: the client left before an answer began."""
+    def observe(
+        self,
+        path: str,
+        method: str,
+        status: int,
+        seconds: float,
+        request_bytes: int = 0,
+        reply_bytes: int = 0,
+    ) -> None:
+        """Counts one request; status 0: the client left before an answer began. Sizes are those
+        that the headers name."""
         handler = path if path in self._paths else OTHER
         method = method if method in _METHODS else OTHER
         kind = f"{status // 100}xx" if status else "gone"
@@ -43,3 +65,6 @@ class HttpMetrics:
         if key not in self._durations.series:
             self._durations.series[key] = Histogram(HTTP_DURATION_S)
         self._durations.series[key].observe(seconds)
+        self._all_durations.observe(seconds)
+        self._request_bytes.series.setdefault((handler,), Summary()).observe(request_bytes)
+        self._reply_bytes.series.setdefault((handler,), Summary()).observe(reply_bytes)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
-Kind = Literal["counter", "gauge", "histogram"]
+Kind = Literal["counter", "gauge", "histogram", "summary"]
 
 
 class Counter:
@@ -63,7 +63,22 @@ class Histogram:
         return sum(self.counts)
 
 
-Series = TypeVar("Series", Counter, Gauge, Histogram)
+class Summary:
+    """How many values there were, and their sum."""
+
+    __slots__ = ("count", "sum")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Counts one value."""
+        self.count += 1
+        self.sum += value
+
+
+Series = TypeVar("Series", Counter, Gauge, Histogram, Summary)
 
 
 @dataclass(slots=True)
@@ -86,7 +101,7 @@ class MetricSet:
     """The families of one engine, all with the same leading labels."""
 
     base_labels: Mapping[str, str]
-    families: list[Family[Counter] | Family[Gauge] | Family[Histogram]] = field(
+    families: list[Family[Counter] | Family[Gauge] | Family[Histogram] | Family[Summary]] = field(
         default_factory=list
     )
 

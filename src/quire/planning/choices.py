@@ -15,8 +15,12 @@ from typing import Any, get_args
 from quire.backends.base import Capabilities
 from quire.config import resolve
 from quire.config.engine_args import EngineArgs
-from quire.config.kv_cache import KVCacheDtype, resolve_block_size, resolve_kv_cache_dtype
-from quire.config.memory import KVMemoryChoice
+from quire.config.kv_cache import (
+    KVCacheDtype,
+    KVMemoryChoice,
+    resolve_block_size,
+    resolve_kv_cache_dtype,
+)
 from quire.config.quantization import MEANINGS, Quantization, resolve_quantization
 from quire.config.records import Dtype, SchedulerConfig
 from quire.config.resolve import Usage

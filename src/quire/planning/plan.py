@@ -64,6 +64,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
             enable_prefix_caching=args.enable_prefix_caching is not False,
             block_bytes=needs.kv_block_bytes,
             layout=needs.kv_layout,
+            asked=choices.kv_memory,
             fingerprint=_fingerprint(facts.checkpoint, choices.arithmetic),
         ),
         scheduler=choices.scheduler,

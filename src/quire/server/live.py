@@ -11,7 +11,8 @@ the API key like other routes (use `fetch` with the header, not `EventSource`).
       "model": "demo",             the first served model name
       "uptime_s": 12.5,
       "requests": {"running": 2, "waiting": 0, "max_num_seqs": 128,
-                   "finished": {"stop": 5, "length": 1, "abort": 0, "error": 0}},
+                   "finished": {"stop": 5, "length": 1, "abort": 0, "error": 0,
+                                "repetition": 0}},
       "tokens": {"prompt": 900, "cached": 512, "generation": 450},      counters since start
       "rates": {"prompt_tokens_per_s": 0.0, "generation_tokens_per_s": 41.5},
                                    over the last two seconds or so

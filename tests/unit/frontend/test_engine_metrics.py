@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -93,7 +94,8 @@ def test_a_request_is_counted_from_arrival_to_end(metrics: EngineMetrics, counte
     assert series.request_prefill_kv_computed_tokens.sum == 6
     assert series.iteration_tokens.sum == 7 + 1 + 1
     assert series.request_params_max_tokens.sum == 20
-    assert metrics.finished_counts() == {"stop": 0, "length": 1, "abort": 0, "error": 0}
+    counts = metrics.finished_counts()
+    assert {reason for reason in counts if counts[reason]} == {"length"}
     assert metrics.num_in_flight == 0
 
 
@@ -154,6 +156,28 @@ def test_everything_is_exposed_under_its_published_name(
         "vllm:request_params_max_tokens_sum", "vllm:cache_config_info",
         "process_resident_memory_bytes",
     } <= names  # fmt: skip
+
+
+def test_the_cache_is_described_by_its_labels(metrics: EngineMetrics) -> None:
+    """100 blocks of 16 tokens, for requests of 512: 32 blocks each."""
+    [name] = [one for one in samples(metrics.series.metric_set) if "cache_config_info" in one]
+    labels = dict(ast.literal_eval(name.removeprefix("vllm:cache_config_info")))
+    assert labels["kv_cache_size_tokens"] == "1600"
+    assert labels["kv_cache_max_concurrency"] == "3.125"
+    assert (labels["block_size"], labels["num_gpu_blocks"]) == ("16", "100")
+    assert labels["gpu_memory_utilization"] == "0.92"
+    assert labels["num_gpu_blocks_override"] == labels["sliding_window"] == "None"
+
+
+def test_cached_tokens_are_counted_by_their_source(
+    metrics: EngineMetrics, counted: Counted
+) -> None:
+    counted.add("a")
+    counted.process_outputs(step(101.0, token("a"), num_prefix_hit_tokens=16))
+    sources = metrics.series.prompt_tokens_cached_by_source
+    assert [(key, one.value) for (key,), one in sources.series.items() if one.value] == [
+        ("device", 16)
+    ]
 
 
 def test_the_dashboard_asks_for_metrics_that_exist(

@@ -23,6 +23,22 @@ def test_http_labels_come_from_closed_sets() -> None:
     assert sum(counters) == 52
 
 
+def test_sizes_and_durations_of_http_are_summed() -> None:
+    http = HttpMetrics(["/v1/models"])
+    http.observe("/v1/models", "GET", 200, 0.2, request_bytes=10, reply_bytes=300)
+    http.observe("/v1/models", "GET", 200, 0.3, request_bytes=20)
+    text = Exposition([http.metric_set]).text().decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    values = {
+        sample.name: sample.value for family in families.values() for sample in family.samples
+    }
+    assert families["http_request_size_bytes"].type == "summary"
+    assert values["http_request_size_bytes_count"] == 2
+    assert values["http_request_size_bytes_sum"] == 30
+    assert values["http_response_size_bytes_sum"] == 300
+    assert values["http_request_duration_highr_seconds_count"] == 2
+
+
 def test_histogram_bounds_are_inclusive() -> None:
     histogram = Histogram((1, 2, 5))
     for value in (0.5, 1, 1.5, 5, 5.1):

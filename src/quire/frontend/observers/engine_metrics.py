@@ -115,6 +115,7 @@ class EngineMetrics(RequestObserver):
         series = self.series
         series.prefix_cache_queries.inc(stats.num_prefix_queried_tokens)
         series.prefix_cache_hits.inc(stats.num_prefix_hit_tokens)
+        series.prompt_tokens_cached_by_source.of("device").inc(stats.num_prefix_hit_tokens)
         series.num_preemptions.inc(stats.num_preemptions)
         # A step that was under way when the last request was aborted still counts it, and no
         # other step will follow to correct that.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
+from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -43,12 +44,13 @@ class RequestIdMiddleware:
         is_valid = given is None or self._is_valid(given)
         request_id = given.decode() if given and is_valid else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        status = 0
+        status, reply_bytes = 0, 0
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status
+            nonlocal status, reply_bytes
             if message["type"] == "http.response.start":
                 status = message["status"]
+                reply_bytes = _content_length(message.get("headers", ()))
                 message["headers"] = [
                     *message.get("headers", []),
                     (b"x-request-id", request_id.encode()),
@@ -68,7 +70,14 @@ class RequestIdMiddleware:
             await send_problem(send_with_id, problem_of(error))
         finally:
             seconds = time.perf_counter() - begin
-            self._http_metrics.observe(scope["path"], scope["method"], status, seconds)
+            self._http_metrics.observe(
+                scope["path"],
+                scope["method"],
+                status,
+                seconds,
+                _content_length(scope["headers"]),
+                reply_bytes,
+            )
             self._log(scope, status, seconds, request_id)
 
     def _is_valid(self, value: bytes) -> bool:
@@ -94,3 +103,9 @@ class RequestIdMiddleware:
                 seconds,
                 request_id,
             )
+
+
+def _content_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """Bytes of a body, as its header says; 0 without one."""
+    value = next((value for name, value in headers if name == b"content-length"), b"0")
+    return int(value) if value.isdigit() and len(value) < 20 else 0

@@ -146,7 +146,7 @@ function showTotals(snapshot) {
   byId("uptime").textContent = uptime(snapshot.uptime_s);
   byId("total-out").textContent = count(snapshot.tokens.generation);
   byId("total-in").textContent = count(snapshot.tokens.prompt);
-  byId("finished").textContent = count(done.stop + done.length);
+  byId("finished").textContent = count(done.stop + done.length + done.repetition);
   byId("aborted").textContent = count(done.abort);
   byId("preemptions").textContent = count(snapshot.preemptions);
 }
