@@ -94,6 +94,12 @@ def expanded(path: str) -> Path:
         ) from None
 
 
+def server_dev_mode() -> bool:
+    """`VLLM_SERVER_DEV_MODE`: whether a server has routes for development."""
+    value = os.environ.get("VLLM_SERVER_DEV_MODE", "").strip().lower()
+    return value not in {"", "0", "false", "no", "off"}
+
+
 def otlp_traces_endpoint() -> str | None:
     """`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`: where traces go, unless an argument is set."""
     return os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or None

@@ -6,7 +6,7 @@ Order of the layers, outermost first: request id and access log, CORS, a guard a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,11 +18,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from quire.log import get_logger
 from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics
 from quire.server import ui
 from quire.server.context import ServerContext
-from quire.server.endpoints import ENDPOINTS
+from quire.server.endpoints import ENDPOINTS, SWITCHES, Endpoint, endpoints_of
 from quire.server.http import ignored_fields
 from quire.server.http.auth import PROBE_PATHS, AuthMiddleware
 from quire.server.http.body import BodyMiddleware
@@ -33,8 +34,11 @@ from quire.server.live import LiveView
 from quire.server.openapi import docs_page, openapi_document
 from quire.server.requests.presence import while_present
 from quire.server.routes import page
+from quire.server.routes.absent import ABSENT_ROUTES
 from quire.server.routes.bodies import is_json
 from quire.units import KiB
+
+logger = get_logger(__name__)
 
 _WATCHED_BYTES = 256 * KiB
 """Bytes of a body. Work for a larger one may take so long that its client disconnects."""
@@ -42,9 +46,12 @@ _WATCHED_BYTES = 256 * KiB
 
 def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
     """The application for one context; `keys` empty: no key is needed."""
-    http_metrics = HttpMetrics(endpoint.path for endpoint in ENDPOINTS)
+    endpoints = endpoints_of(context.args)
+    if any(endpoint.switch == "dev" for endpoint in endpoints):
+        logger.warning("the development routes are served: not for use in production")
+    http_metrics = HttpMetrics(endpoint.path for endpoint in endpoints)
     app = Starlette(
-        routes=_routes(context),
+        routes=_routes(context, endpoints),
         middleware=_middleware(context, keys, http_metrics),
         exception_handlers={HTTPException: _on_http_exception, Exception: _on_exception},
     )
@@ -53,16 +60,21 @@ def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
     app.state.live = LiveView(context)
     app.state.exposition = _exposition_maker(context, http_metrics)
     if not context.args.disable_fastapi_docs:
-        app.state.openapi = openapi_document(bool(keys))
+        app.state.openapi = openapi_document(endpoints, bool(keys))
         app.state.docs = docs_page(app.state.openapi)
     return app
 
 
-def _routes(context: ServerContext) -> list[Route]:
+def _routes(context: ServerContext, endpoints: Sequence[Endpoint]) -> list[Route]:
     routes = [
         Route(endpoint.path, _with_error_replies(endpoint.handler), methods=[endpoint.method])
-        for endpoint in ENDPOINTS
+        for endpoint in endpoints
     ]
+    paths = {endpoint.path for endpoint in endpoints}
+    off = {one.path: f"switch it on with {SWITCHES[one.switch]}" for one in ENDPOINTS if one.switch}
+    for path, reason in {**off, **ABSENT_ROUTES}.items():
+        if path not in paths:
+            routes.append(Route(path, _absent(path, reason), methods=["GET", "POST"]))
     if not context.args.disable_fastapi_docs:
         routes.append(Route("/openapi.json", page.openapi))
         routes.append(Route("/docs", page.docs))
@@ -72,13 +84,14 @@ def _routes(context: ServerContext) -> list[Route]:
     return routes
 
 
-def public_paths(context: ServerContext) -> frozenset[bytes]:
-    """Raw paths that need no key."""
-    paths = set(PROBE_PATHS)
+def public_requests(context: ServerContext) -> frozenset[tuple[str, bytes]]:
+    """Methods and raw paths that need no key: probes, the version, the page."""
+    paths = PROBE_PATHS | {b"/version"}
     if context.args.ui:
         paths |= {b"/", *(f"/ui/{name}".encode() for name in ui.FILES)}
     prefix = context.args.root_path.rstrip("/").encode()
-    return frozenset(prefix + path for path in paths)
+    public = {(method, prefix + path) for method in ("GET", "HEAD") for path in paths}
+    return frozenset(public | {("POST", prefix + b"/ping")})
 
 
 def _middleware(
@@ -109,7 +122,7 @@ def _middleware(
         origins = args.allowed_origins
         guard = Middleware(LocalGuardMiddleware, allowed_hosts=hosts, allowed_origins=origins)
         layers.append(guard)
-    layers.append(Middleware(AuthMiddleware, keys=keys, public_paths=public_paths(context)))
+    layers.append(Middleware(AuthMiddleware, keys=keys, public=public_requests(context)))
     layers.append(
         Middleware(
             BodyMiddleware,
@@ -133,6 +146,15 @@ def _with_error_replies(handler: Callable[..., Any]) -> Callable[..., Any]:
             return Response()
         except Exception as error:
             return _answer(problem_of(error))
+
+    return endpoint
+
+
+def _absent(path: str, reason: str) -> Callable[..., Any]:
+    """A handler that says why there is no such path."""
+
+    async def endpoint(_: Request) -> Response:
+        return _answer(Problem(404, f"{path} does not exist in this server: {reason}."))
 
     return endpoint
 

@@ -67,6 +67,11 @@ class ServerArgs:
     """Serve the chat page and live view at `/` (--no-ui removes it)."""
     disable_fastapi_docs: bool = False
     """Remove /docs and /openapi.json."""
+    enable_tokenizer_info_endpoint: bool = False
+    """Serve the tokenizer's configuration, chat template included, at /tokenizer_info."""
+    enable_dev_routes: bool = False
+    """Serve the routes that control the engine (/sleep, /pause, /server_info ...), to whoever may
+    call. Also switched on by the environment variable VLLM_SERVER_DEV_MODE=1."""
     enable_per_request_metrics: bool = False
     """Put timings into every reply (otherwise only where the request says
     `include_metrics: true`)."""

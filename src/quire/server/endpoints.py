@@ -6,11 +6,21 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from quire.server.routes import generate, page, service, text
+from quire import env
+from quire.server.args import ServerArgs
+from quire.server.routes import generate, page, server_info, service, text
 from quire.server.schema import chat, completion
+from quire.server.schema import engine as control
 from quire.server.schema import service as schema
 
 Handler = Callable[..., Awaitable[Any]]
+Switch = Literal["dev", "tokenizer_info"]
+
+SWITCHES: dict[Switch, str] = {
+    "dev": "--enable-dev-routes, or the environment variable VLLM_SERVER_DEV_MODE=1",
+    "tokenizer_info": "--enable-tokenizer-info-endpoint",
+}
+"""What switches on the endpoints that do not always exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +32,31 @@ class Endpoint:
     handler: Handler
     tag: str
     request: Any = None
-    """Type of the JSON body; None: no body."""
+    """Type of the JSON body, or a tuple of types; None: no body."""
     response: Any = None
-    """Type of the JSON answer; None: `media`, not JSON."""
+    """Type of the JSON answer, or a tuple of types; None: `media`, not JSON."""
     media: str = "application/json"
+    """Empty: the answer has no body."""
     stream: Any = None
     """Type of the events, where the request can ask for a stream."""
+    query: Any = None
+    """Type of the query's parameters; None: there are none."""
     errors: tuple[int, ...] = ()
     """Statuses besides 200, 401 and 503."""
     can_be_unwell: bool = False
     """503 has the same body as 200."""
+    switch: Switch | None = None
+    """What must be on; None: the endpoint always exists."""
+
+
+def endpoints_of(args: ServerArgs) -> tuple[Endpoint, ...]:
+    """The endpoints that exist in a server."""
+    switches: set[Switch | None] = {None}
+    if args.enable_dev_routes or env.server_dev_mode():
+        switches.add("dev")
+    if args.enable_tokenizer_info_endpoint:
+        switches.add("tokenizer_info")
+    return tuple(endpoint for endpoint in ENDPOINTS if endpoint.switch in switches)
 
 
 _BAD_BODY = (400, 404, 408, 413, 415)
@@ -45,6 +70,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST", "/v1/chat/completions", generate.chat_completions, "generation",
         chat.ChatRequest, chat.ChatResponse, stream=chat.ChatChunk, errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "POST", "/v1/chat/completions/batch", generate.chat_completions_batch, "generation",
+        chat.BatchChatRequest, chat.ChatResponse, errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "POST", "/invocations", generate.invocations, "generation",
+        (chat.ChatRequest, completion.CompletionRequest),
+        (chat.ChatResponse, completion.CompletionResponse),
+        stream=(chat.ChatChunk, completion.CompletionChunk), errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
         "POST", "/v1/completions/render", text.render_completion, "prompts",
@@ -61,6 +96,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST", "/detokenize", text.detokenize, "prompts",
         schema.DetokenizeRequest, schema.DetokenizeResponse, errors=_BAD_BODY,
+    ),
+    Endpoint(
+        "GET", "/tokenizer_info", text.tokenizer_info, "prompts",
+        response=dict[str, Any], switch="tokenizer_info",
     ),
     Endpoint("GET", "/v1/models", service.models, "models", response=schema.ModelList),
     Endpoint(
@@ -81,6 +120,22 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "GET", "/health", service.health, "health",
         response=schema.StatusResponse, can_be_unwell=True,
     ),
+    Endpoint(
+        "GET", "/ping", service.ping, "health",
+        response=schema.StatusResponse, can_be_unwell=True,
+    ),
+    Endpoint(
+        "POST", "/ping", service.ping, "health",
+        response=schema.StatusResponse, can_be_unwell=True,
+    ),
     Endpoint("GET", "/metrics", service.metrics, "server", media="text/plain"),
     Endpoint("GET", "/quire/live", page.live_view, "server", response=dict[str, Any]),
+    Endpoint(
+        "GET", "/server_info", server_info.server_info, "development",
+        query=control.ServerInfoQuery, response=control.ServerInfo, errors=(400,), switch="dev",
+    ),
+    Endpoint(
+        "GET", "/get_world_size", server_info.get_world_size, "development",
+        query=control.WorldSizeQuery, response=control.WorldSize, errors=(400,), switch="dev",
+    ),
 )  # fmt: skip

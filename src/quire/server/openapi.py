@@ -9,11 +9,12 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from quire.server.endpoints import ENDPOINTS, Endpoint
+from quire.server.endpoints import Endpoint
 from quire.server.schema.common import ErrorResponse
 from quire.version import __version__
 
@@ -26,20 +27,21 @@ _STATUS_TEXTS = {
 }  # fmt: skip
 
 
-def openapi_document(has_auth: bool) -> dict[str, Any]:
+def openapi_document(endpoints: Sequence[Endpoint], has_auth: bool) -> dict[str, Any]:
     """The document, version 3.1."""
-    types = [ErrorResponse]
-    for endpoint in ENDPOINTS:
-        types += [t for t in (endpoint.request, endpoint.response, endpoint.stream) if t]
+    types: list[Any] = [ErrorResponse]
+    for endpoint in endpoints:
+        for kind in (endpoint.request, endpoint.response, endpoint.stream):
+            types += _each(kind)
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     for schema in components.values():
         if schema.get("additionalProperties") is False:
             del schema["additionalProperties"]  # unknown fields are ignored, and named in a header
     by_type = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
     paths: dict[str, Any] = {}
-    for endpoint in ENDPOINTS:
-        operation = _operation(endpoint, by_type)
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
+    for endpoint in endpoints:
+        methods = paths.setdefault(endpoint.path, {})
+        methods[endpoint.method.lower()] = _operation(endpoint, by_type)
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
@@ -57,37 +59,56 @@ def openapi_document(has_auth: bool) -> dict[str, Any]:
     return document
 
 
+def _each(kind: Any) -> list[Any]:
+    """The types of a body: none, one, or those of a tuple."""
+    return list(kind) if isinstance(kind, tuple) else [] if kind is None else [kind]
+
+
+def _schema(kind: Any, by_type: dict[int, Any]) -> dict[str, Any]:
+    schemas = [by_type[id(one)] for one in _each(kind)]
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+
 def _operation(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": (endpoint.handler.__doc__ or "").strip().splitlines()[0],
-        "operationId": endpoint.handler.__name__,
+        "operationId": f"{endpoint.handler.__name__}_{endpoint.method.lower()}",
         "tags": [endpoint.tag],
         "responses": _responses(endpoint, by_type),
     }
-    names = re.findall(r"\{(\w+)\}", endpoint.path)
-    if names:
-        operation["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in names
-        ]
+    if parameters := _parameters(endpoint):
+        operation["parameters"] = parameters
     if endpoint.request is not None:
         operation["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": by_type[id(endpoint.request)]}},
+            "content": {"application/json": {"schema": _schema(endpoint.request, by_type)}},
         }
     return operation
 
 
+def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    """What stands in the path and in the query."""
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"\{(\w+)\}", endpoint.path)
+    ]
+    if endpoint.query is not None:
+        for field in msgspec.structs.fields(endpoint.query):
+            schema = msgspec.json.schema(field.type)
+            parameters.append({"name": field.name, "in": "query", "schema": schema})
+    return parameters
+
+
 def _responses(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
-    schema = {"type": "string"}
+    schema: dict[str, Any] = {"type": "string"}
     if endpoint.response is not None:
-        schema = by_type[id(endpoint.response)]
-    content: dict[str, Any] = {endpoint.media: {"schema": schema}}
+        schema = _schema(endpoint.response, by_type)
+    content: dict[str, Any] = {endpoint.media: {"schema": schema}} if endpoint.media else {}
     if endpoint.stream is not None:
         document = {
             "type": "string",
             "contentMediaType": "application/json",
-            "contentSchema": by_type[id(endpoint.stream)],
+            "contentSchema": _schema(endpoint.stream, by_type),
         }
         data = {"anyOf": [{"const": "[DONE]"}, document]}
         events = {"type": "object", "properties": {"data": data}, "required": ["data"]}
@@ -122,6 +143,8 @@ def docs_page(document: dict[str, Any]) -> bytes:
 def _docs_operation(path: str, method: str, operation: dict[str, Any]) -> str:
     title = f"<code>{method.upper()} {html.escape(path)}</code>"
     lines = [f"<details><summary>{title} {html.escape(operation['summary'])}</summary><ul>"]
+    for parameter in operation.get("parameters", []):
+        lines.append(f"<li>{parameter['in']}: {html.escape(parameter['name'])}</li>")
     body = operation.get("requestBody", {}).get("content", {}).get("application/json")
     if body:
         lines.append(f"<li>body: {_docs_schema(body['schema'])}</li>")
@@ -137,6 +160,8 @@ def _docs_operation(path: str, method: str, operation: dict[str, Any]) -> str:
 
 
 def _docs_schema(schema: dict[str, Any]) -> str:
+    if all("$ref" in choice for choice in schema.get("anyOf", [{}])):
+        return " or ".join(map(_docs_schema, schema["anyOf"]))
     for choice in schema.get("properties", {}).get("data", {}).get("anyOf", []):
         schema = choice.get("contentSchema", schema)
     reference = schema.get("$ref") or schema.get("items", {}).get("$ref")

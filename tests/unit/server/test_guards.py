@@ -16,7 +16,8 @@ from quire.server.http.auth import load_api_keys
 from .conftest import Harness, MakeHarness
 
 KEY = "secret-key"
-OPEN = {"/live", "/ready", "/health"}
+OPEN = {("GET", path) for path in ("/live", "/ready", "/health", "/ping", "/version")}
+OPEN |= {("POST", "/ping")}
 
 
 def call_raw(harness: Harness, raw_path: bytes, method: str = "GET", headers: Any = ()) -> int:
@@ -55,7 +56,7 @@ def test_every_route_but_probes_and_page_needs_the_key(make_harness: MakeHarness
     ]  # fmt: skip
     for method, path in paths:
         reply = harness.request(method, path)
-        is_open = path in OPEN and method == "GET"
+        is_open = (method, path) in OPEN
         assert (reply.status_code != 401) == is_open, path
         if not is_open:
             assert reply.json()["error"]["code"] == 401
@@ -87,15 +88,15 @@ def test_tricks_with_paths_do_not_open_doors(make_harness: MakeHarness, raw_path
 def test_only_a_right_key_is_right(make_harness: MakeHarness, values: list[bytes]) -> None:
     harness = make_harness(keys=(KEY,))
     headers = [(b"authorization", value) for value in values]
-    assert call_raw(harness, b"/version", headers=headers) == 401
+    assert call_raw(harness, b"/load", headers=headers) == 401
     right = [(b"authorization", b"bearer " + KEY.encode())]
-    assert call_raw(harness, b"/version", headers=right) == 200
+    assert call_raw(harness, b"/load", headers=right) == 200
 
 
 def test_a_host_header_changes_nothing(make_harness: MakeHarness) -> None:
     harness = make_harness(keys=(KEY,))
     for host in (b"quire/health?", b"x/ready#", b"/live"):
-        assert call_raw(harness, b"/version", headers=[(b"host", host)]) == 401
+        assert call_raw(harness, b"/load", headers=[(b"host", host)]) == 401
 
 
 def test_keys_come_from_arguments_file_and_environment(

@@ -18,8 +18,8 @@ from quire.server.args import ServerArgs
 from quire.server.http.problems import Problem
 from quire.server.http.responses import send_problem
 
-PROBE_PATHS = frozenset({b"/health", b"/live", b"/ready"})
-"""Paths without a key: they only say whether the server works."""
+PROBE_PATHS = frozenset({b"/health", b"/live", b"/ready", b"/ping"})
+"""Paths that only say whether the server works."""
 
 _ENVIRONMENT = ("QUIRE_API_KEY", "VLLM_API_KEY")
 _MAX_KEY_FILE_BYTES = 1 << 20
@@ -65,15 +65,18 @@ def _keys_of_file(path: Path) -> list[str]:
 
 
 class AuthMiddleware:
-    """Refuses every request that neither has a valid key nor asks for a public path.
+    """Refuses every request that neither has a valid key nor is public.
 
     Keys are compared as SHA-256 digests, in constant time.
     """
 
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...], public_paths: frozenset[bytes]) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: tuple[str, ...], public: frozenset[tuple[str, bytes]]
+    ) -> None:
+        """`public`: methods and raw paths that need no key."""
         self._app = app
         self._digests = [_digest(key.encode()) for key in keys]
-        self._public_paths = public_paths
+        self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or not self._digests or self._is_allowed(scope):
@@ -89,7 +92,7 @@ class AuthMiddleware:
             )
 
     def _is_allowed(self, scope: Scope) -> bool:
-        if scope.get("raw_path") in self._public_paths and scope["method"] in {"GET", "HEAD"}:
+        if (scope["method"], scope.get("raw_path")) in self._public:
             return True
         # A browser asks whether it may call (CORS) without the key; CORSMiddleware answers that
         # before it comes here, so that an OPTIONS request here is like any other.

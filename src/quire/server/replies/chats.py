@@ -7,8 +7,10 @@ from typing import Any
 
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.server.replies.head import ReplyHead
+from quire.server.replies.json_pieces import JsonPieces
 from quire.server.replies.logprobs import prompt_logprobs
 from quire.server.replies.portions import Update, size_of, size_of_whole
+from quire.server.replies.usage import timings, usage_of
 from quire.server.replies.writer import ReplyWriter
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.schema.chat import (
@@ -49,7 +51,7 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         request, pieces, [final] = self._request, self._pieces, finals
         choices = pieces.new_list()
         for one in final.outputs:
-            choices.add_pieces(pieces.encode(self._choice(one)))
+            choices.add_pieces(self.choice(one, one.index))
             check_wanted()
         response = self._response(ChatResponse, choices, finals)
         if isinstance(final.prompt_logprobs, FlatLogprobs):
@@ -82,13 +84,15 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
             parts.append(self._chunks.chunk(0, choice, len(each.completion.token_ids)))
         return b"".join(parts)
 
-    def _choice(self, one: CompletionOutput) -> ChatChoice:
-        return ChatChoice(
-            index=one.index,
+    def choice(self, one: CompletionOutput, index: int) -> list[bytes]:
+        """A choice of a whole reply, in pieces."""
+        choice = ChatChoice(
+            index=index,
             message=ReplyMessage(role=self._role, content=self._echo + one.text),
             logprobs=self._logprobs.chat(one),
             **self._end_of(one),
         )
+        return self._pieces.encode(choice)
 
     def _first_chunk(self, index: int) -> bytes:
         """The role, and what is told once."""
@@ -111,6 +115,34 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
             logprobs=self._logprobs.chat(one),
             **self._end_of(one),
         )
+
+
+class BatchChatWriter:
+    """One whole reply to several conversations. A choice's index is that of its conversation."""
+
+    def __init__(self, head: ReplyHead, writers: Sequence[ChatWriter]) -> None:
+        """`writers`: one for each conversation."""
+        self._head = head
+        self._writers = writers
+
+    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
+        """How much there is to write, in the pool's units."""
+        pairs = zip(self._writers, finals, strict=True)
+        return sum(writer.whole_size([final]) for writer, final in pairs)
+
+    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
+        """The reply, in pieces."""
+        pieces = JsonPieces()
+        choices = pieces.new_list()
+        for index, (writer, final) in enumerate(zip(self._writers, finals, strict=True)):
+            [one] = final.outputs
+            choices.add_pieces(writer.choice(one, index))
+            check_wanted()
+        usage = usage_of(finals)
+        response = self._head.begin(ChatResponse, choices=choices.encoded(), usage=usage)
+        if self._head.has_metrics:
+            response.metrics = timings(finals[-1].metrics)
+        return pieces.encode(response)
 
 
 def _role_of_reply(request: ChatRequest, role: str) -> str:

@@ -45,14 +45,14 @@ class WorkLimits:
             max_model_len=length,
         )
 
-    def check_prompts(self, num_prompts: int, n: int) -> None:
-        """Checks the number of prompts and of their continuations."""
+    def check_prompts(self, num_prompts: int, n: int, name: str = "prompt") -> None:
+        """Checks the number of prompts and of their continuations; `name` is the prompts' field."""
         if num_prompts * n > self.max_prompts:
             product = f" x n {n} = {num_prompts * n}" if n > 1 else ""
             raise RequestError(
                 f"{num_prompts} prompts{product} are more than this server allows in one request "
                 f"(max_prompts {self.max_prompts}).",
-                parameter="n" if num_prompts <= self.max_prompts else "prompt",
+                parameter="n" if num_prompts <= self.max_prompts else name,
                 value=num_prompts * n,
             )
 

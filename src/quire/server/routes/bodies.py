@@ -45,9 +45,7 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     Raises HttpError: 415, or 400 naming the field; and RequestError for a large body that holds
     too much.
     """
-    if not is_json(request):
-        raise HttpError(Problem(415, "Only the content type application/json is understood."))
-    context, data = context_of(request), await request.body()
+    context, data = context_of(request), await _json_text(request)
     size = len(data) // _BYTES_PER_UNIT
     try:
         if size <= INLINE_SIZE:
@@ -59,6 +57,32 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     if decoded.unknown:
         context.ignored_fields.tell(request, decoded.unknown)
     return decoded.body
+
+
+async def field_names(request: Request) -> set[str]:
+    """The fields of the request's JSON body that are not null. Raises as `read_body`."""
+    data = await _json_text(request)
+    size = len(data) // _BYTES_PER_UNIT
+    try:
+        if size <= INLINE_SIZE:
+            values = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+            return {name for name, value in values.items() if bytes(value) != b"null"}
+        return await context_of(request).pool.run(size, _large_field_names, data)
+    except _DECODE_ERRORS as error:
+        raise HttpError(decode_problem(error)) from None
+
+
+async def _json_text(request: Request) -> bytes:
+    if not is_json(request):
+        raise HttpError(Problem(415, "Only the content type application/json is understood."))
+    return await request.body()
+
+
+def _large_field_names(data: bytes) -> set[str]:
+    from quire.server.requests.json_scan import scan_object  # needs NumPy
+
+    fields = scan_object(data)
+    return {field.name for field in fields if data[field.begin : field.end].strip() != b"null"}
 
 
 def _decode_large(context: ServerContext, data: bytes, kind: type[Body]) -> Decoded[Body]:

@@ -1,59 +1,117 @@
-"""`/v1/completions` and `/v1/chat/completions`."""
+"""`/v1/completions`, `/v1/chat/completions`, its batches, and SageMaker's `/invocations`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from quire.errors import RequestError
+from quire.metrics.load_report import LOAD_FORMAT_HEADER, LOAD_HEADER, load_report
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.context import ServerContext
 from quire.server.http.event_stream import EventStream
-from quire.server.replies.chats import ChatWriter
+from quire.server.replies.chats import BatchChatWriter, ChatWriter
 from quire.server.replies.completions import CompletionWriter
 from quire.server.replies.head import ReplyHead
 from quire.server.replies.writer import Asked, ReplyWriter
+from quire.server.requests.conversations import conversations_of
 from quire.server.requests.generation import Deadline, Generation, deadline_of
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts
 from quire.server.requests.refusals import fields_without_effect, refuse_unsupported
 from quire.server.requests.sampling import sampling_params
-from quire.server.routes.bodies import context_of, pieced_response, read_body
-from quire.server.schema.chat import ChatRequest
+from quire.server.routes.bodies import context_of, field_names, pieced_response, read_body
+from quire.server.schema.chat import BatchChatRequest, ChatRequest
 from quire.server.schema.completion import CompletionRequest
 
+Writer = TypeVar("Writer")
+_Prepare = Callable[[ServerContext, Asked], Awaitable[list[PreparedPrompt]]]
 _PRIORITY_HEADER = "x-vllm-priority"
 _TRACE_HEADERS = ("traceparent", "tracestate")
 """W3C Trace Context: which span of the caller's a request belongs to."""
+_ADAPTER_HEADER = "x-amzn-sagemaker-adapter-identifier"
 
 
 async def completions(http: Request) -> Response | ASGIApp:
     """Continues a prompt, or several."""
-    return await _generate(http, CompletionRequest, "cmpl", completion_prompts, _completion_writer)
+    request = await read_body(http, CompletionRequest)
+    return await _generate(http, request, "cmpl", completion_prompts, _completion_writer)
 
 
 async def chat_completions(http: Request) -> Response | ASGIApp:
     """Continues a conversation."""
-    return await _generate(http, ChatRequest, "chatcmpl", _chat_prompts, _chat_writer)
+    request = await read_body(http, ChatRequest)
+    return await _generate(http, request, "chatcmpl", _chat_prompts, _chat_writer)
+
+
+async def chat_completions_batch(http: Request) -> Response:
+    """Continues several conversations, each by one choice of the reply."""
+    batch = await read_body(http, BatchChatRequest)
+    requests = conversations_of(context_of(http), batch)
+
+    async def prepare(context: ServerContext, _: ChatRequest) -> list[PreparedPrompt]:
+        return [await chat_prompt(context, request) for request in requests]
+
+    def make_writer(
+        context: ServerContext, _: ChatRequest, head: ReplyHead, prompts: list[PreparedPrompt]
+    ) -> BatchChatWriter:
+        pairs = zip(requests, prompts, strict=True)
+        writers = [_chat_writer(context, request, head, [prompt]) for request, prompt in pairs]
+        return BatchChatWriter(head, writers)
+
+    generation, writer = await _begin(http, requests[0], "chatcmpl", prepare, make_writer)
+    return await _whole_reply(http, generation, writer)
+
+
+async def invocations(http: Request) -> Response | ASGIApp:
+    """A chat or a completion, by its body: one with messages is a chat. For Amazon SageMaker."""
+    given = await field_names(http)
+    adapter = http.headers.get(_ADAPTER_HEADER)
+    if adapter is not None:  # it stands for the body's model; another name is answered 404
+        context_of(http).served_name(adapter)
+    if "messages" in given:
+        return await chat_completions(http)
+    if "prompt" in given:
+        return await completions(http)
+    raise RequestError(
+        "Cannot find suitable handler for request. Expected one of: "
+        "['ChatCompletionRequest', 'CompletionRequest']; a body with `messages` is the first, one "
+        "with `prompt` the second.",
+        parameter="messages",
+    )
 
 
 async def _generate(
     http: Request,
-    kind: type[Asked],
+    request: Asked,
     id_prefix: str,
-    prepare: Callable[[ServerContext, Asked], Awaitable[list[PreparedPrompt]]],
+    prepare: _Prepare[Asked],
     make_writer: Callable[
         [ServerContext, Asked, ReplyHead, list[PreparedPrompt]], ReplyWriter[Asked, Any]
     ],
 ) -> Response | ASGIApp:
-    """From a body of that kind to its reply."""
+    """From a request to its reply."""
+    generation, writer = await _begin(http, request, id_prefix, prepare, make_writer)
+    if request.stream:
+        return EventStream(writer.stream(generation, context_of(http).pool), generation.close)
+    return await _whole_reply(http, generation, writer)
+
+
+async def _begin(
+    http: Request,
+    request: Asked,
+    id_prefix: str,
+    prepare: _Prepare[Asked],
+    make_writer: Callable[[ServerContext, Asked, ReplyHead, list[PreparedPrompt]], Writer],
+) -> tuple[Generation, Writer]:
+    """Checks a request and hands it to the engine."""
     context = context_of(http)
-    request = await read_body(http, kind)
     head = ReplyHead.of(context, http, request, id_prefix)
     engine, deadline = context.live_engine(), deadline_of(http, context.args.request_timeout)
     refuse_unsupported(request)
@@ -63,14 +121,29 @@ async def _generate(
     engine.requests.check_admission(1)
     prompts = await prepare(context, request)
     writer = make_writer(context, request, head, prompts)
-    generation = await _start(context, http, head, request, prompts, params, deadline)
-    if request.stream:
-        return EventStream(writer.stream(generation, context.pool), generation.close)
+    return await _start(context, http, head, request, prompts, params, deadline), writer
+
+
+class _WholeWriter(Protocol):
+    """What writes a whole reply."""
+
+    def whole_size(self, finals: Sequence[RequestOutput]) -> int: ...
+
+    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]: ...
+
+
+async def _whole_reply(http: Request, generation: Generation, writer: _WholeWriter) -> Response:
+    context = context_of(http)
     finals = await _finals(http, generation)
     if finals is None:
         return Response()
     size = writer.whole_size(finals)
-    return pieced_response(await context.pool.run(size, writer.whole, finals))
+    reply = pieced_response(await context.pool.run(size, writer.whole, finals))
+    form = http.headers.get(LOAD_FORMAT_HEADER, "")
+    report = load_report(form, context.loaded_engine().metrics.series)
+    if report is not None:
+        reply.headers[LOAD_HEADER] = report
+    return reply
 
 
 async def _chat_prompts(context: ServerContext, request: ChatRequest) -> list[PreparedPrompt]:

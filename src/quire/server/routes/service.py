@@ -74,6 +74,11 @@ async def health(http: Request) -> Response:
     return _status(state, reason, is_well=state not in {"loading", "dead"})
 
 
+async def ping(http: Request) -> Response:
+    """As /health. For Amazon SageMaker."""
+    return await health(http)
+
+
 def _status(state: str, reason: str, is_well: bool) -> Response:
     body = StatusResponse(status=state, reason=reason or None)
     return json_response(body, 200 if is_well else 503)

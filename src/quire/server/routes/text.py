@@ -1,4 +1,4 @@
-"""`/tokenize`, `/detokenize` and the render endpoints: what the engine would see."""
+"""The tokenizer and the render endpoints: what the engine would see."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ from quire.server.schema.service import (
     TokenizeResponse,
 )
 from quire.server.work_pool import check_wanted
+
+_PATHS = ("vocab_file", "merges_file")
+"""Fields of a tokenizer's configuration that name files."""
 
 
 async def tokenize(http: Request) -> Response:
@@ -100,6 +103,27 @@ def _detokenized(context: ServerContext, token_ids: list[int]) -> DetokenizeResp
         )
     text = tokenizer.decode(token_ids, skip_special_tokens=False)
     return DetokenizeResponse(prompt=text)
+
+
+async def tokenizer_info(http: Request) -> Response:
+    """The tokenizer's configuration, as tokenizer_config.json has it."""
+    context = context_of(http)
+    config = context.tokenizer().config
+    info = {name: _plain(config[name]) for name in config if name not in _PATHS}
+    info.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
+    template = context.config.model.chat_template
+    if template is not None:  # the server's own takes the place of the checkpoint's
+        info["chat_template"] = template
+    return json_response(info)
+
+
+def _plain(value: Any) -> Any:
+    """A value of the configuration, with special tokens as their texts."""
+    if isinstance(value, dict):
+        if isinstance(value.get("content"), str):
+            return value["content"]
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
 async def render_completion(http: Request) -> Response:

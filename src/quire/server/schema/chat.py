@@ -82,10 +82,9 @@ class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     function: FunctionDefinition
 
 
-class ChatRequest(GenerationFields, kw_only=True):
-    """A conversation to be continued."""
+class ChatFields(GenerationFields, kw_only=True):
+    """What a request says beside its conversation, or its conversations."""
 
-    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     add_generation_prompt: bool | None = True
     continue_final_message: bool | None = False
     add_special_tokens: bool | None = False
@@ -133,6 +132,21 @@ class ChatRequest(GenerationFields, kw_only=True):
     """Accepted: prompts with the same beginning share the cache without a key."""
     prompt_cache_retention: str | None = None
     """Accepted: the cache keeps what it has room for."""
+
+
+Conversation = Annotated[list[ChatMessage], Meta(min_length=1)]
+
+
+class ChatRequest(ChatFields, kw_only=True):
+    """A conversation to be continued."""
+
+    messages: Conversation
+
+
+class BatchChatRequest(ChatFields, kw_only=True):
+    """Conversations to be continued, each by one choice of the reply."""
+
+    messages: Annotated[list[Conversation], Meta(min_length=1)]
 
 
 class ReplyMessage(msgspec.Struct, kw_only=True):
