@@ -21,12 +21,12 @@ from quire.server.replies.chats import BatchChatWriter, ChatWriter
 from quire.server.replies.completions import CompletionWriter
 from quire.server.replies.head import ReplyHead
 from quire.server.replies.writer import Asked, ReplyWriter
-from quire.server.requests.conversations import conversations_of
 from quire.server.requests.generation import Deadline, Generation, deadline_of
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts
 from quire.server.requests.refusals import fields_without_effect, refuse_unsupported
 from quire.server.requests.sampling import sampling_params
 from quire.server.routes.bodies import context_of, field_names, pieced_response, read_body
+from quire.server.routes.conversations import conversations_of
 from quire.server.schema.chat import BatchChatRequest, ChatRequest
 from quire.server.schema.completion import CompletionRequest
 
