@@ -133,11 +133,11 @@ def test_a_client_that_reads_nothing_is_cut_off(is_ending: bool) -> None:
 
 def test_a_client_that_reads_slowly_is_not() -> None:
     async def scenario() -> None:
-        line = Line(hang, slow_reader_timeout=0.1)
+        line = Line(hang, slow_reader_timeout=0.8)
         line.transport.num_stuck = 10**6
         line.connection.pause_writing()
-        for _ in range(12):
-            await asyncio.sleep(0.05)
+        for _ in range(8):
+            await asyncio.sleep(0.2)
             line.transport.num_stuck -= 60_000
         assert line.transport.calls == []
         line.connection.resume_writing()
