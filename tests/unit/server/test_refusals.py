@@ -35,6 +35,7 @@ NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
     )),
     (CHAT, "continue_final_message", True),
     (TEXT, "stream_options", {"include_usage": True}),
+    (TEXT, "stream_options", {"include_usage": None}),
     *((body, name, value) for body in (TEXT, CHAT) for name, value in {
         "guided_json": {"type": "object"}, "guided_regex": "a", "guided_choice": ["a"],
         "guided_grammar": "a", "guided_decoding_backend": "xgrammar", "best_of": 3,

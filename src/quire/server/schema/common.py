@@ -20,11 +20,11 @@ FinishReasonText = Literal["stop", "length", "abort", "error"]
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What a stream carries besides text."""
 
-    include_usage: bool | None = None
+    include_usage: bool | msgspec.UnsetType | None = msgspec.UNSET
     """A last chunk without choices that holds the usage."""
-    continuous_usage_stats: bool | None = None
+    continuous_usage_stats: bool | msgspec.UnsetType | None = msgspec.UNSET
     """The usage so far in every chunk."""
-    include_obfuscation: bool | None = None
+    include_obfuscation: bool | msgspec.UnsetType | None = msgspec.UNSET
     """Accepted: no chunk is padded here."""
 
 
