@@ -39,7 +39,7 @@ class BodyDecoder(Generic[Body]):
             from quire.server.requests.lax_body import decode_lax  # rarely needed
 
             unknown: dict[str, None] = {}
-            return Decoded(decode_lax(data, self.kind, unknown), unknown)
+            return Decoded(decode_lax(data, self._strict, self.kind, unknown), unknown)
 
 
 @lru_cache(maxsize=32)

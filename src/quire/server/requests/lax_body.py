@@ -7,6 +7,7 @@ Fits a body's plain JSON values to the types of its fields, then decodes strictl
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -34,19 +35,27 @@ _LAX = {inspect.IntType: as_int, inspect.FloatType: as_float, inspect.BoolType: 
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def decode_lax(data: bytes, kind: type[Body], unknown: dict[str, None]) -> Body:
-    """The body as `kind`. Adds the fields of `data` that `kind` does not have to `unknown`, as
-    `name` or `outer.name`; a null asks for nothing and is not added.
+def decode_lax(
+    data: bytes, strict: msgspec.json.Decoder[Body], kind: type[Body], unknown: dict[str, None]
+) -> Body:
+    """The body as `kind`, whose decoder is `strict`. Adds the fields of `data` that `kind` does not
+    have to `unknown`, as `name` or `outer.name`; a null asks for nothing and is not added.
 
     Raises msgspec.DecodeError, which names the field.
     """
     fitter, types = _Fitter(unknown), _field_types(kind)
-    fields = {}
-    for name, raw in _fields_decoder.decode(data).items():
-        if name in types:
-            fields[name] = fitter.fit(_decoded(name, raw), types[name], name)
-        elif bytes(raw) != b"null":
-            fitter.tell(name)
+    given = _fields_decoder.decode(data)
+    known = {name: bytes(raw) for name, raw in given.items() if name in types}
+    if len(known) < len(given):
+        for name, raw in given.items():
+            if name not in types and bytes(raw) != b"null":
+                fitter.tell(name)
+        parts = [b'"%b":%b' % (name.encode(), raw) for name, raw in known.items()]
+        with suppress(msgspec.ValidationError):
+            return strict.decode(b"{" + b",".join(parts) + b"}")
+    fields = {
+        name: fitter.fit(_decoded(name, raw), types[name], name) for name, raw in known.items()
+    }
     return msgspec.convert(fields, kind)
 
 
@@ -56,7 +65,7 @@ def decode_lax_value(data: bytes, kind: Any) -> Any:
     return msgspec.convert(_Fitter({}).fit(value, inspect.type_info(kind), ""), kind)
 
 
-def _decoded(name: str, raw: msgspec.Raw) -> Any:
+def _decoded(name: str, raw: bytes) -> Any:
     try:
         return msgspec.json.decode(raw)
     except msgspec.DecodeError as error:
