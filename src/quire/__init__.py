@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from quire.version import __version__
 
 _MODULE_OF = {
-    "AsyncEngineArgs": "quire.config.engine_args",
+    "AsyncEngineArgs": "quire.planning.engine_args",
     "AsyncLLMEngine": "quire.frontend.online.async_llm",
     "CompletionOutput": "quire.outputs",
-    "EngineArgs": "quire.config.engine_args",
+    "EngineArgs": "quire.planning.engine_args",
     "LLM": "quire.llm",
     "LLMEngine": "quire.frontend.offline.llm_engine",
     "ModelRegistry": "quire.models.registry",
@@ -40,7 +40,6 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from quire.config.engine_args import AsyncEngineArgs, EngineArgs
     from quire.frontend.offline.llm_engine import LLMEngine
     from quire.frontend.online.async_llm import AsyncLLMEngine
     from quire.inputs import TextPrompt, TokensPrompt
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from quire.models.registry import ModelRegistry
     from quire.outputs import CompletionOutput, RequestOutput
     from quire.params import SamplingParams
+    from quire.planning.engine_args import AsyncEngineArgs, EngineArgs
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ Called by `Worker`, and where an engine is configured.
 from __future__ import annotations
 
 import faulthandler
+import os
 import sys
 from contextlib import suppress
 
@@ -39,6 +40,7 @@ def choose_device(backend: str, num_threads: int | None) -> DeviceConfig:
         return DeviceConfig("reference", None, 1)
     from quire.backends.cpu import default_num_threads, load
 
+    cores = _compute_cores()
     try:
         library = load(env.forced_isa())
     except BackendError as error:
@@ -46,7 +48,18 @@ def choose_device(backend: str, num_threads: int | None) -> DeviceConfig:
             raise
         logger.warning("%s. NumPy computes instead, slowly", error)
         return DeviceConfig("reference", None, 1)
-    return DeviceConfig("cpu", library.isa, num_threads or default_num_threads())
+    return DeviceConfig("cpu", library.isa, num_threads or default_num_threads(), cores)
+
+
+def _compute_cores() -> tuple[int, ...] | None:
+    cores = env.compute_cores()
+    allowed = os.sched_getaffinity(0)
+    if cores is not None and not allowed.issuperset(cores):
+        raise ConfigError(
+            f"VLLM_CPU_OMP_THREADS_BIND={quoted(os.environ['VLLM_CPU_OMP_THREADS_BIND'])}: this "
+            f"process may use the cores {sorted(allowed)}, and not all of these; or write auto"
+        )
+    return cores
 
 
 def make_backend(device: DeviceConfig) -> Backend:

@@ -103,7 +103,7 @@ def dispatch(prog: str, about: str, commands: Sequence[Command], words: Sequence
 
 
 def _run(prog: str, command: Command, words: Sequence[str]) -> int:
-    from quire.cli.parser import Parser
+    from quire.config.command_line.parser import Parser
     from quire.errors import QuireError
     from quire.log import flush
 

@@ -10,16 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from quire.config.names import checked_arguments
+from quire.config.names import checked_arguments, default_of
 
 DtypeChoice = Literal["auto", "bfloat16", "float32", "float", "half", "float16"]
 LoadFormat = Literal["auto", "hf", "safetensors", "pt", "dummy"]
+LogLevel = Literal["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET"]
 
 
 @checked_arguments
 @dataclass(kw_only=False)
 class EngineArgs:
-    """The arguments of one engine. An unknown name is an error that suggests the nearest one."""
+    """The arguments of one engine. An unknown name is an error that suggests the nearest one.
+
+    vLLM's arguments that do nothing here are accepted at values without effect, and can be read.
+    """
 
     model: str | None = None
     """A directory in Hugging Face's layout, or a hub id; none: the bundled demo model."""
@@ -46,13 +50,15 @@ class EngineArgs:
     finds them; `hf`, `safetensors` and `pt` leave packed ones out; `dummy` takes random numbers, to
     measure speed without a checkpoint."""
     dtype: DtypeChoice = "auto"
-    """Number format of weights and activations; `auto` is bfloat16, as vLLM chooses."""
+    """Number format of weights and activations; `auto` is bfloat16, as vLLM chooses. `float16` and
+    `half` are computed in bfloat16, which has the same size and a wider range, but 8 bits of
+    precision instead of 11; float32 keeps them all."""
     quantization: str | None = None
     """Round the weights while loading: `int8` and `int4` to so many bits with activations of 16,
     `int8_w8a8` and `int4_w4a8` with activations of 8; none by default."""
     max_model_len: int | None = None
     """Most tokens of a request, prompt and output together; the checkpoint's limit by default.
-    -1: as many as the memory has room for."""
+    -1 (`auto` on the command line): as many as the memory has room for."""
     seed: int = 0
     """Where the seeds of requests without one come from."""
     max_logprobs: int = 20
@@ -105,9 +111,23 @@ class EngineArgs:
     """Accepted for compatibility; nothing is compiled at run time, with or without it."""
     disable_log_stats: bool = False
     """Do not log a line of statistics every ten seconds."""
+    log_level: LogLevel | None = None
+    """Least important messages that are logged; also from QUIRE_LOG_LEVEL, INFO by default."""
+    log_config_file: str | None = None
+    """JSON file for Python's logging.config.dictConfig, which then configures all logging; also
+    from VLLM_LOGGING_CONFIG_PATH."""
+    logging_config: dict[str, Any] = field(default_factory=dict)
+    """The two above in one: log_level and pylogging_config_file."""
+    fail_on_environ_validation: bool = False
+    """Refuse environment variables that begin with VLLM_ and that vLLM does not know; otherwise
+    they are told in a warning."""
     otlp_traces_endpoint: str | None = None
     """OTLP endpoint to which a server sends a trace of each request (needs `quire[otel]`); also
     from OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, nowhere by default."""
+
+    def __getattr__(self, name: str) -> Any:
+        """vLLM's default of an argument that does nothing here and was not given."""
+        return default_of(name)
 
 
 @checked_arguments

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import errno
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from quire import env
-from quire.config.model_files import read_json_object
+from quire.config.model_files import DEMO_MODEL, DEMO_MODEL_PATH, read_json_object
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.log import get_logger
 from quire.units import MiB
@@ -53,6 +54,8 @@ def resolve_model(
     except ConfigError as error:
         raise ModelNotFoundError(str(error)) from None
     try:
+        if model == DEMO_MODEL and not (path / "config.json").is_file():
+            return DEMO_MODEL_PATH
         if model and path.is_dir():
             return path
         is_file = path.is_file()
@@ -133,11 +136,20 @@ def _is_file(path: Path) -> bool:
 
 
 def _offline_message(model: str, revision: str | None, cache: Path, missing: Iterable[str]) -> str:
-    option = f" --revision {revision}" if revision else ""
     return (
         f"there is no directory {model!r}, and the hub's cache {cache} lacks {', '.join(missing)} "
-        "of the model of that name; HF_HUB_OFFLINE forbids fetching it. With a network, run: "
-        f"hf download {model}{option} --cache-dir {cache}"
+        f"of the model of that name; {env.offline_variable()} forbids fetching it. "
+        + _how_to_fetch(model, revision, cache)
+    )
+
+
+def _how_to_fetch(model: str, revision: str | None, cache: Path) -> str:
+    command = f"hf download {model}" + (f" --revision {revision}" if revision else "")
+    directory = model.rpartition("/")[2]
+    return (
+        f"With a network, run: {command} --cache-dir {cache}. Or fetch it on another machine with "
+        f"{command} --local-dir {directory}, copy the directory here, and give its path as the "
+        "model"
     )
 
 
@@ -145,8 +157,14 @@ def _download(
     model: str, revision: str | None, cache: Path, hf_token: str | bool | None, needs_weights: bool
 ) -> Path:
     """Downloads the files that are needed and not in the cache yet."""
-    from huggingface_hub import HfApi, snapshot_download
-
+    try:
+        from huggingface_hub import HfApi, snapshot_download
+    except ImportError:
+        raise ModelNotFoundError(
+            f"there is no directory {model!r}, and huggingface_hub, which would fetch the model of "
+            f"that name, is not installed: {sys.executable} -m pip install huggingface_hub. "
+            + _how_to_fetch(model, revision, cache)
+        ) from None
     _logger.info("%s: fetching what the cache lacks from the hub", model)
     patterns = list(TEXT_PATTERNS)
     try:
@@ -171,9 +189,10 @@ def _download(
                 f"{model} cannot be kept in {cache}: {error.strerror}; make room there, or give "
                 "another place with download_dir"
             ) from error
+        answered = getattr(error, "response", None) is not None
         raise ModelNotFoundError(
             f"there is no directory {model!r}, and the hub did not give the model of that name: "
-            f"{error}"
+            f"{error}" + ("" if answered else f". {_how_to_fetch(model, revision, cache)}")
         ) from error
 
 

@@ -99,6 +99,8 @@ class DeviceConfig:
     isa: str | None
     """Forced instruction-set tier, or None for the best."""
     num_threads: int
+    cores: tuple[int, ...] | None = None
+    """What the compute threads are bound to; None: what the process may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,10 @@ class ObservabilityConfig:
     log_stats: bool
     stats_interval_s: float
     otlp_traces_endpoint: str | None = None
+    log_level: str | None = None
+    """None: as the environment says."""
+    log_config_file: str | None = None
+    """JSON for `logging.config.dictConfig`; None: Quire's own log."""
 
 
 @dataclass(frozen=True, slots=True)

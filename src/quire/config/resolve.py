@@ -35,6 +35,13 @@ _SPELLINGS: dict[str, str] = {
 }  # fmt: skip
 
 
+FLOAT16_NOTE = (
+    "float16 is computed in bfloat16, of the same size: weights and activations have 8 bits of "
+    "precision instead of 11, and a wider range; float32 keeps all bits"
+)
+"""What `dtype=float16` means here."""
+
+
 def spelled_dtype(name: str) -> str | None:
     """The dtype that a name such as `half` means; None for an unknown name."""
     return _SPELLINGS.get(name)
@@ -54,7 +61,10 @@ def resolve_dtype(args: EngineArgs, hf_config: Mapping[str, Any], dtypes: Collec
     if wanted is None:
         names = ", ".join(("auto", *_SPELLINGS))
         raise ConfigError(f"dtype={quoted(args.dtype)} is not known; use one of {names}")
-    if wanted == "float16" or wanted not in dtypes:
+    if wanted == "float16" and "bfloat16" in dtypes:
+        logger.warning("dtype=%s: %s", args.dtype, FLOAT16_NOTE)
+        wanted = "bfloat16"
+    if wanted not in dtypes:
         raise ConfigError(
             f"dtype={args.dtype!r} is not computed here; use one of auto, {', '.join(dtypes)} "
             "(a float16 checkpoint is read and converted)"
@@ -141,8 +151,8 @@ def _max_decode_slowdown(args: EngineArgs, usage: Usage, chunked: bool) -> float
     return float(wanted)
 
 
-def resolve_kv_choice(args: EngineArgs) -> KVMemoryChoice:
-    """The user's arguments for the size of the KV cache."""
+def resolve_kv_choice(args: EngineArgs, environment_bytes: int | None = None) -> KVMemoryChoice:
+    """The user's say in the size of the KV cache: the arguments, then what the environment says."""
     share = args.gpu_memory_utilization
     if not (isinstance(share, (int, float)) and math.isfinite(share) and 0 < share <= 1):
         raise ConfigError(
@@ -150,7 +160,10 @@ def resolve_kv_choice(args: EngineArgs) -> KVMemoryChoice:
         )
     _check_positive("kv_cache_memory_bytes", args.kv_cache_memory_bytes, 1 << 30)
     _check_positive("num_gpu_blocks_override", args.num_gpu_blocks_override, 1024)
-    return KVMemoryChoice(args.num_gpu_blocks_override, args.kv_cache_memory_bytes, float(share))
+    cache_bytes = args.kv_cache_memory_bytes
+    if cache_bytes is None and args.num_gpu_blocks_override is None:
+        cache_bytes = environment_bytes
+    return KVMemoryChoice(args.num_gpu_blocks_override, cache_bytes, float(share))
 
 
 def resolve_sampling_defaults(args: EngineArgs, own: GenerationConfig) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from quire.core.process_channel import (
     socket_address,
 )
 from quire.core.step_watch import WATCH_INTERVAL_S, StepObservation, StepWatch
-from quire.log import get_logger, unblock_stderr
+from quire.log import configure, get_logger, unblock_stderr
 from quire.system import clock
 
 logger = get_logger(__name__)
@@ -66,6 +66,8 @@ def _serve(inbox: zmq.Socket[bytes], outbox: _Outbox) -> int:
     try:
         boot = boot_decoder.decode(inbox.recv())
         clock.set_epoch(boot.epoch)
+        observability = boot.config.observability
+        configure(observability.log_level, observability.log_config_file)
         core = _factory(boot.core_factory)(boot.config)
     except Exception as error:
         outbox.send(death_of(error))

@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from quire import env
-from quire.errors import ConfigError
+from quire.errors import ConfigError, quoted, reason
 from quire.log.writer import FLUSH_S, Writer
 
 _FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
@@ -87,7 +87,8 @@ class _UnblockedStderr(io.TextIOBase):
 def get_logger(name: str) -> logging.Logger:
     """The logger for a module; pass `__name__`. Configures the `quire` tree at first use."""
     root = logging.getLogger("quire")
-    if not root.handlers and not logging.getLogger().handlers:
+    is_ours = not root.handlers and not logging.getLogger().handlers
+    if is_ours and env.configures_logging():
         handler = _make_handler()
         handler.setFormatter(_EscapingFormatter())
         root.addHandler(handler)
@@ -98,6 +99,40 @@ def get_logger(name: str) -> logging.Logger:
             root.setLevel(logging.INFO)
             root.warning("%s", error)
     return logging.getLogger(name)
+
+
+def configure(level: str | None, config_file: str | None) -> None:
+    """Sets the least level that is logged, or all logging from a JSON file for `dictConfig`.
+
+    None: as it is. In a file, vLLM's logger `vllm` stands for `quire`. Raises ConfigError for a
+    file that cannot be used.
+    """
+    root = logging.getLogger("quire")
+    if config_file is not None and env.configures_logging():
+        for handler in root.handlers:
+            root.removeHandler(handler)
+        root.propagate = True
+        _configure_from(config_file)
+    if level is not None and level != "NOTSET":
+        root.setLevel(level)
+
+
+def _configure_from(file: str) -> None:
+    import json
+    import logging.config
+
+    try:
+        config = json.loads(env.expanded(file).read_text(encoding="utf-8"))
+        config = {"disable_existing_loggers": False, **config}
+        loggers = config.get("loggers", {})
+        if "vllm" in loggers:
+            config["loggers"] = {"quire": loggers["vllm"], **loggers}
+        logging.config.dictConfig(config)
+    except (OSError, ValueError, TypeError, AttributeError, ImportError) as error:
+        raise ConfigError(
+            f"log_config_file {quoted(file)} cannot be used: {reason(error)}; it is a JSON file "
+            "for Python's logging.config.dictConfig"
+        ) from None
 
 
 def unblock_stderr() -> None:

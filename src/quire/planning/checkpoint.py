@@ -13,15 +13,13 @@ from typing import Any
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
 from quire.config.hub import resolve_model
-from quire.config.model_files import DEMO_MODEL_PATH, has_file, read_config
+from quire.config.model_files import DEMO_MODEL, has_file, read_config
+from quire.config.names import check_assigned
 from quire.config.records import WeightSource
 from quire.models import ModelFacts, build_program, model_facts
 from quire.program import Program
 from quire.weights import PACKED_NAME, PackedHeader
 from quire.weights.packed_file import read_packed_header
-
-DEMO_MODEL = "demo"
-"""The bundled model's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +41,16 @@ class Checkpoint:
 
 def read_checkpoint(args: EngineArgs) -> Checkpoint:
     """Finds the model and reads its configuration. Raises ConfigError or ModelError."""
+    check_assigned(args)
     check_fields(args)
-    if args.model is None:
-        name, path = DEMO_MODEL, DEMO_MODEL_PATH
-    else:
-        name = args.model
-        path = resolve_model(
-            args.model,
-            revision=args.revision,
-            download_dir=args.download_dir,
-            hf_token=args.hf_token,
-            needs_weights=args.load_format != "dummy",
-        )
+    name = DEMO_MODEL if args.model is None else args.model
+    path = resolve_model(
+        name,
+        revision=args.revision,
+        download_dir=args.download_dir,
+        hf_token=args.hf_token,
+        needs_weights=args.load_format != "dummy",
+    )
     hf_config = read_config(path, args.hf_overrides)
     weights: WeightSource = "dummy" if args.load_format == "dummy" else "checkpoint"
     packed = None

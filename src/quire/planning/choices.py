@@ -73,7 +73,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         max_model_len=max_model_len,
         fits_memory=wanted_len is None,
         scheduler=resolve.resolve_scheduler(args, usage, max_model_len),
-        kv_memory=resolve.resolve_kv_choice(args),
+        kv_memory=resolve.resolve_kv_choice(args, facts.kv_cache_bytes),
         sampling_defaults=resolve.resolve_sampling_defaults(args, facts.generation),
         served_names=resolve.served_names(args, checkpoint.name),
     )
@@ -94,6 +94,11 @@ def settle_arithmetic(
     )
 
 
+def _computed_dtype(name: str) -> str | None:
+    spelled = resolve.spelled_dtype(name)
+    return "bfloat16" if spelled == "float16" else spelled
+
+
 def _as_packed(
     args: EngineArgs, file: Path, packed: PackedHeader, capabilities: Capabilities
 ) -> EngineArgs:
@@ -108,7 +113,7 @@ def _as_packed(
             f"{file}: packed in {packed.dtype!r} with quantization {packed.quantization!r}, which "
             "is not known here; pack the model again, with this Quire: quire quantize MODEL OUT"
         )
-    if args.dtype != "auto" and resolve.spelled_dtype(args.dtype) != packed.dtype:
+    if args.dtype != "auto" and _computed_dtype(args.dtype) != packed.dtype:
         raise ConfigError(
             f"dtype={args.dtype!r}: {file} is packed in {packed.dtype}; leave dtype out, or pack "
             f"the model again: quire quantize MODEL OUT --dtype {args.dtype}"

@@ -19,6 +19,7 @@ from quire.config.model_files import GenerationConfig, eos_token_ids, read_gener
 from quire.config.records import DeviceConfig, ObservabilityConfig
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
+from quire.planning.environment import check_environment, log_config_file, log_level
 from quire.planning.machine import available_memory
 
 
@@ -35,12 +36,15 @@ class Facts:
     eos_token_ids: tuple[int, ...]
     observability: ObservabilityConfig
     device: DeviceConfig
+    kv_cache_bytes: int | None
+    """From the environment; None: it says nothing."""
     backend: Backend
     memory: AvailableMemory
 
 
 def gather_facts(args: EngineArgs) -> Facts:
     """Reads all of it. Raises ConfigError, ModelError or BackendError."""
+    check_environment(args)
     checkpoint = read_checkpoint(args)
     device = choose_device(args.backend, args.num_threads)
     path = checkpoint.path
@@ -55,8 +59,11 @@ def gather_facts(args: EngineArgs) -> Facts:
             log_stats=not args.disable_log_stats,
             stats_interval_s=env.stats_interval_s(),
             otlp_traces_endpoint=args.otlp_traces_endpoint or env.otlp_traces_endpoint(),
+            log_level=log_level(args),
+            log_config_file=log_config_file(args),
         ),
         device=device,
+        kv_cache_bytes=env.kv_cache_bytes(),
         backend=make_backend(device),
         memory=available_memory(),
     )

@@ -16,7 +16,7 @@ from quire.config.engine_args import EngineArgs
 from quire.config.memory import MemoryNeeds, max_concurrency, tokens_held
 from quire.config.records import CacheConfig, EngineConfig, ModelConfig
 from quire.config.resolve import Usage
-from quire.log import get_logger
+from quire.log import configure, get_logger
 from quire.models.registry import architectures_of
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.choices import Arithmetic, Choices, settle_choices
@@ -45,7 +45,9 @@ def build_engine_config(args: EngineArgs, usage: Usage = "llm") -> EngineConfig:
 
 def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
     """As `build_engine_config`, with the numbers behind it."""
-    plan = settle(args, usage, gather_facts(args))
+    facts = gather_facts(args)
+    configure(facts.observability.log_level, facts.observability.log_config_file)
+    plan = settle(args, usage, facts)
     _log_plan(plan)
     return plan
 

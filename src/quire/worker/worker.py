@@ -6,6 +6,7 @@ Made and called by an executor, in whichever process that chose. Builds everythi
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -30,6 +31,10 @@ class Worker:
     """Owns the compiled model and its KV cache. One thread at a time."""
 
     def __init__(self, config: EngineConfig) -> None:
+        """Binds the calling thread, which computes too, where cores are named: helpers inherit
+        it."""
+        if config.device.cores is not None:
+            os.sched_setaffinity(0, config.device.cores)
         with phase(logger, f"loading {config.model.model}"):
             loaded = _load(config)
         self._model, self._packed = loaded.model, loaded.packed

@@ -14,6 +14,7 @@ from hub_server import COMMIT, HubServer
 
 from quire import env
 from quire.config.hub import resolve_model
+from quire.config.model_files import DEMO_MODEL_PATH
 from quire.errors import ConfigError, ModelNotFoundError
 
 SAFETENSORS = {
@@ -153,6 +154,7 @@ def test_a_tokenizer_alone_needs_no_weights(
 SCRIPT = """
 import sys
 from quire.config.hub import resolve_model
+from quire.config.model_files import DEMO_MODEL_PATH
 from quire.errors import QuireError
 if len(sys.argv) > 3:
     import resource
@@ -231,3 +233,52 @@ def test_no_hub_to_be_reached(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
         said = resolve_elsewhere(url, "org/name", tmp_path)
     assert said.startswith("refused: there is no directory 'org/name', and the hub did not")
+
+
+def test_the_bundled_model_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve_model("demo") == DEMO_MODEL_PATH
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "config.json").write_text("{}")
+    assert resolve_model("demo") == Path("demo")
+
+
+def test_an_error_without_the_hub_says_how_to_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("TRANSFORMERS_OFFLINE", "1")
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve_model("org/name", revision="v1", download_dir=str(tmp_path))
+    message = str(caught.value)
+    assert "TRANSFORMERS_OFFLINE forbids fetching it" in message
+    assert f"hf download org/name --revision v1 --cache-dir {tmp_path}." in message
+    assert "hf download org/name --revision v1 --local-dir name, copy the directory" in message
+
+
+def test_an_error_of_the_network_says_how_to_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    class NoNetwork:
+        def __init__(self, **_: object) -> None:
+            pass
+
+        def model_info(self, *_: object, **__: object) -> None:
+            raise ConnectionError("Name or service not known")
+
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
+    monkeypatch.setattr(huggingface_hub, "HfApi", NoNetwork)
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve_model("org/name", download_dir=str(tmp_path))
+    assert "Name or service not known. With a network, run: hf download" in str(caught.value)
+
+
+def test_without_the_hubs_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ModelNotFoundError, match="pip install huggingface_hub"):
+        resolve_model("org/name", download_dir=str(tmp_path))

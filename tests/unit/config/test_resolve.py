@@ -24,11 +24,16 @@ def test_auto_dtype_is_bfloat16(stored: str) -> None:
     assert resolve.resolve_dtype(EngineArgs(), {"torch_dtype": stored}, ("float32",)) == "float32"
 
 
-def test_a_dtype_by_name() -> None:
+def test_a_dtype_by_name(caplog: pytest.LogCaptureFixture) -> None:
     assert resolve.resolve_dtype(EngineArgs(dtype="float"), {}, BOTH) == "float32"
     for dtype in ("half", "float16"):
-        with pytest.raises(ConfigError, match="auto, float32, bfloat16"):
-            resolve.resolve_dtype(EngineArgs(dtype=dtype), {}, BOTH)  # type: ignore[arg-type]
+        caplog.clear()
+        args = EngineArgs(dtype=dtype)  # type: ignore[arg-type]
+        assert resolve.resolve_dtype(args, {}, BOTH) == "bfloat16"
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert f"dtype={dtype}: float16 is computed in bfloat16" in caplog.text
+        with pytest.raises(ConfigError, match="use one of auto, float32"):
+            resolve.resolve_dtype(args, {}, ["float32"])
     with pytest.raises(ConfigError, match="dtype='int3' is not known"):
         resolve.resolve_dtype(EngineArgs(dtype="int3"), {}, BOTH)  # type: ignore[arg-type]
 

@@ -53,16 +53,18 @@ def cpu_report() -> CpuReport:
 def default_num_threads() -> int:
     """`QUIRE_THREADS`, or as many as affinity and the cgroup's quota allow, at least one.
 
+    vLLM's variables name the cores, or how many to leave to others.
     A part of a CPU is worth a thread if it is at least `_WORTH_A_THREAD`: at a quota of 1.5, two
     threads generate 1.4 times as fast as one, and at 1.1 no faster, only less evenly.
     """
     forced = env.forced_threads()
     if forced is not None:
         return forced
-    quota = cgroup_quota_cpus()
-    if quota is None:
-        return allowed_cpus()
-    return max(1, min(allowed_cpus(), math.floor(quota + 1 - _WORTH_A_THREAD)))
+    cores, quota = env.compute_cores(), cgroup_quota_cpus()
+    count = len(cores) if cores is not None else allowed_cpus() - env.reserved_cores()
+    if quota is not None:
+        count = min(count, math.floor(quota + 1 - _WORTH_A_THREAD))
+    return max(1, count)
 
 
 def allowed_cpus() -> int:

@@ -8,8 +8,8 @@ import sys
 from quire.cli.conversation.client import Server
 from quire.cli.conversation.remote import RemoteConversation, add_server_options, settings_of
 from quire.cli.conversation.repl import Repl
-from quire.cli.parser import Parser
 from quire.cli.terminal import is_interactive, read_line
+from quire.config.command_line.parser import Parser
 
 
 def configure(parser: Parser) -> None:

@@ -8,8 +8,8 @@ import time
 from quire.cli.conversation.client import Server
 from quire.cli.conversation.remote import RemoteConversation, add_server_options, settings_of
 from quire.cli.conversation.repl import speed_line
-from quire.cli.parser import Parser
 from quire.cli.terminal import StopOnInterrupt, dim, is_interactive, printable, read_line
+from quire.config.command_line.parser import Parser
 
 
 def configure(parser: Parser) -> None:

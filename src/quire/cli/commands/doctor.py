@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 
 from quire.cli.checks import Finding, all_findings
-from quire.cli.parser import Parser
+from quire.config.command_line.parser import Parser
 
 _MARKS = {"good": "ok  ", "note": "note", "bad": "BAD "}
 

@@ -12,12 +12,13 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.cli.engine_options import add_engine_options, engine_args
-from quire.cli.parser import Parser
 from quire.cli.terminal import quiet_log
+from quire.config.command_line.engine_options import add_engine_options, engine_args
+from quire.config.command_line.parser import Parser
 from quire.config.kv_cache import KV_MEANINGS, KVCacheDtype
 from quire.config.memory import max_concurrency, tokens_held
 from quire.config.quantization import MEANINGS, Quantization
+from quire.config.resolve import FLOAT16_NOTE, spelled_dtype
 from quire.units import format_bytes
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def execute(args: argparse.Namespace) -> int:
         print(json.dumps(_plain(plan.config), indent=2))
         return 0
     print(format_program(plan.compiled.program, fold=not args.full))
-    for title, rows in _sections(plan):
+    for title, rows in _sections(plan, given.dtype):
         print(f"\n{title}")
         for name, value in rows:
             print(f"  {name:<26} {value}")
@@ -64,8 +65,8 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _sections(plan: EnginePlan) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    yield "model", _model_rows(plan)
+def _sections(plan: EnginePlan, asked: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    yield "model", _model_rows(plan, asked)
     yield "parameters", _parameter_rows(plan)
     yield "memory", _memory_rows(plan)
     device = plan.config.device
@@ -79,7 +80,7 @@ def _sections(plan: EnginePlan) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     yield "bounds of a step", _bound_rows(plan)
 
 
-def _model_rows(plan: EnginePlan) -> list[tuple[str, str]]:
+def _model_rows(plan: EnginePlan, asked: str) -> list[tuple[str, str]]:
     model, facts = plan.config.model, plan.facts.checkpoint.facts
     heads = f"{facts.num_heads} heads, {facts.num_kv_heads} of keys and values"
     window = f", window {facts.sliding_window}" if facts.sliding_window else ""
@@ -91,6 +92,7 @@ def _model_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         ("vocabulary", f"{facts.vocab_size:,}{', tied head' * facts.tie_word_embeddings}"),
         ("context", f"{model.max_model_len:,} of {facts.max_model_len:,} tokens"),
         ("arithmetic", _arithmetic(model.dtype, model.quantization)),
+        *([("asked for", f"{asked}: {FLOAT16_NOTE}")] if spelled_dtype(asked) == "float16" else []),
     ]
 
 

@@ -10,8 +10,8 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from quire.cli.options import add_options, read
-from quire.cli.parser import Parser
+from quire.config.command_line.options import add_options, read
+from quire.config.command_line.parser import Parser
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError
 from quire.units import format_bytes

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.cli.conversation.repl import Repl
-from quire.cli.engine_options import add_engine_options, engine_args
-from quire.cli.options import parse_count
-from quire.cli.parser import Parser
 from quire.cli.terminal import is_interactive, quiet_log
+from quire.config.command_line.engine_options import add_engine_options, engine_args
+from quire.config.command_line.parser import Parser
+from quire.config.command_line.values import parse_count
 from quire.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:

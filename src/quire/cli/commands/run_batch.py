@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from quire.cli.engine_options import add_engine_options, engine_args
 from quire.cli.in_process import InProcessServer
-from quire.cli.parser import Parser
+from quire.config.command_line.engine_options import add_engine_options, engine_args
+from quire.config.command_line.parser import Parser
 from quire.errors import ConfigError
 from quire.files import replacing
 from quire.units import MiB

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from quire.cli.engine_options import add_engine_options, engine_args
-from quire.cli.options import add_options, read
-from quire.cli.parser import Parser
+from quire.config.command_line.engine_options import add_engine_options, engine_args
+from quire.config.command_line.options import add_options, read
+from quire.config.command_line.parser import Parser
 from quire.config.engine_args import AsyncEngineArgs
 from quire.errors import ConfigError
 from quire.log import unblock_stderr

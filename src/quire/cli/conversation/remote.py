@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from quire.cli.conversation.client import Piece, Server
 from quire.cli.conversation.repl import Conversation, TokenCounts
-from quire.cli.options import parse_count
-from quire.cli.parser import Parser
+from quire.config.command_line.parser import Parser
+from quire.config.command_line.values import parse_count
 
 
 def add_server_options(parser: Parser, quick_metavar: str) -> None:

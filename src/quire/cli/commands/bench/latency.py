@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from quire.bench.offline import LatencyArgs, run_latency
-from quire.cli.engine_options import add_engine_options, engine_args
-from quire.cli.options import add_options, read
-from quire.cli.parser import Parser
+from quire.config.command_line.engine_options import add_engine_options, engine_args
+from quire.config.command_line.options import add_options, read
+from quire.config.command_line.parser import Parser
 
 _DEFAULTS = {"enable_prefix_caching": False}
 """The prompts repeat: with the cache the benchmark would measure prefix hits."""

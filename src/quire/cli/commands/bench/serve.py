@@ -7,8 +7,8 @@ import argparse
 from quire.bench.datasets import DatasetArgs
 from quire.bench.serve import ServeBenchArgs, run
 from quire.bench.traffic import TrafficArgs
-from quire.cli.options import add_options, read
-from quire.cli.parser import Parser
+from quire.config.command_line.options import add_options, read
+from quire.config.command_line.parser import Parser
 
 
 def configure(parser: Parser) -> None:

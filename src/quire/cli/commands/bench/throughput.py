@@ -6,9 +6,9 @@ import argparse
 
 from quire.bench.datasets import DatasetArgs
 from quire.bench.offline import ThroughputArgs, run_throughput
-from quire.cli.engine_options import add_engine_options, engine_args
-from quire.cli.options import add_options, read
-from quire.cli.parser import Parser
+from quire.config.command_line.engine_options import add_engine_options, engine_args
+from quire.config.command_line.options import add_options, read
+from quire.config.command_line.parser import Parser
 
 
 def configure(parser: Parser) -> None:

@@ -8,8 +8,14 @@ from typing import Any, Literal
 
 import pytest
 
-from quire.cli.options import add_options, field_documents, parse_count, parse_size, read
-from quire.cli.parser import Parser
+from quire.config.command_line.options import (
+    add_options,
+    field_documents,
+    parse_count,
+    parse_size,
+    read,
+)
+from quire.config.command_line.parser import Parser
 from quire.config.engine_args import AsyncEngineArgs, EngineArgs
 from quire.server.args import ServerArgs
 

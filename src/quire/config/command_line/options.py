@@ -16,67 +16,27 @@ import dataclasses
 import inspect
 import itertools
 import json
-import re
 import textwrap
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from fractions import Fraction
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from quire.config.command_line.values import (
+    parse_count,
+    parse_json,
+    parse_length,
+    parse_size,
+    parse_truth,
+)
 from quire.errors import quoted
-from quire.units import parse_bytes
 
 T = TypeVar("T")
 
-SHORT_FLAGS = {
-    "tensor_parallel_size": "-tp",
-    "pipeline_parallel_size": "-pp",
-    "data_parallel_size": "-dp",
-    "quantization": "-q",
-    "speculative_config": "-sc",
-    "compilation_config": "-cc",
-}
-"""vLLM's short forms of the fields that exist."""
-
-_COUNT = re.compile(r"(-?[0-9]{1,40}(?:\.[0-9]{1,40})?)([kmgtKMGT]?)")
-_DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-def parse_count(text: str) -> int:
-    """A count: `8192`, `8k` (8,000), `8K` (8,192), `1.5m`.
-
-    Raises argparse.ArgumentTypeError for anything else.
-    """
-    match = _COUNT.fullmatch(text.strip().replace("_", ""))
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{quoted(text)} is not a number; write 2048, 2k or 2K")
-    number, suffix = match.groups()
-    value = Fraction(number) * {**_DECIMAL, **_BINARY}.get(suffix, 1)
-    if value.denominator != 1:
-        raise argparse.ArgumentTypeError(f"{quoted(text)} is not a whole number")
-    return value.numerator
-
-
-def parse_size(text: str) -> int:
-    """Bytes: a count, or `4GiB`, `500MB`."""
-    try:
-        return parse_count(text)
-    except argparse.ArgumentTypeError:
-        try:
-            return parse_bytes(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def parse_json(text: str) -> Any:
-    """An option whose value is JSON, e.g. `--hf-overrides '{"rope_theta": 1e6}'`."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"{quoted(text)} is not JSON: {error}") from None
+SHORT_FLAGS = {"quantization": ("-q",), "gpu_memory_utilization": ("--device-memory-utilization",)}
+"""vLLM's other names of options that fields have."""
 
 
 def flag(field_name: str) -> str:
@@ -89,15 +49,19 @@ def add_options(
     record: type,
     *,
     title: str,
+    titles: Mapping[str, str] | None = None,
     skip: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
+    shows_defaults: bool = False,
 ) -> None:
     """One option for every field of the dataclass `record` that is not in `skip`.
 
-    `defaults` replaces single fields' defaults, in the help and in `read`.
-    Raises TypeError for a field whose type no option can hold.
+    `titles`: fields that have another group in the help than `title`. `defaults` replaces single
+    fields' defaults, in the help and in `read`. An option that is not given is absent from the
+    namespace, or there with its default where `shows_defaults`. Raises TypeError for a field whose
+    type no option can hold.
     """
-    group = parser.add_argument_group(title)
+    groups = _Groups(parser)
     documents = field_documents(record)
     hints = typing.get_type_hints(record)
     for field in dataclasses.fields(record):
@@ -106,16 +70,27 @@ def add_options(
         default = _default(field)
         if defaults is not None and field.name in defaults:
             default = defaults[field.name]
-        names = [flag(field.name)]
-        if field.name in SHORT_FLAGS:
-            names.append(SHORT_FLAGS[field.name])
-        group.add_argument(
-            *names,
+        groups.get((titles or {}).get(field.name, title)).add_argument(
+            flag(field.name),
+            *SHORT_FLAGS.get(field.name, ()),
             dest=field.name,
-            default=argparse.SUPPRESS,
+            default=default if shows_defaults else argparse.SUPPRESS,
             help=_help(documents.get(field.name, ""), default),
             **_shape(hints[field.name], field.name),
         )
+
+
+class _Groups:
+    """The groups of a parser by title, each made when it is first asked for."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self._parser = parser
+        self._made: dict[str, Any] = {}
+
+    def get(self, title: str) -> Any:
+        if title not in self._made:
+            self._made[title] = self._parser.add_argument_group(title)
+        return self._made[title]
 
 
 def read(
@@ -128,8 +103,17 @@ def read(
         if hasattr(args, field.name):
             value = getattr(args, field.name)
             is_tuple = get_origin(hints[field.name]) is tuple
-            given[field.name] = tuple(value) if is_tuple else value
+            given[field.name] = tuple(_listed(value)) if is_tuple else value
     return record(**{**(defaults or {}), **given})
+
+
+def _listed(words: Sequence[Any]) -> Sequence[Any]:
+    """The elements of a list: its words, or one word that is the list in JSON, as vLLM has it."""
+    if len(words) == 1 and str(words[0]).startswith("["):
+        with suppress(ValueError):
+            elements = json.loads(words[0])
+            return [str(element) for element in elements]
+    return words
 
 
 def field_documents(record: type) -> dict[str, str]:
@@ -171,8 +155,20 @@ def _help(document: str, default: Any) -> str:
 
 
 def _shape(hint: Any, name: str) -> dict[str, Any]:
-    """argparse's keyword arguments for a field of this type."""
-    hint = _without_none(hint)  # None: leave the option out
+    """argparse's keyword arguments for a field of this type; `None` is a value of an optional one,
+    where it is no choice among words."""
+    own = _without_none(hint)
+    shape = _shape_of(own, name)
+    if own is not hint and shape.get("type") not in (None, parse_json):
+        shape["type"] = _or_none(shape["type"])
+    return shape
+
+
+def _or_none(reader: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: None if text == "None" else reader(text)
+
+
+def _shape_of(hint: Any, name: str) -> dict[str, Any]:
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
     origin, inner = get_origin(hint), get_args(hint)
@@ -200,12 +196,12 @@ def _union_shape(inner: tuple[Any, ...], name: str) -> dict[str, Any]:
     """`str | list[str]` takes one or more words; `int | str` the first reader that fits."""
     lists = [arg for arg in inner if get_origin(arg) in (list, tuple, Sequence)]
     if lists:
-        return _shape(lists[0], name)
+        return _shape_of(lists[0], name)
     if any(get_origin(arg) in (dict, Mapping) for arg in inner):
         return {"type": parse_json, "metavar": "JSON"}
     readers = [_reader(arg, name) for arg in inner if arg is not str and arg is not bool]
     if bool in inner:
-        readers.insert(0, _truth)
+        readers.insert(0, parse_truth)
 
     def first_that_fits(text: str) -> Any:
         for reader in readers:
@@ -220,13 +216,9 @@ def _union_shape(inner: tuple[Any, ...], name: str) -> dict[str, Any]:
     return {"type": first_that_fits, "metavar": "VALUE"}
 
 
-def _truth(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{quoted(text)} is neither true nor false")
-    return text.lower() == "true"
-
-
 def _reader(hint: Any, name: str) -> Callable[[str], Any]:
+    if name == "max_model_len":
+        return parse_length
     if hint is int:
         return parse_size if name.endswith("_bytes") else parse_count
     if hint is float:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.engine_options import add_engine_options, engine_args
-from quire.cli.parser import Parser
+from quire.config.command_line.engine_options import add_engine_options, engine_args
+from quire.config.command_line.parser import Parser
 from quire.errors import ConfigError
 
 

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from quire.config.command_line.dotted import joined_parts, without_short_forms
+from quire.config.command_line.help import HINT, help_for
+from quire.config.command_line.values import parse_json, parse_loose
 from quire.errors import ConfigError, UnknownArgumentError
 from quire.suggest import did_you_mean
 
@@ -22,18 +25,38 @@ _MAX_MESSAGE_CHARS = 1000
 class Parser(argparse.ArgumentParser):
     """One command's options.
 
-    Differs from its base in three ways: `--max_model_len` is `--max-model-len`; the error about an
+    Differs from its base in this: `--max_model_len` is `--max-model-len`; the error about an
     unknown option suggests the nearest one; `--config FILE` reads options from a file, and the
-    command line overrides the file.
+    command line overrides the file; JSON may be given in parts (`dotted.py`); `--help=WORD` shows
+    a part of the help.
     """
 
-    def __init__(self, prog: str, description: str) -> None:
+    def __init__(self, prog: str | None = None, description: str = "") -> None:
+        self._hidden: set[str] = set()
+        """Titles of groups that the whole help leaves out."""
         super().__init__(
             prog=prog,
             description=description,
             allow_abbrev=False,
             formatter_class=_Formatter,
         )
+
+    def hide(self, title: str) -> None:
+        """Leaves a group out of `--help`; `--help=all` and `--help=WORD` have it."""
+        self._hidden.add(title)
+
+    def format_help(self) -> str:
+        """The help without hidden groups."""
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for group in self._action_groups:
+            if group.title not in self._hidden:
+                formatter.start_section(group.title)
+                formatter.add_arguments(group._group_actions)
+                formatter.end_section()
+        formatter.add_text(HINT if self._hidden else self.epilog)
+        return formatter.format_help()
 
     def error(self, message: str) -> NoReturn:
         """Exits with code 2, as shells expect of a usage error."""
@@ -50,11 +73,14 @@ class Parser(argparse.ArgumentParser):
             "The command line overrides the file.",
         )
 
-    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+    def parse(
+        self, argv: Sequence[str], namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
         """Reads the arguments of this command. Exits on a mistake, as argparse does."""
-        words = [_kebab(word) for word in argv]
+        self._answer_help(argv)
         try:
-            from_file = self.parse_known_args(self._config_words(words))[0]
+            words = self._whole(argv)
+            from_file = self.parse_known_args(self._config_words(words), namespace)[0]
         except ConfigError as error:
             self.error(str(error))
         # The command line overrides the values of the file.
@@ -62,6 +88,36 @@ class Parser(argparse.ArgumentParser):
         if extra:
             self._reject(extra[0])
         return args
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """As `parse`; by default the words of this process's command line."""
+        return self.parse(sys.argv[1:] if args is None else args, namespace)
+
+    def _whole(self, argv: Sequence[str]) -> list[str]:
+        """The words with dashes, and with every short form written out. Raises ConfigError."""
+        words = [_kebab(word) for word in argv]
+        if "--optimization-level" in self.flags():
+            words = without_short_forms(words)
+        json_flags = [
+            flag
+            for flag, action in self._option_string_actions.items()
+            if action.type in (parse_json, parse_loose) and action.nargs is None
+        ]
+        return joined_parts(words, json_flags)
+
+    def _answer_help(self, argv: Sequence[str]) -> None:
+        """Prints what `--help=WORD` asks for, and exits."""
+        word = next((word[7:] for word in argv if word.startswith("--help=")), None)
+        if word is None:
+            return
+        if word.lower() == "all":
+            self._hidden.clear()
+            self.print_help()
+        else:
+            self._print_message(help_for(self, word), sys.stdout)
+        self.exit()
 
     def flags(self) -> set[str]:
         """Every long flag of this command."""
@@ -126,7 +182,8 @@ def _kebab(word: str) -> str:
     if not word.startswith("--"):
         return word
     name, sign, value = word.partition("=")
-    return name.replace("_", "-") + sign + value
+    flag, dot, parts = name.partition(".")
+    return flag.replace("_", "-") + dot + parts + sign + value
 
 
 def _load(path: Path) -> dict[str, Any]:

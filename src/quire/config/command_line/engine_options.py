@@ -1,0 +1,133 @@
+"""The options of every command that builds an engine: those of EngineArgs, and the model.
+
+The model is the first positional word or `--model`. vLLM's options that are not implemented are
+parsed here; EngineArgs accepts values without effect and refuses others with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+from quire.config.command_line.groups import OTHERS, OWN, TITLES
+from quire.config.command_line.options import add_options, flag, read
+from quire.config.command_line.parser import Parser
+from quire.config.command_line.values import parse_loose
+from quire.config.engine_args import EngineArgs
+from quire.config.unsupported import UNSUPPORTED, Unsupported
+from quire.errors import ConfigError
+
+T = TypeVar("T", bound=EngineArgs)
+
+_SHORT_FLAGS = {
+    "tensor_parallel_size": "-tp", "pipeline_parallel_size": "-pp", "data_parallel_size": "-dp",
+    "decode_context_parallel_size": "-dcp", "prefill_context_parallel_size": "-pcp",
+    "data_parallel_rank": "-dpn", "data_parallel_start_rank": "-dpr",
+    "data_parallel_size_local": "-dpl", "data_parallel_address": "-dpa",
+    "data_parallel_rpc_port": "-dpp", "data_parallel_backend": "-dpb",
+    "data_parallel_hybrid_lb": "-dph", "data_parallel_external_lb": "-dpe",
+    "data_parallel_multi_port_external_lb": "-dpm", "enable_expert_parallel": "-ep",
+    "nnodes": "-n", "node_rank": "-r", "speculative_config": "-sc", "compilation_config": "-cc",
+    "attention_config": "-ac", "diffusion_config": "-dc",
+}  # fmt: skip
+"""vLLM's short forms of the arguments that do nothing here."""
+_LISTS = frozenset({
+    "allowed_media_domains", "collect_detailed_traces", "cpu_offload_params",
+    "cudagraph_capture_sizes", "ignore_patterns", "kv_cache_dtype_skip_layers", "logits_processors",
+    "lora_target_modules", "numa_bind_cpus", "numa_bind_nodes", "offload_params",
+    "sleep_preserve_parameter_names",
+})  # fmt: skip
+"""Those that take several words."""
+
+
+def add_engine_options(
+    parser: Parser,
+    *,
+    record: type[EngineArgs] = EngineArgs,
+    has_positional: bool = True,
+    skip: Collection[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> None:
+    """Declares the options, and `--config`. `defaults`: this command's own defaults."""
+    if has_positional:
+        parser.add_argument("model_tag", nargs="?", metavar="MODEL", help=_MODEL_HELP)
+    parser.add_config_option()
+    add_options(parser, record, title=OWN, titles=TITLES, skip=skip, defaults=defaults)
+    _add_unsupported(parser)
+    parser.hide(OTHERS)
+
+
+def engine_args(
+    args: argparse.Namespace,
+    *,
+    record: type[EngineArgs] = EngineArgs,
+    defaults: Mapping[str, Any] | None = None,
+) -> EngineArgs:
+    """The EngineArgs of the command line. Raises ConfigError for contradictory options."""
+    settings = {name: getattr(args, name) for name in UNSUPPORTED if hasattr(args, name)}
+    positional = getattr(args, "model_tag", None)
+    named = getattr(args, "model", None)
+    if positional and named and positional != named:
+        raise ConfigError(f"two models: {positional!r} and --model {named!r}; give one")
+    if positional:
+        args.model = positional
+    return read(record, args, defaults={**(defaults or {}), **settings})
+
+
+def add_cli_args(
+    parser: argparse.ArgumentParser, record: type[EngineArgs], *, only_own: bool = False
+) -> None:
+    """Declares the options on a parser of a user, whose namespace has all of them, as vLLM's.
+
+    `only_own`: the fields that `record` has beyond `EngineArgs`.
+    """
+    inherited = {field.name for field in dataclasses.fields(EngineArgs)} if only_own else set()
+    add_options(parser, record, title=OWN, titles=TITLES, skip=inherited, shows_defaults=True)
+    if not only_own:
+        _add_unsupported(parser, shows_defaults=True)
+
+
+def from_cli_args(record: type[T], args: argparse.Namespace) -> T:
+    """The record of the options that a namespace has. Raises ConfigError."""
+    names = [field.name for field in dataclasses.fields(record)]
+    return record(
+        **{name: getattr(args, name) for name in (*names, *UNSUPPORTED) if hasattr(args, name)}
+    )
+
+
+def _add_unsupported(parser: argparse.ArgumentParser, *, shows_defaults: bool = False) -> None:
+    group = parser.add_argument_group(OTHERS)
+    taken = parser._option_string_actions
+    for name, entry in UNSUPPORTED.items():
+        names = [word for word in (flag(name), _SHORT_FLAGS.get(name)) if word]
+        if names[0] in taken or name.startswith("_"):
+            continue
+        group.add_argument(
+            *[word for word in names if word not in taken],
+            dest=name,
+            default=entry.default if shows_defaults else argparse.SUPPRESS,
+            help=_help(entry),
+            **_shape(entry),
+        )
+
+
+def _help(entry: Unsupported) -> str:
+    kind = "Not supported" if entry.is_refused else "Without effect"
+    default = "" if entry.default in (None, "", [], {}) else f" (default: {entry.default})"
+    return f"{kind}: {entry.reason}.{default}".replace("%", "%%")
+
+
+def _shape(entry: Unsupported) -> dict[str, Any]:
+    """argparse's keyword arguments: as far as the type matters, it follows from the values."""
+    is_switch = entry.name.startswith(("enable_", "disable_")) or any(
+        isinstance(value, bool) for value in (entry.default, *entry.also)
+    )
+    if is_switch:
+        return {"action": argparse.BooleanOptionalAction}
+    shape: dict[str, Any] = {"type": parse_loose, "metavar": "VALUE"}
+    return {**shape, "nargs": "+"} if entry.name in _LISTS else shape
+
+
+_MODEL_HELP = "A model directory or a hub id; without one, the bundled demo model."

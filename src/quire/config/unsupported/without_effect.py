@@ -1,0 +1,98 @@
+"""Arguments of vLLM of which no value has an effect here, by the reason; with vLLM's defaults.
+
+Every value is accepted, and one that is not the default is told in the log.
+"""
+
+from __future__ import annotations
+
+WITHOUT_EFFECT: dict[str, dict[str, object]] = {
+    "nothing is compiled or captured at run time": {
+        "compilation_config": {},
+        "optimization_level": 2,
+        "cudagraph_capture_sizes": None,
+        "max_cudagraph_capture_size": None,
+        "disable_cascade_attn": None,
+        "kernel_config": {},
+        "ir_op_priority": {},
+        "linear_backend": "auto",
+        "enable_flashinfer_autotune": None,
+        "jit_monitor_mode": "warn",
+        "jit_monitor_verbose": False,
+    },
+    "there is one process, and no other to talk to": {
+        "disable_custom_all_reduce": False,
+        "disable_nccl_for_dp_synchronization": None,
+        "dp_sync_interval": 16,
+        "dbo_decode_token_threshold": 32,
+        "dbo_prefill_token_threshold": 512,
+        "distributed_timeout_seconds": None,
+        "cpu_distributed_timeout_seconds": None,
+        "master_addr": "127.0.0.1",
+        "master_port": 29501,
+        "data_parallel_address": None,
+        "data_parallel_rpc_port": None,
+        "max_parallel_loading_workers": None,
+        "aggregate_engine_logging": False,
+    },
+    "no model here has experts": {
+        "moe_backend": "auto",
+        "all2all_backend": "allgather_reducescatter",
+        "expert_placement_strategy": "linear",
+        "sparse_indexer_topk_backend": "auto",
+        "replayssm_buffer_len": 16,
+    },
+    "weight files are mapped into memory, and read as they are packed": {
+        "safetensors_load_strategy": None,
+        "safetensors_prefetch_num_threads": 8,
+        "safetensors_prefetch_block_size": 16 * 1024 * 1024,
+        "pt_load_map_location": "cpu",
+        "use_tqdm_on_load": True,
+    },
+    "only text goes in": {
+        "language_model_only": False,
+        "mm_processor_cache_gb": 4,
+        "mm_processor_cache_type": "lru",
+        "mm_hasher_algorithm": "blake3",
+        "mm_shm_cache_max_object_size_mb": 128,
+        "mm_encoder_tp_mode": "weights",
+        "mm_encoder_attn_backend": None,
+        "mm_encoder_attn_dtype": None,
+        "mm_encoder_fp8_scale_path": None,
+        "mm_encoder_fp8_scale_save_margin": 1.5,
+        "mm_tensor_ipc": "direct_rpc",
+        "mm_processor_device": "auto",
+        "mm_ipc_gpu_memory_gb": 0,
+        "mm_device_do_normalize": True,
+        "skip_mm_profiling": False,
+        "disable_chunked_mm_input": False,
+        "video_pruning_method": "evs",
+    },
+    "LoRA adapters do not work yet, and enable_lora is refused": {
+        "max_loras": 1,
+        "max_lora_rank": 16,
+        "max_cpu_loras": None,
+        "max_lora_cls_labels": None,
+        "lora_dtype": "auto",
+        "lora_target_modules": None,
+    },
+    "the KV cache has no further tiers yet, and kv_offloading_size is refused": {
+        "kv_offloading_backend": "native",
+    },
+    "memory is the system's: there is no such allocator": {
+        "enable_cumem_allocator": False,
+        "enable_nccl_comm_suspend": False,
+        "sleep_mode_offload_cudagraph": False,
+    },
+    "blocks are found by their SHA-256, with any value": {
+        "prefix_caching_hash_algo": "sha256",
+    },
+    "no format is deprecated": {
+        "allow_deprecated_quantization": False,
+    },
+    "text is prepared on as many threads as it takes": {
+        "renderer_num_workers": 1,
+    },
+    "metrics of the KV cache are refused": {
+        "kv_cache_metrics_sample": 0.01,
+    },
+}

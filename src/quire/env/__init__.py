@@ -1,0 +1,194 @@
+"""The few environment variables that Quire reads, all in one place.
+
+Each overrides a choice that is otherwise made from the machine; none is needed. They are read at
+call time, so that tests can set them. An invalid value is a ConfigError that names the variable.
+Where vLLM has a variable for the same, that is read too, after Quire's own; `vllm.py` has them all.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from quire.errors import ConfigError, quoted
+from quire.units import GiB
+
+MAX_THREADS = 1024
+"""More compute threads than any machine has cores."""
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_FALSE = frozenset({"", "0", "false", "no", "off"})
+_MAX_INTERVAL_S = 1e9
+_MAX_BYTES = 1 << 60
+
+
+def is_true(name: str) -> bool:
+    """Whether a switch of vLLM is on: any value but empty, 0, false, no and off."""
+    return os.environ.get(name, "").strip().lower() not in _FALSE
+
+
+def forced_isa() -> str | None:
+    """`QUIRE_ISA`: the instruction-set tier of the CPU backend, e.g. `avx2`; `None`: the best."""
+    return os.environ.get("QUIRE_ISA") or None
+
+
+def forced_threads() -> int | None:
+    """`QUIRE_THREADS`: compute threads; `None`: from affinity and the cgroup's quota."""
+    value = os.environ.get("QUIRE_THREADS")
+    if not value:
+        return None
+    if value.isascii() and value.isdigit() and 1 <= int(value[:9]) <= MAX_THREADS:
+        return int(value)
+    raise ConfigError(
+        f"QUIRE_THREADS must be a whole number from 1 to {MAX_THREADS}, got {quoted(value)}; "
+        "unset it for the machine's cores"
+    )
+
+
+def forced_backend() -> str | None:
+    """`QUIRE_BACKEND`: `cpu` or `reference`; `None`: the best that loads."""
+    return os.environ.get("QUIRE_BACKEND") or None
+
+
+def log_level() -> str:
+    """`QUIRE_LOG_LEVEL` or `VLLM_LOGGING_LEVEL`: `DEBUG`, `INFO` (default), `WARNING`, `ERROR`."""
+    name, value = _first_set("QUIRE_LOG_LEVEL", "VLLM_LOGGING_LEVEL")
+    if not value:
+        return "INFO"
+    if value.upper() in _LOG_LEVELS:
+        return value.upper()
+    levels = ", ".join(_LOG_LEVELS)
+    raise ConfigError(f"{name}={quoted(value)} is not a level; use one of {levels}")
+
+
+def log_config_file() -> str | None:
+    """`VLLM_LOGGING_CONFIG_PATH`: a JSON file for `logging.config.dictConfig`."""
+    return os.environ.get("VLLM_LOGGING_CONFIG_PATH") or None
+
+
+def configures_logging() -> bool:
+    """`VLLM_CONFIGURE_LOGGING`: False if the application does it."""
+    return "VLLM_CONFIGURE_LOGGING" not in os.environ or is_true("VLLM_CONFIGURE_LOGGING")
+
+
+def stats_interval_s() -> float:
+    """`QUIRE_LOG_STATS_INTERVAL` or `VLLM_LOG_STATS_INTERVAL`: seconds between two statistics
+    lines; 10 by default, and for a number of vLLM's that is not positive."""
+    name, value = _first_set("QUIRE_LOG_STATS_INTERVAL", "VLLM_LOG_STATS_INTERVAL")
+    try:
+        seconds = float(value or "10")
+    except ValueError:
+        seconds = math.nan
+    if seconds <= 0 and name.startswith("VLLM_"):
+        return 10.0
+    if 0 < seconds <= _MAX_INTERVAL_S:
+        return seconds
+    raise ConfigError(f"{name} must be a positive number of seconds, got {quoted(value)}; try 10")
+
+
+def _first_set(*names: str) -> tuple[str, str]:
+    """The first variable that is not empty, and its value; the last name and nothing otherwise."""
+    return next(
+        ((name, os.environ[name]) for name in names if os.environ.get(name)), (names[-1], "")
+    )
+
+
+def kv_cache_bytes() -> int | None:
+    """`VLLM_CPU_KVCACHE_SPACE`: size of the KV cache in GiB; `None`: not set, or 0."""
+    value = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "").strip()
+    try:
+        size = float(value or "0") * GiB
+    except ValueError:
+        size = math.nan
+    if not 0 <= size < _MAX_BYTES:
+        raise ConfigError(
+            f"VLLM_CPU_KVCACHE_SPACE must be a number of GiB, got {quoted(value)}; try 4"
+        )
+    return int(size) or None
+
+
+def compute_cores() -> tuple[int, ...] | None:
+    """`VLLM_CPU_OMP_THREADS_BIND`: the cores of the compute threads; `None`: those of the process.
+
+    Written as `0-3`, `0,2` or `0-3,8`; `auto` and `nobind` name none.
+    """
+    value = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "").strip()
+    if value in ("", "auto", "nobind"):
+        return None
+    cores: set[int] = set()
+    for part in value.split(","):
+        first, dash, last = part.strip().partition("-")
+        bounds = (first, last if dash else first)
+        if not all(bound.isascii() and bound.isdigit() and len(bound) < 6 for bound in bounds):
+            raise ConfigError(
+                f"VLLM_CPU_OMP_THREADS_BIND={quoted(value)} is no list of cores; write it like "
+                "0-3 or 0,2, or auto (one process computes, so that there is no |)"
+            )
+        cores |= set(range(int(bounds[0]), int(bounds[1]) + 1))
+    return tuple(sorted(cores)) or None
+
+
+def reserved_cores() -> int:
+    """`VLLM_CPU_NUM_OF_RESERVED_CPU`: cores that compute threads leave to others; 0 by default."""
+    value = os.environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU", "").strip()
+    if not value:
+        return 0
+    if value.isascii() and value.isdigit() and int(value[:9]) <= MAX_THREADS:
+        return int(value)
+    raise ConfigError(
+        f"VLLM_CPU_NUM_OF_RESERVED_CPU must be a whole number up to {MAX_THREADS}, got "
+        f"{quoted(value)}; try 1"
+    )
+
+
+def server_dev_mode() -> bool:
+    """`VLLM_SERVER_DEV_MODE`: whether a server has routes for development."""
+    return is_true("VLLM_SERVER_DEV_MODE")
+
+
+def cache_dir() -> Path:
+    """Quire's cache directory: `quire` in `XDG_CACHE_HOME`. Raises RuntimeError without a home."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "quire"
+
+
+def hub_is_offline() -> bool:
+    """Whether `offline_variable` names one."""
+    return offline_variable() is not None
+
+
+def offline_variable() -> str | None:
+    """`HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE`, whichever is on, as huggingface_hub reads them;
+    `None`: the hub may be asked."""
+    name, value = _first_set("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    return name if value.upper() in {"1", "ON", "YES", "TRUE"} else None
+
+
+def hub_cache_dir() -> Path:
+    """huggingface_hub's cache of models: `HF_HUB_CACHE`, or `hub` in `HF_HOME`."""
+    if cache := os.environ.get("HF_HUB_CACHE"):
+        return expanded(cache)
+    user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or os.path.join(user_cache, "huggingface")
+    return expanded(home) / "hub"
+
+
+def expanded(path: str) -> Path:
+    """The path with `~` as the home directory. Raises ConfigError where a user has none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"{quoted(path)}: this user has no home directory; set HOME, or give a path without ~ "
+            "(HF_HOME is where models of the hub are kept)"
+        ) from None
+
+
+def otlp_traces_endpoint() -> str | None:
+    """`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`: where traces go, unless an argument is set."""
+    return os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or None
+
+
+def otlp_protocol() -> str | None:
+    """`OTEL_EXPORTER_OTLP_TRACES_PROTOCOL`, or the same for all signals; `None`: by the URL."""
+    names = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)

@@ -1,0 +1,126 @@
+"""The environment variables of vLLM: which of them work here, in one table.
+
+`VLLM_`-names that are set are in one of four groups: they work; they ask for what is so anyway;
+they have no effect, which a warning tells once; or vLLM does not know them either. The reading
+functions are in `env`; this knows names, and what each does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from quire.env import is_true
+from quire.env.without_effect import DROPPED, WITHOUT_EFFECT
+from quire.errors import ConfigError, quoted
+from quire.suggest import nearest
+
+Effect = Literal["works", "always so", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable of vLLM, and what becomes of it."""
+
+    name: str
+    effect: Effect
+    text: str
+    """What it sets; what is so anyway; why it is refused."""
+    option: str | None = None
+    """The server's option whose default it sets: a number."""
+
+
+VARIABLES: dict[str, Variable] = {
+    entry.name: entry
+    for entry in (
+        Variable("VLLM_CPU_KVCACHE_SPACE", "works", "size of the KV cache in GiB"),
+        Variable(
+            "VLLM_CPU_OMP_THREADS_BIND", "works",
+            "cores of the compute threads, as 0-3,8; auto and nobind leave them to the system",
+        ),
+        Variable(
+            "VLLM_CPU_NUM_OF_RESERVED_CPU", "works", "cores that compute threads leave to others"
+        ),
+        Variable("VLLM_LOGGING_LEVEL", "works", "as QUIRE_LOG_LEVEL, which counts first"),
+        Variable("VLLM_LOGGING_CONFIG_PATH", "works", "as --log-config-file"),
+        Variable("VLLM_CONFIGURE_LOGGING", "works", "0: logging is left to the application"),
+        Variable(
+            "VLLM_LOG_STATS_INTERVAL", "works", "as QUIRE_LOG_STATS_INTERVAL, which counts first"
+        ),
+        Variable("VLLM_API_KEY", "works", "as QUIRE_API_KEY"),
+        Variable("VLLM_SERVER_DEV_MODE", "works", "1: routes for development"),
+        Variable(
+            "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "works", "seconds that an idle connection is kept",
+            "keep_alive_timeout",
+        ),
+        Variable("VLLM_MAX_N_SEQUENCES", "works", "largest n of a request", "max_n"),
+        Variable("VLLM_MAX_COMPLETION_PROMPTS", "works", "prompts in a request", "max_prompts"),
+        Variable("VLLM_MAX_STOP_STRINGS", "works", "stop strings in a request", "max_stop_strings"),
+        Variable(
+            "VLLM_CHAT_TEMPLATE_RENDER_TIMEOUT", "works", "seconds for a chat template",
+            "template_timeout",
+        ),
+        Variable("VLLM_USE_MODELSCOPE", "refused", "models come from the Hugging Face hub"),
+        Variable("VLLM_NO_USAGE_STATS", "always so", "nothing is sent anywhere"),
+        Variable("VLLM_DO_NOT_TRACK", "always so", "nothing is sent anywhere"),
+        Variable("VLLM_USAGE_SOURCE", "always so", "nothing is sent anywhere"),
+        Variable("VLLM_USAGE_STATS_SERVER", "always so", "nothing is sent anywhere"),
+        Variable("VLLM_BATCH_INVARIANT", "always so", "tokens never depend on the batch"),
+        Variable("VLLM_COMPUTE_NANS_IN_LOGITS", "always so", "logits are always looked through"),
+        Variable("VLLM_RAISE_ON_LOGIT_NANS", "always so", "such a request ends with an error"),
+        Variable("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "always so", "ids stay as they are"),
+        Variable("VLLM_DISABLE_LOG_LOGO", "always so", "there is no logo"),
+        Variable("VLLM_LOGGING_COLOR", "always so", "the log has no colours"),
+        Variable("VLLM_ENABLE_V1_MULTIPROCESSING", "always so", "results are the same"),
+        Variable("VLLM_WORKER_MULTIPROC_METHOD", "always so", "results are the same"),
+        *(
+            Variable(f"VLLM_{name}", "always so", "a fact of vLLM's build")
+            for name in (
+                "TARGET_DEVICE", "MAIN_CUDA_VERSION", "USE_PRECOMPILED", "USE_PRECOMPILED_RUST",
+                "SKIP_PRECOMPILED_VERSION_SUFFIX", "SKIP_VERSION_SUFFIX", "DOCKER_BUILD_CONTEXT",
+                "BUILD_COMMIT", "BUILD_PIPELINE", "BUILD_URL", "IMAGE_TAG",
+            )
+        ),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Unheard:
+    """Variables that are set and change nothing."""
+
+    without_effect: tuple[str, ...]
+    unknown: Mapping[str, str | None]
+    """Those that vLLM does not know either, with the nearest known name."""
+
+
+def unheard_variables() -> Unheard:
+    """What is set in vain. Raises ConfigError for a variable that is refused."""
+    found = sorted(name for name in os.environ if name.startswith("VLLM_"))
+    for name in found:
+        entry = VARIABLES.get(name)
+        if entry is not None and entry.effect == "refused" and is_true(name):
+            raise ConfigError(f"{name}={quoted(os.environ[name])}: {entry.text}; unset it")
+    known = {*VARIABLES, *WITHOUT_EFFECT, *DROPPED}
+    return Unheard(
+        tuple(name for name in found if name in WITHOUT_EFFECT | DROPPED),
+        {name: nearest(name, known) for name in found if name not in known},
+    )
+
+
+def server_defaults() -> dict[str, float]:
+    """Defaults of the server's options from the environment. Raises ConfigError for no number."""
+    found: dict[str, float] = {}
+    for entry in VARIABLES.values():
+        text = os.environ.get(entry.name, "").strip()
+        if entry.option is None or not text:
+            continue
+        try:
+            found[entry.option] = int(text) if text.lstrip("-").isdigit() else float(text)
+        except ValueError:
+            raise ConfigError(
+                f"{entry.name} must be a number ({entry.text}), got {quoted(text)}"
+            ) from None
+    return found

@@ -1,0 +1,78 @@
+"""What an engine takes from the environment besides its own choices: how it logs, and what was set
+in vain. Called by `gather_facts`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import get_args
+
+from quire import env
+from quire.config.engine_args import EngineArgs, LogLevel
+from quire.env.vllm import unheard_variables
+from quire.errors import ConfigError, quoted
+from quire.log import get_logger
+
+logger = get_logger(__name__)
+
+_LOGGING_KEYS = ("log_level", "pylogging_config_file")
+
+
+def check_environment(args: EngineArgs) -> None:
+    """Tells once which variables of vLLM change nothing. Raises ConfigError for one that is
+    refused, and for an unknown one where the arguments ask for that."""
+    unheard = unheard_variables()
+    if unheard.unknown and args.fail_on_environ_validation is True:
+        raise ConfigError(
+            f"unknown environment variables (fail_on_environ_validation): {_shown(unheard.unknown)}"
+        )
+    if unheard.without_effect:
+        _warn("variables of vLLM without effect here: " + ", ".join(unheard.without_effect))
+    if unheard.unknown:
+        _warn(f"unknown environment variables: {_shown(unheard.unknown)}")
+
+
+def log_level(args: EngineArgs) -> str | None:
+    """The level that the arguments ask for. Raises ConfigError for an unknown one."""
+    level = args.log_level or _logging_config(args).get("log_level")
+    if level is not None and level not in get_args(LogLevel):
+        raise ConfigError(
+            f"logging_config: log_level={quoted(level)} is not known; use one of "
+            f"{', '.join(get_args(LogLevel))}"
+        )
+    return level
+
+
+def log_config_file(args: EngineArgs) -> str | None:
+    """The file that configures all logging. Raises ConfigError for what is no path."""
+    file = args.log_config_file or _logging_config(args).get("pylogging_config_file")
+    if file is not None and not isinstance(file, str):
+        raise ConfigError(
+            f"logging_config: pylogging_config_file must be a path, got {quoted(file)}"
+        )
+    return file or env.log_config_file()
+
+
+def _logging_config(args: EngineArgs) -> dict[str, str]:
+    """The fields that have a value. Raises ConfigError for one that is not supported."""
+    neutral = {"formatter": "text", "configure_logging": True}
+    for name, value in args.logging_config.items():
+        if name not in _LOGGING_KEYS and (name not in neutral or value != neutral[name]):
+            raise ConfigError(
+                f"logging_config: {name}={quoted(value)} is not supported; use "
+                f"{' and '.join(_LOGGING_KEYS)}"
+            )
+    return {key: value for key, value in args.logging_config.items() if key in _LOGGING_KEYS}
+
+
+def _shown(unknown: object) -> str:
+    assert isinstance(unknown, dict)
+    return ", ".join(
+        f"{name} (did you mean {near}?)" if near else name for name, near in unknown.items()
+    )
+
+
+@cache
+def _warn(message: str) -> None:
+    """Once for each message."""
+    logger.warning("%s", message)

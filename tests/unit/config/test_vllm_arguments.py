@@ -1,0 +1,169 @@
+"""All of vLLM 0.32's engine arguments are known: its defaults pass, by keyword and as options.
+
+`vllm_arguments.json` holds its names and defaults (of configuration objects: an empty one), and the
+options of its `add_cli_args`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import AsyncEngineArgs, EngineArgs
+from quire.config.command_line.engine_options import add_engine_options
+from quire.config.command_line.parser import Parser
+from quire.config.engine_args import AsyncEngineArgs as Record
+from quire.config.names import check_assigned
+from quire.config.unsupported import UNSUPPORTED
+from quire.errors import ConfigError
+
+VLLM = json.loads((Path(__file__).parent / "vllm_arguments.json").read_text())
+DEFAULTS: dict[str, Any] = VLLM["arguments"]
+
+
+def test_every_name_of_vllm_is_known_and_has_its_default() -> None:
+    assert len(DEFAULTS) == 257
+    fields = {field.name for field in dataclasses.fields(Record)}
+    assert set(DEFAULTS) <= fields | set(UNSUPPORTED)
+    for name, default in DEFAULTS.items():
+        if name in UNSUPPORTED and not isinstance(default, dict):
+            assert UNSUPPORTED[name].default == default, name
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_the_default_of_vllm_passes(name: str) -> None:
+    made = AsyncEngineArgs(**{name: DEFAULTS[name]})
+    assert getattr(made, name) == DEFAULTS[name]
+
+
+def test_all_defaults_at_once_pass() -> None:
+    assert AsyncEngineArgs(**DEFAULTS).model == DEFAULTS["model"]
+
+
+def test_every_option_of_vllm_is_known() -> None:
+    parser = Parser("quire serve", "")
+    add_engine_options(parser, record=Record)
+    missing = set(VLLM["flags"]) - set(parser._option_string_actions)
+    assert missing == {"--shutdown-timeout"} - set(parser._option_string_actions)
+
+
+def test_each_argument_that_does_nothing_says_why() -> None:
+    for entry in UNSUPPORTED.values():
+        assert len(entry.reason) > 15
+        assert entry.accepts(entry.default), entry.name
+        assert all(entry.accepts(value) for value in entry.also), entry.name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cpu_offload_gb", 0.0), ("cpu_offload_gb", 0), ("offload_params", set()),
+        ("structured_outputs_config", {"backend": "auto"}), ("structured_outputs_config", {}),
+        ("runner", "generate"), ("distributed_executor_backend", "mp"), ("optimization_level", 0),
+        ("limit_mm_per_prompt", {"image": 0}), ("compilation_config", {"mode": 3}),
+        ("compilation_config", 3), ("cudagraph_capture_sizes", [1, 2]), ("max_lora_rank", 64),
+    ],
+)  # fmt: skip
+def test_values_that_mean_the_same_pass(name: str, value: object) -> None:
+    assert getattr(EngineArgs(**{name: value}), name) == value  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cpu_offload_gb", True), ("tensor_parallel_size", "2"), ("enable_lora", 1),
+        ("structured_outputs_config", {"backend": "outlines"}),
+        ("structured_outputs_config", {"unknown": 1}), ("limit_mm_per_prompt", {"image": 2}),
+        ("shutdown_timeout", 5), ("attention_backend", "FLASH_ATTN"), ("numa_bind", True),
+    ],
+)  # fmt: skip
+def test_other_values_are_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}="):
+        EngineArgs(**{name: value})  # type: ignore[arg-type]
+
+
+def test_what_has_no_effect_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("quire").addHandler(caplog.handler)
+    caplog.set_level(logging.INFO, "quire")
+    try:
+        EngineArgs(compilation_config={"mode": 3}, master_port=29501)  # type: ignore[call-arg]
+    finally:
+        logging.getLogger("quire").removeHandler(caplog.handler)
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "compilation_config={'mode': 3} has no effect here: nothing is compiled or captured at run "
+        "time"
+    ]
+
+
+def test_arguments_that_do_nothing_can_be_read_and_set() -> None:
+    args = EngineArgs()
+    assert args.tensor_parallel_size == 1
+    assert args.ignore_patterns is not args.ignore_patterns
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = args.no_such_name
+    args.tensor_parallel_size = 1  # type: ignore[attr-defined]
+    check_assigned(args)
+    args.tensor_parallel_size = 2  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="tensor_parallel_size=2"):
+        check_assigned(args)
+
+
+def test_records_and_enums_stand_for_their_values() -> None:
+    @dataclass
+    class StructuredOutputsConfig:
+        backend: str = "auto"
+
+    class Policy(str, Enum):
+        FCFS = "fcfs"
+
+    args = EngineArgs(
+        structured_outputs_config=StructuredOutputsConfig(),  # type: ignore[call-arg]
+        scheduling_policy=Policy.FCFS,  # type: ignore[arg-type]
+    )
+    assert args.scheduling_policy == "fcfs"
+    with pytest.raises(ConfigError, match="structured_outputs_config"):
+        EngineArgs(structured_outputs_config=StructuredOutputsConfig("xgrammar"))  # type: ignore[call-arg]
+
+
+def test_an_own_parser_gets_all_options_and_gives_the_arguments_back() -> None:
+    parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
+    parser.set_defaults(model="m")
+    namespace = parser.parse_args(
+        ["--max-model-len", "auto", "-tp", "1", "--no-enable-prefix-caching", "--hf-token", "None"]
+    )
+    assert (namespace.model, namespace.tensor_parallel_size, namespace.seed) == ("m", 1, 0)
+    args = EngineArgs.from_cli_args(namespace)
+    assert (args.model, args.max_model_len, args.enable_prefix_caching) == ("m", -1, False)
+    assert EngineArgs(**vars(namespace)) == args
+    with pytest.raises(ConfigError, match="tensor_parallel_size=2"):
+        EngineArgs.from_cli_args(parser.parse_args(["-tp", "2"]))
+
+
+def test_the_asynchronous_ones_have_their_own_option() -> None:
+    parser = AsyncEngineArgs.add_cli_args(argparse.ArgumentParser())
+    namespace = parser.parse_args(["--enable-log-requests"])
+    assert AsyncEngineArgs.from_cli_args(namespace).enable_log_requests is True
+    own = AsyncEngineArgs.add_cli_args(argparse.ArgumentParser(), async_args_only=True)
+    assert vars(own.parse_args([])) == {"enable_log_requests": False}
+
+
+def test_an_engine_configuration_comes_of_them() -> None:
+    config = EngineArgs("demo").create_engine_config()
+    assert config.scheduler.max_num_seqs == 256
+    config = AsyncEngineArgs("demo").create_engine_config("OPENAI_API_SERVER")
+    assert config.scheduler.max_num_seqs == 128
+    for context in ("SOMEWHERE", 3):
+        with pytest.raises(ConfigError, match="usage_context"):
+            EngineArgs("demo").create_engine_config(context)
+    with pytest.raises(ConfigError, match="headless"):
+        EngineArgs("demo").create_engine_config(headless=True)
+    assert isinstance(AsyncEngineArgs(), EngineArgs)
