@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 4
+#define QUIRE_ABI_VERSION 5
 
 // Tokens that lie together in the KV cache: a block holds whole groups of them.
 #define QUIRE_KV_GROUP 16
@@ -378,6 +378,8 @@ int32_t quire_read_blocks(quire_model* model, const int32_t* ids, int32_t num_id
 int32_t quire_write_blocks(quire_model* model, const int32_t* ids, int32_t num_ids,
                            const uint8_t* data);
 int64_t quire_block_bytes(const quire_model* model);
+// Gives the memory of all blocks back to the system; they hold zeros afterwards.
+void quire_discard_kv(quire_model* model);
 // Known once the ops are set; weights are not looked at, so that a model which never runs tells
 // what one that runs will take.
 void quire_model_memory(const quire_model* model, quire_memory* memory);

@@ -187,6 +187,8 @@ QUIRE_API int64_t quire_block_bytes(const quire_model* model) {
   return model->model.kv.layout.block_bytes;
 }
 
+QUIRE_API void quire_discard_kv(quire_model* model) { model->model.kv.discard(); }
+
 QUIRE_API void quire_model_memory(const quire_model* model, quire_memory* memory) {
   const quire::Model& m = model->model;
   memory->weight_bytes = m.weight_bytes;

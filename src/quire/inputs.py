@@ -13,13 +13,18 @@ class _PromptOptions(TypedDict, total=False):
     """Requests share cached prefixes only under an equal salt."""
 
 
+class _TokensOptions(_PromptOptions, total=False):
+    prompt: str
+    """The text of the tokens, for outputs."""
+
+
 class TextPrompt(_PromptOptions):
     """A text, to be tokenised."""
 
     prompt: str
 
 
-class TokensPrompt(_PromptOptions):
+class TokensPrompt(_TokensOptions):
     """Token ids, used as they are."""
 
     prompt_token_ids: list[int]

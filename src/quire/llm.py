@@ -12,34 +12,30 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
-from quire.chat.job import ChatInput, ContentFormat
 from quire.config.engine_args import EngineArgs
 from quire.frontend.arguments import refuse_arguments
+from quire.frontend.offline.chat_prompts import ChatPrompts
 from quire.frontend.offline.interrupts import deferred_interrupt
-from quire.frontend.offline.llm_arguments import (
-    as_conversations,
-    as_prompts,
-    check_chat_options,
-    one_each,
-)
+from quire.frontend.offline.llm_arguments import as_prompts, one_each
+from quire.frontend.offline.llm_control import LLMControl
 from quire.frontend.offline.llm_engine import LLMEngine
-from quire.frontend.offline.progress_bar import Progress, ProgressBar
+from quire.frontend.offline.progress_bar import Progress, ProgressBar, counted
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket
 from quire.frontend.offline.turn_lock import TurnLock
-from quire.inputs import PromptType
+from quire.frontend.unsupported import UnsupportedLLMMethods
+from quire.inputs import PromptType, TokensPrompt
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
-from quire.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from quire.chat.renderer import ChatRenderer
+Params = SamplingParams | Sequence[SamplingParams] | None
+"""One for all prompts, or one for each; None: the model's defaults."""
 
 
-class LLM:
+class LLM(LLMControl, UnsupportedLLMMethods):
     """One model in this process; `close` (or `with`) frees the memory.
 
     Threads may share it: the requests of concurrent calls run in the same steps, and each call
@@ -63,38 +59,41 @@ class LLM:
 
     def _start(self, engine_args: EngineArgs) -> None:
         self.llm_engine = LLMEngine.from_engine_args(engine_args)
+        self.request_counter = itertools.count()
+        """Gives the requests' ids."""
         self._loop = SharedLoop(self.llm_engine)
-        self._numbers = itertools.count()
         self._lock = TurnLock()
         self._enqueued: dict[int, list[Ticket]] = {}
         """Requests of `enqueue` that are not collected yet, by the thread that enqueued them.
         Guarded by the lock."""
-        self._renderer: ChatRenderer | None = None
+        self.renderer = ChatPrompts(self.llm_engine)
 
     def generate(
         self,
         prompts: PromptType | Sequence[PromptType],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: Params = None,
         *,
         use_tqdm: Progress = True,
         lora_request: None = None,
         priority: int | Sequence[int] | None = None,
-        tokenization_kwargs: dict[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:
         """Generates for all prompts; outputs in the prompts' order.
 
-        `sampling_params`: one for all, or one for each; None: the model's defaults. Raises
-        RequestError, and runs no prompt, if one is invalid.
+        `sampling_params`: one for all, or one for each; None: the model's defaults. `priority`
+        counts under the policy of that name. Raises RequestError, and runs no prompt, if one is
+        invalid.
         """
         refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
-        tickets = self._add(prompts, sampling_params, priority, tokenization_kwargs)
+        every = as_prompts(prompts)
+        tickets = self._add(every, len(every), sampling_params, priority, tokenization_kwargs)
         return self._collect(tickets, use_tqdm)
 
     def chat(
         self,
         messages: Sequence[Any],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: Params = None,
         use_tqdm: Progress = True,
         lora_request: None = None,
         priority: int | Sequence[int] | None = None,
@@ -104,13 +103,17 @@ class LLM:
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:
         """Generates the next message of one conversation, or of each of several.
 
-        A conversation is a list of `{"role": ..., "content": ...}`.
+        A conversation is a list of `{"role": ..., "content": ...}`. The prompt is encoded without
+        special tokens, which its template has written, unless `tokenization_kwargs` says otherwise.
         """
-        refuse_arguments(lora_request=lora_request)
-        check_chat_options(
+        refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        prompts = self.renderer.render_chat(
+            messages,
             chat_template=chat_template,
             chat_template_content_format=chat_template_content_format,
             add_generation_prompt=add_generation_prompt,
@@ -118,47 +121,93 @@ class LLM:
             tools=tools,
             chat_template_kwargs=chat_template_kwargs,
         )
-        forced = None if chat_template_content_format == "auto" else chat_template_content_format
-        renderer = self._chat_renderer()
-        prompts = [
-            renderer.render(
-                ChatInput(
-                    conversation,
-                    tools=tools,
-                    add_generation_prompt=add_generation_prompt,
-                    continue_final_message=continue_final_message,
-                    chat_template=chat_template,
-                    chat_template_kwargs=chat_template_kwargs,
-                    content_format=cast(ContentFormat | None, forced),
-                )
-            )
-            for conversation in as_conversations(messages)
-        ]
-        return self.generate(
-            prompts,
-            sampling_params,
-            use_tqdm=use_tqdm,
-            priority=priority,
-            tokenization_kwargs={"add_special_tokens": False},
+        tokenization = {"add_special_tokens": False, **(tokenization_kwargs or {})}
+        tickets = self._add(prompts, len(prompts), sampling_params, priority, tokenization)
+        return self._collect(tickets, use_tqdm)
+
+    def preprocess_chat(
+        self,
+        messages: Sequence[Any],
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: None = None,
+    ) -> list[TokensPrompt]:
+        """The prompts that `chat` would generate for, as text and token ids."""
+        refuse_arguments(mm_processor_kwargs=mm_processor_kwargs)
+        prompts = self.renderer.render_chat(
+            messages,
+            chat_template=chat_template,
+            chat_template_content_format=chat_template_content_format,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        return self.renderer.encode(
+            prompts, {"add_special_tokens": False, **(tokenization_kwargs or {})}
         )
 
     def enqueue(
         self,
         prompts: PromptType | Sequence[PromptType],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
+        sampling_params: Params = None,
+        lora_request: None = None,
         priority: int | Sequence[int] | None = None,
-        tokenization_kwargs: dict[str, Any] | None = None,
+        use_tqdm: Progress = True,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: None = None,
     ) -> list[str]:
         """Queues requests for `wait_for_completion`, all or none; returns their ids."""
-        tickets = self._add(prompts, sampling_params, priority, tokenization_kwargs)
-        with self._lock:
-            self._enqueued.setdefault(threading.get_ident(), []).extend(tickets)
-        return [ticket.request_id for ticket in tickets]
+        refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        every = as_prompts(prompts)
+        with counted(every, use_tqdm, "Rendering prompts") as bar:
+            tickets = self._add(bar, len(every), sampling_params, priority, tokenization_kwargs)
+        return self._enqueue(tickets)
 
-    def wait_for_completion(self, *, use_tqdm: Progress = True) -> list[RequestOutput]:
+    def enqueue_chat(
+        self,
+        messages: Sequence[Any],
+        sampling_params: Params = None,
+        use_tqdm: Progress = True,
+        lora_request: None = None,
+        priority: int | Sequence[int] | None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: None = None,
+    ) -> list[str]:
+        """Queues conversations for `wait_for_completion`, all or none; returns their ids."""
+        refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        prompts = self.renderer.render_chat(
+            messages,
+            chat_template=chat_template,
+            chat_template_content_format=chat_template_content_format,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        tokenization = {"add_special_tokens": False, **(tokenization_kwargs or {})}
+        with counted(prompts, use_tqdm, "Rendering conversations") as bar:
+            tickets = self._add(bar, len(prompts), sampling_params, priority, tokenization)
+        return self._enqueue(tickets)
+
+    def wait_for_completion(
+        self, output_type: type[RequestOutput] | None = None, *, use_tqdm: Progress = True
+    ) -> list[RequestOutput]:
         """Waits for the requests that this thread has enqueued, or for those of all threads if it
-        has none; outputs in the order of `enqueue`."""
+        has none; outputs in the order of `enqueue`. `output_type` can only be `RequestOutput`."""
+        if output_type not in (None, RequestOutput):
+            raise TypeError(f"output_type must be RequestOutput or None, got {output_type!r}")
         with self._lock:
             own = self._enqueued.pop(threading.get_ident(), None)
             if own is None:
@@ -166,22 +215,8 @@ class LLM:
                 self._enqueued.clear()
         return self._collect(sorted(own, key=lambda ticket: int(ticket.request_id)), use_tqdm)
 
-    def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
-        return self.llm_engine.get_tokenizer()
-
-    def get_default_sampling_params(self) -> SamplingParams:
-        """The model's recommended parameters; vLLM's defaults for the others."""
-        return SamplingParams.from_optional(**self.llm_engine.model_config.default_sampling_params)
-
-    def reset_prefix_cache(self) -> bool:
-        """Drops all cached prefixes; False while requests are running."""
-        return self.llm_engine.reset_prefix_cache()
-
     def close(self) -> None:
         """Frees the model. Idempotent."""
-        if self._renderer is not None:
-            self._renderer.close()
         self.llm_engine.shutdown()
 
     def __enter__(self) -> LLM:
@@ -195,35 +230,30 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _chat_renderer(self) -> ChatRenderer:
-        """The renderer, made at the first call."""
-        from quire.chat.renderer import ChatRenderer
-        from quire.chat.templates import ChatTemplates
-
-        if self._renderer is None:
-            model, special_tokens = self.llm_engine.model_config, self.get_tokenizer().roles
-            self._renderer = ChatRenderer(ChatTemplates.of_model(model, special_tokens))
-        return self._renderer
+    def _enqueue(self, tickets: list[Ticket]) -> list[str]:
+        with self._lock:
+            self._enqueued.setdefault(threading.get_ident(), []).extend(tickets)
+        return [ticket.request_id for ticket in tickets]
 
     def _add(
         self,
-        prompts: PromptType | Sequence[PromptType],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        prompts: Iterable[PromptType],
+        count: int,
+        sampling_params: Params,
         priority: int | Sequence[int] | None,
-        tokenization_kwargs: dict[str, Any] | None,
+        tokenization_kwargs: Mapping[str, Any] | None,
     ) -> list[Ticket]:
         """Adds all requests, or none if one is invalid or Ctrl+C interrupts."""
-        every = as_prompts(prompts)
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        params_of = one_each("params", params, SamplingParams, len(every))
-        priority_of = one_each("priority", 0 if priority is None else priority, int, len(every))
+        params_of = one_each("params", params, SamplingParams, count)
+        priority_of = one_each("priority", 0 if priority is None else priority, int, count)
         tickets: list[Ticket] = []
         try:
             with deferred_interrupt() as raise_if_interrupted:
                 for prompt, its_params, its_priority in zip(
-                    every, params_of, priority_of, strict=True
+                    prompts, params_of, priority_of, strict=True
                 ):
-                    ticket = Ticket(str(next(self._numbers)), its_params.n)
+                    ticket = Ticket(str(next(self.request_counter)), its_params.n)
                     final = its_params.clone()
                     final.output_kind = RequestOutputKind.FINAL_ONLY
                     self.llm_engine.add_request(

@@ -39,17 +39,26 @@ class FakeCore:
         self._max_num_seqs = config.scheduler.max_num_seqs
         self._requests: dict[str, EngineCoreRequest] = {}
         self._generated: dict[str, int] = {}
+        self._held: dict[str, EngineCoreRequest] = {}
+        self._pause_mode: str | None = None
         self.num_steps = 0
-        self.commands: dict[str, Callable[[], Any]] = {
+        self.commands: dict[str, Callable[..., Any]] = {
             "block_map": self._block_map,
-            "reset_prefix_cache": lambda: not self._requests,
+            "reset_prefix_cache": lambda resets=False: resets or not self._requests,
             "fail": self._fail,
+            "refuse": self._refuse,
+            "echo": lambda *args, **kwargs: [list(args), kwargs],
+            "pause": self._pause,
+            "resume": self._resume,
+            "is_paused": lambda: self._pause_mode is not None,
+            "is_busy": self.has_unfinished_requests,
         }
 
     def add_request(self, request: EngineCoreRequest) -> None:
         if request.prompt_token_ids[0] == REFUSE:
             raise RequestError("this prompt is refused")
-        self._requests[request.request_id] = request
+        is_held = self._pause_mode in ("abort", "wait")
+        (self._held if is_held else self._requests)[request.request_id] = request
         self._generated[request.request_id] = 0
 
     def abort_requests(self, request_ids: list[str]) -> None:
@@ -57,7 +66,7 @@ class FakeCore:
             self._forget(request_id)
 
     def has_unfinished_requests(self) -> bool:
-        return bool(self._requests)
+        return bool(self._requests) and self._pause_mode != "keep"
 
     def step(self) -> EngineCoreOutputs:
         self.num_steps += 1
@@ -70,6 +79,17 @@ class FakeCore:
             kv_cache_usage=min(1.0, len(self._requests) / 100),
         )
         return EngineCoreOutputs(outputs=outputs, stats=stats, timestamp=clock.now())
+
+    def _pause(self, mode: str) -> None:
+        self._pause_mode = mode
+
+    def _resume(self) -> None:
+        self._pause_mode = None
+        self._requests |= self._held
+        self._held.clear()
+
+    def _refuse(self) -> None:
+        raise ConfigError("this command cannot be obeyed")
 
     def _fail(self) -> None:
         raise ValueError("the command failed on purpose")
@@ -116,6 +136,7 @@ class FakeCore:
 
     def _forget(self, request_id: str) -> None:
         self._requests.pop(request_id, None)
+        self._held.pop(request_id, None)
         self._generated.pop(request_id, None)
 
 

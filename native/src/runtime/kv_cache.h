@@ -94,6 +94,7 @@ class KvCache {
   }
 
   size_t bytes() const { return memory_.size(); }
+  void discard() { memory_.discard(); }
 
  private:
   Reservation memory_;

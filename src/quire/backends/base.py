@@ -148,6 +148,11 @@ class CompiledModel(ABC):
         """Puts back what `read_blocks` gave, in these blocks. Raises ValueError on a bad shape."""
 
     @abstractmethod
+    def discard_kv(self) -> None:
+        """Gives the memory of the KV cache back to the system. What the cache held is lost; it
+        takes memory again as it is written."""
+
+    @abstractmethod
     def memory(self) -> MemoryReport:
         """What it takes now."""
 

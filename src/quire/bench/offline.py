@@ -76,7 +76,7 @@ def run_latency(args: LatencyArgs, engine_args: EngineArgs) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     high = min(10000, llm.llm_engine.model_config.vocab_size)
     ids = rng.integers(0, high, size=(args.batch_size, args.input_len)).tolist()
-    prompts: list[PromptType] = [{"prompt_token_ids": row} for row in ids]
+    prompts: list[PromptType] = [*ids]
     params = _params(args.output_len, args.n, args.disable_detokenize)
 
     def once() -> float:
@@ -106,7 +106,7 @@ def run_throughput(
 ) -> dict[str, Any]:
     """Tokens per second over all requests, from the first added to the last finished."""
     llm = _make_llm(engine_args, 0)
-    requests = load_requests(dataset, llm.get_tokenizer())
+    requests = load_requests(dataset, llm.get_tokenizer().inner)
     limit = llm.llm_engine.model_config.max_model_len
     if too_long := [r for r in requests if r.prompt_len + r.output_len > limit]:
         longest = max(r.prompt_len + r.output_len for r in too_long)

@@ -52,6 +52,29 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     chat_template: str | None = None
 
+    @property
+    def tokenizer(self) -> str | None:
+        """Where the tokenizer was read from."""
+        return None if self.tokenizer_path is None else str(self.tokenizer_path)
+
+    @property
+    def runner_type(self) -> str:
+        """vLLM's name of what runs the model: every model here generates."""
+        return "generate"
+
+    @property
+    def supported_tasks(self) -> tuple[str, ...]:
+        """vLLM's names of what the model can do."""
+        return ("generate",)
+
+    def get_vocab_size(self) -> int:
+        """`vocab_size`."""
+        return self.vocab_size
+
+    def get_diff_sampling_param(self) -> dict[str, Any]:
+        """`default_sampling_params`."""
+        return dict(self.default_sampling_params)
+
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
@@ -69,6 +92,16 @@ class CacheConfig:
     """What the user said about the size, for those who ask the server."""
     fingerprint: str = ""
     """Differs between models whose K/V differ; part of the root of every block's key."""
+
+    @property
+    def num_gpu_blocks(self) -> int:
+        """`num_blocks`, under vLLM's name."""
+        return self.num_blocks
+
+    @property
+    def cache_dtype(self) -> str:
+        """`kv_cache_dtype`, under vLLM's name."""
+        return self.kv_cache_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +150,52 @@ class ObservabilityConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ParallelConfig:
+    """How many devices and processes compute: one."""
+
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    world_size: int = 1
+    world_size_across_dp: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """The whole configuration of an engine."""
+    """The whole configuration of an engine. Also has vLLM's names of its parts."""
 
     model: ModelConfig
     cache: CacheConfig
     scheduler: SchedulerConfig
     device: DeviceConfig
     observability: ObservabilityConfig
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """`model`."""
+        return self.model
+
+    @property
+    def cache_config(self) -> CacheConfig:
+        """`cache`."""
+        return self.cache
+
+    @property
+    def scheduler_config(self) -> SchedulerConfig:
+        """`scheduler`."""
+        return self.scheduler
+
+    @property
+    def device_config(self) -> DeviceConfig:
+        """`device`."""
+        return self.device
+
+    @property
+    def observability_config(self) -> ObservabilityConfig:
+        """`observability`."""
+        return self.observability
+
+    @property
+    def parallel_config(self) -> ParallelConfig:
+        """One of everything."""
+        return ParallelConfig()

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from quire.core.commands import AbortRequests, AddRequest, Call, Command, Reply
 from quire.core.step_watch import StepObservation
-from quire.errors import EngineDeadError, EngineGenerateError
+from quire.errors import ConfigError, EngineDeadError, EngineGenerateError
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest
 
 STALLED_S = 1.4
@@ -68,14 +68,15 @@ class EngineCoreClient(ABC):
         """Ends requests before the next step. No output of theirs follows a step later."""
         self._send(AbortRequests(request_ids))
 
-    async def call(self, command: str) -> Any:
-        """Runs a command of the core or the loop between two steps and returns its value. Raises
-        EngineGenerateError if it fails, or if there is none of that name."""
+    async def call(self, command: str, *args: Any, **kwargs: Any) -> Any:
+        """Runs a command of the core between two steps and returns its value. Raises ConfigError if
+        it cannot be done so, or if an argument cannot be sent; EngineGenerateError if it fails
+        otherwise, or if there is none of that name."""
         call_id = next(self._call_ids)
         future = asyncio.get_running_loop().create_future()
         self._calls[call_id] = future
         try:
-            self._send(Call(call_id, command))
+            self._send(Call(call_id, command, list(args), kwargs))
             return await future
         finally:
             self._calls.pop(call_id, None)
@@ -117,7 +118,8 @@ class EngineCoreClient(ABC):
         if future is None or future.done():
             return
         if reply.error is not None:
-            future.set_exception(EngineGenerateError(reply.error))
+            kind = ConfigError if reply.is_config_error else EngineGenerateError
+            future.set_exception(kind(reply.error))
         else:
             future.set_result(reply.value)
 

@@ -30,7 +30,9 @@ class Call(msgspec.Struct, tag="call", array_like=True):
 
     call_id: int
     command: str
-    """One of the core's `commands`, or of the loop's own."""
+    """One of the core's `commands`."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
 
 
 class Stop(msgspec.Struct, tag="stop", array_like=True):
@@ -56,6 +58,8 @@ class Reply(msgspec.Struct, tag="reply", array_like=True):
     call_id: int
     value: Any = None
     error: str | None = None
+    is_config_error: bool = False
+    """It failed because of what the caller asked for."""
 
 
 class Heartbeat(msgspec.Struct, tag="heartbeat", array_like=True):

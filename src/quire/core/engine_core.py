@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from quire.config.records import EngineConfig
+from quire.core.pausing import EnginePause
 from quire.errors import BackendError, IntegrityError
 from quire.executor import Executor, UniProcExecutor
 from quire.kvcache import KVCacheManager
@@ -48,11 +49,22 @@ class EngineCore:
         max_chunk = config.scheduler.max_num_batched_tokens * self.executor.max_plans_in_flight
         kv = KVCacheManager(config.cache, max_chunk)
         self.scheduler = Scheduler(config.scheduler, kv, config.model.max_model_len)
-        self.commands: dict[str, Callable[[], Any]] = {
+        self._pause = pause = EnginePause(self.scheduler, self.executor)
+        self.commands: dict[str, Callable[..., Any]] = {
             "block_map": partial(block_map, kv),
-            "reset_prefix_cache": kv.reset_prefix_cache,
+            "reset_prefix_cache": self.scheduler.reset_prefix_cache,
+            "collective_rpc": partial(_collective_rpc, self.executor),
+            "is_busy": pause.is_busy,
+            "pause": pause.pause,
+            "resume": pause.resume,
+            "is_paused": pause.is_paused,
+            "sleep": pause.sleep,
+            "wake_up": pause.wake_up,
+            "is_sleeping": pause.is_sleeping,
+            "release_kv_cache_memory": pause.release_kv_cache_memory,
         }
-        """What a front end may call by name between two steps, whichever host the core is in."""
+        """What a front end may call by name between two steps, whichever host the core is in. None
+        holds the core itself, which would then be freed late."""
         self._submitted: deque[_SubmittedPlan] = deque()
         self._collected_at = 0.0
 
@@ -63,7 +75,7 @@ class EngineCore:
         Raises IntegrityError if the engine's own books are wrong; it is unusable then.
         """
         scheduler, executor, submitted = self.scheduler, self.executor, self._submitted
-        while len(submitted) < executor.max_plans_in_flight:
+        while len(submitted) < executor.max_plans_in_flight and not self._pause.is_frozen:
             plan = scheduler.schedule()
             if not plan.request_ids:
                 break
@@ -107,8 +119,8 @@ class EngineCore:
             self.scheduler.abort_request(request_id)
 
     def has_unfinished_requests(self) -> bool:
-        """Whether a step would do anything: requests are left, or plans to collect."""
-        return self.scheduler.has_unfinished_requests()
+        """Whether a step would do anything: requests are left that may run, or plans to collect."""
+        return self._pause.is_busy()
 
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""
@@ -117,3 +129,12 @@ class EngineCore:
     def shutdown(self) -> None:
         """Frees the model. Idempotent."""
         self.executor.shutdown()
+
+
+def _collective_rpc(
+    executor: Executor,
+    method: str | Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> list[Any]:
+    return executor.call(method, *args, **(kwargs or {}))

@@ -44,7 +44,7 @@ class SteppedCore(Protocol):
     """What a loop drives: `EngineCore`, or the fake one of the tests."""
 
     @property
-    def commands(self) -> Mapping[str, Callable[[], Any]]:
+    def commands(self) -> Mapping[str, Callable[..., Any]]:
         """What a front end may call by name between two steps; values cross process borders."""
 
     def add_request(self, request: EngineCoreRequest) -> None:
@@ -80,6 +80,8 @@ class LoopStatus:
     """The system's id of its thread, once it runs."""
     progress: Callable[[], int | None] = _not_counted
     """The core's."""
+    is_in_call: bool = False
+    """It runs a command, which may take as long as loading a model does."""
 
 
 class EngineLoop:
@@ -101,9 +103,7 @@ class EngineLoop:
         """What ended the loop, unless it was told to stop."""
         self._core = core
         self._emit = emit
-        self._is_paused = False
         self._is_stopped = False
-        self._commands = {**core.commands, "pause": self._pause, "resume": self._resume}
 
     def run(self) -> None:
         """Loops until a `Stop`, or until the core raises; never raises itself."""
@@ -121,7 +121,7 @@ class EngineLoop:
             self._core.shutdown()
 
     def _has_work(self) -> bool:
-        return not self._is_paused and not self._is_stopped and self._core.has_unfinished_requests()
+        return not self._is_stopped and self._core.has_unfinished_requests()
 
     def _take_commands(self) -> None:
         """Obeys all commands there are; with nothing to step, sleeps until one comes."""
@@ -159,18 +159,17 @@ class EngineLoop:
             self._emit(Step(EngineCoreOutputs(outputs=[output], timestamp=clock.now())))
 
     def _answer(self, call: Call) -> None:
+        self.status.is_in_call = True
         try:
-            self._emit(Reply(call.call_id, self._commands[call.command]()))
+            value = self._core.commands[call.command](*call.args, **call.kwargs)
+            self._emit(Reply(call.call_id, value))
+        except ConfigError as error:
+            self._emit(Reply(call.call_id, error=str(error), is_config_error=True))
         except Exception as error:
             logger.exception("%s failed", call.command)
             self._emit(Reply(call.call_id, error=f"{type(error).__name__}: {error}"))
-
-    def _pause(self) -> None:
-        """No step until `resume`; commands are still taken."""
-        self._is_paused = True
-
-    def _resume(self) -> None:
-        self._is_paused = False
+        finally:
+            self.status.is_in_call = False
 
 
 def death_of(error: BaseException) -> Dead:

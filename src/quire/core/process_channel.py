@@ -14,6 +14,7 @@ import msgspec
 
 from quire.config import EngineConfig
 from quire.core.commands import Command, Event
+from quire.errors import ConfigError, quoted
 
 COMMANDS_SOCKET = "commands"
 EVENTS_SOCKET = "events"
@@ -32,7 +33,11 @@ class EngineBoot(msgspec.Struct, kw_only=True):
 def _encode_unknown(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
-    raise NotImplementedError(f"{type(value).__name__} does not cross a process border")
+    raise ConfigError(
+        f"{quoted(value)} cannot be sent to an engine process, or back; name a method of the "
+        "worker in place of a function, return plain values, or run the engine in this process "
+        "(engine_mode='thread')"
+    )
 
 
 def _decode_unknown(kind: type, value: Any) -> Any:

@@ -47,7 +47,8 @@ class StepWatch:
     computes counts its processor time, one that waits to be given a core or for the disk counts
     nothing, and what sleeps counts in full, since in a healthy step nothing sleeps for long.
     A look that comes late (the whole process was stopped, or starved) counts as two at most.
-    So neither a long prompt, nor a crowded machine, nor Ctrl+Z is taken for death.
+    So neither a long prompt, nor a crowded machine, nor Ctrl+Z is taken for death. A command may
+    take any time: loading weights again advances no step.
 
     Owned by one thread. Without /proc nothing ever counts, and `step_timeout` alone decides.
     """
@@ -77,6 +78,10 @@ class StepWatch:
         elapsed_s = min(now - self._looked_at, _LATE_S)
         self._looked_at = now
         before, self._sign = self._sign, (status.last_turn, status.progress())
+        if status.is_in_call:
+            self._age_s = 0.0
+            self._advance()
+            return StepObservation()
         self._age_s = self._age_s + elapsed_s if self._sign[0] == before[0] else 0.0
         self._still_s += elapsed_s
         if self._sign != before:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from quire.protocol import SchedulePlan, StepResult
@@ -31,9 +32,10 @@ class Executor(ABC):
         """
 
     @abstractmethod
-    def call(self, method: str, *args: Any) -> list[Any]:
-        """Runs a public method of `Worker` on every worker, between two plans; the results in the
-        order of the workers. Raises what the method raises."""
+    def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Runs a public method of `Worker`, or a function that takes the worker first, on every
+        worker, between two plans; the results in the order of the workers. Raises ConfigError for
+        a method that there is not, and what the method raises."""
 
     def failure(self) -> str | None:
         """Why no plan can be computed any more, in a line; None while the workers are well. Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from quire.config.records import EngineConfig
@@ -27,8 +28,8 @@ class UniProcExecutor(Executor):
     def collect(self) -> StepResult:
         return self._worker.execute(self._submitted.popleft())
 
-    def call(self, method: str, *args: Any) -> list[Any]:
-        return [getattr(self._worker, method)(*args)]
+    def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        return [self._worker.call(method, *args, **kwargs)]
 
     def progress(self) -> int | None:
         return self._worker.progress()

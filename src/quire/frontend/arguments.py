@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from quire.errors import ConfigError, quoted
+from quire.errors import ConfigError, RequestError, quoted
 
 
 def request_id_list(request_ids: str | Iterable[str]) -> list[str]:
@@ -25,6 +25,16 @@ def refuse_arguments(**given: object) -> None:
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"{name} is not supported yet; leave it out")
+
+
+def check_data_parallel_rank(rank: int | None) -> None:
+    """Raises RequestError for the rank of an engine that there is not."""
+    if rank is not None and (type(rank) is not int or rank != 0):
+        raise RequestError(
+            f"data_parallel_rank {quoted(rank)} is out of range [0, 1).",
+            parameter="data_parallel_rank",
+            value=rank,
+        )
 
 
 def wants_special_tokens(tokenization_kwargs: Mapping[str, Any] | None) -> bool:

@@ -17,7 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from quire.metrics.series import Family, Histogram, MetricSet
+from quire.metrics.series import Family, MetricSet
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -53,7 +53,7 @@ def _family(family: Family, names: list[str], values: list[str]) -> Metric:  # t
     if family.kind == "histogram":
         result = HistogramMetricFamily(family.name, family.documentation, labels=labels)
         for own, histogram in family.series.items():
-            result.add_metric([*values, *own], _cumulative(histogram), histogram.sum)
+            result.add_metric([*values, *own], histogram.cumulative(), histogram.sum)
         return result
     if family.kind == "summary":
         summaries = SummaryMetricFamily(family.name, family.documentation, labels=labels)
@@ -65,11 +65,3 @@ def _family(family: Family, names: list[str], values: list[str]) -> Metric:  # t
     for own, series in family.series.items():
         metric.add_metric([*values, *own], series.value)
     return metric
-
-
-def _cumulative(histogram: Histogram) -> list[tuple[str, float]]:
-    total, pairs = 0, []
-    for bound, count in zip([*histogram.bounds, None], histogram.counts, strict=True):
-        total += count
-        pairs.append(("+Inf" if bound is None else str(float(bound)), float(total)))
-    return pairs

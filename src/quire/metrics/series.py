@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Generic, Literal, TypeVar
 
 Kind = Literal["counter", "gauge", "histogram", "summary"]
@@ -61,6 +62,11 @@ class Histogram:
     def count(self) -> int:
         """Values counted."""
         return sum(self.counts)
+
+    def cumulative(self) -> list[tuple[str, int]]:
+        """Each bound as text, the last one `+Inf`, with how many values were not above it."""
+        names = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
+        return list(zip(names, accumulate(self.counts), strict=True))
 
 
 class Summary:

@@ -18,8 +18,8 @@ def check_states(
     """Raises IntegrityError unless queues, plans, progress and block tables agree."""
     requests, running = states.by_id.values(), states.running
     num_preempted = sum(not request.is_finished for request in states.leaving)
-    if len(running) + len(states.waiting) + num_preempted != len(requests):
-        raise IntegrityError("running and waiting do not add up to the requests there are")
+    if len(running) + len(states.waiting) + states.num_held + num_preempted != len(requests):
+        raise IntegrityError("running, waiting and held do not add up to the requests there are")
     if running != sorted(running, key=lambda request: request.sort_key):
         raise IntegrityError("running requests are out of order")
     num_plans = Counter(request for step in in_flight for request in step.requests)

@@ -71,8 +71,27 @@ class Scheduler:
             self._finish(request, RequestStatus.FINISHED_ABORTED)
 
     def has_unfinished_requests(self) -> bool:
-        """Whether requests wait or run, or plans are in flight."""
-        return bool(self.states.by_id or self.in_flight)
+        """Whether requests wait or run, or plans are in flight. Held requests do not count."""
+        return bool(len(self.states.by_id) > self.states.num_held or self.in_flight)
+
+    def hold_new(self) -> None:
+        """Requests that come from now on wait until `release_held`. Idempotent."""
+        self.states.hold_new()
+
+    def release_held(self) -> None:
+        """Ends `hold_new`. Idempotent."""
+        self.states.release_held()
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Drops all cached prefixes. False, with none dropped, while requests hold blocks.
+
+        `reset_running_requests`: they give their blocks back first, and compute their tokens again
+        later; blocks that plans in flight need are kept.
+        """
+        if reset_running_requests:
+            for request in reversed(self.states.running.copy()):
+                self.states.preempt(request)
+        return self.kv.reset_prefix_cache()
 
     def schedule(self) -> SchedulePlan:
         """Decides the next step. A plan with requests must be executed, then given to `update` or
@@ -83,7 +102,7 @@ class Scheduler:
         if step.requests:
             step.complete(states.take_released())
             self.in_flight.append(step)
-        elif states.by_id and not self.in_flight:
+        elif self.has_unfinished_requests() and not self.in_flight:
             raise IntegrityError(f"{len(states.by_id)} requests, and none of them can run")
         return step.plan
 

@@ -36,6 +36,8 @@ class RequestStates:
         """The unfinished ones."""
         self.running: list[Request] = []
         self.waiting = RequestQueue()
+        self.held: dict[str, Request] | None = None
+        """New requests that may not start yet, in order of arrival; None: new ones may start."""
         self.leaving: set[Request] = set()
         self.counts = Counts()
         self._kv = kv
@@ -43,9 +45,27 @@ class RequestStates:
         """What the worker has rows for and must forget before the next step."""
 
     def add(self, request: Request) -> None:
-        """Queues a new request."""
+        """Queues a new request, or holds it."""
         self.by_id[request.request_id] = request
-        self.waiting.push(request)
+        if self.held is None:
+            self.waiting.push(request)
+        else:
+            self.held[request.request_id] = request
+
+    @property
+    def num_held(self) -> int:
+        """Requests that are held."""
+        return len(self.held) if self.held else 0
+
+    def hold_new(self) -> None:
+        """Holds requests that come from now on. Idempotent."""
+        self.held = self.held or {}
+
+    def release_held(self) -> None:
+        """Queues those that are held, and new ones from now on. Idempotent."""
+        held, self.held = self.held, None
+        for request in (held or {}).values():
+            self.waiting.push(request)
 
     def start(self, request: Request, num_cached_tokens: int) -> None:
         """Takes the next waiting request out of the queue; its blocks begin with cached tokens."""
@@ -75,7 +95,9 @@ class RequestStates:
             request.status = status
             self.finish_running(request)
             return
-        if request not in self.leaving:
+        if self.held and request.request_id in self.held:
+            del self.held[request.request_id]
+        elif request not in self.leaving:
             self.waiting.remove(request)
         request.status = status
         del self.by_id[request.request_id]

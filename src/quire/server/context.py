@@ -65,7 +65,7 @@ class ServerContext:
             return "draining", "the server is shutting down"
         if health.state == "stalled":
             return "stalled", health.reason
-        if self.engine.is_paused:
+        if self.engine.pause_mode is not None:
             return "paused", "generation is paused"
         return "ready", ""
 

@@ -30,9 +30,9 @@ from quire.server.app import build_app
 from quire.server.args import ServerArgs
 from quire.server.connection.http_server import HttpServer
 from quire.server.context import ServerContext
-from quire.server.free_memory import use_one_arena
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
+from quire.system.free_memory import use_one_arena
 
 logger = get_logger(__name__)
 

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 from quire.errors import CapacityError
-from quire.server.free_memory import release_free_memory
+from quire.system.free_memory import release_free_memory
 
 INLINE_SIZE = 1024
 """Up to this size work is done on the event loop: it takes less than a millisecond."""

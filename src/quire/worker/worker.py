@@ -7,17 +7,21 @@ Made and called by an executor, in whichever process that chose. Builds everythi
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from quire.backends.base import CompiledModel
 from quire.backends.registry import make_backend
 from quire.config.records import EngineConfig
+from quire.errors import ConfigError, quoted
 from quire.log import get_logger, phase
 from quire.models import name_map
 from quire.planning.compile_plan import compile_plan
-from quire.program import Program
+from quire.program import Program, format_program
 from quire.protocol import SchedulePlan, StepResult
+from quire.system.free_memory import release_free_memory
 from quire.units import ceil_div
 from quire.weights import PACKED_NAME, PackedFile, WeightStore, bind, open_checkpoint
 from quire.weights.dummy import DummyStore
@@ -35,17 +39,23 @@ class Worker:
         it."""
         if config.device.cores is not None:
             os.sched_setaffinity(0, config.device.cores)
-        with phase(logger, f"loading {config.model.model}"):
-            loaded = _load(config)
-        self._model, self._packed = loaded.model, loaded.packed
-        batch = InputBatch(
+        self._config = config
+        self._batch = InputBatch(
             config.scheduler.max_num_seqs,
             len(config.cache.layout.groups),
             ceil_div(config.model.max_model_len, config.cache.block_size),
             config.model.vocab_size,
         )
+        self._load()
+
+    def _load(self) -> None:
+        """Loads the model; the rows of the batch stay."""
+        config = self._config
+        with phase(logger, f"loading {config.model.model}"):
+            loaded = _load(config)
+        self.model, self._packed = loaded.model, loaded.packed
         keeps_all = config.cache.layout.keeps_all
-        self._runner = ModelRunner(self._model, batch, keeps_all=keeps_all)
+        self._runner = ModelRunner(self.model, self._batch, keeps_all=keeps_all)
 
     def execute(self, plan: SchedulePlan) -> StepResult:
         """Runs one step. Raises BackendError if the backend fails, and CheckpointError, whatever
@@ -56,13 +66,57 @@ class Worker:
             if self._packed is not None:
                 self._packed.check()
 
+    def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What this public method returns, or this function, which is given the worker first.
+
+        Raises ConfigError for a name that is none.
+        """
+        if callable(method):
+            return method(self, *args, **kwargs)
+        found = None if method.startswith("_") else getattr(self, method, None)
+        if not callable(found):
+            names = [name for name in vars(Worker) if not name.startswith("_")]
+            raise ConfigError(
+                f"a worker has no method {quoted(method)}; it has {', '.join(sorted(names))}"
+            )
+        return found(*args, **kwargs)
+
+    def apply_model(self, function: Callable[[CompiledModel], Any]) -> Any:
+        """What a function returns of the compiled model."""
+        return function(self.model)
+
+    def get_model_inspection(self) -> str:
+        """The program as `quire explain` prints it."""
+        return format_program(compile_plan(self._config).program)
+
+    def check_health(self) -> None:
+        """Raises CheckpointError if the weights that steps read are not what was loaded."""
+        if self._packed is not None:
+            self._packed.check()
+
+    def release_memory(self, tags: Sequence[str]) -> None:
+        """Gives memory back to the system: `kv_cache`, or with `weights` all of the model. No
+        request holds KV blocks, and no step runs before `restore_memory`."""
+        if "weights" in tags:
+            self.model.close()
+            self._packed = None
+            release_free_memory()
+        elif "kv_cache" in tags:
+            self.model.discard_kv()
+
+    def restore_memory(self, tags: Sequence[str]) -> None:
+        """Loads the weights again if they were released. The KV cache takes memory as it is
+        written."""
+        if "weights" in tags:
+            self._load()
+
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""
-        return self._model.progress()
+        return self.model.progress()
 
     def close(self) -> None:
         """Frees the model. Idempotent."""
-        self._model.close()
+        self.model.close()
 
 
 @dataclass(frozen=True, slots=True)

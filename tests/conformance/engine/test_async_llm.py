@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from quire.errors import CapacityError, EngineDeadError, EngineGenerateError, RequestError
+from quire.errors import (
+    CapacityError,
+    ConfigError,
+    EngineDeadError,
+    EngineGenerateError,
+    RequestError,
+)
 from quire.frontend.online.async_llm import AsyncLLM, AsyncLLMEngine
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
@@ -223,7 +229,7 @@ def test_a_pause_holds_new_requests(make_engine: MakeEngine) -> None:
         await until(lambda: engine.metrics.num_in_flight)
         await engine.pause_generation(mode="abort")
         assert (await running)[-1].outputs[0].finish_reason == "abort"
-        assert engine.is_paused
+        assert await engine.is_paused()
         held = asyncio.create_task(collect(engine, "A", params(1), "new"))
         await asyncio.sleep(0.05)
         assert not held.done()
@@ -236,6 +242,70 @@ def test_a_pause_holds_new_requests(make_engine: MakeEngine) -> None:
         assert not frozen.done()
         await engine.resume_generation()
         assert len((await frozen)[-1].outputs[0].token_ids) == 50
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+def test_a_request_of_a_pause_can_be_aborted(make_engine: MakeEngine, mode: Any) -> None:
+    engine = make_engine()
+
+    async def scenario() -> None:
+        await engine.pause_generation(mode=mode)
+        held = asyncio.create_task(collect(engine, "A", params(3), "held"))
+        other = asyncio.create_task(collect(engine, "A", params(3), "other"))
+        await until(lambda: engine.metrics.num_in_flight == 2)
+        await engine.abort("held")
+        assert (await held)[-1].outputs[0].finish_reason == "abort"
+        await engine.resume_generation()
+        assert not await engine.is_paused()
+        assert (await other)[-1].outputs[0].text == "BCD"
+
+    asyncio.run(scenario())
+
+
+def test_a_pause_that_waits_lets_requests_run_to_their_end(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+
+    async def scenario() -> None:
+        running = asyncio.create_task(collect(engine, "A", params(40), "old"))
+        await until(lambda: engine.metrics.num_in_flight)
+        pausing = asyncio.create_task(engine.pause_generation(mode="wait"))
+        await asyncio.sleep(0)
+        held = asyncio.create_task(collect(engine, "A", params(1), "new"))
+        await pausing
+        assert len((await running)[-1].outputs[0].token_ids) == 40
+        assert not held.done()
+        await engine.resume_generation()
+        assert (await held)[-1].outputs[0].text == "B"
+        with pytest.raises(ConfigError, match="mode must be abort, wait or keep, got 'stop'"):
+            await engine.pause_generation(mode="stop")  # type: ignore[arg-type]
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_is_added_is_read_from_its_stream(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+
+    async def scenario() -> None:
+        given = params(2, output_kind=RequestOutputKind.FINAL_ONLY)
+        stream = await engine.add_request(
+            "mine", [33], given, session_id="s", data_parallel_rank=0, prompt_text="A"
+        )
+        assert (stream.request_id, stream.get_nowait()) == ("mine", None)
+        assert engine.get_num_unfinished_requests() == 1
+        output = await stream.get()
+        assert (output.prompt, output.outputs[0].text) == ("A", "CD")
+        with pytest.raises(StopAsyncIteration):
+            await stream.get()
+        with pytest.raises(RequestError, match=r"data_parallel_rank 1 is out of range \[0, 1\)"):
+            await engine.add_request("r", "A", given, data_parallel_rank=1)
+        with pytest.raises(ConfigError, match="lora_request is not supported"):
+            await engine.add_request("r", "A", given, lora_request=object())  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="add_lora is not supported: Quire has no LoRA"):
+            await engine.add_lora(None)
+        assert await engine.get_supported_tasks() == ("generate",)
+        assert not await engine.is_tracing_enabled()
 
     asyncio.run(scenario())
 

@@ -82,6 +82,15 @@ def test_calls_answer_between_steps(make_client: MakeClient) -> None:
     run(scenario())
 
 
+def test_a_call_takes_arguments(make_client: MakeClient) -> None:
+    async def scenario() -> None:
+        client, recorder = make_client(), Recorder()
+        client.attach(asyncio.get_running_loop(), recorder.listener())
+        assert await client.call("echo", 1, ["a", None], b=2.5) == [[1, ["a", None]], {"b": 2.5}]
+
+    run(scenario())
+
+
 def test_a_command_that_fails_ends_nothing_else(make_client: MakeClient) -> None:
     async def scenario() -> None:
         client, recorder = make_client(), Recorder()
@@ -89,6 +98,8 @@ def test_a_command_that_fails_ends_nothing_else(make_client: MakeClient) -> None
         for command, message in (("fail", "ValueError: .* on purpose"), ("never", "'never'")):
             with pytest.raises(EngineGenerateError, match=message):
                 await client.call(command)
+        with pytest.raises(ConfigError, match="this command cannot be obeyed"):
+            await client.call("refuse")
         assert await client.call("reset_prefix_cache") is True
         assert client.health().state == "alive"
 
@@ -101,7 +112,7 @@ def test_pause_freezes_and_resume_goes_on(make_client: MakeClient) -> None:
         client.attach(asyncio.get_running_loop(), recorder.listener())
         client.add_request(make_request("a", [7], max_tokens=200))
         await recorder.until(lambda: recorder.tokens_of("a"))
-        await client.call("pause")
+        await client.call("pause", "keep")
         frozen = len(recorder.tokens_of("a"))
         await asyncio.sleep(0.1)
         assert len(recorder.tokens_of("a")) == frozen

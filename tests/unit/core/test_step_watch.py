@@ -160,3 +160,11 @@ def test_threads_as_the_system_shows_them() -> None:
     assert found[sleeper.native_id].is_asleep
     assert list(few) == [threading.get_native_id()]
     assert thread_states(2**22 + 1) == {}
+
+
+def test_a_command_may_take_any_time() -> None:
+    scene = Scene()
+    scene.status.is_in_call = True
+    assert not any(scene.pass_time() for _ in range(100))
+    scene.status.is_in_call = False
+    assert any(scene.pass_time() for _ in range(20))

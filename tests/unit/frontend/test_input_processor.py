@@ -99,12 +99,11 @@ def test_text_needs_a_tokenizer(make_config: MakeConfig) -> None:
     assert processor.process("r", [1], SamplingParams()).prompt is None
 
 
-def test_any_policy_takes_a_priority(make_config: MakeConfig, processor: InputProcessor) -> None:
-    processor.process("r", [1], SamplingParams(), priority=3)
-    ordered = InputProcessor(make_config(policy="priority"), None)
-    assert ordered.process("r", [1], SamplingParams(), priority=3).core_requests[0].priority == 3
+def test_a_priority_goes_to_the_core_whatever_its_policy(processor: InputProcessor) -> None:
+    request = processor.process("r", [1], SamplingParams(), priority=3)
+    assert request.core_requests[0].priority == 3
     with pytest.raises(RequestError, match="priority must be an integer"):
-        ordered.process("r", [1], SamplingParams(), priority=1.5)  # type: ignore[arg-type]
+        processor.process("r", [1], SamplingParams(), priority=1.5)  # type: ignore[arg-type]
 
 
 def test_every_form_of_prompt(processor: InputProcessor) -> None:

@@ -19,6 +19,7 @@ from quire.errors import (
 )
 from quire.inputs import TextPrompt, TokensPrompt
 from quire.llm import LLM
+from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -140,8 +141,35 @@ def test_chat_uses_the_models_template(llm: LLM) -> None:
         llm.chat([], GREEDY)
 
 
+def test_chats_can_be_encoded_or_queued(llm: LLM) -> None:
+    chat = [{"role": "user", "content": "hi"}]
+    [prompt] = llm.preprocess_chat(chat)
+    assert prompt["prompt"] == "[user]hi[assistant]"
+    tokenizer = llm.get_tokenizer()
+    assert prompt["prompt_token_ids"] == tokenizer.apply_chat_template(
+        chat, add_generation_prompt=True, return_dict=False
+    )
+    [expected] = llm.chat(chat, GREEDY, use_tqdm=False)
+    [direct] = llm.generate([prompt], GREEDY, use_tqdm=False)
+    ids = llm.enqueue_chat([chat, chat], GREEDY, use_tqdm=False)
+    queued = llm.wait_for_completion(RequestOutput, use_tqdm=False)
+    assert [output.request_id for output in queued] == ids
+    for output in (direct, *queued):
+        assert output.prompt == expected.prompt
+        assert output.outputs[0].token_ids == expected.outputs[0].token_ids
+    special = {"add_special_tokens": True}
+    [again] = llm.chat(chat, GREEDY, use_tqdm=False, tokenization_kwargs=special)
+    assert again.prompt_token_ids == tokenizer.encode("[user]hi[assistant]")
+
+
+def test_a_bar_counts_what_is_enqueued(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    llm.enqueue(["a", "b"], GREEDY)
+    assert "Rendering prompts: 100%" in capsys.readouterr().err
+    assert len(llm.wait_for_completion(use_tqdm=False)) == 2
+
+
 def test_enqueue_then_wait(llm: LLM) -> None:
-    ids = llm.enqueue(["a", "b"], GREEDY) + llm.enqueue("c", GREEDY)
+    ids = llm.enqueue(["a", "b"], GREEDY, use_tqdm=False) + llm.enqueue("c", GREEDY)
     outputs = llm.wait_for_completion(use_tqdm=False)
     assert [output.request_id for output in outputs] == ids
     assert [output.prompt for output in outputs] == ["a", "b", "c"]
@@ -201,6 +229,19 @@ def test_what_does_not_work_is_refused(llm: LLM) -> None:
         llm.generate("a", GREEDY, lora_request=object())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="truncate_prompt_tokens is not supported"):
         llm.generate("a", GREEDY, tokenization_kwargs={"truncate_prompt_tokens": 5})
+    with pytest.raises(ConfigError, match="beam_search is not supported: Quire has no beam"):
+        llm.beam_search(["a"], None)
+    with pytest.raises(ConfigError, match="embed is not supported: Quire has no pooling models"):
+        llm.embed("a")
+    assert (llm.embed.__name__, llm.embed.__doc__) == (
+        "embed", "Raises ConfigError: embed is not supported: Quire has no pooling models "
+        "(embeddings, classification, scoring) yet.",
+    )  # fmt: skip
+
+
+def test_a_priority_is_ignored_under_first_come(llm: LLM) -> None:
+    outputs = llm.generate(["a", "b"], GREEDY, priority=[9, 1], use_tqdm=False)
+    assert all(output.finished for output in outputs)
 
 
 def test_priority_orders_a_batch(model_dir: Path) -> None:

@@ -287,7 +287,7 @@ def test_a_step_that_fails_is_told_to_a_call_that_is_busy_with_an_output(
             is_busy.set()
             assert may_go_on.wait(WAIT_S)
 
-        tickets = llm._add(["a", "b"], [greedy(1), greedy(50)], None, None)
+        tickets = llm._add(["a", "b"], 2, [greedy(1), greedy(50)], None, None)
         return llm._loop.collect(tickets, on_output)
 
     def fail(_: Any) -> Any:

@@ -103,6 +103,10 @@ class CpuModel(CompiledModel):
             self._library.lib.quire_write_blocks, block_ids, np.ascontiguousarray(data)
         )
 
+    def discard_kv(self) -> None:
+        """Gives the pages back; they read as zeros afterwards."""
+        self._library.lib.quire_discard_kv(self._open())
+
     def memory(self) -> MemoryReport:
         """Weights as packed; workspace and KV are reserved and committed as they are used."""
         return self._memory

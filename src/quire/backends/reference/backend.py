@@ -173,6 +173,12 @@ class ReferenceModel(CompiledModel):
         """Puts back what `read_blocks` gave."""
         self._open_cache().write_blocks(block_ids, data)
 
+    def discard_kv(self) -> None:
+        """Begins an empty cache."""
+        spec = self._open_cache().spec
+        self._cache = None
+        self._cache = PagedKVCache(spec)
+
     def memory(self) -> MemoryReport:
         """Weights as float32; of the workspace nothing is held between steps."""
         cache = self._cache

@@ -28,7 +28,7 @@ class LocalConversation(Conversation):
     def __init__(self, args: EngineArgs, system_prompt: str | None = None) -> None:
         super().__init__(system_prompt)
         self.engine = LLMEngine.from_engine_args(args)
-        special_tokens = self.engine.get_tokenizer().roles
+        special_tokens = self.engine.get_tokenizer().inner.roles
         templates = ChatTemplates.of_model(self.engine.model_config, special_tokens)
         self._renderer = ChatRenderer(templates)
         if templates:
@@ -43,7 +43,7 @@ class LocalConversation(Conversation):
     def stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
         """The answer, piece by piece; closing the generator aborts the request."""
         if self.is_chat:
-            tokenizer = self.engine.get_tokenizer()
+            tokenizer = self.engine.get_tokenizer().inner
             text = self._renderer.render(ChatInput(messages))
             ids = tokenizer.encode(text, add_special_tokens=False)
             yield from self._generate({"prompt_token_ids": ids})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from quire import env
+from quire.config.records import EngineConfig
 from quire.errors import ConfigError, quoted
 from quire.frontend.completion_state import CompletionState
 from quire.frontend.observers.observer import RequestObserver
@@ -85,6 +86,14 @@ class RequestTracer(RequestObserver):
         if record.error is not None:
             span.set_status(Status(StatusCode.ERROR, record.error))
         span.end(_nanoseconds(max(stats.last_token_ts, stats.arrival_time)))
+
+
+def make_tracer(config: EngineConfig) -> RequestTracer | None:
+    """A tracer, if an endpoint was given. Raises ConfigError if the packages are not installed."""
+    endpoint = config.observability.otlp_traces_endpoint
+    if endpoint is None:
+        return None
+    return RequestTracer.to_endpoint(endpoint, config.model.served_model_name[0])
 
 
 def _attributes(record: RequestRecord, model: str) -> dict[str, Any]:

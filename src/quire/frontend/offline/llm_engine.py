@@ -6,9 +6,10 @@ and the output processor, and lets several threads share them in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from quire.config.engine_args import EngineArgs
 from quire.config.records import EngineConfig, ModelConfig
@@ -16,21 +17,30 @@ from quire.config.resolve import Usage
 from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError, EngineDeadError, QuireError
 from quire.frontend.arguments import refuse_arguments, request_id_list, wants_special_tokens
+from quire.frontend.hf.user_tokenizer import UserTokenizer
 from quire.frontend.input_processor import EngineInput, InputProcessor
+from quire.frontend.observers.engine_metrics import EngineMetrics
+from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.observers.stat_logger import LoggingStatLogger
+from quire.frontend.observers.tracing import make_tracer
+from quire.frontend.offline.engine_control import EngineControl
 from quire.frontend.offline.interrupts import deferred_interrupt
 from quire.frontend.offline.turn_lock import TurnLock
 from quire.frontend.output_processor import OutputProcessor
 from quire.frontend.request_record import Sink
+from quire.frontend.unsupported import UnsupportedEngineMethods
 from quire.inputs import PromptType
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
-from quire.tokenizer import Tokenizer
 from quire.tokenizer.for_model import load_tokenizer
 
+if TYPE_CHECKING:
+    from quire.frontend.hf.tokenizer import HFTokenizer
+    from quire.metrics.reader import Metric
 
-class LLMEngine:
+
+class LLMEngine(EngineControl, UnsupportedEngineMethods):
     """One model, ready to serve. Threads may share it: each call waits for the one under way.
 
     Ctrl+C is raised at the end of a call, so that the engine goes on working after it. Calls
@@ -39,15 +49,22 @@ class LLMEngine:
 
     def __init__(self, config: EngineConfig, engine_core: EngineCore | None = None) -> None:
         """Loads tokenizer and model. Raises ConfigError, ModelError or BackendError."""
+        super().__init__()
         self.config = config
         self.tokenizer = load_tokenizer(config.model)
+        self._user_tokenizer = UserTokenizer(self.tokenizer, config.model)
         self.engine_core = engine_core or EngineCore(config)
         self.input_processor = InputProcessor(config, self.tokenizer)
-        self._stat_logger = LoggingStatLogger(config) if config.observability.log_stats else None
+        self._tracer = make_tracer(config)
+        observers: list[RequestObserver] = [] if self._tracer is None else [self._tracer]
+        self._stat_logger: LoggingStatLogger | None = None
+        self.metrics: EngineMetrics | None = None
+        """None with `disable_log_stats`."""
+        if config.observability.log_stats:
+            self._stat_logger, self.metrics = LoggingStatLogger(config), EngineMetrics(config)
+            observers += [self.metrics, self._stat_logger]
         self.output_processor = OutputProcessor(
-            self.tokenizer,
-            config.scheduler.stream_interval,
-            () if self._stat_logger is None else (self._stat_logger,),
+            self.tokenizer, config.scheduler.stream_interval, observers
         )
         self._lock = TurnLock()
         self._is_shut_down = False
@@ -60,9 +77,34 @@ class LLMEngine:
         return cls(build_engine_config(engine_args, usage))
 
     @property
+    def vllm_config(self) -> EngineConfig:
+        """The whole configuration."""
+        return self.config
+
+    @property
     def model_config(self) -> ModelConfig:
         """What is being served."""
         return self.config.model
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether requests wait for `wake_up`, so that a step brings nothing."""
+        return not self._is_shut_down and super().is_paused
+
+    def get_supported_tasks(self) -> tuple[str, ...]:
+        """What the model can do."""
+        return self.config.model.supported_tasks
+
+    def get_metrics(self) -> list[Metric]:
+        """The metrics now, under vLLM's names. Raises ConfigError with `disable_log_stats`."""
+        from quire.metrics.reader import read_metrics
+
+        if self.metrics is None:
+            raise ConfigError(
+                "get_metrics needs statistics, which disable_log_stats=True leaves out (LLM's "
+                "default): LLM(..., disable_log_stats=False)"
+            )
+        return read_metrics(self.metrics.series.metric_set)
 
     def add_request(
         self,
@@ -71,17 +113,24 @@ class LLMEngine:
         params: SamplingParams,
         arrival_time: float | None = None,
         lora_request: None = None,
-        tokenization_kwargs: dict[str, Any] | None = None,
-        trace_headers: None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
+        session_id: str | None = None,
+        prompt_text: str | None = None,
+        kv_hints: None = None,
         *,
         sink: Sink | None = None,
     ) -> str:
         """Validates and queues a request; returns its id. Raises RequestError.
 
-        Outputs go to `sink`, on the thread that steps, instead of being returned by `step`.
+        `trace_headers` (W3C `traceparent`) name the span that the request's own belongs to.
+        `prompt_text` is the text of a prompt of token ids, for outputs. `session_id` chooses
+        between engines where there are several. Outputs go to `sink`, on the thread that steps,
+        instead of being returned by `step`.
         """
-        refuse_arguments(lora_request=lora_request, trace_headers=trace_headers)
+        del session_id
+        refuse_arguments(lora_request=lora_request, kv_hints=kv_hints)
         request = self.input_processor.process(
             request_id,
             prompt,
@@ -89,7 +138,10 @@ class LLMEngine:
             arrival_time=arrival_time,
             priority=priority,
             add_special_tokens=wants_special_tokens(tokenization_kwargs),
+            trace_headers=trace_headers,
         )
+        if request.prompt is None and prompt_text is not None:
+            request = replace(request, prompt=prompt_text)
         with self.turn():
             self._add(request, sink)
         return request_id
@@ -103,8 +155,12 @@ class LLMEngine:
             outputs, self._untaken = self._untaken, []
             return outputs
 
-    def abort_request(self, request_ids: str | Iterable[str]) -> None:
-        """Ends requests; unknown ids mean nothing. Only a `sink` gets a last output."""
+    def abort_request(self, request_ids: str | Iterable[str], internal: bool = False) -> None:
+        """Ends requests; unknown ids mean nothing. Only a `sink` gets a last output.
+
+        `internal`: vLLM's; the ids are those of users either way.
+        """
+        del internal
         ids = request_id_list(request_ids)
         with deferred_interrupt(), self._lock:
             self.engine_core.abort_requests(self.output_processor.abort_requests(ids))
@@ -128,16 +184,10 @@ class LLMEngine:
         """Outputs still being made: a request of `n` outputs counts `n` times."""
         return self.output_processor.get_num_unfinished_requests()
 
-    def get_tokenizer(self) -> Tokenizer:
-        """The tokenizer. Raises ConfigError if it was left out."""
-        if self.tokenizer is None:
-            raise ConfigError("there is no tokenizer: the engine has skip_tokenizer_init=True")
-        return self.tokenizer
-
-    def reset_prefix_cache(self) -> bool:
-        """Forgets all cached prompts; False while requests are running."""
-        with self.turn():
-            return bool(self.engine_core.commands["reset_prefix_cache"]())
+    def get_tokenizer(self) -> HFTokenizer:
+        """The tokenizer, with the methods of one of `transformers`. Raises ConfigError if it was
+        left out."""
+        return self._user_tokenizer.get()
 
     def do_log_stats(self) -> None:
         """Logs the statistics line now, if there is one."""
@@ -150,6 +200,10 @@ class LLMEngine:
         with deferred_interrupt(), self._lock:
             self._is_shut_down = True
             self.engine_core.shutdown()
+            self._user_tokenizer.close()
+            if self._tracer is not None:
+                self._tracer.close()
+        self._tell_resumed()
 
     @contextmanager
     def turn(self) -> Iterator[Callable[[], None]]:
@@ -173,6 +227,11 @@ class LLMEngine:
             self.engine_core.abort_requests(added)
             raise
         self.output_processor.add_request(request, sink)
+
+    def _run_to_the_end(self) -> None:
+        """Steps until nothing may run any more; `step` returns the outputs."""
+        while self.engine_core.has_unfinished_requests():
+            self._untaken += self._step()
 
     def _step(self) -> list[RequestOutput]:
         if not self.engine_core.has_unfinished_requests():

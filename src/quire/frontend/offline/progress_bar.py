@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from quire.errors import quoted
 from quire.outputs import RequestOutput
 
+Item = TypeVar("Item")
 Progress = bool | Callable[..., Any]
 """Whether to show a progress bar, or what makes one (tqdm's signature)."""
 
@@ -17,8 +19,7 @@ class ProgressBar:
     """vLLM's bar: prompts done, and estimated tokens per second in and out. One thread."""
 
     def __init__(self, use_tqdm: Progress, total: int) -> None:
-        if use_tqdm is not None and not isinstance(use_tqdm, int) and not callable(use_tqdm):
-            raise TypeError(f"use_tqdm must be True, False or callable, got {quoted(use_tqdm)}")
+        _check(use_tqdm)
         self._bar: Any = None
         self._num_in = self._num_out = 0
         if use_tqdm:
@@ -55,6 +56,25 @@ class ProgressBar:
         """Leaves the last state on the screen."""
         if self._bar is not None:
             self._bar.close()
+
+
+@contextmanager
+def counted(items: Sequence[Item], use_tqdm: Progress, what: str) -> Iterator[Iterable[Item]]:
+    """The items, counted by a bar as they are taken."""
+    _check(use_tqdm)
+    if not use_tqdm:
+        yield items
+        return
+    bar = (use_tqdm if callable(use_tqdm) else _tqdm())(items, desc=what)
+    try:
+        yield bar
+    finally:
+        bar.close()
+
+
+def _check(use_tqdm: Progress) -> None:
+    if use_tqdm is not None and not isinstance(use_tqdm, int) and not callable(use_tqdm):
+        raise TypeError(f"use_tqdm must be True, False or callable, got {quoted(use_tqdm)}")
 
 
 def _tqdm() -> Callable[..., Any]:

@@ -77,11 +77,13 @@ class SharedLoop:
     """Lets each thread wait for its own requests, whichever thread steps the engine.
 
     One of those who wait drives: it steps the engine for all of them, so that their requests run
-    in the same steps. Whenever it has something to tell its caller, the next one drives.
+    in the same steps. Whenever it has something to tell its caller, the next one drives. While the
+    engine is paused nobody does.
     """
 
     def __init__(self, engine: LLMEngine) -> None:
         self._engine = engine
+        engine.resume_listeners.add(self)
         self._pid = os.getpid()
         self._lock = TurnLock()
         """Guards all of these; held for moments only."""
@@ -138,7 +140,7 @@ class SharedLoop:
         if self._may_drive(caller):
             try:
                 with deferred_interrupt() as raise_if_interrupted:
-                    while not caller.arrived and caller.error is None:
+                    while not (caller.arrived or caller.error or self._engine.is_paused):
                         self._step()
                         raise_if_interrupted()
             finally:
@@ -151,16 +153,21 @@ class SharedLoop:
 
     def _may_drive(self, caller: _Caller) -> bool:
         with self._lock:
-            if self._driver is None:
+            if self._driver is None and not self._engine.is_paused:
                 self._driver = caller
             caller.is_waiting = self._driver is not caller
             return not caller.is_waiting
 
     def _stop_driving(self, caller: _Caller) -> None:
-        """If nobody drives now, one of those who wait is woken up to."""
+        """The next one drives."""
         with self._lock:
             if self._driver is caller:
                 self._driver = None
+        self.on_resumed()
+
+    def on_resumed(self) -> None:
+        """If nobody drives now, one of those who wait is woken up to."""
+        with self._lock:
             waiting = next((one for one in self._callers if one.is_waiting), None)
             if self._driver is None and waiting is not None:
                 waiting.is_waiting = False

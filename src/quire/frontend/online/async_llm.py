@@ -7,34 +7,43 @@ engine loop in one of its hosts, and the requests in flight. `AsyncLLMEngine` is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from quire.config import EngineConfig, ModelConfig
 from quire.config.engine_args import EngineArgs
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineMode, make_client
-from quire.errors import ConfigError, EngineDeadError
-from quire.frontend.arguments import refuse_arguments, request_id_list, wants_special_tokens
+from quire.errors import ConfigError, EngineDeadError, RequestError
+from quire.frontend.arguments import (
+    check_data_parallel_rank,
+    refuse_arguments,
+    request_id_list,
+    wants_special_tokens,
+)
+from quire.frontend.hf.user_tokenizer import UserTokenizer
 from quire.frontend.input_processor import InputProcessor
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.observers.request_log import RequestLog
-from quire.frontend.observers.tracing import RequestTracer
+from quire.frontend.observers.tracing import RequestTracer, make_tracer
+from quire.frontend.online.engine_control import EngineControl
 from quire.frontend.online.online_requests import OnlineRequests
-from quire.frontend.online.pause_gate import PauseGate
+from quire.frontend.online.request_stream import RequestStream
+from quire.frontend.unsupported import UnsupportedAsyncMethods
 from quire.inputs import PromptType
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
 from quire.protocol import EngineCoreOutputs
-from quire.tokenizer import Tokenizer
 from quire.tokenizer.for_model import load_tokenizer
 
-PauseMode = Literal["abort", "wait", "keep"]
+if TYPE_CHECKING:
+    from quire.frontend.hf.tokenizer import HFTokenizer
 
 
-class AsyncLLM:
+class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
     """One model, served to many callers of one event loop.
 
     Constructing one loads the model and raises what prevents that. It serves one event loop at a
@@ -55,16 +64,13 @@ class AsyncLLM:
         """`client` and `tracer` replace what `config` asks for."""
         self.config = config
         self.tokenizer = load_tokenizer(config.model)
+        self._user_tokenizer = UserTokenizer(self.tokenizer, config.model)
         self.input_processor = InputProcessor(config, self.tokenizer)
-        endpoint = config.observability.otlp_traces_endpoint
-        if tracer is None and endpoint is not None:
-            tracer = RequestTracer.to_endpoint(endpoint, config.model.served_model_name[0])
-        self._tracer = tracer
+        self._tracer = tracer = tracer or make_tracer(config)
         observers: list[RequestObserver] = [] if tracer is None else [tracer]
         if log_requests:
             observers.append(RequestLog())
         self._dead_error: EngineDeadError | None = None
-        self._gate = PauseGate()
         self._client = client or make_client(config, engine_mode, step_timeout_s)
         self.requests = OnlineRequests(
             config, self.tokenizer, self._client, observers, self._on_bound
@@ -74,11 +80,20 @@ class AsyncLLM:
     def from_engine_args(
         cls,
         engine_args: EngineArgs,
+        start_engine_loop: bool = True,
+        usage_context: object = None,
+        stat_loggers: Sequence[object] | None = None,
         *,
         engine_mode: EngineMode = "auto",
         step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
     ) -> AsyncLLM:
-        """Settles the configuration, then loads."""
+        """Settles the configuration, then loads. `usage_context` is vLLM's and says nothing here.
+        Raises ConfigError for loggers of one's own, or without a loop."""
+        del usage_context
+        if not start_engine_loop:
+            raise ConfigError("start_engine_loop=False is not supported: leave it out")
+        if stat_loggers:
+            raise ConfigError("stat_loggers are not supported: read `engine.metrics` or /metrics")
         return cls(
             build_engine_config(engine_args, "server"),
             engine_mode=engine_mode,
@@ -94,39 +109,114 @@ class AsyncLLM:
         sampling_params: SamplingParams,
         request_id: str,
         *,
+        prompt_text: str | None = None,
         lora_request: None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
+        data_parallel_rank: int | None = None,
+        session_id: str | None = None,
+        kv_hints: None = None,
+        reasoning_ended: None = None,
+        reasoning_parser_kwargs: None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Outputs as `sampling_params.output_kind` says. Raises RequestError, CapacityError,
-        EngineGenerateError if this request failed, EngineDeadError if all of them did.
-
-        `trace_headers` (W3C `traceparent`) name the span that the request's own belongs to.
-        """
-        refuse_arguments(lora_request=lora_request)
-        wants_special = wants_special_tokens(tokenization_kwargs)
-        await self.wait_until_resumed()
-        request = self.input_processor.process(
+        """Outputs as `sampling_params.output_kind` says. Arguments and errors are those of
+        `add_request`; also raises EngineGenerateError if this request failed."""
+        stream = await self.add_request(
             request_id,
             prompt,
             sampling_params,
-            priority=priority,
-            add_special_tokens=wants_special,
+            prompt_text=prompt_text,
+            lora_request=lora_request,
+            tokenization_kwargs=tokenization_kwargs,
             trace_headers=trace_headers,
+            priority=priority,
+            data_parallel_rank=data_parallel_rank,
+            session_id=session_id,
+            kv_hints=kv_hints,
+            reasoning_ended=reasoning_ended,
+            reasoning_parser_kwargs=reasoning_parser_kwargs,
         )
-        [stream] = self.requests.admit([request])
         try:
-            self.requests.begin(stream)
-            for core_request in request.core_requests:
-                self.requests.hand_over(core_request)
             async for output in stream:
                 yield output
         finally:
             stream.close()
 
-    async def abort(self, request_id: str | Iterable[str]) -> None:
-        """Ends all requests of these ids; their streams get a last output saying so."""
+    async def add_request(
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: SamplingParams,
+        arrival_time: float | None = None,
+        lora_request: None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        data_parallel_rank: int | None = None,
+        session_id: str | None = None,
+        prompt_text: str | None = None,
+        reasoning_ended: None = None,
+        reasoning_parser_kwargs: None = None,
+        kv_hints: None = None,
+    ) -> RequestStream:
+        """Hands a request over; the stream of its outputs, which the caller must read to its end or
+        close. Raises RequestError, CapacityError, EngineDeadError.
+
+        `trace_headers` (W3C `traceparent`) name the span that the request's own belongs to.
+        `prompt_text` is the text of a prompt of token ids, for outputs. `session_id` chooses
+        between engines where there are several.
+        """
+        del session_id
+        refuse_arguments(
+            lora_request=lora_request,
+            kv_hints=kv_hints,
+            reasoning_ended=reasoning_ended,
+            reasoning_parser_kwargs=reasoning_parser_kwargs,
+        )
+        if isinstance(prompt, AsyncGenerator):
+            raise RequestError(
+                "a prompt that comes in pieces (an async generator) is not supported; pass all of "
+                "it",
+                parameter="prompt",
+            )
+        check_data_parallel_rank(data_parallel_rank)
+        request = self.input_processor.process(
+            request_id,
+            prompt,
+            params,
+            arrival_time=arrival_time,
+            priority=priority,
+            add_special_tokens=wants_special_tokens(tokenization_kwargs),
+            trace_headers=trace_headers,
+        )
+        if request.prompt is None and prompt_text is not None:
+            request = replace(request, prompt=prompt_text)
+        [stream] = self.requests.admit([request])
+        try:
+            self.requests.begin(stream)
+            for core_request in request.core_requests:
+                self.requests.hand_over(core_request)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
+        """Raises CapacityError if the queue has no room for `n` outputs more."""
+        del request_id
+        self.requests.check_admission(n)
+
+    def get_num_unfinished_requests(self) -> int:
+        """Outputs still being made: a request of `n` outputs counts `n` times."""
+        return self.requests.num_unfinished
+
+    async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
+        """Ends all requests of these ids; their streams get a last output saying so.
+
+        `internal`: vLLM's; the ids are those of users either way.
+        """
+        del internal
         self.requests.abort(request_id_list(request_id))
 
     async def abort_all(self) -> None:
@@ -165,44 +255,6 @@ class AsyncLLM:
         """Why the engine died."""
         return self._dead_error or EngineDeadError(self.health().reason or "the engine is alive")
 
-    async def pause_generation(
-        self, *, mode: PauseMode = "abort", clear_cache: bool = True
-    ) -> None:
-        """New requests wait from now on. Those in flight are aborted, waited for, or kept
-        frozen where they are; the prefix cache is cleared unless they keep their blocks."""
-        with self.requests.binding.bound():
-            self._gate.close()
-        if mode == "abort":
-            await self.abort_all()
-        elif mode == "wait":
-            await self.wait_until_idle()
-        else:
-            await self.call("pause")
-        if clear_cache and mode != "keep":
-            await self.reset_prefix_cache()
-
-    async def resume_generation(self) -> None:
-        """Ends a pause; everything that waited goes on."""
-        with self.requests.binding.bound():
-            was_closed = self._gate.open()
-        if was_closed:
-            await self.call("resume")
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether new requests wait for `resume_generation`."""
-        return self._gate.is_closed
-
-    async def wait_until_resumed(self) -> None:
-        """Returns at once unless generation is paused."""
-        with self.requests.binding.waiting():
-            await self._gate.wait()
-
-    async def wait_until_idle(self) -> None:
-        """Returns when nothing is in flight."""
-        while self.requests:
-            await asyncio.sleep(0.02)
-
     async def drain(self, timeout_s: float) -> bool:
         """Waits for what is in flight, `timeout_s` at most, then aborts the rest.
 
@@ -223,6 +275,7 @@ class AsyncLLM:
         """
         del timeout
         self._client.shutdown()
+        self._user_tokenizer.close()
         if self._tracer is not None:
             self._tracer.close()
         error = EngineDeadError("the engine was shut down")
@@ -239,36 +292,42 @@ class AsyncLLM:
         """What the engine counts about itself."""
         return self.requests.metrics
 
+    @property
+    def vllm_config(self) -> EngineConfig:
+        """The whole configuration."""
+        return self.config
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """What is being served."""
+        return self.config.model
+
     async def get_model_config(self) -> ModelConfig:
         """What is being served."""
         return self.config.model
 
-    async def get_tokenizer(self) -> Tokenizer:
-        """The tokenizer. Raises ConfigError if it was left out."""
-        if self.tokenizer is None:
-            raise ConfigError("there is no tokenizer: the engine has skip_tokenizer_init=True")
-        return self.tokenizer
+    async def get_supported_tasks(self) -> tuple[str, ...]:
+        """What the model can do."""
+        return self.config.model.supported_tasks
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forgets all cached prompts; False while requests are running."""
-        return bool(await self.call("reset_prefix_cache"))
+    async def is_tracing_enabled(self) -> bool:
+        """Whether requests are traced."""
+        return self._tracer is not None
+
+    def get_tokenizer(self) -> HFTokenizer:
+        """The tokenizer, with the methods of one of `transformers`. Raises ConfigError if it was
+        left out."""
+        return self._user_tokenizer.get()
 
     async def do_log_stats(self) -> None:
         """Logs the statistics line now, if there is one."""
         if self.requests.stat_logger is not None:
             self.requests.stat_logger.log()
 
-    async def call(self, command: str) -> Any:
-        """Runs one of the engine's commands (`EngineCore.commands`) between two steps. Raises
-        EngineGenerateError if it fails, EngineDeadError."""
-        with self.requests.binding.waiting():
-            return await self._client.call(command)
-
     # --- the other side
 
     def _on_bound(self, loop: asyncio.AbstractEventLoop) -> None:
         """Another event loop is served from now on."""
-        self._gate.renew()
 
         def on_outputs(outputs: EngineCoreOutputs) -> None:
             if self.requests.binding.loop is loop:  # else they are of requests that have ended

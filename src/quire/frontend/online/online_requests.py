@@ -54,6 +54,11 @@ class OnlineRequests:
         """Whether anything is in flight."""
         return self._outputs.has_unfinished_requests()
 
+    @property
+    def num_unfinished(self) -> int:
+        """Core requests in flight."""
+        return self._outputs.get_num_unfinished_requests()
+
     def check_admission(self, num_requests: int, num_tokens: int = 0) -> None:
         """Raises CapacityError if the queue has no room for that many more."""
         with self.binding.bound():

@@ -66,6 +66,19 @@ class RequestStream:
             raise error
         return pending
 
+    @property
+    def request_id(self) -> str:
+        """The user's."""
+        return self.record.input.request_id
+
+    def get_nowait(self) -> RequestOutput | None:
+        """The same as `take`."""
+        return self.take()
+
+    async def get(self) -> RequestOutput:
+        """The next output; waits for it. Raises StopAsyncIteration after the last one."""
+        return await self.__anext__()
+
     def close(self) -> None:
         """Ends the request if it has not ended; nothing more will be put. Idempotent."""
         self._close([self])

@@ -39,10 +39,6 @@ class Deadline:
     at: float
     """On the event loop's clock."""
 
-    def left_s(self) -> float:
-        """Seconds that remain; not negative."""
-        return max(0.0, self.at - asyncio.get_running_loop().time())
-
     def error(self) -> HttpError:
         """The error message for the caller."""
         return HttpError(
@@ -131,10 +127,6 @@ class Generation:
         inputs = await context.pool.run(
             size, _inputs, context, prompts, params, request_id, priority, trace_headers
         )
-        try:
-            await asyncio.wait_for(engine.wait_until_resumed(), deadline.left_s())
-        except asyncio.TimeoutError:
-            raise deadline.error() from None
         generation = cls(context, engine.requests, deadline)
         context.num_generating += 1
         try:

@@ -1,0 +1,121 @@
+"""From token ids to what a call of a `transformers` tokenizer gives: cut, padded, as arrays.
+
+Used by `HFTokenizer`. Knows ids alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from quire.errors import RequestError, quoted
+
+Side = Literal["left", "right"]
+Padding = Literal["do_not_pad", "longest", "max_length"]
+_PADDING: dict[bool | str, Padding] = {
+    False: "do_not_pad", True: "longest",
+    "do_not_pad": "do_not_pad", "longest": "longest", "max_length": "max_length",
+}  # fmt: skip
+
+
+class BatchEncoding(dict[str, Any]):
+    """A dict whose entries are attributes too: `input_ids`, `attention_mask`."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingOptions:
+    """How sequences of ids are cut and padded."""
+
+    truncation: bool
+    padding: Padding
+    max_length: int | None
+    """In tokens, special ones included; None: no limit."""
+    truncation_side: Side
+    padding_side: Side
+    pad_id: int | None
+    return_tensors: Literal["np"] | None
+
+    def cut(self, ids: list[int], num_special: int) -> list[int]:
+        """As much of a text as fits with its special tokens."""
+        if not self.truncation or self.max_length is None:
+            return ids
+        room = max(0, self.max_length - num_special)
+        if len(ids) <= room:
+            return ids
+        return ids[:room] if self.truncation_side == "right" else ids[len(ids) - room :]
+
+    def finish(self, sequences: list[list[int]], *, is_batch: bool) -> BatchEncoding:
+        """Pads; one sequence alone is not in a list, unless it is an array. Raises RequestError for
+        an array of sequences that differ in length."""
+        length = self._padded_length(sequences)
+        ids, masks = [], []
+        for sequence in sequences:
+            missing = max(0, length - len(sequence))
+            if missing and self.pad_id is None:
+                raise RequestError("padding needs a pad token, and this tokenizer has none")
+            pad, mask = [self.pad_id or 0] * missing, [0] * missing
+            ones = [1] * len(sequence)
+            at_end = self.padding_side == "right"
+            ids.append(sequence + pad if at_end else pad + sequence)
+            masks.append(ones + mask if at_end else mask + ones)
+        if self.return_tensors == "np":
+            if len({len(one) for one in ids}) > 1:
+                raise RequestError(
+                    "return_tensors='np' needs sequences of one length: set padding=True"
+                )
+            return BatchEncoding(input_ids=np.array(ids), attention_mask=np.array(masks))
+        if is_batch:
+            return BatchEncoding(input_ids=ids, attention_mask=masks)
+        return BatchEncoding(input_ids=ids[0], attention_mask=masks[0])
+
+    def _padded_length(self, sequences: Sequence[list[int]]) -> int:
+        if self.padding == "longest":
+            return max(map(len, sequences), default=0)
+        if self.padding == "max_length":
+            return self.max_length or 0
+        return 0
+
+
+def encoding_options(
+    *,
+    truncation: Any,
+    padding: Any,
+    max_length: Any,
+    return_tensors: Any,
+    longest: int | None,
+    truncation_side: Side,
+    padding_side: Side,
+    pad_id: int | None,
+) -> EncodingOptions:
+    """The options of a call. `longest`: the tokenizer's `model_max_length`, where it has one.
+    Raises RequestError."""
+    if max_length is not None and (type(max_length) is not int or max_length < 1):
+        raise _error("max_length", max_length, "a positive integer or None")
+    if truncation not in (None, False, True, "longest_first", "only_first", "do_not_truncate"):
+        raise _error("truncation", truncation, "True or False")
+    if not (padding is None or (isinstance(padding, (bool, str)) and padding in _PADDING)):
+        raise _error("padding", padding, "True, False, 'longest' or 'max_length'")
+    if return_tensors not in (None, "np"):
+        raise _error("return_tensors", return_tensors, "'np' or None: there is no torch here")
+    return EncodingOptions(
+        truncation=truncation not in (None, False, "do_not_truncate"),
+        padding=_PADDING[padding or False],
+        max_length=longest if max_length is None else max_length,
+        truncation_side=truncation_side,
+        padding_side=padding_side,
+        pad_id=pad_id,
+        return_tensors=return_tensors,
+    )
+
+
+def _error(name: str, value: object, what: str) -> RequestError:
+    return RequestError(f"{name} must be {what}, got {quoted(value)}", parameter=name, value=value)

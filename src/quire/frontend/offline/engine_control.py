@@ -1,0 +1,117 @@
+"""`EngineControl`: what `LLMEngine` can be asked as a whole: sleep, caches, calls of the worker.
+
+Base class of `LLMEngine`; names are vLLM's. Each method is some commands of the core, in one turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
+
+from quire.core.pausing import PauseMode, check_level, check_mode, check_tags
+from quire.frontend.arguments import refuse_arguments
+
+if TYPE_CHECKING:
+    from quire.core.engine_core import EngineCore
+
+
+class ResumeListener(Protocol):
+    """Who waits while the engine is paused."""
+
+    def on_resumed(self) -> None:
+        """The engine may be stepped again, or was shut down."""
+
+
+class EngineControl:
+    """Any thread may call, while it is another's turn too."""
+
+    engine_core: EngineCore
+    turn: Callable[[], AbstractContextManager[Callable[[], None]]]
+    abort_all: Callable[[], None]
+    _run_to_the_end: Callable[[], None]
+
+    def __init__(self) -> None:
+        self.resume_listeners: WeakSet[ResumeListener] = WeakSet()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether requests wait for `wake_up`, so that a step brings nothing."""
+        return bool(self.engine_core.commands["is_paused"]())
+
+    def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
+        """Pauses, then gives memory back to the system until `wake_up`.
+
+        `level` 0: none. 1: the KV cache's; the weights stay, since there is no other memory to
+        move them to. 2: the weights' too, which are loaded from disk again. `mode`: requests in
+        flight are aborted, run to their end first, or kept. New requests wait.
+        """
+        check_level(level)
+        check_mode(mode)
+        with self.turn():
+            if mode == "abort":
+                self.abort_all()
+            self.engine_core.commands["pause"](mode)
+            self._run_to_the_end()
+            self.engine_core.commands["sleep"](level)
+
+    def wake_up(self, tags: list[str] | None = None) -> bool:
+        """Takes memory again: of `weights`, `kv_cache`, or None for all. Once none is missing,
+        requests go on. `scheduling` alone ends a `sleep(0)`. Whether the engine is awake."""
+        check_tags(tags)
+        is_awake = bool(self._command("wake_up", tags))
+        if is_awake:
+            self._tell_resumed()
+        return is_awake
+
+    def is_sleeping(self) -> bool:
+        """Whether the engine is paused or has given memory back."""
+        return bool(self._command("is_sleeping"))
+
+    def release_kv_cache_memory(self) -> None:
+        """Gives the KV cache's memory back, after `sleep(0)`."""
+        self._command("release_kv_cache_memory")
+
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forgets all cached prompts. False, with none forgotten, while requests are running,
+        unless `reset_running_requests` lets them compute their tokens again. There is no
+        connector to reset."""
+        del reset_connector
+        return bool(self._command("reset_prefix_cache", reset_running_requests))
+
+    def reset_mm_cache(self) -> None:
+        """There are no images here, so nothing is cached of them."""
+
+    def reset_encoder_cache(self) -> None:
+        """There is no encoder here, so nothing is cached of it."""
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Calls a method of the worker between two steps; a list with its value.
+
+        A function is given the worker first. Raises ConfigError for an unknown method, and for a
+        `timeout`: the call runs on this thread, which nothing can end.
+        """
+        refuse_arguments(timeout=timeout)
+        found: list[Any] = self._command("collective_rpc", method, args, kwargs)
+        return found
+
+    def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
+        """What a function returns of the compiled model, in a list: there is no `nn.Module`."""
+        return self.collective_rpc("apply_model", args=(func,))
+
+    def _tell_resumed(self) -> None:
+        for listener in list(self.resume_listeners):
+            listener.on_resumed()
+
+    def _command(self, name: str, *args: Any) -> Any:
+        with self.turn():
+            return self.engine_core.commands[name](*args)

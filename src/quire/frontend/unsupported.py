@@ -1,0 +1,94 @@
+"""Methods of vLLM's engines for features that do not exist here: each refuses by name when called.
+
+Base classes of `LLM`, `LLMEngine` and `AsyncLLM`. A feature that comes to exist takes its lines
+out of here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from quire.errors import ConfigError
+
+_LORA = "LoRA adapters"
+_POOLING = "pooling models (embeddings, classification, scoring)"
+_TRANSFER = "transfer of weights from a trainer"
+_SCALING = "more than one engine"
+_PROFILER = "torch profiler"
+_OTHER_PROFILERS = "py-spy shows where a running process spends its time"
+
+
+class _Refused:
+    """Stands for a method in the body of a class, which gets a function in its place: `help` and
+    editors show a method of that name, and what it lacks."""
+
+    def __init__(self, feature: str, instead: str = "") -> None:
+        self._feature = feature
+        self._instead = instead
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        message = f"{name} is not supported: Quire has no {self._feature} yet"
+        if self._instead:
+            message += f"; {self._instead}"
+
+        def refuse(self: object, *args: Any, **kwargs: Any) -> NoReturn:
+            del self, args, kwargs
+            raise ConfigError(message)
+
+        refuse.__name__, refuse.__qualname__ = name, f"{owner.__qualname__}.{name}"
+        refuse.__doc__ = f"Raises ConfigError: {message}."
+        setattr(owner, name, refuse)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """For type checkers: the function of `__set_name__` is what is called."""
+        raise NotImplementedError
+
+
+class UnsupportedEngineMethods:
+    """What `LLMEngine` and `AsyncLLM` lack."""
+
+    add_lora = _Refused(_LORA)
+    remove_lora = _Refused(_LORA)
+    list_loras = _Refused(_LORA)
+    pin_lora = _Refused(_LORA)
+    get_weight_version = _Refused(_TRANSFER)
+    start_profile = _Refused(_PROFILER, _OTHER_PROFILERS)
+    stop_profile = _Refused(_PROFILER, _OTHER_PROFILERS)
+
+
+class UnsupportedTransfers:
+    """What `LLM` and `AsyncLLM` lack for training."""
+
+    init_weight_transfer_engine = _Refused(_TRANSFER)
+    shutdown_weight_transfer_engine = _Refused(_TRANSFER)
+    start_weight_update = _Refused(_TRANSFER)
+    start_draft_weight_update = _Refused(_TRANSFER)
+    update_weights = _Refused(_TRANSFER)
+    finish_weight_update = _Refused(_TRANSFER)
+    update_weight_version = _Refused(_TRANSFER)
+    get_weight_version = _Refused(_TRANSFER)
+
+
+class UnsupportedLLMMethods(UnsupportedTransfers):
+    """What `LLM` lacks."""
+
+    encode = _Refused(_POOLING)
+    embed = _Refused(_POOLING)
+    classify = _Refused(_POOLING)
+    score = _Refused(_POOLING)
+    reward = _Refused(_POOLING)
+    start_profile = _Refused(_PROFILER, _OTHER_PROFILERS)
+    stop_profile = _Refused(_PROFILER, _OTHER_PROFILERS)
+    beam_search = _Refused("beam search", "use generate with n and a temperature")
+
+
+class UnsupportedAsyncMethods(UnsupportedEngineMethods, UnsupportedTransfers):
+    """What `AsyncLLM` lacks."""
+
+    encode = _Refused(_POOLING)
+    scale_elastic_ep = _Refused(_SCALING)
+    handle_fault = _Refused(_SCALING)
+    get_status = _Refused(_SCALING)
+    checkpoint_prepare = _Refused("checkpoints of a running engine")
+    checkpoint_restore = _Refused("checkpoints of a running engine")
+    notify_kv_transfer_request_rejected = _Refused("transfer of K and V between engines")
