@@ -14,7 +14,7 @@ from quire.errors import RequestError, quoted
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.common import GenerationFields, StreamOptions
 
-_NEUTRAL: dict[str, tuple[object, ...]] = {
+NEUTRAL: dict[str, tuple[object, ...]] = {
     "use_beam_search": (None, False),
     "length_penalty": (None, 1.0),
     "early_stopping": (None, False),
@@ -46,7 +46,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 }
 """Field names with their values without effect; the message suggests the first."""
 
-_WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
+WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "session_id": (None,),
     "prediction": (None,),
     "service_tier": (None, "auto", "default"),
@@ -61,7 +61,7 @@ def fields_without_effect(request: GenerationFields, policy: str) -> list[str]:
     the scheduler's."""
     names = [
         name
-        for name, neutral in _WITHOUT_EFFECT.items()
+        for name, neutral in WITHOUT_EFFECT.items()
         if getattr(request, name, None) not in neutral
     ]
     if request.priority and policy != "priority":
@@ -71,7 +71,7 @@ def fields_without_effect(request: GenerationFields, policy: str) -> list[str]:
 
 def refuse_unsupported(request: GenerationFields) -> None:
     """Raises RequestError for the first unsupported field whose value would have an effect."""
-    for name, neutral in _NEUTRAL.items():
+    for name, neutral in NEUTRAL.items():
         value = getattr(request, name, None)
         if value is not None and value not in neutral:
             raise _refusal(name, value, neutral[0])

@@ -1,0 +1,40 @@
+"""docs/from_vllm.md tells of the objects as they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+
+from tools.from_vllm import arguments, metrics
+from tools.from_vllm.page import PAGE, TABLES, updated
+
+from quire.config.engine_args import EngineArgs
+
+
+def test_the_page_is_up_to_date() -> None:
+    text = PAGE.read_text()
+    for name in TABLES:
+        assert f"<!-- table: {name} -->" in text
+    assert updated(text) == text, "write it again: python -m tools.from_vllm"
+
+
+def test_a_stale_table_is_replaced() -> None:
+    stale = "before\n<!-- table: absent commands -->\n| old |\n<!-- end -->\nafter"
+    fresh = updated(stale)
+    assert "| old |" not in fresh
+    assert "`vllm collect-env`" in fresh
+    assert fresh.startswith("before\n")
+    assert fresh.endswith("<!-- end -->\nafter")
+
+
+def test_no_metric_is_called_absent_that_is_exposed() -> None:
+    exposed = metrics.exposed()
+    names = [row.split("`")[1].removesuffix("_total") for row in exposed.splitlines() if "`" in row]
+    assert len(names) > 30
+    for patterns in metrics.ABSENT.values():
+        for pattern in patterns:
+            assert not fnmatch.filter(names, pattern)
+
+
+def test_quires_own_arguments_exist() -> None:
+    assert {field.name for field in dataclasses.fields(EngineArgs)} >= arguments.OURS

@@ -1,0 +1,7 @@
+"""Writes the tables of docs/from_vllm.md from the objects that they tell of.
+
+    python -m tools.from_vllm          (in the repository, with src in PYTHONPATH)
+
+The text of the page is written by hand. A table stands between two comments that name it, and is
+replaced as a whole; a test compares the page with what would be written.
+"""

@@ -1,0 +1,108 @@
+"""The tables of routes, request fields and commands."""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+
+import msgspec
+from tools.from_vllm.markdown import code, codes, table
+
+from quire.cli.app import COMMANDS, Command
+from quire.cli.commands import bench
+from quire.params import SamplingParams
+from quire.server.endpoints import ENDPOINTS, SWITCHES
+from quire.server.requests import refusals
+from quire.server.routes.absent import ABSENT_ROUTES
+from quire.server.schema.chat import ChatRequest
+from quire.server.schema.common import GenerationFields
+from quire.server.schema.completion import CompletionRequest
+
+_KINDS = {
+    "both": GenerationFields,
+    "/v1/completions": CompletionRequest,
+    "/v1/chat/completions": ChatRequest,
+}
+ABSENT_COMMANDS = {
+    "launch render": "`quire serve` has `/v1/chat/completions/render` and `/v1/completions/render`",
+    "collect-env": "`quire doctor`",
+    "preload": "weights are mapped from their files, which the system keeps in its cache",
+    "snapshot": "a start takes a second; `quire quantize` makes it shorter",
+    "download-kernels": "the kernels are in the package",
+    "bench sweep": "`quire bench serve` measures one setting at a time",
+    "bench mm-processor": "only text goes in",
+}
+"""Commands of vLLM that Quire does not have, and what to do instead, or why."""
+
+
+def request_fields() -> str:
+    """The fields that have an effect, or are accepted without one."""
+    rows = []
+    for kind, struct in _KINDS.items():
+        rows.append([kind, codes(sorted(_own(struct) - {*_refused(), *_without_effect()}))])
+    rows.append(["accepted, without effect", codes(sorted(_without_effect()))])
+    return table(["requests", "fields"], rows)
+
+
+def refused_fields() -> str:
+    """The fields of which only values without effect are accepted."""
+    every = {name: kind for kind, struct in _KINDS.items() for name in _own(struct)}
+    refused = _refused()
+    rows = [
+        [code(name), codes(map(repr, refused[name])), every[name]]
+        for name in sorted(refused)
+        if name in every
+    ]
+    return table(["field", "accepted values", "requests"], rows)
+
+
+def _own(struct: type[msgspec.Struct]) -> set[str]:
+    names = {field.name for field in msgspec.structs.fields(struct)}
+    if struct is GenerationFields:
+        return names
+    return names - {field.name for field in msgspec.structs.fields(GenerationFields)}
+
+
+def _refused() -> dict[str, tuple[object, ...]]:
+    """With the values that are accepted: the server's table, and that of `SamplingParams`."""
+    sampling = inspect.getmodule(SamplingParams)
+    return {**refusals.NEUTRAL, **vars(sampling)["_NOT_YET"]}
+
+
+def _without_effect() -> set[str]:
+    return {*refusals.WITHOUT_EFFECT, "user", "metadata"}  # the last two ask for nothing
+
+
+def routes() -> str:
+    """Every endpoint."""
+    rows = []
+    for endpoint in ENDPOINTS:
+        what = (endpoint.handler.__doc__ or "").strip().splitlines()[0]
+        switch = SWITCHES[endpoint.switch] if endpoint.switch else ""
+        rows.append([code(f"{endpoint.method} {endpoint.path}"), what, switch])
+    return table(["route", "what", "only with"], rows)
+
+
+def absent_routes() -> str:
+    """What answers 404 with a reason."""
+    by_reason = defaultdict(list)
+    for path, reason in ABSENT_ROUTES.items():
+        by_reason[reason].append(path)
+    return table(["routes", "why"], [[codes(paths), why] for why, paths in by_reason.items()])
+
+
+def commands() -> str:
+    """Every command."""
+    rows = [_row("quire", command) for command in COMMANDS]
+    rows += [_row("quire bench", command) for command in bench.COMMANDS]
+    return table(["command", "what"], rows)
+
+
+def _row(prog: str, command: Command) -> list[str]:
+    return [code(f"{prog} {command.name}"), command.summary]
+
+
+def absent_commands() -> str:
+    """vLLM's other commands."""
+    rows = [[code(f"vllm {name}"), text] for name, text in ABSENT_COMMANDS.items()]
+    return table(["command", "instead, or why"], rows)

@@ -1,0 +1,59 @@
+"""The tables of metrics."""
+
+from __future__ import annotations
+
+from tools.from_vllm.markdown import code, codes, table
+
+from quire.config.engine_args import EngineArgs
+from quire.metrics.engine_series import EngineSeries
+from quire.metrics.http_metrics import HttpMetrics
+from quire.metrics.series import MetricSet
+from quire.planning.plan import build_engine_config
+
+ABSENT: dict[str, tuple[str, ...]] = {
+    "there is no cache but the KV cache": (
+        "vllm:external_prefix_cache_queries", "vllm:external_prefix_cache_hits",
+        "vllm:num_requests_kv_fetch_by_stage", "vllm:kv_offload_*", "vllm:simple_kv_offload_*",
+        "vllm:nixl_*", "vllm:mooncake_store_*", "vllm:hf3fs_*", "vllm:hisparse_*",
+    ),
+    "only text goes in": ("vllm:mm_cache_queries", "vllm:mm_cache_hits"),
+    "LoRA adapters do not work yet": ("vllm:lora_requests_info",),
+    "speculative decoding does not work yet": ("vllm:spec_decode_*", "vllm:diffusion_*"),
+    "replies are not searched for tool calls yet": ("vllm:tool_call_parser_invocations",),
+    "a request whose logits hold a NaN ends with an error, and `vllm:request_success` counts it": (
+        "vllm:corrupted_requests",
+    ),
+    "watermarks are not implemented": ("vllm:watermark_requests",),
+    "the options that switch them on are refused": (
+        "vllm:kv_block_lifetime_seconds", "vllm:kv_block_idle_before_evict_seconds",
+        "vllm:kv_block_reuse_gap_seconds", "vllm:estimated_flops_per_gpu",
+        "vllm:estimated_read_bytes_per_gpu", "vllm:estimated_write_bytes_per_gpu",
+    ),
+    "weights are read once, at the start": ("vllm:rl_weight_update_*",),
+    "there are no WebSockets": ("vllm:websocket_*",),
+    "they tell of Python, not of the engine": ("python_info", "python_gc_*"),
+}  # fmt: skip
+"""Metrics of vLLM that are not exposed, by the reason."""
+
+
+def exposed() -> str:
+    """Everything at /metrics but the process's own."""
+    sets = [EngineSeries(build_engine_config(EngineArgs())).metric_set, HttpMetrics([]).metric_set]
+    return table(["metric", "type", "labels", "what"], [row for one in sets for row in _rows(one)])
+
+
+def _rows(metric_set: MetricSet) -> list[list[str]]:
+    return [
+        [
+            code(family.name + "_total" * (family.kind == "counter")),
+            family.kind,
+            codes([*metric_set.base_labels, *family.label_names]),
+            family.documentation,
+        ]
+        for family in metric_set.families
+    ]
+
+
+def absent() -> str:
+    """What vLLM exposes and Quire does not."""
+    return table(["metrics", "why"], [[codes(names), reason] for reason, names in ABSENT.items()])

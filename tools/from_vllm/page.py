@@ -1,0 +1,33 @@
+"""The page, and the places in it where a table stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from tools.from_vllm import arguments, interface, metrics
+
+PAGE = Path(__file__).parents[2] / "docs" / "from_vllm.md"
+TABLES: dict[str, Callable[[], str]] = {
+    "arguments that work": arguments.working_arguments,
+    "arguments that are refused": arguments.refused_arguments,
+    "server options": arguments.server_options,
+    "request fields": interface.request_fields,
+    "refused fields": interface.refused_fields,
+    "routes": interface.routes,
+    "absent routes": interface.absent_routes,
+    "variables": arguments.variables,
+    "metrics": metrics.exposed,
+    "absent metrics": metrics.absent,
+    "commands": interface.commands,
+    "absent commands": interface.absent_commands,
+}
+"""By the name in the comments around it."""
+
+_PLACE = re.compile(r"(<!-- table: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def updated(text: str) -> str:
+    """The page with every table as it is now. Raises KeyError for an unknown table."""
+    return _PLACE.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], text)
