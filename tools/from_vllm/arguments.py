@@ -8,10 +8,10 @@ import re
 from collections import defaultdict
 from typing import Any
 
+from quire.cli.options import field_documents, flag
 from tools.from_vllm.markdown import code, codes, one_line, table
 
 from quire import env
-from quire.cli.options import field_documents, flag
 from quire.config.engine_args import EngineArgs
 from quire.config.unsupported import UNSUPPORTED
 from quire.server.args import ServerArgs

@@ -59,6 +59,8 @@ def read_metrics(metric_set: MetricSet) -> list[Metric]:
         if not family.name.startswith(_PREFIX):
             continue
         for values, one in family.series.items():
+            if isinstance(one, series.Summary):
+                continue  # of no kind that vLLM's API has
             own = dict(zip(family.label_names, values, strict=True))
             found.append(_metric(family.name, {**metric_set.base_labels, **own}, one))
     return found
