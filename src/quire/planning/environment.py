@@ -34,8 +34,10 @@ def check_environment(args: EngineArgs) -> None:
 
 def log_level(args: EngineArgs) -> str | None:
     """The level that the arguments ask for. Raises ConfigError for an unknown one."""
-    level = args.log_level or _logging_config(args).get("log_level")
-    if level is not None and level not in get_args(LogLevel):
+    level: str | None = args.log_level
+    if level is None:
+        level = _logging_config(args).get("log_level")
+    if level is not None and (not isinstance(level, str) or level not in get_args(LogLevel)):
         raise ConfigError(
             f"logging_config: log_level={quoted(level)} is not known; use one of "
             f"{', '.join(get_args(LogLevel))}"
@@ -45,7 +47,9 @@ def log_level(args: EngineArgs) -> str | None:
 
 def log_config_file(args: EngineArgs) -> str | None:
     """The file that configures all logging. Raises ConfigError for what is no path."""
-    file = args.log_config_file or _logging_config(args).get("pylogging_config_file")
+    file: object = args.log_config_file
+    if file is None:
+        file = _logging_config(args).get("pylogging_config_file")
     if file is not None and not isinstance(file, str):
         raise ConfigError(
             f"logging_config: pylogging_config_file must be a path, got {quoted(file)}"
