@@ -51,15 +51,20 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.model_executor.models.registry": {"quire": "ModelRegistry"},
     "vllm.outputs": {"quire": "CompletionOutput RequestOutput"},
     "vllm.platforms": {"quire.vllm.own.platforms": "current_platform"},
+    "vllm.entrypoints.chat_utils": {
+        "quire.vllm.own.tokenizers": "load_chat_template "
+        "resolve_hf_chat_template=resolve_chat_template",
+    },
+    "vllm.renderers.hf": {"quire.vllm.own.tokenizers": "resolve_chat_template"},
     "vllm.renderers.chat_utils": {"quire.vllm.own.tokenizers": "load_chat_template"},
     "vllm.sampling_params": {"quire.params": "RequestOutputKind SamplingParams SamplingType"},
     "vllm.sequence": {"quire.outputs": "Logprob PromptLogprobs SampleLogprobs"},
     "vllm.tokenizers": {
-        "quire.tokenizer": "TokenizerLike=Tokenizer",
+        "quire.frontend.hf.tokenizer": "TokenizerLike=HFTokenizer",
         "quire.vllm.own.tokenizers": "cached_get_tokenizer get_tokenizer",
     },
     "vllm.transformers_utils.tokenizer": {
-        "quire.tokenizer": "AnyTokenizer=Tokenizer",
+        "quire.frontend.hf.tokenizer": "AnyTokenizer=HFTokenizer",
         "quire.vllm.own.tokenizers": "cached_get_tokenizer get_tokenizer",
     },
     "vllm.usage.usage_lib": {"quire.vllm.own.usage": "UsageContext"},
@@ -79,6 +84,7 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.v1.engine.async_llm": {"quire": "AsyncEngineArgs AsyncLLM=AsyncLLMEngine"},
     "vllm.v1.engine.exceptions": {"quire.errors": "EngineDeadError EngineGenerateError"},
     "vllm.v1.engine.llm_engine": {"quire": "LLMEngine"},
+    "vllm.v1.metrics.reader": {"quire.metrics.reader": "Counter Gauge Histogram Metric Vector"},
     "vllm.v1.metrics.stats": {"quire.outputs": "RequestStateStats"},
     "vllm.version": {"quire.vllm.own.version": "__version__ __version_tuple__"},
 }

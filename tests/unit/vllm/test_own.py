@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
 import logging
 import socket
 import urllib.request
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from vllm import envs
+from vllm import AsyncEngineArgs, EngineArgs, envs
 from vllm.distributed.parallel_state import destroy_model_parallel
 from vllm.entrypoints.launchers.launcher import serve_http
 from vllm.entrypoints.serve.utils.api_utils import with_cancellation
 from vllm.logger import init_logger, suppress_logging
 from vllm.platforms import current_platform
 from vllm.renderers.chat_utils import load_chat_template
+from vllm.renderers.hf import resolve_chat_template
 from vllm.tokenizers import cached_get_tokenizer, get_tokenizer
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils import FlexibleArgumentParser, random_uuid
@@ -36,6 +40,42 @@ def test_option_names_may_have_underscores() -> None:
     parser.add_argument("prompt")
     args = parser.parse_args(["a_prompt", "--max_tokens=3"])
     assert (args.prompt, args.max_tokens, args.port) == ("a_prompt", 3, 8000)
+
+
+def test_options_as_on_quires_own_command_line(tmp_path: Path) -> None:
+    (tmp_path / "options.yaml").write_text("max_tokens: 3\nverbose: true\n")
+    parser = FlexibleArgumentParser(prog="script", formatter_class=argparse.HelpFormatter)
+    parser.add_argument("--config")
+    parser.add_argument("--max-tokens", type=int, required=True)
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--overrides", type=json.loads)
+    words = ["--config", str(tmp_path / "options.yaml"), "--overrides.a.b=1", "--overrides.c", "x"]
+    args = parser.parse_args(words)
+    assert (args.max_tokens, args.verbose) == (3, True)
+    assert args.overrides == {"a": {"b": 1}, "c": "x"}
+    assert parser.parse_args([*words, "--max_tokens", "5"]).max_tokens == 5
+    assert parser.parse_known_args([*words, "--other"])[1] == ["--other"]
+
+
+def test_commands_of_a_script_have_options_of_their_own() -> None:
+    parser = FlexibleArgumentParser(prog="script")
+    run = parser.add_subparsers(dest="command").add_parser("run")
+    run.add_argument("--overrides", type=json.loads)
+    args = parser.parse_args(["run", "--overrides.first_key", "2"])
+    assert (args.command, args.overrides) == ("run", {"first_key": 2})
+
+
+def test_the_defaults_of_all_engine_options_make_an_engine() -> None:
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    options = vars(parser.parse_args(["--max_model_len", "2k", "--model", "m"]))
+    made = EngineArgs(**options)
+    assert (made.model, made.max_model_len) == ("m", 2000)
+    assert (
+        AsyncEngineArgs.from_cli_args(
+            AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args([])
+        ).model
+        is None
+    )
 
 
 @pytest.mark.parametrize("port", ["80", "65536", "http", "-1", "१०२४"])
@@ -89,12 +129,28 @@ def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_tokenizer_without_an_engine(model_dir: Path) -> None:
     tokenizer = get_tokenizer(model_dir, tokenizer_mode="auto", trust_remote_code=True)
-    assert tokenizer.decode(tokenizer.encode("naïve")) == "naïve"
+    assert tokenizer.decode(tokenizer("naïve").input_ids) == "naïve"
+    assert tokenizer.name_or_path == str(model_dir)
+    chat = [{"role": "user", "content": "Hi"}]
+    text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    assert text == "[user]Hi[assistant]"
+    tokenizer.close()
     assert cached_get_tokenizer(model_dir) is cached_get_tokenizer(model_dir)
     with pytest.raises(ConfigError, match="tokenizer_mode='mistral' is not supported; use auto"):
         get_tokenizer(model_dir, tokenizer_mode="mistral")
     with pytest.raises(ConfigError, match="truncation_side is not supported"):
         get_tokenizer(model_dir, truncation_side="left")
+
+
+def test_the_template_that_a_conversation_gets(model_dir: Path) -> None:
+    own = get_tokenizer(model_dir).chat_template
+    assert resolve_chat_template(get_tokenizer(model_dir), None, None, model_config=None) == own
+    several = SimpleNamespace(chat_template={"default": "one", "tool_use": "two"})
+    assert resolve_chat_template(several) == "one"
+    assert resolve_chat_template(several, tools=[{}]) == "two"
+    assert resolve_chat_template(several, "tool_use") == "two"
+    assert resolve_chat_template(several, "{{ messages }}") == "{{ messages }}"
+    assert resolve_chat_template(SimpleNamespace(chat_template=None)) is None
 
 
 def test_a_chat_template_is_a_file_or_a_text(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class Parser(argparse.ArgumentParser):
         json_flags = [
             flag
             for flag, action in self._option_string_actions.items()
-            if action.type in (parse_json, parse_loose) and action.nargs is None
+            if action.type in (json.loads, parse_json, parse_loose) and action.nargs is None
         ]
         return joined_parts(words, json_flags)
 

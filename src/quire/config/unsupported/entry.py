@@ -33,6 +33,6 @@ def _is_same(value: object, allowed: object) -> bool:
         return all(key in allowed and _is_same(value[key], allowed[key]) for key in value)
     if isinstance(allowed, list) and isinstance(value, (list, tuple, set, frozenset)):
         return list(value) == allowed
-    if isinstance(value, bool) or isinstance(allowed, bool):
+    if any(one is None or isinstance(one, bool) for one in (value, allowed)):
         return value is allowed
     return isinstance(value, (int, float, str)) and value == allowed

@@ -7,13 +7,12 @@ themselves. Defaults and results are those of transformers 5.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from quire.chat.job import ChatInput
 from quire.chat.renderer import ChatRenderer
 from quire.chat.templates import ChatTemplates
-from quire.config.records import ModelConfig
 from quire.errors import RequestError, quoted
 from quire.frontend.hf.encoding import BatchEncoding, EncodingOptions, Side, encoding_options
 from quire.frontend.hf.special_roles import SpecialRoles
@@ -29,9 +28,14 @@ class HFTokenizer(SpecialRoles):
     is_fast = True
     model_input_names = ("input_ids", "attention_mask")
 
-    def __init__(self, tokenizer: Tokenizer, model: ModelConfig) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, name_or_path: str, templates: Callable[[], ChatTemplates]
+    ) -> None:
+        """`name_or_path`: where it was read from, as the user wrote it. `templates` is called once,
+        when a conversation is rendered or a template asked for."""
         super().__init__(tokenizer)
-        self._model = model
+        self.name_or_path = name_or_path
+        self._read_templates = templates
         self._templates: ChatTemplates | None = None
         self._renderer: ChatRenderer | None = None
         self._lock = threading.Lock()
@@ -190,11 +194,6 @@ class HFTokenizer(SpecialRoles):
         return self.inner.max_token_id
 
     @property
-    def name_or_path(self) -> str:
-        """Where it was read from, as the user wrote the model."""
-        return self._model.model
-
-    @property
     def backend_tokenizer(self) -> Any:
         """The tokenizer of the `tokenizers` library."""
         return self.inner.backend
@@ -283,7 +282,7 @@ class HFTokenizer(SpecialRoles):
 
     def _chat_templates(self) -> ChatTemplates:
         if self._templates is None:
-            self._templates = ChatTemplates.of_model(self._model, self.inner.roles)
+            self._templates = self._read_templates()
         return self._templates
 
     def _encode(self, text: str, add_special_tokens: bool, options: EncodingOptions) -> list[int]:

@@ -31,9 +31,15 @@ class UserTokenizer:
             raise ConfigError("there is no tokenizer: the engine has skip_tokenizer_init=True")
         with self._lock:
             if self._made is None:
+                from quire.chat.templates import ChatTemplates
                 from quire.frontend.hf.tokenizer import HFTokenizer
 
-                self._made = HFTokenizer(self._tokenizer, self._model)
+                roles = self._tokenizer.roles
+                self._made = HFTokenizer(
+                    self._tokenizer,
+                    self._model.model,
+                    lambda: ChatTemplates.of_model(self._model, roles),
+                )
             return self._made
 
     def close(self) -> None:

@@ -7,22 +7,41 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from quire.config.command_line.parser import Parser
+from quire.errors import ConfigError
 
-class FlexibleArgumentParser(argparse.ArgumentParser):
-    """An `argparse.ArgumentParser` for which `--max_tokens` is `--max-tokens`."""
+
+class FlexibleArgumentParser(Parser):
+    """An `argparse.ArgumentParser` with the spellings of Quire's own commands: `--max_tokens` is
+    `--max-tokens`, JSON may be given in parts, `--config FILE` reads options from a file."""
 
     def __init__(self, *args: Any, add_json_tip: bool = True, **options: Any) -> None:
         """The arguments of `argparse.ArgumentParser`. `add_json_tip` is vLLM's, and without effect:
         the help has no such text."""
         del add_json_tip
-        super().__init__(*args, **options)
+        self._hidden = set()
+        argparse.ArgumentParser.__init__(self, *args, **options)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """As argparse, with dashes for underscores in the names of long options."""
-        words = sys.argv[1:] if args is None else args
-        return super().parse_known_args([_with_dashes(word) for word in words], namespace)
+        """As argparse; options of the `--config` file come before those of the command line."""
+        words = list(sys.argv[1:] if args is None else args)
+        self._answer_help(words)
+        if self._subparsers is None:  # else the parser of the command does this
+            try:
+                words = self._whole(words)
+                words = [*self._config_words(words), *words]
+            except ConfigError as error:
+                self.error(str(error))
+        return argparse.ArgumentParser.parse_known_args(self, words, namespace)
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> argparse.Namespace:
+        """As argparse."""
+        found: argparse.Namespace = argparse.ArgumentParser.parse_args(self, args, namespace)
+        return found
 
     @staticmethod
     def check_port(value: str) -> int:
@@ -30,10 +49,3 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
         if value.isascii() and value.isdigit() and 1024 <= int(value[:6]) <= 65535:
             return int(value)
         raise argparse.ArgumentTypeError(f"port must be from 1024 to 65535, got {value!r}")
-
-
-def _with_dashes(word: str) -> str:
-    if not word.startswith("--"):
-        return word
-    name, sign, value = word.partition("=")
-    return name.replace("_", "-") + sign + value

@@ -1,7 +1,7 @@
 """`vllm.envs`: the variables of vLLM's environment that scripts ask for.
 
-A value is the environment's if the variable is set, otherwise what holds in Quire. Variables about
-what Quire does not have (CUDA, Ray, downloads of kernels) are unknown here.
+A value is the environment's if the variable is set, otherwise what holds in Quire. Variables of
+vLLM that have no effect here are unknown; `quire.env.vllm` has them all.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from quire.vllm.missing import explain
 _DEFAULTS: dict[str, bool | int | float | str] = {
     "VLLM_API_KEY": "",
     "VLLM_BATCH_INVARIANT": True,
+    "VLLM_CHAT_TEMPLATE_RENDER_TIMEOUT": 30.0,
     "VLLM_CONFIGURE_LOGGING": True,
     "VLLM_DO_NOT_TRACK": True,
     "VLLM_ENABLE_V1_MULTIPROCESSING": False,
@@ -21,6 +22,7 @@ _DEFAULTS: dict[str, bool | int | float | str] = {
     "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": 5,
     "VLLM_LOGGING_LEVEL": "INFO",
     "VLLM_LOG_STATS_INTERVAL": 10.0,
+    "VLLM_MAX_N_SEQUENCES": 16384,
     "VLLM_NO_USAGE_STATS": True,
     "VLLM_PORT": 0,
     "VLLM_SERVER_DEV_MODE": False,
