@@ -136,4 +136,4 @@ class AsyncEngineArgs(EngineArgs):
     """What `AsyncLLMEngine` takes."""
 
     enable_log_requests: bool = False
-    """Log each request's id, sizes and sampling parameters. Prompts are never logged."""
+    """Log each request's id, sizes and sampling parameters; at level DEBUG also the prompt."""

@@ -1,7 +1,7 @@
 """`build_app`: the ASGI application, made of endpoints and middleware.
 
-Order of the layers, outermost first: request id and access log, CORS, a guard against web pages
-(where no key is needed), API key, size of the body.
+Order of the layers, outermost first: request id and access log, middleware of users, CORS, a
+guard against web pages (where no key is needed), API key, size of the body.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from quire.server.http.body import BodyMiddleware
 from quire.server.http.local_guard import LocalGuardMiddleware
 from quire.server.http.problems import Problem, problem_of
 from quire.server.http.request_id import RequestIdMiddleware
+from quire.server.http.user_middleware import user_middleware
 from quire.server.live import LiveView
 from quire.server.openapi import docs_page, openapi_document
 from quire.server.requests.presence import while_present
@@ -104,7 +105,9 @@ def _middleware(
             max_chars=args.max_request_id_chars,
             has_access_log=not args.disable_access_log,
             http_metrics=http_metrics,
-        )
+            quiet_paths=args.quiet_paths,
+        ),
+        *(user_middleware(path) for path in args.middleware),
     ]
     if args.allowed_origins:
         layers.append(

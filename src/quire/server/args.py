@@ -7,14 +7,15 @@ Everything about the model and the engine is in `EngineArgs`, not here.
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from quire.config.field_types import check_fields
 from quire.errors import ConfigError, quoted
 from quire.units import KiB, MiB
 
 EngineMode = Literal["auto", "thread", "process"]
+ServerLogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
 
 _LOOPBACK = frozenset({"localhost"})
 
@@ -31,7 +32,8 @@ class ServerArgs:
     uds: str | None = None
     """Path of a unix socket to listen on instead of host and port."""
     root_path: str = ""
-    """Path prefix that a reverse proxy strips before it forwards."""
+    """Path prefix under which a reverse proxy offers this server: requests are answered with the
+    prefix and, as a proxy that strips it forwards them, without."""
 
     # --- who
     api_key: tuple[str, ...] = ()
@@ -50,6 +52,11 @@ class ServerArgs:
     """TLS certificate chain (PEM); switches HTTPS on."""
     ssl_ca_certs: str | None = None
     """Certificates (PEM) that client certificates must descend from; switches their check on."""
+    ssl_cert_reqs: Literal["0", "1", "2"] | None = None
+    """Client certificates: 0 none, 1 checked if there is one, 2 required; by default 2 with
+    --ssl-ca-certs."""
+    ssl_ciphers: str | None = None
+    """Cipher suites up to TLS 1.2, as OpenSSL writes them."""
     allowed_origins: tuple[str, ...] = ()
     """Browser origins that may call across sites (CORS); none by default, `*` for all."""
     allowed_methods: tuple[str, ...] = ("*",)
@@ -58,6 +65,9 @@ class ServerArgs:
     """Request headers allowed across sites, once --allowed-origins is set."""
     allow_credentials: bool = False
     """Let browsers send cookies across sites, once --allowed-origins is set."""
+    middleware: tuple[str, ...] = ()
+    """Own ASGI middleware around access control and routes, by import path: classes, or functions
+    of request and next handler. The first is the outermost."""
 
     # --- what
     engine_mode: EngineMode = "auto"
@@ -77,8 +87,37 @@ class ServerArgs:
     `include_metrics: true`)."""
     response_role: str = "assistant"
     """Role of the replies of /v1/chat/completions."""
+    chat_template_content_format: Literal["auto", "string", "openai"] = "auto"
+    """What templates get as a message's content: a text, a list of parts, or what they read."""
+    default_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Variables of the chat template that requests do not set themselves."""
+    exclude_tools_when_tool_choice_none: bool = False
+    """Show no tools to the model where `tool_choice` is `none`."""
+    enable_force_include_usage: bool = False
+    """Put the usage into every stream, whether or not the request asks for it."""
+    return_tokens_as_token_ids: bool = False
+    """Write tokens of log-probabilities as `token_id:ID`, unless the request says otherwise."""
+    sse_keep_alive_interval: int = 0
+    """Seconds without an event after which a stream sends a comment, so that no proxy closes it; 0:
+    never."""
+    fingerprint_mode: Literal["full", "hash", "custom", "none"] = "full"
+    """system_fingerprint of replies: version and a hash of the model (`full` and `hash`), the text
+    of --fingerprint-value, or nothing."""
+    fingerprint_value: str | None = None
+    """The system_fingerprint of `--fingerprint-mode custom`."""
+
+    # --- the log
     disable_access_log: bool = False
     """Do not log a line per HTTP request."""
+    disable_access_log_for_endpoints: str = ""
+    """Paths whose requests are not logged, separated by commas: /metrics,/v1/models."""
+    uvicorn_log_level: ServerLogLevel | None = None
+    """Least important messages of the HTTP server that are logged; by default as all others."""
+    enable_log_outputs: bool = False
+    """Log the text of every reply; needs --enable-log-requests."""
+    max_log_len: int | None = None
+    """Most characters of a prompt or a reply, and most of their token ids, in the log; all by
+    default."""
 
     # --- life
     shutdown_timeout: float = 30.0
@@ -167,6 +206,14 @@ class ServerArgs:
                 "allow_credentials with allowed_origins * would let any site act as the user; "
                 "name the origins"
             )
+        if self.fingerprint_mode == "custom" and not self.fingerprint_value:
+            raise ConfigError("fingerprint_mode=custom needs fingerprint_value, which it shows")
+        for path in self.quiet_paths:
+            if not path.startswith("/"):
+                raise ConfigError(
+                    f"disable_access_log_for_endpoints must be paths, got {quoted(path)}; try "
+                    "/metrics,/v1/models"
+                )
         if self.root_path and not self.root_path.startswith("/"):
             raise ConfigError(
                 f"root_path must start with /, got {quoted(self.root_path)}; try /llm"
@@ -180,6 +227,12 @@ class ServerArgs:
                 raise ConfigError(f"{name} must be positive, got {value}; the default is {default}")
             if isinstance(value, float) and value > _LONGEST_S:
                 raise ConfigError(f"{name} must be at most {_LONGEST_S:g} seconds, got {value}")
+        for name in ("sse_keep_alive_interval", "max_log_len"):
+            if (getattr(self, name) or 0) < 0:
+                raise ConfigError(
+                    f"{name} must be a non-negative integer, got {getattr(self, name)}; leave it "
+                    "out for the default"
+                )
         if not 0 <= self.shutdown_timeout <= _LONGEST_S:
             raise ConfigError(
                 f"shutdown_timeout must be from 0 to {_LONGEST_S:g} seconds, got "
@@ -193,7 +246,7 @@ class ServerArgs:
                 raise ConfigError(f"{name} must not be empty; leave it out, or name a file")
         for name in _HEADER_TEXTS:
             value = getattr(self, name)
-            for text in (value,) if isinstance(value, str) else value:
+            for text in (value,) if isinstance(value, str) else value or ():
                 if not text.isascii() or not text.isprintable():
                     raise ConfigError(f"{name} must be printable ASCII, got {quoted(text)}")
         if not self.response_role.isprintable() or not self.response_role:
@@ -201,6 +254,12 @@ class ServerArgs:
                 f"response_role must be a printable text, got {quoted(self.response_role)}; try "
                 "assistant"
             )
+
+    @property
+    def quiet_paths(self) -> tuple[str, ...]:
+        """Paths whose requests are not logged."""
+        paths = self.disable_access_log_for_endpoints.split(",")
+        return tuple(path.strip() for path in paths if path.strip())
 
     @property
     def is_loopback(self) -> bool:
@@ -218,7 +277,8 @@ def _is_loopback_ip(host: str) -> bool:
 _LONGEST_S = 1e9
 """Thirty years: what an event loop can still wait for."""
 _HEADER_TEXTS = (
-    "host", "root_path", "allowed_hosts", "allowed_origins", "allowed_methods", "allowed_headers",
+    "host", "root_path", "fingerprint_value", "allowed_hosts", "allowed_origins",
+    "allowed_methods", "allowed_headers",
 )  # fmt: skip
 _PATHS = ("uds", "api_key_file", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs")
 _POSITIVE = (

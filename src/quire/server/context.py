@@ -118,8 +118,10 @@ class ServerContext:
         return asked
 
     @property
-    def fingerprint(self) -> str:
-        """OpenAI's `system_fingerprint`: equal while version and model are."""
+    def fingerprint(self) -> str | None:
+        """OpenAI's `system_fingerprint`: equal while version and model are, or as was asked."""
+        if self.args.fingerprint_mode in ("custom", "none"):
+            return self.args.fingerprint_value if self.args.fingerprint_mode == "custom" else None
         digest = hashlib.sha256("\0".join(self.names).encode()).hexdigest()
         return f"quire-{__version__}-{digest[:8]}"
 

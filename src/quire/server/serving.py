@@ -22,7 +22,8 @@ from quire.chat.templates import ChatTemplates
 from quire.config import EngineConfig
 from quire.config.engine_args import EngineArgs
 from quire.core.loop import SWITCH_INTERVAL_S
-from quire.errors import QuireError
+from quire.errors import ConfigError, QuireError
+from quire.frontend.observers.request_log import RequestLogChoice
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.log import flush, get_logger, phase, process_age_s
 from quire.planning.plan import build_engine_config
@@ -50,6 +51,9 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
     begin = time.perf_counter() - age_s
     logger.info("interpreter and imports: %.2f s", age_s)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    if server_args.uvicorn_log_level is not None:
+        level = {"trace": "debug"}.get(server_args.uvicorn_log_level, server_args.uvicorn_log_level)
+        get_logger("quire.server").setLevel(level.upper())
     try:
         keys = load_api_keys(server_args)
         listening.allow_open_files(server_args)
@@ -57,9 +61,9 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
         try:
             with phase(logger, "configuration"):
                 config = build_engine_config(engine_args, "server")
-            log_requests = bool(getattr(engine_args, "enable_log_requests", False))
             with phase(logger, "application"):
-                server = _Server(server_args, config, keys, listener, log_requests, begin)
+                request_log = _request_log(engine_args, server_args)
+                server = _Server(server_args, config, keys, listener, request_log, begin)
             return _run(server)
         finally:
             listener.close()
@@ -68,6 +72,15 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _request_log(engine_args: EngineArgs, server_args: ServerArgs) -> RequestLogChoice | None:
+    """What is logged of requests; None: nothing. Raises ConfigError for outputs alone."""
+    if getattr(engine_args, "enable_log_requests", False):
+        return RequestLogChoice(server_args.enable_log_outputs, server_args.max_log_len)
+    if server_args.enable_log_outputs:
+        raise ConfigError("enable_log_outputs needs enable_log_requests: give both")
+    return None
 
 
 def _run(server: _Server) -> int:
@@ -102,13 +115,13 @@ class _Server:
         config: EngineConfig,
         keys: tuple[str, ...],
         listener: listening.Listener,
-        log_requests: bool,
+        request_log: RequestLogChoice | None,
         begin: float,
     ) -> None:
         self._args = args
         self._config = config
         self._listener = listener
-        self._log_requests = log_requests
+        self._request_log = request_log
         self._begin = begin
         self._context = ServerContext(args, config.model.served_model_name)
         self._http = HttpServer(args, build_app(self._context, keys))
@@ -162,7 +175,7 @@ class _Server:
             self._config,
             engine_mode=self._args.engine_mode,
             step_timeout_s=self._args.step_timeout,
-            log_requests=self._log_requests,
+            request_log=self._request_log,
         )
         if engine.tokenizer is not None:
             seconds, num_waiting = self._args.template_timeout, self._args.max_waiting_chats

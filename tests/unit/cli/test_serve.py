@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quire.cli import main
+from quire.cli.commands import serve
+from quire.config.command_line.parser import Parser
 from quire.config.engine_args import AsyncEngineArgs
 from quire.server import serving
 from quire.server.args import ServerArgs
@@ -56,9 +60,49 @@ def test_contradictions_are_refused(served: list[Any], capsys: pytest.CaptureFix
     for words, part in (
         (["--port", "99999"], "port"),
         (["-asc", "2"], "--api-server-count 2"),
+        (["--lora-modules", "a=b"], "LoRA"),
+        (["--enable-auto-tool-choice"], "--enable-auto-tool-choice True"),
+        (["--trust-request-chat-template"], "ever trusted"),
+        (["--grpc-port", "1"], "HTTP alone"),
+        (["--fingerprint-mode", "custom"], "fingerprint_value"),
+        (["--sse-keep-alive-interval", "-1"], "non-negative"),
+        (["--disable-access-log-for-endpoints", "metrics"], "paths"),
         (["--ssl-keyfile", "x"], "ssl_certfile"),
         (["-tp", "2"], "tensor_parallel_size=2"),
     ):
         assert main(["serve", *words]) == 1
         assert part in capsys.readouterr().err
     assert served == []
+
+
+def test_every_option_of_vllms_server_is_known() -> None:
+    arguments = Path(__file__).parents[1] / "config" / "vllm_arguments.json"
+    parser = Parser("quire serve")
+    serve.configure(parser)
+    known = json.loads(arguments.read_text())
+    missing = {*known["serve_flags"], *known["flags"]} - set(parser._option_string_actions)
+    assert missing == set()
+
+
+def test_defaults_come_from_vllms_variables(
+    served: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "9")
+    monkeypatch.setenv("VLLM_MAX_STOP_STRINGS", "3")
+    words = ["--max-stop-strings", "7", "--allowed-origins", '["http://a", "http://b"]']
+    assert main(["serve", "m", *words, "--middleware", "a.B", "--middleware", "c.D"]) == 7
+    server = served[1]
+    assert (server.keep_alive_timeout, server.max_stop_strings) == (9, 7)
+    assert server.allowed_origins == ("http://a", "http://b")
+    assert server.middleware == ("a.B", "c.D")
+
+
+def test_what_is_always_so_passes(served: list[Any]) -> None:
+    words = [
+        "--enable-server-load-tracking", "--enable-offline-docs", "--h11-max-header-count", "9",
+        "--h11-max-incomplete-event-size", "64K", "--no-enable-log-deltas", "--cohere-format", "x",
+        "--default-chat-template-kwargs.enable_thinking", "false", "--uvicorn-log-level", "warning",
+    ]  # fmt: skip
+    assert main(["serve", *words]) == 7
+    assert served[1].max_header_bytes == 65536
+    assert served[1].default_chat_template_kwargs == {"enable_thinking": False}

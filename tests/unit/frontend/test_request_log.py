@@ -4,14 +4,53 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
 from quire.config.records import EngineConfig
 from quire.frontend.input_processor import InputProcessor
-from quire.frontend.observers.request_log import RequestLog, logger
+from quire.frontend.observers.request_log import RequestLog, RequestLogChoice, logger
 from quire.frontend.output_processor import OutputProcessor
 from quire.params import SamplingParams
+
+
+@pytest.fixture
+def messages(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> pytest.LogCaptureFixture:
+    """What was logged, from level DEBUG."""
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])
+    monkeypatch.setattr(logger, "propagate", False)
+    caplog.set_level(logging.DEBUG, logger.name)
+    return caplog
+
+
+class Letters:
+    """A tokenizer whose ids are letters."""
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(map(chr, ids))
+
+
+def test_outputs_and_prompts_are_cut(
+    make_config: Callable[..., EngineConfig], messages: pytest.LogCaptureFixture
+) -> None:
+    log = RequestLog(RequestLogChoice(outputs=True, max_chars=2), cast(Any, Letters()))
+    outputs = OutputProcessor(None, observers=[log])
+    params = SamplingParams(detokenize=False)
+    request = InputProcessor(make_config(), None).process("mine", [1, 2, 3], params)
+    record = outputs.admit(request)
+    outputs.begin(record)
+    completion = record.completions[0]
+    completion.token_ids += [65, 66, 67]
+    completion.finish_reason = "length"
+    log.on_finished(record, completion, 0.0)
+    assert messages.messages[1:] == [
+        "request mine: prompt None, token ids [1, 2]",
+        "request mine, output 0: length after 3 tokens: 'AB'",
+        "request mine, output 0: token ids [65, 66]",
+    ]
 
 
 def test_a_request_is_logged_once_it_is_handed_over(
@@ -21,8 +60,8 @@ def test_a_request_is_logged_once_it_is_handed_over(
 ) -> None:
     monkeypatch.setattr(logger, "handlers", [caplog.handler])
     monkeypatch.setattr(logger, "propagate", False)
-    monkeypatch.setattr(logger, "level", logging.INFO)
-    outputs = OutputProcessor(None, observers=[RequestLog()])
+    caplog.set_level(logging.INFO, logger.name)
+    outputs = OutputProcessor(None, observers=[RequestLog(RequestLogChoice(), None)])
     request = InputProcessor(make_config(), None).process("mine", [1, 2], SamplingParams(top_k=7))
     record = outputs.admit(request)
     assert caplog.messages == []

@@ -29,14 +29,14 @@ _SHORT_FLAGS = {
     "data_parallel_rpc_port": "-dpp", "data_parallel_backend": "-dpb",
     "data_parallel_hybrid_lb": "-dph", "data_parallel_external_lb": "-dpe",
     "data_parallel_multi_port_external_lb": "-dpm", "enable_expert_parallel": "-ep",
-    "nnodes": "-n", "node_rank": "-r", "speculative_config": "-sc", "compilation_config": "-cc",
-    "attention_config": "-ac", "diffusion_config": "-dc",
+    "api_server_count": "-asc", "nnodes": "-n", "node_rank": "-r", "speculative_config": "-sc",
+    "compilation_config": "-cc", "attention_config": "-ac", "diffusion_config": "-dc",
 }  # fmt: skip
 """vLLM's short forms of the arguments that do nothing here."""
 _LISTS = frozenset({
     "allowed_media_domains", "collect_detailed_traces", "cpu_offload_params",
     "cudagraph_capture_sizes", "ignore_patterns", "kv_cache_dtype_skip_layers", "logits_processors",
-    "lora_target_modules", "numa_bind_cpus", "numa_bind_nodes", "offload_params",
+    "lora_modules", "lora_target_modules", "numa_bind_cpus", "numa_bind_nodes", "offload_params",
     "sleep_preserve_parameter_names",
 })  # fmt: skip
 """Those that take several words."""
@@ -55,7 +55,7 @@ def add_engine_options(
         parser.add_argument("model_tag", nargs="?", metavar="MODEL", help=_MODEL_HELP)
     parser.add_config_option()
     add_options(parser, record, title=OWN, titles=TITLES, skip=skip, defaults=defaults)
-    _add_unsupported(parser)
+    add_unsupported(parser, UNSUPPORTED)
     parser.hide(OTHERS)
 
 
@@ -63,10 +63,15 @@ def engine_args(
     args: argparse.Namespace,
     *,
     record: type[EngineArgs] = EngineArgs,
+    skip: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> EngineArgs:
-    """The EngineArgs of the command line. Raises ConfigError for contradictory options."""
-    settings = {name: getattr(args, name) for name in UNSUPPORTED if hasattr(args, name)}
+    """The EngineArgs of the command line; `skip`: options that are another record's.
+
+    Raises ConfigError for contradictory options.
+    """
+    names = [name for name in UNSUPPORTED if name not in skip]
+    settings = {name: getattr(args, name) for name in names if hasattr(args, name)}
     positional = getattr(args, "model_tag", None)
     named = getattr(args, "model", None)
     if positional and named and positional != named:
@@ -86,7 +91,7 @@ def add_cli_args(
     inherited = {field.name for field in dataclasses.fields(EngineArgs)} if only_own else set()
     add_options(parser, record, title=OWN, titles=TITLES, skip=inherited, shows_defaults=True)
     if not only_own:
-        _add_unsupported(parser, shows_defaults=True)
+        add_unsupported(parser, UNSUPPORTED, shows_defaults=True)
 
 
 def from_cli_args(record: type[T], args: argparse.Namespace) -> T:
@@ -97,10 +102,17 @@ def from_cli_args(record: type[T], args: argparse.Namespace) -> T:
     )
 
 
-def _add_unsupported(parser: argparse.ArgumentParser, *, shows_defaults: bool = False) -> None:
-    group = parser.add_argument_group(OTHERS)
+def add_unsupported(
+    parser: argparse.ArgumentParser,
+    entries: Mapping[str, Unsupported],
+    *,
+    shows_defaults: bool = False,
+) -> None:
+    """Declares an option for each entry whose name no other option has."""
+    groups = (group for group in parser._action_groups if group.title == OTHERS)
+    group = next(groups, None) or parser.add_argument_group(OTHERS)
     taken = parser._option_string_actions
-    for name, entry in UNSUPPORTED.items():
+    for name, entry in entries.items():
         names = [word for word in (flag(name), _SHORT_FLAGS.get(name)) if word]
         if names[0] in taken or name.startswith("_"):
             continue

@@ -35,7 +35,12 @@ from quire.errors import quoted
 
 T = TypeVar("T")
 
-SHORT_FLAGS = {"quantization": ("-q",), "gpu_memory_utilization": ("--device-memory-utilization",)}
+SHORT_FLAGS = {
+    "quantization": ("-q",),
+    "gpu_memory_utilization": ("--device-memory-utilization",),
+    "disable_access_log": ("--disable-uvicorn-access-log",),
+    "max_header_bytes": ("--h11-max-incomplete-event-size",),
+}
 """vLLM's other names of options that fields have."""
 
 

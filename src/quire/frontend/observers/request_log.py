@@ -1,22 +1,59 @@
-"""`RequestLog`: a line for each request that goes to the engine (`--enable-log-requests`)."""
+"""`RequestLog`: lines for each request that goes to the engine (`--enable-log-requests`)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from quire.frontend.completion_state import CompletionState
 from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.request_record import RequestRecord
 from quire.log import get_logger
+from quire.tokenizer import Tokenizer
 
 logger = get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class RequestLogChoice:
+    """What is logged of requests beside their parameters."""
+
+    outputs: bool = False
+    """The text of each completion, once it has ended."""
+    max_chars: int | None = None
+    """Most characters of a text, and most of its token ids."""
+
+
 class RequestLog(RequestObserver):
-    """Logs what was asked for, without the prompt's text."""
+    """Logs what was asked for, and what came of it if that is wanted. The prompt and token ids
+    are logged at level DEBUG alone."""
+
+    def __init__(self, choice: RequestLogChoice, tokenizer: Tokenizer | None) -> None:
+        self._choice = choice
+        self._tokenizer = tokenizer
 
     def on_handed_over(self, record: RequestRecord) -> None:
-        request = record.input
+        request, limit = record.input, self._choice.max_chars
         logger.info(
             "request %s: %d prompt tokens, %s",
             request.request_id,
             record.num_prompt_tokens,
             request.params,
         )
+        logger.debug(
+            "request %s: prompt %r, token ids %s",
+            request.request_id,
+            None if request.prompt is None else request.prompt[:limit],
+            request.prompt_token_ids[:limit],
+        )
+
+    def on_finished(self, record: RequestRecord, completion: CompletionState, now: float) -> None:
+        del now
+        if not self._choice.outputs:
+            return
+        ids, limit = completion.token_ids, self._choice.max_chars
+        text = "" if self._tokenizer is None else self._tokenizer.decode(ids)
+        name = f"request {record.input.request_id}, output {completion.index}"
+        logger.info(
+            "%s: %s after %d tokens: %r", name, completion.finish_reason, len(ids), text[:limit]
+        )
+        logger.debug("%s: token ids %s", name, ids[:limit])

@@ -26,7 +26,7 @@ from quire.frontend.hf.user_tokenizer import UserTokenizer
 from quire.frontend.input_processor import InputProcessor
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestObserver
-from quire.frontend.observers.request_log import RequestLog
+from quire.frontend.observers.request_log import RequestLog, RequestLogChoice
 from quire.frontend.observers.tracing import RequestTracer, make_tracer
 from quire.frontend.online.engine_control import EngineControl
 from quire.frontend.online.online_requests import OnlineRequests
@@ -59,7 +59,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
         client: EngineCoreClient | None = None,
         tracer: RequestTracer | None = None,
-        log_requests: bool = False,
+        request_log: RequestLogChoice | None = None,
     ) -> None:
         """`client` and `tracer` replace what `config` asks for."""
         self.config = config
@@ -68,8 +68,8 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         self.input_processor = InputProcessor(config, self.tokenizer)
         self._tracer = tracer = tracer or make_tracer(config)
         observers: list[RequestObserver] = [] if tracer is None else [tracer]
-        if log_requests:
-            observers.append(RequestLog())
+        if request_log is not None:
+            observers.append(RequestLog(request_log, self.tokenizer))
         self._dead_error: EngineDeadError | None = None
         self._client = client or make_client(config, engine_mode, step_timeout_s)
         self.requests = OnlineRequests(
@@ -98,7 +98,9 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             build_engine_config(engine_args, "server"),
             engine_mode=engine_mode,
             step_timeout_s=step_timeout_s,
-            log_requests=getattr(engine_args, "enable_log_requests", False),
+            request_log=(
+                RequestLogChoice() if getattr(engine_args, "enable_log_requests", False) else None
+            ),
         )
 
     # --- requests

@@ -62,8 +62,13 @@ class RequestHead:
         )
 
     def scope(self, root_path: str) -> dict[str, Any]:
-        """ASGI's connection scope, without the addresses. `root_path` is prepended to the path."""
-        path = self.raw_path.decode("ascii")
+        """ASGI's connection scope, without the addresses. The path begins with `root_path`, which a
+        proxy may have left there or stripped."""
+        root_path = root_path.rstrip("/")
+        prefix, raw_path = root_path.encode(), self.raw_path
+        if prefix and (raw_path == prefix or raw_path.startswith(prefix + b"/")):
+            raw_path = raw_path[len(prefix) :] or b"/"
+        path = raw_path.decode("ascii")
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -71,7 +76,7 @@ class RequestHead:
             "method": self.method,
             "root_path": root_path,
             "path": root_path + (unquote(path) if "%" in path else path),
-            "raw_path": root_path.encode() + self.raw_path,
+            "raw_path": prefix + raw_path,
             "query_string": self.query,
             "headers": self.headers,
             "state": {},

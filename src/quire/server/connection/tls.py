@@ -21,6 +21,10 @@ def tls_options(args: ServerArgs) -> dict[str, Any]:
         if args.ssl_ca_certs is not None:
             context.load_verify_locations(args.ssl_ca_certs)
             context.verify_mode = ssl.CERT_REQUIRED
+        if args.ssl_cert_reqs is not None:
+            context.verify_mode = ssl.VerifyMode(int(args.ssl_cert_reqs))
+        if args.ssl_ciphers is not None:
+            context.set_ciphers(args.ssl_ciphers)
     except OSError as error:  # ssl.SSLError is one
         raise ConfigError(f"the TLS files cannot be used: {error}") from None
     context.set_alpn_protocols(["http/1.1"])

@@ -14,6 +14,8 @@ from starlette.types import Receive, Scope, Send
 from quire.server.http.problems import HttpError, Problem, problem_of
 
 DONE = b"data: [DONE]\n\n"
+_COMMENT = b": keep-alive\n\n"
+"""What readers of events skip."""
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -44,10 +46,13 @@ class EventStream:
         close: Callable[[], None],
         *,
         ends_with_done: bool = True,
+        keep_alive_s: float = 0,
     ) -> None:
+        """`keep_alive_s`: seconds without a part after which a comment is sent; 0: never."""
         self._parts = parts
         self._close = close
         self._last = DONE if ends_with_done else b""
+        self._keep_alive_s = keep_alive_s
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         watcher = asyncio.get_running_loop().create_task(self._close_when_gone(receive))
@@ -64,11 +69,30 @@ class EventStream:
 
     async def _guarded_parts(self) -> AsyncIterator[bytes]:
         """The parts; an exception becomes the last one."""
+        parts = self._parts if not self._keep_alive_s else self._parts_and_comments()
         try:
-            async for data in self._parts:
+            async for data in parts:
                 yield data
         except Exception as error:
             yield error_event(problem_of(error))
+
+    async def _parts_and_comments(self) -> AsyncIterator[bytes]:
+        """The parts, and a comment whenever none came for a while."""
+        parts = aiter(self._parts)
+        pending = asyncio.ensure_future(anext(parts))
+        try:
+            while True:
+                done, _ = await asyncio.wait({pending}, timeout=self._keep_alive_s)
+                if not done:
+                    yield _COMMENT
+                    continue
+                try:
+                    yield pending.result()
+                except StopAsyncIteration:
+                    return
+                pending = asyncio.ensure_future(anext(parts))
+        finally:
+            pending.cancel()
 
     async def _close_when_gone(self, receive: Receive) -> None:
         with suppress(HttpError):  # the client sent an unexpected body that is too large

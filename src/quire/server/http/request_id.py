@@ -29,12 +29,19 @@ class RequestIdMiddleware:
     """
 
     def __init__(
-        self, app: ASGIApp, max_chars: int, has_access_log: bool, http_metrics: HttpMetrics
+        self,
+        app: ASGIApp,
+        max_chars: int,
+        has_access_log: bool,
+        http_metrics: HttpMetrics,
+        quiet_paths: Iterable[str] = (),
     ) -> None:
+        """`quiet_paths`: further paths without an access log line."""
         self._app = app
         self._http_metrics = http_metrics
         self._max_chars = max_chars
         self._has_access_log = has_access_log
+        self._quiet_paths = _QUIET_PATHS | frozenset(quiet_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -71,7 +78,7 @@ class RequestIdMiddleware:
         finally:
             seconds = time.perf_counter() - begin
             self._http_metrics.observe(
-                scope["path"],
+                _route_path(scope),
                 scope["method"],
                 status,
                 seconds,
@@ -92,7 +99,7 @@ class RequestIdMiddleware:
         )
 
     def _log(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
-        if self._has_access_log and scope["path"] not in _QUIET_PATHS:
+        if self._has_access_log and _route_path(scope) not in self._quiet_paths:
             client = scope.get("client")
             logger.info(
                 "%s %s %s -> %s in %.3f s (%s)",
@@ -103,6 +110,12 @@ class RequestIdMiddleware:
                 seconds,
                 request_id,
             )
+
+
+def _route_path(scope: Scope) -> str:
+    """The path without the server's `root_path`."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
 
 
 def _content_length(headers: Iterable[tuple[bytes, bytes]]) -> int:

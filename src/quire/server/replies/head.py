@@ -23,10 +23,12 @@ class ReplyHead:
     id: str
     created: int
     model: str
-    fingerprint: str
+    fingerprint: str | None
     include_usage: bool
     continuous_usage: bool
     has_metrics: bool
+    tokens_as_ids: bool
+    """Tokens of log-probabilities are written as their ids."""
 
     @classmethod
     def of(
@@ -42,21 +44,22 @@ class ReplyHead:
         """
         has_own_id = "x-request-id" in http.headers
         base = http.state.request_id if has_own_id else request.request_id
-        options = request.stream_options
+        options, args = request.stream_options, context.args
+        wants_usage = options is not None and options.include_usage is True
+        as_ids = request.return_tokens_as_token_ids
         return cls(
             id=f"{prefix}-{base or http.state.request_id}",
             created=int(time.time()),
             model=context.served_name(request.model),
             fingerprint=context.fingerprint,
-            include_usage=options is not None and options.include_usage is True,
+            include_usage=wants_usage or args.enable_force_include_usage,
             continuous_usage=(
                 options is not None
-                and options.include_usage is True
+                and (wants_usage or args.enable_force_include_usage)
                 and options.continuous_usage_stats is True
             ),
-            has_metrics=(
-                request.include_metrics is True or context.args.enable_per_request_metrics
-            ),
+            has_metrics=request.include_metrics is True or args.enable_per_request_metrics,
+            tokens_as_ids=args.return_tokens_as_token_ids if as_ids is None else as_ids,
         )
 
     def begin(self, kind: type[Reply], **fields: Any) -> Reply:

@@ -47,8 +47,7 @@ class ReplyWriter(ABC, Generic[Asked, Chunk]):
         self._n = request.n or 1
         self._wants_ids = request.return_token_ids is True
         self._pieces = JsonPieces()
-        as_ids = request.return_tokens_as_token_ids is True
-        self._logprobs = LogprobsWriter(self._pieces, tokenizer, num_top, as_ids)
+        self._logprobs = LogprobsWriter(self._pieces, tokenizer, num_top, head.tokens_as_ids)
         self._chunks: ChunkWriter[Chunk] = ChunkWriter(chunk_kind, head, self._pieces)
 
     @abstractmethod

@@ -115,7 +115,7 @@ async def chat_prompt(
     others = [getattr(request, name) for name in _TEMPLATE_FIELDS[1:]]
     size += count_chars(others, INLINE_SIZE)  # no further than it makes a difference
     await context.pool.run(size, _check_template_fields, context, request)
-    text = await context.chat_renderer().render(_chat_input(request, messages))
+    text = await context.chat_renderer().render(_chat_input(context, request, messages))
     special = request.add_special_tokens is True
     token_ids = await context.pool.run(len(text), encode, context, text, special)
     salt = request.cache_salt if isinstance(request, ChatRequest) else None
@@ -134,18 +134,26 @@ def _check_template_fields(context: ServerContext, request: ChatRequest | Tokeni
         limits.check_text(name, size)
 
 
-def _chat_input(request: ChatRequest | TokenizeRequest, messages: list[ChatMessage]) -> ChatInput:
-    variables = request.chat_template_kwargs or {}
+def _chat_input(
+    context: ServerContext, request: ChatRequest | TokenizeRequest, messages: list[ChatMessage]
+) -> ChatInput:
+    own, variables = request.chat_template_kwargs or {}, context.args.default_chat_template_kwargs
     if (effort := request.reasoning_effort) is not None:
         thinking = {"enable_thinking": effort != "none"}  # templates know one or the other
-        variables = {**thinking, **variables, "reasoning_effort": effort}
+        own = {**thinking, **own, "reasoning_effort": effort}
+    args = context.args
+    hides_tools = (
+        args.exclude_tools_when_tool_choice_none and getattr(request, "tool_choice", "") == "none"
+    )
+    content_format = args.chat_template_content_format
     return ChatInput(
         messages,
-        tools=request.tools or None,
+        tools=None if hides_tools else request.tools or None,
         documents=request.documents,
         add_generation_prompt=request.add_generation_prompt is not False,
         continue_final_message=request.continue_final_message is True,
-        chat_template_kwargs=variables,
+        chat_template_kwargs={**variables, **own},
+        content_format=None if content_format == "auto" else content_format,
     )
 
 

@@ -99,7 +99,12 @@ async def _generate(
     """From a request to its reply."""
     generation, writer = await _begin(http, request, id_prefix, prepare, make_writer)
     if request.stream:
-        return EventStream(writer.stream(generation, context_of(http).pool), generation.close)
+        context = context_of(http)
+        return EventStream(
+            writer.stream(generation, context.pool),
+            generation.close,
+            keep_alive_s=context.args.sse_keep_alive_interval,
+        )
     return await _whole_reply(http, generation, writer)
 
 

@@ -123,6 +123,21 @@ def test_a_full_target_names_the_host() -> None:
     assert (scope["path"], scope["raw_path"], scope["root_path"]) == ("/root/", b"/root/", "/root")
 
 
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("/v1/models", "/llm/v1/models"), ("/llm/v1/models", "/llm/v1/models"), ("/llm", "/llm/"),
+        ("/llmx/v1", "/llm/llmx/v1"), ("/", "/llm/"), ("/llm/%61", "/llm/a"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("root_path", ["/llm", "/llm/"])
+def test_a_proxy_may_leave_its_prefix_or_strip_it(target: str, path: str, root_path: str) -> None:
+    (head,) = parse(b"GET %s HTTP/1.1\r\nHost: c\r\n\r\n" % target.encode()).heads
+    scope = head.scope(root_path)
+    assert (scope["path"], scope["root_path"]) == (path, "/llm")
+    assert scope["raw_path"].startswith(b"/llm/")
+
+
 # --- pipeline
 
 

@@ -1,0 +1,185 @@
+"""vLLM's options of a server: what each changes in replies, paths and the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from quire.errors import ConfigError
+from quire.server import ServerArgs
+from quire.server.connection.tls import tls_options
+from quire.server.http.event_stream import EventStream
+from quire.server.http.request_id import logger as access_log
+from quire.server.http.user_middleware import user_middleware
+
+from .conftest import MakeHarness
+from .test_completions import events_of
+
+BODY = {"prompt": "A", "max_tokens": 3}
+
+
+class Outer:
+    """Middleware as a class."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["trail"] = ["class"]
+        await self._app(scope, receive, send)
+
+
+async def inner(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Middleware as a function."""
+    response = await call_next(request)
+    response.headers["x-trail"] = ",".join([*request.state.trail, "function"])
+    return response
+
+
+def test_middleware_of_users_runs_in_order(make_harness: MakeHarness) -> None:
+    harness = make_harness(middleware=(f"{__name__}.Outer", f"{__name__}.inner"), keys=("key",))
+    reply = harness.request("GET", "/v1/models")
+    assert (reply.status_code, reply.headers["x-trail"]) == (401, "class,function")
+    assert "x-request-id" in reply.headers
+
+
+@pytest.mark.parametrize("path", ["nowhere.Name", "os.no_such", "os.path", "json.dumps", "", "x"])
+def test_what_is_no_middleware_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="middleware="):
+        user_middleware(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "fingerprint"),
+    [
+        ({"fingerprint_mode": "custom", "fingerprint_value": "mine"}, "mine"),
+        ({"fingerprint_mode": "none"}, None),
+    ],
+)
+def test_the_fingerprint(
+    make_harness: MakeHarness, options: dict[str, Any], fingerprint: str | None
+) -> None:
+    reply = make_harness(**options).post("/v1/completions", BODY).json()
+    assert reply.get("system_fingerprint") == fingerprint
+    usual = make_harness(fingerprint_mode="hash").post("/v1/completions", BODY).json()
+    assert usual["system_fingerprint"].startswith("quire-")
+
+
+def test_usage_in_every_stream(make_harness: MakeHarness) -> None:
+    harness = make_harness(enable_force_include_usage=True)
+    *events, last = events_of(harness.post("/v1/completions", {**BODY, "stream": True}))
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == 3
+    assert all(event.get("usage") is None for event in events)
+    options = {"include_usage": False, "continuous_usage_stats": True}
+    body = {**BODY, "stream": True, "stream_options": options}
+    first = events_of(harness.post("/v1/completions", body))[0]
+    assert first["usage"]["completion_tokens"] == 1
+
+
+def test_tokens_as_ids_unless_the_request_says_otherwise(make_harness: MakeHarness) -> None:
+    harness = make_harness(return_tokens_as_token_ids=True)
+    for own, is_id in ((None, True), (False, False), (True, True)):
+        body = {**BODY, "logprobs": 0, "return_tokens_as_token_ids": own}
+        reply = harness.post("/v1/completions", body).json()
+        tokens = reply["choices"][0]["logprobs"]["tokens"]
+        assert all(token.startswith("token_id:") for token in tokens) == is_id
+
+
+def test_paths_that_are_not_logged(
+    make_harness: MakeHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(access_log, "handlers", [caplog.handler])
+    caplog.set_level(logging.INFO, access_log.name)
+    harness = make_harness(disable_access_log_for_endpoints="/version, /v1/nothing")
+    harness.request("GET", "/version")
+    harness.request("GET", "/v1/models")
+    told = [record.getMessage() for record in caplog.records if record.name == access_log.name]
+    assert {line.split()[2] for line in told} == {"/v1/models"}
+
+
+def test_variables_of_the_chat_template(make_harness: MakeHarness) -> None:
+    from quire.server.requests.prompts import _chat_input
+    from quire.server.schema.chat import ChatRequest
+
+    harness = make_harness(
+        default_chat_template_kwargs={"enable_thinking": False, "a": 1},
+        chat_template_content_format="openai",
+        exclude_tools_when_tool_choice_none=True,
+    )
+    request = ChatRequest(
+        messages=[], tools=[{"type": "function"}], tool_choice="none",
+        chat_template_kwargs={"a": 2},
+    )  # fmt: skip
+    made = _chat_input(harness.context, request, [])
+    assert made.chat_template_kwargs == {"enable_thinking": False, "a": 2}
+    assert (made.content_format, made.tools) == ("openai", None)
+    request = ChatRequest(messages=[], reasoning_effort="high")
+    made = _chat_input(harness.context, request, [])
+    assert made.chat_template_kwargs is not None
+    assert made.chat_template_kwargs["enable_thinking"] is True
+
+
+def sent(keep_alive_s: float, *, fails: bool = False) -> list[bytes]:
+    """What a stream sends of two parts with a pause between them."""
+    bodies: list[bytes] = []
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"data: 1\n\n"
+        await go_on.wait()
+        if fails:
+            raise ConfigError("it broke")
+        yield b"data: 2\n\n"
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        bodies.append(message.get("body", b""))
+        if b"keep-alive" in bodies[-1]:
+            go_on.set()
+
+    async def main() -> None:
+        if not keep_alive_s:
+            go_on.set()
+        await EventStream(parts(), lambda: None, keep_alive_s=keep_alive_s)({}, receive, send)
+
+    go_on = asyncio.Event()
+    asyncio.run(main())
+    return [body for body in bodies if body]
+
+
+def test_a_silent_stream_sends_comments() -> None:
+    first, comment, *rest = sent(0.01)
+    assert (first, comment) == (b"data: 1\n\n", b": keep-alive\n\n")
+    assert rest[-2:] == [b"data: 2\n\n", b"data: [DONE]\n\n"]
+    assert b"it broke" in sent(0.01, fails=True)[-2]
+    assert sent(0) == [b"data: 1\n\n", b"data: 2\n\n", b"data: [DONE]\n\n"]
+
+
+def test_certificates_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("load_cert_chain", "load_verify_locations"):
+        monkeypatch.setattr(ssl.SSLContext, name, lambda *_: None)
+    files = {"ssl_certfile": "c", "ssl_keyfile": "k"}
+    cases: list[tuple[dict[str, Any], ssl.VerifyMode]] = [
+        ({}, ssl.CERT_NONE),
+        ({"ssl_ca_certs": "a"}, ssl.CERT_REQUIRED),
+        ({"ssl_ca_certs": "a", "ssl_cert_reqs": "1"}, ssl.CERT_OPTIONAL),
+        ({"ssl_ca_certs": "a", "ssl_cert_reqs": "0"}, ssl.CERT_NONE),
+    ]
+    for options, mode in cases:
+        context = tls_options(ServerArgs(**files, **options))["ssl"]
+        assert context.verify_mode == mode
+    with pytest.raises(ConfigError, match="TLS"):
+        tls_options(ServerArgs(**files, ssl_ciphers="no such cipher"))  # type: ignore[arg-type]
