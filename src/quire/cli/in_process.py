@@ -20,6 +20,7 @@ from quire.planning.plan import build_engine_config
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
 from quire.server.context import ServerContext
+from quire.server.serving import request_log_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,11 @@ class Answer:
 class InProcessServer:
     """An engine and the application around it. Owned by one event loop."""
 
-    def __init__(self, engine_args: EngineArgs) -> None:
+    def __init__(self, engine_args: EngineArgs, args: ServerArgs) -> None:
         """Loads the model. Raises ConfigError, ModelError or BackendError."""
+        request_log = request_log_choice(engine_args, args)
         config = build_engine_config(engine_args)
-        self.engine = AsyncLLM(config, engine_mode="thread")
-        args = ServerArgs(ui=False, disable_fastapi_docs=True, disable_access_log=True)
+        self.engine = AsyncLLM(config, engine_mode="thread", request_log=request_log)
         self._context = ServerContext(args, config.model.served_model_name)
         self._context.engine = self.engine
         if self.engine.tokenizer is not None:
@@ -77,6 +78,11 @@ class InProcessServer:
         await self._app(scope, receive, send)
         request_id = headers.get(b"x-request-id", b"").decode()
         return Answer(status, json.loads(b"".join(pieces)), request_id)
+
+    def metrics(self) -> bytes:
+        """The body of `/metrics`. On the event loop."""
+        text: bytes = self._app.state.exposition().text()
+        return text
 
     def close(self) -> None:
         """Ends the engine."""

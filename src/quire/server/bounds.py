@@ -69,6 +69,12 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         Bound("step_timeout", _s(args.step_timeout), "one step", "exit 1"),
         Bound("(fixed)", _s(_TOLD_S), "a step without progress", "exit 1"),
         Bound("shutdown_timeout", _s(args.shutdown_timeout), "draining", "aborted"),
+        Bound(
+            "max_log_len",
+            "none" if args.max_log_len is None else str(args.max_log_len),
+            "a text in the log",
+            "cut",
+        ),
     ]
     return bounds
 

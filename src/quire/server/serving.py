@@ -62,7 +62,7 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
             with phase(logger, "configuration"):
                 config = build_engine_config(engine_args, "server")
             with phase(logger, "application"):
-                request_log = _request_log(engine_args, server_args)
+                request_log = request_log_choice(engine_args, server_args)
                 server = _Server(server_args, config, keys, listener, request_log, begin)
             return _run(server)
         finally:
@@ -74,7 +74,7 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
         return 130
 
 
-def _request_log(engine_args: EngineArgs, server_args: ServerArgs) -> RequestLogChoice | None:
+def request_log_choice(engine_args: EngineArgs, server_args: ServerArgs) -> RequestLogChoice | None:
     """What is logged of requests; None: nothing. Raises ConfigError for outputs alone."""
     if getattr(engine_args, "enable_log_requests", False):
         return RequestLogChoice(server_args.enable_log_outputs, server_args.max_log_len)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from small_disk import small_disk
 
-from quire.cli import main
+from quire.cli import batch_files, main
+from quire.cli.metrics_server import serve_metrics
+from quire.errors import ConfigError
 
 
-def run(tmp_path: Path, model: Path, lines: list[str]) -> list[dict[str, Any]]:
+def run(
+    tmp_path: Path, model: Path, lines: list[str], *options: str, code: int = 0
+) -> list[dict[str, Any]]:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("\n".join(lines))
     words = ["run-batch", "-i", str(source), "-o", str(target), "--model", str(model)]
-    assert main([*words, "--disable-tqdm", "--max-num-seqs", "4"]) == 0
+    assert main([*words, "--disable-tqdm", "--max-num-seqs", "4", *options]) == code
     assert not list(tmp_path.glob("*.part"))
     return [json.loads(line) for line in target.read_text().splitlines()]
 
@@ -39,7 +47,7 @@ def test_a_batch(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture
         request("hot", prompt="x", temperature=9),
         request("model", prompt="x", model="another"),
     ]
-    replies = run(tmp_path, tiny_model, [*good[:10], *bad, *good[10:], "", chat])
+    replies = run(tmp_path, tiny_model, [*good[:10], *bad, *good[10:], "", chat], code=1)
     ids = [reply["custom_id"] for reply in replies]
     assert ids == [
         *[f"p{n}" for n in range(10)], None, None, None, "stream", "url", "hot", "model",
@@ -60,7 +68,107 @@ def test_a_batch(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture
     ):
         assert part in message
     assert [r["response"]["status_code"] for r in replies[15:17]] == [400, 404]
-    assert "21 of 28 requests answered" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "21 of 28 requests answered" in told.out
+    assert "7 failed; each has its error in the replies" in told.err
+    assert "3 of these are no requests with a custom_id" in told.err
+
+
+def test_errors_that_have_their_line_end_with_success(
+    tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [request("hot", prompt="x", temperature=9), request("good", prompt="x")]
+    replies = run(tmp_path, tiny_model, lines, "--fingerprint-mode", "none")
+    assert [reply["error"] is None for reply in replies] == [False, True]
+    assert replies[1]["response"]["body"].get("system_fingerprint") is None
+    assert "1 failed" in capsys.readouterr().err
+
+
+class Store(BaseHTTPRequestHandler):
+    """Gives and takes one file; refuses as often as is wanted."""
+
+    content = b""
+    refusals = 0
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/in" else 404)
+        self.end_headers()
+        self.wfile.write(self.content)
+
+    def do_PUT(self) -> None:
+        Store.content = self.rfile.read(int(self.headers["Content-Length"]))
+        Store.refusals -= 1
+        self.send_response(500 if Store.refusals >= 0 else 201)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def store() -> Iterator[str]:
+    """The URL of a store of files."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Store)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_files_may_be_urls(
+    store: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_files, "RETRY_S", 0.0)
+    Store.content, Store.refusals = request("a", prompt="x").encode(), 2
+    words = ["run-batch", "-i", f"{store}/in", "-o", f"{store}/out", "--model", str(tiny_model)]
+    assert main([*words, "--disable-tqdm", "--output-tmp-dir", str(tmp_path)]) == 0
+    assert json.loads(Store.content)["custom_id"] == "a"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_urls_that_fail_are_told(
+    store: str,
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(batch_files, "RETRY_S", 0.0)
+    model = ["--model", str(tiny_model), "--disable-tqdm", "--output-tmp-dir", str(tmp_path)]
+    assert main(["run-batch", "-i", f"{store}/no", "-o", "x", *model]) == 1
+    assert "cannot be fetched: HTTP Error 404" in capsys.readouterr().err
+    Store.content, Store.refusals = request("a", prompt="x").encode(), 99
+    assert main(["run-batch", "-i", f"{store}/in", "-o", f"{store}/out", *model]) == 1
+    [kept] = tmp_path.glob("*/output.jsonl")
+    assert f"cannot be sent: HTTP Error 500: Internal Server Error; they are in {kept}" in (
+        capsys.readouterr().err
+    )
+
+
+def test_metrics_meanwhile() -> None:
+    async def scenario() -> tuple[bytes, bytes]:
+        server = await serve_metrics(lambda: b"vllm:x 1\n", "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        replies = []
+        for method in (b"GET", b"POST"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(method + b" /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            replies.append(await reader.read())
+            writer.close()
+        with pytest.raises(ConfigError, match=f"metrics cannot be served at 127.0.0.1:{port}"):
+            await serve_metrics(lambda: b"", "127.0.0.1", port)
+        server.close()
+        return replies[0], replies[1]
+
+    found, refused = asyncio.run(scenario())
+    assert found.startswith(b"HTTP/1.1 200 OK")
+    assert found.endswith(b"\r\n\r\nvllm:x 1\n")
+    assert refused.startswith(b"HTTP/1.1 405")
+
+
+def test_the_bundled_model_by_its_name(tmp_path: Path) -> None:
+    [reply] = run(tmp_path, Path("demo"), [request("a", prompt="x", model="demo", max_tokens=1)])
+    assert reply["error"] is None
 
 
 def test_same_tokens_alone_and_in_company(tmp_path: Path, tiny_model: Path) -> None:

@@ -1,7 +1,7 @@
 """Answer a file of OpenAI batch requests: one JSON request per line in, one reply per line out.
 
 Many lines run at the same time, as on a server. Replies are written in the order of the lines. An
-invalid line gets an error as its reply and does not affect the others.
+invalid line gets an error as its reply and does not affect the others. Files may be http URLs.
 """
 
 from __future__ import annotations
@@ -9,67 +9,122 @@ from __future__ import annotations
 import argparse
 import asyncio
 import collections
+import dataclasses
 import json
+import sys
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from quire.cli.batch_files import local_input, local_output
 from quire.cli.in_process import InProcessServer
-from quire.config.command_line.engine_options import add_engine_options, engine_args
+from quire.cli.metrics_server import serve_metrics
+from quire.config.command_line.engine_options import (
+    add_engine_options,
+    add_unsupported,
+    engine_args,
+)
+from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
+from quire.config.engine_args import AsyncEngineArgs
+from quire.env.vllm import server_defaults
 from quire.errors import ConfigError
 from quire.files import replacing
+from quire.server.args import ServerArgs
+from quire.server.unsupported_flags import UNSUPPORTED_FLAGS, check_flags
 from quire.units import MiB
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
 _MAX_LINE_BYTES = 16 * MiB
 _DEFAULTS = {"max_num_queued_reqs": 1_000_000, "disable_log_stats": True}
+_QUIET = {"ui": False, "disable_fastapi_docs": True, "disable_access_log": True}
+_OF_THE_SERVER = (
+    "response_role", "chat_template_content_format", "default_chat_template_kwargs",
+    "exclude_tools_when_tool_choice_none", "return_tokens_as_token_ids",
+    "enable_per_request_metrics", "fingerprint_mode", "fingerprint_value", "enable_log_outputs",
+    "max_log_len",
+)  # fmt: skip
+"""Options of the server that shape replies and the log."""
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What became of the lines."""
+
+    total: int = 0
+    failed: int = 0
+    nameless: int = 0
+    """Lines that are no request with a custom_id, so that no reply can be matched to them."""
 
 
 def configure(parser: Parser) -> None:
     """Declares the options."""
-    parser.add_argument("-i", "--input-file", metavar="FILE", help="Requests, one JSON per line.")
-    parser.add_argument("-o", "--output-file", metavar="FILE", help="Where the replies go.")
-    parser.add_argument("--disable-tqdm", action="store_true", help="No progress bar.")
-    add_engine_options(parser, defaults=_DEFAULTS)
+    add = parser.add_argument
+    add("-i", "--input-file", metavar="FILE", help="Requests, one JSON per line; a path or URL.")
+    add("-o", "--output-file", metavar="FILE", help="Where the replies go; a path or URL (PUT).")
+    add("--output-tmp-dir", metavar="DIR", help="Where replies lie before they go to a URL.")
+    add("--disable-tqdm", action="store_true", help="No progress bar.")
+    add("--enable-metrics", action="store_true", help="Serve Prometheus metrics meanwhile.")
+    add("--host", "--url", dest="metrics_host", default="127.0.0.1", help="Host of the metrics.")
+    add("--port", dest="metrics_port", type=int, default=8000, help="Port of the metrics.")
+    fields = {field.name for field in dataclasses.fields(ServerArgs)}
+    add_options(parser, ServerArgs, title="Frontend", skip=fields - set(_OF_THE_SERVER))
+    add_engine_options(parser, record=AsyncEngineArgs, defaults=_DEFAULTS)
+    add_unsupported(parser, UNSUPPORTED_FLAGS)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Answers every line. Returns 0 even if some replies are errors."""
+    """Answers every line. Returns 1 if there is a line to which no reply can be matched."""
     if not args.input_file or not args.output_file:
         raise ConfigError("give both files: quire run-batch -i IN.jsonl -o OUT.jsonl")
-    source = Path(args.input_file)
-    if not source.is_file():
-        raise ConfigError(f"--input-file {source}: there is no such file")
-    server = InProcessServer(engine_args(args, defaults=_DEFAULTS))
-    try:
-        failed, total = asyncio.run(_answer_file(server, source, args))
-    finally:
-        server.close()
-    print(f"{total - failed} of {total} requests answered; replies: {args.output_file}")
-    return 0
+    check_flags(vars(args))
+    server_args = read(ServerArgs, args, defaults={**_QUIET, **server_defaults()})
+    wanted = engine_args(args, record=AsyncEngineArgs, defaults=_DEFAULTS)
+    target = local_output(args.output_file, args.output_tmp_dir)
+    with local_input(args.input_file) as source, target as output:
+        server = InProcessServer(wanted, server_args)
+        try:
+            counts = asyncio.run(_answer_file(server, source, output, args))
+        finally:
+            server.close()
+    answered = counts.total - counts.failed
+    print(f"{answered} of {counts.total} requests answered; replies: {args.output_file}")
+    if counts.failed:
+        print(f"{counts.failed} failed; each has its error in the replies", file=sys.stderr)
+    if counts.nameless:
+        print(
+            f"{counts.nameless} of these are no requests with a custom_id: their errors have "
+            "custom_id null",
+            file=sys.stderr,
+        )
+    return 1 if counts.nameless else 0
 
 
 async def _answer_file(
-    server: InProcessServer, source: Path, args: argparse.Namespace
-) -> tuple[int, int]:
-    """Writes the replies. Returns (number of errors, number of lines). The file appears when it is
-    complete."""
+    server: InProcessServer, source: Path, output: Path, args: argparse.Namespace
+) -> _Counts:
+    """Writes the replies. The file appears when it is complete."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
-    failed = total = 0
+    counts = _Counts()
     at_once = 2 * server.engine.config.scheduler.max_num_seqs
-    target = replacing(Path(args.output_file), keeps_unfinished=True)
-    with source.open("rb") as lines, target as out:
+    if args.enable_metrics:
+        metrics = await serve_metrics(server.metrics, args.metrics_host, args.metrics_port)
+        print(f"metrics: http://{args.metrics_host}:{args.metrics_port}/metrics", file=sys.stderr)
+    with source.open("rb") as lines, replacing(output, keeps_unfinished=True) as out:
         bar = tqdm(disable=args.disable_tqdm, unit="req")
         async for reply in _in_order(server, _records(lines), at_once):
-            failed += reply["error"] is not None
-            total += 1
+            counts.failed += reply["error"] is not None
+            counts.nameless += reply["custom_id"] is None
+            counts.total += 1
             out.write(_line(reply))
             bar.update(1)
         bar.close()
-    return failed, total
+    if args.enable_metrics:
+        metrics.close()
+    return counts
 
 
 def _line(reply: dict[str, Any]) -> bytes:

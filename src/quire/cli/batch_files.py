@@ -1,0 +1,89 @@
+"""The files of `quire run-batch`: paths, or URLs where the user gives one.
+
+A file at a URL is fetched whole before the batch begins (GET), and sent whole after it (PUT).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+
+from quire.errors import ConfigError, quoted
+from quire.log import get_logger
+
+logger = get_logger(__name__)
+
+_TIMEOUT_S = 1000.0
+_TRIES = 5
+RETRY_S = 5.0
+"""Pause between two attempts to send a file."""
+
+
+def is_url(place: str) -> bool:
+    """Whether a file is named by an http or https URL."""
+    return place.startswith(("http://", "https://"))
+
+
+@contextmanager
+def local_input(place: str) -> Iterator[Path]:
+    """The input as a file on disk. Raises ConfigError if there is none."""
+    if not is_url(place):
+        path = Path(place)
+        if not path.is_file():
+            raise ConfigError(f"--input-file {place}: there is no such file")
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="quire-batch-") as directory:
+        path = Path(directory) / "input.jsonl"
+        try:
+            with urllib.request.urlopen(place, timeout=_TIMEOUT_S) as reply, path.open("wb") as out:
+                shutil.copyfileobj(reply, out)
+        except (OSError, HTTPException, ValueError) as error:
+            raise ConfigError(f"--input-file {place} cannot be fetched: {error}") from None
+        yield path
+
+
+@contextmanager
+def local_output(place: str, directory: str | None) -> Iterator[Path]:
+    """The file to write; it is sent to the URL after the block, if `place` is one.
+
+    `directory`: where it lies until then. Raises ConfigError if it cannot be sent; the error names
+    the file, which stays.
+    """
+    if not is_url(place):
+        yield Path(place)
+        return
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="quire-batch-", dir=directory))
+    except OSError as error:
+        raise ConfigError(f"--output-tmp-dir {quoted(directory)}: {error.strerror}") from None
+    path = folder / "output.jsonl"
+    yield path
+    _send(path, place)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _send(path: Path, url: str) -> None:
+    for attempt in range(1, _TRIES + 1):
+        try:
+            with path.open("rb") as file:
+                headers = {
+                    "Content-Length": str(path.stat().st_size),
+                    "Content-Type": "application/jsonl",
+                }
+                request = urllib.request.Request(url, data=file, headers=headers, method="PUT")
+                urllib.request.urlopen(request, timeout=_TIMEOUT_S).close()
+            return
+        except (OSError, HTTPException, ValueError) as error:
+            if attempt == _TRIES:
+                raise ConfigError(
+                    f"--output-file {url}: the replies cannot be sent: {error}; they are in {path}"
+                ) from None
+            logger.warning("attempt %d to send the replies failed: %s", attempt, error)
+            time.sleep(RETRY_S)

@@ -1,0 +1,39 @@
+"""A page of metrics beside a command that is no server (`quire run-batch --enable-metrics`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from quire.errors import ConfigError
+
+_HEAD_S = 10.0
+"""Time for a request to arrive."""
+
+
+async def serve_metrics(text: Callable[[], bytes], host: str, port: int) -> asyncio.Server:
+    """Answers every GET with the metrics as of then. Raises ConfigError for an address in use.
+
+    On the event loop, which alone changes what `text` reads.
+    """
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _HEAD_S)
+            is_get = head.startswith(b"GET ")
+            body = text() if is_get else b""
+            status = b"200 OK" if is_get else b"405 Method Not Allowed"
+            writer.write(
+                b"HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+                b"Content-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(body)) + body
+            )
+            await writer.drain()
+        writer.close()
+
+    try:
+        return await asyncio.start_server(answer, host, port)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"metrics cannot be served at {host}:{port}: {error}; give another --port"
+        ) from None
