@@ -50,7 +50,8 @@ ATTACKS: list[tuple[str, Callable[[], bytes], int, str | None]] = [
         "temperature": 1.0}), 400, "logprobs"),
     (COMPLETIONS, lambda: dumped({
         "prompt": [words(40)] * 1000, "n": 128, "max_tokens": 1}), 400, "n"),
-    (COMPLETIONS, lambda: b'{"prompt":[' + b"1," * 7_000_000 + b"1]}", 400, "prompt"),
+    (COMPLETIONS, lambda: b'{"prompt":[' + b"1," * 7_000_000 + b"1]}", 400,
+     "input_tokens"),
     (COMPLETIONS, lambda: b'{"prompt":"a","bad_words":[' + b'"",' * 5_000_000 + b'""]}', 400,
      "bad_words"),
     (COMPLETIONS, lambda: b'{"prompt":"a","prompt_embeds":' + b"[" * 7_000_000 + b"]" * 7_000_000
@@ -58,6 +59,8 @@ ATTACKS: list[tuple[str, Callable[[], bytes], int, str | None]] = [
     (COMPLETIONS, lambda: b'{"prompt":"a","seed":' + b"9" * 14_000_000 + b"}", 400, "seed"),
     (CHAT, lambda: dumped({"messages": [{"role": "user", "content": "x"}] * 300_000}), 400,
      "messages"),
+    (CHAT, lambda: dumped({"messages": [{"role": "user", "content": "x", "unknown": 1}] * 15_000}),
+     400, "messages"),
     (CHAT, lambda: dumped({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs":
                            {"a": [{"a": 1, "b": []}] * 700_000}}), 400, "chat_template_kwargs"),
 ]  # fmt: skip

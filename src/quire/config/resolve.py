@@ -190,6 +190,15 @@ def resolve_sampling_defaults(args: EngineArgs, own: GenerationConfig) -> dict[s
     return found
 
 
+def resolve_max_output_tokens(args: EngineArgs, defaults: Mapping[str, Any]) -> int | None:
+    """Most tokens of any reply of a server, as vLLM has it: the `max_new_tokens` that the user set
+    by an override or a directory of its own. What a model recommends is a default alone."""
+    if args.generation_config not in ("auto", "vllm"):
+        return defaults.get("max_tokens")
+    most: int | None = args.override_generation_config.get("max_new_tokens")
+    return most
+
+
 def served_names(args: EngineArgs, model: str) -> tuple[str, ...]:
     """The names under which a server offers the model."""
     chosen = args.served_model_name or model

@@ -109,9 +109,12 @@ def _engine_bounds(config: EngineConfig) -> list[Bound]:
     running, waiting = scheduler.max_num_seqs, scheduler.max_num_queued_reqs
     queued = "none" if waiting is None else str(waiting)
     kind = "always" if scheduler.queue_may_stand else "in a burst"
-    queued_tokens = scheduler.max_num_queued_tokens
+    queued_tokens, most = scheduler.max_num_queued_tokens, model.max_output_tokens
     return [
         Bound("max_model_len", str(model.max_model_len), "prompt and reply, in tokens", "400"),
+        Bound(
+            "max_new_tokens", "none" if most is None else str(most), "a reply, in tokens", "ends"
+        ),
         Bound("max_logprobs", str(model.max_logprobs), "logprobs at a position", "400"),
         Bound("max_num_queued_reqs", queued, f"requests that wait, {kind}", "503 + Retry-After"),
         Bound(

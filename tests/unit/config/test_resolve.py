@@ -117,6 +117,20 @@ def test_sampling_defaults_come_from_the_model(tmp_path: Path) -> None:
     assert sampling_defaults(args, tmp_path) == merged
 
 
+def test_only_a_user_limits_all_replies(tmp_path: Path) -> None:
+    write_generation_config(tmp_path, max_new_tokens=9)
+    for options, most in (
+        ({}, None),
+        ({"generation_config": "vllm"}, None),
+        ({"generation_config": str(tmp_path)}, 9),
+        ({"override_generation_config": {"max_new_tokens": 5}}, 5),
+        ({"generation_config": str(tmp_path), "override_generation_config": {"top_k": 1}}, 9),
+    ):
+        args = EngineArgs(**options)
+        defaults = sampling_defaults(args, tmp_path)
+        assert resolve.resolve_max_output_tokens(args, defaults) == most
+
+
 def test_a_recommended_penalty_is_dropped_and_a_chosen_one_refused(tmp_path: Path) -> None:
     write_generation_config(tmp_path, repetition_penalty=1.1, temperature=0.5)
     assert sampling_defaults(EngineArgs(), tmp_path) == {"temperature": 0.5}

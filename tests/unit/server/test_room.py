@@ -5,6 +5,7 @@ The fake core counts up, so that a reply of any length is known.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -102,3 +103,15 @@ def test_a_chat_that_is_too_long(harness: Harness) -> None:
 def test_null_is_the_default_of_completions(harness: Harness) -> None:
     reply = harness.post(TEXT, {"prompt": "A", "max_tokens": None, "min_tokens": None}).json()
     assert reply["usage"]["completion_tokens"] == 16
+
+
+@pytest.mark.parametrize(("asked", "count"), [(None, 3), (2, 2), (20, 3)])
+def test_a_servers_limit_holds_for_every_reply(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, asked: int | None, count: int
+) -> None:
+    model = dataclasses.replace(harness.context.config.model, max_output_tokens=3)
+    config = dataclasses.replace(harness.context.config, model=model)
+    monkeypatch.setattr(harness.context.engine, "config", config)
+    for path, body in ((TEXT, {"prompt": "A"}), (CHAT, {"messages": MESSAGES})):
+        reply = harness.post(path, {**body, "max_tokens": asked}).json()
+        assert reply["usage"]["completion_tokens"] == count

@@ -6,11 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import msgspec
 
+from quire.config import ModelConfig
 from quire.errors import RequestError
 from quire.params import RequestOutputKind, SamplingParams
 from quire.server.args import ServerArgs
@@ -40,7 +38,7 @@ def sampling_params(
     values = {name: getattr(request, name) for name in _SAME_NAME}
     values = {name: value for name, value in values.items() if value is not None}
     values = {**{k: v for k, v in defaults.items() if k != "max_tokens"}, **values}
-    values["max_tokens"] = _max_tokens(request, defaults, context.config.model.max_model_len)
+    values["max_tokens"] = _max_tokens(request, context.config.model)
     values["logprobs"] = _num_logprobs(request)
     values["prompt_logprobs"] = _num_prompt_logprobs(request)
     if values["logprobs"] is not None or values["prompt_logprobs"] is not None:
@@ -79,9 +77,7 @@ def _at_most(name: str, value: int, limit: int, option: str, unit: str = "") -> 
         )
 
 
-def _max_tokens(
-    request: CompletionRequest | ChatRequest, defaults: Mapping[str, Any], max_model_len: int
-) -> int | None:
+def _max_tokens(request: CompletionRequest | ChatRequest, model: ModelConfig) -> int | None:
     """The limit of the reply; None: whatever the context has room for."""
     if is_echo_alone(request):
         return 1  # the least that the engine generates
@@ -92,13 +88,15 @@ def _max_tokens(
     elif wanted is None:
         wanted = DEFAULT_MAX_TOKENS
     if wanted is None:
-        return defaults.get("max_tokens")
-    if wanted < 1:
+        wanted = model.default_sampling_params.get("max_tokens")
+    elif wanted < 1:
         raise RequestError(
             f"{name} must be at least 1, got {wanted}.", parameter=name, value=wanted
         )
-    check_max_tokens(name, wanted, max_model_len)
-    return wanted
+    else:
+        check_max_tokens(name, wanted, model.max_model_len)
+    limits = [limit for limit in (wanted, model.max_output_tokens) if limit is not None]
+    return min(limits, default=None)
 
 
 def _num_logprobs(request: CompletionRequest | ChatRequest) -> int | None:
