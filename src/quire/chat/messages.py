@@ -64,6 +64,8 @@ def _message(index: int, given: Any, content_format: ContentFormat) -> dict[str,
         message["content"] = _joined([content], content_format)
     elif content is not None:
         raise _error(f"messages[{index}].content is neither a string nor a list", content)
+    if message.get("tool_calls") == []:
+        del message["tool_calls"]  # templates ask whether there are any by the key alone
     if "tool_calls" in message:
         _parse_arguments(index, message["tool_calls"])
     reasoning = next((message[key] for key in _REASONING if key in message), None)

@@ -148,6 +148,13 @@ def test_content_parts_are_joined_or_kept() -> None:
         rendered_here(PARTS_STYLE, messages, content_format="string")
 
 
+def test_no_tool_calls_are_none_for_every_template() -> None:
+    source = "{% for message in messages %}{{ 'tool_calls' in message }}{% endfor %}"
+    for none in ({}, {"tool_calls": []}, {"tool_calls": None}):
+        assert rendered_here(source, [{**ANSWER, **none}]) == "False"
+    assert rendered_here(source, [{**ANSWER, "tool_calls": [{}]}]) == "True"
+
+
 def test_the_result_of_a_tool_is_text_for_every_template() -> None:
     parts = [{"type": "text", "text": "3"}, {"type": "text", "text": "4"}]
     source = (
