@@ -1,0 +1,180 @@
+"""Sleeping: the memory really falls and comes back, and tokens stay the same."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_checkpoint import write_tiny_checkpoint
+
+from quire.config.engine_args import AsyncEngineArgs
+from quire.errors import ConfigError
+from quire.frontend.online.async_llm import AsyncLLM
+from quire.llm import LLM
+from quire.params import SamplingParams
+from quire.units import MiB
+
+PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+PROMPTS = [[number] * 480 for number in range(1, 17)]
+KV_BYTES = 200 * MiB
+"""Less than they have of K and V: 32 KiB a token."""
+SHAPE = {
+    "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64,
+    "vocab_size": 150_000,
+}  # fmt: skip
+"""Little to compute, much to keep."""
+WEIGHT_BYTES = 60 * MiB
+"""Less than there are."""
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("larger"), **SHAPE)
+
+
+def options(model_dir: Path) -> dict[str, Any]:
+    return {
+        "model": str(model_dir), "backend": "cpu", "dtype": "float32", "max_model_len": 512,
+        "kv_cache_memory_bytes": 2 * KV_BYTES, "max_num_batched_tokens": 256, "num_threads": 1,
+    }  # fmt: skip
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    [line] = [line for line in status.splitlines() if line.startswith("VmRSS:")]
+    return int(line.split()[1]) * 1024
+
+
+def tokens(llm: LLM) -> list[list[int]]:
+    outputs = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+def test_memory_falls_and_comes_back(model_dir: Path) -> None:
+    with LLM(**options(model_dir)) as llm:
+        wanted, full = tokens(llm), resident_bytes()
+        llm.sleep(level=1)
+        without_kv = resident_bytes()
+        assert full - without_kv > KV_BYTES
+        assert llm.llm_engine.is_sleeping()
+        llm.sleep(level=2)
+        assert without_kv - resident_bytes() > WEIGHT_BYTES
+        assert llm.wake_up(tags=["weights"]) is False
+        assert llm.wake_up(tags=["kv_cache"]) is True
+        assert not llm.llm_engine.is_sleeping()
+        assert tokens(llm) == wanted
+        assert abs(resident_bytes() - full) < 50 * MiB
+        llm.sleep(level=0)
+        llm.release_kv_cache_memory()
+        assert full - resident_bytes() > KV_BYTES
+        llm.wake_up()
+        assert tokens(llm) == wanted
+
+
+@pytest.mark.parametrize("engine_mode", ["thread", "process"])
+def test_an_engine_of_either_host_sleeps(model_dir: Path, engine_mode: Any) -> None:
+    engine = AsyncLLM.from_engine_args(
+        AsyncEngineArgs(**options(model_dir), disable_log_stats=True), engine_mode=engine_mode
+    )
+    pid = engine._client.pid if engine_mode == "process" else "self"  # type: ignore[attr-defined]
+
+    async def one(prompt: list[int]) -> list[int]:
+        stream: AsyncIterator[Any] = engine.generate(prompt, PARAMS, f"r{prompt[0]}")
+        return [output async for output in stream][-1].outputs[0].token_ids
+
+    async def every() -> list[list[int]]:
+        return await asyncio.gather(*[one(prompt) for prompt in PROMPTS])
+
+    async def scenario() -> None:
+        wanted, full = await every(), resident_bytes(pid)
+        kept = asyncio.create_task(every())
+        await asyncio.sleep(0.05)
+        await engine.sleep(level=2, mode="keep")
+        assert full - resident_bytes(pid) > KV_BYTES + WEIGHT_BYTES
+        assert await engine.is_sleeping()
+        with pytest.raises(ConfigError, match=r"the engine is asleep .*: call wake_up first"):
+            await engine.resume_generation()
+        assert not kept.done()
+        assert await engine.wake_up()
+        assert await kept == wanted
+        assert abs(resident_bytes(pid) - full) < 50 * MiB
+        assert await engine.collective_rpc("progress") != [None]
+        await engine.check_health()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        engine.shutdown()
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Callable[..., LLM]:
+    directory = write_tiny_checkpoint(tmp_path / "tiny")
+    return lambda: LLM(str(directory), backend="reference", max_model_len=128)
+
+
+def test_calls_wait_until_the_engine_is_woken_up(tiny: Callable[..., LLM]) -> None:
+    with tiny() as llm:
+        wanted = llm.generate("a", PARAMS, use_tqdm=False)[0].outputs[0].token_ids
+        llm.sleep(level=2)
+        found: list[Any] = []
+        waiting = [
+            threading.Thread(
+                target=lambda: found.append(llm.generate("a", PARAMS, use_tqdm=False)[0])
+            )
+            for _ in range(3)
+        ]
+        for thread in waiting:
+            thread.start()
+        queued = llm.enqueue("a", PARAMS, use_tqdm=False)
+        waiting[0].join(0.1)
+        assert found == []
+        llm.wake_up()
+        for thread in waiting:
+            thread.join(30)
+        assert [output.outputs[0].token_ids for output in found] == [wanted] * 3
+        [output] = llm.wait_for_completion(use_tqdm=False)
+        assert (output.request_id, output.outputs[0].token_ids) == (queued[0], wanted)
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+def test_what_is_queued_at_a_sleep(tiny: Callable[..., LLM], mode: Any) -> None:
+    with tiny() as llm:
+        [wanted] = llm.generate("a", PARAMS, use_tqdm=False)
+        llm.enqueue("a", PARAMS, use_tqdm=False)
+        llm.sleep(level=1, mode=mode)
+        unfinished = llm.llm_engine.get_num_unfinished_requests()
+        assert unfinished == (1 if mode == "keep" else 0)
+        llm.wake_up()
+        [output] = llm.wait_for_completion(use_tqdm=False)
+        reason = "abort" if mode == "abort" else "length"
+        assert output.outputs[0].finish_reason == reason
+        if mode != "abort":
+            assert output.outputs[0].token_ids == wanted.outputs[0].token_ids
+
+
+def test_closing_ends_the_wait_of_those_who_are_asleep(tiny: Callable[..., LLM]) -> None:
+    from quire.errors import EngineDeadError
+
+    llm = tiny()
+    llm.sleep(level=0)
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            llm.generate("a", PARAMS, use_tqdm=False)
+        except EngineDeadError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    threads[0].join(0.1)
+    llm.close()
+    for thread in threads:
+        thread.join(30)
+    assert len(errors) == 2
