@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import overload
 
 
@@ -148,11 +148,17 @@ class RequestStateStats:
     last_token_ts: float = 0.0
     first_token_latency: float = 0.0
     """Seconds from arrival to the first token."""
+    is_corrupted: bool = False
+    """False, as is `is_watermarked`: a request with numbers that are not finite ends with an error,
+    and there are no watermarks."""
+    is_watermarked: bool = False
+    is_watermark_skipped: bool = False
 
 
-@dataclass(slots=True)
+@dataclass
 class CompletionOutput:
-    """One of the `n` outputs of a request."""
+    """One of the `n` outputs of a request. Fields and their order are vLLM's; those of features
+    that do not exist here are None."""
 
     index: int
     text: str
@@ -160,19 +166,31 @@ class CompletionOutput:
     cumulative_logprob: float | None
     """Sum of the sampled tokens' log-probabilities; None unless logprobs were requested."""
     logprobs: SampleLogprobs | None
+    routed_experts: None = None
     finish_reason: str | None = None
     """`stop`, `length`, `abort` or `error`; None while it is running."""
     stop_reason: int | str | None = None
     """The stop string or token that ended it; None for end-of-sequence and all other ends."""
+    lora_request: None = None
+    sampling_mask: None = None
+    spec_decode_metrics: None = None
+    weight_versions: None = None
 
     def finished(self) -> bool:
         """Whether this output is complete."""
         return self.finish_reason is not None
 
+    def __repr__(self) -> str:
+        return _repr(self, (
+            "index", "text", "token_ids", "routed_experts", "sampling_mask", "cumulative_logprob",
+            "logprobs", "finish_reason", "stop_reason",
+        ))  # fmt: skip
 
-@dataclass(slots=True)
+
+@dataclass
 class RequestOutput:
-    """The outputs of one request, so far or final."""
+    """The outputs of one request, so far or final. Fields and their order are vLLM's, but for
+    `error`; those of features that do not exist here are None."""
 
     request_id: str
     prompt: str | None
@@ -184,11 +202,16 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestStateStats | None = None
-    lora_request: None = field(default=None, repr=False)
-    encoder_prompt: str | None = field(default=None, repr=False)
-    encoder_prompt_token_ids: list[int] | None = field(default=None, repr=False)
+    lora_request: None = None
+    encoder_prompt: None = None
+    encoder_prompt_token_ids: None = None
     num_cached_tokens: int | None = None
     """Prompt tokens that came from the prefix cache."""
+    num_cache_creation_tokens: None = None
+    _: KW_ONLY
+    prompt_token_id_logprobs: None = None
+    kv_transfer_params: None = None
+    ec_transfer_params: None = None
     error: str | None = None
     """The error message, if an output's `finish_reason` is `error`."""
 
@@ -212,6 +235,20 @@ class RequestOutput:
                 break
             else:
                 self.outputs.append(new)
+
+    def __repr__(self) -> str:
+        return _repr(self, (
+            "request_id", "prompt", "prompt_token_ids", "encoder_prompt",
+            "encoder_prompt_token_ids", "prompt_logprobs", "prompt_token_id_logprobs", "outputs",
+            "finished", "metrics", "lora_request", "num_cached_tokens",
+            "num_cache_creation_tokens",
+        ))  # fmt: skip
+
+
+def _repr(output: object, names: tuple[str, ...]) -> str:
+    """vLLM's, with the fields in its order."""
+    fields = ", ".join(f"{name}={getattr(output, name)!r}" for name in names)
+    return f"{type(output).__name__}({fields})"
 
 
 def _extend(old: CompletionOutput, new: CompletionOutput) -> None:
