@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, overload
 
 from quire.chat.job import ChatInput
 from quire.chat.renderer import ChatRenderer
+from quire.chat.template_files import read_templates
 from quire.chat.templates import ChatTemplates
 from quire.errors import RequestError, quoted
 from quire.frontend.hf.encoding import BatchEncoding, EncodingOptions, Side, encoding_options
@@ -29,13 +31,13 @@ class HFTokenizer(SpecialRoles):
     model_input_names = ("input_ids", "attention_mask")
 
     def __init__(
-        self, tokenizer: Tokenizer, name_or_path: str, templates: Callable[[], ChatTemplates]
+        self, tokenizer: Tokenizer, name_or_path: str, read_templates: Callable[[], ChatTemplates]
     ) -> None:
-        """`name_or_path`: where it was read from, as the user wrote it. `templates` is called once,
-        when a conversation is rendered or a template asked for."""
+        """`name_or_path`: where it came from, as the user wrote it. `read_templates` is called when
+        a template is first wanted."""
         super().__init__(tokenizer)
         self.name_or_path = name_or_path
-        self._read_templates = templates
+        self._read_templates = read_templates
         self._templates: ChatTemplates | None = None
         self._renderer: ChatRenderer | None = None
         self._lock = threading.Lock()
@@ -44,6 +46,16 @@ class HFTokenizer(SpecialRoles):
         self.truncation_side: Side = "left" if config.get("truncation_side") == "left" else "right"
         longest = config.get("model_max_length")
         self.model_max_length: int = int(longest) if longest else _NO_LIMIT
+
+    @classmethod
+    def from_directory(cls, directory: Path, name_or_path: str | None = None) -> HFTokenizer:
+        """A checkpoint's. Raises CheckpointError."""
+        inner = Tokenizer.from_directory(directory)
+
+        def read() -> ChatTemplates:
+            return ChatTemplates(read_templates(directory), inner.roles)
+
+        return cls(inner, name_or_path or str(directory), read)
 
     # --- text to ids
 

@@ -34,11 +34,9 @@ class UserTokenizer:
                 from quire.chat.templates import ChatTemplates
                 from quire.frontend.hf.tokenizer import HFTokenizer
 
-                roles = self._tokenizer.roles
+                model, roles = self._model, self._tokenizer.roles
                 self._made = HFTokenizer(
-                    self._tokenizer,
-                    self._model.model,
-                    lambda: ChatTemplates.of_model(self._model, roles),
+                    self._tokenizer, model.model, lambda: ChatTemplates.of_model(model, roles)
                 )
             return self._made
 

@@ -1,19 +1,16 @@
-"""Tokenizers and chat templates, for scripts that need no engine."""
+"""`get_tokenizer` and `load_chat_template`, for scripts that need no engine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from quire.chat.template_files import read_chat_template, read_templates
-from quire.chat.templates import ChatTemplates
+from quire.chat.template_files import read_chat_template
 from quire.config.hub import resolve_model
 from quire.config.model_files import read_text
 from quire.errors import ConfigError, quoted
 from quire.frontend.hf.tokenizer import HFTokenizer
-from quire.tokenizer import Tokenizer
 
 _MODES = ("auto", "hf", "fast")
 
@@ -41,12 +38,7 @@ def get_tokenizer(
     directory = resolve_model(
         str(tokenizer_name), revision=revision, download_dir=download_dir, needs_weights=False
     )
-    tokenizer = Tokenizer.from_directory(directory)
-    return HFTokenizer(
-        tokenizer,
-        str(tokenizer_name),
-        lambda: ChatTemplates(read_templates(directory), tokenizer.roles),
-    )
+    return HFTokenizer.from_directory(directory, str(tokenizer_name))
 
 
 cached_get_tokenizer = lru_cache(get_tokenizer)
@@ -62,22 +54,3 @@ def load_chat_template(chat_template: str | Path | None, *, is_literal: bool = F
     if isinstance(chat_template, Path):
         return read_text(chat_template)
     return chat_template if is_literal else read_chat_template(chat_template)
-
-
-def resolve_chat_template(
-    tokenizer: Any,
-    chat_template: str | None = None,
-    tools: Sequence[Any] | None = None,
-    *,
-    model_config: object = None,
-    trust_remote_code: bool = False,
-) -> str | None:
-    """The template that a conversation gets: the given one, which may be the name of one of the
-    tokenizer's, or the tokenizer's own; None if it has none."""
-    del model_config, trust_remote_code
-    own = tokenizer.chat_template
-    templates = {"default": own} if isinstance(own, str) else own or {}
-    if chat_template is not None:
-        return templates.get(chat_template, chat_template)
-    names = ("default",) if tools is None else ("tool_use", "default")
-    return next((templates[name] for name in names if name in templates), None)
