@@ -6,62 +6,99 @@ import dataclasses
 import inspect
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
-from quire.cli.options import field_documents, flag
 from tools.from_vllm.markdown import code, codes, one_line, table
 
 from quire import env
-from quire.config.engine_args import EngineArgs
-from quire.config.unsupported import UNSUPPORTED
+from quire.config.command_line.options import field_documents, flag
+from quire.config.engine_args import AsyncEngineArgs
+from quire.config.unsupported import UNSUPPORTED, Unsupported
+from quire.env.vllm import VARIABLES
+from quire.env.without_effect import DROPPED, WITHOUT_EFFECT
 from quire.server.args import ServerArgs
 
 OURS = {"backend", "num_threads", "max_decode_slowdown", "chat_template"}
-"""Arguments of `EngineArgs` that vLLM's does not have."""
+"""Arguments that vLLM's `AsyncEngineArgs` does not have."""
 _VARIABLE = re.compile(r"`([A-Z][A-Z0-9_]+)`")
 
 
 def working_arguments() -> str:
-    """Those of `EngineArgs`."""
-    documents = field_documents(EngineArgs)
+    """Those of `EngineArgs` and `AsyncEngineArgs`."""
+    documents = field_documents(AsyncEngineArgs)
     rows = []
-    for field in dataclasses.fields(EngineArgs):
+    for field in dataclasses.fields(AsyncEngineArgs):
         whose = " (Quire's own)" if field.name in OURS else ""
         text = one_line(documents[field.name])
-        rows.append([code(field.name) + whose, code(_default(field)), text])
+        rows.append([code(field.name) + whose, _default(field), text])
     return table(["argument", "default", "what"], rows)
 
 
 def refused_arguments() -> str:
     """Those of which only values without effect are accepted."""
+    refused = [entry for entry in UNSUPPORTED.values() if entry.is_refused]
+    return table(["argument (values that are accepted)", "why others are not"], _by_reason(refused))
+
+
+def _by_reason(entries: Iterable[Unsupported]) -> list[list[str]]:
     by_reason = defaultdict(list)
-    for name, entry in UNSUPPORTED.items():
-        values = [value for value in entry.neutral if value is not None]
+    for entry in entries:
+        values = [value for value in (entry.default, *entry.also) if value is not None]
         allowed = f" ({codes(map(repr, values))})" if values else ""
-        by_reason[entry.reason].append(code(name) + allowed)
-    rows = [["; ".join(names), reason] for reason, names in by_reason.items()]
-    return table(["argument (values that are accepted beside `None`)", "why others are not"], rows)
+        by_reason[entry.reason].append(code(entry.name) + allowed)
+    return [["; ".join(names), reason] for reason, names in by_reason.items()]
+
+
+def arguments_without_effect() -> str:
+    """Those of which every value is accepted."""
+    by_reason = defaultdict(list)
+    for entry in UNSUPPORTED.values():
+        if not entry.is_refused:
+            by_reason[entry.reason].append(entry.name)
+    rows = [[codes(names), reason] for reason, names in by_reason.items()]
+    return table(["arguments", "why"], rows)
 
 
 def server_options() -> str:
     """Those of `quire serve` that are no argument of the engine."""
     documents = field_documents(ServerArgs)
     rows = [
-        [code(flag(field.name)), code(_default(field)), one_line(documents[field.name])]
+        [code(flag(field.name)), _default(field), one_line(documents[field.name])]
         for field in dataclasses.fields(ServerArgs)
     ]
     return table(["option", "default", "what"], rows)
 
 
 def variables() -> str:
-    """Those that Quire reads; a function for each."""
+    """Those that Quire reads, a function for each, and those of vLLM that work."""
     functions = [one for _, one in inspect.getmembers(env, inspect.isfunction)]
     texts = [one_line(one.__doc__ or "") for one in functions if one.__module__ == env.__name__]
-    rows = [[codes(_VARIABLE.findall(text)), text] for text in texts if _VARIABLE.search(text)]
+    rows = [[codes(_own(text)), text] for text in texts if _own(text)]
+    rows += [
+        [code(name), entry.text + (f" (`{flag(entry.option)}`)" if entry.option else "")]
+        for name, entry in VARIABLES.items()
+        if entry.effect == "works"
+    ]
     return table(["variable", "what"], sorted(rows))
 
 
-def _default(field: dataclasses.Field[Any]) -> object:
+def _own(text: str) -> list[str]:
+    return [name for name in _VARIABLE.findall(text) if not name.startswith("VLLM_")]
+
+
+def variables_without_effect() -> str:
+    """vLLM's others."""
+    by_text = defaultdict(list)
+    for name, entry in VARIABLES.items():
+        if entry.effect != "works":
+            what = "refused: " if entry.effect == "refused" else "in any case "
+            by_text[what + entry.text].append(name)
+    by_text["no effect; a warning names those that are set"] = sorted(WITHOUT_EFFECT | DROPPED)
+    return table(["variables", "what"], [[codes(names), text] for text, names in by_text.items()])
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
     if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
+        return code(field.default_factory())
+    return code(field.default) if field.default not in ("", None, ()) else ""

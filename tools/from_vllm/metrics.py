@@ -8,6 +8,7 @@ from quire.config.engine_args import EngineArgs
 from quire.metrics.engine_series import EngineSeries
 from quire.metrics.http_metrics import HttpMetrics
 from quire.metrics.series import MetricSet
+from quire.metrics.sleep_metrics import SleepMetrics
 from quire.planning.plan import build_engine_config
 
 ABSENT: dict[str, tuple[str, ...]] = {
@@ -38,7 +39,8 @@ ABSENT: dict[str, tuple[str, ...]] = {
 
 def exposed() -> str:
     """Everything at /metrics but the process's own."""
-    sets = [EngineSeries(build_engine_config(EngineArgs())).metric_set, HttpMetrics([]).metric_set]
+    engine = EngineSeries(build_engine_config(EngineArgs()))
+    sets = [engine.metric_set, HttpMetrics([]).metric_set, SleepMetrics().metric_set]
     return table(["metric", "type", "labels", "what"], [row for one in sets for row in _rows(one)])
 
 

@@ -45,6 +45,15 @@ class EngineSeries:
         self.kv_cache_usage_perc = make.gauge(
             "vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage."
         )
+        self.engine_sleep_state = make.gauges(
+            "vllm:engine_sleep_state",
+            "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is "
+            "awake; weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level "
+            "2.",
+            ("sleep_state",),
+            [("awake",), ("weights_offloaded",), ("discard_all",)],
+        )
+        self.engine_sleep_state.of("awake").set(1)
         self.engine_ready = make.gauge(
             "quire:engine_ready", "1 while the engine shows signs of life, 0 once it does not."
         )

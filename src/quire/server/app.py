@@ -21,6 +21,8 @@ from starlette.routing import Route
 from quire.log import get_logger
 from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics
+from quire.metrics.series import MetricSet
+from quire.metrics.sleep_metrics import SleepMetrics
 from quire.server import ui
 from quire.server.context import ServerContext
 from quire.server.endpoints import ENDPOINTS, SWITCHES, Endpoint, endpoints_of
@@ -59,7 +61,9 @@ def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
     app.router.redirect_slashes = False  # a redirect would go where the Host header says
     app.state.context = context
     app.state.live = LiveView(context)
-    app.state.exposition = _exposition_maker(context, http_metrics)
+    app.state.sleep_metrics = SleepMetrics()
+    sets = [http_metrics.metric_set, app.state.sleep_metrics.metric_set]
+    app.state.exposition = _exposition_maker(context, sets)
     if not context.args.disable_fastapi_docs:
         app.state.openapi = openapi_document(endpoints, bool(keys))
         app.state.docs = docs_page(app.state.openapi)
@@ -181,11 +185,11 @@ async def _on_exception(_: Request, error: Exception) -> Response:
 
 
 def _exposition_maker(
-    context: ServerContext, http_metrics: HttpMetrics
+    context: ServerContext, sets: Sequence[MetricSet]
 ) -> Callable[[], Exposition]:
     @lru_cache(maxsize=1)
     def exposition() -> Exposition:
         engine = context.loaded_engine()
-        return Exposition([engine.metrics.series.metric_set, http_metrics.metric_set])
+        return Exposition([engine.metrics.series.metric_set, *sets])
 
     return exposition

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from quire import env
 from quire.server.args import ServerArgs
-from quire.server.routes import generate, page, server_info, service, text
+from quire.server.routes import engine, generate, page, server_info, service, text
 from quire.server.schema import chat, completion
 from quire.server.schema import engine as control
 from quire.server.schema import service as schema
@@ -133,6 +133,50 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET", "/server_info", server_info.server_info, "development",
         query=control.ServerInfoQuery, response=control.ServerInfo, errors=(400,), switch="dev",
+    ),
+    Endpoint(
+        "POST", "/sleep", engine.sleep, "development",
+        query=control.SleepQuery, response=control.SleepReply, errors=(400,), switch="dev",
+    ),
+    Endpoint(
+        "POST", "/wake_up", engine.wake_up, "development",
+        query=control.WakeUpQuery, response=control.WakeUpReply, errors=(400,), switch="dev",
+    ),
+    Endpoint(
+        "GET", "/is_sleeping", engine.is_sleeping, "development",
+        response=control.IsSleeping, errors=(400,), switch="dev",
+    ),
+    Endpoint(
+        "POST", "/release_kv_cache_memory", engine.release_kv_cache_memory, "development",
+        response=control.ReleaseReply, errors=(400,), switch="dev",
+    ),
+    Endpoint(
+        "POST", "/collective_rpc", engine.collective_rpc, "development",
+        control.WorkerCall, control.WorkerReply, errors=(*_BAD_BODY, 500, 504), switch="dev",
+    ),
+    Endpoint(
+        "POST", "/pause", engine.pause, "development",
+        query=control.PauseQuery, response=control.PauseReply, errors=(400,), switch="dev",
+    ),
+    Endpoint(
+        "POST", "/resume", engine.resume, "development",
+        response=control.PauseReply, errors=(400,), switch="dev",
+    ),
+    Endpoint(
+        "GET", "/is_paused", engine.is_paused, "development",
+        response=control.IsPaused, errors=(400,), switch="dev",
+    ),
+    Endpoint(
+        "POST", "/reset_prefix_cache", engine.reset_prefix_cache, "development",
+        query=control.ResetQuery, response=control.ResetReply, errors=(400,), switch="dev",
+    ),
+    Endpoint(
+        "POST", "/reset_mm_cache", engine.reset_mm_cache, "development",
+        media="", errors=(400,), switch="dev",
+    ),
+    Endpoint(
+        "POST", "/reset_encoder_cache", engine.reset_encoder_cache, "development",
+        media="", errors=(400,), switch="dev",
     ),
     Endpoint(
         "GET", "/get_world_size", server_info.get_world_size, "development",

@@ -23,6 +23,7 @@ _STATUS_TEXTS = {
     200: "OK", 400: "The request is invalid", 401: "The API key is missing or wrong",
     404: "No such model", 408: "The body took too long", 413: "The body is too large",
     415: "The body is not JSON", 500: "The engine failed on this request",
+    504: "The call took longer than its timeout",
     503: "Not now: try again after Retry-After seconds",
 }  # fmt: skip
 

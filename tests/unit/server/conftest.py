@@ -62,11 +62,11 @@ def make_harness(tiny_model: Path) -> Iterator[MakeHarness]:
     engines, renderers = [], []
 
     def make(keys: tuple[str, ...] = (), is_loaded: bool = True, **options: Any) -> Harness:
-        scheduler = options.pop("scheduler", {})
+        scheduler, core = options.pop("scheduler", {}), options.pop("core", FakeCore)
         options.setdefault("allowed_hosts", ("quire",))
         context = ServerContext(ServerArgs(**options), ("tiny", "alias"))
         if is_loaded:
-            engine = fake_engine(tiny_model, FakeCore, **scheduler)
+            engine = fake_engine(tiny_model, core, **scheduler)
             engines.append(engine)
             context.engine = engine
             assert engine.tokenizer is not None

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import json
+from pathlib import Path
 
 from tools.from_vllm import arguments, metrics
 from tools.from_vllm.page import PAGE, TABLES, updated
 
-from quire.config.engine_args import EngineArgs
+from quire.config.engine_args import AsyncEngineArgs
+
+UNIT = Path(__file__).parents[1]
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -36,5 +40,7 @@ def test_no_metric_is_called_absent_that_is_exposed() -> None:
             assert not fnmatch.filter(names, pattern)
 
 
-def test_quires_own_arguments_exist() -> None:
-    assert {field.name for field in dataclasses.fields(EngineArgs)} >= arguments.OURS
+def test_quires_own_arguments_are_those_that_vllm_does_not_have() -> None:
+    fields = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    theirs = json.loads((UNIT / "config" / "vllm_arguments.json").read_text())["arguments"]
+    assert fields - set(theirs) == arguments.OURS

@@ -91,6 +91,13 @@ class EngineMetrics(RequestObserver):
         """A request was turned away at a queue limit of that name."""
         self.series.admission_rejections.of(reason).inc()
 
+    def show_sleep(self, level: int | None) -> None:
+        """The engine sleeps at this level; None: it is awake."""
+        state = self.series.engine_sleep_state
+        state.of("awake").set(int(level is None))
+        state.of("weights_offloaded").set(int(level == 1))
+        state.of("discard_all").set(int(level == 2))
+
     def finished_counts(self) -> dict[str, int]:
         """Requests ended, by reason."""
         return {

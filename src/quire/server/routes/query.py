@@ -48,6 +48,8 @@ def _problem(name: str, message: str) -> HttpError:
 
 def _what_works(schema: dict[str, Any]) -> str:
     """The end of a message: the values that a parameter takes."""
+    if schema.get("type") == "array":
+        return _what_works(schema["items"])
     if "enum" in schema:
         return f": it is one of {', '.join(sorted(schema['enum']))}"
     if schema.get("type") == "integer":

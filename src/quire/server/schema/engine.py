@@ -2,11 +2,108 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
+from quire.core.pausing import PauseMode
 from quire.server.schema.common import Count
+
+
+class NoQuery(msgspec.Struct, kw_only=True):
+    """A route without parameters."""
+
+
+class SleepQuery(msgspec.Struct, kw_only=True):
+    """How to sleep."""
+
+    level: Annotated[int, Meta(ge=0, le=2)] = 1
+    mode: PauseMode = "abort"
+
+
+class SleepReply(msgspec.Struct, kw_only=True):
+    """The engine sleeps."""
+
+    status: Literal["sleeping"] = "sleeping"
+    level: Count
+
+
+class WakeUpQuery(msgspec.Struct, kw_only=True):
+    """What to wake; a tag each time that `tags` is given."""
+
+    tags: list[Literal["weights", "kv_cache", "scheduling"]] = []
+    """None: all."""
+
+
+class WakeUpReply(msgspec.Struct):
+    """Whether all is awake, and what was asked for."""
+
+    status: Literal["awake", "sleeping"]
+    tags: list[str] | None
+
+
+class IsSleeping(msgspec.Struct):
+    """Whether the engine is paused or has given memory back."""
+
+    is_sleeping: bool
+
+
+class ReleaseReply(msgspec.Struct, kw_only=True):
+    """The KV cache's memory is the system's."""
+
+    status: Literal["kv_cache_released"] = "kv_cache_released"
+
+
+class PauseQuery(msgspec.Struct, kw_only=True):
+    """How to pause."""
+
+    mode: PauseMode = "abort"
+    clear_cache: bool = True
+    """Forget all cached prompts."""
+
+
+class PauseReply(msgspec.Struct):
+    """What a pause or its end has led to."""
+
+    status: Literal["paused", "resumed"]
+
+
+class IsPaused(msgspec.Struct):
+    """Whether generation is paused."""
+
+    is_paused: bool
+
+
+class ResetQuery(msgspec.Struct, kw_only=True):
+    """What to forget along with the prefix cache."""
+
+    reset_running_requests: bool = False
+    """Running requests compute their tokens again."""
+    reset_external: bool = False
+    """There is no further cache; nothing changes."""
+
+
+class ResetReply(msgspec.Struct):
+    """Whether the prefix cache was cleared: not while requests hold blocks of it."""
+
+    success: bool
+
+
+class WorkerCall(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A call of a public method of the worker."""
+
+    method: Annotated[str, Meta(min_length=1, max_length=128)]
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+    """Seconds to wait for it."""
+
+
+class WorkerReply(msgspec.Struct):
+    """What each worker returned; other values than objects, lists and null as texts."""
+
+    results: list[Any]
 
 
 class WorldSizeQuery(msgspec.Struct, kw_only=True):

@@ -1,0 +1,122 @@
+"""The routes that control the engine: sleep, pause, caches, calls of the worker. For development:
+they exist only where they are switched on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.errors import ConfigError, RequestError
+from quire.metrics.sleep_metrics import SleepMetrics
+from quire.server.http.problems import HttpError, Problem
+from quire.server.routes.bodies import context_of, json_response, read_body
+from quire.server.routes.query import read_query
+from quire.server.schema import engine as schema
+
+
+async def sleep(http: Request) -> Response:
+    """Pauses, then gives memory back: level 1 the KV cache's, level 2 the weights' too."""
+    query, engine = read_query(http, schema.SleepQuery), context_of(http).live_engine()
+    with _metrics(http).record("sleep"), _mistakes():
+        await engine.sleep(query.level, query.mode)
+    return json_response(schema.SleepReply(level=query.level))
+
+
+async def wake_up(http: Request) -> Response:
+    """Takes memory again: all, or that of some tags."""
+    query, engine = read_query(http, schema.WakeUpQuery), context_of(http).live_engine()
+    tags: list[str] | None = [*query.tags] or None
+    with _metrics(http).record("wake"), _mistakes():
+        is_awake = await engine.wake_up(tags)
+    return json_response(schema.WakeUpReply("awake" if is_awake else "sleeping", tags))
+
+
+async def is_sleeping(http: Request) -> Response:
+    """Whether the engine is paused or has given memory back."""
+    read_query(http, schema.NoQuery)
+    return json_response(schema.IsSleeping(await context_of(http).live_engine().is_sleeping()))
+
+
+async def release_kv_cache_memory(http: Request) -> Response:
+    """Gives the KV cache's memory back, in a pause."""
+    read_query(http, schema.NoQuery)
+    engine = context_of(http).live_engine()
+    with _metrics(http).record("release_kv_cache_memory"), _mistakes():
+        await engine.release_kv_cache_memory()
+    return json_response(schema.ReleaseReply())
+
+
+async def pause(http: Request) -> Response:
+    """Pauses generation: new requests wait."""
+    query, engine = read_query(http, schema.PauseQuery), context_of(http).live_engine()
+    with _mistakes():
+        await engine.pause_generation(mode=query.mode, clear_cache=query.clear_cache)
+    return json_response(schema.PauseReply("paused"))
+
+
+async def resume(http: Request) -> Response:
+    """Ends a pause."""
+    read_query(http, schema.NoQuery)
+    with _mistakes():
+        await context_of(http).live_engine().resume_generation()
+    return json_response(schema.PauseReply("resumed"))
+
+
+async def is_paused(http: Request) -> Response:
+    """Whether generation is paused."""
+    read_query(http, schema.NoQuery)
+    return json_response(schema.IsPaused(await context_of(http).live_engine().is_paused()))
+
+
+async def reset_prefix_cache(http: Request) -> Response:
+    """Forgets all cached prompts."""
+    query, engine = read_query(http, schema.ResetQuery), context_of(http).live_engine()
+    success = await engine.reset_prefix_cache(query.reset_running_requests, query.reset_external)
+    return json_response(schema.ResetReply(success))
+
+
+async def reset_mm_cache(http: Request) -> Response:
+    """Forgets all cached images: there are none, since only text goes in."""
+    read_query(http, schema.NoQuery)
+    await context_of(http).live_engine().reset_mm_cache()
+    return Response()
+
+
+async def reset_encoder_cache(http: Request) -> Response:
+    """Forgets all outputs of encoders: there are none, since only text goes in."""
+    read_query(http, schema.NoQuery)
+    await context_of(http).live_engine().reset_encoder_cache()
+    return Response()
+
+
+async def collective_rpc(http: Request) -> Response:
+    """Calls a public method of the worker, by its name."""
+    call = await read_body(http, schema.WorkerCall)
+    engine = context_of(http).live_engine()
+    try:
+        with _mistakes():
+            values = await engine.collective_rpc(call.method, call.timeout, call.args, call.kwargs)
+    except asyncio.TimeoutError:
+        message = f"{call.method[:100]} has not returned within {call.timeout:g} s; it goes on"
+        raise HttpError(Problem(504, message, param="timeout")) from None
+    shown = [one if one is None or isinstance(one, (dict, list)) else str(one) for one in values]
+    return json_response(schema.WorkerReply(shown))
+
+
+def _metrics(http: Request) -> SleepMetrics:
+    metrics: SleepMetrics = http.app.state.sleep_metrics
+    return metrics
+
+
+@contextmanager
+def _mistakes() -> Iterator[None]:
+    """What the engine cannot do as it was asked to is the caller's mistake, and answered 400."""
+    try:
+        yield
+    except ConfigError as error:
+        raise RequestError(str(error)) from None
