@@ -15,7 +15,7 @@ from typing import Any
 
 from quire.config.records import EngineConfig
 from quire.core.pausing import EnginePause
-from quire.errors import BackendError, IntegrityError
+from quire.errors import BackendError, ConfigError, IntegrityError
 from quire.executor import Executor, UniProcExecutor
 from quire.kvcache import KVCacheManager
 from quire.kvcache.block_map import block_map
@@ -24,6 +24,11 @@ from quire.protocol import EngineCoreOutputs, EngineCoreRequest, SchedulePlan
 from quire.scheduler import Scheduler
 
 logger = get_logger(__name__)
+
+
+_ENGINES_OWN = frozenset({"call", "close", "execute", "release_memory", "restore_memory"})
+"""Methods of a worker that keep to the engine's order: called from outside, they break the model
+under running requests."""
 
 
 @dataclass(slots=True)
@@ -137,4 +142,9 @@ def _collective_rpc(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> list[Any]:
+    """Calls a method of the workers. Raises ConfigError for one by which the engine runs them."""
+    if isinstance(method, str) and method in _ENGINES_OWN:
+        raise ConfigError(
+            f"{method} is called by the engine alone; sleep and wake_up release and restore memory"
+        )
     return executor.call(method, *args, **(kwargs or {}))

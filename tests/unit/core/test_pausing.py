@@ -135,3 +135,10 @@ def test_bad_arguments(core: EngineCore, command: str, given: Any, message: str)
 def test_a_call_of_the_workers(core: EngineCore, executor: SleepyExecutor) -> None:
     assert core.commands["collective_rpc"]("name", (1, 2), {"a": 3}) == [{"a": 3}]
     assert executor.calls == [("name", 1, 2)]
+
+
+@pytest.mark.parametrize("name", ["call", "close", "execute", "release_memory", "restore_memory"])
+def test_what_the_engine_calls_alone(core: EngineCore, executor: SleepyExecutor, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is called by the engine alone"):
+        core.commands["collective_rpc"](name)
+    assert executor.calls == []
