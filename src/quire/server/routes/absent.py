@@ -13,7 +13,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
     "the APIs that work are /v1/chat/completions and /v1/completions": (
         "/v1/responses", "/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel",
         "/v1/responses/render", "/v1/messages", "/v1/messages/count_tokens", "/v1/messages/render",
-        "/cohere/v2/chat", "/v1/systemone",
+        "/cohere/v2/chat", "/cohere/v2/chat/render", "/v1/systemone",
     ),
     "LoRA adapters do not work yet": ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
     "a request ends when its connection is closed, and all of them by /pause?mode=abort": (
