@@ -117,12 +117,20 @@ def configure(level: str | None, config_file: str | None) -> None:
         root.setLevel(level)
 
 
+_MAX_CONFIG_BYTES = 1 << 20
+
+
 def _configure_from(file: str) -> None:
     import json
     import logging.config
 
     try:
-        config = json.loads(env.expanded(file).read_text(encoding="utf-8"))
+        path = env.expanded(file)
+        if not path.is_file():  # a device or a pipe may never end
+            raise ValueError("it is no regular file")
+        if path.stat().st_size > _MAX_CONFIG_BYTES:
+            raise ValueError(f"it has more than {_MAX_CONFIG_BYTES} bytes")
+        config = json.loads(path.read_text(encoding="utf-8"))
         config = {"disable_existing_loggers": False, **config}
         loggers = config.get("loggers", {})
         if "vllm" in loggers:
