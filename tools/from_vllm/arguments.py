@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tools.from_vllm.markdown import code, codes, one_line, table
@@ -18,6 +18,7 @@ from quire.config.unsupported import UNSUPPORTED, Unsupported
 from quire.env.vllm import VARIABLES
 from quire.env.without_effect import DROPPED, WITHOUT_EFFECT
 from quire.server.args import ServerArgs
+from quire.server.unsupported_flags import UNSUPPORTED_FLAGS
 
 OURS = {"backend", "num_threads", "max_decode_slowdown", "chat_template"}
 """Arguments that vLLM's `AsyncEngineArgs` does not have."""
@@ -37,27 +38,42 @@ def working_arguments() -> str:
 
 def refused_arguments() -> str:
     """Those of which only values without effect are accepted."""
-    refused = [entry for entry in UNSUPPORTED.values() if entry.is_refused]
-    return table(["argument (values that are accepted)", "why others are not"], _by_reason(refused))
-
-
-def _by_reason(entries: Iterable[Unsupported]) -> list[list[str]]:
-    by_reason = defaultdict(list)
-    for entry in entries:
-        values = [value for value in (entry.default, *entry.also) if value is not None]
-        allowed = f" ({codes(map(repr, values))})" if values else ""
-        by_reason[entry.reason].append(code(entry.name) + allowed)
-    return [["; ".join(names), reason] for reason, names in by_reason.items()]
+    return _refused(UNSUPPORTED.values())
 
 
 def arguments_without_effect() -> str:
     """Those of which every value is accepted."""
+    return _without_effect(UNSUPPORTED.values())
+
+
+def refused_options() -> str:
+    """The same of the server's options."""
+    return _refused(UNSUPPORTED_FLAGS.values(), flag)
+
+
+def options_without_effect() -> str:
+    """The same of the server's options."""
+    return _without_effect(UNSUPPORTED_FLAGS.values(), flag)
+
+
+def _refused(entries: Iterable[Unsupported], spelled: Callable[[str], str] = str) -> str:
     by_reason = defaultdict(list)
-    for entry in UNSUPPORTED.values():
+    for entry in entries:
+        if entry.is_refused:
+            values = [value for value in (entry.default, *entry.also) if value is not None]
+            allowed = f" ({codes(map(repr, values))})" if values else ""
+            by_reason[entry.reason].append(code(spelled(entry.name)) + allowed)
+    rows = [["; ".join(names), reason] for reason, names in by_reason.items()]
+    return table(["name (values that are accepted)", "why others are not"], rows)
+
+
+def _without_effect(entries: Iterable[Unsupported], spelled: Callable[[str], str] = str) -> str:
+    by_reason = defaultdict(list)
+    for entry in entries:
         if not entry.is_refused:
-            by_reason[entry.reason].append(entry.name)
+            by_reason[entry.reason].append(spelled(entry.name))
     rows = [[codes(names), reason] for reason, names in by_reason.items()]
-    return table(["arguments", "why"], rows)
+    return table(["names", "why"], rows)
 
 
 def server_options() -> str:

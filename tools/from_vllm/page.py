@@ -14,6 +14,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "arguments that are refused": arguments.refused_arguments,
     "arguments without effect": arguments.arguments_without_effect,
     "server options": arguments.server_options,
+    "server options that are refused": arguments.refused_options,
+    "server options without effect": arguments.options_without_effect,
     "request fields": interface.request_fields,
     "refused fields": interface.refused_fields,
     "routes": interface.routes,
