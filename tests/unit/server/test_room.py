@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from quire.server.requests.room import Truncation
+from quire.tokenizer.tokenizer import SpecialFrame
+
 from .conftest import Harness
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -115,3 +118,54 @@ def test_a_servers_limit_holds_for_every_reply(
     for path, body in ((TEXT, {"prompt": "A"}), (CHAT, {"messages": MESSAGES})):
         reply = harness.post(path, {**body, "max_tokens": asked}).json()
         assert reply["usage"]["completion_tokens"] == count
+
+
+@pytest.mark.parametrize(
+    ("side", "begin", "kept"),
+    [(None, [], "89"), ("left", [], "89"), ("right", [], "01"), (None, [1, 2], "1289")],
+)
+def test_a_prompt_is_cut_where_the_request_says_so(side: Any, begin: list[int], kept: str) -> None:
+    """The special tokens around a text stay, unless the request names a side."""
+    ids, count = [*begin, *range(10)], len(kept)
+    frame = SpecialFrame(begin, []) if begin else None
+    assert Truncation(count, side).kept(ids, frame) == [int(each) for each in kept]
+    assert Truncation(len(ids), side).kept(ids, frame) == ids
+    assert Truncation(0, side).kept(ids, frame) == []
+    assert len(Truncation(1, side).kept(ids, frame)) == 1
+
+
+def test_cut_prompts_over_http(harness: Harness) -> None:
+    def ids_of(**body: Any) -> list[list[int]]:
+        request = {"max_tokens": 1, "return_token_ids": True, **body}
+        reply = harness.post(CHAT if "messages" in body else TEXT, request)
+        assert reply.status_code == 200, reply.text
+        found = reply.json()
+        prompts = [choice["prompt_token_ids"] for choice in found["choices"]]
+        assert found["usage"]["prompt_tokens"] == sum(map(len, prompts))
+        return prompts
+
+    cut = {"truncate_prompt_tokens": 4}
+    assert ids_of(prompt=[5, 6, 7, 8, 9], **cut) == [[6, 7, 8, 9]]
+    assert ids_of(prompt=[5, 6, 7, 8, 9], truncation_side="right", **cut) == [[5, 6, 7, 8]]
+    assert ids_of(prompt=[[5] * 9, [6]], **cut) == [[5] * 4, [6]]
+    assert ids_of(prompt=list(range(200)) * 100, **cut) == [[196, 197, 198, 199]]
+    assert ids_of(prompt=[7] * 40_000, **cut) == [[7] * 4]  # decoded in another way
+    (ending,) = ids_of(prompt="x" * 600 + "ABCD", **cut)
+    assert harness.post("/detokenize", {"tokens": ending}).json()["prompt"] == "ABCD"
+    assert ids_of(prompt=[5] * 600, truncate_prompt_tokens=-1) == [[5] * 511]
+
+
+def test_a_cut_chat(harness: Harness) -> None:
+    body = {"messages": [{"role": "user", "content": "a" * 900}], "max_tokens": 1}
+    whole = harness.post("/tokenize", {"messages": body["messages"]}).json()["tokens"]
+    for side, kept in ((None, whole[-20:]), ("left", whole[-20:]), ("right", whole[:20])):
+        cut = {"truncate_prompt_tokens": 20, "truncation_side": side}
+        rendered = harness.post(f"{CHAT}/render", {**body, **cut}).json()
+        assert rendered["token_ids"] == kept
+
+
+def test_a_prompt_cut_to_the_context_has_no_room(harness: Harness) -> None:
+    error = error_of(harness, TEXT, prompt=[5] * 600, truncate_prompt_tokens=512)
+    assert "contains 512 input tokens, which leaves no room" in error["message"]
+    many = {"prompt": [5] * 150_000, "truncate_prompt_tokens": 4}
+    assert "max_json_values" in error_of(harness, TEXT, **many)["message"]

@@ -54,6 +54,8 @@ def decode_large(data: bytes, decoder: BodyDecoder[Body], limits: BodyLimits) ->
     fields = {name: field for name, field in found.items() if name in known}
     texts = {name: data[field.begin : field.end].strip(_BLANK) for name, field in fields.items()}
     apart, ids = _APART.get(decoder.kind), None
+    if texts.get("truncate_prompt_tokens", b"null") != b"null":
+        apart = None  # a prompt may be longer than the context: its ids are values like others
     if apart is not None and texts.get(apart.name, b"").startswith(b"["):
         num_items = fields.pop(apart.name).num_values - 1
         ids = apart.decode(texts[apart.name], num_items, limits)

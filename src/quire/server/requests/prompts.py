@@ -15,7 +15,7 @@ from quire.errors import RequestError
 from quire.inputs import TokensPrompt
 from quire.server.context import ServerContext
 from quire.server.requests.request_work import count_chars
-from quire.server.requests.room import prompt_too_long, text_too_long
+from quire.server.requests.room import Truncation, prompt_too_long, text_too_long
 from quire.server.schema.chat import ChatMessage, ChatRequest
 from quire.server.schema.completion import PROMPT_KINDS, CompletionRequest
 from quire.server.schema.service import TokenizeRequest
@@ -63,16 +63,29 @@ async def completion_prompts(
 def _completion_prompts(context: ServerContext, request: CompletionRequest) -> list[PreparedPrompt]:
     parts, salt = _split_prompts(request.prompt), request.cache_salt
     context.limits.check_prompts(len(parts), request.n or 1)
+    truncation = Truncation.of(request, context.limits.max_model_len)
     add_special_tokens = request.add_special_tokens is not False
     prompts = []
     for part in parts:
         if isinstance(part, str):
-            token_ids = encode(context, part, add_special_tokens)
+            token_ids = _prompt_ids(context, part, add_special_tokens, truncation)
             prompts.append(PreparedPrompt(token_ids, part, salt))
         else:
-            prompts.append(PreparedPrompt(part, None, salt))
+            token_ids = part if truncation is None else truncation.kept(part)
+            prompts.append(PreparedPrompt(token_ids, None, salt))
         check_wanted()
     return prompts
+
+
+def _prompt_ids(
+    context: ServerContext, text: str, add_special_tokens: bool, truncation: Truncation | None
+) -> list[int]:
+    """The token ids that are kept of a prompt's text."""
+    if truncation is None:
+        return encode(context, text, add_special_tokens)
+    token_ids = encode(context, text, add_special_tokens, must_fit=False)
+    frame = context.tokenizer().special_frame if add_special_tokens else None
+    return truncation.kept(token_ids, frame)
 
 
 def _split_prompts(prompt: Any) -> list[str | list[int]]:
@@ -117,8 +130,11 @@ async def chat_prompt(
     await context.pool.run(size, _check_template_fields, context, request)
     text = await context.chat_renderer().render(_chat_input(context, request, messages))
     special = request.add_special_tokens is True
-    token_ids = await context.pool.run(len(text), encode, context, text, special)
-    salt = request.cache_salt if isinstance(request, ChatRequest) else None
+    salt = truncation = None
+    if isinstance(request, ChatRequest):
+        salt = request.cache_salt
+        truncation = Truncation.of(request, context.limits.max_model_len)
+    token_ids = await context.pool.run(len(text), _prompt_ids, context, text, special, truncation)
     return PreparedPrompt(token_ids, text, salt)
 
 

@@ -18,8 +18,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "use_beam_search": (None, False),
     "length_penalty": (None, 1.0),
     "early_stopping": (None, False),
-    "truncate_prompt_tokens": (None,),
-    "truncation_side": (None,),
     "kv_transfer_params": (None, {}),
     "ec_transfer_params": (None, {}),
     "vllm_xargs": (None, {}),

@@ -165,8 +165,11 @@ class GenerationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     use_beam_search: bool | None = False
     length_penalty: float | None = 1.0
     best_of: Int64 | None = None
-    truncate_prompt_tokens: Int64 | None = None
-    truncation_side: str | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**63 - 1)] | None = None
+    """Most tokens of each prompt that are kept; -1: what leaves room for one more."""
+    truncation_side: Literal["left", "right"] | None = None
+    """The end of a prompt that is cut off: `left` keeps its last tokens. By default `left`, behind
+    the model's start token."""
     thinking_token_budget: Int64 | None = None
     repetition_detection: dict[str, Any] | None = None
     watermarking: bool | None = None
