@@ -31,10 +31,11 @@ COMMANDS = (
     Command("run", "run", "Generate text or chat right here, without a server"),
     Command("chat", "chat", "Chat with a running server"),
     Command("complete", "complete", "Complete text with a running server"),
-    Command("bench", "bench", "Measure: latency | throughput | serve | startup"),
+    Command("bench", "bench", "Measure: latency | throughput | serve | sweep | startup"),
     Command("quantize", "quantize", "Pack a model's weights once, for a start at once"),
     Command("explain", "explain", "Show a model's program, memory plan and bounds"),
     Command("doctor", "doctor", "Show what this machine has, and what is missing"),
+    Command("collect-env", "collect_env", "Print the facts that a report of a problem needs"),
     Command("run-batch", "run_batch", "Answer a file of OpenAI batch requests"),
 )  # fmt: skip
 

@@ -81,7 +81,7 @@ def software() -> Iterator[Finding]:
 
 def processor() -> Iterator[Finding]:
     """Cores, those that this process may use, and instruction sets."""
-    name, flags = _cpuinfo()
+    name, flags = cpuinfo()
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = None
     with suppress(ImportError):  # `software` reports it
@@ -176,7 +176,8 @@ def server() -> Iterator[Finding]:
             yield Finding("server", "note", f"no {name}: {use}", _install(name))
 
 
-def _cpuinfo() -> tuple[str, frozenset[str]]:
+def cpuinfo() -> tuple[str, frozenset[str]]:
+    """The processor's name and its flags, as far as the system tells."""
     name, flags = platform.processor() or platform.machine(), frozenset[str]()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -15,12 +15,12 @@ from typing import Any
 from quire.chat.async_renderer import AsyncChatRenderer
 from quire.chat.templates import ChatTemplates
 from quire.config.engine_args import EngineArgs
+from quire.frontend.observers.request_log import request_log_choice
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.planning.plan import build_engine_config
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
 from quire.server.context import ServerContext
-from quire.server.serving import request_log_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class InProcessServer:
 
     def __init__(self, engine_args: EngineArgs, args: ServerArgs) -> None:
         """Loads the model. Raises ConfigError, ModelError or BackendError."""
-        request_log = request_log_choice(engine_args, args)
+        request_log = request_log_choice(engine_args, args.enable_log_outputs, args.max_log_len)
         config = build_engine_config(engine_args)
         self.engine = AsyncLLM(config, engine_mode="thread", request_log=request_log)
         self._context = ServerContext(args, config.model.served_model_name)

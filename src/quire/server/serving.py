@@ -22,8 +22,8 @@ from quire.chat.templates import ChatTemplates
 from quire.config import EngineConfig
 from quire.config.engine_args import EngineArgs
 from quire.core.loop import SWITCH_INTERVAL_S
-from quire.errors import ConfigError, QuireError
-from quire.frontend.observers.request_log import RequestLogChoice
+from quire.errors import QuireError
+from quire.frontend.observers.request_log import RequestLogChoice, request_log_choice
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.log import flush, get_logger, phase, process_age_s
 from quire.planning.plan import build_engine_config
@@ -62,7 +62,9 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
             with phase(logger, "configuration"):
                 config = build_engine_config(engine_args, "server")
             with phase(logger, "application"):
-                request_log = request_log_choice(engine_args, server_args)
+                request_log = request_log_choice(
+                    engine_args, server_args.enable_log_outputs, server_args.max_log_len
+                )
                 server = _Server(server_args, config, keys, listener, request_log, begin)
             return _run(server)
         finally:
@@ -72,15 +74,6 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-
-
-def request_log_choice(engine_args: EngineArgs, server_args: ServerArgs) -> RequestLogChoice | None:
-    """What is logged of requests; None: nothing. Raises ConfigError for outputs alone."""
-    if getattr(engine_args, "enable_log_requests", False):
-        return RequestLogChoice(server_args.enable_log_outputs, server_args.max_log_len)
-    if server_args.enable_log_outputs:
-        raise ConfigError("enable_log_outputs needs enable_log_requests: give both")
-    return None
 
 
 def _run(server: _Server) -> int:

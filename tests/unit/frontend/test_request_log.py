@@ -8,9 +8,16 @@ from typing import Any, cast
 
 import pytest
 
+from quire.config.engine_args import AsyncEngineArgs
 from quire.config.records import EngineConfig
+from quire.errors import ConfigError
 from quire.frontend.input_processor import InputProcessor
-from quire.frontend.observers.request_log import RequestLog, RequestLogChoice, logger
+from quire.frontend.observers.request_log import (
+    RequestLog,
+    RequestLogChoice,
+    logger,
+    request_log_choice,
+)
 from quire.frontend.output_processor import OutputProcessor
 from quire.params import SamplingParams
 
@@ -69,3 +76,11 @@ def test_a_request_is_logged_once_it_is_handed_over(
     [line] = caplog.messages
     assert line.startswith("request mine: 2 prompt tokens, ")
     assert "top_k=7" in line
+
+
+def test_outputs_are_logged_with_requests_alone() -> None:
+    wanted = AsyncEngineArgs(enable_log_requests=True)
+    assert request_log_choice(wanted, True, 5) == RequestLogChoice(True, 5)
+    assert request_log_choice(AsyncEngineArgs(), False, 5) is None
+    with pytest.raises(ConfigError, match="needs enable_log_requests"):
+        request_log_choice(AsyncEngineArgs(), True, None)

@@ -39,6 +39,8 @@ SHORT_FLAGS = {
     "quantization": ("-q",),
     "gpu_memory_utilization": ("--device-memory-utilization",),
     "disable_access_log": ("--disable-uvicorn-access-log",),
+    "output_dir": ("-o",),
+    "experiment_name": ("-e",),
     "max_header_bytes": ("--h11-max-incomplete-event-size",),
 }
 """vLLM's other names of options that fields have."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.config.engine_args import EngineArgs
+from quire.errors import ConfigError
 from quire.frontend.completion_state import CompletionState
 from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.request_record import RequestRecord
@@ -21,6 +23,17 @@ class RequestLogChoice:
     """The text of each completion, once it has ended."""
     max_chars: int | None = None
     """Most characters of a text, and most of its token ids."""
+
+
+def request_log_choice(
+    engine_args: EngineArgs, outputs: bool, max_chars: int | None
+) -> RequestLogChoice | None:
+    """What is logged of requests; None: nothing. Raises ConfigError for outputs alone."""
+    if getattr(engine_args, "enable_log_requests", False):
+        return RequestLogChoice(outputs, max_chars)
+    if outputs:
+        raise ConfigError("enable_log_outputs needs enable_log_requests: give both")
+    return None
 
 
 class RequestLog(RequestObserver):

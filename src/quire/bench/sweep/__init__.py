@@ -1,0 +1,1 @@
+"""`quire bench sweep`: a benchmark under many settings, one after the other."""

@@ -1,0 +1,229 @@
+"""`quire bench sweep serve`: starts a server for each of its settings, and measures it with each
+setting of the benchmark, several times.
+
+Results lie in OUTPUT_DIR/EXPERIMENT/SETTINGS/run=N.json, all of a combination in summary.json, and
+all of the sweep in summary.csv. Options, files and keys are those of vLLM's sweep.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from quire.bench.sweep.server_process import ServerProcess
+from quire.bench.sweep.settings import Setting, are_linked, parse_links, read_settings
+from quire.errors import BackendError, ConfigError, QuireError
+from quire.files import write_text
+
+_SHOWN = (
+    "request_throughput", "output_throughput", "total_token_throughput", "mean_ttft_ms",
+    "p99_ttft_ms", "mean_tpot_ms", "mean_e2el_ms",
+)  # fmt: skip
+"""Columns of the table on the terminal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepServeArgs:
+    """What is started, under which settings, and where the results go."""
+
+    serve_cmd: str
+    """Command that starts the server: `quire serve ...`."""
+    bench_cmd: str
+    """Command that measures it: `quire bench serve ...`."""
+    after_bench_cmd: str | None = None
+    """Command after each run; by default the server's prefix cache is emptied."""
+    serve_params: str | None = None
+    """JSON file with settings of the server: a list of objects, or an object of objects."""
+    bench_params: str | None = None
+    """JSON file with settings of the benchmark; every one is run with every server's."""
+    link_vars: str = ""
+    """Options of server and benchmark that must be equal: max_num_seqs=max_concurrency,..."""
+    output_dir: str = "results"
+    """Directory of all experiments."""
+    experiment_name: str | None = None
+    """Directory of this one, in there; the time by default."""
+    num_runs: int = 3
+    """Runs of each combination."""
+    warmup_num_prompts: int = 0
+    """Prompts of a run before the others, which does not count."""
+    server_ready_timeout: int = 300
+    """Seconds until a server must be ready."""
+    show_stdout: bool = False
+    """Show what server and benchmark print."""
+    continue_on_error: bool = False
+    """Note a failed run and go on."""
+    dry_run: bool = False
+    """Print the commands, and run none."""
+    resume: bool = False
+    """Go on with an experiment: what has its file is not run again."""
+
+
+def run_sweep(args: SweepServeArgs) -> list[dict[str, Any]]:
+    """Runs all of it; returns the results of all runs. Raises ConfigError or BackendError."""
+    return _Sweep(args).run()
+
+
+class _Sweep:
+    """One sweep."""
+
+    def __init__(self, args: SweepServeArgs) -> None:
+        self._args = args
+        for name, least in (("num_runs", 1), ("warmup_num_prompts", 0)):
+            if getattr(args, name) < least:
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(args, name)}")
+        self._serve_cmd, self._bench_cmd = shlex.split(args.serve_cmd), shlex.split(args.bench_cmd)
+        if not self._serve_cmd or not self._bench_cmd:
+            raise ConfigError("--serve-cmd and --bench-cmd must not be empty")
+        self._serve_settings = read_settings(args.serve_params)
+        self._bench_settings = read_settings(args.bench_params)
+        self._links = parse_links(args.link_vars)
+        name = args.experiment_name or datetime.now().strftime("%Y%m%d_%H%M%S")
+        self._directory = Path(args.output_dir) / name
+        if args.resume != self._directory.exists():
+            raise ConfigError(
+                f"{self._directory} does not exist: there is nothing to resume" if args.resume else
+                f"{self._directory} exists; go on with --resume, or give another --experiment-name"
+            )  # fmt: skip
+
+    def run(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for serve in self._serve_settings:
+            wanted = [b for b in self._bench_settings if are_linked(serve, b, self._links)]
+            if not wanted:
+                continue
+            try:
+                with self._server(serve, wanted) as server:
+                    for bench in wanted:
+                        found += self._measure(server, serve, bench)
+            except QuireError as error:
+                self._note_failure(self._directory / _file_name(f"SERVE-{serve.name}"), error)
+        if not self._args.dry_run:
+            write_text(self._directory / "summary.csv", _csv(found))
+            print("\n".join(_table(found)))
+        print(f"results: {self._directory}")
+        return found
+
+    def _server(
+        self, serve: Setting, wanted: Sequence[Setting]
+    ) -> AbstractContextManager[ServerProcess | None]:
+        """The running server; none where all results are there, or nothing is to be run."""
+        command = serve.applied_to(self._serve_cmd)
+        print(f"server: {shlex.join(command)}")
+        places = [self._place(serve, bench) for bench in wanted]
+        if self._args.dry_run or all((place / "summary.json").exists() for place in places):
+            return nullcontext()
+        return ServerProcess(
+            command,
+            shows_output=self._args.show_stdout,
+            ready_timeout_s=self._args.server_ready_timeout,
+        )
+
+    def _measure(
+        self, server: ServerProcess | None, serve: Setting, bench: Setting
+    ) -> list[dict[str, Any]]:
+        """All runs of one combination."""
+        place, found = self._place(serve, bench), []
+        runs = [(number, place / f"run={number}.json") for number in range(self._args.num_runs)]
+        if self._args.warmup_num_prompts:
+            runs.insert(0, (-1, place / "warmup.json"))
+        for number, path in runs:
+            warmup = {"num_prompts": self._args.warmup_num_prompts} if number < 0 else {}
+            try:
+                result = self._run_once(server, Setting({**bench.options, **warmup}), path)
+            except QuireError as error:
+                self._note_failure(path.with_suffix(""), error)
+                continue
+            if result is not None and number >= 0:
+                settings = {**serve.options, **bench.options}
+                found.append({**result, "run_number": number, **settings})
+        if found:
+            write_text(place / "summary.json", json.dumps(found, indent=2) + "\n")
+        return found
+
+    def _run_once(
+        self, server: ServerProcess | None, bench: Setting, path: Path
+    ) -> dict[str, Any] | None:
+        """The results of one run, from its file if it is there; None: it is only printed."""
+        command = [
+            *bench.applied_to(self._bench_cmd), "--percentile-metrics", "ttft,tpot,itl,e2el",
+            "--save-result", "--result-dir", str(path.parent), "--result-filename", path.name,
+        ]  # fmt: skip
+        if not path.exists():
+            print(f"benchmark: {shlex.join(command)}")
+            if self._args.dry_run:
+                return None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._call(command)
+            if self._args.after_bench_cmd is not None:
+                self._call(shlex.split(self._args.after_bench_cmd))
+            elif server is not None:
+                server.reset_caches()
+        try:
+            result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise BackendError(f"{path}: the benchmark left no results: {error}") from None
+        return result
+
+    def _call(self, command: Sequence[str]) -> None:
+        output = None if self._args.show_stdout else subprocess.PIPE
+        try:
+            done = subprocess.run(command, stdout=output, stderr=output, text=True, check=False)
+        except OSError as error:
+            raise ConfigError(f"{command[0]} cannot be run: {error.strerror}") from None
+        if done.returncode:
+            told = (done.stderr or "").strip()[-600:]
+            raise BackendError(f"{shlex.join(command)} ended with code {done.returncode}: {told}")
+
+    def _note_failure(self, place: Path, error: QuireError) -> None:
+        """Writes the failure down, or raises it unless the sweep is to go on."""
+        if not self._args.continue_on_error:
+            raise error
+        note = {"error_type": type(error).__name__, "error": str(error)}
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_text(place.with_name(place.name + ".failure.json"), json.dumps(note, indent=2) + "\n")
+        print(f"failed: {error}")
+
+    def _place(self, serve: Setting, bench: Setting) -> Path:
+        parts = [f"SERVE-{serve.name}"] * bool(serve.options or serve.given_name)
+        parts += [f"BENCH-{bench.name}"] * bool(bench.options or bench.given_name)
+        return self._directory / _file_name("-".join(parts) or "default")
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.=,+-]+", "_", text)[:200]
+
+
+def _csv(results: Sequence[Mapping[str, Any]]) -> str:
+    """A row for each run; lists are left out."""
+    rows = [
+        {key: value for key, value in result.items() if not isinstance(value, (list, dict))}
+        for result in results
+    ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(names), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _table(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """One line for each run, with what sweeps look at."""
+    columns = [name for name in _SHOWN if any(name in result for result in results)]
+    yield "  ".join(["run", *columns])
+    for result in results:
+        cells = [
+            f"{float(result[name]):>{len(name)}.2f}" if name in result else " " * len(name)
+            for name in columns
+        ]
+        yield "  ".join([f"{result['run_number']:>3}", *cells])

@@ -1,0 +1,119 @@
+"""Settings of a sweep: files of parameters, and command lines that they change.
+
+A file is a JSON list of objects, or an object of objects whose keys name the settings. Names are
+those of options, with dashes or underscores, as vLLM's sweep reads them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quire.errors import ConfigError
+
+NAME_KEY = "_benchmark_name"
+"""The key of a setting's name among its parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Options of one command, by name."""
+
+    options: Mapping[str, Any]
+    given_name: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name from the file, or the parameters as text."""
+        pairs = (f"{key}={value}" for key, value in self.options.items())
+        return "-".join(pairs) if self.given_name is None else self.given_name
+
+    def get(self, key: str) -> Any:
+        """The value of an option, with dashes or underscores. Raises KeyError."""
+        return {_flag(name): value for name, value in self.options.items()}[_flag(key)]
+
+    def applied_to(self, command: Sequence[str]) -> list[str]:
+        """The command with these options; they replace those of the same name."""
+        words = list(command)
+        for key, value in self.options.items():
+            flags = (_flag(key), _flag(f"no-{key}"), "--" + key)
+            words = _without(words, flags) + _words(key, value)
+        return words
+
+
+def read_settings(path: str | None) -> list[Setting]:
+    """The settings of a file; without a file, one that changes nothing. Raises ConfigError."""
+    if path is None:
+        return [Setting({})]
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read as JSON: {error}") from None
+    if isinstance(data, dict):
+        data = [
+            {NAME_KEY: name, **each} if isinstance(each, dict) else each
+            for name, each in data.items()
+        ]
+    if not isinstance(data, list) or not all(isinstance(each, dict) for each in data) or not data:
+        raise ConfigError(
+            f"{path}: expected a list of objects, or an object of objects, such as "
+            '[{"max_concurrency": 1}, {"max_concurrency": 8}]'
+        )
+    names = [each[NAME_KEY] for each in data if NAME_KEY in each]
+    if len(set(map(str, names))) != len(names):
+        raise ConfigError(f"{path}: names of settings must differ ({NAME_KEY})")
+    return [_setting(each) for each in data]
+
+
+def parse_links(text: str) -> list[tuple[str, str]]:
+    """`a=b,c=d`: options of the server and of the benchmark that must be equal."""
+    pairs = [item.partition("=") for item in text.split(",") if item.strip()]
+    if not all(left.strip() and right.strip() for left, _, right in pairs):
+        raise ConfigError(f"--link-vars {text}: write SERVE_OPTION=BENCH_OPTION, with commas")
+    return [(left.strip(), right.strip()) for left, _, right in pairs]
+
+
+def are_linked(serve: Setting, bench: Setting, links: Sequence[tuple[str, str]]) -> bool:
+    """Whether both have the linked options, with equal values."""
+    try:
+        return all(serve.get(left) == bench.get(right) for left, right in links)
+    except KeyError:
+        return False
+
+
+def _setting(given: Mapping[str, Any]) -> Setting:
+    options = {key: value for key, value in given.items() if key != NAME_KEY}
+    return Setting(options, str(given[NAME_KEY]) if NAME_KEY in given else None)
+
+
+def _flag(key: str) -> str:
+    """`max_num_seqs` -> `--max-num-seqs`; the parts of a JSON value stay as they are."""
+    name, dot, parts = key.partition(".")
+    return "--" + name.replace("_", "-") + dot + parts
+
+
+def _words(key: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        if "." in key:
+            return [f"{_flag(key)}={str(value).lower()}"]
+        return [_flag(key) if value else _flag(f"no-{key}")]
+    if isinstance(value, dict):
+        return [_flag(key), json.dumps(value)]
+    if isinstance(value, list):
+        return [_flag(key), *map(str, value)]
+    return [_flag(key), str(value)]
+
+
+def _without(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """The words without these options and their values."""
+    kept: list[str] = []
+    is_dropping = False
+    for word in words:
+        if word.startswith("-") and not word[1:2].isdigit():
+            is_dropping = word.partition("=")[0] in flags
+        if not is_dropping:
+            kept.append(word)
+    return kept

@@ -1,0 +1,11 @@
+"""`quire bench sweep`: benchmarks under many settings."""
+
+from __future__ import annotations
+
+from quire.cli.app import Command
+
+ABOUT = "Measures under many settings, one after the other, as vLLM's sweep does."
+
+COMMANDS = (
+    Command("serve", "bench.sweep.serve", "A load on a server that is started for each setting"),
+)
