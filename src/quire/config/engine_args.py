@@ -122,7 +122,7 @@ class EngineArgs:
     """Refuse environment variables that begin with VLLM_ and that vLLM does not know; otherwise
     they are told in a warning."""
     otlp_traces_endpoint: str | None = None
-    """OTLP endpoint to which a server sends a trace of each request (needs `quire[otel]`); also
+    """OTLP endpoint to which a trace of each request is sent (needs `quire[otel]`); also
     from OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, nowhere by default."""
 
     def __getattr__(self, name: str) -> Any:

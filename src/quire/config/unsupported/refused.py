@@ -127,7 +127,6 @@ REFUSED: dict[str, _Names] = {
         "offload_num_in_group": (1,),
         "offload_prefetch_step": (1,),
         "offload_params": ([],),
-        "enable_sleep_mode": (False,),
         "sleep_preserve_parameter_names": ([],),
         "weight_transfer_config": (None,),
     },

@@ -41,6 +41,9 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
         "sparse_indexer_topk_backend": "auto",
         "replayssm_buffer_len": 16,
     },
+    "sleep and wake_up always work": {
+        "enable_sleep_mode": False,
+    },
     "weight files are mapped into memory, and read as they are packed": {
         "safetensors_load_strategy": None,
         "safetensors_prefetch_num_threads": 8,
