@@ -1,16 +1,16 @@
 """The modules of `vllm`: made when they are imported, from the tables of names.
 
-`install` puts a finder before all others, so that it also goes before an installed vLLM.
+`install` puts a finder before all others, so that it also goes before an installed vLLM. Every
+child process of a script imports this, so it imports little: no base classes of importlib.abc.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ALIAS = "quire."
 """`quire.vllm.outputs` is `vllm.outputs`, for every module that this package has no file of."""
-_FILES = {path.stem for path in Path(__file__).parent.iterdir()}
+_FILES = {name.partition(".")[0] for name in os.listdir(os.path.dirname(__file__))}
 _RUN = """\
 import sys
 from quire.vllm.own.commands import command_line
@@ -72,7 +72,7 @@ class SurfaceModule(ModuleType):
         return sorted({*super().__dir__(), *self.__all__, *rest})
 
 
-class _Loader(InspectLoader):
+class _Loader:
     """Makes `SurfaceModule`s, and the code that `python -m` runs."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -97,7 +97,7 @@ class _AliasLoader(_Loader):
         sys.modules[module.__name__] = import_module(module.__name__.removeprefix(_ALIAS))
 
 
-class VllmFinder(MetaPathFinder):
+class VllmFinder:
     """Finds `vllm`, its modules, and its version."""
 
     def find_spec(
@@ -117,7 +117,7 @@ class VllmFinder(MetaPathFinder):
         is_main = name.removesuffix(".__main__") in PROGRAMS and name.endswith(".__main__")
         if name not in _MODULES and not is_main:
             raise ModuleNotFoundError(explain(name))
-        loader = _AliasLoader() if is_alias else _Loader()
+        loader: Any = _AliasLoader() if is_alias else _Loader()
         return ModuleSpec(fullname, loader, origin=__file__, is_package=not is_main)
 
     def find_distributions(self, context: DistributionFinder.Context) -> Iterable[Distribution]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from quire.errors import ConfigError
-from quire.suggest import did_you_mean
 from quire.vllm.surface import VLLM_VERSION, surface_names
 
 _LORA = "LoRA adapters do not work yet"
@@ -83,6 +82,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
 
 MISSING_MODULES: dict[str, str] = {
     "vllm.assets": _TEXT,
+    "vllm.attention": _INTERNAL,
     "vllm.benchmarks": "the benchmarks are commands: `bench`",
     "vllm.compilation": "nothing here is compiled or captured at run time",
     "vllm.config": _RECORD,
@@ -99,8 +99,11 @@ MISSING_MODULES: dict[str, str] = {
     "vllm.plugins": "there are no plug-ins yet",
     "vllm.reasoning": _PARSERS,
     "vllm.tool_parsers": _PARSERS,
+    "vllm.transformers_utils": "checkpoints are read by quire.config and quire.models",
+    "vllm.utils.print_utils": _POOLING,
     "vllm.v1": _INTERNAL,
     "vllm.v1.executor": _ONE_PROCESS,
+    "vllm.v1.metrics.loggers": "statistics go to the log and to /metrics, and nowhere else",
     "vllm.v1.sample": _PROCESSORS,
     "vllm.v1.structured_output": _STRUCTURED,
     "vllm.v1.watermarking": "watermarks do not work yet",
@@ -142,9 +145,11 @@ def placeholder(module: str, name: str, reason: str) -> type:
 
 def explain(name: str) -> str:
     """Why there is no such module, or name of a module: for an error message."""
+    from quire.suggest import did_you_mean
+
     parent, _, last = name.rpartition(".")
     prefixes = (name.rsplit(".", n)[0] for n in range(name.count(".")))
     reason = next((MISSING_MODULES[p] for p in prefixes if p in MISSING_MODULES), None)
     siblings = [*surface_names(parent), *missing_names(parent)]
-    why = f"names are those of vLLM {VLLM_VERSION}" if reason is None else reason
+    why = reason or f"it has the public names of vLLM {VLLM_VERSION}"
     return f"Quire has no {name}: {why}{did_you_mean(last, siblings)}"

@@ -6,18 +6,16 @@ another `sitecustomize`, which it therefore runs.
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
-from pathlib import Path
 
 with suppress(ModuleNotFoundError):  # a child process may be a Python that has no Quire
-    from quire.vllm.finder import install
+    import quire.vllm  # noqa: F401
 
-    install()
-
-_HERE = str(Path(__file__).parent)
+_HERE = os.path.dirname(__file__)
 _spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if path != _HERE])
 if _spec is not None and _spec.loader is not None:
     _spec.loader.exec_module(module_from_spec(_spec))
