@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 _ALIAS = "quire."
 """`quire.vllm.outputs` is `vllm.outputs`, for every module that this package has no file of."""
-_FILES = {name.partition(".")[0] for name in os.listdir(os.path.dirname(__file__))}
+_HERE = os.path.dirname(__file__)
+_FILES = {name.partition(".")[0] for name in os.listdir(_HERE)}
+_ORIGIN = os.path.join(_HERE, "__init__.py")
 _RUN = """\
 import sys
 from quire.vllm.own.commands import command_line
@@ -118,7 +120,9 @@ class VllmFinder:
         if name not in _MODULES and not is_main:
             raise ModuleNotFoundError(explain(name))
         loader: Any = _AliasLoader() if is_alias else _Loader()
-        return ModuleSpec(fullname, loader, origin=__file__, is_package=not is_main)
+        spec = ModuleSpec(fullname, loader, origin=_ORIGIN, is_package=not is_main)
+        spec.has_location = True  # gives the module a `__file__`
+        return spec
 
     def find_distributions(self, context: DistributionFinder.Context) -> Iterable[Distribution]:
         """What `importlib.metadata.version("vllm")` reads."""

@@ -60,6 +60,12 @@ def test_the_names_are_quires() -> None:
     assert {"LLM", "SamplingParams"} <= set(dir(vllm)) & set(dir(quire.vllm)) & set(vllm.__all__)
 
 
+def test_a_module_says_whose_it_is() -> None:
+    import vllm.sampling_params
+
+    assert vllm.__file__ == vllm.sampling_params.__file__ == quire.vllm.__file__
+
+
 def test_submodules_are_attributes() -> None:
     import vllm
 

@@ -1,7 +1,8 @@
-"""`get_tokenizer` and `load_chat_template`, for scripts that need no engine."""
+"""Tokenizers and chat templates, for scripts that need no engine."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -54,3 +55,22 @@ def load_chat_template(chat_template: str | Path | None, *, is_literal: bool = F
     if isinstance(chat_template, Path):
         return read_text(chat_template)
     return chat_template if is_literal else read_chat_template(chat_template)
+
+
+def resolve_chat_template(
+    tokenizer: Any,
+    chat_template: str | None = None,
+    tools: Sequence[Any] | None = None,
+    *,
+    model_config: object = None,
+    trust_remote_code: bool = False,
+) -> str | None:
+    """The template that a conversation gets: the given one, which may be the name of one of the
+    tokenizer's, or the tokenizer's own; None if it has none."""
+    del model_config, trust_remote_code
+    own = tokenizer.chat_template
+    templates = {"default": own} if isinstance(own, str) else own or {}
+    if chat_template is not None:
+        return templates.get(chat_template, chat_template)
+    names = ("default",) if tools is None else ("tool_use", "default")
+    return next((templates[name] for name in names if name in templates), None)
