@@ -21,7 +21,7 @@ SRC = Path(quire.__file__).parent
 LAYERS: list[list[str]] = [
     ["errors", "suggest", "units", "version"],
     ["env", "system"],
-    ["log", "files"],
+    ["log", "files", "param_checks"],
     ["params", "inputs", "outputs"],
     ["config"],
     ["protocol"],

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 5
+#define QUIRE_ABI_VERSION 6
 
 // Tokens that lie together in the KV cache: a block holds whole groups of them.
 #define QUIRE_KV_GROUP 16
@@ -264,6 +264,23 @@ typedef struct quire_packing {
 
 // ---------------------------------------------------------------- a step
 
+// TokenLists of sampling/columns.py: row l has the tokens ids[starts[l]] .. ids[starts[l + 1] - 1],
+// and a number for each where `values` is not null. Null starts: no row has any.
+typedef struct quire_token_lists {
+  const int32_t* starts;
+  const int32_t* ids;
+  const float* values;
+} quire_token_lists;
+
+// What is reported of a row. Processed: of the logits after everything that is done to them before
+// a token is chosen; a row whose token is chosen already has no others than the raw ones.
+enum quire_logprobs_kind {
+  QUIRE_RAW_LOGPROBS = 0,
+  QUIRE_RAW_LOGITS = 1,
+  QUIRE_PROCESSED_LOGPROBS = 2,
+  QUIRE_PROCESSED_LOGITS = 3
+};
+
 // SamplingColumns of sampling/columns.py; a null column means the neutral value.
 typedef struct quire_sampling {
   const float* temperature;
@@ -272,10 +289,16 @@ typedef struct quire_sampling {
   const float* min_p;
   const uint64_t* seeds;
   const uint64_t* counters;
-  const int32_t* bias_starts;
-  const int32_t* bias_ids;
-  const float* bias_values;
+  const int32_t* chosen;
+  const float* repetition_penalty;
+  const float* frequency_penalty;
+  const float* presence_penalty;
   const int32_t* num_logprobs;
+  const int32_t* logprobs_kind;  // of quire_logprobs_kind
+  quire_token_lists allowed;
+  quire_token_lists bias;
+  quire_token_lists seen;
+  quire_token_lists reported;
 } quire_sampling;
 
 // StepBatch of backends/base.py.
@@ -298,6 +321,7 @@ typedef struct quire_output {
   float* logits;            // [L, V] or null
   int32_t* logprob_ids;     // [L, K], or null when none are wanted
   float* logprobs;          // [L, K]
+  int32_t* logprob_ranks;   // [L, K]
   float* sampled_logprobs;  // [L]
   int32_t* sampled_ranks;   // [L]
   int32_t logprobs_width;   // K

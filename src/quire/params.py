@@ -9,15 +9,29 @@ from __future__ import annotations
 
 import copy
 import math
-import numbers
 from collections.abc import Mapping
 from enum import Enum, IntEnum
 from typing import Any
 
 import msgspec
 
-from quire.errors import RequestError, quoted
+from quire.errors import quoted
 from quire.log import get_logger
+from quire.param_checks import (
+    LISTS,
+    TextEncoder,
+    as_count,
+    as_float,
+    as_int,
+    bad_word_token_ids,
+    checked_allowed_token_ids,
+    checked_bad_words,
+    checked_logit_bias,
+    checked_logprob_token_ids,
+    error,
+    has_surrogates,
+    is_int,
+)
 from quire.suggest import did_you_mean
 
 logger = get_logger(__name__)
@@ -27,23 +41,14 @@ GREEDY_BELOW = 1e-5
 MIN_TEMPERATURE = 1e-2
 """Positive temperatures below this are raised to it: dividing by less overflows float32."""
 MAX_N = 16384
-_MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
 _MAX_SEED = 2**64 - 1
-_LISTS = (list, tuple, set, frozenset)
 
 _NOT_YET: dict[str, tuple[object, ...]] = {
-    "presence_penalty": (0.0,),
-    "frequency_penalty": (0.0,),
-    "repetition_penalty": (1.0,),
     "watermarking": (None, False),
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None,),
-    "logprob_token_ids": (None,),
     "structured_outputs": (None,),
-    "logit_bias": (None, {}),
-    "allowed_token_ids": (None,),
     "extra_args": (None, {}),
-    "bad_words": (None, []),
     "thinking_token_budget": (None, -1),
     "repetition_detection": (None,),
     "routed_experts_prompt_start": (0,),
@@ -92,8 +97,12 @@ class SamplingParams(
     n: int = 1
     """Number of outputs to return for the prompt."""
     presence_penalty: float = 0.0
+    """Taken off the logit of each token that was generated; in [-2, 2]."""
     frequency_penalty: float = 0.0
+    """The same, as often as it was generated; in [-2, 2]."""
     repetition_penalty: float = 1.0
+    """For each token of the prompt and the output: divides a positive logit, multiplies another.
+    Above 0; values above 1 are against repetition."""
     temperature: float = 1.0
     """Randomness, in [0, 2]; 0 chooses the most likely token every time."""
     watermarking: bool | None = None
@@ -122,6 +131,7 @@ class SamplingParams(
     prompt_logprob_token_ids: Any = None
     prompt_logprob_start: int | None = None
     logprob_token_ids: list[int] | None = None
+    """Tokens whose log-probabilities to return, instead of the most likely ones'."""
     flat_logprobs: bool = False
     """Log-probabilities come as `FlatLogprobs`, which reads like a list and takes little memory."""
     detokenize: bool = True
@@ -138,25 +148,34 @@ class SamplingParams(
     """This object is used for one request alone, so it need not be copied."""
     structured_outputs: Any = None
     logit_bias: dict[int, float] | None = None
+    """Added to the logits of these tokens; values are limited to [-100, 100]."""
     allowed_token_ids: list[int] | None = None
+    """Only these tokens may be chosen."""
     extra_args: dict[str, Any] | None = None
     bad_words: list[str] | None = None
+    """Texts that may not be generated, with and without a space before them: the last token of one
+    is not chosen where the output ends with those before it."""
     skip_reading_prefix_cache: bool | None = None
     """True: compute the whole prompt even if its beginning is cached."""
     thinking_token_budget: int | None = None
     repetition_detection: Any = None
     routed_experts_prompt_start: int = 0
     trace_decode_token_ids: list[int] | None = None
+    _bad_words_token_ids: list[list[int]] | None = None
 
     def __post_init__(self) -> None:
         _refuse_not_yet(self)
         self._normalise_numbers()
         self._normalise_stops()
+        self.logit_bias = checked_logit_bias(self.logit_bias)
+        self.allowed_token_ids = checked_allowed_token_ids(self.allowed_token_ids)
+        self.bad_words = checked_bad_words(self.bad_words)
+        self.logprob_token_ids = checked_logprob_token_ids(self.logprob_token_ids, self.logprobs)
         self._check_ranges()
         if self.temperature < GREEDY_BELOW:
             self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
             if self.n > 1:
-                raise _error("n", self.n, f"n must be 1 when using greedy sampling, got {self.n}.")
+                raise error("n", self.n, f"n must be 1 when using greedy sampling, got {self.n}.")
 
     @classmethod
     def from_optional(cls, **values: Any) -> SamplingParams:
@@ -177,9 +196,16 @@ class SamplingParams(
 
     @property
     def num_logprobs(self) -> int | None:
-        """Log-probabilities to return at each position; None: none, not even the sampled
-        token's."""
+        """Log-probabilities to return at each position beside the sampled token's; None: none, not
+        even that."""
+        if self.logprobs is None and self.logprob_token_ids:
+            return len(self.logprob_token_ids)
         return self.logprobs
+
+    @property
+    def bad_words_token_ids(self) -> list[list[int]] | None:
+        """`bad_words` as tokens; None before `update_from_tokenizer`."""
+        return self._bad_words_token_ids
 
     @property
     def output_text_buffer_length(self) -> int:
@@ -189,12 +215,12 @@ class SamplingParams(
         return max(len(text) for text in self.stop) - 1
 
     def clone(self) -> SamplingParams:
-        """A copy for one request. Lists are copied too, except with `skip_clone`."""
+        """A copy for one request. Lists and dicts are copied too, except with `skip_clone`."""
         copied = copy.copy(self)
         if self.skip_clone is not True:
-            for name in ("stop", "stop_token_ids"):
-                if isinstance(value := getattr(self, name), list):
-                    setattr(copied, name, value[:])
+            for name in _COPIED:
+                if isinstance(value := getattr(self, name), list | dict):
+                    setattr(copied, name, value.copy())
         return copied
 
     def verify(self) -> None:
@@ -216,22 +242,29 @@ class SamplingParams(
         extra = [token_id for token_id in ids if token_id != eos_token_id]
         self.stop_token_ids = list(dict.fromkeys([*(self.stop_token_ids or []), *extra]))
 
+    def update_from_tokenizer(self, tokenizer: TextEncoder) -> None:
+        """Turns `bad_words` into tokens. Raises RequestError for what is no token, or too many."""
+        words = self.bad_words
+        self._bad_words_token_ids = bad_word_token_ids(words, tokenizer) if words else None
+
     def _normalise_numbers(self) -> None:
-        self.n = _as_int("n", self.n)
-        self.temperature = _as_float("temperature", self.temperature)
-        self.top_p = _as_float("top_p", self.top_p)
-        self.top_k = _as_int("top_k", self.top_k)
-        self.min_p = _as_float("min_p", self.min_p)
-        self.min_tokens = _as_int("min_tokens", self.min_tokens)
+        self.n = as_int("n", self.n)
+        for name in ("presence_penalty", "frequency_penalty", "repetition_penalty"):
+            setattr(self, name, as_float(name, getattr(self, name)))
+        self.temperature = as_float("temperature", self.temperature)
+        self.top_p = as_float("top_p", self.top_p)
+        self.top_k = as_int("top_k", self.top_k)
+        self.min_p = as_float("min_p", self.min_p)
+        self.min_tokens = as_int("min_tokens", self.min_tokens)
         if self.max_tokens is not None:
-            self.max_tokens = _as_int("max_tokens", self.max_tokens)
+            self.max_tokens = as_int("max_tokens", self.max_tokens)
         if self.stream_interval is not None:
-            self.stream_interval = _as_int("stream_interval", self.stream_interval)
+            self.stream_interval = as_int("stream_interval", self.stream_interval)
         if self.seed is not None:
-            self.seed = _as_int("seed", self.seed, _MAX_SEED)
+            self.seed = as_int("seed", self.seed, _MAX_SEED)
             self.seed = None if self.seed == -1 else self.seed
-        self.logprobs = _as_count("logprobs", self.logprobs)
-        self.prompt_logprobs = _as_count("prompt_logprobs", self.prompt_logprobs)
+        self.logprobs = as_count("logprobs", self.logprobs)
+        self.prompt_logprobs = as_count("prompt_logprobs", self.prompt_logprobs)
         self._check_choices()
         if 0 < self.temperature < MIN_TEMPERATURE:
             logger.warning(
@@ -249,9 +282,9 @@ class SamplingParams(
             if value is None and name not in _FLAGS:
                 continue
             if not isinstance(value, bool):
-                raise _error(name, value, f"{name} must be True or False, got {quoted(value)}.")
+                raise error(name, value, f"{name} must be True or False, got {quoted(value)}.")
         if not isinstance(self.output_kind, RequestOutputKind):
-            raise _error(
+            raise error(
                 "output_kind",
                 self.output_kind,
                 f"output_kind must be a RequestOutputKind, got {quoted(self.output_kind)}.",
@@ -260,16 +293,16 @@ class SamplingParams(
     def _normalise_stops(self) -> None:
         given = [] if self.stop is None else self.stop
         stop = [given] if isinstance(given, str) else given
-        if not isinstance(stop, _LISTS) or not all(isinstance(text, str) for text in stop):
+        if not isinstance(stop, LISTS) or not all(isinstance(text, str) for text in stop):
             message = f"stop must be a string or a list of strings, got {quoted(given)}."
-            raise _error("stop", given, message)
+            raise error("stop", given, message)
         stop = list(stop)
-        if any(_has_surrogates(text) for text in stop):
-            raise _error("stop", stop, f"stop must be valid Unicode, got {quoted(stop)}.")
+        if any(has_surrogates(text) for text in stop):
+            raise error("stop", stop, f"stop must be valid Unicode, got {quoted(stop)}.")
         if not all(stop):
-            raise _error("stop", stop, "stop cannot contain an empty string.")
+            raise error("stop", stop, "stop cannot contain an empty string.")
         if stop and not self.detokenize:
-            raise _error(
+            raise error(
                 "stop",
                 stop,
                 "stop strings are only supported when detokenize is True. "
@@ -277,12 +310,12 @@ class SamplingParams(
             )
         self.stop = stop
         ids = self.stop_token_ids
-        if ids is not None and not isinstance(ids, _LISTS):
+        if ids is not None and not isinstance(ids, LISTS):
             message = f"stop_token_ids must be a list, got {quoted(ids)}."
-            raise _error("stop_token_ids", ids, message)
-        if not all(_is_int(token_id) for token_id in ids or []):
+            raise error("stop_token_ids", ids, message)
+        if not all(is_int(token_id) for token_id in ids or []):
             message = f"stop_token_ids must contain only integers, got {quoted(ids)}."
-            raise _error("stop_token_ids", ids, message)
+            raise error("stop_token_ids", ids, message)
         self.stop_token_ids = list(dict.fromkeys(int(token_id) for token_id in ids or []))
 
     def _check_ranges(self) -> None:
@@ -290,6 +323,14 @@ class SamplingParams(
         rules: tuple[tuple[str, bool, str], ...] = (
             ("n", self.n >= 1, "must be at least 1"),
             ("n", self.n <= MAX_N, f"must be at most {MAX_N}"),
+            ("presence_penalty", -2 <= self.presence_penalty <= 2, "must be in [-2, 2]"),
+            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "must be in [-2, 2]"),
+            (
+                "repetition_penalty",
+                math.isfinite(self.repetition_penalty),
+                "must be a finite number",
+            ),
+            ("repetition_penalty", self.repetition_penalty > 0, "must be greater than zero"),
             ("temperature", math.isfinite(self.temperature), "must be a finite number"),
             ("temperature", self.temperature >= 0, "must be non-negative"),
             ("temperature", self.temperature <= 2, "must be in [0, 2]"),
@@ -318,9 +359,17 @@ class SamplingParams(
         for name, holds, rule in rules:
             if not holds:
                 value = getattr(self, name)
-                raise _error(name, value, f"{name} {rule}, got {quoted(value)}.")
+                raise error(name, value, f"{name} {rule}, got {quoted(value)}.")
 
 
+_COPIED = (
+    "stop",
+    "stop_token_ids",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "logprob_token_ids",
+)
 _FLAGS = (
     "ignore_eos",
     "detokenize",
@@ -338,7 +387,7 @@ def _refuse_not_yet(params: SamplingParams) -> None:
         if value is neutral[0]:
             continue
         if not any(_is_same(value, allowed) for allowed in neutral):
-            raise _error(
+            raise error(
                 name,
                 value,
                 f"{name} is not supported yet, got {quoted(value)}; leave it at {neutral[0]}.",
@@ -348,51 +397,8 @@ def _refuse_not_yet(params: SamplingParams) -> None:
 
 def _is_same(value: object, allowed: object) -> bool:
     if isinstance(allowed, float):
-        return (_is_int(value) or isinstance(value, float)) and value == allowed
+        return (is_int(value) or isinstance(value, float)) and value == allowed
     return type(value) is type(allowed) and value == allowed
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _as_int(name: str, value: Any, largest: int = _MAX_INT) -> int:
-    if not _is_int(value):
-        if name == "n":
-            raise _error(name, value, f"n must be an int, but is of type {type(value)}")
-        kind = type(value).__name__
-        raise _error(name, value, f"{name} must be an integer, got {kind} ({quoted(value)})")
-    if not _MIN_INT <= value <= largest:
-        raise _error(name, value, f"{name} must fit in 64 bits, got {quoted(value)}.")
-    return int(value)
-
-
-def _as_count(name: str, value: Any) -> int | None:
-    """As an integer; True means 1, False none."""
-    if isinstance(value, bool):
-        return 1 if value else None
-    return None if value is None else _as_int(name, value)
-
-
-def _as_float(name: str, value: Any) -> float:
-    if type(value) is float:
-        return value
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        raise _error(name, value, f"{name} must be a number, got {quoted(value)}.")
-    try:
-        return float(value)
-    except OverflowError:
-        message = f"{name} must be a finite number, got {quoted(value)}."
-        raise _error(name, value, message) from None
-
-
-def _has_surrogates(text: str) -> bool:
-    """Whether the text has surrogates, which cannot be encoded as UTF-8."""
-    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
-
-
-def _error(name: str, value: object, message: str) -> RequestError:
-    return RequestError(message, parameter=name, value=value)
 
 
 def _unknown_message(name: str, known: tuple[str, ...]) -> str:

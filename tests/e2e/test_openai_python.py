@@ -94,8 +94,8 @@ def test_the_request_id_is_echoed(client: openai.OpenAI) -> None:
 
 def test_mistakes_are_bad_requests_that_name_the_field(client: openai.OpenAI) -> None:
     wrong = {
-        "temperature": 3.0, "top_p": 0.0, "max_tokens": 0, "n": 0, "presence_penalty": 1.0,
-        "logit_bias": {"5": 10}, "response_format": {"type": "json_object"}, "logprobs": 21,
+        "temperature": 3.0, "top_p": 0.0, "max_tokens": 0, "n": 0, "presence_penalty": 3.0,
+        "logit_bias": {"999999": 10}, "response_format": {"type": "json_object"}, "logprobs": 21,
         "stop": [""], "seed": 2**70,
     }  # fmt: skip
     for name, value in wrong.items():

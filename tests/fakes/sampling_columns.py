@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quire.sampling.columns import COLUMNS, Column, SamplingColumns
+from quire.sampling.columns import COLUMNS, Column, SamplingColumns, TokenLists
 
 _MASK = (1 << 64) - 1
 _INT32_MAX = (1 << 31) - 1
@@ -41,8 +42,12 @@ def build_columns(rows: Sequence[SamplingRow]) -> SamplingColumns:
             arrays[name] = np.array(values, column.dtype)
     columns = SamplingColumns(**arrays)
     if any(row.banned_token_ids for row in rows):
-        _ban(columns, rows)
+        columns.bias = TokenLists.join([_ban(row.banned_token_ids) for row in rows])
     return columns
+
+
+def _ban(ids: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    return np.array(ids, np.int32), np.full(len(ids), -np.inf, np.float32)
 
 
 def _value(row: SamplingRow, name: str, column: Column) -> Any:
@@ -54,11 +59,3 @@ def _value(row: SamplingRow, name: str, column: Column) -> Any:
         return -1
     value = getattr(row, name, column.neutral)
     return min(max(value, 0), _INT32_MAX) if name == "top_k" else value
-
-
-def _ban(columns: SamplingColumns, rows: Sequence[SamplingRow]) -> None:
-    lengths = [len(row.banned_token_ids) for row in rows]
-    banned = [token for row in rows for token in row.banned_token_ids]
-    columns.bias_starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-    columns.bias_ids = np.array(banned, np.int32)
-    columns.bias_values = np.full(len(banned), -np.inf, np.float32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from harness import Weights, batch_of, compile_on, logits_of, make_seqs, program_of
@@ -10,8 +12,8 @@ from quire.backends.base import CompiledModel, SamplingColumns
 from quire.backends.cpu import CpuBackend, load
 from quire.errors import BackendError
 from quire.program import Logits, Program, Value
-from quire.sampling.columns import COLUMNS
-from quire.sampling.reference import logprobs, sample
+from quire.sampling.columns import COLUMNS, LOGPROBS_KINDS, TOKEN_LISTS, TokenLists
+from quire.sampling.reference import adjust, logprobs, sample
 
 ROWS = 40
 VOCAB = 5000
@@ -43,10 +45,21 @@ def columns(**changes: object) -> SamplingColumns:
 
 def biased(value: float) -> dict[str, object]:
     """Some ids of every row, one of them twice."""
-    ids = np.tile(np.array([3, 17, 17, 4000], np.int32), ROWS)
-    starts = np.arange(ROWS + 1, dtype=np.int32) * 4
-    values = np.full(len(ids), value, np.float32)
-    return {"bias_starts": starts, "bias_ids": ids, "bias_values": values}
+    return {"bias": lists([3, 17, 17, 4000], value)}
+
+
+def lists(ids: list[int], value: float | None = None) -> TokenLists:
+    """The same ids for every row, but none for the fourth."""
+    tokens = np.array(ids, np.int32)
+    values = None if value is None else np.full(len(ids), value, np.float32)
+    return TokenLists.join([None if row == 3 else (tokens, values) for row in range(ROWS)])
+
+
+def seen() -> TokenLists:
+    """Every second token of each row but the fourth, from 0 to 4 times."""
+    ids = np.random.default_rng(2).permutation(VOCAB)[: VOCAB // 2].astype(np.int32)
+    values = (ids % 5).astype(np.float32)
+    return TokenLists.join([None if row == 3 else (ids, values) for row in range(ROWS)])
 
 
 def floats(value: float) -> object:
@@ -68,7 +81,33 @@ CASES: dict[str, dict[str, object]] = {
     "all": {"top_k": ints(50, 0, 3000), "top_p": floats(0.8), "min_p": floats(0.02)},
     "forbidden": biased(-np.inf),
     "favoured": {**biased(4.0), "temperature": floats(0.0)},
+    "allowed": {"allowed": lists([4999, 2, 1025])},
+    "one allowed": {"allowed": lists([17]), "temperature": floats(0.0)},
+    "allowed, and forbidden": {"allowed": lists([4000, 3, 9]), **biased(-np.inf)},
+    "allowed of the best": {
+        "allowed": lists([*range(0, VOCAB, 3)]),
+        "top_k": ints(5, 0, 2000),
+        "top_p": floats(0.9),
+    },
+    "repetition": {"seen": seen(), "repetition_penalty": floats(1.4), "temperature": floats(0.0)},
+    "frequency": {"seen": seen(), "frequency_penalty": floats(0.6)},
+    "presence": {"seen": seen(), "presence_penalty": floats(-0.9)},
+    "everything at once": {
+        "seen": seen(),
+        "repetition_penalty": np.resize(np.array([0.5, 2], np.float32), ROWS),
+        "frequency_penalty": floats(0.3),
+        "presence_penalty": floats(-0.7),
+        "allowed": lists([*range(4000)]),
+        **biased(2.0),
+        "top_k": ints(0, 90),
+        "top_p": floats(0.9),
+    },
+    "chosen already": {"chosen": ints(-1, 7, 4999), **biased(-np.inf)},
 }
+
+
+ADJUSTED_ALONE = ("favoured", "one allowed", "repetition")
+"""The largest of the changed logits is chosen."""
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -90,16 +129,67 @@ def test_chooses_what_the_reference_chooses(model: CompiledModel, case: str) -> 
     np.testing.assert_allclose(found.sampled, reference.sampled, atol=2e-6)
 
 
-def test_only_allowed_tokens_are_chosen(model: CompiledModel) -> None:
-    allowed = {5, 6, 1234}
-    banned = np.array([i for i in range(VOCAB) if i not in allowed], np.int32)
-    starts = np.array([0] + [len(banned)] * ROWS, np.int32)
-    wanted = columns(
-        bias_starts=starts, bias_ids=banned, bias_values=np.full(len(banned), -np.inf, np.float32)
+@pytest.mark.parametrize("mode", LOGPROBS_KINDS)
+@pytest.mark.parametrize("case", CASES)
+def test_reports_what_the_reference_reports(model: CompiledModel, case: str, mode: Any) -> None:
+    kind = ints(LOGPROBS_KINDS[mode])
+    wanted = columns(**CASES[case], num_logprobs=ints(2, 6, 0, -1), logprobs_kind=kind)
+    wanted.reported = TokenLists.join(
+        [(np.array([4, 17], np.int32), None) if row % 4 == 0 else None for row in range(ROWS)]
     )
-    [seq] = make_seqs([ROWS])
-    output = model.step(batch_of([(seq, ROWS)], wanted))
-    assert int(output.sampled[0]) in allowed
+    output = model.step(batch_of([(make_seqs([ROWS])[0], ROWS)], wanted))
+    logits = logits_of(output)
+    found, reference = output.logprobs, logprobs(logits, output.sampled, wanted)
+    assert found is not None
+    assert reference is not None
+    assert np.array_equal(found.token_ids[::4, :2], np.tile([4, 17], (ROWS // 4, 1)))
+    # Where rounding puts a token on the other side of a boundary, it is reported as dropped.
+    is_same = np.isfinite(found.logprobs) == np.isfinite(reference.logprobs)
+    assert (~is_same).sum() <= 1
+    agreeing = is_same.all(axis=1)
+    assert np.array_equal(found.token_ids[agreeing], reference.token_ids[agreeing])
+    assert np.array_equal(found.ranks[agreeing], reference.ranks[agreeing])
+    assert np.array_equal(found.sampled_ranks[agreeing], reference.sampled_ranks[agreeing])
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(found.logprobs[agreeing], reference.logprobs[agreeing], **close)
+    np.testing.assert_allclose(found.sampled[agreeing], reference.sampled[agreeing], **close)
+    if mode == "processed_logits" and case in ADJUSTED_ALONE:
+        rows = np.flatnonzero(wanted.num_logprobs >= 0)  # type: ignore[operator]
+        chosen = [adjust(logits[row], wanted, row)[output.sampled[row]] for row in rows.tolist()]
+        assert np.array_equal(found.sampled[rows], np.array(chosen, np.float32)), "to the bit"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_only_allowed_tokens_are_chosen(model: CompiledModel, temperature: float) -> None:
+    by_list = columns(allowed=lists([5, 6, 1234]), temperature=floats(temperature))
+    banned = sorted({*range(VOCAB)} - {5, 6, 1234})
+    by_bias = columns(bias=lists(banned, -np.inf), temperature=floats(temperature))
+    chosen = [
+        model.step(batch_of([(make_seqs([ROWS])[0], ROWS)], one)).sampled
+        for one in (by_list, by_bias)
+    ]
+    assert {*chosen[0].tolist()} - {int(chosen[0][3])} <= {5, 6, 1234}
+    assert np.array_equal(*chosen)
+
+
+@pytest.mark.parametrize("case", ["favoured", "allowed", "everything at once", "chosen already"])
+def test_a_row_without_changes_is_what_it_is_in_a_batch_without_any(
+    model: CompiledModel, case: str
+) -> None:
+    changes = {**CASES[case], "temperature": floats(0.8), "num_logprobs": ints(2)}
+    if case == "everything at once":
+        del changes["top_k"], changes["top_p"]
+    if case == "chosen already":
+        changes = {"chosen": ints(7), "num_logprobs": ints(2)}
+        changes["chosen"][3] = -1  # type: ignore[index]
+    seqs = make_seqs([ROWS]), make_seqs([ROWS])
+    changed = model.step(batch_of([(seqs[0][0], ROWS)], columns(**changes)))
+    plain = model.step(batch_of([(seqs[1][0], ROWS)], columns(num_logprobs=ints(2))))
+    assert changed.sampled[3] == plain.sampled[3]
+    assert changed.logprobs is not None
+    assert plain.logprobs is not None
+    assert np.array_equal(changed.logprobs.token_ids, plain.logprobs.token_ids)
+    assert np.array_equal(changed.logprobs.logprobs, plain.logprobs.logprobs), "of the raw logits"
 
 
 def test_a_row_samples_the_same_in_any_batch(model: CompiledModel) -> None:
@@ -124,7 +214,8 @@ def test_the_native_library_has_every_column_in_its_declared_type() -> None:
     members = dict(load().ffi.typeof("quire_sampling").fields)
     found = {name: types[members.pop(name).type.item.cname] for name in COLUMNS}
     assert found == {name: column.dtype for name, column in COLUMNS.items()}
-    assert members.keys() == {"bias_starts", "bias_ids", "bias_values"}
+    assert members.keys() == TOKEN_LISTS.keys()
+    assert {member.type.cname for member in members.values()} == {"struct quire_token_lists"}
 
 
 def test_a_column_that_the_native_library_does_not_have_is_refused(
@@ -133,4 +224,27 @@ def test_a_column_that_the_native_library_does_not_have_is_refused(
     monkeypatch.delitem(model._sampling_types, "min_p")  # type: ignore[attr-defined]
     batch = batch_of([(make_seqs([ROWS])[0], ROWS)], columns(min_p=floats(0.1)))
     with pytest.raises(BackendError, match="no sampling column min_p"):
+        model.step(batch)
+    monkeypatch.setattr(model, "_list_names", set())
+    batch.sampling = columns(allowed=lists([1]))
+    with pytest.raises(BackendError, match="no sampling column allowed"):
+        model.step(batch)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"allowed": lists([5000])}, "allowed id 5000 is not from 0 to 4999"),
+        ({"bias": lists([-1], 1.0)}, "bias id -1 is not from 0 to 4999"),
+        ({"bias": lists([1] * 10001, 1.0)}, "bias has a row of a wrong length"),
+        ({"seen": lists([1] * 5001, 1.0)}, "seen has a row of a wrong length"),
+        ({"repetition_penalty": floats(0.0)}, "repetition_penalty is not positive"),
+        ({"chosen": ints(5000)}, "no such token is chosen"),
+    ],
+)
+def test_tokens_that_are_none_are_refused(
+    model: CompiledModel, changes: dict[str, object], message: str
+) -> None:
+    batch = batch_of([(make_seqs([ROWS])[0], ROWS)], columns(**changes))
+    with pytest.raises(BackendError, match=message):
         model.step(batch)

@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from model_cases import CASES, Case, logits_of, prompt_of, write_checkpoint
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    NoBadWordsLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+)
 
 from quire import LLM, SamplingParams
 from quire.backends.base import Backend
@@ -103,3 +110,40 @@ def test_an_int8_cache_gives_the_same_tokens_alone_and_in_distress(
     for _ in range(2):  # the second time parts of the prompts are found in the cache
         outputs = crowded.generate(inputs, params, use_tqdm=False)
         assert [output.outputs[0].token_ids for output in outputs] == alone
+
+
+def test_what_changes_logits_is_what_transformers_means(case: Case, llm: LLM) -> None:
+    """Each token against transformers' processors on transformers' logits of the tokens before."""
+    prompt = prompt_of(case, LENGTHS[0])
+    vocab_size = case.settings["vocab_size"]
+    [plain] = llm.generate(
+        {"prompt_token_ids": prompt},
+        SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True),
+        use_tqdm=False,
+    )
+    often = list(plain.outputs[0].token_ids)
+    # Words that the model would say, of a token that no prompt has, so that it makes no difference
+    # where transformers begins to look for them.
+    words = [[often[0]], often[3:5], often[10:13]]
+    bias = {often[1]: -3.0, often[2]: 1.5, 5: 2.0}
+    params = SamplingParams(
+        temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, repetition_penalty=1.25,
+        logit_bias=bias, allowed_token_ids=list(range(0, vocab_size - 4)),
+        _bad_words_token_ids=words,
+    )  # fmt: skip
+    [output] = llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)
+    tokens = list(output.outputs[0].token_ids)
+    assert tokens != often
+    logits = torch.tensor(logits_of(case, prompt + tokens))
+    allowed = torch.full((vocab_size,), -torch.inf)
+    allowed[: vocab_size - 4] = 0
+    processors = LogitsProcessorList([
+        NoBadWordsLogitsProcessor(words, eos_token_id=None),
+        SequenceBiasLogitsProcessor([[[one], value] for one, value in bias.items()]),
+    ])  # fmt: skip
+    penalty = RepetitionPenaltyLogitsProcessor(1.25)
+    for count, token in enumerate(tokens):
+        row = (logits[len(prompt) + count - 1] + allowed)[None]
+        row = processors(torch.tensor([tokens[:count]], dtype=torch.long), row)
+        row = penalty(torch.tensor([prompt + tokens[:count]]), row)
+        assert token == int(row.argmax()), count

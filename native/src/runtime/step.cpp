@@ -48,6 +48,20 @@ void check_seq(const Model& model, const quire_batch& batch, int32_t seq) {
   }
 }
 
+// `most`: entries of a row.
+void check_lists(const std::string& name, const quire_token_lists& lists, bool has_values,
+                 int32_t num_rows, int32_t vocab_size, int64_t most) {
+  if (!lists.starts) return;
+  const std::string what = "sampling: " + name;
+  require(lists.ids && (lists.values || !has_values) && lists.starts[0] == 0,
+          what + " is incomplete");
+  for (int32_t l = 0; l < num_rows; ++l) {
+    const int64_t count = int64_t{lists.starts[l + 1]} - lists.starts[l];
+    require(count >= 0 && count <= most, what + " has a row of a wrong length");
+  }
+  check_range((name + " id").c_str(), lists.ids, lists.starts[num_rows], vocab_size);
+}
+
 void check_sampling(const quire_batch& batch, const quire_output& output, int32_t vocab_size) {
   const quire_sampling& s = *batch.sampling;
   require(s.temperature && s.seeds && s.counters && output.sampled && output.not_finite,
@@ -56,14 +70,19 @@ void check_sampling(const quire_batch& batch, const quire_output& output, int32_
     require(s.temperature[l] >= 0, "sampling: the temperature is negative or no number");
     require(!s.top_k || s.top_k[l] >= 0, "sampling: top_k is negative");
     require(!s.top_p || (s.top_p[l] >= 0 && s.top_p[l] <= 1), "sampling: top_p is not in [0, 1]");
+    require(!s.repetition_penalty || s.repetition_penalty[l] > 0,
+            "sampling: repetition_penalty is not positive");
     require(!s.min_p || (s.min_p[l] >= 0 && s.min_p[l] <= 1), "sampling: min_p is not in [0, 1]");
   }
-  if (!s.bias_starts) return;
-  require(s.bias_ids && s.bias_values && s.bias_starts[0] == 0, "sampling: incomplete bias");
-  for (int32_t l = 0; l < batch.num_logits_rows; ++l) {
-    require(s.bias_starts[l] <= s.bias_starts[l + 1], "sampling: bias_starts do not ascend");
+  if (s.chosen) {
+    for (int32_t l = 0; l < batch.num_logits_rows; ++l) {
+      require(s.chosen[l] >= -1 && s.chosen[l] < vocab_size, "sampling: no such token is chosen");
+    }
   }
-  check_range("bias id", s.bias_ids, s.bias_starts[batch.num_logits_rows], vocab_size);
+  check_lists("allowed", s.allowed, false, batch.num_logits_rows, vocab_size, vocab_size);
+  check_lists("bias", s.bias, true, batch.num_logits_rows, vocab_size, kMostBiases * vocab_size);
+  check_lists("reported", s.reported, false, batch.num_logits_rows, vocab_size, vocab_size);
+  check_lists("seen", s.seen, true, batch.num_logits_rows, vocab_size, vocab_size);
 }
 
 void check_batch(const Model& model, const quire_batch& batch, const quire_output& output) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "quire.h"
+#include "sampling/adjusted_row.h"
 
 namespace quire {
 
@@ -17,11 +18,14 @@ class Sampler {
 
   int64_t most_bytes() const;
 
-  // Handles row `l` of the step: whether its logits are finite, and if so the bias, the choice, the
-  // log-probabilities of the raw logits.
+  // Handles row `l` of the step: whether its logits are finite, and if so the choice and the
+  // log-probabilities. The logits are afterwards what they were.
   void work(const quire_sampling& columns, const quire_output& output, int64_t l, float* logits);
 
  private:
+  static constexpr int64_t kMaxGroup = 64;  // tokens of which find_best first takes the largest
+  // Which tokens `choose` may have chosen.
+  enum class Kept { kAll, kWeights, kCandidates };
   struct Candidate {
     float logit;
     float weight;
@@ -33,6 +37,7 @@ class Sampler {
 
   int32_t choose(const quire_sampling& columns, int64_t l, const float* logits, float top);
   float find_largest(const float* logits);
+  float find_largest_again(const AdjustedRow& row);
   int32_t choose_among_equals(const float* logits, float value, double u);
   void weigh(const float* logits, float maximum, float temperature, float min_weight);
   void find_best(const float* logits, int64_t count);
@@ -40,14 +45,21 @@ class Sampler {
   void keep_top_p(double p, double total);
   int32_t pick_from_all(double target) const;
   int32_t pick_from_candidates(double u);
-  void report(const quire_output& output, int64_t l, int32_t count, const float* logits, float top);
+  const float* process(const quire_sampling& columns, int64_t l, const float* logits);
+  void report(const quire_sampling& columns, const quire_output& output, int64_t l,
+              const float* logits, float top);
+  void report_best(const quire_output& output, int64_t l, int64_t count, const float* logits);
+  void report_listed(const quire_sampling& columns, const quire_output& output, int64_t l,
+                     const float* logits);
 
   int32_t vocab_size_;
+  AdjustSpace adjust_space_;
   std::vector<float> weights_;      // of every token
   std::vector<double> block_sums_;  // of weights_
   std::vector<float> block_maxima_;
   std::vector<float> group_maxima_;
   std::vector<Candidate> candidates_;
+  Kept kept_ = Kept::kAll;
 };
 
 }  // namespace quire

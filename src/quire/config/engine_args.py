@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from quire.config.names import checked_arguments, default_of
+from quire.config.records import LogprobsMode
 
 DtypeChoice = Literal["auto", "bfloat16", "float32", "float", "half", "float16"]
 LoadFormat = Literal["auto", "hf", "safetensors", "pt", "dummy"]
@@ -63,6 +64,10 @@ class EngineArgs:
     """Where the seeds of requests without one come from."""
     max_logprobs: int = 20
     """Most log-probabilities per token that a request may ask for; -1: the whole vocabulary."""
+    logprobs_mode: LogprobsMode = "raw_logprobs"
+    """What requests get as log-probabilities: `raw_logprobs` or `raw_logits` of the model's own
+    logits, `processed_logprobs` or `processed_logits` of those that a token is chosen by, after
+    bias, penalties, temperature and filters."""
     generation_config: str = "auto"
     """Where sampling defaults come from: `auto` the model's generation_config.json, `vllm`
     neutral ones, or a directory."""

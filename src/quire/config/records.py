@@ -19,6 +19,9 @@ SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference"]
 Dtype = Literal["float32", "bfloat16"]
 """The dtype of activations, and of weights that are not quantised."""
+LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
+"""What is reported as log-probabilities: of the model's own logits, or of those that a token is
+chosen by."""
 WeightSource = Literal["checkpoint", "packed", "dummy"]
 """Where weights come from: the checkpoint, a packed file beside config.json, or random numbers."""
 
@@ -44,6 +47,7 @@ class ModelConfig:
     served_model_name: tuple[str, ...]
     seed: int = 0
     max_logprobs: int = 20
+    logprobs_mode: LogprobsMode = "raw_logprobs"
     quantization: Quantization | None = None
     """Format of the matrices; None: `dtype`."""
     weights: WeightSource = "checkpoint"

@@ -170,10 +170,8 @@ def resolve_sampling_defaults(args: EngineArgs, own: GenerationConfig) -> dict[s
     """Sampling defaults for requests that leave them open, checked as a request's would be;
     `own` are the model's own."""
     given = GenerationConfig(args.override_generation_config, "override_generation_config")
-    overrides = default_sampling_params(given)
     sources = [one.source for one in (own, given) if one.values]
-    found: dict[str, Any] = {**default_sampling_params(own), **overrides}
-    found = _without_unsupported(found, overrides)
+    found: dict[str, Any] = {**default_sampling_params(own), **default_sampling_params(given)}
     try:
         SamplingParams.from_optional(**found)
     except RequestError as error:
@@ -210,26 +208,6 @@ def served_names(args: EngineArgs, model: str) -> tuple[str, ...]:
                 "my-model"
             )
     return names
-
-
-_UNSUPPORTED_DEFAULTS = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
-
-
-def _without_unsupported(found: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Drops a model's default penalty with a warning; refuses a user's."""
-    kept = dict(found)
-    for name, neutral in _UNSUPPORTED_DEFAULTS.items():
-        value = kept.pop(name, neutral)
-        if value == neutral:
-            continue
-        if name in overrides:
-            raise ConfigError(
-                f"override_generation_config: {name} is not supported yet; leave it at {neutral}"
-            )
-        logger.warning(
-            "the model recommends %s=%s, which is not supported yet and is not applied", name, value
-        )
-    return kept
 
 
 def _check_positive(name: str, value: int | None, example: int) -> None:

@@ -6,6 +6,7 @@ nothing left to resolve. Messages are vLLM's. Any thread may call it.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import struct
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 from quire.config.records import EngineConfig
 from quire.errors import RequestError, quoted
+from quire.frontend.model_checks import check_bans, check_params
 from quire.frontend.prompt_parser import PromptParser
 from quire.inputs import PromptType
 from quire.params import SamplingParams
@@ -76,7 +78,8 @@ class InputProcessor:
         check_request_id(request_id)
         _check_time(arrival_time)
         _check_headers(trace_headers)
-        self._check_params(params)
+        params.verify()
+        check_params(params, self.model_config, has_tokenizer=self.tokenizer is not None)
         self._check_priority(priority)
         parsed = self._prompts.parse(prompt, add_special_tokens)
         resolved = self._resolve(params, len(parsed.token_ids))
@@ -101,38 +104,6 @@ class InputProcessor:
             trace_headers=trace_headers,
         )
 
-    def _check_params(self, params: SamplingParams) -> None:
-        params.verify()
-        vocab_size = self.model_config.vocab_size
-        self._check_logprobs("logprobs", "sample", params.logprobs)
-        self._check_logprobs("prompt_logprobs", "prompt", params.prompt_logprobs)
-        outside = [i for i in params.stop_token_ids or [] if not 0 <= i < vocab_size]
-        if outside:
-            raise RequestError(
-                f"token_id(s) {quoted(outside)} in stop_token_ids contain out-of-vocab token ids. "
-                f"Vocabulary size: {vocab_size}",
-                parameter="stop_token_ids",
-                value=outside,
-            )
-        if params.stop and self.tokenizer is None:
-            raise RequestError(
-                "stop strings need a tokenizer, which skip_tokenizer_init left out",
-                parameter="stop",
-                value=params.stop,
-            )
-
-    def _check_logprobs(self, name: str, kind: str, wanted: int | None) -> None:
-        vocab_size, allowed = self.model_config.vocab_size, self.model_config.max_logprobs
-        wanted = vocab_size if wanted == -1 else wanted
-        allowed = vocab_size if allowed == -1 else allowed
-        if wanted is not None and wanted > allowed:
-            raise RequestError(
-                f"Requested {kind} logprobs of {wanted}, "
-                f"which is greater than max allowed: {allowed}",
-                parameter=name,
-                value=wanted,
-            )
-
     def _check_priority(self, priority: int) -> None:
         is_int = isinstance(priority, int) and not isinstance(priority, bool)
         if not is_int or not -(2**63) <= priority < 2**63:
@@ -143,7 +114,8 @@ class InputProcessor:
             )
 
     def _resolve(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
-        """A copy with `max_tokens` a number and the model's own end tokens added."""
+        """A copy with `max_tokens` a number, the model's own end tokens added, and bad words as
+        tokens."""
         resolved = params.clone()
         if resolved.max_tokens is None:
             resolved.max_tokens = self.model_config.max_model_len - num_prompt_tokens
@@ -155,6 +127,9 @@ class InputProcessor:
                     value=resolved.min_tokens,
                 )
         resolved.update_from_generation_config(self._generation_config, self._eos_token_id)
+        if self.tokenizer is not None:
+            resolved.update_from_tokenizer(self.tokenizer)
+        check_bans(resolved, self._stop_token_ids(resolved), self.model_config)
         return resolved
 
     def _stop_token_ids(self, params: SamplingParams) -> list[int]:
@@ -169,7 +144,7 @@ class InputProcessor:
         params = base.sampling_params
         children = []
         for index in range(params.n):
-            own = params.clone()
+            own = copy.copy(params)
             own.n = 1
             seed = self._draw_seed() if params.seed is None else params.seed + index
             own.seed = seed % 2**64

@@ -93,6 +93,7 @@ def _model_config(
         served_model_name=choices.served_names,
         seed=args.seed,
         max_logprobs=args.max_logprobs,
+        logprobs_mode=args.logprobs_mode,
         quantization=choices.arithmetic.quantization,
         weights=checkpoint.weights,
         default_sampling_params=choices.sampling_defaults,

@@ -1,14 +1,16 @@
 """How tokens are chosen: the specification, and the arrays that carry the choices' settings."""
 
-from quire.sampling.columns import COLUMNS, Column, SamplingColumns
+from quire.sampling.columns import COLUMNS, TOKEN_LISTS, Column, SamplingColumns, TokenLists
 from quire.sampling.records import Logprobs
 from quire.sampling.reference import logprobs, not_finite, sample, splitmix64, uniform
 
 __all__ = [
     "COLUMNS",
+    "TOKEN_LISTS",
     "Column",
     "Logprobs",
     "SamplingColumns",
+    "TokenLists",
     "logprobs",
     "not_finite",
     "sample",

@@ -7,15 +7,26 @@ and check them, by this declaration. Legend: L rows of logits of which a token i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.config.records import LogprobsMode
 from quire.errors import BackendError
 from quire.params import GREEDY_BELOW, SamplingParams
+
+Tokens = NDArray[np.int32]
+_LEAST, _MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+LOGPROBS_KINDS: dict[LogprobsMode, int] = {
+    "raw_logprobs": 0,
+    "raw_logits": 1,
+    "processed_logprobs": 2,
+    "processed_logits": 3,
+}
+"""What `logprobs_kind` says of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +41,46 @@ class Column:
     """Changes nothing; where every row has it, the column may be left out. None: there is no such
     value."""
     lowest: float | None = None
+
+
+@dataclass(slots=True)
+class TokenLists:
+    """Some tokens of each row: those of row l are ids[starts[l] : starts[l + 1]]."""
+
+    starts: NDArray[np.int32]
+    """[L + 1]"""
+    ids: NDArray[np.int32]
+    """[starts[-1]]"""
+    values: NDArray[np.float32] | None = None
+    """As long; a number for each, where the list has numbers."""
+
+    @classmethod
+    def join(cls, rows: Sequence[tuple[Tokens, NDArray[np.float32] | None] | None]) -> TokenLists:
+        """From the ids and numbers of each row; None: a row without any."""
+        starts = np.zeros(len(rows) + 1, np.int32)
+        np.cumsum([0 if row is None else len(row[0]) for row in rows], out=starts[1:])
+        ids = [row[0] for row in rows if row is not None]
+        values = [row[1] for row in rows if row is not None and row[1] is not None]
+        return cls(
+            starts,
+            np.concatenate(ids) if ids else np.empty(0, np.int32),
+            np.concatenate(values) if values else None,
+        )
+
+    def of_row(self, row: int) -> slice:
+        """Where the tokens of a row are."""
+        return slice(int(self.starts[row]), int(self.starts[row + 1]))
+
+    def check(self, name: str, num_rows: int, *, has_values: bool) -> None:
+        """Raises BackendError unless the arrays fit together and have `num_rows` rows."""
+        if len(self.starts) != num_rows + 1 or self.starts.dtype != np.int32:
+            raise _misshapen(f"{name}.starts", self.starts, np.int32, num_rows + 1)
+        lengths = {len(self.ids), len(self.ids if self.values is None else self.values)}
+        if lengths != {int(self.starts[-1])} or has_values != (self.values is not None):
+            raise BackendError(f"sampling column {name} is not as long as its starts say")
+        number = np.dtype(np.float32) if self.values is None else self.values.dtype
+        if self.ids.dtype != np.int32 or number != np.float32:
+            raise BackendError(f"sampling column {name} is {self.ids.dtype} with {number}")
 
 
 def _temperature(params: SamplingParams, _vocab_size: int) -> float:
@@ -52,6 +103,18 @@ def _seed(params: SamplingParams, _vocab_size: int) -> int:
     if params.seed is None:
         raise ValueError("a request that samples has no seed")
     return params.seed % 2**64
+
+
+def _repetition_penalty(params: SamplingParams, _vocab_size: int) -> float:
+    return min(max(params.repetition_penalty, _LEAST), _MOST)
+
+
+def _frequency_penalty(params: SamplingParams, _vocab_size: int) -> float:
+    return params.frequency_penalty
+
+
+def _presence_penalty(params: SamplingParams, _vocab_size: int) -> float:
+    return params.presence_penalty
 
 
 def _num_logprobs(params: SamplingParams, vocab_size: int) -> int:
@@ -92,12 +155,40 @@ class SamplingColumns:
         default=None, metadata={"column": Column(np.int32, _num_logprobs, neutral=-1, lowest=-1)}
     )
     """[L]; how many of the best tokens to report for the row; -1: not even the chosen one's."""
-    bias_starts: NDArray[np.int32] | None = None
-    """[L + 1]; with s, e = bias_starts[l:l+2], row l adds bias_values[s:e] to its logits at
-    bias_ids[s:e] before anything else but the raw logprobs; -inf forbids a token, inf all
-    others."""
-    bias_ids: NDArray[np.int32] | None = None
-    bias_values: NDArray[np.float32] | None = None
+    logprobs_kind: NDArray[np.int32] | None = field(
+        default=None, metadata={"column": Column(np.int32, neutral=0, lowest=0)}
+    )
+    """[L]; what is reported, of `LOGPROBS_KINDS`. Processed: of the logits after all that is done
+    to them before a token is chosen; of the raw ones where `chosen` has a token."""
+    repetition_penalty: NDArray[np.float32] | None = field(
+        default=None,
+        metadata={"column": Column(np.float32, _repetition_penalty, neutral=1, lowest=0)},
+    )
+    """[L]; divides the positive logits of `seen` tokens and multiplies the others; 1 is off."""
+    frequency_penalty: NDArray[np.float32] | None = field(
+        default=None,
+        metadata={"column": Column(np.float32, _frequency_penalty, neutral=0, lowest=-2)},
+    )
+    """[L]; is taken off the logit of a `seen` token as often as it was generated; 0 is off."""
+    presence_penalty: NDArray[np.float32] | None = field(
+        default=None,
+        metadata={"column": Column(np.float32, _presence_penalty, neutral=0, lowest=-2)},
+    )
+    """[L]; is taken off the logit of a `seen` token once, if it was generated; 0 is off."""
+    chosen: NDArray[np.int32] | None = field(
+        default=None, metadata={"column": Column(np.int32, neutral=-1, lowest=-1)}
+    )
+    """[L]; a token that is the row's whatever the logits, as it is chosen already: a prompt's. -1:
+    the row's token is to be chosen."""
+    allowed: TokenLists | None = field(default=None, metadata={"has_values": False})
+    """All other tokens are forbidden. A row without any: all are allowed."""
+    bias: TokenLists | None = field(default=None, metadata={"has_values": True})
+    """What is added to the logits of these tokens; -inf forbids one. A token may stand twice."""
+    seen: TokenLists | None = field(default=None, metadata={"has_values": True})
+    """Each token that the row's request has, once, and how often it was generated; 0: it is only in
+    the prompt."""
+    reported: TokenLists | None = field(default=None, metadata={"has_values": False})
+    """Tokens to report in this order, instead of the best; the row's `num_logprobs` counts them."""
 
     def given(self, num_rows: int) -> dict[str, NDArray[Any]]:
         """The arrays that are not left out, by name. Raises BackendError unless they are whole, of
@@ -109,22 +200,37 @@ class SamplingColumns:
                 if len(array) != num_rows or array.dtype.type is not column.dtype:
                     raise _misshapen(name, array, column.dtype, num_rows)
                 found[name] = array
-        if self.bias_starts is not None:
-            found |= _whole_bias(self.bias_starts, self.bias_ids, self.bias_values, num_rows)
+        return found
+
+    def given_lists(self, num_rows: int) -> dict[str, TokenLists]:
+        """The lists that are not left out. Raises BackendError as `given` does."""
+        found: dict[str, TokenLists] = {}
+        for name, has_values in TOKEN_LISTS.items():
+            lists = getattr(self, name)
+            if lists is not None:
+                lists.check(name, num_rows, has_values=has_values)
+                found[name] = lists
         return found
 
     def check(self, num_rows: int) -> None:
         """Raises BackendError for what `given` refuses, and for numbers that mean nothing."""
+        self.given_lists(num_rows)
         for name, array in self.given(num_rows).items():
-            lowest = COLUMNS[name].lowest if name in COLUMNS else None
+            lowest = COLUMNS[name].lowest
             if lowest is not None and num_rows and not array.min() >= lowest:
                 raise BackendError(f"sampling column {name} holds {array.min()}, below {lowest}")
 
 
 COLUMNS: dict[str, Column] = {
-    one.name: one.metadata["column"] for one in fields(SamplingColumns) if one.metadata
+    one.name: one.metadata["column"] for one in fields(SamplingColumns) if "column" in one.metadata
 }
 """Every column with one number for each row, by name."""
+TOKEN_LISTS: dict[str, bool] = {
+    one.name: one.metadata["has_values"]
+    for one in fields(SamplingColumns)
+    if "has_values" in one.metadata
+}
+"""Every list of tokens of each row, by name: whether each token has a number."""
 
 
 def _misshapen(
@@ -133,18 +239,3 @@ def _misshapen(
     if len(array) != num_rows:
         return BackendError(f"sampling column {name} has {len(array)} rows, not {num_rows}")
     return BackendError(f"sampling column {name} is {array.dtype}, not {dtype.__name__}")
-
-
-def _whole_bias(
-    starts: NDArray[np.int32],
-    ids: NDArray[np.int32] | None,
-    values: NDArray[np.float32] | None,
-    num_rows: int,
-) -> dict[str, NDArray[Any]]:
-    if len(starts) != num_rows + 1 or starts.dtype != np.int32:
-        raise _misshapen("bias_starts", starts, np.int32, num_rows + 1)
-    if ids is None or values is None or not len(ids) == len(values) == starts[-1]:
-        raise BackendError("bias_ids and bias_values do not have the length of bias_starts")
-    if ids.dtype != np.int32 or values.dtype != np.float32:
-        raise BackendError(f"bias_ids are {ids.dtype}, bias_values {values.dtype}")
-    return {"bias_starts": starts, "bias_ids": ids, "bias_values": values}

@@ -2,15 +2,19 @@
 
     0  a row that has a NaN, +inf or no finite logit is no distribution: nothing is chosen (0) or
        reported, and `not_finite` says so
-    1  log-probabilities to report: log softmax of the raw logits
-    2  add the row's bias (-inf forbids a token, inf all others)
+    1  what is reported of raw logits: their log softmax, or themselves; a row whose token is
+       chosen already ends here
+    2  in float32: forbid all tokens but those of `allowed`, if the row has any; add `bias`; for
+       each of the `seen` tokens the penalties of repetition, frequency and presence
     3  temperature 0: the largest, the lowest id among equals, and done
     4  p = softmax(logits / temperature), in float64
     5  min_p: keep p >= min_p * max(p)
     6  top_k: keep the k largest (among equals the lower id first)
     7  top_p: over what is left, keep the smallest set of the most likely (among equals the
        lower id first) whose mass reaches top_p of the rest's; at least one
-    8  inverse CDF in order of token id over what is kept, at u(seed, counter)
+    8  what is reported of processed logits: logits / temperature, -inf where 5 to 7 dropped a
+       token, or their log softmax; with temperature 0 the logits of 2
+    9  inverse CDF in order of token id over what is kept, at u(seed, counter)
 
 u is counter-based: a function of (seed, counter) alone, so neither the batch nor a restart
 changes a token. Called by the reference backend; native code mirrors it, and may differ only
@@ -22,10 +26,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.sampling.columns import SamplingColumns
+from quire.sampling.columns import LOGPROBS_KINDS, SamplingColumns, TokenLists
 from quire.sampling.records import Logprobs
 
 _MASK = (1 << 64) - 1
+_LOGITS = {LOGPROBS_KINDS["raw_logits"], LOGPROBS_KINDS["processed_logits"]}
+_PROCESSED = {LOGPROBS_KINDS["processed_logprobs"], LOGPROBS_KINDS["processed_logits"]}
 Floats = NDArray[np.float64]
 
 
@@ -52,33 +58,51 @@ def sample(logits: NDArray[np.float32], columns: SamplingColumns) -> NDArray[np.
     """The chosen token of each row of raw logits [L, V], int32 [L]."""
     chosen = np.zeros(len(logits), np.int32)
     for row in np.flatnonzero(~not_finite(logits)).tolist():
-        biased = _biased(logits[row].astype(np.float64), columns, row)
+        if columns.chosen is not None and columns.chosen[row] >= 0:
+            chosen[row] = columns.chosen[row]
+            continue
+        adjusted = adjust(logits[row], columns, row).astype(np.float64)
         temperature = float(columns.temperature[row])
         if temperature == 0:
-            chosen[row] = np.argmax(biased)
+            chosen[row] = np.argmax(adjusted)
             continue
-        weights = _softmax_weights(biased / temperature)
-        if columns.min_p is not None:
-            weights[weights < float(columns.min_p[row]) * weights.max()] = 0.0
-        if columns.top_k is not None:
-            _keep_top_k(weights, int(columns.top_k[row]))
-        if columns.top_p is not None:
-            _keep_top_p(weights, float(columns.top_p[row]))
+        weights = _softmax_weights(adjusted / temperature)
+        weights[~_kept(weights, columns, row)] = 0.0
         u = uniform(int(columns.seeds[row]), int(columns.counters[row]))
         chosen[row] = _inverse_cdf(weights, u)
     return chosen
 
 
-def _biased(logits: Floats, columns: SamplingColumns, row: int) -> Floats:
-    if columns.bias_starts is not None:
-        if columns.bias_ids is None or columns.bias_values is None:
-            raise ValueError("bias_starts without bias_ids and bias_values")
-        begin, end = columns.bias_starts[row], columns.bias_starts[row + 1]
-        ids, values = columns.bias_ids[begin:end], columns.bias_values[begin:end]
-        is_inf = np.isinf(values)
+def adjust(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> NDArray[np.float32]:
+    """The logits [V] that the row's token is chosen from: step 2."""
+    adjusted: NDArray[np.float32] = logits.copy()
+    if columns.allowed is not None:
+        allowed = columns.allowed.ids[columns.allowed.of_row(row)]
+        if len(allowed):
+            adjusted.fill(-np.inf)
+            adjusted[allowed] = logits[allowed]
+    if columns.bias is not None and columns.bias.values is not None:
+        place = columns.bias.of_row(row)
         # One by one: an id may stand twice in a row.
-        np.add.at(logits, ids[~is_inf], values[~is_inf])
-        logits[ids[is_inf]] = values[is_inf]
+        np.add.at(adjusted, columns.bias.ids[place], columns.bias.values[place])
+    if columns.seen is not None and columns.seen.values is not None:
+        place = columns.seen.of_row(row)
+        ids, counts = columns.seen.ids[place], columns.seen.values[place]
+        adjusted[ids] = _penalised(adjusted[ids], counts, columns, row)
+    return adjusted
+
+
+def _penalised(
+    logits: NDArray[np.float32], counts: NDArray[np.float32], columns: SamplingColumns, row: int
+) -> NDArray[np.float32]:
+    if columns.repetition_penalty is not None:
+        penalty = columns.repetition_penalty[row]
+        with np.errstate(over="ignore"):
+            logits = logits * np.where(logits > 0, np.float32(1) / penalty, penalty)
+    if columns.frequency_penalty is not None:
+        logits = logits - columns.frequency_penalty[row] * counts
+    if columns.presence_penalty is not None:
+        logits = logits - np.where(counts > 0, columns.presence_penalty[row], np.float32(0))
     return logits
 
 
@@ -92,24 +116,36 @@ def _softmax_weights(z: Floats) -> Floats:
     return weights
 
 
-def _keep_top_k(weights: Floats, k: int) -> None:
-    if not 0 < k < len(weights):
+def _kept(weights: Floats, columns: SamplingColumns, row: int) -> NDArray[np.bool_]:
+    """Which tokens [V] may be chosen: steps 5 to 7."""
+    kept = np.ones(len(weights), np.bool_)
+    if columns.min_p is not None:
+        kept &= weights >= float(columns.min_p[row]) * weights.max()
+    if columns.top_k is not None:
+        _keep_top_k(kept, weights, int(columns.top_k[row]))
+    if columns.top_p is not None:
+        _keep_top_p(kept, weights, float(columns.top_p[row]))
+    return kept
+
+
+def _keep_top_k(kept: NDArray[np.bool_], weights: Floats, k: int) -> None:
+    if not 0 < k < np.count_nonzero(kept):
         return
-    threshold = np.partition(weights, -k)[-k]
-    keep = weights > threshold
-    equals = np.flatnonzero(weights == threshold)
-    keep[equals[: k - np.count_nonzero(keep)]] = True
-    weights[~keep] = 0.0
+    left = np.where(kept, weights, -1.0)
+    threshold = np.partition(left, -k)[-k]
+    equals = np.flatnonzero(left == threshold)
+    kept[left <= threshold] = False
+    kept[equals[: k - np.count_nonzero(kept)]] = True
 
 
-def _keep_top_p(weights: Floats, top_p: float) -> None:
+def _keep_top_p(kept: NDArray[np.bool_], weights: Floats, top_p: float) -> None:
     if top_p >= 1:
         return
-    ids = np.flatnonzero(weights)
+    ids = np.flatnonzero(kept)
     best_first = ids[np.argsort(-weights[ids], kind="stable")]
     mass = np.cumsum(weights[best_first])
     count = int(np.searchsorted(mass, top_p * mass[-1], side="left")) + 1
-    weights[best_first[count:]] = 0.0
+    kept[best_first[count:]] = False
 
 
 def _inverse_cdf(weights: Floats, u: float) -> int:
@@ -122,7 +158,7 @@ def _inverse_cdf(weights: Floats, u: float) -> int:
 def logprobs(
     logits: NDArray[np.float32], chosen: NDArray[np.int32], columns: SamplingColumns
 ) -> Logprobs | None:
-    """Log-probabilities of raw logits [L, V], best first; None if no row asks for any.
+    """What is to be reported of raw logits [L, V], best first; None if no row asks for any.
 
     A row that asks for none, or is no distribution, has id -1 everywhere, log-probability 0 and
     rank 0.
@@ -130,29 +166,55 @@ def logprobs(
     wanted = columns.num_logprobs
     if wanted is None or wanted.size == 0 or wanted.max() < 0:
         return None
-    rows, width = len(logits), int(wanted.max())
-    found = Logprobs(
-        token_ids=np.full((rows, width), -1, np.int32),
-        logprobs=np.full((rows, width), -np.inf, np.float32),
-        sampled=np.zeros(rows, np.float32),
-        sampled_ranks=np.zeros(rows, np.int32),
-    )
+    found = Logprobs.empty(len(logits), int(wanted.max()))
     for row in np.flatnonzero((wanted >= 0) & ~not_finite(logits)).tolist():
-        count = int(wanted[row])
-        values = logits[row].astype(np.float64)
-        token = int(chosen[row])
-        normal = values - _log_sum_exp(values)
-        best = _best_ids(values, count)
-        found.token_ids[row, : len(best)] = best
-        found.logprobs[row, : len(best)] = normal[best]
-        found.sampled[row] = normal[token]
-        found.sampled_ranks[row] = 1 + np.count_nonzero(values > values[token])
+        values, token = _values(logits, columns, row), int(chosen[row])
+        is_logits = columns.logprobs_kind is not None and columns.logprobs_kind[row] in _LOGITS
+        shown = values if is_logits else _log_softmax(values)
+        ids = _best_ids(values, int(wanted[row])).tolist()
+        ranks = list(range(1, 1 + len(ids)))
+        if columns.reported is not None and (listed := _listed(columns.reported, row)):
+            ids, ranks = listed, [_rank(values, one) for one in listed]
+        found.token_ids[row, : len(ids)] = ids
+        found.logprobs[row, : len(ids)] = shown[ids]
+        found.ranks[row, : len(ids)] = ranks
+        found.sampled[row] = shown[token]
+        found.sampled_ranks[row] = _rank(values, token)
     return found
 
 
-def _log_sum_exp(values: Floats) -> float:
+def _values(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> Floats:
+    """The row's logits that are reported, raw or processed."""
+    is_chosen = columns.chosen is not None and columns.chosen[row] >= 0
+    kind = 0 if columns.logprobs_kind is None else columns.logprobs_kind[row]
+    if is_chosen or kind not in _PROCESSED:
+        raw: Floats = logits[row].astype(np.float64)
+        return raw
+    values: Floats = adjust(logits[row], columns, row).astype(np.float64)
+    temperature = float(columns.temperature[row])
+    if temperature > 0:
+        values /= temperature
+        if np.isfinite(values.max()):
+            values[~_kept(_softmax_weights(values), columns, row)] = -np.inf
+    return values
+
+
+def _listed(lists: TokenLists, row: int) -> list[int]:
+    ids: list[int] = lists.ids[lists.of_row(row)].tolist()
+    return ids
+
+
+def _rank(values: Floats, token_id: int) -> int:
+    return 1 + int(np.count_nonzero(values > values[token_id]))
+
+
+def _log_softmax(values: Floats) -> Floats:
     top = values.max()
-    return float(top + np.log(np.exp(values - top).sum()))
+    if np.isinf(top):
+        values = np.where(values == top, 0.0, -np.inf)
+        top = 0.0
+    shown: Floats = values - (top + np.log(np.exp(values - top).sum()))
+    return shown
 
 
 def _best_ids(values: Floats, count: int) -> NDArray[np.intp]:

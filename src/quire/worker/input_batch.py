@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch
+from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest, SchedulePlan
 from quire.worker.prompt_logprobs import PromptLogprobRows, PromptRows
@@ -51,11 +52,16 @@ class InputBatch:
     """
 
     def __init__(
-        self, max_num_seqs: int, num_groups: int, max_num_entries: int, vocab_size: int
+        self,
+        max_num_seqs: int,
+        num_groups: int,
+        max_num_entries: int,
+        vocab_size: int,
+        logprobs_mode: LogprobsMode = "raw_logprobs",
     ) -> None:
         """`max_num_entries`: the largest B."""
         self.row_of: dict[str, int] = {}
-        self.sampling = SamplingRows(max_num_seqs, vocab_size)
+        self.sampling = SamplingRows(max_num_seqs, vocab_size, logprobs_mode)
         self._prompt_logprobs = PromptLogprobRows(vocab_size)
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._known: list[Ints] = [np.empty(0, np.int32)] * max_num_seqs
@@ -101,12 +107,14 @@ class InputBatch:
         sampled_rows = rows if all_complete else rows[is_complete]
         spans = self._prompt_logprobs.spans(rows, starts, computed, ends)
         prompt_rows = PromptRows.merge(spans, logits_rows, sampled_rows) if spans else None
-        columns_of = sampled_rows
-        if prompt_rows is not None:
-            logits_rows, columns_of = prompt_rows.logits_rows, prompt_rows.rows
-        columns = self.sampling.columns(columns_of, self._num_tokens[columns_of])
-        if prompt_rows is not None and columns is not None:
-            prompt_rows.force(columns)
+        if prompt_rows is None:
+            columns = self.sampling.columns(sampled_rows, self._num_tokens[sampled_rows])
+        else:
+            logits_rows, all_rows = prompt_rows.logits_rows, prompt_rows.rows
+            num_tokens = self._num_tokens[all_rows]
+            columns = self.sampling.columns(all_rows, num_tokens, prompt_rows.targets)
+            if columns is not None:
+                prompt_rows.report(columns)
         batch = StepBatch(
             token_ids=token_ids,
             positions=positions,
@@ -128,6 +136,7 @@ class InputBatch:
         self._num_computed[step.rows] = step.ends
         self._last_token[step.sampled_rows] = sampled
         self._num_tokens[step.sampled_rows] += 1
+        self.sampling.advance(step.sampled_rows, sampled)
 
     def _start(self, request: ScheduledRequest) -> None:
         if not self._free_rows:

@@ -114,12 +114,12 @@ def _withdraw(result: StepResult, plan: SchedulePlan, failures: dict[str, str]) 
 
 
 def _token_logprobs(token_id: int, logprobs: Logprobs, row: int, count: int) -> TokenLogprobs:
-    """The chosen token of a row, then its `count` best ones."""
+    """The chosen token of a row, then the `count` others that were asked for."""
     best = min(count, logprobs.token_ids.shape[1])
     return TokenLogprobs(
         token_ids=[token_id, *logprobs.token_ids[row, :best].tolist()],
         logprobs=[float(logprobs.sampled[row]), *logprobs.logprobs[row, :best].tolist()],
-        ranks=[int(logprobs.sampled_ranks[row]), *range(1, best + 1)],
+        ranks=[int(logprobs.sampled_ranks[row]), *logprobs.ranks[row, :best].tolist()],
     )
 
 
@@ -130,6 +130,7 @@ def _only(output: StepOutput, rows: NDArray[np.bool_]) -> StepOutput:
         logprobs = Logprobs(
             token_ids=logprobs.token_ids[rows],
             logprobs=logprobs.logprobs[rows],
+            ranks=logprobs.ranks[rows],
             sampled=logprobs.sampled[rows],
             sampled_ranks=logprobs.sampled_ranks[rows],
         )

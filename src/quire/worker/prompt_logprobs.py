@@ -2,8 +2,8 @@
 give them.
 
 Called by `InputBatch`. A prompt token is a choice that was already made: its row of logits goes
-through the sampler like any other, with all but this token out of question, and the sampler
-reports what it reports of a chosen token: the log-probability and rank that the raw logits give.
+through the sampler like any other, with this token as the chosen one, and the sampler reports what
+it reports of a chosen token: the log-probability and rank that the raw logits give.
 
 Legend: T tokens in the step, R requests of the step, F prompt tokens predicted in the step, L rows
 that need logits.
@@ -98,9 +98,9 @@ class PromptRows:
     is_new: NDArray[np.bool_]
     """[L]; where a new token is chosen."""
     targets: Ints
-    """[L]; the prompt token to predict; of no meaning where `is_new`."""
+    """[L]; the prompt token to predict; -1 where `is_new`."""
     num_logprobs: Ints
-    """[L]; the same."""
+    """[L]; of no meaning where `is_new`."""
 
     @classmethod
     def merge(cls, spans: list[PromptSpan], new_logits_rows: Ints, new_rows: Ints) -> PromptRows:
@@ -114,7 +114,7 @@ class PromptRows:
             return merged
 
         counts = [len(span.targets) for span in spans]
-        nothing = np.zeros(num_new, np.int32)
+        nothing = np.full(num_new, -1, np.int32)
         return cls(
             spans=spans,
             logits_rows=logits_rows[order],
@@ -126,26 +126,9 @@ class PromptRows:
             ),
         )
 
-    def force(self, columns: SamplingColumns) -> None:
-        """Leaves each prompt token as the only choice of its row."""
-        is_old = ~self.is_new
-        columns.temperature[is_old] = 0.0
+    def report(self, columns: SamplingColumns) -> None:
+        """Has the log-probabilities of the prompt tokens reported."""
         if columns.num_logprobs is None:
             columns.num_logprobs = np.full(len(self.rows), -1, np.int32)
+        is_old = ~self.is_new
         columns.num_logprobs[is_old] = self.num_logprobs[is_old]
-        starts, ids, values = [0], [], []
-        for index in range(len(self.rows)):
-            if is_old[index]:
-                ids.append(self.targets[index : index + 1])
-                values.append(np.array([np.inf], np.float32))
-            elif columns.bias_starts is not None:
-                own = slice(columns.bias_starts[index], columns.bias_starts[index + 1])
-                ids.append(columns.bias_ids[own])  # type: ignore[index]
-                values.append(columns.bias_values[own])  # type: ignore[index]
-            else:
-                starts.append(starts[-1])
-                continue
-            starts.append(starts[-1] + len(ids[-1]))
-        columns.bias_starts = np.array(starts, np.int32)
-        columns.bias_ids = np.concatenate(ids).astype(np.int32)
-        columns.bias_values = np.concatenate(values).astype(np.float32)

@@ -6,14 +6,16 @@ follow from a request, `quire.sampling.columns` declares.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest
-from quire.sampling.columns import COLUMNS, SamplingColumns
+from quire.sampling.columns import COLUMNS, LOGPROBS_KINDS, SamplingColumns, TokenLists
+from quire.worker.token_state import TOKEN_STATES, TokenState
 
 Ints = NDArray[np.int32]
 
@@ -21,19 +23,14 @@ _OF_REQUESTS = {name: column for name, column in COLUMNS.items() if column.value
 """The columns that a request fills once, when it starts."""
 
 
-@dataclass(slots=True)
-class _Ban:
-    """Tokens forbidden to a row until it has `until_num_tokens`."""
-
-    until_num_tokens: int
-    token_ids: Ints
-
-
 class SamplingRows:
     """Columns over rows, and which of them anybody uses: an unused one is left out of the step."""
 
-    def __init__(self, max_num_seqs: int, vocab_size: int) -> None:
+    def __init__(
+        self, max_num_seqs: int, vocab_size: int, logprobs_mode: LogprobsMode = "raw_logprobs"
+    ) -> None:
         self._vocab_size = vocab_size
+        self._logprobs_kind = LOGPROBS_KINDS[logprobs_mode]
         self._columns = {
             name: np.full(max_num_seqs, column.neutral or 0, column.dtype)
             for name, column in _OF_REQUESTS.items()
@@ -42,7 +39,8 @@ class SamplingRows:
             name: set() for name, column in _OF_REQUESTS.items() if column.neutral is not None
         }
         """The rows where a column is not neutral."""
-        self._bans: dict[int, _Ban] = {}
+        self._states: dict[str, dict[int, TokenState]] = {name: {} for name in TOKEN_STATES}
+        """Of each list of tokens, by row."""
 
     def set(self, row: int, request: ScheduledRequest) -> None:
         """Fills a row that is being started."""
@@ -54,45 +52,68 @@ class SamplingRows:
             self._columns[name][row] = value
             if column.neutral is not None and value != column.neutral:
                 self._users[name].add(row)
-        until = request.num_prompt_tokens + params.min_tokens
-        if request.banned_token_ids and len(request.token_ids) < until:
-            self._bans[row] = _Ban(until, np.array(request.banned_token_ids, np.int32))
+        for name, make in TOKEN_STATES.items():
+            state = make(request)
+            if state is not None:
+                self._states[name][row] = state
 
     def clear(self, row: int) -> None:
         """Forgets a row that is being released."""
         for users in self._users.values():
             users.discard(row)
-        self._bans.pop(row, None)
+        for states in self._states.values():
+            states.pop(row, None)
+
+    def advance(self, rows: Ints, token_ids: Ints) -> None:
+        """Takes in the next token of each of these rows [L]."""
+        for states in self._states.values():
+            if not states:
+                continue
+            for row, token_id in zip(rows.tolist(), token_ids.tolist(), strict=True):
+                if (state := states.get(row)) is not None:
+                    state.append(token_id)
 
     def num_logprobs(self, rows: Ints) -> Ints | None:
         """[L]; how many are wanted of each, -1 for none; None if no request wants any."""
         return self._columns["num_logprobs"][rows] if self._users["num_logprobs"] else None
 
-    def columns(self, rows: Ints, num_tokens: Ints) -> SamplingColumns | None:
-        """The columns for these rows [L], which hold `num_tokens` [L]; None if there are none."""
+    def columns(
+        self, rows: Ints, num_tokens: Ints, chosen: Ints | None = None
+    ) -> SamplingColumns | None:
+        """The columns for these rows [L], which hold `num_tokens` [L]; None if there are none.
+        `chosen` [L]: tokens that are not to be chosen any more; -1: it is to be chosen."""
         if not len(rows):
             return None
         neutral = {name for name, users in self._users.items() if not users}
+        used: dict[str, Any] = {
+            name: array[rows] for name, array in self._columns.items() if name not in neutral
+        }
         columns = SamplingColumns(
             counters=num_tokens.astype(np.uint64),
-            **{name: array[rows] for name, array in self._columns.items() if name not in neutral},
+            chosen=chosen,
+            **used,
         )
-        if self._bans:
-            self._add_bans(columns, rows, num_tokens)
+        if self._logprobs_kind:
+            columns.logprobs_kind = np.full(len(rows), self._logprobs_kind, np.int32)
+        for name, states in self._states.items():
+            if states:
+                setattr(columns, name, self._lists(states, rows, num_tokens, chosen))
         return columns
 
-    def _add_bans(self, columns: SamplingColumns, rows: Ints, num_tokens: Ints) -> None:
-        starts = np.zeros(len(rows) + 1, np.int32)
-        parts = []
-        for index, (row, count) in enumerate(zip(rows.tolist(), num_tokens.tolist(), strict=True)):
-            ban = self._bans.get(row)
-            if ban is not None and count >= ban.until_num_tokens:
-                del self._bans[row]
-                ban = None
-            if ban is not None:
-                parts.append(ban.token_ids)
-            starts[index + 1] = starts[index] + (0 if ban is None else len(ban.token_ids))
-        if parts:
-            columns.bias_starts = starts
-            columns.bias_ids = np.concatenate(parts)
-            columns.bias_values = np.full(len(columns.bias_ids), -np.inf, np.float32)
+    def _lists(
+        self, states: dict[int, TokenState], rows: Ints, num_tokens: Ints, chosen: Ints | None
+    ) -> TokenLists | None:
+        """None: all are empty."""
+        lists: list[tuple[Ints, NDArray[np.float32] | None] | None] = [None] * len(rows)
+        is_used = False
+        for index, row in enumerate(rows.tolist()):
+            state = states.get(row)
+            if state is None or (chosen is not None and chosen[index] >= 0):
+                continue
+            tokens = state.tokens(int(num_tokens[index]))
+            if tokens is None:
+                del states[row]
+            elif len(tokens[0]):
+                lists[index] = tokens
+                is_used = True
+        return TokenLists.join(lists) if is_used else None

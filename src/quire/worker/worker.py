@@ -45,6 +45,7 @@ class Worker:
             len(config.cache.layout.groups),
             ceil_div(config.model.max_model_len, config.cache.block_size),
             config.model.vocab_size,
+            config.model.logprobs_mode,
         )
         self._load()
 

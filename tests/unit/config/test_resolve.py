@@ -131,11 +131,14 @@ def test_only_a_user_limits_all_replies(tmp_path: Path) -> None:
         assert resolve.resolve_max_output_tokens(args, defaults) == most
 
 
-def test_a_recommended_penalty_is_dropped_and_a_chosen_one_refused(tmp_path: Path) -> None:
+def test_penalties_that_a_model_recommends_apply(tmp_path: Path) -> None:
     write_generation_config(tmp_path, repetition_penalty=1.1, temperature=0.5)
-    assert sampling_defaults(EngineArgs(), tmp_path) == {"temperature": 0.5}
+    recommended = {"repetition_penalty": 1.1, "temperature": 0.5}
+    assert sampling_defaults(EngineArgs(), tmp_path) == recommended
     args = EngineArgs(override_generation_config={"repetition_penalty": 1.2})
-    with pytest.raises(ConfigError, match="repetition_penalty is not supported"):
+    assert sampling_defaults(args, tmp_path) == {**recommended, "repetition_penalty": 1.2}
+    args = EngineArgs(override_generation_config={"repetition_penalty": 0})
+    with pytest.raises(ConfigError, match="repetition_penalty must be greater than zero"):
         sampling_defaults(args, tmp_path)
 
 

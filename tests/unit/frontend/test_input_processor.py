@@ -70,6 +70,22 @@ def test_a_bad_prompt_is_refused(processor: InputProcessor, prompt: Any, message
             "token_id(s) [288] in stop_token_ids contain out-of-vocab token ids. "
             "Vocabulary size: 288",
         ),
+        (
+            SamplingParams(logit_bias={5: 1, -1: 1, 2**70: 1}),
+            "token_id(s) [-1, 1180591620717411303424] in logit_bias contain out-of-vocab token ids",
+        ),
+        (
+            SamplingParams(logprob_token_ids=[288]),
+            "token_id(s) [288] in logprob_token_ids contain out-of-vocab token ids",
+        ),
+        (
+            SamplingParams(allowed_token_ids=[5, 288]),
+            "allowed_token_ids contains out-of-vocab token id! [288] are not below",
+        ),
+        (
+            SamplingParams(allowed_token_ids=[9], stop_token_ids=[9], min_tokens=1),
+            "allowed_token_ids must hold a token that min_tokens and bad_words do not forbid",
+        ),
         (SamplingParams(max_tokens=None, min_tokens=63), "or equal to max_tokens=62, got 63."),
     ],
 )
@@ -96,7 +112,24 @@ def test_text_needs_a_tokenizer(make_config: MakeConfig) -> None:
         processor.process("r", "text", SamplingParams())
     with pytest.raises(RequestError, match="stop strings need a tokenizer"):
         processor.process("r", [1], SamplingParams(stop="x"))
+    with pytest.raises(RequestError, match="bad_words strings need a tokenizer"):
+        processor.process("r", [1], SamplingParams(bad_words=["x"]))
     assert processor.process("r", [1], SamplingParams()).prompt is None
+
+
+def test_bad_words_become_tokens_for_every_output(
+    processor: InputProcessor, tokenizer: Tokenizer
+) -> None:
+    params = SamplingParams(n=2, bad_words=["a", "bc"])
+    for core in processor.process("r", [1], params).core_requests:
+        words = core.sampling_params.bad_words_token_ids
+        assert words is not None
+        assert tokenizer.encode("a", add_special_tokens=False) in words
+        assert tokenizer.encode("bc", add_special_tokens=False) in words
+    assert params.bad_words_token_ids is None, "the user's object is left alone"
+    [only] = tokenizer.encode("a", add_special_tokens=False)
+    with pytest.raises(RequestError, match="that min_tokens and bad_words do not forbid"):
+        processor.process("r", [1], SamplingParams(bad_words=["a"], allowed_token_ids=[only]))
 
 
 def test_a_priority_goes_to_the_core_whatever_its_policy(processor: InputProcessor) -> None:

@@ -66,6 +66,41 @@ def test_positional_arguments_follow_the_published_order() -> None:
         ({"seed": 2**64}, "seed must fit in 64 bits"),
         ({"ignore_eos": 1}, "ignore_eos must be True or False, got 1."),
         ({"output_kind": 2}, "output_kind must be a RequestOutputKind, got 2."),
+        ({"presence_penalty": -2.01}, "presence_penalty must be in [-2, 2], got -2.01."),
+        ({"presence_penalty": False}, "presence_penalty must be a number, got False."),
+        ({"frequency_penalty": 2.01}, "frequency_penalty must be in [-2, 2], got 2.01."),
+        ({"frequency_penalty": math.nan}, "frequency_penalty must be in [-2, 2], got nan."),
+        ({"frequency_penalty": "1"}, "frequency_penalty must be a number, got '1'."),
+        ({"repetition_penalty": 0}, "repetition_penalty must be greater than zero, got 0.0."),
+        ({"repetition_penalty": -1}, "repetition_penalty must be greater than zero, got -1.0."),
+        ({"repetition_penalty": math.inf}, "repetition_penalty must be a finite number, got inf."),
+        ({"repetition_penalty": math.nan}, "repetition_penalty must be a finite number, got nan."),
+        ({"repetition_penalty": 10**400}, "repetition_penalty must be a finite number"),
+        ({"logit_bias": [5]}, "logit_bias must be a dict from token ids to numbers, got [5]."),
+        (
+            {"logit_bias": {"a": 1, 1.5: 2, True: 3, 4: 5}},
+            "logit_bias contains key(s) that cannot be converted to integer token IDs: "
+            "['a', 1.5, True]",
+        ),
+        ({"logit_bias": {5: "x"}}, "logit_bias must be a number, got 'x'."),
+        ({"logit_bias": {5: True}}, "logit_bias must be a number, got True."),
+        ({"logit_bias": {5: math.nan}}, "logit_bias must not be NaN, got it for 5."),
+        ({"logit_bias": {5: 10**400}}, "logit_bias must be a finite number"),
+        ({"allowed_token_ids": []}, "allowed_token_ids is not None and empty!"),
+        ({"allowed_token_ids": 5}, "allowed_token_ids must be a list of token ids, got 5."),
+        ({"allowed_token_ids": [1.0]}, "allowed_token_ids must contain only integers, got [1.0]."),
+        ({"allowed_token_ids": [True]}, "allowed_token_ids must contain only integers"),
+        ({"logprob_token_ids": 5}, "logprob_token_ids must be a list of token ids, got 5."),
+        ({"logprob_token_ids": ["a"]}, "logprob_token_ids must contain only integers, got ['a']."),
+        ({"logprob_token_ids": [*range(129)]}, "of length 129, which is greater than max allowed"),
+        (
+            {"logprob_token_ids": [1, 2], "logprobs": 3},
+            "logprobs must equal len(logprob_token_ids). Got logprobs=3, len(logprob_token_ids)=2.",
+        ),
+        ({"bad_words": "no"}, "bad_words must be a list of strings, got 'no'."),
+        ({"bad_words": [5]}, "bad_words must be a list of strings, got [5]."),
+        ({"bad_words": ["a", ""]}, "bad_words cannot contain an empty string. Got bad_words="),
+        ({"bad_words": ["\ud800"]}, "bad_words must be valid Unicode"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_rule(given: dict[str, object], message: str) -> None:
@@ -78,17 +113,9 @@ def test_a_wrong_value_is_named_with_its_rule(given: dict[str, object], message:
 @pytest.mark.parametrize(
     "given",
     [
-        {"presence_penalty": 0.5},
-        {"frequency_penalty": math.nan},
-        {"repetition_penalty": 1.1},
-        {"logit_bias": {5: 1.0}},
-        {"bad_words": ["x"]},
         {"prompt_logprob_start": 1},
-        {"allowed_token_ids": []},
         {"structured_outputs": {"json": {}}},
         {"extra_args": {"a": 1}},
-        {"logprob_token_ids": [1]},
-        {"presence_penalty": False},
     ],
 )
 def test_what_does_not_work_yet_is_refused_not_ignored(given: dict[str, object]) -> None:
@@ -97,9 +124,7 @@ def test_what_does_not_work_yet_is_refused_not_ignored(given: dict[str, object])
 
 
 def test_neutral_values_of_unimplemented_fields_pass() -> None:
-    SamplingParams(
-        presence_penalty=0, repetition_penalty=1, logit_bias={}, bad_words=[], extra_args={}
-    )
+    SamplingParams(extra_args={}, thinking_token_budget=-1, watermarking=False)
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
@@ -186,3 +211,81 @@ def test_a_field_assigned_later_is_checked_by_verify() -> None:
     params.temperature = math.nan
     with pytest.raises(RequestError, match="finite"):
         params.verify()
+
+
+def test_a_bias_is_limited_and_its_ids_may_be_texts() -> None:
+    given = {5: 1, "7": -math.inf, np.int64(9): np.float32(250)}
+    params = SamplingParams(logit_bias=given)  # type: ignore[arg-type]
+    assert params.logit_bias == {5: 1.0, 7: -100.0, 9: 100.0}
+    assert SamplingParams(logit_bias={}).logit_bias is None
+    assert SamplingParams.from_optional(logit_bias={"3": 1}).logit_bias == {3: 1.0}
+    params.verify()
+    assert params.logit_bias == {5: 1.0, 7: -100.0, 9: 100.0}
+
+
+def test_lists_of_tokens_and_words_hold_each_once_and_are_copied() -> None:
+    params = SamplingParams(
+        allowed_token_ids=(3, 3, 2**63), bad_words=["a", "b", "a"], logit_bias={1: 2.0}
+    )  # type: ignore[arg-type]
+    assert params.allowed_token_ids == [3, 2**63]
+    assert params.bad_words == ["a", "b"]
+    copied = params.clone()
+    for name in ("allowed_token_ids", "bad_words", "logit_bias"):
+        assert getattr(copied, name) == getattr(params, name)
+        assert getattr(copied, name) is not getattr(params, name)
+
+
+class Spelling:
+    """A tokenizer whose tokens are written down; all other texts have none."""
+
+    def __init__(self, **tokens: list[int]) -> None:
+        self._tokens = {text.replace("_", " "): ids for text, ids in tokens.items()}
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        assert not add_special_tokens
+        return self._tokens.get(text, [])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "wanted"),
+    [
+        ({"no": [1], "_no": [2]}, [[1], [2]]),
+        ({"no": [1, 5], "_no": [2, 5]}, [[1, 5], [2, 5]]),
+        ({"no": [1], "_no": [3, 1]}, [[1]]),
+        ({"no": [1], "_no": [1]}, [[1]]),
+        ({"no": [1]}, [[1]]),
+    ],
+)
+def test_a_bad_word_is_meant_with_a_space_before_it_too(
+    tokens: dict[str, list[int]], wanted: list[list[int]]
+) -> None:
+    params = SamplingParams(bad_words=[" no"])
+    params.update_from_tokenizer(Spelling(**tokens))
+    assert params.bad_words_token_ids == wanted
+
+
+def test_bad_words_have_tokens_and_are_not_too_many() -> None:
+    with pytest.raises(RequestError, match="bad_words entries must tokenize to at least one"):
+        SamplingParams(bad_words=["no"]).update_from_tokenizer(Spelling())
+    with pytest.raises(RequestError, match="bad_words entries must tokenize to at least one"):
+        SamplingParams(bad_words=[" "]).update_from_tokenizer(Spelling(_=[1]))
+    words = {f"w{number}": [number] for number in range(129)}
+    SamplingParams(bad_words=[*words][:128]).update_from_tokenizer(Spelling(**words))
+    with pytest.raises(RequestError, match=r"after tokenization: 129. The max number is 128\."):
+        SamplingParams(bad_words=[*words]).update_from_tokenizer(Spelling(**words))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"presence_penalty": -2, "frequency_penalty": 2},
+        {"repetition_penalty": 1e-60},
+        {"repetition_penalty": 1e300},
+        {"repetition_penalty": 2**63},
+    ],
+)
+def test_the_ends_of_the_penalties_are_taken(given: dict[str, float]) -> None:
+    params = SamplingParams(**given)  # type: ignore[arg-type]
+    for name, value in given.items():
+        assert type(getattr(params, name)) is float
+        assert getattr(params, name) == value

@@ -10,16 +10,22 @@ import pytest
 from quire.errors import BackendError
 from quire.params import SamplingParams
 from quire.protocol import ScheduledRequest
-from quire.sampling.columns import COLUMNS, SamplingColumns
+from quire.sampling.columns import COLUMNS, SamplingColumns, TokenLists
 from quire.worker.sampling_rows import SamplingRows
 
 VOCAB = 100
 NEUTRAL = SamplingParams(seed=5)
-USED = SamplingParams(temperature=0.5, top_k=7, top_p=0.5, min_p=0.25, seed=-7, logprobs=3)
+USED = SamplingParams(
+    temperature=0.5, top_k=7, top_p=0.5, min_p=0.25, seed=-7, logprobs=3, repetition_penalty=1.5,
+    frequency_penalty=-0.5, presence_penalty=0.75,
+)  # fmt: skip
 VALUES = {
+    "repetition_penalty": 1.5, "frequency_penalty": -0.5, "presence_penalty": 0.75,
     "temperature": 0.5, "top_k": 7, "top_p": 0.5, "min_p": 0.25, "seeds": 2**64 - 7,
     "num_logprobs": 3,
 }  # fmt: skip
+
+LIMITED = [name for name, column in COLUMNS.items() if column.value and column.lowest is not None]
 
 
 def request(name: str, params: SamplingParams) -> ScheduledRequest:
@@ -46,7 +52,8 @@ def gathered(*params: SamplingParams) -> SamplingColumns:
 
 def test_each_column_follows_from_the_parameters_of_a_request() -> None:
     arrays = gathered(NEUTRAL, USED).given(2)
-    assert arrays.keys() == COLUMNS.keys(), "both rows are there, whoever uses the column"
+    of_requests = {name for name, column in COLUMNS.items() if column.value is not None}
+    assert arrays.keys() == {*of_requests, "counters"}, "both rows, whoever uses the column"
     assert arrays["counters"].tolist() == [1, 2]
     for name, value in VALUES.items():
         assert arrays[name].tolist()[1] == value, name
@@ -59,7 +66,7 @@ def test_what_is_neutral_in_every_row_is_left_out() -> None:
     assert gathered(NEUTRAL, NEUTRAL).given(2).keys() == always
 
 
-@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("name", ["counters", *VALUES])
 def test_a_column_of_another_length_or_type_is_refused(name: str) -> None:
     columns = gathered(USED, USED)
     columns.given(2)
@@ -72,7 +79,7 @@ def test_a_column_of_another_length_or_type_is_refused(name: str) -> None:
         columns.check(2)
 
 
-@pytest.mark.parametrize("name", [n for n, column in COLUMNS.items() if column.lowest is not None])
+@pytest.mark.parametrize("name", LIMITED)
 def test_a_number_that_means_nothing_is_refused(name: str) -> None:
     columns = gathered(USED, USED)
     getattr(columns, name)[1] = COLUMNS[name].lowest - 1  # type: ignore[operator]
@@ -87,15 +94,41 @@ def test_nan_is_refused() -> None:
         columns.check(1)
 
 
-def test_an_incomplete_bias_is_refused() -> None:
-    columns = replace(gathered(NEUTRAL), bias_starts=np.array([0, 2], np.int32))
-    columns.bias_ids = np.array([1, 2], np.int32)
-    with pytest.raises(BackendError, match="do not have the length of bias_starts"):
-        columns.check(1)
-    columns.bias_values = np.zeros(2)
-    with pytest.raises(BackendError, match="bias_values float64"):
-        columns.check(1)
-    columns.bias_values = np.zeros(2, np.float32)
-    columns.check(1)
-    with pytest.raises(BackendError, match="bias_starts has 2 rows, not 3"):
-        replace(gathered(NEUTRAL, NEUTRAL), bias_starts=columns.bias_starts).check(2)
+IDS, ONES = np.array([1, 2], np.int32), np.ones(2, np.float32)
+
+
+def test_token_lists_are_joined_row_by_row() -> None:
+    lists = TokenLists.join([(IDS, ONES), None, (IDS[:1], ONES[:1])])
+    assert lists.starts.tolist() == [0, 2, 2, 3]
+    assert lists.ids.tolist() == [1, 2, 1]
+    assert lists.ids[lists.of_row(2)].tolist() == [1]
+    replace(gathered(NEUTRAL, NEUTRAL, NEUTRAL), bias=lists).check(3)
+
+
+@pytest.mark.parametrize(
+    ("name", "lists", "message"),
+    [
+        ("bias", TokenLists.join([(IDS, ONES)]), "bias.starts has 2 rows, not 3"),
+        ("bias", TokenLists.join([(IDS, ONES[:1]), None]), "bias is not as long"),
+        ("bias", TokenLists.join([(IDS, None), None]), "bias is not as long"),
+        ("allowed", TokenLists.join([(IDS, ONES), None]), "allowed is not as long"),
+        ("bias", TokenLists.join([(IDS.astype(np.int64), ONES), None]), "bias is int64"),
+        ("bias", TokenLists.join([(IDS, ONES.astype(float)), None]), "bias is int32 with float64"),
+    ],
+)
+def test_token_lists_that_do_not_fit_are_refused(
+    name: str, lists: TokenLists, message: str
+) -> None:
+    columns = replace(gathered(NEUTRAL, NEUTRAL), **{name: lists})
+    with pytest.raises(BackendError, match=message):
+        columns.check(2)
+
+
+@pytest.mark.parametrize("penalty", [1e-60, 1e300])
+def test_a_repetition_penalty_beyond_float32_stays_a_number(penalty: float) -> None:
+    columns = gathered(SamplingParams(seed=5, repetition_penalty=penalty))
+    found = columns.repetition_penalty
+    assert found is not None
+    assert np.isfinite(found[0])
+    assert np.isfinite(np.float32(1) / found[0])
+    assert found[0] > 0

@@ -8,13 +8,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from sampling_columns import SamplingRow, build_columns
 
-from quire.backends.base import SamplingColumns
-from quire.sampling import logprobs, not_finite, sample, splitmix64, uniform
+from quire.sampling import TokenLists, logprobs, not_finite, sample, splitmix64, uniform
 
 LOGITS = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2], np.float32))
 """Probabilities that one can add in the head."""
+
+
+def ids(*values: int) -> NDArray[np.int32]:
+    return np.array(values, np.int32)
+
+
+def floats(*values: float) -> NDArray[np.float32]:
+    return np.array(values, np.float32)
 
 
 def draws(count: int, logits: Any = LOGITS, **row: Any) -> list[int]:
@@ -101,9 +109,7 @@ def test_a_neutral_column_changes_nothing() -> None:
 
 def test_bias_adds_and_the_same_id_may_stand_twice() -> None:
     columns = build_columns([SamplingRow(), SamplingRow()])
-    columns.bias_starts = np.array([0, 0, 2], np.int32)
-    columns.bias_ids = np.array([2, 2], np.int32)
-    columns.bias_values = np.array([1.5, 1.5], np.float32)
+    columns.bias = TokenLists.join([None, (ids(2, 2), floats(1.5, 1.5))])
     assert sample(np.repeat(LOGITS[None], 2, axis=0), columns).tolist() == [1, 2]
 
 
@@ -122,13 +128,30 @@ def test_rows_that_are_no_distribution_choose_and_report_nothing() -> None:
     assert not np.isnan(found.sampled).any()
 
 
-def test_an_infinite_bias_decides_whatever_the_logit() -> None:
-    columns = build_columns([SamplingRow(), SamplingRow()])
-    columns.bias_starts = np.array([0, 1, 2], np.int32)
-    columns.bias_ids = np.array([0, 1], np.int32)
-    columns.bias_values = np.array([np.inf, -np.inf], np.float32)
-    logits = np.array([[-np.inf, 5.0, 1.0], [0.0, 5.0, 1.0]], np.float32)
-    assert sample(logits, columns).tolist() == [0, 2]
+def test_a_ban_holds_whatever_is_added_to_it() -> None:
+    columns = build_columns([SamplingRow()])
+    columns.bias = TokenLists.join([(ids(1, 1), floats(-np.inf, 100))])
+    assert sample(np.array([[0.0, 5.0, 1.0]], np.float32), columns).tolist() == [2]
+
+
+def test_only_allowed_tokens_may_be_chosen_where_a_row_has_any() -> None:
+    columns = build_columns([SamplingRow(), SamplingRow(), SamplingRow()])
+    columns.allowed = TokenLists.join([(ids(2, 0), None), None, (ids(2, 0, 2), None)])
+    columns.bias = TokenLists.join([None, None, (ids(1, 2), floats(9, 1))])
+    assert sample(np.repeat(LOGITS[None], 3, axis=0), columns).tolist() == [0, 1, 2]
+
+
+def test_a_token_that_is_chosen_already_is_the_rows_and_is_reported() -> None:
+    columns = build_columns([SamplingRow(num_logprobs=0), SamplingRow(num_logprobs=0)])
+    columns.chosen = ids(2, -1)
+    columns.bias = TokenLists.join([(ids(2), floats(-np.inf)), None])
+    many = np.repeat(LOGITS[None], 2, axis=0)
+    chosen = sample(many, columns)
+    assert chosen.tolist() == [2, 1]
+    found = logprobs(many, chosen, columns)
+    assert found is not None
+    np.testing.assert_allclose(np.exp(found.sampled), [0.05, 0.4], rtol=1e-5)
+    assert found.sampled_ranks.tolist() == [5, 1]
 
 
 @settings(max_examples=60, deadline=None)
@@ -190,14 +213,3 @@ def test_logprobs_of_equals_and_more_than_there_are() -> None:
 def test_no_logprobs_unless_asked() -> None:
     columns = build_columns([SamplingRow()])
     assert logprobs(LOGITS[None], np.array([1], np.int32), columns) is None
-
-
-def test_a_bias_without_its_columns_is_an_error() -> None:
-    columns = SamplingColumns(
-        temperature=np.zeros(1, np.float32),
-        seeds=np.zeros(1, np.uint64),
-        counters=np.zeros(1, np.uint64),
-        bias_starts=np.array([0, 1], np.int32),
-    )
-    with pytest.raises(ValueError, match="bias_starts without"):
-        sample(LOGITS[None], columns)

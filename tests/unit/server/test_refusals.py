@@ -14,9 +14,9 @@ TOOL = {"type": "function", "function": {"name": "f"}}
 
 NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
     *((TEXT, name, value) for name, value in {
-        "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1,
-        "logit_bias": {"1": 2.0}, "best_of": 2, "suffix": "x", "use_beam_search": True,
-        "allowed_token_ids": [1], "bad_words": ["x"],
+        "presence_penalty": 2.5, "frequency_penalty": -2.5, "repetition_penalty": 0,
+        "logit_bias": {"x": 2.0}, "best_of": 2, "suffix": "x", "use_beam_search": True,
+        "allowed_token_ids": [], "bad_words": [""],
         "structured_outputs": {"regex": "a"},
         "response_format": {"type": "json_object"}, "kv_transfer_params": {"a": 1},
         "length_penalty": 2.0, "vllm_xargs": {"a": 1}, "logprob_token_ids": [1],

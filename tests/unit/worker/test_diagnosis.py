@@ -44,6 +44,7 @@ class BrokenModel(CompiledModel):
             token_ids=np.zeros((count, 1), np.int32),
             logprobs=np.zeros((count, 1), np.float32),
             sampled=np.zeros(count, np.float32),
+            ranks=np.ones((count, 0), np.int32),
             sampled_ranks=np.ones(count, np.int32),
         )
         sampled = np.full(count, 5, np.int32)

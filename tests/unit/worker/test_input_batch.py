@@ -10,6 +10,7 @@ import pytest
 from quire.errors import IntegrityError
 from quire.params import SamplingParams
 from quire.protocol import ScheduledRequest, SchedulePlan
+from quire.sampling import TokenLists
 from quire.worker.input_batch import InputBatch, PreparedStep
 
 BLOCK = 4
@@ -54,6 +55,14 @@ def plan(
         new_block_ids={name: [added] for name, added in (grow or {}).items()},
         released_request_ids=release or [],
     )
+
+
+def rows_of(lists: TokenLists | None) -> list[dict[int, float | None]]:
+    """Each row's tokens with their numbers."""
+    assert lists is not None
+    values = [None] * len(lists.ids) if lists.values is None else lists.values.tolist()
+    found = [*zip(lists.ids.tolist(), values, strict=True)]
+    return [dict(found[lists.of_row(row)]) for row in range(len(lists.starts) - 1)]
 
 
 def run(batch: InputBatch, step_plan: SchedulePlan, sampled: list[int]) -> PreparedStep:
@@ -187,7 +196,7 @@ def test_columns_are_left_out_where_nobody_uses_them() -> None:
     columns = run(batch, plan({"a": 1}, [plain]), [2]).batch.sampling
     assert columns is not None
     assert (columns.top_k, columns.top_p, columns.min_p) == (None, None, None)
-    assert (columns.num_logprobs, columns.bias_starts) == (None, None)
+    assert (columns.num_logprobs, columns.bias, columns.allowed) == (None, None, None)
     columns = run(batch, plan({"a": 1, "b": 1}, [picky]), [2, 2]).batch.sampling
     assert columns is not None
     assert columns.temperature.tolist() == [1.0, 0.5]
@@ -218,14 +227,9 @@ def test_stop_tokens_are_forbidden_until_min_tokens() -> None:
     bound = started("b", [1, 2], [1], min_tokens=2, banned=[7, 9])
     columns = run(batch, plan({"f": 1, "b": 2}, [free, bound]), [3, 3]).batch.sampling
     assert columns is not None
-    assert columns.bias_starts is not None
-    assert columns.bias_starts.tolist() == [0, 0, 2]
-    assert columns.bias_ids is not None
-    assert columns.bias_ids.tolist() == [7, 9]
-    assert columns.bias_values is not None
-    assert columns.bias_values.tolist() == [-np.inf, -np.inf]
-    assert run(batch, plan({"f": 1, "b": 1}), [3, 3]).batch.sampling.bias_starts is not None  # type: ignore[union-attr]
-    assert run(batch, plan({"f": 1, "b": 1}), [3, 3]).batch.sampling.bias_starts is None  # type: ignore[union-attr]
+    assert rows_of(columns.bias) == [{}, {7: -np.inf, 9: -np.inf}]
+    assert run(batch, plan({"f": 1, "b": 1}), [3, 3]).batch.sampling.bias is not None  # type: ignore[union-attr]
+    assert run(batch, plan({"f": 1, "b": 1}), [3, 3]).batch.sampling.bias is None  # type: ignore[union-attr]
 
 
 def test_a_resumed_request_is_bound_no_longer_than_a_new_one() -> None:
@@ -233,7 +237,7 @@ def test_a_resumed_request_is_bound_no_longer_than_a_new_one() -> None:
     resumed = started("b", [1, 2, 3, 4], [1], num_prompt=2, min_tokens=2, banned=[7])
     columns = run(batch, plan({"b": 4}, [resumed]), [3]).batch.sampling
     assert columns is not None
-    assert columns.bias_starts is None
+    assert columns.bias is None
 
 
 def test_rows_run_out_loudly_and_are_reused() -> None:
@@ -245,7 +249,7 @@ def test_rows_run_out_loudly_and_are_reused() -> None:
     run(batch, plan({"b": 1}, [started("b", [1], [1])]), [2])
 
 
-def test_prompt_tokens_are_the_only_choice_of_their_rows() -> None:
+def test_prompt_tokens_are_the_chosen_ones_of_their_rows() -> None:
     """Beside a request that generates under a ban, and over two pieces of the prompt."""
     batch = InputBatch(4, 1, 8, 100)
     run(batch, plan({"b": 1}, [started("b", [1], [3], banned=[7, 9], min_tokens=5)]), [50])
@@ -256,14 +260,10 @@ def test_prompt_tokens_are_the_only_choice_of_their_rows() -> None:
     assert first.prompt_rows.is_new.tolist() == [True, False, False, False]
     columns = first.batch.sampling
     assert columns is not None
-    assert columns.bias_starts is not None
-    assert columns.bias_ids is not None
-    assert columns.bias_values is not None
     assert columns.num_logprobs is not None
-    assert columns.bias_starts.tolist() == [0, 2, 3, 4, 5]
-    assert columns.bias_ids.tolist() == [7, 9, 6, 7, 8]
-    assert columns.bias_values.tolist() == [-np.inf, -np.inf, np.inf, np.inf, np.inf]
-    assert columns.temperature.tolist() == [1, 0, 0, 0]
+    assert columns.chosen is not None
+    assert columns.chosen.tolist() == [-1, 6, 7, 8]
+    assert rows_of(columns.bias) == [{7: -np.inf, 9: -np.inf}, {}, {}, {}]
     assert columns.num_logprobs.tolist() == [-1, 2, 2, 2]
     [span] = first.prompt_rows.spans
     assert (span.request_id, span.first, span.targets.tolist()) == ("a", 1, [6, 7, 8])
@@ -272,7 +272,8 @@ def test_prompt_tokens_are_the_only_choice_of_their_rows() -> None:
     assert last.batch.logits_rows.tolist() == [0, 1, 2]
     assert last.prompt_rows.is_new.tolist() == [True, False, True]
     assert last.batch.sampling is not None
-    assert last.batch.sampling.temperature.tolist() == pytest.approx([1, 0, 0.7])
+    assert last.batch.sampling.chosen is not None
+    assert last.batch.sampling.chosen.tolist() == [-1, 9, -1]
     [span] = last.prompt_rows.spans
     assert (span.first, span.targets.tolist()) == (4, [9])
     assert run(batch, plan({"b": 1, "a": 1}), [54, 55]).prompt_rows is None

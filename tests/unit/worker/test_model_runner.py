@@ -28,6 +28,7 @@ class EchoModel(CompiledModel):
             logprobs = Logprobs(
                 token_ids=np.stack([sampled, np.zeros(count, np.int32)], 1),
                 logprobs=np.tile(np.array([-0.5, -1.5], np.float32), (count, 1)),
+                ranks=np.tile(np.array([1, 2], np.int32), (count, 1)),
                 sampled=np.full(count, -0.5, np.float32),
                 sampled_ranks=np.ones(count, np.int32),
             )

@@ -50,8 +50,11 @@ class CpuModel(CompiledModel):
         self._vocab_size = vocab_size
         self._num_kv_groups = num_kv_groups
         self._ops = ops
-        columns = self._ffi.typeof("quire_sampling").fields
-        self._sampling_types = {name: f"{one.type.item.cname}[]" for name, one in columns}
+        members = self._ffi.typeof("quire_sampling").fields
+        self._sampling_types = {
+            name: f"{one.type.item.cname}[]" for name, one in members if one.type.kind == "pointer"
+        }
+        self._list_names = {name for name, one in members if one.type.kind == "struct"}
         memory = self._ffi.new("quire_memory *")
         library.lib.quire_model_memory(model, memory)
         self._memory = MemoryReport(
@@ -192,6 +195,14 @@ class CpuModel(CompiledModel):
             if ctype is None:
                 raise BackendError(f"the native library has no sampling column {name}")
             setattr(native, name, self._pointer(array, ctype, array.dtype, alive))
+        for name, lists in columns.given_lists(rows).items():
+            if name not in self._list_names:
+                raise BackendError(f"the native library has no sampling column {name}")
+            place = getattr(native, name)
+            place.starts = self._int32(lists.starts, alive)
+            place.ids = self._int32(lists.ids, alive)
+            if lists.values is not None:
+                place.values = self._pointer(lists.values, "float[]", np.float32, alive)
         return native
 
     def _place_results(
@@ -206,15 +217,11 @@ class CpuModel(CompiledModel):
         if wanted is None or wanted.size == 0 or wanted.max() < 0:
             return
         width = int(wanted.max())
-        found = Logprobs(
-            token_ids=np.full((rows, width), -1, np.int32),
-            logprobs=np.full((rows, width), -np.inf, np.float32),
-            sampled=np.zeros(rows, np.float32),
-            sampled_ranks=np.zeros(rows, np.int32),
-        )
+        found = Logprobs.empty(rows, width)
         output.logprobs = found
         result.logprob_ids = ffi.from_buffer("int32_t[]", found.token_ids)
         result.logprobs = ffi.from_buffer("float[]", found.logprobs)
+        result.logprob_ranks = ffi.from_buffer("int32_t[]", found.ranks)
         result.sampled_logprobs = ffi.from_buffer("float[]", found.sampled)
         result.sampled_ranks = ffi.from_buffer("int32_t[]", found.sampled_ranks)
         result.logprobs_width = width

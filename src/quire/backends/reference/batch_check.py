@@ -42,6 +42,8 @@ def check_batch(
     _check_range("logits row", batch.logits_rows, tokens)
     if batch.sampling is not None:
         batch.sampling.check(len(batch.logits_rows))
+        for lists in batch.sampling.given_lists(len(batch.logits_rows)).values():
+            _check_range("token id", lists.ids, vocab_size)
     for request in range(requests):
         _check_request(batch, request, kv)
 

@@ -204,7 +204,6 @@ REFUSED: dict[str, _Names] = {
         "shutdown_timeout": (0,),
     },
     "it is not implemented": {
-        "logprobs_mode": ("raw_logprobs",),
         "use_fp64_gumbel": (False,),
         "enable_trace_replay": (False,),
         "return_sampling_mask": (False,),

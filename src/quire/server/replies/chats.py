@@ -37,7 +37,8 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         tokenizer: Tokenizer | None,
         role: str,
     ) -> None:
-        num_top = request.top_logprobs or 0
+        listed = request.logprob_token_ids
+        num_top = len(listed) + 1 if listed else request.top_logprobs or 0
         super().__init__(request, head, prompts, tokenizer, num_top=num_top, chunk_kind=ChatChunk)
         [self._prompt] = prompts
         self._role = _role_of_reply(request, role)

@@ -32,7 +32,7 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
         prompts: Sequence[PreparedPrompt],
         tokenizer: Tokenizer | None,
     ) -> None:
-        num_top = request.logprobs or 0
+        num_top = len(request.logprob_token_ids or ()) or request.logprobs or 0
         super().__init__(
             request, head, prompts, tokenizer, num_top=num_top, chunk_kind=CompletionChunk
         )

@@ -117,10 +117,10 @@ def _reply_parts(
             text = f"n {copies} x {tokens} {what} x {each}"
             parts.append(_ReplyPart(text, copies * tokens * each, factors))
 
-    if params.logprobs is not None:
+    if params.num_logprobs is not None:
         most = max_model_len if params.max_tokens is None else params.max_tokens
         tokens = sum(min(most, max_model_len - length) for length in prompt_lens)
-        each = _num_entries(params.logprobs, vocab_size)
+        each = _num_entries(params.num_logprobs, vocab_size)
         add("tokens with log-probabilities", n, tokens, each, name, "max_tokens", "n")
     if params.prompt_logprobs is not None:
         each = _num_entries(params.prompt_logprobs, vocab_size)

@@ -41,7 +41,8 @@ def sampling_params(
     values["max_tokens"] = _max_tokens(request, context.config.model)
     values["logprobs"] = _num_logprobs(request)
     values["prompt_logprobs"] = _num_prompt_logprobs(request)
-    if values["logprobs"] is not None or values["prompt_logprobs"] is not None:
+    has_logprobs = request.logprob_token_ids or values["logprobs"] is not None
+    if has_logprobs or values["prompt_logprobs"] is not None:
         values["flat_logprobs"] = True
     values["output_kind"] = (
         RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
@@ -100,6 +101,11 @@ def _max_tokens(request: CompletionRequest | ChatRequest, model: ModelConfig) ->
 
 
 def _num_logprobs(request: CompletionRequest | ChatRequest) -> int | None:
+    """How many of the best tokens' log-probabilities; None: none, or those that
+    `logprob_token_ids` names."""
+    if request.logprob_token_ids:
+        _check_logprob_token_ids(request)
+        return None
     is_completion = isinstance(request, CompletionRequest)
     name = "logprobs" if is_completion else "top_logprobs"
     top: int | None = getattr(request, name)
@@ -112,6 +118,21 @@ def _num_logprobs(request: CompletionRequest | ChatRequest) -> int | None:
             "when using `top_logprobs`, `logprobs` must be set to true.", parameter="top_logprobs"
         )
     return (top or 0) if request.logprobs else None
+
+
+def _check_logprob_token_ids(request: CompletionRequest | ChatRequest) -> None:
+    is_chat = isinstance(request, ChatRequest)
+    if request.logprobs is None or request.logprobs is False:
+        needed = "must be set to true" if is_chat else "must be set"
+        raise RequestError(
+            f"when using `logprob_token_ids`, `logprobs` {needed}.", parameter="logprob_token_ids"
+        )
+    if is_echo_alone(request):
+        raise RequestError(
+            "`logprob_token_ids` is not supported when `echo=True` and `max_tokens=0` because no "
+            "output tokens are generated.",
+            parameter="logprob_token_ids",
+        )
 
 
 def _num_prompt_logprobs(request: CompletionRequest | ChatRequest) -> int | None:

@@ -1,0 +1,85 @@
+"""Checks of `SamplingParams` that need the model: its vocabulary, its limits, its tokenizer.
+
+Called by `InputProcessor`. What needs no model, `SamplingParams` checks itself. Messages are
+vLLM's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quire.config.records import ModelConfig
+from quire.errors import RequestError, quoted
+from quire.params import SamplingParams
+
+
+def check_params(params: SamplingParams, model: ModelConfig, *, has_tokenizer: bool) -> None:
+    """Raises RequestError for what this model cannot do."""
+    _check_logprobs("logprobs", "sample", params.logprobs, model)
+    _check_logprobs("prompt_logprobs", "prompt", params.prompt_logprobs, model)
+    for name in ("stop_token_ids", "logit_bias", "logprob_token_ids"):
+        outside = _outside(getattr(params, name), model)
+        if outside:
+            raise RequestError(
+                f"token_id(s) {quoted(outside)} in {name} contain out-of-vocab token ids. "
+                f"Vocabulary size: {model.vocab_size}",
+                parameter=name,
+                value=outside,
+            )
+    outside = _outside(params.allowed_token_ids, model)
+    if outside:
+        raise RequestError(
+            f"allowed_token_ids contains out-of-vocab token id! {quoted(outside)} are not below "
+            f"the vocabulary size {model.vocab_size}",
+            parameter="allowed_token_ids",
+            value=outside,
+        )
+    for name in ("stop", "bad_words"):
+        if getattr(params, name) and not has_tokenizer:
+            raise RequestError(
+                f"{name} strings need a tokenizer, which skip_tokenizer_init left out",
+                parameter=name,
+                value=getattr(params, name),
+            )
+
+
+def check_bans(params: SamplingParams, stop_token_ids: list[int], model: ModelConfig) -> None:
+    """Raises RequestError for bad words of tokens that the model does not choose, and where none of
+    `allowed_token_ids` may be the first token. `params` have their bad words as tokens."""
+    words = params.bad_words_token_ids or []
+    outside = _outside((token_id for word in words for token_id in word), model)
+    if outside:
+        raise RequestError(
+            f"The model vocabulary size is {model.vocab_size}, but the following tokens were "
+            f"specified as bad: {outside}.",
+            parameter="bad_words",
+            value=params.bad_words,
+        )
+    if params.allowed_token_ids is None:
+        return
+    banned = {word[0] for word in words if len(word) == 1}
+    if params.min_tokens:
+        banned.update(stop_token_ids)
+    if banned.issuperset(params.allowed_token_ids):
+        raise RequestError(
+            "allowed_token_ids must hold a token that min_tokens and bad_words do not forbid, got "
+            f"{quoted(params.allowed_token_ids)}.",
+            parameter="allowed_token_ids",
+            value=params.allowed_token_ids,
+        )
+
+
+def _check_logprobs(name: str, kind: str, wanted: int | None, model: ModelConfig) -> None:
+    wanted = model.vocab_size if wanted == -1 else wanted
+    allowed = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
+    if wanted is not None and wanted > allowed:
+        raise RequestError(
+            f"Requested {kind} logprobs of {wanted}, which is greater than max allowed: {allowed}",
+            parameter=name,
+            value=wanted,
+        )
+
+
+def _outside(token_ids: Iterable[int] | None, model: ModelConfig) -> list[int]:
+    """Those that are no tokens of the model."""
+    return [one for one in token_ids or () if not 0 <= one < model.vocab_size]

@@ -1,0 +1,186 @@
+"""Checks of a request's parameters, one value at a time, and their normal forms.
+
+Called by `SamplingParams`. Each raises RequestError with the parameter's name. Messages are vLLM's.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from quire.errors import RequestError, quoted
+
+_MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
+LISTS = (list, tuple, set, frozenset)
+MAX_BIAS = 100.0
+MAX_LOGPROB_TOKEN_IDS = 128
+MAX_BAD_WORDS = 128
+"""Most bad words of a request, each spelling of a word counted."""
+
+
+def is_int(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def as_int(name: str, value: Any, largest: int = _MAX_INT) -> int:
+    if not is_int(value):
+        if name == "n":
+            raise error(name, value, f"n must be an int, but is of type {type(value)}")
+        kind = type(value).__name__
+        raise error(name, value, f"{name} must be an integer, got {kind} ({quoted(value)})")
+    if not _MIN_INT <= value <= largest:
+        raise error(name, value, f"{name} must fit in 64 bits, got {quoted(value)}.")
+    return int(value)
+
+
+def as_count(name: str, value: Any) -> int | None:
+    """As an integer; True means 1, False none."""
+    if isinstance(value, bool):
+        return 1 if value else None
+    return None if value is None else as_int(name, value)
+
+
+def as_float(name: str, value: Any) -> float:
+    if type(value) is float:
+        return value
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise error(name, value, f"{name} must be a number, got {quoted(value)}.")
+    try:
+        return float(value)
+    except OverflowError:
+        message = f"{name} must be a finite number, got {quoted(value)}."
+        raise error(name, value, message) from None
+
+
+def has_surrogates(text: str) -> bool:
+    """Whether the text has surrogates, which cannot be encoded as UTF-8."""
+    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def error(name: str, value: object, message: str) -> RequestError:
+    return RequestError(message, parameter=name, value=value)
+
+
+class TextEncoder(Protocol):
+    """What is needed of a tokenizer."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """The ids of a text."""
+
+
+def checked_logit_bias(given: Any) -> dict[int, float] | None:
+    """Token ids as integers, values within [-100, 100]; None for an empty one."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        message = f"logit_bias must be a dict from token ids to numbers, got {quoted(given)}."
+        raise error("logit_bias", given, message)
+    ids = {key: _token_id(key) for key in given}
+    invalid = [key for key, token_id in ids.items() if token_id is None]
+    if invalid:
+        raise error(
+            "logit_bias",
+            invalid,
+            "logit_bias contains key(s) that cannot be converted to integer token IDs: "
+            f"{quoted(invalid)}",
+        )
+    found: dict[int, float] = {}
+    for key, value in given.items():
+        bias = as_float("logit_bias", value)
+        if math.isnan(bias):
+            raise error("logit_bias", value, f"logit_bias must not be NaN, got it for {key}.")
+        found[ids[key]] = min(MAX_BIAS, max(-MAX_BIAS, bias))  # type: ignore[index]
+    return found or None
+
+
+def checked_allowed_token_ids(given: Any) -> list[int] | None:
+    """Each once."""
+    if given is None:
+        return None
+    ids = _token_ids("allowed_token_ids", given)
+    if not ids:
+        raise error("allowed_token_ids", given, "allowed_token_ids is not None and empty!")
+    return ids
+
+
+def checked_logprob_token_ids(given: Any, logprobs: int | None) -> list[int] | None:
+    """Each once; None for an empty list."""
+    if given is None:
+        return None
+    ids = _token_ids("logprob_token_ids", given)
+    if len(ids) > MAX_LOGPROB_TOKEN_IDS:
+        raise error(
+            "logprob_token_ids",
+            len(ids),
+            f"Requested logprob_token_ids of length {len(ids)}, "
+            f"which is greater than max allowed: {MAX_LOGPROB_TOKEN_IDS}",
+        )
+    if logprobs is not None and logprobs != len(ids):
+        raise error(
+            "logprob_token_ids",
+            len(ids),
+            "When both logprobs and logprob_token_ids are set, logprobs must equal "
+            f"len(logprob_token_ids). Got logprobs={logprobs}, len(logprob_token_ids)={len(ids)}.",
+        )
+    return ids or None
+
+
+def checked_bad_words(given: Any) -> list[str] | None:
+    """Each once; None for an empty list."""
+    if given is None:
+        return None
+    if not isinstance(given, LISTS) or not all(isinstance(word, str) for word in given):
+        message = f"bad_words must be a list of strings, got {quoted(given)}."
+        raise error("bad_words", given, message)
+    if not all(given):
+        message = f"bad_words cannot contain an empty string. Got bad_words={quoted(given)}"
+        raise error("bad_words", given, message)
+    if any(has_surrogates(word) for word in given):
+        raise error("bad_words", given, f"bad_words must be valid Unicode, got {quoted(given)}.")
+    return list(dict.fromkeys(given)) or None
+
+
+def bad_word_token_ids(words: list[str], tokenizer: TextEncoder) -> list[list[int]]:
+    """The tokens of each word as it stands at the start of a text, and of it behind a space where
+    that is as many tokens and begins with another one. Raises RequestError."""
+    found: list[list[int]] = []
+    for word in words:
+        bare = word.lstrip()
+        ids = tokenizer.encode(bare, add_special_tokens=False) if bare else []
+        if not ids:
+            raise error(
+                "bad_words", words, "bad_words entries must tokenize to at least one token."
+            )
+        found.append(ids)
+        spaced = tokenizer.encode(f" {bare}", add_special_tokens=False)
+        if spaced and spaced[0] != ids[0] and len(spaced) == len(ids):
+            found.append(spaced)
+        if len(found) > MAX_BAD_WORDS:
+            raise error(
+                "bad_words",
+                words,
+                f"Too many bad words after tokenization: {len(found)}. "
+                f"The max number is {MAX_BAD_WORDS}.",
+            )
+    return found
+
+
+def _token_ids(name: str, given: Any) -> list[int]:
+    if not isinstance(given, LISTS):
+        raise error(name, given, f"{name} must be a list of token ids, got {quoted(given)}.")
+    if not all(is_int(token_id) for token_id in given):
+        message = f"{name} must contain only integers, got {quoted(given)}."
+        raise error(name, given, message)
+    return list(dict.fromkeys(int(token_id) for token_id in given))
+
+
+def _token_id(key: object) -> int | None:
+    """A key of `logit_bias` as a token id: JSON has only texts for keys."""
+    if is_int(key):
+        return int(key)  # type: ignore[call-overload, no-any-return]
+    try:
+        return int(key) if isinstance(key, str) else None
+    except ValueError:
+        return None

@@ -1,0 +1,184 @@
+"""What a request says of single tokens, as it is at each step: which are allowed, what is added to
+their logits, how often each was seen.
+
+Kept by `SamplingRows` for the rows whose requests say anything, and rebuilt from a request's tokens
+when it starts again. Nothing here has the length of the vocabulary, unless the request names as
+many tokens.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from quire.protocol import ScheduledRequest
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+
+class TokenState(ABC):
+    """One list of `TokenLists`, for one request."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def tokens(self, num_tokens: int) -> tuple[Ints, Floats | None] | None:
+        """The ids and their numbers, when the request has so many tokens. None: there are none now
+        and will be none later."""
+
+    def append(self, token_id: int) -> None:  # noqa: B027 (most need not know)
+        """Takes in the request's next token."""
+
+
+class FixedTokens(TokenState):
+    """The same tokens at every step."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self, ids: list[int]) -> None:
+        self._ids = np.array(ids, np.int32)
+
+    def tokens(self, num_tokens: int) -> tuple[Ints, None]:  # noqa: ARG002 (at every step)
+        return self._ids, None
+
+
+class TokenBias(TokenState):
+    """`logit_bias`; bans until `min_tokens`; bans of what would complete a bad word."""
+
+    __slots__ = ("_always", "_bad_words", "_ban", "_ban_until")
+
+    def __init__(self, request: ScheduledRequest) -> None:
+        params = request.sampling_params
+        words = params.bad_words_token_ids or []
+        bias = params.logit_bias or {}
+        banned = [word[0] for word in words if len(word) == 1]
+        self._always = (
+            np.array([*bias, *banned], np.int32),
+            np.array([*bias.values(), *[-np.inf] * len(banned)], np.float32),
+        )
+        self._ban_until = request.num_prompt_tokens + params.min_tokens
+        self._ban = np.array(request.banned_token_ids, np.int32)
+        output = request.token_ids[request.num_prompt_tokens :]
+        self._bad_words = _BadWords([word for word in words if len(word) > 1], output)
+
+    def tokens(self, num_tokens: int) -> tuple[Ints, Floats] | None:
+        ids, values = self._always
+        if num_tokens >= self._ban_until:
+            self._ban = self._ban[:0]
+        bad = self._bad_words.endings()
+        if len(self._ban) or bad:
+            banned = np.concatenate([self._ban, np.array(bad, np.int32)])
+            ids = np.concatenate([ids, banned])
+            values = np.concatenate([values, np.full(len(banned), -np.inf, np.float32)])
+        is_over = not len(ids) and not self._bad_words.any()
+        return None if is_over else (ids, values)
+
+    def append(self, token_id: int) -> None:
+        self._bad_words.append(token_id)
+
+
+class SeenTokens(TokenState):
+    """How often each distinct token of the request was generated; the tokens that are only in the
+    prompt count 0, and are there only if the repetition penalty asks for them."""
+
+    __slots__ = ("_counts", "_ids", "_place_of")
+
+    def __init__(self, request: ScheduledRequest) -> None:
+        num_prompt = request.num_prompt_tokens
+        has_prompt = request.sampling_params.repetition_penalty != 1
+        prompt = request.token_ids[:num_prompt] if has_prompt else []
+        counts: dict[int, int] = dict.fromkeys(prompt, 0)
+        for token_id in request.token_ids[num_prompt:]:
+            counts[token_id] = counts.get(token_id, 0) + 1
+        self._place_of = {token_id: place for place, token_id in enumerate(counts)}
+        self._ids = np.fromiter(counts, np.int32, len(counts))
+        self._counts = np.fromiter(counts.values(), np.float32, len(counts))
+
+    def tokens(self, num_tokens: int) -> tuple[Ints, Floats]:  # noqa: ARG002 (`append` counts)
+        size = len(self._place_of)
+        return self._ids[:size], self._counts[:size]
+
+    def append(self, token_id: int) -> None:
+        size = len(self._place_of)
+        place = self._place_of.setdefault(token_id, size)
+        if place == len(self._ids):
+            room = max(_LEAST_ROOM, size)
+            self._ids = np.concatenate([self._ids, np.zeros(room, np.int32)])
+            self._counts = np.concatenate([self._counts, np.zeros(room, np.float32)])
+        self._ids[place] = token_id
+        self._counts[place] += 1
+
+
+_LEAST_ROOM = 64
+
+
+class _BadWords:
+    """Words of two or more tokens. The last token of one is banned where the generated tokens end
+    with those before it."""
+
+    __slots__ = ("_longest", "_output", "_words")
+
+    def __init__(self, words: list[list[int]], output: list[int]) -> None:
+        self._longest = max((len(word) - 1 for word in words), default=0)
+        self._output = (
+            output[len(output) - self._longest :] if self._longest < len(output) else output
+        )
+        self._words: dict[int, list[list[int]]] = {}
+        """By the last token but one."""
+        for word in words:
+            self._words.setdefault(word[-2], []).append(word)
+
+    def any(self) -> bool:
+        """Whether there are words."""
+        return bool(self._words)
+
+    def append(self, token_id: int) -> None:
+        """The next generated token."""
+        if self._words:
+            self._output = [*self._output, token_id][-self._longest :]
+
+    def endings(self) -> list[int]:
+        """The tokens that would complete a word."""
+        if not self._words or not self._output:
+            return []
+        found = self._words.get(self._output[-1], ())
+        return [word[-1] for word in found if self._output[1 - len(word) :] == word[:-1]]
+
+
+def _allowed(request: ScheduledRequest) -> TokenState | None:
+    ids = request.sampling_params.allowed_token_ids
+    return None if ids is None else FixedTokens(ids)
+
+
+def _reported(request: ScheduledRequest) -> TokenState | None:
+    ids = request.sampling_params.logprob_token_ids
+    return None if ids is None else FixedTokens(ids)
+
+
+def _bias(request: ScheduledRequest) -> TokenState | None:
+    params = request.sampling_params
+    if request.banned_token_ids or params.logit_bias or params.bad_words_token_ids:
+        return TokenBias(request)
+    return None
+
+
+def _seen(request: ScheduledRequest) -> TokenState | None:
+    params = request.sampling_params
+    penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
+    return None if penalties == (1, 0, 0) else SeenTokens(request)
+
+
+TOKEN_STATES: dict[str, Callable[[ScheduledRequest], TokenState | None]] = {
+    "allowed": _allowed,
+    "bias": _bias,
+    "seen": _seen,
+    "reported": _reported,
+}
+"""What makes the state of a request that is being started, for each of `TOKEN_LISTS`; None: its
+list is empty at every step."""
