@@ -113,7 +113,7 @@ def _engine_bounds(config: EngineConfig) -> list[Bound]:
     return [
         Bound("max_model_len", str(model.max_model_len), "prompt and reply, in tokens", "400"),
         Bound(
-            "max_new_tokens", "none" if most is None else str(most), "a reply, in tokens", "ends"
+            "max_output_tokens", "none" if most is None else str(most), "a reply, in tokens", "ends"
         ),
         Bound("max_logprobs", str(model.max_logprobs), "logprobs at a position", "400"),
         Bound("max_num_queued_reqs", queued, f"requests that wait, {kind}", "503 + Retry-After"),
