@@ -110,7 +110,7 @@ LARGE: list[tuple[str, dict[str, Any], set[str]]] = [
      {"_decode_large", "_completion_prompts", "_inputs"}),
     ("/v1/completions/render", {"prompt": [WORDS * 16] * 60}, {"_rendered_list"}),
     ("/v1/chat/completions", {"messages": [{"role": "u", "content": WORDS}] * 400},
-     {"_check_template_fields", "encode"}),
+     {"_check_template_fields", "_prompt_ids"}),
     ("/v1/completions", {"prompt": "a" * 20, "n": 60, "max_tokens": 10, "logprobs": 5,
                          "temperature": 1.0}, {"whole"}),
 ]  # fmt: skip
