@@ -51,6 +51,16 @@ class FlatLogprobs(Sequence["LogprobsOnePosition | None"]):
         self._decode = decode
         self._before = list(before)
 
+    @property
+    def start_indices(self) -> array[int]:
+        """The start index of each position in the arrays."""
+        return array("q", [0, *self.end_indices[:-1]]) if self.end_indices else array("q")
+
+    @property
+    def decoded_tokens(self) -> list[str | None]:
+        """The texts of `token_ids`."""
+        return [one.decoded_token for found in self for one in (found or {}).values()]
+
     def append_fast(
         self, token_ids: Iterable[int], logprobs: Iterable[float], ranks: Iterable[int]
     ) -> None:

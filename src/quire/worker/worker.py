@@ -40,6 +40,8 @@ class Worker:
         if config.device.cores is not None:
             os.sched_setaffinity(0, config.device.cores)
         self._config = config
+        self._has_kv = True
+        """Whether the memory of the KV cache is not given back."""
         self._batch = InputBatch(
             config.scheduler.max_num_seqs,
             len(config.cache.layout.groups),
@@ -98,6 +100,7 @@ class Worker:
     def release_memory(self, tags: Sequence[str]) -> None:
         """Gives memory back to the system: `kv_cache`, or with `weights` all of the model. No
         request holds KV blocks, and no step runs before `restore_memory`."""
+        self._has_kv = self._has_kv and "kv_cache" not in tags
         if "weights" in tags:
             self.model.close()
             self._packed = None
@@ -110,6 +113,15 @@ class Worker:
         written."""
         if "weights" in tags:
             self._load()
+        self._has_kv = self._has_kv or "kv_cache" in tags
+
+    def reload_weights(self) -> None:
+        """Loads the weights from disk again. Raises ConfigError while the KV cache holds what the
+        old ones gave."""
+        if self._has_kv:
+            raise ConfigError("reload_weights needs a KV cache that is asleep: call sleep first")
+        self.model.close()
+        self._load()
 
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""

@@ -157,6 +157,19 @@ def test_what_is_queued_at_a_sleep(tiny: Callable[..., LLM], mode: Any) -> None:
             assert output.outputs[0].token_ids == wanted.outputs[0].token_ids
 
 
+def test_weights_are_loaded_again_when_asked_for(tiny: Callable[..., LLM]) -> None:
+    with tiny() as llm:
+        [wanted] = llm.generate("a", PARAMS, use_tqdm=False)
+        with pytest.raises(ConfigError, match="reload_weights needs a KV cache that is asleep"):
+            llm.collective_rpc("reload_weights")
+        llm.sleep(level=2)
+        llm.wake_up(tags=["weights"])
+        llm.collective_rpc("reload_weights")
+        assert llm.wake_up(tags=["kv_cache"])
+        [found] = llm.generate("a", PARAMS, use_tqdm=False)
+        assert found.outputs[0].token_ids == wanted.outputs[0].token_ids
+
+
 def test_closing_ends_the_wait_of_those_who_are_asleep(tiny: Callable[..., LLM]) -> None:
     from quire.errors import EngineDeadError
 

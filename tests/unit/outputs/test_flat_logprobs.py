@@ -88,3 +88,13 @@ def test_deltas_are_merged_in_either_form() -> None:
         one = merged.outputs[0]
         assert (one.text, one.token_ids) == ("xx", [1, 2])
         assert list(one.logprobs or []) == [{1: Logprob(-1.0, 1)}, {2: Logprob(-1.0, 1)}]
+
+
+def test_arrays_under_vllms_names() -> None:
+    flat = FlatLogprobs(lambda token_id, _: str(token_id))
+    assert list(flat.start_indices) == []
+    flat.append_fast([7, 8], [-1.0, -2.0], [1, 2])
+    flat.append_fast([9], [-3.0], [1])
+    assert list(flat.start_indices) == [0, 2]
+    assert flat.decoded_tokens == ["7", "8", "9"]
+    assert FlatLogprobs().decoded_tokens == []
