@@ -48,6 +48,7 @@ class FakeCore:
             "fail": self._fail,
             "refuse": self._refuse,
             "echo": lambda *args, **kwargs: [list(args), kwargs],
+            "secret": lambda: print,
             "pause": self._pause,
             "resume": self._resume,
             "is_paused": lambda: self._pause_mode is not None,

@@ -75,13 +75,27 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def reset(self) -> None:
         idle = self.sim.scheduler.kv.pool.num_held == 0
-        assert self.sim.scheduler.kv.reset_prefix_cache() is idle
+        assert self.sim.scheduler.reset_prefix_cache() is idle
+
+    @rule()
+    def reset_with_those_that_run(self) -> None:
+        is_done = self.sim.scheduler.reset_prefix_cache(reset_running_requests=True)
+        assert is_done or self.sim.scheduler.in_flight
+
+    @rule()
+    def hold(self) -> None:
+        self.sim.scheduler.hold_new()
+
+    @rule()
+    def release(self) -> None:
+        self.sim.scheduler.release_held()
 
     @invariant()
     def books_are_sound(self) -> None:
         self.sim.scheduler.check_integrity()
 
     def teardown(self) -> None:
+        self.sim.scheduler.release_held()
         self.sim.run()
 
 

@@ -110,6 +110,15 @@ def test_blocks_can_be_moved(backend: Backend, model: CompiledModel) -> None:
     assert rest.tobytes() == whole[18:].tobytes()
 
 
+def test_a_cache_that_is_discarded_is_empty_and_of_use(model: CompiledModel) -> None:
+    whole = logits(model, tokens=TOKENS, blocks=[0, 1])
+    blocks = np.array([0, 1], np.int32)
+    assert model.read_blocks(blocks).any()
+    model.discard_kv()
+    assert not model.read_blocks(blocks).any()
+    assert logits(model, tokens=TOKENS, blocks=[0, 1]).tobytes() == whole.tobytes()
+
+
 GROUPED = small_program(5, windows=(5, None, 9))
 GROUPED_LAYOUT = KVLayout(
     (

@@ -23,6 +23,22 @@ from .conftest import Recorder, make_config, make_process_client, make_request
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
 
 
+def test_what_cannot_be_sent_is_refused_by_name() -> None:
+    async def scenario() -> None:
+        client = make_process_client(make_config())
+        try:
+            client.attach(asyncio.get_running_loop(), Recorder().listener())
+            with pytest.raises(ConfigError, match="cannot be sent to an engine process"):
+                await client.call("echo", print)
+            with pytest.raises(ConfigError, match="cannot be sent to an engine process, or back"):
+                await client.call("secret")
+            assert await client.call("echo", 1) == [[1], {}]
+        finally:
+            client.shutdown()
+
+    asyncio.run(scenario())
+
+
 def _is_alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
