@@ -36,6 +36,7 @@ def check_names(given: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any
             kept[name] = value
         elif name in UNSUPPORTED:
             _check_neutral(name, _plain(value))
+            _tell_without_effect(name, _plain(value))
         else:
             raise UnknownArgumentError(_unknown_message(name, known))
     return kept
@@ -61,7 +62,12 @@ def checked_arguments(cls: type[T]) -> type[T]:
 
 def check_assigned(record: Any) -> None:
     """Checks attributes that were set after the record was made, as `check_names` does."""
-    check_names(vars(record), [field.name for field in dataclasses.fields(record)])
+    known = {field.name for field in dataclasses.fields(record)}
+    for name, value in vars(record).items():
+        if name in UNSUPPORTED:
+            _check_neutral(name, _plain(value))
+        elif name not in known:
+            raise UnknownArgumentError(_unknown_message(name, known))
 
 
 def default_of(name: str) -> Any:
@@ -89,6 +95,10 @@ def _check_neutral(name: str, value: object) -> None:
             f"{name}={quoted(value)} is not supported: {entry.reason}; "
             f"leave it out or at {entry.default!r}"
         )
+
+
+def _tell_without_effect(name: str, value: object) -> None:
+    entry = UNSUPPORTED[name]
     if not entry.is_refused and value is not None and value != entry.default:
         logger.info("%s=%s has no effect here: %s", name, quoted(value), entry.reason)
 

@@ -94,7 +94,11 @@ def test_what_has_no_effect_is_told(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("quire").addHandler(caplog.handler)
     caplog.set_level(logging.INFO, "quire")
     try:
-        EngineArgs(compilation_config={"mode": 3}, master_port=29501)  # type: ignore[call-arg]
+        args = EngineArgs(
+            compilation_config={"mode": 3},  # type: ignore[call-arg]
+            master_port=29501,
+        )
+        check_assigned(args)
     finally:
         logging.getLogger("quire").removeHandler(caplog.handler)
     told = [record.getMessage() for record in caplog.records]
@@ -114,6 +118,9 @@ def test_arguments_that_do_nothing_can_be_read_and_set() -> None:
     check_assigned(args)
     args.tensor_parallel_size = 2  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="tensor_parallel_size=2"):
+        check_assigned(args)
+    args.tensor_parallel_size, args.max_model_length = 1, 5  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="did you mean max_model_len"):
         check_assigned(args)
 
 
