@@ -167,7 +167,7 @@ def test_modules_of_vllm_that_are_programs(run: Run) -> None:
         (("--version",), VLLM_VERSION),
         (("serve", "--help"), "usage: quire serve"),
         (("bench", "latency", "--help"), "usage: quire bench latency"),
-        (("collect-env", "--help"), "usage: quire doctor"),
+        (("collect-env", "--help"), "usage: quire collect-env"),
     ],
 )
 def test_vllms_commands(run: Run, words: tuple[str, ...], shown: str) -> None:

@@ -165,6 +165,7 @@ def test_a_chat_template_is_a_file_or_a_text(tmp_path: Path) -> None:
 
 
 def test_small_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_PORT", raising=False)
     assert len({random_uuid() for _ in range(100)}) == 100
     assert len(random_uuid()) == 16
     counter = Counter(3)
@@ -173,6 +174,15 @@ def test_small_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(counter) == 0
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", get_open_port()))
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        taken = listener.getsockname()[1]
+        monkeypatch.setenv("VLLM_PORT", str(taken))
+        assert get_open_port() > taken
+    for wrong in ("tcp://10.0.0.1:80", "65536", "-1"):
+        monkeypatch.setenv("VLLM_PORT", wrong)
+        with pytest.raises(ConfigError, match="VLLM_PORT must be a port"):
+            get_open_port()
     socket.inet_aton(get_ip())
     monkeypatch.setenv("VLLM_HOST_IP", "10.0.0.7")
     assert get_ip() == "10.0.0.7"

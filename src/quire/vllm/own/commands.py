@@ -17,8 +17,6 @@ from quire.vllm.surface import VLLM_VERSION
 
 _STARTUP = Path(__file__).parents[1] / "startup"
 _MODULE = "quire.vllm"
-_RENAMED = {"collect-env": "doctor"}
-"""Commands of vLLM that have another name here."""
 _USAGE = f"""\
 usage: python -m {_MODULE} SCRIPT arguments...
        python -m {_MODULE} -m MODULE arguments...
@@ -51,11 +49,11 @@ def command_line(argv: Sequence[str] | None = None) -> int:
     if words[:1] in (["-v"], ["-V"], ["--version"]):
         print(VLLM_VERSION)
         return 0
-    return quire_main([_RENAMED.get(word, word) for word in words[:1]] + words[1:])
+    return quire_main(words)
 
 
 def _command_names() -> list[str]:
-    return [*(command.name for command in COMMANDS), *_RENAMED]
+    return [command.name for command in COMMANDS]
 
 
 def _problem(word: str) -> str:

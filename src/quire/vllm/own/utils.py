@@ -7,10 +7,11 @@ import os
 import resource
 import socket
 import uuid
+from contextlib import suppress
 
-from quire.log import get_logger
+from quire.errors import ConfigError, quoted
 
-logger = get_logger(__name__)
+_LAST_PORT = 65535
 
 
 def random_uuid() -> str:
@@ -34,11 +35,23 @@ class Counter:
 
 
 def get_open_port() -> int:
-    """A TCP port that is free now."""
+    """A TCP port that is free now; from `VLLM_PORT` upwards if that is set. Raises ConfigError."""
+    first = os.environ.get("VLLM_PORT") or "0"
+    if not first.isascii() or not first.isdigit() or int(first[:6]) > _LAST_PORT:
+        raise ConfigError(f"VLLM_PORT must be a port, got {quoted(first)}; unset it for any")
+    if int(first) == 0:
+        return _bind(0)
+    for port in range(int(first), _LAST_PORT + 1):
+        with suppress(OSError):
+            return _bind(port)
+    raise ConfigError(f"no port from VLLM_PORT={first} upwards is free; unset it for any")
+
+
+def _bind(port: int) -> int:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.bind(("", 0))
-        port: int = listener.getsockname()[1]
-        return port
+        listener.bind(("", port))
+        found: int = listener.getsockname()[1]
+        return found
 
 
 def get_ip() -> str:
