@@ -125,6 +125,15 @@ def test_a_folder_named_vllm_beside_the_script_is_not_used(run: Run, tmp_path: P
     assert run("script.py").split() == ["quire.llm", "quire.llm", "0"]
 
 
+def test_quire_may_be_found_in_the_current_directory() -> None:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    out = subprocess.run(
+        [sys.executable, "-m", "quire.vllm", "-c", WHOSE],
+        cwd=QUIRE, env=env, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert out.stdout == "quire.llm\n"
+
+
 def test_importing_quire_leaves_the_name_alone() -> None:
     code = (
         "import sys, quire; quire.LLM; assert not {'vllm', 'quire.vllm'} & set(sys.modules);"

@@ -38,6 +38,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "ScoringRequestOutput",
         "vllm.pooling_params": "PoolingParams",
     },
+    _PARSERS: {"vllm.config": "ReasoningConfig"},
     _STRUCTURED: {
         "vllm.config": "StructuredOutputsConfig",
         "vllm.sampling_params": "GuidedDecodingParams StructuredOutputsParams",

@@ -38,6 +38,11 @@ def test_a_missing_name_can_be_imported_and_says_why_it_cannot_be_used(
     assert missing_names(module)[name] in str(error.value)
 
 
+def test_nothing_is_called_missing_that_is_there() -> None:
+    homes = [(home, name) for module, name in MISSING for home in SURFACE.get(module, {})]
+    assert [pair for pair in homes if hasattr(importlib.import_module(pair[0]), pair[1])] == []
+
+
 @pytest.mark.parametrize("package", MISSING_MODULES)
 def test_a_missing_module_says_why(package: str) -> None:
     with pytest.raises(ModuleNotFoundError) as error:

@@ -16,6 +16,7 @@ from quire.suggest import did_you_mean
 from quire.vllm.surface import VLLM_VERSION
 
 _STARTUP = Path(__file__).parents[1] / "startup"
+_ROOT = Path(__file__).parents[3]
 _MODULE = "quire.vllm"
 _USAGE = f"""\
 usage: python -m {_MODULE} SCRIPT arguments...
@@ -73,7 +74,8 @@ def _become_program(words: list[str]) -> NoReturn:
     if installed is not None and installed.origin:
         place = Path(installed.origin).parent
         print(f"{_MODULE}: `import vllm` gives Quire here, not {place}", file=sys.stderr)
-    paths = [str(_STARTUP), os.environ.get("PYTHONPATH")]
+    found_here = str(_ROOT) if sys.path[0] == str(_ROOT) else None  # `-m` looks in this directory
+    paths = [str(_STARTUP), found_here, os.environ.get("PYTHONPATH")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     sys.stdout.flush()
     sys.stderr.flush()
