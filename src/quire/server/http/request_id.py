@@ -20,7 +20,9 @@ from quire.server.http.responses import send_problem
 logger = get_logger("quire.server.access")
 
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._~:/+=@,-]+")
-_QUIET_PATHS = frozenset({"/health", "/live", "/ready", "/metrics", "/load", "/quire/live"})
+_QUIET_PATHS = frozenset(
+    {"/health", "/live", "/ready", "/ping", "/metrics", "/load", "/quire/live"}
+)
 
 
 class RequestIdMiddleware:

@@ -5,7 +5,6 @@ cause. Names no secret: keys and tokens are in no configuration, and their varia
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import os
 import platform
 import struct
@@ -78,6 +77,8 @@ def _processor() -> str:
 
 
 def _version(name: str) -> str | None:
+    import importlib.metadata  # takes some milliseconds
+
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
