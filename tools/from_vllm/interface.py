@@ -10,6 +10,7 @@ from tools.from_vllm.markdown import code, codes, table
 
 from quire.cli.app import COMMANDS, Command
 from quire.cli.commands import bench
+from quire.cli.commands.bench import sweep
 from quire.params import SamplingParams
 from quire.server.endpoints import ENDPOINTS, SWITCHES
 from quire.server.requests import refusals
@@ -25,11 +26,13 @@ _KINDS = {
 }
 ABSENT_COMMANDS = {
     "launch render": "`quire serve` has `/v1/chat/completions/render` and `/v1/completions/render`",
-    "collect-env": "`quire doctor`",
     "preload": "weights are mapped from their files, which the system keeps in its cache",
     "snapshot": "a start takes a second; `quire quantize` makes it shorter",
     "download-kernels": "the kernels are in the package",
-    "bench sweep": "`quire bench serve` measures one setting at a time",
+    "bench sweep startup": "`quire bench startup` measures one setting at a time",
+    "bench sweep serve_workload": "`quire bench sweep serve`",
+    "bench sweep plot": "the results are JSON files",
+    "bench sweep plot_pareto": "the results are JSON files",
     "bench mm-processor": "only text goes in",
 }
 """Commands of vLLM that Quire does not have, and what to do instead, or why."""
@@ -95,6 +98,7 @@ def commands() -> str:
     """Every command."""
     rows = [_row("quire", command) for command in COMMANDS]
     rows += [_row("quire bench", command) for command in bench.COMMANDS]
+    rows += [_row("quire bench sweep", command) for command in sweep.COMMANDS]
     return table(["command", "what"], rows)
 
 

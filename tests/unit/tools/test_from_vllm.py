@@ -7,7 +7,7 @@ import fnmatch
 import json
 from pathlib import Path
 
-from tools.from_vllm import arguments, metrics
+from tools.from_vllm import arguments, interface, metrics
 from tools.from_vllm.page import PAGE, TABLES, updated
 
 from quire.config.engine_args import AsyncEngineArgs
@@ -26,7 +26,7 @@ def test_a_stale_table_is_replaced() -> None:
     stale = "before\n<!-- table: absent commands -->\n| old |\n<!-- end -->\nafter"
     fresh = updated(stale)
     assert "| old |" not in fresh
-    assert "`vllm collect-env`" in fresh
+    assert "`vllm preload`" in fresh
     assert fresh.startswith("before\n")
     assert fresh.endswith("<!-- end -->\nafter")
 
@@ -38,6 +38,13 @@ def test_no_metric_is_called_absent_that_is_exposed() -> None:
     for patterns in metrics.ABSENT.values():
         for pattern in patterns:
             assert not fnmatch.filter(names, pattern)
+
+
+def test_no_command_is_called_absent_that_exists() -> None:
+    shown = interface.commands()
+    assert "`quire serve`" in shown
+    for name in interface.ABSENT_COMMANDS:
+        assert f"`quire {name}`" not in shown
 
 
 def test_quires_own_arguments_are_those_that_vllm_does_not_have() -> None:
