@@ -151,6 +151,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         response=control.ReleaseReply, errors=(400,), switch="dev",
     ),
     Endpoint(
+        "POST", "/abort_requests", engine.abort_requests, "development",
+        control.AbortRequest, control.AbortReply, errors=_BAD_BODY, switch="dev",
+    ),
+    Endpoint(
         "POST", "/collective_rpc", engine.collective_rpc, "development",
         control.WorkerCall, control.WorkerReply, errors=(*_BAD_BODY, 500, 504), switch="dev",
     ),

@@ -116,6 +116,33 @@ def test_a_pause_holds_requests_back(engine: Harness) -> None:
     assert ("reset", True) not in RecordingCore.calls
 
 
+def test_requests_are_aborted_by_the_ids_of_their_replies(engine: Harness) -> None:
+    body = {"prompt": ["A", "B"], "max_tokens": 400}
+
+    async def ask(client: httpx.AsyncClient, name: str) -> list[str]:
+        reply = await client.post("/v1/completions", json=body, headers={"X-Request-Id": name})
+        return [choice["finish_reason"] for choice in reply.json()["choices"]]
+
+    async def abort(client: httpx.AsyncClient, **body: Any) -> Any:
+        return (await client.post("/abort_requests", json=body)).json()
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        one, other = (asyncio.ensure_future(ask(client, name)) for name in ("one", "other"))
+        while engine.context.num_generating < 2:
+            await asyncio.sleep(0.01)
+        unknown = await abort(client, request_ids=["cmpl-on", "one", "cmpl-one-7"])
+        assert unknown == {"status": "aborted", "aborted": 0}
+        assert await abort(client, request_ids=["cmpl-one"]) == {"status": "aborted", "aborted": 2}
+        assert await one == ["abort", "abort"]
+        assert not other.done()
+        assert await abort(client) == {"status": "aborted", "aborted": 2}
+        assert await other == ["abort", "abort"]
+        assert await abort(client, request_ids=[]) == {"status": "aborted", "aborted": 0}
+
+    engine.run(scenario)
+    assert engine.request("POST", "/abort_requests").status_code == 400
+
+
 def test_caches_are_reset(engine: Harness) -> None:
     assert answer(engine, "POST", "/reset_prefix_cache") == {"success": False}
     path = "/reset_prefix_cache?reset_running_requests=true&reset_external=true"

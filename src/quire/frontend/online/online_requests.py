@@ -97,6 +97,10 @@ class OnlineRequests:
             self._outputs.abandon([stream.record for stream in streams if stream.end()])
         )
 
+    def ids(self) -> list[str]:
+        """The users' ids of all requests in flight."""
+        return [record.input.request_id for record in self._outputs.records()]
+
     def abort(self, request_ids: Iterable[str]) -> None:
         """Ends all requests of these ids of users; their streams get a last output."""
         with self.binding.bound():

@@ -16,9 +16,6 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "/cohere/v2/chat", "/cohere/v2/chat/render", "/v1/systemone",
     ),
     "LoRA adapters do not work yet": ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
-    "a request ends when its connection is closed, and all of them by /pause?mode=abort": (
-        "/abort_requests",
-    ),
     "there is no profiler; `quire bench` measures, and /metrics counts": (
         "/start_profile", "/stop_profile",
     ),

@@ -1,5 +1,5 @@
-"""The routes that control the engine: sleep, pause, caches, calls of the worker. For development:
-they exist only where they are switched on.
+"""The routes that control the engine: sleep, pause, aborts, caches, calls of the worker. For
+development: they exist only where they are switched on.
 """
 
 from __future__ import annotations
@@ -92,6 +92,19 @@ async def reset_encoder_cache(http: Request) -> Response:
     read_query(http, schema.NoQuery)
     await context_of(http).live_engine().reset_encoder_cache()
     return Response()
+
+
+async def abort_requests(http: Request) -> Response:
+    """Ends requests in flight, by the ids of their replies, or all of them."""
+    body = await read_body(http, schema.AbortRequest)
+    engine, wanted = context_of(http).live_engine(), set(body.request_ids or ())
+    ids = [
+        each
+        for each in engine.requests.ids()
+        if not wanted or each in wanted or each.rpartition("-")[0] in wanted
+    ]  # a reply's prompts are called ID-0, ID-1, ...
+    await engine.abort(ids)
+    return json_response(schema.AbortReply(aborted=len(ids)))
 
 
 async def collective_rpc(http: Request) -> Response:

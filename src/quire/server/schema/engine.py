@@ -90,6 +90,20 @@ class ResetReply(msgspec.Struct):
     success: bool
 
 
+class AbortRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Whose generation ends."""
+
+    request_ids: Annotated[list[str], Meta(max_length=4096)] | None = None
+    """The `id`s of replies; none, or an empty list: all requests in flight."""
+
+
+class AbortReply(msgspec.Struct, kw_only=True):
+    """How many requests have ended: those that were in flight; each prompt is one."""
+
+    status: Literal["aborted"] = "aborted"
+    aborted: Count
+
+
 class WorkerCall(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A call of a public method of the worker."""
 
