@@ -10,6 +10,8 @@ import numbers
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import msgspec
+
 from quire.errors import RequestError, quoted
 
 _MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
@@ -140,6 +142,23 @@ def checked_bad_words(given: Any) -> list[str] | None:
     if any(has_surrogates(word) for word in given):
         raise error("bad_words", given, f"bad_words must be valid Unicode, got {quoted(given)}.")
     return list(dict.fromkeys(given)) or None
+
+
+def checked_extra_args(given: Any) -> dict[str, Any] | None:
+    """A dict that can be sent to another process; None for an empty one."""
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise error("extra_args", given, f"extra_args must be a dict, got {quoted(given)}.")
+    try:
+        msgspec.msgpack.encode(given)
+    except OverflowError:
+        message = "extra_args integers must be between -2**63 and 2**64 - 1."
+        raise error("extra_args", given, message) from None
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as problem:
+        message = f"extra_args must hold only what JSON has: {problem}"
+        raise error("extra_args", given, message) from None
+    return given or None
 
 
 def bad_word_token_ids(words: list[str], tokenizer: TextEncoder) -> list[list[int]]:

@@ -26,6 +26,7 @@ from quire.param_checks import (
     bad_word_token_ids,
     checked_allowed_token_ids,
     checked_bad_words,
+    checked_extra_args,
     checked_logit_bias,
     checked_logprob_token_ids,
     error,
@@ -48,9 +49,7 @@ _NOT_YET: dict[str, tuple[object, ...]] = {
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None,),
     "structured_outputs": (None,),
-    "extra_args": (None, {}),
     "thinking_token_budget": (None, -1),
-    "repetition_detection": (None,),
     "routed_experts_prompt_start": (0,),
     "trace_decode_token_ids": (None, []),
 }
@@ -74,6 +73,34 @@ class SamplingType(IntEnum):
     GREEDY = 0
     RANDOM = 1
     RANDOM_SEED = 2
+
+
+class RepetitionDetectionParams(msgspec.Struct, omit_defaults=True):
+    """When an output ends because it repeats itself. Raises RequestError for what means nothing."""
+
+    max_pattern_size: int = 0
+    """Most tokens of a pattern; 0: none is looked for."""
+    min_pattern_size: int = 0
+    """Fewest; 0 means 1."""
+    min_count: int = 0
+    """How often the pattern must stand at the end of the output; at least 2."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            given = as_int(f"repetition_detection.{name}", getattr(self, name))
+            setattr(self, name, given)
+        if not 0 <= self.min_pattern_size <= self.max_pattern_size:
+            message = (
+                "max_pattern_size, min_pattern_size must be >=0, with min_pattern_size <= "
+                "max_pattern_size. Set both to 0 to disable repetitive pattern detection."
+            )
+            raise error("repetition_detection", self, message)
+        if self.max_pattern_size > 0 and self.min_count < 2:
+            message = (
+                "min_count must be >= 2 to detect repetitive patterns in engine output. If you do "
+                "not wish to detect repetitive patterns, set max_pattern_size to 0."
+            )
+            raise error("repetition_detection", self, message)
 
 
 class _CheckedNames(msgspec.StructMeta):
@@ -152,13 +179,15 @@ class SamplingParams(
     allowed_token_ids: list[int] | None = None
     """Only these tokens may be chosen."""
     extra_args: dict[str, Any] | None = None
+    """Kept as it is, for custom code; nothing here reads it."""
     bad_words: list[str] | None = None
     """Texts that may not be generated, with and without a space before them: the last token of one
     is not chosen where the output ends with those before it."""
     skip_reading_prefix_cache: bool | None = None
     """True: compute the whole prompt even if its beginning is cached."""
     thinking_token_budget: int | None = None
-    repetition_detection: Any = None
+    repetition_detection: RepetitionDetectionParams | None = None
+    """End an output that repeats itself, with the finish reason `repetition`."""
     routed_experts_prompt_start: int = 0
     trace_decode_token_ids: list[int] | None = None
     _bad_words_token_ids: list[list[int]] | None = None
@@ -170,6 +199,8 @@ class SamplingParams(
         self.logit_bias = checked_logit_bias(self.logit_bias)
         self.allowed_token_ids = checked_allowed_token_ids(self.allowed_token_ids)
         self.bad_words = checked_bad_words(self.bad_words)
+        self.extra_args = checked_extra_args(self.extra_args)
+        self.repetition_detection = _checked_detection(self.repetition_detection)
         self.logprob_token_ids = checked_logprob_token_ids(self.logprob_token_ids, self.logprobs)
         self._check_ranges()
         if self.temperature < GREEDY_BELOW:
@@ -379,6 +410,23 @@ _FLAGS = (
     "skip_clone",
     "flat_logprobs",
 )
+
+
+def _checked_detection(given: Any) -> RepetitionDetectionParams | None:
+    """From an object or, as JSON has it, a dict."""
+    if given is None:
+        return None
+    if isinstance(given, RepetitionDetectionParams):
+        given.__post_init__()  # fields may have been assigned since
+        return given
+    fields = RepetitionDetectionParams.__struct_fields__
+    if not isinstance(given, Mapping) or not set(given) <= set(fields):
+        message = (
+            f"repetition_detection must be RepetitionDetectionParams or a dict of "
+            f"{', '.join(fields)}, got {quoted(given)}."
+        )
+        raise error("repetition_detection", given, message)
+    return RepetitionDetectionParams(**given)
 
 
 def _refuse_not_yet(params: SamplingParams) -> None:

@@ -11,7 +11,7 @@ from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.llm import LLM
 from quire.outputs import RequestOutput
-from quire.params import SamplingParams
+from quire.params import RepetitionDetectionParams, SamplingParams
 
 RANDOM = np.random.default_rng(5)
 PROMPTS = [RANDOM.integers(0, 256, length).tolist() for length in (3, 17, 40, 9, 64, 75, 21, 30)]
@@ -95,3 +95,19 @@ def test_a_request_without_changes_among_those_with_some(
     with LLM(**settings) as llm:
         outputs = llm.generate(PROMPTS, [PARAMS[0]] * len(PROMPTS), use_tqdm=False)
     assert bits(outputs)[0] == bits(alone)[0]
+
+
+def test_an_output_that_repeats_itself_ends(settings: dict[str, Any]) -> None:
+    common = {"temperature": 0, "max_tokens": 40, "allowed_token_ids": [65], "ignore_eos": True}
+    detection = RepetitionDetectionParams(max_pattern_size=3, min_count=4)
+    params = [
+        SamplingParams(**common, repetition_detection=detection),  # type: ignore[arg-type]
+        SamplingParams(**common, repetition_detection=detection, min_tokens=9),  # type: ignore[arg-type]
+        SamplingParams(**common),  # type: ignore[arg-type]
+    ]
+    with LLM(**settings) as llm:
+        outputs = llm.generate(PROMPTS[:3], params, use_tqdm=False)
+    ends = [(len(one.token_ids), one.finish_reason, one.stop_reason) for [one] in
+            (output.outputs for output in outputs)]  # fmt: skip
+    repetition = ("repetition", "repetition_detected")
+    assert ends == [(4, *repetition), (9, *repetition), (40, "length", None)]

@@ -17,7 +17,7 @@ import msgspec
 
 from quire.params import SamplingParams
 
-FinishReason = Literal["stop", "length", "abort", "error"]
+FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
 
 
 class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -122,7 +122,7 @@ class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Come piece by piece before the first token; a preemption may repeat some, unchanged."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
-    """The stop token that ended it; None for EOS and all other ends."""
+    """The stop token that ended it, or `repetition_detected`; None for EOS and all other ends."""
     num_cached_tokens: int = 0
     """Prompt tokens that a prefix hit saved."""
     num_preemptions: int = 0

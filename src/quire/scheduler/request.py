@@ -1,6 +1,6 @@
 """`Request`: one request's state inside the scheduler.
 
-    WAITING -> RUNNING -> FINISHED_{STOPPED,LENGTH,ABORTED,ERROR}
+    WAITING -> RUNNING -> FINISHED_{STOPPED,LENGTH,ABORTED,ERROR,REPETITION}
        ^          |
        +- PREEMPTED
 
@@ -14,6 +14,7 @@ from enum import IntEnum
 
 from quire.kvcache import SequenceBlocks
 from quire.protocol import EngineCoreRequest, FinishReason
+from quire.scheduler.repetition import is_repeating
 
 
 class RequestStatus(IntEnum):
@@ -27,6 +28,7 @@ class RequestStatus(IntEnum):
     FINISHED_LENGTH = 4
     FINISHED_ABORTED = 5
     FINISHED_ERROR = 6
+    FINISHED_REPETITION = 7
 
 
 FINISH_REASONS: dict[RequestStatus, FinishReason] = {
@@ -34,6 +36,7 @@ FINISH_REASONS: dict[RequestStatus, FinishReason] = {
     RequestStatus.FINISHED_LENGTH: "length",
     RequestStatus.FINISHED_ABORTED: "abort",
     RequestStatus.FINISHED_ERROR: "error",
+    RequestStatus.FINISHED_REPETITION: "repetition",
 }
 
 
@@ -50,8 +53,8 @@ class Request:
         "banned_token_ids", "blocks", "eos_token_ids", "is_generating", "max_total_tokens",
         "min_total_tokens", "num_cached_tokens", "num_collected_tokens", "num_computed_tokens",
         "num_plans_in_flight", "num_preemptions", "num_prompt_tokens", "num_tokens", "number",
-        "request_id", "sampling_params", "scheduled_time", "skip_reading_cache", "sort_key",
-        "status", "stop_reason", "stop_token_ids", "token_ids",
+        "repetition_detection", "request_id", "sampling_params", "scheduled_time",
+        "skip_reading_cache", "sort_key", "status", "stop_reason", "stop_token_ids", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -97,7 +100,8 @@ class Request:
         if params.prompt_logprobs is not None:  # they come of computing
             self.skip_reading_cache = True
         self.scheduled_time: float | None = None
-        self.stop_reason: int | None = None
+        self.repetition_detection = params.repetition_detection
+        self.stop_reason: int | str | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -124,4 +128,14 @@ class Request:
             if self.num_tokens >= self.max_total_tokens:
                 self.status = RequestStatus.FINISHED_LENGTH
                 return token_ids[:taken]
+            if self.repetition_detection is not None and self._is_repeating():
+                self.status = RequestStatus.FINISHED_REPETITION
+                self.stop_reason = "repetition_detected"
+                return token_ids[:taken]
         return token_ids
+
+    def _is_repeating(self) -> bool:
+        detection = self.repetition_detection
+        if detection is None or self.num_tokens < self.min_total_tokens:
+            return False
+        return is_repeating(self.token_ids, self.num_output_tokens, detection)

@@ -47,7 +47,6 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.beam_search": "BeamSearchOutput BeamSearchSequence",
         "vllm.sampling_params": "BeamSearchParams",
     },
-    "repetition detection does not work yet": {"vllm.sampling_params": "RepetitionDetectionParams"},
     "a request gets its whole prompt at once": {"vllm.engine.protocol": "StreamingInput"},
     _TEXT: {
         "vllm.config": "MultiModalConfig",

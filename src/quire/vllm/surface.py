@@ -57,7 +57,9 @@ SURFACE: dict[str, dict[str, str]] = {
     },
     "vllm.renderers.hf": {"quire.vllm.own.tokenizers": "resolve_chat_template"},
     "vllm.renderers.chat_utils": {"quire.vllm.own.tokenizers": "load_chat_template"},
-    "vllm.sampling_params": {"quire.params": "RequestOutputKind SamplingParams SamplingType"},
+    "vllm.sampling_params": {
+        "quire.params": "RepetitionDetectionParams RequestOutputKind SamplingParams SamplingType"
+    },
     "vllm.sequence": {"quire.outputs": "Logprob PromptLogprobs SampleLogprobs"},
     "vllm.tokenizers": {
         "quire.frontend.hf.tokenizer": "TokenizerLike=HFTokenizer",

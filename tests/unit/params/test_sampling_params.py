@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quire.errors import RequestError
-from quire.params import RequestOutputKind, SamplingParams, SamplingType
+from quire.params import RepetitionDetectionParams, RequestOutputKind, SamplingParams, SamplingType
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -90,6 +90,24 @@ def test_positional_arguments_follow_the_published_order() -> None:
         ({"allowed_token_ids": 5}, "allowed_token_ids must be a list of token ids, got 5."),
         ({"allowed_token_ids": [1.0]}, "allowed_token_ids must contain only integers, got [1.0]."),
         ({"allowed_token_ids": [True]}, "allowed_token_ids must contain only integers"),
+        ({"extra_args": [1]}, "extra_args must be a dict, got [1]."),
+        (
+            {"extra_args": {"a": [2**64]}},
+            "extra_args integers must be between -2**63 and 2**64 - 1.",
+        ),
+        ({"extra_args": {"a": object()}}, "extra_args must hold only what JSON has"),
+        ({"extra_args": {"a": "\ud800"}}, "extra_args must hold only what JSON has"),
+        ({"repetition_detection": 3}, "repetition_detection must be RepetitionDetectionParams or"),
+        ({"repetition_detection": {"min": 3}}, "a dict of max_pattern_size, min_pattern_size, min"),
+        ({"repetition_detection": {"max_pattern_size": -1}}, "min_pattern_size must be >=0, with"),
+        (
+            {"repetition_detection": {"max_pattern_size": 2, "min_pattern_size": 3}},
+            "with min_pattern_size <= max_pattern_size.",
+        ),
+        (
+            {"repetition_detection": {"max_pattern_size": 2, "min_count": 1}},
+            "min_count must be >= 2 to detect repetitive patterns in engine output.",
+        ),
         ({"logprob_token_ids": 5}, "logprob_token_ids must be a list of token ids, got 5."),
         ({"logprob_token_ids": ["a"]}, "logprob_token_ids must contain only integers, got ['a']."),
         ({"logprob_token_ids": [*range(129)]}, "of length 129, which is greater than max allowed"),
@@ -115,7 +133,6 @@ def test_a_wrong_value_is_named_with_its_rule(given: dict[str, object], message:
     [
         {"prompt_logprob_start": 1},
         {"structured_outputs": {"json": {}}},
-        {"extra_args": {"a": 1}},
     ],
 )
 def test_what_does_not_work_yet_is_refused_not_ignored(given: dict[str, object]) -> None:
@@ -289,3 +306,23 @@ def test_the_ends_of_the_penalties_are_taken(given: dict[str, float]) -> None:
     for name, value in given.items():
         assert type(getattr(params, name)) is float
         assert getattr(params, name) == value
+
+
+def test_other_arguments_are_kept() -> None:
+    given = {"a": [1, {"b": None}], "c": 2**64 - 1, "d": -(2**63), "e": 0.5}
+    assert SamplingParams(extra_args=given).extra_args == given
+    assert SamplingParams(extra_args={}).extra_args is None
+
+
+@pytest.mark.parametrize("value", ["3", 1.0, True, 2**63])
+def test_a_repetition_detection_of_a_wrong_type_is_named(value: object) -> None:
+    with pytest.raises(RequestError, match=r"repetition_detection.min_count must"):
+        RepetitionDetectionParams(max_pattern_size=1, min_count=value)  # type: ignore[arg-type]
+
+
+def test_a_repetition_detection_may_be_a_dict() -> None:
+    given = {"max_pattern_size": 4, "min_count": 2}
+    params = SamplingParams(repetition_detection=given)  # type: ignore[arg-type]
+    assert params.repetition_detection == RepetitionDetectionParams(4, 0, 2)
+    packed = msgspec.msgpack.encode(params)
+    assert msgspec.msgpack.decode(packed, type=SamplingParams) == params

@@ -20,7 +20,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "early_stopping": (None, False),
     "kv_transfer_params": (None, {}),
     "ec_transfer_params": (None, {}),
-    "vllm_xargs": (None, {}),
     "return_token_offsets": (None, False),
     "guided_json": (None,),
     "guided_regex": (None,),

@@ -47,6 +47,7 @@ def sampling_params(
     values["output_kind"] = (
         RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
     )
+    values["extra_args"] = request.vllm_xargs
     values["skip_clone"] = True
     return SamplingParams.from_optional(**values)
 
