@@ -144,20 +144,20 @@ def checked_bad_words(given: Any) -> list[str] | None:
     return list(dict.fromkeys(given)) or None
 
 
-def checked_extra_args(given: Any) -> dict[str, Any] | None:
+def checked_extra_args(given: Any, name: str = "extra_args") -> dict[str, Any] | None:
     """A dict that can be sent to another process; None for an empty one."""
     if given is None:
         return None
     if not isinstance(given, dict):
-        raise error("extra_args", given, f"extra_args must be a dict, got {quoted(given)}.")
+        raise error(name, given, f"{name} must be a dict, got {quoted(given)}.")
     try:
         msgspec.msgpack.encode(given)
     except OverflowError:
-        message = "extra_args integers must be between -2**63 and 2**64 - 1."
-        raise error("extra_args", given, message) from None
+        message = f"{name} integers must be between -2**63 and 2**64 - 1."
+        raise error(name, given, message) from None
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as problem:
-        message = f"extra_args must hold only what JSON has: {problem}"
-        raise error("extra_args", given, message) from None
+        message = f"{name} must hold only what JSON has: {problem}"
+        raise error(name, given, message) from None
     return given or None
 
 

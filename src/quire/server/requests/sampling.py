@@ -10,6 +10,7 @@ import msgspec
 
 from quire.config import ModelConfig
 from quire.errors import RequestError
+from quire.param_checks import checked_extra_args
 from quire.params import RequestOutputKind, SamplingParams
 from quire.server.args import ServerArgs
 from quire.server.context import ServerContext
@@ -47,7 +48,7 @@ def sampling_params(
     values["output_kind"] = (
         RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
     )
-    values["extra_args"] = request.vllm_xargs
+    values["extra_args"] = checked_extra_args(request.vllm_xargs, "vllm_xargs")
     values["skip_clone"] = True
     return SamplingParams.from_optional(**values)
 
