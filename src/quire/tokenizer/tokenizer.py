@@ -135,8 +135,10 @@ class Tokenizer:
         """The text of one token that follows others, of which the last few matter: empty if it ends
         inside a character; the whole character, and all that was held back, if it completes one.
         """
-        text = self.token_text(token_id)
-        if not text.endswith(_REPLACEMENT):
+        text = self._token_texts.get(token_id)
+        if text is None:
+            text = self.token_text(token_id)
+        if text[-1:] != _REPLACEMENT:
             return text
         ids = [token_id]
         for earlier in reversed(before[-MAX_TOKENS_BEFORE:]):

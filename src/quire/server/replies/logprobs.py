@@ -143,9 +143,13 @@ class LogprobsWriter:
     ) -> dict[str, float] | None:
         """The chosen token, then the best ones: at most `num_top`, if the chosen one is not among
         them. Where several have the same text, the first one is shown."""
-        best: dict[str, float] = {}
-        for token_id, logprob in self._limited(_entries(positions, place), self._num_top + 1):
-            best.setdefault(self._text(token_id, before), logprob)
+        entries = self._limited(_entries(positions, place), self._num_top + 1)
+        text = self._text
+        shown = [(text(token_id, before), logprob) for token_id, logprob in entries]
+        best = dict(shown)
+        if len(best) < len(shown):
+            first = dict(reversed(shown))
+            best = {name: first[name] for name in best}
         return best or None
 
     def _limited(self, entries: list[tuple[int, float]], count: int) -> list[tuple[int, float]]:
@@ -197,7 +201,8 @@ def _chosen(positions: FlatLogprobs, place: int) -> float | None:
 def _entries(positions: FlatLogprobs, place: int) -> list[tuple[int, float]]:
     """Tokens with their log-probabilities: the chosen one, then the others from the best on."""
     span = positions.span(place)
-    logprobs = [_finite(logprob) for logprob in positions.logprobs[span]]
+    least = LEAST_LOGPROB  # NaN is not above it either
+    logprobs = [each if each >= least else least for each in positions.logprobs[span]]
     return list(zip(positions.token_ids[span], logprobs, strict=True))
 
 
