@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import openai
 import pytest
@@ -90,6 +91,46 @@ def test_the_request_id_is_echoed(client: openai.OpenAI) -> None:
     )
     assert raw.headers["x-request-id"] == "my-id-1"
     assert raw.parse().id == "chatcmpl-my-id-1"
+
+
+def test_sampling_fields_of_vllm_do_what_they_say(client: openai.OpenAI) -> None:
+    def tokens(**fields: Any) -> list[int]:
+        reply = client.completions.create(
+            model="tiny", prompt="abc", temperature=0, max_tokens=12,
+            extra_body={"return_token_ids": True, "ignore_eos": True, **fields},
+        )  # fmt: skip
+        found: list[int] = reply.choices[0].model_dump()["token_ids"]
+        return found
+
+    plain = tokens()
+    assert tokens(logit_bias={"66": 100}) == [66] * 12
+    assert plain[0] not in tokens(logit_bias={str(plain[0]): -100})
+    assert set(tokens(allowed_token_ids=[70, 71])) <= {70, 71}
+    assert len(set(tokens(presence_penalty=2, frequency_penalty=2, repetition_penalty=4))) > 6
+    assert 65 in tokens(logit_bias={"65": 100})
+    assert 65 not in tokens(logit_bias={"65": 100}, bad_words=["b"])
+    assert tokens(vllm_xargs={"mine": 1}) == plain
+    reply = client.completions.create(
+        model="tiny", prompt="abc", max_tokens=12, logprobs=0, temperature=0,
+        extra_body={
+            "allowed_token_ids": [32], "logprob_token_ids": [33, 34], "ignore_eos": True,
+            "repetition_detection": {"max_pattern_size": 1, "min_count": 3},
+        },
+    )  # fmt: skip
+    assert reply.choices[0].finish_reason == "repetition"
+    assert reply.choices[0].text == "AAA"
+    logprobs = reply.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.top_logprobs is not None
+    assert {*logprobs.top_logprobs[0]} == {"A", "B", "C"}
+    chat = client.chat.completions.create(
+        model="tiny", messages=MESSAGES, max_tokens=1, logprobs=True,
+        extra_body={"allowed_token_ids": [32], "logprob_token_ids": [33, 34]},
+    )  # fmt: skip
+    content = chat.choices[0].logprobs
+    assert content is not None
+    assert content.content is not None
+    assert {one.token for one in content.content[0].top_logprobs} == {"A", "B", "C"}
 
 
 def test_mistakes_are_bad_requests_that_name_the_field(client: openai.OpenAI) -> None:
