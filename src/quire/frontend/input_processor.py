@@ -90,6 +90,7 @@ class InputProcessor:
             sampling_params=resolved,
             arrival_time=arrival_time,
             stop_token_ids=self._stop_token_ids(resolved),
+            banned_token_ids=self._banned_token_ids(resolved),
             eos_token_ids=[] if self._eos_token_id is None else [self._eos_token_id],
             cache_salt=parsed.cache_salt,
             priority=priority,
@@ -129,7 +130,7 @@ class InputProcessor:
         resolved.update_from_generation_config(self._generation_config, self._eos_token_id)
         if self.tokenizer is not None:
             resolved.update_from_tokenizer(self.tokenizer)
-        check_bans(resolved, self._stop_token_ids(resolved), self.model_config)
+        check_bans(resolved, self._banned_token_ids(resolved), self.model_config)
         return resolved
 
     def _stop_token_ids(self, params: SamplingParams) -> list[int]:
@@ -137,6 +138,14 @@ class InputProcessor:
         if self._eos_token_id is not None and not params.ignore_eos:
             ids.append(self._eos_token_id)
         return list(dict.fromkeys(ids))
+
+    def _banned_token_ids(self, params: SamplingParams) -> list[int]:
+        """Those that `min_tokens` forbids for a time; EOS ids too that `ignore_eos` lets pass."""
+        if not params.min_tokens:
+            return []
+        own = [] if self._eos_token_id is None else [self._eos_token_id]
+        all_eos = [*own, *self.model_config.eos_token_ids]
+        return list(dict.fromkeys([*self._stop_token_ids(params), *all_eos]))
 
     def _children(self, base: EngineCoreRequest) -> list[EngineCoreRequest]:
         """One request per output. Seeds: the user's, counted up; or drawn for each. The prompt's
@@ -157,6 +166,7 @@ class InputProcessor:
                 sampling_params=own,
                 arrival_time=base.arrival_time,
                 stop_token_ids=base.stop_token_ids,
+                banned_token_ids=base.banned_token_ids,
                 eos_token_ids=base.eos_token_ids,
                 cache_salt=base.cache_salt,
                 priority=base.priority,

@@ -43,9 +43,10 @@ def check_params(params: SamplingParams, model: ModelConfig, *, has_tokenizer: b
             )
 
 
-def check_bans(params: SamplingParams, stop_token_ids: list[int], model: ModelConfig) -> None:
+def check_bans(params: SamplingParams, banned_token_ids: list[int], model: ModelConfig) -> None:
     """Raises RequestError for bad words of tokens that the model does not choose, and where none of
-    `allowed_token_ids` may be the first token. `params` have their bad words as tokens."""
+    `allowed_token_ids` may be the first token. `params` have their bad words as tokens;
+    `banned_token_ids` are those that `min_tokens` forbids."""
     words = params.bad_words_token_ids or []
     outside = _outside((token_id for word in words for token_id in word), model)
     if outside:
@@ -57,9 +58,7 @@ def check_bans(params: SamplingParams, stop_token_ids: list[int], model: ModelCo
         )
     if params.allowed_token_ids is None:
         return
-    banned = {word[0] for word in words if len(word) == 1}
-    if params.min_tokens:
-        banned.update(stop_token_ids)
+    banned = {*banned_token_ids, *(word[0] for word in words if len(word) == 1)}
     if banned.issuperset(params.allowed_token_ids):
         raise RequestError(
             "allowed_token_ids must hold a token that min_tokens and bad_words do not forbid, got "

@@ -34,6 +34,9 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Ends the request when sampled: EOS ids (unless ignored) and the user's own."""
     eos_token_ids: list[int] = []
     """The subset of `stop_token_ids` whose `stop_reason` is reported as None."""
+    banned_token_ids: list[int] = []
+    """Forbidden until `min_tokens` are generated: what ends a request, and all EOS ids even if they
+    are ignored."""
     cache_salt: str | None = None
     priority: int = 0
     """Lower runs earlier under the `priority` policy."""
@@ -54,7 +57,7 @@ class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     num_computed_tokens: int
     """Tokens whose K/V is in these blocks already (prefix hits)."""
     banned_token_ids: list[int] = []
-    """Forbidden until `min_tokens` are generated: the EOS and stop ids."""
+    """As in `EngineCoreRequest`."""
 
 
 class SchedulePlan(msgspec.Struct, kw_only=True):

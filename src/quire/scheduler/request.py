@@ -95,7 +95,7 @@ class Request:
         self.min_total_tokens = num_prompt + params.min_tokens
         self.stop_token_ids = frozenset(message.stop_token_ids)
         self.eos_token_ids = frozenset(message.eos_token_ids)
-        self.banned_token_ids = message.stop_token_ids if params.min_tokens else []
+        self.banned_token_ids = message.banned_token_ids
         self.skip_reading_cache = bool(params.skip_reading_prefix_cache)
         if params.prompt_logprobs is not None:  # they come of computing
             self.skip_reading_cache = True

@@ -158,8 +158,22 @@ def test_end_tokens_are_resolved(make_config: MakeConfig, tokenizer: Tokenizer) 
     [core] = processor.process("r", [1], SamplingParams(stop_token_ids=[9])).core_requests
     assert core.stop_token_ids == [9, 7, 256]
     assert core.eos_token_ids == [256]
+    assert core.banned_token_ids == []
     [core] = processor.process("r", [1], SamplingParams(ignore_eos=True)).core_requests
     assert core.stop_token_ids == []
+    assert core.banned_token_ids == []
+
+
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_until_min_tokens_every_end_token_is_forbidden(
+    make_config: MakeConfig, tokenizer: Tokenizer, ignore_eos: bool
+) -> None:
+    processor = InputProcessor(make_config(eos_token_ids=(256, 7)), tokenizer)
+    params = SamplingParams(n=2, stop_token_ids=[9], min_tokens=3, ignore_eos=ignore_eos)
+    for core in processor.process("r", [1], params).core_requests:
+        assert core.banned_token_ids[0] == 9
+        assert sorted(core.banned_token_ids) == [7, 9, 256]
+        assert sorted(core.stop_token_ids) == ([9] if ignore_eos else [7, 9, 256])
 
 
 def test_open_values_are_resolved(processor: InputProcessor) -> None:

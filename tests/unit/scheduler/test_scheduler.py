@@ -138,10 +138,11 @@ def test_nothing_stops_before_min_tokens() -> None:
         sampling_params=SamplingParams(max_tokens=10, min_tokens=6),
         arrival_time=0.0,
         stop_token_ids=[tokens[3], tokens[7]],
+        banned_token_ids=[tokens[3], tokens[7], 9],
     )
     sim.scheduler.add_request(request)
     plan = sim.scheduler.schedule()
-    assert plan.started["a"].banned_token_ids == [tokens[3], tokens[7]]
+    assert plan.started["a"].banned_token_ids == [tokens[3], tokens[7], 9]
     sim.scheduler.update(plan, sim.executor.execute(plan))
     sim.got["a"] = []
     while sim.scheduler.has_unfinished_requests():
