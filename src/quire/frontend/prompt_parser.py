@@ -11,6 +11,7 @@ from typing import Any
 
 from quire.config.records import ModelConfig
 from quire.errors import RequestError, quoted
+from quire.frontend.too_long import prompt_too_long
 from quire.tokenizer import Tokenizer
 
 _PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
@@ -91,23 +92,8 @@ class PromptParser:
         count, limit = len(token_ids), self._model_config.max_model_len
         if not count:
             raise RequestError("The decoder prompt cannot be empty", parameter="prompt")
-        if count > limit:
-            raise RequestError(
-                f"The decoder prompt (length {count}) is longer than the maximum model length "
-                f"of {limit}. Make sure that `max_model_len` is no smaller than the number of "
-                "text tokens.",
-                parameter="prompt",
-                value=count,
-            )
-        if count == limit:
-            raise RequestError(
-                f"The decoder prompt (length {count}) plus the number of requested output tokens "
-                f"(at least 1) is longer than the maximum model length of {limit}. Make sure that "
-                "`max_model_len` is no smaller than the number of text tokens "
-                "(prompt + requested output tokens).",
-                parameter="prompt",
-                value=count,
-            )
+        if count >= limit:
+            raise prompt_too_long(count, limit)
         vocab_size = self._model_config.vocab_size
         wrong = min(token_ids) if min(token_ids) < 0 else max(token_ids)
         if not 0 <= wrong < vocab_size:

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from quire.errors import RequestError
+from quire.frontend.too_long import prompt_too_long
 from quire.server.requests.body_decoder import BodyDecoder, Decoded
 from quire.server.requests.json_scan import PIECE_BYTES, JsonField, count_byte, scan_object
 from quire.server.requests.lax_body import decode_lax_value
-from quire.server.requests.room import prompt_too_long
 from quire.server.schema.common import TokenId
 from quire.server.schema.completion import PROMPT_KINDS, CompletionRequest
 from quire.server.schema.service import DetokenizeRequest

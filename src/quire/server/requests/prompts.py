@@ -12,10 +12,11 @@ from typing import Any
 
 from quire.chat.job import ChatInput
 from quire.errors import RequestError
+from quire.frontend.too_long import prompt_too_long, text_too_long
 from quire.inputs import TokensPrompt
 from quire.server.context import ServerContext
 from quire.server.requests.request_work import count_chars
-from quire.server.requests.room import Truncation, prompt_too_long, text_too_long
+from quire.server.requests.room import Truncation
 from quire.server.schema.chat import ChatMessage, ChatRequest
 from quire.server.schema.completion import PROMPT_KINDS, CompletionRequest
 from quire.server.schema.service import TokenizeRequest

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quire.errors import RequestError
+from quire.frontend.too_long import prompt_too_long
 from quire.params import SamplingParams
 from quire.server.schema.common import GenerationFields
 from quire.tokenizer.tokenizer import SpecialFrame
-
-_LESS = "Please reduce the length of the input prompt."
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,30 +81,3 @@ def params_in_room(
     fitted = copy.copy(params)
     fitted.max_tokens = room
     return fitted
-
-
-def prompt_too_long(num_tokens: int, max_model_len: int, *, is_whole: bool = True) -> RequestError:
-    """The refusal of a prompt of so many tokens; `is_whole`: this is all of it."""
-    count = f"{num_tokens}" if is_whole else f"at least {num_tokens}"
-    excess = (
-        "which leaves no room for output tokens"
-        if num_tokens == max_model_len
-        else "which exceeds this limit even without any output tokens"
-    )
-    return RequestError(
-        f"This model's maximum context length is {max_model_len} tokens. However, your prompt "
-        f"contains {count} input tokens, {excess}. {_LESS}",
-        parameter="input_tokens",
-        value=num_tokens,
-    )
-
-
-def text_too_long(num_bytes: int, max_bytes: int, max_model_len: int) -> RequestError:
-    """The refusal of a text that is not tokenized, since no text of its size fits."""
-    return RequestError(
-        f"This model's maximum context length is {max_model_len} tokens. However, your prompt "
-        f"contains {num_bytes} bytes (more than {max_bytes} bytes, which is the upper bound for "
-        f"{max_model_len} input tokens). {_LESS}",
-        parameter="input_text",
-        value=num_bytes,
-    )

@@ -1,0 +1,37 @@
+"""The errors for prompts that do not fit into the context, in vLLM's words, on which clients match.
+
+Raised by the engine's front end and by the server, which checks texts before it tokenizes them.
+"""
+
+from __future__ import annotations
+
+from quire.errors import RequestError
+
+_LESS = "Please reduce the length of the input prompt."
+
+
+def prompt_too_long(num_tokens: int, max_model_len: int, *, is_whole: bool = True) -> RequestError:
+    """The refusal of a prompt of so many tokens; `is_whole`: this is all of it."""
+    count = f"{num_tokens}" if is_whole else f"at least {num_tokens}"
+    excess = (
+        "which leaves no room for output tokens"
+        if num_tokens == max_model_len
+        else "which exceeds this limit even without any output tokens"
+    )
+    return RequestError(
+        f"This model's maximum context length is {max_model_len} tokens. However, your prompt "
+        f"contains {count} input tokens, {excess}. {_LESS}",
+        parameter="input_tokens",
+        value=num_tokens,
+    )
+
+
+def text_too_long(num_bytes: int, max_bytes: int, max_model_len: int) -> RequestError:
+    """The refusal of a text that is not tokenized, since no text of its size fits."""
+    return RequestError(
+        f"This model's maximum context length is {max_model_len} tokens. However, your prompt "
+        f"contains {num_bytes} bytes (more than {max_bytes} bytes, which is the upper bound for "
+        f"{max_model_len} input tokens). {_LESS}",
+        parameter="input_text",
+        value=num_bytes,
+    )
