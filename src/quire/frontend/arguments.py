@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
 
 from quire.errors import ConfigError, RequestError, quoted
 
@@ -35,20 +34,3 @@ def check_data_parallel_rank(rank: int | None) -> None:
             parameter="data_parallel_rank",
             value=rank,
         )
-
-
-def wants_special_tokens(tokenization_kwargs: Mapping[str, Any] | None) -> bool:
-    """`add_special_tokens` of the arguments; any other is refused."""
-    given = {} if tokenization_kwargs is None else tokenization_kwargs
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"tokenization_kwargs must be a dict, got {quoted(given)}")
-    for name in given:
-        if name != "add_special_tokens":
-            raise ConfigError(
-                f"tokenization_kwargs: {name if isinstance(name, str) else quoted(name):.100} is "
-                "not supported; add_special_tokens is"
-            )
-    value = given.get("add_special_tokens", True)
-    if not isinstance(value, bool):
-        raise ConfigError(f"add_special_tokens must be True or False, got {quoted(value)}")
-    return value

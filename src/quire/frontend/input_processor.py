@@ -17,6 +17,7 @@ from quire.config.records import EngineConfig
 from quire.errors import RequestError, quoted
 from quire.frontend.model_checks import check_bans, check_params
 from quire.frontend.prompt_parser import PromptParser
+from quire.frontend.tokenization import Tokenization
 from quire.inputs import PromptType
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
@@ -25,6 +26,7 @@ from quire.tokenizer import Tokenizer
 
 _MAX_TIME_S = 1e11
 """Some thousand years: a later time is no time."""
+_AS_IT_IS = Tokenization()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class InputProcessor:
         *,
         arrival_time: float | None = None,
         priority: int = 0,
-        add_special_tokens: bool = True,
+        tokenization: Tokenization = _AS_IT_IS,
         trace_headers: Mapping[str, str] | None = None,
     ) -> EngineInput:
         """Validates one request. Raises RequestError, and TypeError for objects of a wrong kind.
@@ -81,7 +83,7 @@ class InputProcessor:
         params.verify()
         check_params(params, self.model_config, has_tokenizer=self.tokenizer is not None)
         self._check_priority(priority)
-        parsed = self._prompts.parse(prompt, add_special_tokens)
+        parsed = self._prompts.parse(prompt, tokenization)
         resolved = self._resolve(params, len(parsed.token_ids))
         arrival_time = clock.now() if arrival_time is None else arrival_time
         base = EngineCoreRequest(

@@ -11,10 +11,16 @@ from typing import Any
 
 from quire.config.records import ModelConfig
 from quire.errors import RequestError, quoted
+from quire.frontend.tokenization import Tokenization
 from quire.frontend.too_long import prompt_too_long
 from quire.tokenizer import Tokenizer
 
 _PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
+_NEUTRAL_KEYS = frozenset({
+    "multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs", "media_io_kwargs",
+    "prompt_embeds", "token_type_ids",
+})  # fmt: skip
+"""What vLLM's prompts may hold besides; here only without a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +39,24 @@ class PromptParser:
         self._model_config = model_config
         self._tokenizer = tokenizer
 
-    def parse(self, prompt: Any, add_special_tokens: bool) -> ParsedPrompt:
+    def parse(self, prompt: Any, tokenization: Tokenization) -> ParsedPrompt:
         """Token ids that the model can take. Raises RequestError."""
-        parsed = self._parse(prompt, add_special_tokens)
+        parsed = self._parse(prompt, tokenization)
         self._check_tokens(parsed.token_ids)
         return parsed
 
-    def _parse(self, prompt: Any, add_special_tokens: bool) -> ParsedPrompt:
+    def _parse(self, prompt: Any, tokenization: Tokenization) -> ParsedPrompt:
         if isinstance(prompt, str):
-            return ParsedPrompt(prompt, self._encode(prompt, add_special_tokens), None)
+            return ParsedPrompt(prompt, self._encode(prompt, tokenization), None)
         if isinstance(prompt, Mapping):
-            return self._parse_dict(prompt, add_special_tokens)
-        return ParsedPrompt(None, _as_token_ids(prompt), None)
+            return self._parse_dict(prompt, tokenization)
+        return ParsedPrompt(None, _cut(_as_token_ids(prompt), tokenization), None)
 
-    def _parse_dict(self, prompt: Mapping[str, Any], add_special_tokens: bool) -> ParsedPrompt:
+    def _parse_dict(self, prompt: Mapping[str, Any], tokenization: Tokenization) -> ParsedPrompt:
         unknown = sorted(
             key if isinstance(key, str) and key.isidentifier() else quoted(key)
-            for key in prompt
-            if key not in _PROMPT_KEYS
+            for key, value in prompt.items()
+            if key not in _PROMPT_KEYS and not (key in _NEUTRAL_KEYS and not value)
         )
         if unknown:
             names = ", ".join(unknown[:10])
@@ -73,12 +79,12 @@ class PromptParser:
             )
         ids = prompt.get("prompt_token_ids")
         if ids is not None:
-            return ParsedPrompt(text, _as_token_ids(ids), salt)
+            return ParsedPrompt(text, _cut(_as_token_ids(ids), tokenization), salt)
         if text is None:
             raise RequestError("a prompt must hold prompt or prompt_token_ids", parameter="prompt")
-        return ParsedPrompt(text, self._encode(text, add_special_tokens), salt)
+        return ParsedPrompt(text, self._encode(text, tokenization), salt)
 
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+    def _encode(self, text: str, tokenization: Tokenization) -> list[int]:
         if self._tokenizer is None:
             raise RequestError(
                 "You cannot pass text prompts when `skip_tokenizer_init=True`; pass token ids",
@@ -86,7 +92,11 @@ class PromptParser:
             )
         if not _is_unicode(text):
             raise RequestError("the prompt is not valid Unicode", parameter="prompt")
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        wants_special, truncation = tokenization.add_special_tokens, tokenization.truncation
+        ids = self._tokenizer.encode(text, add_special_tokens=wants_special)
+        if truncation is None:
+            return ids
+        return truncation.kept(ids, self._tokenizer.special_frame if wants_special else None)
 
     def _check_tokens(self, token_ids: list[int]) -> None:
         count, limit = len(token_ids), self._model_config.max_model_len
@@ -103,6 +113,11 @@ class PromptParser:
                 parameter="prompt_token_ids",
                 value=wrong,
             )
+
+
+def _cut(token_ids: list[int], tokenization: Tokenization) -> list[int]:
+    truncation = tokenization.truncation
+    return token_ids if truncation is None else truncation.kept(token_ids)
 
 
 def _is_unicode(text: str) -> bool:

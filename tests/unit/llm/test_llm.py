@@ -227,8 +227,12 @@ def test_the_prefix_cache_can_be_reset(llm: LLM) -> None:
 def test_what_does_not_work_is_refused(llm: LLM) -> None:
     with pytest.raises(ConfigError, match="lora_request is not supported"):
         llm.generate("a", GREEDY, lora_request=object())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="truncate_prompt_tokens is not supported"):
-        llm.generate("a", GREEDY, tokenization_kwargs={"truncate_prompt_tokens": 5})
+    with pytest.raises(ConfigError, match="do_lower_case is not supported; add_special_tokens, tr"):
+        llm.generate("a", GREEDY, tokenization_kwargs={"do_lower_case": True})
+    with pytest.raises(ConfigError, match="max_length needs truncation=True"):
+        llm.generate("a", GREEDY, tokenization_kwargs={"max_length": 5})
+    with pytest.raises(RequestError, match="cannot hold multi_modal_data"):
+        llm.generate({"prompt": "a", "multi_modal_data": {"image": 1}}, GREEDY)  # type: ignore[typeddict-unknown-key]
     with pytest.raises(ConfigError, match="beam_search is not supported: Quire has no beam"):
         llm.beam_search(["a"], None)
     with pytest.raises(ConfigError, match="embed is not supported: Quire has no pooling models"):
@@ -242,6 +246,29 @@ def test_what_does_not_work_is_refused(llm: LLM) -> None:
 def test_a_priority_is_ignored_under_first_come(llm: LLM) -> None:
     outputs = llm.generate(["a", "b"], GREEDY, priority=[9, 1], use_tqdm=False)
     assert all(output.finished for output in outputs)
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"truncate_prompt_tokens": 3}, "efg"),
+        ({"truncate_prompt_tokens": 3, "truncation_side": "right"}, "abc"),
+        ({"truncation": True, "max_length": 2}, "fg"),
+        ({"truncation": True}, "abcdefg"),
+        ({"truncate_prompt_tokens": None}, "abcdefg"),
+    ],
+)
+def test_prompts_are_cut_when_asked_for(llm: LLM, options: dict[str, Any], kept: str) -> None:
+    tokenizer = llm.get_tokenizer()
+    prompts: list[Any] = ["abcdefg", tokenizer.encode("abcdefg")]
+    outputs = llm.generate(prompts, GREEDY, use_tqdm=False, tokenization_kwargs=options)
+    assert [tokenizer.decode(one.prompt_token_ids) for one in outputs] == [kept] * 2
+    assert outputs[0].prompt == "abcdefg"
+
+
+def test_prompts_may_hold_what_has_no_value(llm: LLM) -> None:
+    prompt: Any = {"prompt": "a", "multi_modal_data": None, "mm_processor_kwargs": {}}
+    assert llm.generate(prompt, GREEDY, use_tqdm=False)[0].finished
 
 
 def test_priority_orders_a_batch(model_dir: Path) -> None:

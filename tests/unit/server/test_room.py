@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quire.server.requests.room import Truncation
+from quire.frontend.tokenization import Truncation
 from quire.tokenizer.tokenizer import SpecialFrame
 
 from .conftest import Harness

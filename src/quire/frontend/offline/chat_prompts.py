@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from quire.chat.job import ChatInput, ContentFormat
-from quire.frontend.arguments import wants_special_tokens
 from quire.frontend.offline.llm_arguments import as_conversations, check_chat_options
+from quire.frontend.prompt_parser import PromptParser
+from quire.frontend.tokenization import Tokenization
 from quire.inputs import TokensPrompt
 
 if TYPE_CHECKING:
@@ -74,12 +75,10 @@ class ChatPrompts:
         self, prompts: Sequence[str], tokenization_kwargs: Mapping[str, Any]
     ) -> list[TokensPrompt]:
         """Prompts with their token ids. Raises RequestError."""
-        wants_special = wants_special_tokens(tokenization_kwargs)
-        tokenizer = self.get_tokenizer().inner
+        model = self._engine.model_config
+        parser = PromptParser(model, self._engine.tokenizer)
+        tokenization = Tokenization.of(tokenization_kwargs, model.max_model_len)
         return [
-            TokensPrompt(
-                prompt=text,
-                prompt_token_ids=tokenizer.encode(text, add_special_tokens=wants_special),
-            )
+            TokensPrompt(prompt=text, prompt_token_ids=parser.parse(text, tokenization).token_ids)
             for text in prompts
         ]

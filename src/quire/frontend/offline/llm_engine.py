@@ -16,7 +16,7 @@ from quire.config.records import EngineConfig, ModelConfig
 from quire.config.resolve import Usage
 from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError, EngineDeadError, QuireError
-from quire.frontend.arguments import refuse_arguments, request_id_list, wants_special_tokens
+from quire.frontend.arguments import refuse_arguments, request_id_list
 from quire.frontend.hf.user_tokenizer import UserTokenizer
 from quire.frontend.input_processor import EngineInput, InputProcessor
 from quire.frontend.observers.engine_metrics import EngineMetrics
@@ -28,6 +28,7 @@ from quire.frontend.offline.interrupts import deferred_interrupt
 from quire.frontend.offline.turn_lock import TurnLock
 from quire.frontend.output_processor import OutputProcessor
 from quire.frontend.request_record import Sink
+from quire.frontend.tokenization import Tokenization
 from quire.frontend.unsupported import UnsupportedEngineMethods
 from quire.inputs import PromptType
 from quire.outputs import RequestOutput
@@ -137,7 +138,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
             params,
             arrival_time=arrival_time,
             priority=priority,
-            add_special_tokens=wants_special_tokens(tokenization_kwargs),
+            tokenization=Tokenization.of(tokenization_kwargs, self.config.model.max_model_len),
             trace_headers=trace_headers,
         )
         if request.prompt is None and prompt_text is not None:

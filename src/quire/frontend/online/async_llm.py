@@ -20,7 +20,6 @@ from quire.frontend.arguments import (
     check_data_parallel_rank,
     refuse_arguments,
     request_id_list,
-    wants_special_tokens,
 )
 from quire.frontend.hf.user_tokenizer import UserTokenizer
 from quire.frontend.input_processor import InputProcessor
@@ -31,6 +30,7 @@ from quire.frontend.observers.tracing import RequestTracer, make_tracer
 from quire.frontend.online.engine_control import EngineControl
 from quire.frontend.online.online_requests import OnlineRequests
 from quire.frontend.online.request_stream import RequestStream
+from quire.frontend.tokenization import Tokenization
 from quire.frontend.unsupported import UnsupportedAsyncMethods
 from quire.inputs import PromptType
 from quire.outputs import RequestOutput
@@ -189,7 +189,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             params,
             arrival_time=arrival_time,
             priority=priority,
-            add_special_tokens=wants_special_tokens(tokenization_kwargs),
+            tokenization=Tokenization.of(tokenization_kwargs, self.config.model.max_model_len),
             trace_headers=trace_headers,
         )
         if request.prompt is None and prompt_text is not None:

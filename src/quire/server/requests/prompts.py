@@ -12,11 +12,11 @@ from typing import Any
 
 from quire.chat.job import ChatInput
 from quire.errors import RequestError
+from quire.frontend.tokenization import Truncation
 from quire.frontend.too_long import prompt_too_long, text_too_long
 from quire.inputs import TokensPrompt
 from quire.server.context import ServerContext
 from quire.server.requests.request_work import count_chars
-from quire.server.requests.room import Truncation
 from quire.server.schema.chat import ChatMessage, ChatRequest
 from quire.server.schema.completion import PROMPT_KINDS, CompletionRequest
 from quire.server.schema.service import TokenizeRequest
@@ -64,7 +64,9 @@ async def completion_prompts(
 def _completion_prompts(context: ServerContext, request: CompletionRequest) -> list[PreparedPrompt]:
     parts, salt = _split_prompts(request.prompt), request.cache_salt
     context.limits.check_prompts(len(parts), request.n or 1)
-    truncation = Truncation.of(request, context.limits.max_model_len)
+    truncation = Truncation.of(
+        request.truncate_prompt_tokens, request.truncation_side, context.limits.max_model_len
+    )
     add_special_tokens = request.add_special_tokens is not False
     prompts = []
     for part in parts:
@@ -134,7 +136,9 @@ async def chat_prompt(
     salt = truncation = None
     if isinstance(request, ChatRequest):
         salt = request.cache_salt
-        truncation = Truncation.of(request, context.limits.max_model_len)
+        truncation = Truncation.of(
+            request.truncate_prompt_tokens, request.truncation_side, context.limits.max_model_len
+        )
     token_ids = await context.pool.run(len(text), _prompt_ids, context, text, special, truncation)
     return PreparedPrompt(token_ids, text, salt)
 

@@ -7,51 +7,10 @@ prompt is cut only where the request says so.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import Literal
 
 from quire.errors import RequestError
 from quire.frontend.too_long import prompt_too_long
 from quire.params import SamplingParams
-from quire.server.schema.common import GenerationFields
-from quire.tokenizer.tokenizer import SpecialFrame
-
-
-@dataclass(frozen=True, slots=True)
-class Truncation:
-    """How many tokens of a prompt are kept, and which."""
-
-    num_tokens: int
-    side: Literal["left", "right"] | None
-    """The end that is cut off. None: the left one, behind the special tokens around a text."""
-
-    @classmethod
-    def of(cls, request: GenerationFields, max_model_len: int) -> Truncation | None:
-        """What a request asks for; None: nothing is cut. Raises RequestError."""
-        count = request.truncate_prompt_tokens
-        if count is None:
-            return None
-        if count > max_model_len:
-            raise RequestError(
-                f"truncate_prompt_tokens={count} cannot be greater than max_model_len = "
-                f"{max_model_len}. Please request a smaller truncation size.",
-                parameter="truncate_prompt_tokens",
-                value=count,
-            )
-        return cls(max_model_len - 1 if count == -1 else count, request.truncation_side)
-
-    def kept(self, token_ids: list[int], frame: SpecialFrame | None = None) -> list[int]:
-        """What is kept of a prompt; `frame`: the special tokens that it begins and ends with."""
-        if len(token_ids) <= self.num_tokens:
-            return token_ids
-        before = after = 0
-        if frame is not None and self.side is None:
-            before, after = len(frame.before), len(frame.after)
-        room = max(0, self.num_tokens - before - after)
-        inner = token_ids[before : len(token_ids) - after]
-        inner = inner[:room] if self.side == "right" else inner[len(inner) - room :]
-        kept = [*token_ids[:before], *inner, *token_ids[len(token_ids) - after :]]
-        return kept[: self.num_tokens]
 
 
 def check_max_tokens(name: str, max_tokens: int | None, max_model_len: int) -> None:

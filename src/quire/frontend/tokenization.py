@@ -1,0 +1,107 @@
+"""How a prompt becomes tokens: `Tokenization`, from the `tokenization_kwargs` of vLLM's methods.
+
+Read by `PromptParser`; the server cuts its prompts with the same `Truncation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from quire.errors import ConfigError, RequestError, quoted
+from quire.tokenizer.tokenizer import SpecialFrame
+
+_KNOWN = (
+    "add_special_tokens", "truncate_prompt_tokens", "truncation_side", "truncation", "max_length",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """How many tokens of a prompt are kept, and which."""
+
+    num_tokens: int
+    side: Literal["left", "right"] | None
+    """The end that is cut off. None: the left one, behind the special tokens around a text."""
+
+    @classmethod
+    def of(
+        cls, count: int | None, side: Literal["left", "right"] | None, max_model_len: int
+    ) -> Truncation | None:
+        """`count` tokens are kept; -1: as many as leave room for one more; None: all. Raises
+        RequestError for more than the context has."""
+        if count is None:
+            return None
+        if count > max_model_len:
+            raise RequestError(
+                f"truncate_prompt_tokens={count} cannot be greater than max_model_len = "
+                f"{max_model_len}. Please request a smaller truncation size.",
+                parameter="truncate_prompt_tokens",
+                value=count,
+            )
+        return cls(max_model_len - 1 if count == -1 else count, side)
+
+    def kept(self, token_ids: list[int], frame: SpecialFrame | None = None) -> list[int]:
+        """What is kept of a prompt; `frame`: the special tokens that it begins and ends with."""
+        if len(token_ids) <= self.num_tokens:
+            return token_ids
+        before = after = 0
+        if frame is not None and self.side is None:
+            before, after = len(frame.before), len(frame.after)
+        room = max(0, self.num_tokens - before - after)
+        inner = token_ids[before : len(token_ids) - after]
+        inner = inner[:room] if self.side == "right" else inner[len(inner) - room :]
+        kept = [*token_ids[:before], *inner, *token_ids[len(token_ids) - after :]]
+        return kept[: self.num_tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenization:
+    """The options of one request."""
+
+    add_special_tokens: bool = True
+    """Whether a text gets the special tokens of its tokenizer."""
+    truncation: Truncation | None = None
+    """None: a prompt that is too long is refused."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | None, max_model_len: int) -> Tokenization:
+        """From `tokenization_kwargs`. Raises ConfigError for what is not known, RequestError for a
+        length that cannot be."""
+        if given is None:
+            return _DEFAULT
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"tokenization_kwargs must be a dict, got {quoted(given)}")
+        for name in given:
+            if name not in _KNOWN:
+                raise ConfigError(
+                    f"tokenization_kwargs: {name if isinstance(name, str) else quoted(name):.100} "
+                    f"is not supported; {', '.join(_KNOWN)} are"
+                )
+        special = given.get("add_special_tokens", True)
+        if not isinstance(special, bool):
+            raise ConfigError(f"add_special_tokens must be True or False, got {quoted(special)}")
+        side = given.get("truncation_side")
+        if side not in (None, "left", "right"):
+            raise ConfigError(f"truncation_side must be left or right, got {quoted(side)}")
+        return cls(special, Truncation.of(_num_kept(given), side, max_model_len))
+
+
+_DEFAULT = Tokenization()
+
+
+def _num_kept(given: Mapping[str, Any]) -> int | None:
+    """`truncate_prompt_tokens`, or `max_length` with `truncation`."""
+    count, truncation = given.get("truncate_prompt_tokens"), given.get("truncation")
+    if truncation not in (None, False, True, "longest_first", "do_not_truncate"):
+        raise ConfigError(f"truncation must be True or False, got {quoted(truncation)}")
+    if truncation in (True, "longest_first"):
+        count = given.get("max_length", -1)
+    elif given.get("max_length") is not None:
+        raise ConfigError("max_length needs truncation=True beside it")
+    if count is not None and (type(count) is not int or count < -1):
+        raise ConfigError(
+            f"a prompt can be cut to a number of tokens, or -1 for the context, not {quoted(count)}"
+        )
+    return count
