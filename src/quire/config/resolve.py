@@ -163,6 +163,8 @@ def resolve_kv_choice(args: EngineArgs, environment_bytes: int | None = None) ->
     cache_bytes = args.kv_cache_memory_bytes
     if cache_bytes is None and args.num_gpu_blocks_override is None:
         cache_bytes = environment_bytes
+    elif environment_bytes is not None:
+        logger.warning("VLLM_CPU_KVCACHE_SPACE gives way to the argument for the KV cache's size")
     return KVMemoryChoice(args.num_gpu_blocks_override, cache_bytes, float(share))
 
 

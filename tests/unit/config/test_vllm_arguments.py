@@ -70,6 +70,7 @@ def test_each_argument_that_does_nothing_says_why() -> None:
         ("runner", "generate"), ("distributed_executor_backend", "mp"), ("optimization_level", 0),
         ("limit_mm_per_prompt", {"image": 0}), ("compilation_config", {"mode": 3}),
         ("compilation_config", 3), ("cudagraph_capture_sizes", [1, 2]), ("max_lora_rank", 64),
+        ("async_scheduling", True),
     ],
 )  # fmt: skip
 def test_values_that_mean_the_same_pass(name: str, value: object) -> None:

@@ -169,7 +169,6 @@ REFUSED: dict[str, _Names] = {
     },
     "the scheduler has no such choice": {
         "scheduler_cls": (None,),
-        "async_scheduling": (None, False, True),
         "performance_mode": ("balanced",),
         "max_num_scheduled_tokens": (None,),
         "max_num_active_seqs": (None,),

@@ -19,6 +19,9 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
         "jit_monitor_mode": "warn",
         "jit_monitor_verbose": False,
     },
+    "steps follow each other in one way": {
+        "async_scheduling": None,
+    },
     "there is one process, and no other to talk to": {
         "disable_custom_all_reduce": False,
         "disable_nccl_for_dp_synchronization": None,
