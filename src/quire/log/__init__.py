@@ -23,6 +23,8 @@ from quire.errors import ConfigError, quoted, reason
 from quire.log.writer import FLUSH_S, Writer
 
 _FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
+_MAX_CONFIG_BYTES = 1 << 20
+"""Largest file that configures the log."""
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {10: "\\n", 13: "\\r", 9: "\t"}
 
 
@@ -109,15 +111,12 @@ def configure(level: str | None, config_file: str | None) -> None:
     """
     root = logging.getLogger("quire")
     if config_file is not None and env.configures_logging():
-        for handler in root.handlers:
+        for handler in list(root.handlers):
             root.removeHandler(handler)
         root.propagate = True
         _configure_from(config_file)
     if level is not None and level != "NOTSET":
         root.setLevel(level)
-
-
-_MAX_CONFIG_BYTES = 1 << 20
 
 
 def _configure_from(file: str) -> None:
