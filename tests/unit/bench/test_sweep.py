@@ -92,7 +92,11 @@ def test_every_server_meets_every_benchmark(
     notes = (tmp_path / "notes").read_text().split("\n")
     assert [line for line in notes if line.startswith("--seed")] == ["--seed 2", "--seed 3"]
     assert notes.count("/reset_prefix_cache") == 12
-    assert "request_throughput" in capsys.readouterr().out
+    table = capsys.readouterr().out.splitlines()[-10:]
+    assert table[0].split() == [
+        "seed", "max_concurrency", "run", "request_throughput", "mean_ttft_ms",
+    ]  # fmt: skip
+    assert table[3].split() == ["2", "8", "0", "8.00", "5.00"]
 
 
 def test_a_sweep_can_be_resumed_and_does_not_overwrite(

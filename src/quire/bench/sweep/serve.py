@@ -109,7 +109,9 @@ class _Sweep:
                 self._note_failure(self._directory / _file_name(f"SERVE-{serve.name}"), error)
         if not self._args.dry_run:
             write_text(self._directory / "summary.csv", _csv(found))
-            print("\n".join(_table(found)))
+            settings = [*self._serve_settings, *self._bench_settings]
+            varied = list(dict.fromkeys(name for one in settings for name in one.options))
+            print("\n".join(_table(found, varied)))
         print(f"results: {self._directory}")
         return found
 
@@ -217,13 +219,15 @@ def _csv(results: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _table(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """One line for each run, with what sweeps look at."""
+def _table(results: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> Iterator[str]:
+    """One line for each run: its settings, and what sweeps look at."""
     columns = [name for name in _SHOWN if any(name in result for result in results)]
-    yield "  ".join(["run", *columns])
+    rows = [[*varied, "run", *columns]]
     for result in results:
-        cells = [
-            f"{float(result[name]):>{len(name)}.2f}" if name in result else " " * len(name)
-            for name in columns
-        ]
-        yield "  ".join([f"{result['run_number']:>3}", *cells])
+        settings = [str(result.get(name, "")) for name in varied]
+        numbers = [f"{float(result[name]):.2f}" if name in result else "" for name in columns]
+        rows.append([*settings, str(result["run_number"]), *numbers])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells)
