@@ -42,7 +42,7 @@ class EngineArgs:
     """Branch, tag or commit of the tokenizer on the hub."""
     hf_token: str | bool | None = None
     """Token for private models on the hub; True: the one stored on this machine."""
-    hf_overrides: dict[str, Any] = field(default_factory=dict)
+    hf_overrides: dict[str, Any] | None = field(default_factory=dict)
     """Values that replace those of the checkpoint's config.json."""
     download_dir: str | None = None
     """Directory for downloads; the hub's own cache by default."""
@@ -71,7 +71,7 @@ class EngineArgs:
     generation_config: str = "auto"
     """Where sampling defaults come from: `auto` the model's generation_config.json, `vllm`
     neutral ones, or a directory."""
-    override_generation_config: dict[str, Any] = field(default_factory=dict)
+    override_generation_config: dict[str, Any] | None = field(default_factory=dict)
     """Sampling defaults that replace those of generation_config.json."""
     chat_template: str | None = None
     """Chat template, as a file or as text; the tokenizer's own by default."""
@@ -121,7 +121,7 @@ class EngineArgs:
     log_config_file: str | None = None
     """JSON file for Python's logging.config.dictConfig, which then configures all logging; also
     from VLLM_LOGGING_CONFIG_PATH."""
-    logging_config: dict[str, Any] = field(default_factory=dict)
+    logging_config: dict[str, Any] | None = None
     """The two above in one: log_level and pylogging_config_file."""
     fail_on_environ_validation: bool = False
     """Refuse environment variables that begin with VLLM_ and that vLLM does not know; otherwise

@@ -171,7 +171,7 @@ def resolve_kv_choice(args: EngineArgs, environment_bytes: int | None = None) ->
 def resolve_sampling_defaults(args: EngineArgs, own: GenerationConfig) -> dict[str, Any]:
     """Sampling defaults for requests that leave them open, checked as a request's would be;
     `own` are the model's own."""
-    given = GenerationConfig(args.override_generation_config, "override_generation_config")
+    given = GenerationConfig(args.override_generation_config or {}, "override_generation_config")
     sources = [one.source for one in (own, given) if one.values]
     found: dict[str, Any] = {**default_sampling_params(own), **default_sampling_params(given)}
     try:
@@ -195,7 +195,7 @@ def resolve_max_output_tokens(args: EngineArgs, defaults: Mapping[str, Any]) -> 
     by an override or a directory of its own. What a model recommends is a default alone."""
     if args.generation_config not in ("auto", "vllm"):
         return defaults.get("max_tokens")
-    most: int | None = args.override_generation_config.get("max_new_tokens")
+    most: int | None = (args.override_generation_config or {}).get("max_new_tokens")
     return most
 
 

@@ -60,13 +60,14 @@ def log_config_file(args: EngineArgs) -> str | None:
 def _logging_config(args: EngineArgs) -> dict[str, str]:
     """The fields that have a value. Raises ConfigError for one that is not supported."""
     neutral = {"formatter": "text", "configure_logging": True}
-    for name, value in args.logging_config.items():
+    given = args.logging_config or {}
+    for name, value in given.items():
         if name not in _LOGGING_KEYS and (name not in neutral or value != neutral[name]):
             raise ConfigError(
                 f"logging_config: {name}={quoted(value)} is not supported; use "
                 f"{' and '.join(_LOGGING_KEYS)}"
             )
-    return {key: value for key, value in args.logging_config.items() if key in _LOGGING_KEYS}
+    return {key: value for key, value in given.items() if key in _LOGGING_KEYS}
 
 
 def _shown(unknown: object) -> str:

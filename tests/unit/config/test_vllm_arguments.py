@@ -45,7 +45,11 @@ def test_the_default_of_vllm_passes(name: str) -> None:
 
 
 def test_all_defaults_at_once_pass() -> None:
-    assert AsyncEngineArgs(**DEFAULTS).model == DEFAULTS["model"]
+    args = AsyncEngineArgs(**{**DEFAULTS, "model": "demo"})
+    config = args.create_engine_config()
+    assert config == AsyncEngineArgs("demo").create_engine_config()
+    neutral = dict.fromkeys(("hf_overrides", "override_generation_config", "compilation_config"))
+    assert EngineArgs("demo", **neutral).create_engine_config() == config
 
 
 def test_every_option_of_vllm_is_known() -> None:
