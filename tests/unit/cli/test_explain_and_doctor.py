@@ -158,3 +158,13 @@ def test_the_quota_is_the_one_that_threads_are_counted_by(monkeypatch: pytest.Mo
     assert next(checks.processor()).text.endswith("for this process, cgroup quota 1.5 CPUs")
     monkeypatch.setattr(machine, "cgroup_quota_cpus", lambda: None)
     assert next(checks.processor()).text.endswith("for this process")
+
+
+def test_explain_says_what_float16_becomes(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", str(tiny_model), "--dtype", "half"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "arithmetic bfloat16 asked for half: float16 is computed in bfloat16" in text
+    assert main(["explain", str(tiny_model)]) == 0
+    assert "asked for" not in capsys.readouterr().out
