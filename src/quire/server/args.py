@@ -94,7 +94,7 @@ class ServerArgs:
     exclude_tools_when_tool_choice_none: bool = False
     """Show no tools to the model where `tool_choice` is `none`."""
     enable_force_include_usage: bool = False
-    """Put the usage into every stream, whether or not the request asks for it."""
+    """Put the usage into every event of every stream, whether or not the request asks for it."""
     return_tokens_as_token_ids: bool = False
     """Write tokens of log-probabilities as `token_id:ID`, unless the request says otherwise."""
     sse_keep_alive_interval: int = 0

@@ -53,11 +53,8 @@ class ReplyHead:
             model=context.served_name(request.model),
             fingerprint=context.fingerprint,
             include_usage=wants_usage or args.enable_force_include_usage,
-            continuous_usage=(
-                options is not None
-                and (wants_usage or args.enable_force_include_usage)
-                and options.continuous_usage_stats is True
-            ),
+            continuous_usage=args.enable_force_include_usage
+            or (wants_usage and options is not None and options.continuous_usage_stats is True),
             has_metrics=request.include_metrics is True or args.enable_per_request_metrics,
             tokens_as_ids=args.return_tokens_as_token_ids if as_ids is None else as_ids,
         )
