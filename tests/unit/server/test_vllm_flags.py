@@ -81,7 +81,7 @@ def test_usage_in_every_stream(make_harness: MakeHarness) -> None:
         assert last["choices"] == []
         counts = [event["usage"]["completion_tokens"] for event in events]
         assert counts == sorted(counts)
-        assert counts[0] == 1
+        assert counts[0] >= 1
         assert last["usage"]["completion_tokens"] == counts[-1] == 3
 
 
