@@ -99,6 +99,8 @@ PROGRAMS = {
     "vllm.benchmarks.throughput": "bench throughput",
     "vllm.collect_env": "collect-env",
     "vllm.entrypoints.cli.main": "",
+    "vllm.entrypoints.launchers.api_server.entry": "serve",
+    "vllm.entrypoints.launchers.run_batch": "run-batch",
     "vllm.entrypoints.openai.api_server": "serve",
     "vllm.entrypoints.openai.run_batch": "run-batch",
 }
