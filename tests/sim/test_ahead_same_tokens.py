@@ -122,7 +122,7 @@ def test_a_step_that_fails_changes_no_other_answer(
     core = EngineCore(build_engine_config(args))
     assert isinstance(core.executor, UniProcExecutor)
     assert core.executor.max_plans_in_flight == depth
-    compiled = core.executor._worker._model
+    compiled = core.executor._worker.model
     step, calls = compiled.step, []
 
     def fails_once(batch: StepBatch) -> StepOutput:
