@@ -151,7 +151,7 @@ def checked_extra_args(given: Any, name: str = "extra_args") -> dict[str, Any] |
     if not isinstance(given, dict):
         raise error(name, given, f"{name} must be a dict, got {quoted(given)}.")
     try:
-        msgspec.msgpack.encode(given)
+        msgspec.msgpack.decode(msgspec.msgpack.encode(given), type=dict[str, Any])
     except OverflowError:
         message = f"{name} integers must be between -2**63 and 2**64 - 1."
         raise error(name, given, message) from None

@@ -239,7 +239,7 @@ def test_a_sampling_column_of_another_length_is_refused(model: CompiledModel, na
     used = SamplingRow(temperature=1.0, top_k=3, top_p=0.5, min_p=0.1, num_logprobs=2)
     batch.sampling = build_columns([used, used])
     assert len(model.step(batch).sampled) == 2
-    setattr(batch.sampling, name, getattr(batch.sampling, name)[:1])
+    setattr(batch.sampling, name, np.ones(1, COLUMNS[name].dtype))
     with pytest.raises(BackendError, match=f"sampling column {name} has 1 rows, not 2"):
         model.step(batch)
 

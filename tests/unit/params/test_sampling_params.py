@@ -95,6 +95,7 @@ def test_positional_arguments_follow_the_published_order() -> None:
             {"extra_args": {"a": [2**64]}},
             "extra_args integers must be between -2**63 and 2**64 - 1.",
         ),
+        ({"extra_args": {1: 2}}, "extra_args must hold only what JSON has"),
         ({"extra_args": {"a": object()}}, "extra_args must hold only what JSON has"),
         ({"extra_args": {"a": "\ud800"}}, "extra_args must hold only what JSON has"),
         ({"repetition_detection": 3}, "repetition_detection must be RepetitionDetectionParams or"),
