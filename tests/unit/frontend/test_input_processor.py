@@ -41,7 +41,10 @@ def processor(make_config: MakeConfig, tokenizer: Tokenizer) -> InputProcessor:
         (None, "got NoneType"),
         ({}, "a prompt must hold prompt or prompt_token_ids"),
         ({"prompt": 5}, "prompt must be a text, got int"),
-        ({"prompt": "a", "multi_modal_data": {"image": 1}}, "a prompt cannot hold multi_modal_data"),
+        (
+            {"prompt": "a", "multi_modal_data": {"image": 1}},
+            "a prompt cannot hold multi_modal_data",
+        ),
         ({"prompt": "a", "cache_salt": ""}, "'cache_salt' must be a non-empty string"),
         ({"prompt": "a", "cache_salt": 5}, "'cache_salt' must be a non-empty string"),
         ("a\ud800b", "the prompt is not valid Unicode"),
