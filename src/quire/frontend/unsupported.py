@@ -52,6 +52,8 @@ class UnsupportedEngineMethods:
     list_loras = _Refused(_LORA)
     pin_lora = _Refused(_LORA)
     get_weight_version = _Refused(_TRANSFER)
+    set_weight_version = _Refused(_TRANSFER)
+    compute_weight_checksums = _Refused(_TRANSFER)
     start_profile = _Refused(_PROFILER, _OTHER_PROFILERS)
     stop_profile = _Refused(_PROFILER, _OTHER_PROFILERS)
 

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from tiny_checkpoint import write_tiny_checkpoint
 
+from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError
+from quire.frontend.offline.llm_engine import LLMEngine
 from quire.llm import LLM
 from quire.metrics.reader import Counter, Gauge, Histogram
 from quire.params import SamplingParams
@@ -97,6 +99,24 @@ def test_facts(model_dir: Path) -> None:
         assert llm.input_processor is llm.llm_engine.input_processor
         assert repr(llm) == f"LLM(model={str(model_dir)!r})"
         assert next(llm.request_counter) == 0
+
+
+def test_engines_of_a_configuration(model_dir: Path) -> None:
+    with make(model_dir) as llm:
+        config = llm.llm_engine.vllm_config
+    engine = LLMEngine.from_vllm_config(config)
+    engine.add_request("r", "a", PARAMS)
+    outputs = []
+    while engine.has_unfinished_requests():
+        outputs += engine.step()
+    engine.do_log_stats_with_interval()
+    engine.shutdown()
+    assert outputs[-1].finished
+    args = EngineArgs(str(model_dir))
+    with pytest.raises(ConfigError, match="stat_loggers are not supported"):
+        LLMEngine.from_engine_args(args, stat_loggers=[print])
+    with pytest.raises(ConfigError, match="enable_multiprocessing is not supported"):
+        LLMEngine.from_engine_args(args, enable_multiprocessing=True)
 
 
 def test_calls_of_the_worker(model_dir: Path) -> None:

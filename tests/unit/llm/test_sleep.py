@@ -91,8 +91,10 @@ def test_an_engine_of_either_host_sleeps(model_dir: Path, engine_mode: Any) -> N
 
     async def scenario() -> None:
         wanted, full = await every(), resident_bytes(pid)
+        await engine.reset_prefix_cache()
         kept = asyncio.create_task(every())
-        await asyncio.sleep(0.05)
+        while engine.metrics.num_in_flight < len(PROMPTS):
+            await asyncio.sleep(0)
         await engine.sleep(level=2, mode="keep")
         assert full - resident_bytes(pid) > KV_BYTES + WEIGHT_BYTES
         assert await engine.is_sleeping()

@@ -185,5 +185,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(RequestError, match=message):
             call()
+    assert HFTokenizer.from_pretrained(tmp_path).get_vocab() == ours.get_vocab()
+    assert ours.max_chars_per_token == max(map(len, ours.get_vocab()))
     assert isinstance(ours.backend_tokenizer, tokenizers.Tokenizer)
     assert "HFTokenizer(name_or_path=" in repr(ours)

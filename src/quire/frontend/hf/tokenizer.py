@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
@@ -15,6 +16,7 @@ from quire.chat.job import ChatInput
 from quire.chat.renderer import ChatRenderer
 from quire.chat.template_files import read_templates
 from quire.chat.templates import ChatTemplates
+from quire.config.hub import resolve_model
 from quire.errors import RequestError, quoted
 from quire.frontend.hf.encoding import BatchEncoding, EncodingOptions, Side, encoding_options
 from quire.frontend.hf.special_roles import SpecialRoles
@@ -56,6 +58,28 @@ class HFTokenizer(SpecialRoles):
             return ChatTemplates(read_templates(directory), inner.roles)
 
         return cls(inner, name_or_path or str(directory), read)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path_or_repo_id: str | Path,
+        *,
+        revision: str | None = None,
+        cache_dir: str | None = None,
+        token: str | bool | None = None,
+        trust_remote_code: bool = False,
+    ) -> HFTokenizer:
+        """Of a directory or a hub id; code from there is never run. Raises ModelNotFoundError,
+        CheckpointError."""
+        del trust_remote_code
+        directory = resolve_model(
+            str(path_or_repo_id),
+            revision=revision,
+            download_dir=cache_dir,
+            hf_token=token,
+            needs_weights=False,
+        )
+        return cls.from_directory(directory, str(path_or_repo_id))
 
     # --- text to ids
 
@@ -199,6 +223,11 @@ class HFTokenizer(SpecialRoles):
     def added_tokens_decoder(self) -> dict[int, Any]:
         """The added tokens by id."""
         return dict(sorted(self.inner.backend.get_added_tokens_decoder().items()))
+
+    @cached_property
+    def max_chars_per_token(self) -> int:
+        """Characters of the longest token, as the vocabulary spells it."""
+        return max(map(len, self.get_vocab()))
 
     @property
     def max_token_id(self) -> int:

@@ -44,6 +44,10 @@ class LoggingStatLogger(RequestObserver):
             self._num_preemptions += stats.num_preemptions
             self._num_queried_tokens += stats.num_prefix_queried_tokens
             self._num_hit_tokens += stats.num_prefix_hit_tokens
+        self.log_when_due()
+
+    def log_when_due(self) -> None:
+        """Logs if the interval has passed."""
         if time.monotonic() - self._last_log_s >= self._interval_s:
             self.log()
 

@@ -6,17 +6,16 @@ and the output processor, and lets several threads share them in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from quire.config.engine_args import EngineArgs
 from quire.config.records import EngineConfig, ModelConfig
-from quire.config.resolve import Usage
 from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError, EngineDeadError, QuireError
-from quire.frontend.arguments import refuse_arguments, request_id_list
+from quire.frontend.arguments import refuse_arguments, refuse_stat_loggers, request_id_list
 from quire.frontend.hf.user_tokenizer import UserTokenizer
 from quire.frontend.input_processor import EngineInput, InputProcessor
 from quire.frontend.observers.engine_metrics import EngineMetrics
@@ -73,9 +72,35 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         """Of a step that Ctrl+C kept from returning."""
 
     @classmethod
-    def from_engine_args(cls, engine_args: EngineArgs, usage: Usage = "llm") -> LLMEngine:
-        """Settles the configuration, then loads."""
-        return cls(build_engine_config(engine_args, usage))
+    def from_engine_args(
+        cls,
+        engine_args: EngineArgs,
+        usage_context: object = None,
+        stat_loggers: Sequence[object] | None = None,
+        enable_multiprocessing: bool = False,
+    ) -> LLMEngine:
+        """Settles the configuration, then loads. `usage_context` is vLLM's and says nothing here.
+        Raises ConfigError for loggers of one's own, or for an engine in another process."""
+        del usage_context
+        refuse_stat_loggers(stat_loggers)
+        if enable_multiprocessing:
+            raise ConfigError(
+                "enable_multiprocessing is not supported: an LLMEngine computes on its callers' "
+                "threads; AsyncLLMEngine can have its engine in a process"
+            )
+        return cls(build_engine_config(engine_args, "llm"))
+
+    @classmethod
+    def from_vllm_config(
+        cls,
+        vllm_config: EngineConfig,
+        usage_context: object = None,
+        stat_loggers: Sequence[object] | None = None,
+    ) -> LLMEngine:
+        """Loads what another engine's `vllm_config` says. As `from_engine_args`."""
+        del usage_context
+        refuse_stat_loggers(stat_loggers)
+        return cls(vllm_config)
 
     @property
     def vllm_config(self) -> EngineConfig:
@@ -195,6 +220,12 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         with self.turn():
             if self._stat_logger is not None:
                 self._stat_logger.log()
+
+    def do_log_stats_with_interval(self) -> None:
+        """The same when its interval has passed, as `step` does by itself."""
+        with self.turn():
+            if self._stat_logger is not None:
+                self._stat_logger.log_when_due()
 
     def shutdown(self) -> None:
         """Frees the model, after the step under way. Idempotent."""

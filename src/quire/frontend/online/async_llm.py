@@ -19,6 +19,7 @@ from quire.errors import ConfigError, EngineDeadError, RequestError
 from quire.frontend.arguments import (
     check_data_parallel_rank,
     refuse_arguments,
+    refuse_stat_loggers,
     request_id_list,
 )
 from quire.frontend.hf.user_tokenizer import UserTokenizer
@@ -92,8 +93,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         del usage_context
         if not start_engine_loop:
             raise ConfigError("start_engine_loop=False is not supported: leave it out")
-        if stat_loggers:
-            raise ConfigError("stat_loggers are not supported: read `engine.metrics` or /metrics")
+        refuse_stat_loggers(stat_loggers)
         return cls(
             build_engine_config(engine_args, "server"),
             engine_mode=engine_mode,
@@ -102,6 +102,22 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
                 RequestLogChoice() if getattr(engine_args, "enable_log_requests", False) else None
             ),
         )
+
+    @classmethod
+    def from_vllm_config(
+        cls,
+        vllm_config: EngineConfig,
+        *,
+        usage_context: object = None,
+        stat_loggers: Sequence[object] | None = None,
+        enable_log_requests: bool = False,
+        engine_mode: EngineMode = "auto",
+    ) -> AsyncLLM:
+        """Loads what another engine's `vllm_config` says. As `from_engine_args`."""
+        del usage_context
+        refuse_stat_loggers(stat_loggers)
+        log = RequestLogChoice() if enable_log_requests else None
+        return cls(vllm_config, engine_mode=engine_mode, request_log=log)
 
     # --- requests
 
@@ -311,6 +327,10 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
     async def get_supported_tasks(self) -> tuple[str, ...]:
         """What the model can do."""
         return self.config.model.supported_tasks
+
+    def get_kv_event_sources(self) -> dict[int, Any]:
+        """Nothing: the KV cache reports no events."""
+        return {}
 
     async def is_tracing_enabled(self) -> bool:
         """Whether requests are traced."""
