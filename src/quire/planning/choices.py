@@ -52,6 +52,8 @@ class Choices:
     scheduler: SchedulerConfig
     kv_memory: KVMemoryChoice
     sampling_defaults: Mapping[str, Any]
+    max_output_tokens: int | None
+    """Most tokens of any reply of a server; None: as many as fit."""
     served_names: tuple[str, ...]
 
 
@@ -64,6 +66,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
     max_model_len = wanted_len or own_len
     if args.max_logprobs < -1:
         raise ConfigError(f"max_logprobs must be -1 or more, got {args.max_logprobs}; try 20")
+    sampling_defaults = resolve.resolve_sampling_defaults(args, facts.generation)
     return Choices(
         arithmetic=arithmetic,
         kv_cache_dtype=resolve_kv_cache_dtype(
@@ -74,7 +77,8 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         fits_memory=wanted_len is None,
         scheduler=resolve.resolve_scheduler(args, usage, max_model_len),
         kv_memory=resolve.resolve_kv_choice(args, facts.kv_cache_bytes),
-        sampling_defaults=resolve.resolve_sampling_defaults(args, facts.generation),
+        sampling_defaults=sampling_defaults,
+        max_output_tokens=resolve.resolve_max_output_tokens(args, sampling_defaults),
         served_names=resolve.served_names(args, checkpoint.name),
     )
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from quire.config.engine_args import EngineArgs
 from quire.config.memory import MemoryNeeds, max_concurrency, tokens_held
 from quire.config.records import CacheConfig, EngineConfig, ModelConfig
-from quire.config.resolve import Usage, resolve_max_output_tokens
+from quire.config.resolve import Usage
 from quire.log import configure, get_logger
 from quire.models.registry import architectures_of
 from quire.planning.checkpoint import Checkpoint
@@ -97,7 +97,7 @@ def _model_config(
         quantization=choices.arithmetic.quantization,
         weights=checkpoint.weights,
         default_sampling_params=choices.sampling_defaults,
-        max_output_tokens=resolve_max_output_tokens(args, choices.sampling_defaults),
+        max_output_tokens=choices.max_output_tokens,
         eos_token_ids=tuple(i for i in facts.eos_token_ids if i < vocab_size),
         chat_template=facts.chat_template,
     )
