@@ -125,7 +125,7 @@ def test_a_worker_takes_what_was_planned(
     monkeypatch.setattr(worker_module, "InputBatch", WatchedBatch)
     plan = plan_engine(args(model_dir, backend=backend))
     worker = Worker(plan.config)
-    report = worker._model.memory()
+    report = worker.model.memory()
     [batch] = batches
     held = array_bytes(batch) + array_bytes(batch.sampling)
     beside = plan.needs.workspace_bytes - report.workspace_bytes

@@ -80,6 +80,9 @@ class BrokenModel(CompiledModel):
     def write_blocks(self, block_ids: np.ndarray, data: np.ndarray) -> None:
         raise NotImplementedError
 
+    def discard_kv(self) -> None:
+        raise AssertionError
+
     def memory(self) -> MemoryReport:
         return MemoryReport(0, 0, 0)
 
