@@ -248,3 +248,9 @@ def test_tokens_that_are_none_are_refused(
     batch = batch_of([(make_seqs([ROWS])[0], ROWS)], columns(**changes))
     with pytest.raises(BackendError, match=message):
         model.step(batch)
+
+
+def test_the_native_library_numbers_what_is_reported_alike() -> None:
+    library = load()
+    for mode, kind in LOGPROBS_KINDS.items():
+        assert library.code(f"QUIRE_{mode.upper()}") == kind
