@@ -10,13 +10,13 @@ import numbers
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import msgspec
-
 from quire.errors import RequestError, quoted
 
 _MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
 LISTS = (list, tuple, set, frozenset)
 MAX_BIAS = 100.0
+MAX_EXTRA_VALUES = 1 << 17
+MAX_EXTRA_DEPTH = 64
 MAX_LOGPROB_TOKEN_IDS = 128
 MAX_BAD_WORDS = 128
 """Most bad words of a request, each spelling of a word counted."""
@@ -145,20 +145,39 @@ def checked_bad_words(given: Any) -> list[str] | None:
 
 
 def checked_extra_args(given: Any, name: str = "extra_args") -> dict[str, Any] | None:
-    """A dict that can be sent to another process; None for an empty one."""
+    """A dict of what JSON has, so that it can be sent to another process; None for an empty one."""
     if given is None:
         return None
     if not isinstance(given, dict):
         raise error(name, given, f"{name} must be a dict, got {quoted(given)}.")
-    try:
-        msgspec.msgpack.decode(msgspec.msgpack.encode(given), type=dict[str, Any])
-    except OverflowError:
-        message = f"{name} integers must be between -2**63 and 2**64 - 1."
-        raise error(name, given, message) from None
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as problem:
-        message = f"{name} must hold only what JSON has: {problem}"
-        raise error(name, given, message) from None
+    count, left = 0, [(given, 1)]
+    while left:
+        value, depth = left.pop()
+        parts = _parts(name, value)
+        count += 1 + len(parts)
+        # Counted as often as they stand there: a small object may hold itself many times.
+        if count > MAX_EXTRA_VALUES or depth > MAX_EXTRA_DEPTH:
+            raise error(
+                name,
+                None,
+                f"{name} must hold at most {MAX_EXTRA_VALUES} values, {MAX_EXTRA_DEPTH} deep.",
+            )
+        left += [(part, depth + 1) for part in parts]
     return given or None
+
+
+def _parts(name: str, value: Any) -> list[Any]:
+    """What a value of JSON consists of. Raises RequestError for any other."""
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise error(name, value, f"{name} integers must be between -2**63 and 2**64 - 1.")
+    is_text = isinstance(value, str) and not has_surrogates(value)
+    if not is_text and value is not None and not isinstance(value, bool | int | float):
+        raise error(name, value, f"{name} must hold only what JSON has, got {quoted(value)}.")
+    return []
 
 
 def bad_word_token_ids(words: list[str], tokenizer: TextEncoder) -> list[list[int]]:
