@@ -7,6 +7,7 @@ begins with "this processor".
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 from typing import Any
 
@@ -22,6 +23,11 @@ def _fail_instead(report: pytest.TestReport | pytest.CollectReport) -> None:
     if not reason.startswith(_UNCHANGEABLE):
         report.outcome = "failed"
         report.longrepr = f"skipped where nothing may be missing: {reason}"
+
+
+def pytest_configure() -> None:
+    """Tests press Ctrl+C, which a shell lets its background jobs ignore."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
