@@ -32,7 +32,10 @@ constexpr int64_t kHelperSpinNs = 50'000;
 constexpr int64_t kPatienceNs = 60'000;
 // A thread whose processor time stands still for so long has no core.
 constexpr int64_t kLookNs = 20'000;
-// How long the caller sleeps before it looks again at threads that do have cores.
+// How long the caller goes on waiting awake for threads that do have cores: longer than a unit of
+// work. Waking up takes time too.
+constexpr int64_t kCallerSpinNs = 300'000;
+// How long it sleeps after that before it looks again.
 constexpr int64_t kNapNs = 500'000;
 
 constexpr uint64_t kTaken = 1;
@@ -255,8 +258,13 @@ ComputeThread* Pool::lend_to_helper() {
 
 void Pool::wait_for_helpers(uint32_t entered) {
   const auto all_left = [&](uint32_t left) { return left == entered; };
-  for (uint32_t left = spin_for(left_, kPatienceNs, all_left); !all_left(left);) {
+  bool is_first = true;
+  for (uint32_t left = spin_for(left_, kPatienceNs, all_left); !all_left(left); is_first = false) {
     ComputeThread* borrower = lend_to_helper();
+    if (!borrower && is_first) {
+      left = spin_for(left_, kCallerSpinNs, all_left);
+      continue;
+    }
     left = sleep_for(left_, caller_sleeps_, borrower ? 0 : kNapNs, all_left);
     if (borrower) borrower->send_away();
   }
