@@ -107,7 +107,7 @@ def test_trailers_are_not_headers(guarded: RunningServer) -> None:
         data = json.dumps({"prompt": "a"}).encode()
         client.sendall(chunked_head() + chunks(data, 100)[:-2] + trailers + b"\r\n" + VERSION)
         replies = Replies(client)
-        assert [replies.next().status for _ in range(2)] == [401, 401]
+        assert [replies.next().status for _ in range(2)] == [401, 200]
 
 
 @pytest.mark.parametrize("size", [1, 3, 17, 4096])
@@ -218,7 +218,7 @@ SLOW = {
     "trailers": (
         chunked_head(headers=b"Authorization: Bearer secret\r\n") + b"0\r\n", b"A: b\r\n", 408,
     ),
-    "second head": (VERSION + b"GET /version HTTP/1.1\r\n", b"A: b\r\n", 401),
+    "second head": (VERSION + b"GET /version HTTP/1.1\r\n", b"A: b\r\n", 200),
 }  # fmt: skip
 
 
@@ -250,7 +250,7 @@ def test_an_idle_connection_is_closed(guarded: RunningServer) -> None:
     with connect(guarded) as client:
         client.sendall(VERSION)
         replies = Replies(client)
-        assert replies.next().status == 401
+        assert replies.next().status == 200
         begin = time.monotonic()
         assert replies.rest() == b""
         assert 0.5 < time.monotonic() - begin < 3
@@ -593,7 +593,7 @@ def test_tls_is_bounded_alike(start_server: StartServer, certificate: Path) -> N
         chunked_head(headers=b"Authorization: Bearer secret\r\n") + b"0\r\n"
         + b"A: b\r\n" * 7000: 431,
         b"GET /version HTTP/1.1\r\n": 408,
-        VERSION: 401,
+        VERSION: 200,
     }.items():  # fmt: skip
         with context.wrap_socket(connect(server)) as client:
             client.sendall(data)
