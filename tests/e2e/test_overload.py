@@ -30,12 +30,14 @@ def num_threads(server: RunningServer) -> int:
     return len(list(Path(f"/proc/{server.process.pid}/task").iterdir()))
 
 
+@pytest.mark.long
 def test_a_burst_upon_an_idle_server_is_served(start_server: StartServer) -> None:
     server = start_demo(start_server)
     measured = measure(server.url, BURST, output_tokens=4)
     assert len(measured.served) == BURST
 
 
+@pytest.mark.long
 def test_too_many_are_refused_at_once_and_leave_nothing(start_server: StartServer) -> None:
     """All at a rate that no machine serves; every refusal says when to come again."""
     server = start_demo(start_server)
@@ -51,6 +53,7 @@ def test_too_many_are_refused_at_once_and_leave_nothing(start_server: StartServe
     assert sum(rejections) == len(measured.refused)
 
 
+@pytest.mark.long
 @pytest.mark.long
 def test_five_times_the_capacity(start_server: StartServer) -> None:
     """Open loop: requests come at the rate that the server can serve, and at five times it,

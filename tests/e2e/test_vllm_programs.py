@@ -187,6 +187,7 @@ def test_a_word_that_is_neither_file_nor_command(run: Run) -> None:
     assert "no file 'serv', and no command of that name; did you mean serve?" in run("serv", code=2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("option", ["-E", "-S", "-I"])
 def test_an_option_that_hides_quire_is_refused(
     option: str, capfd: pytest.CaptureFixture[str]
