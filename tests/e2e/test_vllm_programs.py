@@ -187,13 +187,12 @@ def test_a_word_that_is_neither_file_nor_command(run: Run) -> None:
     assert "no file 'serv', and no command of that name; did you mean serve?" in run("serv", code=2)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("option", ["-E", "-S", "-I"])
 def test_an_option_that_hides_quire_is_refused(
     option: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = (
-        f"import sys; sys.path[:] = {sys.path!r}; from quire.vllm.own.commands import main;"
+        f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}; from quire.vllm.own.commands import main;"
         "sys.exit(main(['-c', 'pass']))"
     )
     done = subprocess.run([sys.executable, option, "-c", code], check=False)
