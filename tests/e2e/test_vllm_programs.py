@@ -191,8 +191,9 @@ def test_a_word_that_is_neither_file_nor_command(run: Run) -> None:
 def test_an_option_that_hides_quire_is_refused(
     option: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    paths = [str(path) for path in sys.path]
     code = (
-        f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}; from quire.vllm.own.commands import main;"
+        f"import sys; sys.path[:] = {paths!r}; from quire.vllm.own.commands import main;"
         "sys.exit(main(['-c', 'pass']))"
     )
     done = subprocess.run([sys.executable, option, "-c", code], check=False)
