@@ -54,7 +54,6 @@ def test_too_many_are_refused_at_once_and_leave_nothing(start_server: StartServe
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_five_times_the_capacity(start_server: StartServer) -> None:
     """Open loop: requests come at the rate that the server can serve, and at five times it,
     whatever becomes of them. Figures are printed (pytest -s); they leave out the first seconds,
