@@ -21,14 +21,14 @@ class Door:
 
     def __init__(self, **options: Any) -> None:
         config = {"max_num_seqs": 8, "max_num_queued_reqs": 32, "queue_may_stand": False}
-        self.work_s = 0.0
+        self.work_s = self.now = 0.0
         self.control = AdmissionControl(
             SchedulerConfig(max_num_batched_tokens=64, **{**config, **options}),
             work_clock=lambda: self.work_s,
+            now=lambda: self.now,
         )
         self.outputs = OutputProcessor(None, observers=[self.control])
         self.open: list[RequestRecord] = []
-        self.now = 0.0
         self._count = 0
 
     def come(self, count: int = 1, num_tokens: int = 1) -> bool:
@@ -142,8 +142,36 @@ def test_a_calm_moment_makes_room_for_the_next_burst() -> None:
         door.step(1.0, 1)
     assert not door.come()
     door.leave(34)
+    door.now += 3
     assert door.come()  # the server has one request of eight: calm
     assert [door.come() for _ in range(40)].count(True) == 38
+
+
+def test_replies_that_end_together_do_not_end_an_overload() -> None:
+    door = Door()
+    while door.come():
+        pass
+    door.work_s += 1
+    for _ in range(5):
+        door.step(1.0, 1)
+    assert not door.come()
+    door.leave(35)  # nobody is left, a moment after a refusal
+    assert [door.come() for _ in range(20)].count(True) == 8
+
+
+def test_nobody_waits_for_replies_that_have_just_begun() -> None:
+    """Waves: all replies begin and end together, with many first tokens at each beginning."""
+    door = Door()
+    for wave in range(20):
+        while len(door.open) < 8:
+            assert door.come()
+        door.step(0.01, 8, leaves=False)
+        door.now += 1
+        door.work_s += 1
+        if wave > 10:  # the mean knows how long they take
+            assert not door.come()  # another second to go
+        door.now += 1
+        door.leave(8)
 
 
 def test_a_chosen_bound_holds_always_and_for_ever() -> None:

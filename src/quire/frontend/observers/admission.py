@@ -5,6 +5,7 @@ Owned by `OnlineRequests`, on the event loop. Keeps sums; knows no request's con
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -15,13 +16,17 @@ from quire.frontend.completion_state import CompletionState
 from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.request_record import RequestRecord
 from quire.protocol import SchedulerStats
+from quire.system import clock
 
 _SMOOTHING = 0.1
 _LONGEST_RETRY_S = 30.0
 _BURST_S = 0.25
 """Work on the event loop that a burst may take: some hundreds of requests are taken in so long."""
 _CALM = 1 / 8
-"""A server is calm while it has less than this share of the requests that it can run."""
+"""A server is calm while it has less than this share of the requests that it can run..."""
+_CALM_S = 2.0
+"""... and turned nobody away in so many seconds. Replies of one length end together, so that even
+an overloaded server has few requests for a moment."""
 _SHORTEST_WAIT_S = 0.25
 """A wait that is always fair."""
 _SHARE_OF_REPLY = 1 / 8
@@ -53,7 +58,10 @@ class AdmissionControl(RequestObserver):
     """
 
     def __init__(
-        self, config: SchedulerConfig, work_clock: Callable[[], float] = time.thread_time
+        self,
+        config: SchedulerConfig,
+        work_clock: Callable[[], float] = time.thread_time,
+        now: Callable[[], float] = clock.now,
     ) -> None:
         """Times but `work_clock`'s are seconds since the epoch."""
         self._max_running = config.max_num_seqs
@@ -61,8 +69,11 @@ class AdmissionControl(RequestObserver):
         self._max_queued_tokens = config.max_num_queued_tokens
         self._may_stand = config.queue_may_stand
         self._work_clock = work_clock
+        self._now = now
         self._calm_at = work_clock()
         """When the server was last calm."""
+        self._refused_at = -math.inf
+        """When a lasting overload last turned somebody away."""
         self._pace = _Pace()
         self._num_open = 0
         """Core requests that were admitted and have not ended."""
@@ -70,6 +81,8 @@ class AdmissionControl(RequestObserver):
         """Those without a first token."""
         self._num_waiting_tokens = 0
         """Their prompts' tokens."""
+        self._replying: dict[str, float] = {}
+        """Times of the first tokens of replies that have not ended, the oldest first, by id."""
         self._num_first = 0
         """First tokens of the step that is being told of."""
         self._mean_wait_s = self._mean_reply_s = _SHORTEST_WAIT_S
@@ -78,7 +91,8 @@ class AdmissionControl(RequestObserver):
     def check(self, num_requests: int, num_tokens: int) -> None:
         """Raises QueueFullError if that many more, with that many prompt tokens, are too many."""
         num_open = self._num_open
-        if num_open <= self._max_running * _CALM:
+        is_small = num_open <= self._max_running * _CALM
+        if is_small and self._now() - self._refused_at > _CALM_S:
             self._calm_at = self._work_clock()
         num_waiting = max(0, num_open - self._max_running)
         limit = self._max_queued_reqs
@@ -88,8 +102,12 @@ class AdmissionControl(RequestObserver):
         if limit is not None and waiting and waiting + num_tokens > limit:
             raise self._full("max_num_queued_tokens", f"{waiting} prompt tokens are waiting", limit)
         if num_open and num_open + num_requests > self._max_running and self._is_lasting():
-            wait_s = self._pace.seconds_for(self._num_waiting + num_requests)
+            wait_s = max(
+                self._pace.seconds_for(self._num_waiting + num_requests),
+                self._until_place(num_open + num_requests - self._max_running),
+            )
             if wait_s > max(_SHORTEST_WAIT_S, _SHARE_OF_REPLY * self._mean_reply_s):
+                self._refused_at = self._now()
                 # While few first tokens come, the estimate is far too long.
                 takes = f"{wait_s:.1f}" if wait_s <= _LONGEST_RETRY_S else "more than 30"
                 what = f"the first token of a reply would take {takes} s"
@@ -106,6 +124,7 @@ class AdmissionControl(RequestObserver):
     def on_first_token(self, record: RequestRecord, completion: CompletionState) -> None:
         self._add_waiting(record, -1)
         self._num_first += 1
+        self._replying[completion.request_id] = completion.stats.first_token_ts
         wait_s = completion.stats.first_token_latency
         self._mean_wait_s += _SMOOTHING * (wait_s - self._mean_wait_s)
 
@@ -114,6 +133,7 @@ class AdmissionControl(RequestObserver):
         if completion.token_ids:
             reply_s = now - completion.stats.first_token_ts
             self._mean_reply_s += _SMOOTHING * (reply_s - self._mean_reply_s)
+            self._replying.pop(completion.request_id, None)
         else:
             self._add_waiting(record, -1)
 
@@ -128,6 +148,13 @@ class AdmissionControl(RequestObserver):
 
     def _is_lasting(self) -> bool:
         return not self._may_stand and self._work_clock() - self._calm_at > _BURST_S
+
+    def _until_place(self, count: int) -> float:
+        """Seconds until `count` running requests have ended, if their replies last as long as the
+        mean; 0 if not so many have begun. Replies of one length end together, and then for a while
+        none ends: the pace of first tokens does not show it."""
+        begun_at = next(itertools.islice(self._replying.values(), count - 1, None), None)
+        return 0.0 if begun_at is None else begun_at + self._mean_reply_s - self._now()
 
     def _full(self, option: str, what: str, limit: int | None) -> QueueFullError:
         life_s = self._mean_wait_s + self._mean_reply_s
