@@ -19,6 +19,7 @@ from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.observers.stat_logger import LoggingStatLogger
 from quire.frontend.online.loop_binding import LoopBinding
 from quire.frontend.online.request_stream import RequestStream
+from quire.frontend.online.wakeups import Wakeups
 from quire.frontend.output_processor import OutputProcessor
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest
 from quire.tokenizer import Tokenizer
@@ -41,7 +42,8 @@ class OnlineRequests:
         """`observers` are told besides admission, metrics and the statistics line; `on_bound` of
         each event loop that is served from now on."""
         self.metrics = EngineMetrics(config)
-        self.binding = LoopBinding(self, on_bound)
+        self.binding = LoopBinding(self, self._on_loop_bound)
+        self._on_bound = on_bound
         self.stat_logger = LoggingStatLogger(config) if config.observability.log_stats else None
         self._admission = AdmissionControl(config.scheduler)
         every = [self._admission, self.metrics, *observers]
@@ -49,6 +51,7 @@ class OnlineRequests:
             every.append(self.stat_logger)
         self._outputs = OutputProcessor(tokenizer, config.scheduler.stream_interval, every)
         self._client = client
+        self._wakeups = Wakeups()
 
     def __bool__(self) -> bool:
         """Whether anything is in flight."""
@@ -73,7 +76,7 @@ class OnlineRequests:
         with self.binding.bound():
             self._check_admission(len(cores), sum(len(core.prompt_token_ids) for core in cores))
             return [
-                RequestStream(self._outputs.admit(request), self.close, wake_up)
+                RequestStream(self._outputs.admit(request), self.close, self._wakeups, wake_up)
                 for request in requests
             ]
 
@@ -86,7 +89,8 @@ class OnlineRequests:
         self._client.add_request(core_request)
 
     def take_outputs(self, outputs: EngineCoreOutputs) -> None:
-        """What a step brought. The streams are filled here; their readers run afterwards."""
+        """What a step brought. The streams are filled here; their readers run afterwards, some at
+        a time."""
         done = self._outputs.process_outputs(outputs)
         if done.aborts:
             self._abort_in_core(done.aborts)
@@ -118,6 +122,10 @@ class OnlineRequests:
     def abandon_all(self) -> None:
         """Ends every request without a word, where those who waited are gone with their loop."""
         self._abort_in_core(self._outputs.abandon(self._outputs.records()))
+
+    def _on_loop_bound(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._wakeups.clear()
+        self._on_bound(loop)
 
     def _check_admission(self, num_requests: int, num_tokens: int) -> None:
         try:
