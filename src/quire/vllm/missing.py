@@ -66,7 +66,6 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.config.kv_transfer": "KVTransferConfig",
     },
     _WEIGHTS: {"vllm.config": "WeightTransferConfig"},
-    "there is no profiler": {"vllm.config": "ProfilerConfig"},
     _RECORD: {
         "vllm.config": "AttentionConfig CacheConfig DeviceConfig KernelConfig LoadConfig "
         "ModelConfig ObservabilityConfig SchedulerConfig VllmConfig",

@@ -16,6 +16,7 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.inputs": "PromptType",
         "quire.vllm.own.version": "__version__ __version_tuple__",
     },
+    "vllm.config": {"quire.vllm.own.profiler": "ProfilerConfig"},
     "vllm.distributed": {
         "quire.vllm.own.utils": "cleanup_dist_env_and_memory destroy_distributed_environment "
         "destroy_model_parallel"

@@ -108,6 +108,22 @@ class EngineControl:
         """What a function returns of the compiled model, in a list: there is no `nn.Module`."""
         return self.collective_rpc("apply_model", args=(func,))
 
+    def start_profile(
+        self,
+        profile_prefix: str | None = None,
+        *,
+        delay_iterations: int | None = None,
+        max_iterations: int | None = None,
+    ) -> None:
+        """Records the engine's steps from now on: after `delay_iterations` of them, at most
+        `max_iterations` (0: all); None: as `profiler_config` says. `profile_prefix` begins the
+        file's name. Raises ConfigError without a directory, and in another session."""
+        self._command("start_profile", profile_prefix, delay_iterations, max_iterations)
+
+    def stop_profile(self) -> None:
+        """Ends the recording; writes it to the directory of `profiler_config`, for Perfetto."""
+        self._command("stop_profile")
+
     def _tell_resumed(self) -> None:
         for listener in list(self.resume_listeners):
             listener.on_resumed()

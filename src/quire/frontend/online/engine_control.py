@@ -119,6 +119,22 @@ class EngineControl:
         `collective_rpc`."""
         return await self.collective_rpc("apply_model", args=(func,))
 
+    async def start_profile(
+        self,
+        profile_prefix: str | None = None,
+        *,
+        delay_iterations: int | None = None,
+        max_iterations: int | None = None,
+    ) -> None:
+        """Records the engine's steps from now on: after `delay_iterations` of them, at most
+        `max_iterations` (0: all); None: as `profiler_config` says. `profile_prefix` begins the
+        file's name. Raises ConfigError without a directory, and in another session."""
+        await self.call("start_profile", profile_prefix, delay_iterations, max_iterations)
+
+    async def stop_profile(self) -> None:
+        """Ends the recording; writes it to the directory of `profiler_config`, for Perfetto."""
+        await self.call("stop_profile")
+
     async def wait_for_requests_to_drain(self, drain_timeout: float = 300) -> None:
         """Waits until nothing is in flight. Raises TimeoutError after so many seconds."""
         await asyncio.wait_for(self.wait_until_idle(), drain_timeout)
