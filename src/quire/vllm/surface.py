@@ -88,7 +88,15 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.v1.engine.exceptions": {"quire.errors": "EngineDeadError EngineGenerateError"},
     "vllm.v1.engine.llm_engine": {"quire": "LLMEngine"},
     "vllm.v1.metrics.reader": {"quire.metrics.reader": "Counter Gauge Histogram Metric Vector"},
-    "vllm.v1.metrics.stats": {"quire.outputs": "RequestStateStats"},
+    "vllm.v1.metrics.loggers": {
+        "quire.frontend.observers.user_stats": "AggregateStatLoggerBase AggregateStatLoggerFactory "
+        "PerEngineStatLoggerFactory StatLoggerBase StatLoggerFactory"
+    },
+    "vllm.v1.metrics.stats": {
+        "quire.frontend.observers.user_stats": "FinishedRequestStats IterationStats "
+        "PrefixCacheStats PromptTokenStats SchedulerStats",
+        "quire.outputs": "RequestStateStats",
+    },
     "vllm.version": {"quire.vllm.own.version": "__version__ __version_tuple__"},
 }
 """Module of vLLM -> module of Quire -> names: `New=Old` where Quire's name is another, `*` for

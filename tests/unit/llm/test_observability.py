@@ -115,8 +115,8 @@ def test_engines_of_a_configuration(model_dir: Path) -> None:
     engine.shutdown()
     assert outputs[-1].finished
     args = EngineArgs(str(model_dir))
-    with pytest.raises(ConfigError, match="stat_loggers are not supported"):
-        LLMEngine.from_engine_args(args, stat_loggers=[print])
+    with pytest.raises(ConfigError, match="stat_loggers must be a list"):
+        LLMEngine.from_vllm_config(config, stat_loggers=[3])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="enable_multiprocessing is not supported"):
         LLMEngine.from_engine_args(args, enable_multiprocessing=True)
 

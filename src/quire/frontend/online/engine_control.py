@@ -61,7 +61,7 @@ class EngineControl:
         check_level(level)
         await self._pause(mode)
         await self.call("sleep", level)
-        self.requests.metrics.show_sleep(level)
+        self.requests.tell_sleep(level)
 
     async def wake_up(self, tags: list[str] | None = None) -> bool:
         """Takes memory again: of `weights`, `kv_cache`, or None for all. Once none is missing,
@@ -70,7 +70,7 @@ class EngineControl:
         is_awake = bool(await self.call("wake_up", tags))
         if is_awake:
             self.pause_mode = None
-            self.requests.metrics.show_sleep(None)
+            self.requests.tell_sleep(None)
         return is_awake
 
     async def is_sleeping(self) -> bool:
@@ -80,7 +80,7 @@ class EngineControl:
     async def release_kv_cache_memory(self) -> None:
         """Gives the KV cache's memory back, after `sleep(0)`."""
         await self.call("release_kv_cache_memory")
-        self.requests.metrics.show_sleep(0)
+        self.requests.tell_sleep(0)
 
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False

@@ -16,7 +16,6 @@ from quire.frontend.input_processor import EngineInput
 from quire.frontend.observers.admission import AdmissionControl, QueueFullError
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestObserver
-from quire.frontend.observers.stat_logger import LoggingStatLogger
 from quire.frontend.online.loop_binding import LoopBinding
 from quire.frontend.online.request_stream import RequestStream
 from quire.frontend.online.wakeups import Wakeups
@@ -39,17 +38,14 @@ class OnlineRequests:
         observers: Sequence[RequestObserver],
         on_bound: Callable[[asyncio.AbstractEventLoop], None],
     ) -> None:
-        """`observers` are told besides admission, metrics and the statistics line; `on_bound` of
-        each event loop that is served from now on."""
+        """`observers` are told besides admission and metrics; `on_bound` of each event loop that is
+        served from now on."""
         self.metrics = EngineMetrics(config)
         self.binding = LoopBinding(self, self._on_loop_bound)
         self._on_bound = on_bound
-        self.stat_logger = LoggingStatLogger(config) if config.observability.log_stats else None
         self._admission = AdmissionControl(config.scheduler)
-        every = [self._admission, self.metrics, *observers]
-        if self.stat_logger is not None:
-            every.append(self.stat_logger)
-        self._outputs = OutputProcessor(tokenizer, config.scheduler.stream_interval, every)
+        self.observers = [self._admission, self.metrics, *observers]
+        self._outputs = OutputProcessor(tokenizer, config.scheduler.stream_interval, self.observers)
         self._client = client
         self._wakeups = Wakeups()
 
@@ -101,6 +97,11 @@ class OnlineRequests:
             self._outputs.abandon([stream.record for stream in streams if stream.end()])
         )
 
+    def tell_sleep(self, level: int | None) -> None:
+        """The engine sleeps at this level; None: it is awake."""
+        for observer in self.observers:
+            observer.on_sleep(level)
+
     def ids(self) -> list[str]:
         """The users' ids of all requests in flight."""
         return [record.input.request_id for record in self._outputs.records()]
@@ -131,7 +132,8 @@ class OnlineRequests:
         try:
             self._admission.check(num_requests, num_tokens)
         except QueueFullError as error:
-            self.metrics.on_rejected(error.reason)
+            for observer in self.observers:
+                observer.on_rejected(error.reason)
             raise
 
     def _abort_in_core(self, core_ids: list[str]) -> None:
