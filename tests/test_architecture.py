@@ -24,7 +24,7 @@ LAYERS: list[list[str]] = [
     ["log", "files", "param_checks"],
     ["structured"],
     ["params", "inputs", "outputs"],
-    ["config"],
+    ["config", "beam_search"],
     ["protocol"],
     ["kvcache", "kvstore", "program"],
     ["scheduler", "models"],

@@ -75,7 +75,6 @@ class UnsupportedLLMMethods(UnsupportedTransfers):
     classify = _Refused(_POOLING)
     score = _Refused(_POOLING)
     reward = _Refused(_POOLING)
-    beam_search = _Refused("beam search", "use generate with n and a temperature")
 
 
 class UnsupportedAsyncMethods(UnsupportedEngineMethods, UnsupportedTransfers):

@@ -14,7 +14,6 @@ from quire.vllm.surface import VLLM_VERSION, surface_names
 _LORA = "LoRA adapters do not work yet"
 _POOLING = "only generation of text is supported, no pooling: embeddings, classes, scores"
 _STRUCTURED = "structured outputs do not work yet"
-_BEAMS = "beam search does not work yet"
 _TEXT = "only text goes in, no images, audio, video or embeddings"
 _PROCESSORS = "custom logits processors do not work yet"
 _PARSERS = "tool calls and reasoning are not parsed yet"
@@ -42,10 +41,6 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
     _STRUCTURED: {
         "vllm.config": "StructuredOutputsConfig",
         "vllm.sampling_params": "GuidedDecodingParams StructuredOutputsParams",
-    },
-    _BEAMS: {
-        "vllm.beam_search": "BeamSearchOutput BeamSearchSequence",
-        "vllm.sampling_params": "BeamSearchParams",
     },
     "a request gets its whole prompt at once": {"vllm.engine.protocol": "StreamingInput"},
     _TEXT: {

@@ -17,6 +17,7 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.vllm.own.version": "__version__ __version_tuple__",
     },
     "vllm.config": {"quire.vllm.own.profiler": "ProfilerConfig"},
+    "vllm.beam_search": {"quire.beam_search": "BeamSearchOutput BeamSearchSequence"},
     "vllm.distributed": {
         "quire.vllm.own.utils": "cleanup_dist_env_and_memory destroy_distributed_environment "
         "destroy_model_parallel"
@@ -30,6 +31,9 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.engine.llm_engine": {"quire": "LLMEngine"},
     "vllm.engine.protocol": {"quire": "EngineClient=AsyncLLMEngine"},
     "vllm.entrypoints.cli.main": {"quire.vllm.own.commands": "main=command_line"},
+    "vllm.entrypoints.generate.beam_search.utils": {
+        "quire.beam_search": "BeamSearchOutput BeamSearchSequence"
+    },
     "vllm.entrypoints.launchers.launcher": {"quire.vllm.own.http_app": "serve_http"},
     "vllm.entrypoints.llm": {"quire": "LLM"},
     "vllm.entrypoints.serve.utils.api_utils": {"quire.vllm.own.http_app": "with_cancellation"},
@@ -59,7 +63,8 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.renderers.hf": {"quire.vllm.own.tokenizers": "resolve_chat_template"},
     "vllm.renderers.chat_utils": {"quire.vllm.own.tokenizers": "load_chat_template"},
     "vllm.sampling_params": {
-        "quire.params": "RepetitionDetectionParams RequestOutputKind SamplingParams SamplingType"
+        "quire.beam_search": "BeamSearchParams",
+        "quire.params": "RepetitionDetectionParams RequestOutputKind SamplingParams SamplingType",
     },
     "vllm.sequence": {"quire.outputs": "Logprob PromptLogprobs SampleLogprobs"},
     "vllm.tokenizers": {

@@ -173,9 +173,13 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         )
         if request.prompt is None and prompt_text is not None:
             request = replace(request, prompt=prompt_text)
+        self.add_input(request, sink)
+        return request_id
+
+    def add_input(self, request: EngineInput, sink: Sink | None = None) -> None:
+        """Queues a request that the input processor has validated. Raises RequestError."""
         with self.turn():
             self._add(request, sink)
-        return request_id
 
     def step(self) -> list[RequestOutput]:
         """Runs one step; what it brought, by the requests' `output_kind`."""
