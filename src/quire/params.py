@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from quire import env
 from quire.errors import quoted
 from quire.log import get_logger
 from quire.param_checks import (
@@ -41,10 +42,9 @@ GREEDY_BELOW = 1e-5
 """Temperatures below this choose the most likely token."""
 MIN_TEMPERATURE = 1e-2
 """Positive temperatures below this are raised to it: dividing by less overflows float32."""
-MAX_N = 16384
 _MAX_SEED = 2**64 - 1
 
-_NOT_YET: dict[str, tuple[object, ...]] = {
+NOT_YET: dict[str, tuple[object, ...]] = {
     "watermarking": (None, False),
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None,),
@@ -350,10 +350,10 @@ class SamplingParams(
         self.stop_token_ids = list(dict.fromkeys(int(token_id) for token_id in ids or []))
 
     def _check_ranges(self) -> None:
-        limit = self.max_tokens
+        limit, most = self.max_tokens, env.max_n() if self.n > 1 else 1
         rules: tuple[tuple[str, bool, str], ...] = (
             ("n", self.n >= 1, "must be at least 1"),
-            ("n", self.n <= MAX_N, f"must be at most {MAX_N}"),
+            ("n", self.n <= most, f"must be at most {most}"),
             ("presence_penalty", -2 <= self.presence_penalty <= 2, "must be in [-2, 2]"),
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "must be in [-2, 2]"),
             (
@@ -430,7 +430,7 @@ def _checked_detection(given: Any) -> RepetitionDetectionParams | None:
 
 
 def _refuse_not_yet(params: SamplingParams) -> None:
-    for name, neutral in _NOT_YET.items():
+    for name, neutral in NOT_YET.items():
         value = getattr(params, name)
         if value is neutral[0]:
             continue

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from quire.errors import RequestError
+from quire.errors import ConfigError, RequestError
 from quire.params import RepetitionDetectionParams, RequestOutputKind, SamplingParams, SamplingType
 
 
@@ -327,3 +327,14 @@ def test_a_repetition_detection_may_be_a_dict() -> None:
     assert params.repetition_detection == RepetitionDetectionParams(4, 0, 2)
     packed = msgspec.msgpack.encode(params)
     assert msgspec.msgpack.decode(packed, type=SamplingParams) == params
+
+
+def test_the_largest_n_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_MAX_N_SEQUENCES", "2")
+    assert SamplingParams(n=2).n == 2
+    with pytest.raises(RequestError, match="n must be at most 2, got 3"):
+        SamplingParams(n=3)
+    monkeypatch.setenv("VLLM_MAX_N_SEQUENCES", "many")
+    assert SamplingParams().n == 1
+    with pytest.raises(ConfigError, match="VLLM_MAX_N_SEQUENCES"):
+        SamplingParams(n=2)
