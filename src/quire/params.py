@@ -34,6 +34,7 @@ from quire.param_checks import (
     has_surrogates,
     is_int,
 )
+from quire.structured.params import StructuredOutputsParams
 from quire.suggest import did_you_mean
 
 logger = get_logger(__name__)
@@ -48,7 +49,6 @@ NOT_YET: dict[str, tuple[object, ...]] = {
     "watermarking": (None, False),
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None,),
-    "structured_outputs": (None,),
     "thinking_token_budget": (None, -1),
     "routed_experts_prompt_start": (0,),
     "trace_decode_token_ids": (None, []),
@@ -173,7 +173,8 @@ class SamplingParams(
     """Tokens between two outputs while streaming; the first and the last come at once."""
     skip_clone: bool = False
     """This object is used for one request alone, so it need not be copied."""
-    structured_outputs: Any = None
+    structured_outputs: StructuredOutputsParams | None = None
+    """What the text has to look like."""
     logit_bias: dict[int, float] | None = None
     """Added to the logits of these tokens; values are limited to [-100, 100]."""
     allowed_token_ids: list[int] | None = None
@@ -201,6 +202,7 @@ class SamplingParams(
         self.bad_words = checked_bad_words(self.bad_words)
         self.extra_args = checked_extra_args(self.extra_args)
         self.repetition_detection = _checked_detection(self.repetition_detection)
+        self._check_structured_outputs()
         self.logprob_token_ids = checked_logprob_token_ids(self.logprob_token_ids, self.logprobs)
         self._check_ranges()
         if self.temperature < GREEDY_BELOW:
@@ -320,6 +322,12 @@ class SamplingParams(
                 self.output_kind,
                 f"output_kind must be a RequestOutputKind, got {quoted(self.output_kind)}.",
             )
+
+    def _check_structured_outputs(self) -> None:
+        given = self.structured_outputs
+        if given is not None and not isinstance(given, StructuredOutputsParams):
+            message = f"structured_outputs must be StructuredOutputsParams, got {quoted(given)}."
+            raise error("structured_outputs", given, message)
 
     def _normalise_stops(self) -> None:
         given = [] if self.stop is None else self.stop

@@ -106,6 +106,8 @@ class StepOutput:
     not_finite: NDArray[np.bool_] | None = None
     """[L]; rows whose logits are no distribution, as `quire.sampling.reference` says: nothing is
     chosen and reported of them. None: not checked, as nothing was to be chosen."""
+    no_choice: NDArray[np.bool_] | None = None
+    """[L]; rows whose tokens are all forbidden; the rest as of `not_finite`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from quire.program import (
     last_reads,
     place_of,
 )
-from quire.sampling.reference import logprobs, not_finite, sample
+from quire.sampling.reference import logprobs, no_choice, not_finite, sample
 from quire.weights import PackedFile, WeightStore, warn_not_finite
 
 
@@ -133,6 +133,7 @@ class ReferenceModel(CompiledModel):
         output = StepOutput(np.empty(0, np.int32), logits=logits if batch.want_logits else None)
         if batch.sampling is not None:
             output.not_finite = not_finite(logits)
+            output.no_choice = no_choice(logits, batch.sampling)
             output.sampled = sample(logits, batch.sampling)
             output.logprobs = logprobs(logits, output.sampled, batch.sampling)
         return output
