@@ -77,6 +77,10 @@ class EngineArgs:
     """Sampling defaults that replace those of generation_config.json."""
     chat_template: str | None = None
     """Chat template, as a file or as text; the tokenizer's own by default."""
+    structured_outputs_config: dict[str, Any] | None = field(default_factory=dict)
+    """Settings for the structured output of all requests, `{"disable_any_whitespace": true}`: JSON
+    without optional white space; `disable_additional_properties`: JSON objects with no properties
+    but those that the schema names. The `backend` is `auto` or `guidance`."""
     block_size: int | None = None
     """Tokens in a KV cache block, a multiple of 16; 16 by default."""
     enable_prefix_caching: bool | None = None

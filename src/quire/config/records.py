@@ -14,6 +14,7 @@ from typing import Any, Literal
 from quire.config.kv_cache import KVCacheDtype, KVMemoryChoice
 from quire.config.kv_groups import KVLayout
 from quire.config.quantization import Quantization
+from quire.structured.config import StructuredOutputsConfig
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference"]
@@ -192,6 +193,7 @@ class EngineConfig:
     scheduler: SchedulerConfig
     device: DeviceConfig
     observability: ObservabilityConfig
+    structured_outputs: StructuredOutputsConfig = field(default_factory=StructuredOutputsConfig)
 
     @property
     def model_config(self) -> ModelConfig:
@@ -217,6 +219,11 @@ class EngineConfig:
     def observability_config(self) -> ObservabilityConfig:
         """`observability`."""
         return self.observability
+
+    @property
+    def structured_outputs_config(self) -> StructuredOutputsConfig:
+        """`structured_outputs`."""
+        return self.structured_outputs
 
     @property
     def parallel_config(self) -> ParallelConfig:

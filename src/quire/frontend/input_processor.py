@@ -21,6 +21,7 @@ from quire.frontend.tokenization import Tokenization
 from quire.inputs import PromptType
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
+from quire.structured.trial import GrammarTrial
 from quire.system import clock
 from quire.tokenizer import Tokenizer
 
@@ -54,6 +55,11 @@ class InputProcessor:
         self.model_config = config.model
         self.tokenizer = tokenizer
         self._prompts = PromptParser(config.model, tokenizer)
+        self._grammars = GrammarTrial(
+            config.structured_outputs,
+            config.model.vocab_size,
+            lambda: () if tokenizer is None else tokenizer.added_tokens.values(),
+        )
         self._numbers = itertools.count()
         self._seeds = itertools.count()
         eos = None if tokenizer is None else tokenizer.eos_token_id
@@ -132,6 +138,12 @@ class InputProcessor:
         resolved.update_from_generation_config(self._generation_config, self.eos_token_id)
         if self.tokenizer is not None:
             resolved.update_from_tokenizer(self.tokenizer)
+        if resolved.structured_outputs is not None:
+            resolved.structured_outputs = self._grammars.checked(resolved.structured_outputs)
+            raise RequestError(
+                "structured outputs do not work yet; leave structured_outputs out",
+                parameter=f"structured_outputs.{resolved.structured_outputs.kind}",
+            )
         check_bans(resolved, self._banned_token_ids(resolved), self.model_config)
         return resolved
 

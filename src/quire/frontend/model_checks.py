@@ -41,6 +41,12 @@ def check_params(params: SamplingParams, model: ModelConfig, *, has_tokenizer: b
                 parameter=name,
                 value=getattr(params, name),
             )
+    if params.structured_outputs is not None and not has_tokenizer:
+        raise RequestError(
+            "Structured outputs requires a tokenizer so it can't be used with "
+            "'skip_tokenizer_init'",
+            parameter="structured_outputs",
+        )
 
 
 def check_bans(params: SamplingParams, banned_token_ids: list[int], model: ModelConfig) -> None:

@@ -72,6 +72,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         scheduler=choices.scheduler,
         device=facts.device,
         observability=facts.observability,
+        structured_outputs=choices.structured_outputs,
     )
     return EnginePlan(config, compiled, needs, facts)
 

@@ -13,7 +13,6 @@ from quire.vllm.surface import VLLM_VERSION, surface_names
 
 _LORA = "LoRA adapters do not work yet"
 _POOLING = "only generation of text is supported, no pooling: embeddings, classes, scores"
-_STRUCTURED = "structured outputs do not work yet"
 _TEXT = "only text goes in, no images, audio, video or embeddings"
 _PROCESSORS = "custom logits processors do not work yet"
 _PARSERS = "tool calls and reasoning are not parsed yet"
@@ -38,10 +37,6 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.pooling_params": "PoolingParams",
     },
     _PARSERS: {"vllm.config": "ReasoningConfig"},
-    _STRUCTURED: {
-        "vllm.config": "StructuredOutputsConfig",
-        "vllm.sampling_params": "GuidedDecodingParams StructuredOutputsParams",
-    },
     "a request gets its whole prompt at once": {"vllm.engine.protocol": "StreamingInput"},
     _TEXT: {
         "vllm.config": "MultiModalConfig",
@@ -102,7 +97,6 @@ MISSING_MODULES: dict[str, str] = {
     "vllm.v1": _INTERNAL,
     "vllm.v1.executor": _ONE_PROCESS,
     "vllm.v1.sample": _PROCESSORS,
-    "vllm.v1.structured_output": _STRUCTURED,
     "vllm.v1.watermarking": "watermarks do not work yet",
 }
 """Package of vLLM -> why it is not there, for all below it that `surface` does not have."""

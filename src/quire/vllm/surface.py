@@ -16,7 +16,11 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.inputs": "PromptType",
         "quire.vllm.own.version": "__version__ __version_tuple__",
     },
-    "vllm.config": {"quire.vllm.own.profiler": "ProfilerConfig"},
+    "vllm.config": {
+        "quire.structured.config": "StructuredOutputsConfig",
+        "quire.vllm.own.profiler": "ProfilerConfig",
+    },
+    "vllm.config.structured_outputs": {"quire.structured.config": "StructuredOutputsConfig"},
     "vllm.beam_search": {"quire.beam_search": "BeamSearchOutput BeamSearchSequence"},
     "vllm.distributed": {
         "quire.vllm.own.utils": "cleanup_dist_env_and_memory destroy_distributed_environment "
@@ -65,6 +69,7 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.sampling_params": {
         "quire.beam_search": "BeamSearchParams",
         "quire.params": "RepetitionDetectionParams RequestOutputKind SamplingParams SamplingType",
+        "quire.structured.params": "GuidedDecodingParams StructuredOutputsParams",
     },
     "vllm.sequence": {"quire.outputs": "Logprob PromptLogprobs SampleLogprobs"},
     "vllm.tokenizers": {

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 TIMEOUT_HEADER = "x-request-timeout"
 _SUBMITTED_AT_ONCE = 1 << 15
 """Tokens of core requests, plus 64 for each, that are added before other tasks may run."""
+_GRAMMAR_SIZE = 1 << 12
+"""The work of trying a grammar: on a thread, because a short one may take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ def deadline_of(request: Request, longest_s: float) -> Deadline:
             )
         seconds = min(seconds, asked)
     return Deadline(seconds, asyncio.get_running_loop().time() + seconds)
+
+
+def grammar_work(params: SamplingParams) -> int:
+    """The size of trying a request's grammar."""
+    return 0 if params.structured_outputs is None else _GRAMMAR_SIZE
 
 
 def _inputs(
@@ -124,6 +131,7 @@ class Generation:
         """Admits all prompts or none. Raises RequestError, CapacityError, EngineDeadError."""
         engine = context.live_engine()
         size = sum(len(prompt.token_ids) // 16 + 32 + 8 * params.n for prompt in prompts)
+        size += grammar_work(params)
         inputs = await context.pool.run(
             size, _inputs, context, prompts, params, request_id, priority, trace_headers
         )

@@ -182,15 +182,17 @@ async def _start(
 ) -> Generation:
     lengths = [len(prompt.token_ids) for prompt in prompts]
     context.limits.check_reply(request, params, lengths, context.config.model.vocab_size)
-    return await Generation.start(
-        context,
-        prompts,
-        params,
-        head.id,
-        priority=_priority(http, request),
-        deadline=deadline,
-        trace_headers={name: http.headers[name] for name in _TRACE_HEADERS if name in http.headers},
-    )
+    trace_headers = {name: http.headers[name] for name in _TRACE_HEADERS if name in http.headers}
+    with request.named_as_asked():
+        return await Generation.start(
+            context,
+            prompts,
+            params,
+            head.id,
+            priority=_priority(http, request),
+            deadline=deadline,
+            trace_headers=trace_headers,
+        )
 
 
 def _priority(http: Request, request: CompletionRequest | ChatRequest) -> int:
