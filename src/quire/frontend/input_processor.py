@@ -76,8 +76,10 @@ class InputProcessor:
         priority: int = 0,
         tokenization: Tokenization = _AS_IT_IS,
         trace_headers: Mapping[str, str] | None = None,
+        prompt_text: str | None = None,
     ) -> EngineInput:
         """Validates one request. Raises RequestError, and TypeError for objects of a wrong kind.
+        `prompt_text` is the text of a prompt of token ids, for outputs.
 
         What it lets pass can be served: nothing later fails because of what a caller gave.
         """
@@ -105,7 +107,7 @@ class InputProcessor:
         )
         return EngineInput(
             request_id=request_id,
-            prompt=parsed.text,
+            prompt=prompt_text if parsed.text is None else parsed.text,
             prompt_token_ids=parsed.token_ids,
             params=resolved,
             core_requests=self._children(base),
