@@ -46,7 +46,8 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.errors": "VLLMError=QuireError VLLMClientError=RequestError "
         "VLLMValidationError=RequestError VLLMServerError=EngineError "
         "GenerationError=EngineGenerateError GracefulHTTPError=CapacityError "
-        "QueueOverflowError=CapacityError MaxQueuedTokensError=CapacityError",
+        "QueueOverflowError=CapacityError MaxQueuedTokensError=CapacityError "
+        "ProfilerAlreadyActiveError=ConfigError",
     },
     "vllm.inputs": {
         "quire.inputs": "PromptType SingletonPrompt=PromptType TextPrompt TokensPrompt"

@@ -74,7 +74,7 @@ def test_the_last_of_equal_parts_counts(caplog: pytest.LogCaptureFixture) -> Non
         words = ["--hf-overrides.a.b=false", "--hf-overrides.a.b", "2", "--hf-overrides.c+=x,y"]
         assert engine_args(parser().parse(words)).hf_overrides == {"a": {"b": 2}, "c": ["x", "y"]}
     assert [record.getMessage() for record in caplog.records] == [
-        "--hf-overrides.a.b is given twice: the last value counts"
+        "Found duplicate keys: --hf-overrides.a.b; the last value counts"
     ]
 
 
