@@ -18,7 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from quire.backends.base import CompiledModel, MemoryReport, StepBatch, StepOutput
+from quire.backends.base import (
+    CompiledModel,
+    MemoryReport,
+    SamplingColumns,
+    StepBatch,
+    StepOutput,
+)
 from quire.config.kv_groups import KVGroupSpec, KVLayout
 from quire.config.records import (
     CacheConfig,
@@ -53,6 +59,9 @@ class NullModel(CompiledModel):
         output = StepOutput(np.full(len(batch.logits_rows), 100, np.int32))
         self.seconds += time.perf_counter() - begin
         return output
+
+    def sample(self, logits: np.ndarray, columns: SamplingColumns) -> StepOutput:
+        raise NotImplementedError
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         return [None] * len(batch.context_lens)

@@ -143,6 +143,19 @@ void run_step(Model& model, const quire_batch& batch, const quire_output& output
   model.profiled_steps += model.profiling;
 }
 
+void sample_rows(Model& model, const quire_sampling& sampling, int32_t num_rows, float* logits,
+                 const quire_output& output) {
+  quire_batch rows{};
+  rows.sampling = &sampling;
+  rows.num_logits_rows = num_rows;
+  check_sampling(rows, output, model.spec.vocab_size);
+  model.pool.run(num_rows, [&](Worker& worker) {
+    for (int64_t l; (l = worker.grab_own(num_rows)) < num_rows;) {
+      model.samplers[worker.index()].work(sampling, output, l, logits + l * model.spec.vocab_size);
+    }
+  });
+}
+
 void find_not_finite(Model& model, const quire_batch& batch, int32_t* first_ops) {
   quire_batch unsampled = batch;
   unsampled.sampling = nullptr;
