@@ -24,7 +24,7 @@ LAYERS: list[list[str]] = [
     ["log", "files", "param_checks"],
     ["params", "inputs", "outputs"],
     ["config"],
-    ["protocol"],
+    ["protocol", "logits_processors"],
     ["kvcache", "kvstore", "program"],
     ["scheduler", "models"],
     ["weights"],

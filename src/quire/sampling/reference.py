@@ -16,6 +16,11 @@
        token, or their log softmax; with temperature 0 the logits of 2
     9  inverse CDF in order of token id over what is kept, at u(seed, counter)
 
+Custom logits processors are where vLLM has them: those that may change the largest logit in 2,
+between `bias` and the penalties; the argmax-invariant ones in 4, on logits / temperature of the
+rows whose temperature is not 0. One place differs: min_p, which vLLM takes before the latter, looks
+at what they leave, as 5 to 7 are one pass of native code.
+
 u is counter-based: a function of (seed, counter) alone, so neither the batch nor a restart
 changes a token. Called by the reference backend; native code mirrors it, and may differ only
 where its rounding, of weights or of their sums, crosses a boundary.
@@ -75,6 +80,13 @@ def sample(logits: NDArray[np.float32], columns: SamplingColumns) -> NDArray[np.
 
 def adjust(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> NDArray[np.float32]:
     """The logits [V] that the row's token is chosen from: step 2."""
+    return penalise(restrict(logits, columns, row), columns, row)
+
+
+def restrict(
+    logits: NDArray[np.float32], columns: SamplingColumns, row: int
+) -> NDArray[np.float32]:
+    """A copy of the row's logits [V] after `allowed` and `bias`."""
     adjusted: NDArray[np.float32] = logits.copy()
     if columns.allowed is not None:
         allowed = columns.allowed.ids[columns.allowed.of_row(row)]
@@ -85,11 +97,18 @@ def adjust(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> N
         place = columns.bias.of_row(row)
         # One by one: an id may stand twice in a row.
         np.add.at(adjusted, columns.bias.ids[place], columns.bias.values[place])
+    return adjusted
+
+
+def penalise(
+    logits: NDArray[np.float32], columns: SamplingColumns, row: int
+) -> NDArray[np.float32]:
+    """The row's logits [V] after the penalties, in place."""
     if columns.seen is not None and columns.seen.values is not None:
         place = columns.seen.of_row(row)
         ids, counts = columns.seen.ids[place], columns.seen.values[place]
-        adjusted[ids] = _penalised(adjusted[ids], counts, columns, row)
-    return adjusted
+        logits[ids] = _penalised(logits[ids], counts, columns, row)
+    return logits
 
 
 def _penalised(

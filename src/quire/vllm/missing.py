@@ -16,7 +16,9 @@ _POOLING = "only generation of text is supported, no pooling: embeddings, classe
 _STRUCTURED = "structured outputs do not work yet"
 _BEAMS = "beam search does not work yet"
 _TEXT = "only text goes in, no images, audio, video or embeddings"
-_PROCESSORS = "custom logits processors do not work yet"
+_PROCESSORS = (
+    "logits processors have the interface of vllm.v1.sample.logits_processor, and no other"
+)
 _PARSERS = "tool calls and reasoning are not parsed yet"
 _ONE_PROCESS = "this version computes in one process, on the CPU"
 _TIERS = "the KV cache has no further tiers yet"
@@ -53,8 +55,8 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.inputs": "DataPrompt EmbedsPrompt ExplicitEncoderDecoderPrompt",
     },
     _PROCESSORS: {
-        "vllm.v1.sample.logits_processor": "AdapterLogitsProcessor BatchUpdate LogitsProcessor "
-        "RequestLogitsProcessor",
+        "vllm.v1.worker.gpu.sample.logits_processor": "LogitsContext LogitsProcessor "
+        "LogitsProcRequestState",
     },
     "speculative decoding does not work yet": {"vllm.config": "SpeculativeConfig"},
     "nothing here is compiled or captured at run time": {
@@ -104,7 +106,8 @@ MISSING_MODULES: dict[str, str] = {
     "vllm.v1": _INTERNAL,
     "vllm.v1.executor": _ONE_PROCESS,
     "vllm.v1.metrics.loggers": "statistics go to the log and to /metrics, and nowhere else",
-    "vllm.v1.sample": _PROCESSORS,
+    "vllm.v1.sample": _INTERNAL,
+    "vllm.v1.sample.logits_processor": _PROCESSORS,
     "vllm.v1.structured_output": _STRUCTURED,
     "vllm.v1.watermarking": "watermarks do not work yet",
 }
