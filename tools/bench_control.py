@@ -72,6 +72,9 @@ class NullModel(CompiledModel):
     def write_blocks(self, block_ids: np.ndarray, data: np.ndarray) -> None:
         raise NotImplementedError
 
+    def discard_kv(self) -> None:
+        pass
+
     def memory(self) -> MemoryReport:
         return MemoryReport(0, 0, 0)
 

@@ -129,6 +129,10 @@ class EngineArgs:
     fail_on_environ_validation: bool = False
     """Refuse environment variables that begin with VLLM_ and that vLLM does not know; otherwise
     they are told in a warning."""
+    profiler_config: dict[str, Any] | None = None
+    """Let start_profile record the engine's steps, in files for Perfetto: {"profiler": "torch",
+    "torch_profiler_dir": DIRECTORY}, also torch_profiler_with_stack, torch_profiler_use_gzip,
+    delay_iterations and max_iterations, as vLLM has them."""
     otlp_traces_endpoint: str | None = None
     """OTLP endpoint to which a trace of each request is sent (needs `quire[otel]`); also
     from OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, nowhere by default."""

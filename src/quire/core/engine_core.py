@@ -15,6 +15,7 @@ from typing import Any
 
 from quire.config.records import EngineConfig
 from quire.core.pausing import EnginePause
+from quire.core.profiling.engine_profiler import EngineProfiler
 from quire.errors import BackendError, ConfigError, IntegrityError
 from quire.executor import Executor, UniProcExecutor
 from quire.kvcache import KVCacheManager
@@ -55,6 +56,7 @@ class EngineCore:
         kv = KVCacheManager(config.cache, max_chunk)
         self.scheduler = Scheduler(config.scheduler, kv, config.model.max_model_len)
         self._pause = pause = EnginePause(self.scheduler, self.executor)
+        self._profiler = profiler = EngineProfiler(config.observability.profiler)
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": partial(block_map, kv),
             "reset_prefix_cache": self.scheduler.reset_prefix_cache,
@@ -67,6 +69,8 @@ class EngineCore:
             "wake_up": pause.wake_up,
             "is_sleeping": pause.is_sleeping,
             "release_kv_cache_memory": pause.release_kv_cache_memory,
+            "start_profile": profiler.start,
+            "stop_profile": profiler.stop,
         }
         """What a front end may call by name between two steps, whichever host the core is in. None
         holds the core itself, which would then be freed late."""
@@ -79,6 +83,9 @@ class EngineCore:
 
         Raises IntegrityError if the engine's own books are wrong; it is unusable then.
         """
+        return self._profiler.run(self._step)
+
+    def _step(self) -> EngineCoreOutputs:
         scheduler, executor, submitted = self.scheduler, self.executor, self._submitted
         while len(submitted) < executor.max_plans_in_flight and not self._pause.is_frozen:
             plan = scheduler.schedule()
@@ -112,6 +119,7 @@ class EngineCore:
         began_at = max(submitted.at, self._collected_at)
         self._collected_at = time.perf_counter()
         scheduler.observe(plan, self._collected_at - began_at)
+        self._profiler.computed(plan, began_at, self._collected_at)
         return scheduler.update(plan, result)
 
     def add_request(self, request: EngineCoreRequest) -> None:

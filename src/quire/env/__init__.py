@@ -183,6 +183,11 @@ def expanded(path: str) -> Path:
         ) from None
 
 
+def torch_profiler_dir() -> str | None:
+    """`VLLM_TORCH_PROFILER_DIR`: where traces of the engine's steps go, unless an argument says."""
+    return os.environ.get("VLLM_TORCH_PROFILER_DIR") or None
+
+
 def otlp_traces_endpoint() -> str | None:
     """`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`: where traces go, unless an argument is set."""
     return os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or None

@@ -71,8 +71,9 @@ def sample(logits: NDArray[np.float32], columns: SamplingColumns) -> NDArray[np.
         if temperature == 0:
             chosen[row] = np.argmax(adjusted)
             continue
-        weights = _softmax_weights(adjusted / temperature)
-        weights[~_kept(weights, columns, row)] = 0.0
+        scaled = adjusted / temperature
+        weights = _softmax_weights(scaled)
+        weights[~_kept(scaled, weights, columns, row)] = 0.0
         u = uniform(int(columns.seeds[row]), int(columns.counters[row]))
         chosen[row] = _inverse_cdf(weights, u)
     return chosen
@@ -135,22 +136,23 @@ def _softmax_weights(z: Floats) -> Floats:
     return weights
 
 
-def _kept(weights: Floats, columns: SamplingColumns, row: int) -> NDArray[np.bool_]:
-    """Which tokens [V] may be chosen: steps 5 to 7."""
+def _kept(scaled: Floats, weights: Floats, columns: SamplingColumns, row: int) -> NDArray[np.bool_]:
+    """Which tokens [V] may be chosen, by logits over temperature and weights: steps 5 to 7."""
     kept = np.ones(len(weights), np.bool_)
     if columns.min_p is not None:
         kept &= weights >= float(columns.min_p[row]) * weights.max()
     if columns.top_k is not None:
-        _keep_top_k(kept, weights, int(columns.top_k[row]))
+        _keep_top_k(kept, scaled, int(columns.top_k[row]))
     if columns.top_p is not None:
         _keep_top_p(kept, weights, float(columns.top_p[row]))
     return kept
 
 
-def _keep_top_k(kept: NDArray[np.bool_], weights: Floats, k: int) -> None:
+def _keep_top_k(kept: NDArray[np.bool_], scaled: Floats, k: int) -> None:
+    """By logits: at a low temperature the weights of many tokens are 0."""
     if not 0 < k < np.count_nonzero(kept):
         return
-    left = np.where(kept, weights, -1.0)
+    left = np.where(kept, scaled, -np.inf)
     threshold = np.partition(left, -k)[-k]
     equals = np.flatnonzero(left == threshold)
     kept[left <= threshold] = False
@@ -214,7 +216,7 @@ def _values(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> 
     if temperature > 0:
         values /= temperature
         if np.isfinite(values.max()):
-            values[~_kept(_softmax_weights(values), columns, row)] = -np.inf
+            values[~_kept(values, _softmax_weights(values), columns, row)] = -np.inf
     return values
 
 

@@ -34,10 +34,9 @@ class PlanInFlight:
 
     def add(self, request: Request, count: int) -> None:
         """Plans the next `count` tokens of a request, and counts them as computed."""
-        end = request.num_computed_tokens + count
-        if end >= request.num_tokens:
-            request.is_generating = True
-        request.num_computed_tokens = end
+        request.num_computed_tokens += count
+        if not request.is_generating:
+            request.is_generating = request.num_computed_tokens >= request.num_tokens
         request.num_plans_in_flight += 1
         self.requests.append(request)
         self._counts.append(count)

@@ -139,7 +139,7 @@ class Scheduler:
             if request_id in logprobs:
                 output.logprobs = logprobs[request_id][: len(new_token_ids)]
             outputs.append(output)
-            if request.is_finished:
+            if request.status is not running:
                 output.finish_reason = FINISH_REASONS[request.status]
                 output.stop_reason = request.stop_reason
                 self.pacing.forget(request)

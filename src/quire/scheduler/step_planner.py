@@ -30,7 +30,7 @@ class StepPlanner:
 
     def _plan_running(self, step: PlanInFlight) -> bool:
         """False: some running requests lack blocks."""
-        running, budget = self._states.running, step.budget
+        running, budget, add = self._states.running, step.budget, step.add
         has_room = True
         index = 0
         while index < len(running):
@@ -56,7 +56,7 @@ class StepPlanner:
                     step.plan.new_block_ids[request.request_id] = added
             if takes_budget:
                 budget.spend(request, count)
-            step.add(request, count)
+            add(request, count)
         return has_room
 
     def _grow(self, request: Request, num_tokens: int) -> list[list[int]] | None:

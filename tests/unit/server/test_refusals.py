@@ -102,7 +102,7 @@ def test_what_asks_for_nothing_is_accepted(
         ({"max_tokens": 5.5}, "max_tokens"),
         ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
         ({"truncate_prompt_tokens": 513}, "truncate_prompt_tokens"),
-        ({"truncate_prompt_tokens": 0}, "prompt"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"truncate_prompt_tokens": 2, "truncation_side": "middle"}, "truncation_side"),
         ({"temperature": -0.1}, "temperature"),
         ({"top_k": -2}, "top_k"),
@@ -151,6 +151,16 @@ def test_rubbish_is_a_bad_request(harness: Harness, data: bytes) -> None:
         reply = harness.request("POST", path, content=data, headers=headers)
         assert reply.status_code == 400, (path, reply.text[:300])
         assert reply.json()["error"]["type"]
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "[1, NaN]", '{"1": NaN}', '"\\ud800"'])
+def test_what_is_no_json_is_named_by_its_field(harness: Harness, value: str) -> None:
+    headers = {"content-type": "application/json"}
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        for other in ('"prompt": "a"', '"n": "1", "unknown": 2'):
+            data = f'{{{other}, "logit_bias": {value}, "seed": 1}}'.encode()
+            error = harness.request("POST", path, content=data, headers=headers).json()["error"]
+            assert (error["code"], error["param"]) == (400, "logit_bias"), error
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from quire.server.args import ServerArgs
 from quire.server.connection.acceptor import Acceptor
 from quire.server.connection.limits.connection_slots import ConnectionSlots
-from quire.server.connection.limits.parse_scheduler import ParseScheduler
+from quire.server.connection.limits.work_scheduler import WorkScheduler
 from quire.server.connection.shared_state import SharedState
 from quire.server.connection.tls import tls_options
 from quire.server.free_memory import IdleMemory
@@ -49,7 +49,7 @@ class HttpServer(uvicorn.Server):
             app,
             args,
             ConnectionSlots(args.max_connections, args.reserved_connections),
-            ParseScheduler(),
+            WorkScheduler(),
             memoryview(bytearray(_MAX_READ_BYTES)),
             self.server_state,
         )
