@@ -3,7 +3,10 @@ same to the bit, and a failure of theirs is one request's alone."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -316,3 +319,21 @@ def test_the_logits_of_a_step_count_as_memory(settings: dict[str, Any]) -> None:
     without = plan_engine(EngineArgs(**args)).needs.workspace_bytes
     with_one = plan_engine(EngineArgs(**args, logits_processors=[Ledger])).needs.workspace_bytes
     assert with_one - without == 5 * 4 * 8 * 288
+
+
+def test_the_example_of_the_documents(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "logits_processors.md"
+    [code] = re.findall(r"```python\n(# only_even\.py\n.*?)```", page.read_text(), re.DOTALL)
+    (tmp_path / "only_even.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "only_even", raising=False)
+    params = [
+        SamplingParams(seed=1, max_tokens=20, ignore_eos=True, extra_args={"only_even": is_on})
+        for is_on in (True, False)
+    ]
+    with LLM(**settings, logits_processors=["only_even:OnlyEven"]) as llm:
+        even, free = llm.generate(PROMPTS[:1] * 2, params, use_tqdm=False)
+    assert not any(token % 2 for token in even.outputs[0].token_ids)
+    assert any(token % 2 for token in free.outputs[0].token_ids)
