@@ -116,6 +116,8 @@ class StepOutput:
     not_finite: NDArray[np.bool_] | None = None
     """[L]; rows whose logits are no distribution, as `quire.sampling.reference` says: nothing is
     chosen and reported of them. None: not checked, as nothing was to be chosen."""
+    no_choice: NDArray[np.bool_] | None = None
+    """[L]; rows whose tokens are all forbidden; the rest as of `not_finite`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +147,8 @@ class CompiledModel(ABC):
         """Chooses a token from each row of logits [L, V], and reports: what a step with these
         logits would give, to the bit.
 
-        The logits may be written to meanwhile; afterwards they are what they were. Raises
-        BackendError as `step` does.
+        The logits may be written to: afterwards those that a mask forbids may be -inf, the others
+        are what they were. Raises BackendError as `step` does.
         """
 
     @abstractmethod

@@ -141,6 +141,18 @@ def reserved_cores() -> int:
     )
 
 
+def max_n() -> int:
+    """`VLLM_MAX_N_SEQUENCES`: the largest `n` of `SamplingParams`; 16384 by default."""
+    value = os.environ.get("VLLM_MAX_N_SEQUENCES", "").strip()
+    if not value:
+        return 16384
+    if value.isascii() and value.isdigit() and int(value[:9]) > 0:
+        return int(value[:9])
+    raise ConfigError(
+        f"VLLM_MAX_N_SEQUENCES must be a whole number of at least 1, got {quoted(value)}; try 16384"
+    )
+
+
 def server_dev_mode() -> bool:
     """`VLLM_SERVER_DEV_MODE`: whether a server has routes for development."""
     return is_true("VLLM_SERVER_DEV_MODE")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from quire.config.records import LogprobsMode
 from quire.errors import BackendError
 from quire.params import GREEDY_BELOW, SamplingParams
+from quire.sampling.masks import TokenMasks
 
 Tokens = NDArray[np.int32]
 _LEAST, _MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
@@ -199,6 +200,8 @@ class SamplingColumns:
     the prompt."""
     reported: TokenLists | None = field(default=None, metadata={"has_values": False})
     """Tokens to report in this order, instead of the best; the row's `num_logprobs` counts them."""
+    mask: TokenMasks | None = None
+    """Tokens that are forbidden before all else, also in what is reported of raw logits."""
 
     def given(self, num_rows: int) -> dict[str, NDArray[Any]]:
         """The arrays that are not left out, by name. Raises BackendError unless they are whole, of
@@ -225,10 +228,10 @@ class SamplingColumns:
     def take(self, rows: NDArray[np.int32]) -> SamplingColumns:
         """The columns of these rows, in their order."""
         taken: dict[str, Any] = {}
-        for name in (*COLUMNS, *TOKEN_LISTS):
-            part = getattr(self, name)
+        for one in fields(self):
+            part = getattr(self, one.name)
             if part is not None:
-                taken[name] = part.take(rows) if isinstance(part, TokenLists) else part[rows]
+                taken[one.name] = part.take(rows)
         return SamplingColumns(**taken)
 
     def check(self, num_rows: int) -> None:

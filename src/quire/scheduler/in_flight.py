@@ -27,6 +27,7 @@ class PlanInFlight:
             started={},
             new_block_ids={},
             released_request_ids=[],
+            structured_output_request_ids=[],
         )
         self.requests: list[Request] = []
         """Parallel to the plan's `request_ids`."""
@@ -34,9 +35,12 @@ class PlanInFlight:
 
     def add(self, request: Request, count: int) -> None:
         """Plans the next `count` tokens of a request, and counts them as computed."""
-        request.num_computed_tokens += count
-        if not request.is_generating:
-            request.is_generating = request.num_computed_tokens >= request.num_tokens
+        end = request.num_computed_tokens + count
+        if end >= request.num_tokens:
+            request.is_generating = True
+            if request.has_grammar:
+                self.plan.structured_output_request_ids.append(request.request_id)
+        request.num_computed_tokens = end
         request.num_plans_in_flight += 1
         self.requests.append(request)
         self._counts.append(count)

@@ -40,6 +40,8 @@ class StepPlanner:
             if count < 1:
                 if request.num_computed_tokens + 1 >= request.max_total_tokens:
                     continue  # a plan in flight gives it its last token
+                if request.has_grammar:
+                    continue  # a plan in flight gives it the token that its grammar goes on from
                 count = 1
             takes_budget = count > 1 or not request.is_generating
             if takes_budget:

@@ -113,12 +113,14 @@ class InputBatch:
         sampled_rows = rows if all_complete else rows[is_complete]
         spans = self._prompt_logprobs.spans(rows, starts, computed, ends)
         prompt_rows = PromptRows.merge(spans, logits_rows, sampled_rows) if spans else None
+        masks = self._masks(plan)
         if prompt_rows is None:
-            columns = self.sampling.columns(sampled_rows, self._num_tokens[sampled_rows])
+            num_tokens = self._num_tokens[sampled_rows]
+            columns = self.sampling.columns(sampled_rows, num_tokens, masks=masks)
         else:
             logits_rows, all_rows = prompt_rows.logits_rows, prompt_rows.rows
             num_tokens = self._num_tokens[all_rows]
-            columns = self.sampling.columns(all_rows, num_tokens, prompt_rows.targets)
+            columns = self.sampling.columns(all_rows, num_tokens, prompt_rows.targets, masks=masks)
             if columns is not None:
                 prompt_rows.report(columns)
         batch = StepBatch(
@@ -132,6 +134,15 @@ class InputBatch:
         )
         samples = None if all_complete else is_complete
         return PreparedStep(batch, rows, ends, samples, sampled_rows, prompt_rows)
+
+    def _masks(self, plan: SchedulePlan) -> dict[int, NDArray[np.uint32]]:
+        """By row, the tokens that a grammar allows."""
+        return {
+            self.row_of[request_id]: np.frombuffer(mask, np.uint32)
+            for request_id, mask in zip(
+                plan.structured_output_request_ids, plan.grammar_bitmask, strict=True
+            )
+        }
 
     def known_tokens(self, row: int) -> Ints:
         """The tokens that the request in this row was started with."""

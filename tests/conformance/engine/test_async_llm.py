@@ -368,6 +368,20 @@ def test_shutdown_tells_who_still_waits(make_engine: MakeEngine) -> None:
     asyncio.run(scenario())
 
 
+def test_shutdown_gives_the_engine_time(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, asked = make_engine(), []
+    end = engine._client.shutdown
+    monkeypatch.setattr(engine._client, "shutdown", lambda s=None: asked.append(s) or end(s))
+    for wrong in (True, -1, "5", float("nan")):
+        with pytest.raises(ConfigError, match="timeout must be seconds"):
+            engine.shutdown(wrong)  # type: ignore[arg-type]
+    engine.shutdown(timeout=2.5)
+    assert asked == [2.5]
+    assert engine.errored
+
+
 def test_one_event_loop_after_another(make_engine: MakeEngine) -> None:
     engine = make_engine()
     for _ in range(2):

@@ -204,6 +204,7 @@ def test_a_query_that_makes_no_sense_is_refused(engine: Harness, path: str, mess
     reply = engine.request("POST", path)
     assert reply.status_code == 400
     assert message in reply.json()["error"]["message"]
+    assert reply.json()["error"]["param"].startswith("query.")
     assert RecordingCore.calls == []
 
 

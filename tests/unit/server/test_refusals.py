@@ -197,3 +197,14 @@ def test_other_media_types_and_models_are_refused(harness: Harness) -> None:
         assert reply.json()["error"]["message"] == "The model `other` does not exist."
     assert harness.request("GET", "/v1/nothing").json()["error"]["code"] == 404
     assert harness.request("PUT", "/tokenize").json()["error"]["code"] == 405
+
+
+def test_stacks_are_logged_where_that_is_asked_for(
+    make_harness: MakeHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    for is_asked in (False, True):
+        harness = make_harness(log_error_stack=is_asked)
+        with caplog.at_level("INFO"):
+            reply = harness.post("/v1/completions", {"prompt": "a", "max_tokens": -1})
+        assert reply.status_code == 400
+        assert ("Traceback" in caplog.text) is is_asked

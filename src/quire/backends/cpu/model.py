@@ -54,7 +54,9 @@ class CpuModel(CompiledModel):
         self._sampling_types = {
             name: f"{one.type.item.cname}[]" for name, one in members if one.type.kind == "pointer"
         }
-        self._list_names = {name for name, one in members if one.type.kind == "struct"}
+        self._list_names = {
+            name for name, one in members if one.type.cname == "struct quire_token_lists"
+        }
         memory = self._ffi.new("quire_memory *")
         library.lib.quire_model_memory(model, memory)
         self._memory = MemoryReport(
@@ -226,6 +228,11 @@ class CpuModel(CompiledModel):
             place.ids = self._int32(lists.ids, alive)
             if lists.values is not None:
                 place.values = self._pointer(lists.values, "float[]", np.float32, alive)
+        if columns.mask is not None:
+            columns.mask.check(rows, self._vocab_size)
+            native.mask.index = self._int32(columns.mask.index, alive)
+            native.mask.words = self._pointer(columns.mask.words, "uint32_t[]", np.uint32, alive)
+            native.mask.num_masks = len(columns.mask.words)
         return native
 
     def _place_results(
@@ -236,6 +243,8 @@ class CpuModel(CompiledModel):
         output.not_finite = np.zeros(rows, np.bool_)
         result.sampled = ffi.from_buffer("int32_t[]", output.sampled)
         result.not_finite = ffi.from_buffer("uint8_t[]", output.not_finite.view(np.uint8))
+        output.no_choice = np.zeros(rows, np.bool_)
+        result.no_choice = ffi.from_buffer("uint8_t[]", output.no_choice.view(np.uint8))
         wanted = columns.num_logprobs
         if wanted is None or wanted.size == 0 or wanted.max() < 0:
             return

@@ -43,7 +43,7 @@ from quire.program import (
     last_reads,
     place_of,
 )
-from quire.sampling.reference import logprobs, not_finite, sample
+from quire.sampling.reference import logprobs, no_choice, not_finite, sample
 from quire.weights import PackedFile, WeightStore, warn_not_finite
 
 
@@ -153,7 +153,10 @@ class ReferenceModel(CompiledModel):
         columns.check(len(logits))
         sampled = sample(logits, columns)
         return StepOutput(
-            sampled, logprobs(logits, sampled, columns), not_finite=not_finite(logits)
+            sampled,
+            logprobs(logits, sampled, columns),
+            not_finite=not_finite(logits),
+            no_choice=no_choice(logits, columns),
         )
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:

@@ -47,6 +47,8 @@ def check_batch(
         batch.sampling.check(len(batch.logits_rows))
         for lists in batch.sampling.given_lists(len(batch.logits_rows)).values():
             _check_range("token id", lists.ids, vocab_size)
+        if batch.sampling.mask is not None:
+            batch.sampling.mask.check(len(batch.logits_rows), vocab_size)
     for request in range(requests):
         _check_request(batch, request, kv)
 

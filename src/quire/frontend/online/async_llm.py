@@ -15,7 +15,7 @@ from quire.config import EngineConfig, ModelConfig
 from quire.config.engine_args import EngineArgs
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineMode, make_client
-from quire.errors import ConfigError, EngineDeadError, RequestError
+from quire.errors import ConfigError, EngineDeadError, RequestError, quoted
 from quire.frontend.arguments import (
     check_data_parallel_rank,
     refuse_arguments,
@@ -43,6 +43,8 @@ from quire.tokenizer.for_model import load_tokenizer
 if TYPE_CHECKING:
     from quire.frontend.hf.tokenizer import HFTokenizer
     from quire.frontend.observers.user_stats import StatLoggerFactory
+
+_LONGEST_WAIT_S = 1e6
 
 
 class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
@@ -291,13 +293,15 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         return True
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Ends the engine at once; callers that still wait get EngineDeadError. Idempotent. Any
-        thread may call it.
+        """Ends the engine after the step under way, for which it has `timeout` seconds, by default
+        some; callers that still wait get EngineDeadError. Idempotent. Any thread may call it.
 
-        `timeout` is vLLM's and has no effect: what is in flight can be waited for with `drain`.
+        What is in flight can be waited for with `drain`. Raises ConfigError for no number.
         """
-        del timeout
-        self._client.shutdown()
+        is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+        if timeout is not None and not (is_number and 0 <= timeout < _LONGEST_WAIT_S):
+            raise ConfigError(f"timeout must be seconds, got {quoted(timeout)}; try 5")
+        self._client.shutdown(timeout)
         self._user_tokenizer.close()
         if self._tracer is not None:
             self._tracer.close()

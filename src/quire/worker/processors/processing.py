@@ -23,7 +23,7 @@ from quire.errors import BackendError
 from quire.logits_processors.loading import load_processors
 from quire.protocol import SchedulePlan
 from quire.sampling.columns import LOGPROBS_KINDS
-from quire.sampling.reference import not_finite, penalise, restrict
+from quire.sampling.reference import masked, not_finite, penalise, restrict
 from quire.worker.input_batch import PreparedStep
 from quire.worker.processors.guarded import GuardedProcessor
 from quire.worker.processors.members import Members
@@ -84,16 +84,23 @@ class LogitsProcessing:
     def choose(
         self, model: CompiledModel, raw: Logits | None, withheld: WithheldRows
     ) -> tuple[StepOutput, dict[str, str]]:
-        """The tokens of the rows that were withheld, of raw logits [N, V], in the plan's order; and
-        why requests end. Raises BackendError."""
+        """The tokens of the rows that were withheld, of raw logits [N, V], which may be written to;
+        and why processors end requests. Raises BackendError."""
         if raw is None:
             raise BackendError("the logits that were asked for did not come")
-        columns = withheld.columns
-        changed, columns, failures = self._changed(raw, columns)
+        columns, is_void = withheld.columns, not_finite(raw)
+        if columns.mask is not None:
+            for row in range(len(raw)):
+                raw[row] = masked(raw[row], columns, row)
+        changed, columns, has_none, failures = self._changed(raw, columns, is_void)
         output = model.sample(changed, _reports(columns, processed=True))
         if output.not_finite is not None:
-            for place in np.flatnonzero(output.not_finite & ~not_finite(raw)).tolist():
+            for place in np.flatnonzero(output.not_finite & ~is_void & ~has_none).tolist():
                 failures.setdefault(place, "logits processors left no logits to choose from")
+        if output.no_choice is not None:
+            for place in np.flatnonzero(output.no_choice & ~has_none).tolist():
+                failures.setdefault(place, "logits processors left no token that is allowed here")
+        output.no_choice = has_none
         reports = _reports(withheld.columns, processed=False)
         if reports.num_logprobs is not None and (reports.num_logprobs >= 0).any():
             output.logprobs = model.sample(raw, replace(reports, chosen=output.sampled)).logprobs
@@ -106,16 +113,20 @@ class LogitsProcessing:
         self._members.advance(request_ids, token_ids)
 
     def _changed(
-        self, raw: Logits, columns: SamplingColumns
-    ) -> tuple[Logits, SamplingColumns, dict[int, str]]:
-        """What tokens are chosen of, what of the columns is left to do, and who fails."""
+        self, raw: Logits, columns: SamplingColumns, is_void: NDArray[np.bool_]
+    ) -> tuple[Logits, SamplingColumns, NDArray[np.bool_], dict[int, str]]:
+        """What tokens are chosen of; what of the columns is left to do; which rows [N] have no
+        token to choose before any processor; for whom processors fail. `is_void` [N]: rows whose
+        requests end, whatever comes of them."""
         failures: dict[int, str] = {}
         changed = raw.copy()
-        changed[not_finite(raw)] = 0  # their requests end, whatever comes of them
+        changed[is_void] = 0
         if columns.allowed is not None or columns.bias is not None:
             for row in range(len(changed)):
                 changed[row] = restrict(changed[row], columns, row)
             columns = replace(columns, allowed=None, bias=None)
+        has_none = not_finite(changed) & ~is_void
+        changed[has_none] = 0
         changed = self._apply(changed, failures, is_argmax_invariant=False)
         is_random = columns.temperature > 0
         if is_random.any() and any(one.is_argmax_invariant for one in self._processors):
@@ -130,7 +141,7 @@ class LogitsProcessing:
             is_changed = (after != scaled) & is_random[:, None]
             with np.errstate(over="ignore"):
                 changed = np.where(is_changed, after * temperatures, changed)
-        return changed, columns, failures
+        return changed, columns, has_none, failures
 
     def _apply(
         self, logits: Logits, failures: dict[int, str], *, is_argmax_invariant: bool
