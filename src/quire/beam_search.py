@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
+from quire import env
 from quire.errors import quoted
 from quire.outputs import Logprob
 from quire.param_checks import as_float, as_int, error
-from quire.params import MAX_N
 
 MAX_LENGTH_PENALTY = 16.0
 """Largest exponent of a length, positive or negative: a power of any length is a finite number."""
@@ -69,10 +69,10 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
         self.__post_init__()
 
     def _check_ranges(self) -> None:
-        penalty = self.length_penalty
+        penalty, most = self.length_penalty, env.max_n()
         rules: tuple[tuple[str, bool, str], ...] = (
             ("beam_width", self.beam_width >= 1, "must be at least 1"),
-            ("beam_width", self.beam_width <= MAX_N, f"must be at most {MAX_N}"),
+            ("beam_width", self.beam_width <= most, f"must be at most {most}"),
             ("max_tokens", self.max_tokens >= 1, "must be at least 1"),
             ("temperature", math.isfinite(self.temperature), "must be a finite number"),
             ("temperature", 0 <= self.temperature <= 2, "must be in [0, 2]"),

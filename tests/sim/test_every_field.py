@@ -15,7 +15,7 @@ from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.llm import LLM
 from quire.outputs import CompletionOutput, RequestOutput
-from quire.params import _NOT_YET, RequestOutputKind, SamplingParams
+from quire.params import NOT_YET, RequestOutputKind, SamplingParams
 
 RANDOM = np.random.default_rng(8)
 LONG, SHORT = RANDOM.integers(0, 256, 37).tolist(), RANDOM.integers(0, 256, 6).tolist()
@@ -63,7 +63,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "min_tokens": {"stop_token_ids": [*range(128)], "ignore_eos": False},
 }
 """What must be set too, for a field to have an effect or to be accepted."""
-NOT_SAMPLED = set(_NOT_YET) | {"_bad_words_token_ids"}
+NOT_SAMPLED = set(NOT_YET) | {"_bad_words_token_ids"}
 """Fields that no request may use, and what `bad_words` becomes."""
 
 
