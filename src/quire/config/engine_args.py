@@ -70,6 +70,9 @@ class EngineArgs:
     """What requests get as log-probabilities: `raw_logprobs` or `raw_logits` of the model's own
     logits, `processed_logprobs` or `processed_logits` of those that a token is chosen by, after
     bias, penalties, temperature and filters."""
+    logits_processors: list[str | type] | None = None
+    """Classes that change logits before a token is chosen, as `package.module:Class`; their code
+    runs in the engine. Those that installed packages offer as entry points are always loaded."""
     generation_config: str = "auto"
     """Where sampling defaults come from: `auto` the model's generation_config.json, `vllm`
     neutral ones, or a directory."""

@@ -58,6 +58,9 @@ class ModelConfig:
     """Most tokens of any reply of a server; None: what the context has room for."""
     eos_token_ids: tuple[int, ...] = ()
     chat_template: str | None = None
+    logits_processors: tuple[Any, ...] = ()
+    """Classes that change logits, as `module:Class`; or the class itself, where the name does not
+    lead to it in another process."""
 
     @property
     def tokenizer(self) -> str | None:

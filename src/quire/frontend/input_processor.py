@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 from quire.config.records import EngineConfig
 from quire.errors import RequestError, quoted
-from quire.frontend.model_checks import check_bans, check_params
+from quire.frontend.model_checks import check_bans, check_params, check_processor
 from quire.frontend.prompt_parser import PromptParser
 from quire.frontend.tokenization import Tokenization
 from quire.inputs import PromptType
+from quire.logits_processors.loading import load_processors
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
 from quire.structured.trial import GrammarTrial
@@ -60,6 +61,7 @@ class InputProcessor:
             config.model.vocab_size,
             lambda: () if tokenizer is None else tokenizer.added_tokens.values(),
         )
+        self._logits_processors = load_processors(config.model.logits_processors)
         self._numbers = itertools.count()
         self._seeds = itertools.count()
         eos = None if tokenizer is None else tokenizer.eos_token_id
@@ -93,6 +95,8 @@ class InputProcessor:
         self._check_priority(priority)
         parsed = self._prompts.parse(prompt, tokenization)
         resolved = self._resolve(params, len(parsed.token_ids))
+        for processor in self._logits_processors:
+            check_processor(processor, resolved)
         arrival_time = clock.now() if arrival_time is None else arrival_time
         base = EngineCoreRequest(
             request_id=f"{request_id}-{next(self._numbers):x}",

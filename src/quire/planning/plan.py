@@ -101,6 +101,7 @@ def _model_config(
         max_output_tokens=choices.max_output_tokens,
         eos_token_ids=tuple(i for i in facts.eos_token_ids if i < vocab_size),
         chat_template=facts.chat_template,
+        logits_processors=facts.logits_processors,
     )
 
 

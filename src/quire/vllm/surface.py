@@ -108,6 +108,19 @@ SURFACE: dict[str, dict[str, str]] = {
         "PrefixCacheStats PromptTokenStats SchedulerStats",
         "quire.outputs": "RequestStateStats",
     },
+    "vllm.v1.sample.logits_processor": {
+        "quire.logits_processors": "AdapterLogitsProcessor BatchUpdate LogitsProcessor "
+        "MoveDirectionality RequestLogitsProcessor",
+        "quire.logits_processors.loading": "LOGITSPROCS_GROUP=VLLM_GROUP",
+    },
+    "vllm.v1.sample.logits_processor.builtin": {
+        "quire.logits_processors.adapter": "process_dict_updates"
+    },
+    "vllm.v1.sample.logits_processor.interface": {
+        "quire.logits_processors": "AddedRequest BatchUpdate LogitsProcessor MoveDirectionality "
+        "MovedRequest RemovedRequest",
+    },
+    "vllm.logits_process": {"quire.logits_processors": "LogitsProcessor=RequestLogitsProcessor"},
     "vllm.version": {"quire.vllm.own.version": "__version__ __version_tuple__"},
 }
 """Module of vLLM -> module of Quire -> names: `New=Old` where Quire's name is another, `*` for

@@ -99,9 +99,6 @@ REFUSED: dict[str, _Names] = {
         "reasoning_parser_plugin": (None, ""),
         "reasoning_config": (None, {}),
     },
-    "the sampler runs no code of users": {
-        "logits_processors": (None, []),
-    },
     "watermarks are not implemented": {
         "watermark_config": (None, {}),
     },
