@@ -24,7 +24,7 @@ NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
     *((CHAT, name, value) for name, value in {
         "tool_choice": "required", "functions": [{"name": "f"}], "audio": {"voice": "x"},
         "modalities": ["audio"], "chat_template": "{{ messages }}", "top_logprobs": 3,
-        "response_format": {"type": "json_schema", "json_schema": {}}, "tools": [],
+        "tools": [],
         "web_search_options": {}, "function_call": "auto", "mm_processor_kwargs": {"a": 1},
     }.items()),
     ({**CHAT, "tools": [TOOL]}, "tool_choice", "auto"),
