@@ -15,7 +15,7 @@ TOOL = {"type": "function", "function": {"name": "f"}}
 NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
     *((TEXT, name, value) for name, value in {
         "presence_penalty": 2.5, "frequency_penalty": -2.5, "repetition_penalty": 0,
-        "logit_bias": {"x": 2.0}, "best_of": 2, "suffix": "x", "use_beam_search": True,
+        "logit_bias": {"x": 2.0}, "best_of": 2, "suffix": "x",
         "allowed_token_ids": [], "bad_words": [""],
         "structured_outputs": {"regex": "a"},
         "response_format": {"type": "json_object"}, "kv_transfer_params": {"a": 1},

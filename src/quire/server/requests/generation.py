@@ -107,6 +107,7 @@ class Generation:
         self._streams: list[RequestStream] = []
         self._is_closed = False
         self._is_late = False
+        context.num_generating += 1
         self._timer = asyncio.get_running_loop().call_at(deadline.at, self._on_deadline)
 
     @classmethod
@@ -128,7 +129,6 @@ class Generation:
             size, _inputs, context, prompts, params, request_id, priority, trace_headers
         )
         generation = cls(context, engine.requests, deadline)
-        context.num_generating += 1
         try:
             await generation._submit(inputs)
         except BaseException:
@@ -136,9 +136,12 @@ class Generation:
             raise
         return generation
 
-    async def _submit(self, inputs: Sequence[EngineInput]) -> None:
-        """Hands all of it to the engine; where it is much, others have their turn meanwhile."""
-        self._streams = self._requests.admit(inputs, self._wake_up)
+    async def _submit(self, inputs: Sequence[EngineInput], *, is_admitted: bool = False) -> None:
+        """Hands all of it to the engine; where it is much, others have their turn meanwhile.
+        `is_admitted`: it follows from what was admitted."""
+        requests = self._requests
+        admit = requests.let_in if is_admitted else requests.admit
+        self._streams = admit(inputs, self._wake_up)
         size = 0
         for stream in self._streams:
             if stream.is_done:

@@ -15,8 +15,6 @@ from quire.server.schema.chat import ChatRequest
 from quire.server.schema.common import GenerationFields, StreamOptions
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
-    "use_beam_search": (None, False),
-    "length_penalty": (None, 1.0),
     "early_stopping": (None, False),
     "kv_transfer_params": (None, {}),
     "ec_transfer_params": (None, {}),
