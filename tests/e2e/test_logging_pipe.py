@@ -14,8 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
+from running_server import engine_options, flags
 
-from .conftest import FAKES, engine_options, flags
+from .conftest import FAKES
 
 NUM_REQUESTS = 700
 """More lines than a pipe of 64 KiB takes."""

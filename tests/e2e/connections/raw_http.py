@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from .conftest import RunningServer
+from running_server import RunningServer
 
 HOST = b"Host: localhost\r\n"
 VERSION = b"GET /version HTTP/1.1\r\n" + HOST + b"\r\n"
 HEALTH = b"GET /health HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
+LONG = {"prompt": "abc", "max_tokens": 400, "ignore_eos": True, "temperature": 1.0}
+"""A completion that takes a while."""
 
 
 def connect(server: RunningServer, timeout_s: float = 20) -> socket.socket:
@@ -132,6 +135,23 @@ def ask(server: RunningServer, data: bytes) -> Reply:
     with connect(server) as client:
         client.sendall(data)
         return Replies(client).next()
+
+
+def is_healthy(server: RunningServer) -> bool:
+    return ask(server, HEALTH).status == 200
+
+
+def num_finished(server: RunningServer, reason: str) -> int:
+    """Requests that have ended for this reason."""
+    head = b"GET /metrics HTTP/1.1\r\n" + HOST + b"\r\n"
+    text = ask(server, head).body.decode()
+    [value] = re.findall(rf'request_success_total{{.*="{reason}".*}} (\S+)', text)
+    return int(float(value))
+
+
+def num_files(server: RunningServer) -> int:
+    """Files and connections that the server's process has open."""
+    return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
 
 
 def resident_mib(server: RunningServer) -> float:

@@ -1,0 +1,94 @@
+"""So many connections are open at once, and no more; health and readiness have their own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+from running_server import RunningServer, StartServer
+
+from .raw_http import (
+    HEALTH,
+    HOST,
+    LONG,
+    VERSION,
+    ask,
+    connect,
+    is_healthy,
+    many,
+    num_files,
+    post,
+    resident_mib,
+)
+
+
+def test_connections_in_use_leave_health_and_readiness(start_server: StartServer) -> None:
+    server = start_server(max_connections=4, engine={"max_num_seqs": 8})
+    long = post({**LONG, "max_tokens": 1900, "stream": True})
+    with many(server, 4, long) as clients:
+        for client in clients:
+            assert client.recv(15) == b"HTTP/1.1 200 OK"
+        for path in (b"/health", b"/ready", b"/live"):
+            request = b"GET " + path + b" HTTP/1.1\r\n" + HOST + b"\r\n"
+            assert ask(server, request).status == 200
+        refused = ask(server, VERSION)
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        assert refused.json()["error"]["code"] == 503
+        assert ask(server, b"POST /health HTTP/1.1\r\n" + HOST + b"\r\n").status == 503
+    server.until(lambda: ask(server, VERSION).status == 200)
+
+
+@pytest.mark.parametrize("first", [b"", b"GET / HTTP/1.1\r\nA:", VERSION])
+def test_connections_without_a_request_make_room(start_server: StartServer, first: bytes) -> None:
+    server = start_server(max_connections=4, reserved_connections=2, keep_alive_timeout=60.0)
+    with many(server, 40, first) as clients:
+        for client in clients if first == VERSION else []:
+            with suppress(ConnectionError):
+                client.recv(65536)  # the reply; its connection is idle from now on
+        time.sleep(1.2)  # they are idle long enough to be closed for others
+        for _ in range(20):
+            assert ask(server, VERSION).status == 200
+            assert is_healthy(server)
+
+
+def test_a_crowd_of_idle_connections_is_bounded(start_server: StartServer) -> None:
+    server = start_server(max_connections=100, reserved_connections=20)
+    before = resident_mib(server)
+    with many(server, 1000):
+        server.until(lambda: 100 <= num_files(server) < 200)
+        for _ in range(20):
+            assert is_healthy(server)
+        assert 100 <= num_files(server) < 200
+        assert resident_mib(server) < before + 8
+
+
+def test_a_rush_leaves_health_to_those_who_ask(start_server: StartServer) -> None:
+    """Clients that connect and connect, and never send anything."""
+    server = start_server(max_connections=10)
+    is_over = threading.Event()
+    statuses = []
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_rush, server, is_over)
+        try:
+            for _ in range(20):
+                with connect(server) as client:
+                    client.sendall(HEALTH)
+                    statuses.append(client.recv(65536)[9:12])
+                time.sleep(0.02)
+        finally:
+            is_over.set()
+    assert statuses.count(b"200") > 0.8 * len(statuses)
+
+
+def _rush(server: RunningServer, is_over: threading.Event) -> None:
+    clients: list[socket.socket] = []
+    while not is_over.is_set():
+        clients.append(connect(server))
+        if len(clients) > 200:
+            clients.pop(0).close()
+    for client in clients:
+        client.close()
