@@ -65,18 +65,27 @@ def answers(llm: LLM) -> list[Any]:
     ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def common(model: str, backend: str) -> dict[str, Any]:
+    return {"model": model, "backend": backend, "max_model_len": 128, "num_threads": 1}
+
+
+@pytest.fixture(scope="module")
+def wanted(common: dict[str, Any]) -> list[Any]:
+    """What an engine gives that makes no plan ahead."""
+    with LLM(**common) as llm:
+        assert llm.llm_engine.engine_core.executor.max_plans_in_flight == 1
+        return answers(llm)
+
+
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_at_every_depth(
-    model: str, backend: str, depth: int, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    common: dict[str, Any], wanted: list[Any], depth: int, settings: dict[str, Any]
 ) -> None:
-    common = {"model": model, "backend": backend, "max_model_len": 128, "num_threads": 1}
     with LLM(**common, **settings) as llm:
         assert llm.llm_engine.engine_core.executor.max_plans_in_flight == depth
         ahead = answers(llm)
         again = answers(llm)
-    monkeypatch.setattr(UniProcExecutor, "max_plans_in_flight", 1)
-    with LLM(**common) as llm:
-        wanted = answers(llm)
     assert {one[3] for one in wanted} == {"length", "stop"}
     assert ahead == wanted
     assert again == wanted
@@ -106,20 +115,32 @@ def tokens_of(core: EngineCore, wanted: dict[str, list[int]]) -> dict[str, Any]:
     return found
 
 
+SHARING = {str(number): [*PROMPTS[-1][:70], number] for number in range(4)}
+"""Prompts with the same prefix."""
+
+
+def new_core(common: dict[str, Any]) -> EngineCore:
+    return EngineCore(build_engine_config(EngineArgs(**common, max_num_batched_tokens=48)))
+
+
+@pytest.fixture(scope="module")
+def wanted_of_sharing(common: dict[str, Any]) -> dict[str, Any]:
+    """What they get where no step fails."""
+    core = new_core(common)
+    found = tokens_of(core, SHARING)
+    core.shutdown()
+    return found
+
+
 @pytest.mark.parametrize("failing", [1, 2, 3, 5, 8])
 def test_a_step_that_fails_changes_no_other_answer(
-    model: str, backend: str, depth: int, failing: int, monkeypatch: pytest.MonkeyPatch
+    common: dict[str, Any],
+    wanted_of_sharing: dict[str, Any],
+    depth: int,
+    failing: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shared = PROMPTS[-1][:70]
-    prompts = {str(number): [*shared, number] for number in range(4)}
-    args = EngineArgs(
-        model, backend=backend, max_model_len=128, num_threads=1, max_num_batched_tokens=48
-    )
-    core = EngineCore(build_engine_config(args))
-    wanted = tokens_of(core, prompts)
-    core.shutdown()
-
-    core = EngineCore(build_engine_config(args))
+    core = new_core(common)
     assert isinstance(core.executor, UniProcExecutor)
     assert core.executor.max_plans_in_flight == depth
     compiled = core.executor._worker.model
@@ -132,11 +153,11 @@ def test_a_step_that_fails_changes_no_other_answer(
         return step(batch)
 
     monkeypatch.setattr(compiled, "step", fails_once)
-    found = tokens_of(core, prompts)
+    found = tokens_of(core, SHARING)
     core.shutdown()
     failed = {one for one, answer in found.items() if answer == "the step failed: on purpose"}
     assert failed
     assert failed != found.keys() or failing > 4
     assert {one: found[one] for one in found if one not in failed} == {
-        one: wanted[one] for one in wanted if one not in failed
+        one: tokens for one, tokens in wanted_of_sharing.items() if one not in failed
     }

@@ -5,7 +5,6 @@ Compared are tokens and the log-probabilities of the chosen ones, as exact float
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -53,15 +52,11 @@ def settings(model: str, backend: str, request: pytest.FixtureRequest) -> dict[s
     }
 
 
-@pytest.fixture(scope="module")
-def alone(settings: dict[str, Any]) -> Iterator[LLM]:
-    """An engine that never shares anything: one request at a time, no prefix cache."""
-    with LLM(**settings, max_num_seqs=1, enable_prefix_caching=False) as llm:
-        yield llm
+Bits = list[tuple[int, float]]
+"""Tokens and exact log-probabilities."""
 
 
-def bits(output: RequestOutput) -> list[tuple[int, float]]:
-    """Tokens and exact log-probabilities."""
+def bits(output: RequestOutput) -> Bits:
     one = output.outputs[0]
     assert one.logprobs is not None
     return [
@@ -70,36 +65,55 @@ def bits(output: RequestOutput) -> list[tuple[int, float]]:
     ]
 
 
-def run(llm: LLM, prompts: Any, params: SamplingParams) -> list[RequestOutput]:
+def run(
+    llm: LLM, prompts: Any, params: SamplingParams | list[SamplingParams]
+) -> list[RequestOutput]:
     return llm.generate(prompts, params, use_tqdm=False)
 
 
-def same(outputs: list[RequestOutput], wanted: list[RequestOutput]) -> bool:
-    return [bits(output) for output in outputs] == [bits(output) for output in wanted]
+def same(outputs: list[RequestOutput], wanted: list[Bits]) -> bool:
+    return [bits(output) for output in outputs] == wanted
+
+
+@pytest.fixture(scope="module")
+def of_modes(settings: dict[str, Any]) -> list[list[Bits]]:
+    """What the prompts give greedily and seeded in an engine that never shares anything: one
+    request at a time, no prefix cache."""
+    with LLM(**settings, max_num_seqs=1, enable_prefix_caching=False) as llm:
+        return [
+            [bits(output) for output in run(llm, PROMPTS, params)] for params in (GREEDY, SEEDED)
+        ]
+
+
+@pytest.fixture
+def wanted(of_modes: list[list[Bits]], params: SamplingParams) -> list[Bits]:
+    return of_modes[params is SEEDED]
 
 
 @MODES
 def test_in_a_batch_of_32_on_two_threads(
-    settings: dict[str, Any], alone: LLM, params: SamplingParams
+    settings: dict[str, Any], wanted: list[Bits], params: SamplingParams
 ) -> None:
     settings = {**settings, "num_threads": 2}
     with LLM(**settings, max_num_seqs=32, enable_prefix_caching=False) as llm:
-        assert same(run(llm, PROMPTS * 4, params), run(alone, PROMPTS, params) * 4)
+        assert same(run(llm, PROMPTS * 4, params), wanted * 4)
 
 
-@MODES
 @pytest.mark.parametrize("budget", [1, 7, 16, 33])
 def test_with_any_chunking(
-    settings: dict[str, Any], alone: LLM, params: SamplingParams, budget: int
+    settings: dict[str, Any], of_modes: list[list[Bits]], budget: int
 ) -> None:
-    with LLM(**settings, max_num_batched_tokens=budget) as llm:
-        assert same(run(llm, PROMPTS, params), run(alone, PROMPTS, params))
+    """Both modes in the same steps; without a prefix cache, which would save the second chunks."""
+    params = [GREEDY] * len(PROMPTS) + [SEEDED] * len(PROMPTS)
+    with LLM(**settings, max_num_batched_tokens=budget, enable_prefix_caching=False) as llm:
+        assert same(run(llm, PROMPTS * 2, params), [*of_modes[0], *of_modes[1]])
 
 
 @MODES
-def test_after_a_prefix_hit(settings: dict[str, Any], alone: LLM, params: SamplingParams) -> None:
+def test_after_a_prefix_hit(
+    settings: dict[str, Any], wanted: list[Bits], params: SamplingParams
+) -> None:
     with LLM(**settings) as llm:
-        wanted = run(alone, PROMPTS, params)
         assert same(run(llm, PROMPTS, params), wanted)
         again = run(llm, PROMPTS, params)
     assert same(again, wanted)
@@ -108,21 +122,23 @@ def test_after_a_prefix_hit(settings: dict[str, Any], alone: LLM, params: Sampli
 
 @MODES
 def test_sharing_a_prefix_with_one_of_the_same_step(
-    settings: dict[str, Any], alone: LLM, params: SamplingParams
+    settings: dict[str, Any], wanted: list[Bits], params: SamplingParams
 ) -> None:
     with LLM(**settings) as llm:
         outputs = run(llm, [PROMPTS[-1]] * 4, params)
-    assert same(outputs, run(alone, [PROMPTS[-1]], params) * 4)
+    assert same(outputs, wanted[-1:] * 4)
     assert [output.num_cached_tokens for output in outputs] == [0, 80, 80, 80]
 
 
 @MODES
-def test_after_preemptions(settings: dict[str, Any], alone: LLM, params: SamplingParams) -> None:
+def test_after_preemptions(
+    settings: dict[str, Any], wanted: list[Bits], params: SamplingParams
+) -> None:
     with LLM(**settings, num_gpu_blocks_override=12) as llm:
         outputs = run(llm, PROMPTS, params)
         llm.llm_engine.engine_core.scheduler.check_integrity()
     assert any(output.metrics and output.metrics.num_preemptions for output in outputs)
-    assert same(outputs, run(alone, PROMPTS, params))
+    assert same(outputs, wanted)
 
 
 def test_unseeded_requests_repeat_with_the_engine(settings: dict[str, Any]) -> None:
@@ -131,5 +147,5 @@ def test_unseeded_requests_repeat_with_the_engine(settings: dict[str, Any]) -> N
     for _ in range(2):
         with LLM(**settings, seed=3) as llm:
             outputs.append(run(llm, [PROMPTS[4]] * 3, params))
-    assert same(*outputs)
+    assert same(outputs[0], [bits(output) for output in outputs[1]])
     assert bits(outputs[0][0]) != bits(outputs[0][1])
