@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@lru_cache(maxsize=1)
+@cache
 def reference_model(case: Case, dtype: torch.dtype) -> transformers.PreTrainedModel:
     """The random model in float32, its weights rounded to `dtype` first. Norms and biases too."""
     torch.manual_seed(sum(map(ord, case.name)))
