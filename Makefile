@@ -13,8 +13,10 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 demo: $(BIN)/python
+	@echo "Installing Quire into $(VENV). Compiling the native library takes some minutes."
 	$(BIN)/python -m pip install --quiet .
-	cd $(VENV) && bin/python ../examples/first_script.py
+	$(BIN)/python examples/first_script.py
+	@echo 'It works. Now try: $(BIN)/quire run "What is 17 + 25?"'
 
 test: $(BIN)/python
 	$(BIN)/python -m pip install --quiet ".[test,dev]"

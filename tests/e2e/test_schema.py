@@ -24,6 +24,10 @@ NOT_LIVE = ("--exclude-path", "/quire/live")
 """Its stream never ends."""
 
 
+SHORT = {"backend": "auto", "override_generation_config": '{"max_new_tokens": 4}'}
+"""Of requests that do not say how long: the tests are about what is asked, not about the replies."""
+
+
 def run_schemathesis(server: RunningServer, directory: Path, *options: str) -> None:
     """Runs the tool, to which every 5xx is a failure; then asks whether all is well."""
     text = canary(server)
@@ -52,14 +56,14 @@ def test_no_request_that_a_schema_suggests_breaks_it(
     start_server: StartServer, tmp_path: Path
 ) -> None:
     """Every boundary of every field once; the other endpoints' fields are a part of these."""
-    server = start_server()
+    server = start_server(engine=SHORT)
     chat = ("--include-path", "/v1/chat/completions")
     run_schemathesis(server, tmp_path, "--phases", "coverage", *chat)
     assert num_good(server, "/v1/chat/completions") > 10
 
 
 def test_no_random_request_breaks_it(start_server: StartServer, tmp_path: Path) -> None:
-    server = start_server()
+    server = start_server(engine=SHORT)
     examples = ("--phases", "fuzzing", "--max-examples", "25")
     run_schemathesis(server, tmp_path, *examples, *NOT_LIVE)
     assert num_good(server, "/v1/completions") > 0
@@ -68,7 +72,7 @@ def test_no_random_request_breaks_it(start_server: StartServer, tmp_path: Path) 
 @pytest.mark.long
 def test_many_requests_break_nothing(start_server: StartServer, tmp_path: Path) -> None:
     phases = ("--phases", "coverage,fuzzing", "--max-examples", "300")
-    run_schemathesis(start_server(), tmp_path, *phases, *NOT_LIVE)
+    run_schemathesis(start_server(engine=SHORT), tmp_path, *phases, *NOT_LIVE)
 
 
 def test_the_document_names_every_route(server: RunningServer) -> None:

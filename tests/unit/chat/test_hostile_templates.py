@@ -15,7 +15,7 @@ from quire.chat.templates import ChatTemplates
 from quire.errors import RequestError
 
 EVERY = hostile_templates.every()
-_MAX_SECONDS = 1.0
+_MAX_SECONDS = 0.5
 _LONGEST_TURN_S = 4.0
 """Far above any turn of a loop on a busy machine, and far below any hanging template."""
 
