@@ -25,7 +25,7 @@ NOT_LIVE = ("--exclude-path", "/quire/live")
 
 
 SHORT = {"backend": "auto", "override_generation_config": '{"max_new_tokens": 4}'}
-"""Of requests that do not say how long: the tests are about what is asked, not about the replies."""
+"""Short replies: the tests are about what is asked."""
 
 
 def run_schemathesis(server: RunningServer, directory: Path, *options: str) -> None:
