@@ -18,7 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from quire.backends.base import CompiledModel, MemoryReport, StepBatch, StepOutput
+from quire.backends.base import (
+    CompiledModel,
+    MemoryReport,
+    SamplingColumns,
+    StepBatch,
+    StepOutput,
+)
 from quire.config.kv_groups import KVGroupSpec, KVLayout
 from quire.config.records import (
     CacheConfig,
@@ -54,6 +60,9 @@ class NullModel(CompiledModel):
         self.seconds += time.perf_counter() - begin
         return output
 
+    def sample(self, logits: np.ndarray, columns: SamplingColumns) -> StepOutput:
+        raise NotImplementedError
+
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         return [None] * len(batch.context_lens)
 
@@ -62,6 +71,9 @@ class NullModel(CompiledModel):
 
     def write_blocks(self, block_ids: np.ndarray, data: np.ndarray) -> None:
         raise NotImplementedError
+
+    def discard_kv(self) -> None:
+        pass
 
     def memory(self) -> MemoryReport:
         return MemoryReport(0, 0, 0)

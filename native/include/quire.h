@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 6
+#define QUIRE_ABI_VERSION 8
 
 // Tokens that lie together in the KV cache: a block holds whole groups of them.
 #define QUIRE_KV_GROUP 16
@@ -272,6 +272,14 @@ typedef struct quire_token_lists {
   const float* values;
 } quire_token_lists;
 
+// TokenMasks of sampling/columns.py: row l may choose token t if bit t % 32 of word t / 32 of line
+// index[l] is set; -1: any token. Null index: every row may choose any.
+typedef struct quire_token_masks {
+  const int32_t* index;   // [L]
+  const uint32_t* words;  // [num_masks, (V + 31) / 32]
+  int32_t num_masks;
+} quire_token_masks;
+
 // What is reported of a row. Processed: of the logits after everything that is done to them before
 // a token is chosen; a row whose token is chosen already has no others than the raw ones.
 enum quire_logprobs_kind {
@@ -299,6 +307,7 @@ typedef struct quire_sampling {
   quire_token_lists bias;
   quire_token_lists seen;
   quire_token_lists reported;
+  quire_token_masks mask;
 } quire_sampling;
 
 // StepBatch of backends/base.py.
@@ -318,7 +327,7 @@ typedef struct quire_batch {
 
 typedef struct quire_output {
   int32_t* sampled;         // [L]; unused without sampling
-  float* logits;            // [L, V] or null
+  float* logits;            // rows of V, or null
   int32_t* logprob_ids;     // [L, K], or null when none are wanted
   float* logprobs;          // [L, K]
   int32_t* logprob_ranks;   // [L, K]
@@ -327,6 +336,9 @@ typedef struct quire_output {
   int32_t logprobs_width;   // K
   uint8_t* not_finite;      // [L]; 1: the row has a NaN, +infinity or no finite logit, so that
                             // nothing is chosen and reported; unused without sampling
+  uint8_t* no_choice;       // [L]; 1: all tokens are forbidden, so that nothing is chosen and
+                            // reported; unused without sampling
+  const int32_t* logits_places;  // [L]; which row of `logits` each goes to, -1: none. Null: its own
 } quire_output;
 
 typedef struct quire_memory {
@@ -392,6 +404,10 @@ int32_t quire_add_rope(quire_model* model, const double* inv_freq, int32_t num_f
 int32_t quire_set_ops(quire_model* model, const quire_op* ops, int32_t num_ops);
 
 int32_t quire_step(quire_model* model, const quire_batch* batch, const quire_output* output);
+// Chooses a token from each row of `logits` [num_rows, V], and reports, as a step does of its own
+// rows. The logits are written to meanwhile, and are afterwards what they were.
+int32_t quire_sample(quire_model* model, const quire_sampling* sampling, int32_t num_rows,
+                     float* logits, const quire_output* output);
 // Runs a step again, up to the logits. `ops` [R]: for each request the first op (index of set_ops)
 // of which one of its rows is not finite, -1 where there is none. The heads op is not looked at
 // where it writes to the cache: attention is, which reads it.

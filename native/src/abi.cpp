@@ -155,6 +155,14 @@ QUIRE_API int32_t quire_step(quire_model* model, const quire_batch* batch,
   });
 }
 
+QUIRE_API int32_t quire_sample(quire_model* model, const quire_sampling* sampling, int32_t num_rows,
+                               float* logits, const quire_output* output) {
+  return guarded(-1, [&] {
+    quire::sample_rows(model->model, *sampling, num_rows, logits, *output);
+    return 0;
+  });
+}
+
 QUIRE_API int32_t quire_find_not_finite(quire_model* model, const quire_batch* batch,
                                         int32_t* ops) {
   return guarded(-1, [&] {

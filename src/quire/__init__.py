@@ -13,6 +13,7 @@ from quire.version import __version__
 _MODULE_OF = {
     "AsyncEngineArgs": "quire.planning.engine_args",
     "AsyncLLMEngine": "quire.frontend.online.async_llm",
+    "BeamSearchParams": "quire.beam_search",
     "CompletionOutput": "quire.outputs",
     "EngineArgs": "quire.planning.engine_args",
     "LLM": "quire.llm",
@@ -27,6 +28,7 @@ _MODULE_OF = {
 __all__ = [
     "AsyncEngineArgs",
     "AsyncLLMEngine",
+    "BeamSearchParams",
     "CompletionOutput",
     "EngineArgs",
     "LLM",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from quire.beam_search import BeamSearchParams
     from quire.frontend.offline.llm_engine import LLMEngine
     from quire.frontend.online.async_llm import AsyncLLMEngine
     from quire.inputs import TextPrompt, TokensPrompt

@@ -9,6 +9,7 @@
     │   ├── UnsupportedModelError               an architecture or feature that no family implements
     │   └── CheckpointError                     a file is damaged, inconsistent or incomplete
     ├── RequestError (ValueError)           one request is wrong; the engine is not (HTTP 400)
+    │   └── GrammarError                        its grammar is wrong, or takes too much to follow
     ├── CapacityError                       too much is waiting already; try again later (HTTP 503)
     ├── BackendError                        a compute backend failed or is missing
     ├── EngineError                         the engine failed, not the caller
@@ -76,6 +77,10 @@ class RequestError(QuireError, ValueError):
         super().__init__(message)
         self.parameter = parameter
         self.value = value
+
+
+class GrammarError(RequestError):
+    """The grammar of one request cannot be compiled, or takes too much to follow."""
 
 
 class CapacityError(QuireError):

@@ -14,7 +14,7 @@ import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.config.engine_args import EngineArgs
 from quire.frontend.arguments import refuse_arguments
@@ -30,6 +30,9 @@ from quire.frontend.unsupported import UnsupportedLLMMethods
 from quire.inputs import PromptType, TokensPrompt
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
+
+if TYPE_CHECKING:
+    from quire.beam_search import BeamSearchOutput, BeamSearchParams
 
 Params = SamplingParams | Sequence[SamplingParams] | None
 """One for all prompts, or one for each; None: the model's defaults."""
@@ -214,6 +217,27 @@ class LLM(LLMControl, UnsupportedLLMMethods):
                 own = [ticket for tickets in self._enqueued.values() for ticket in tickets]
                 self._enqueued.clear()
         return self._collect(sorted(own, key=lambda ticket: int(ticket.request_id)), use_tqdm)
+
+    def beam_search(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        params: BeamSearchParams,
+        lora_request: None = None,
+        use_tqdm: Progress = False,
+        concurrency_limit: int | None = None,
+    ) -> list[BeamSearchOutput]:
+        """The best continuations of each prompt by beam search; outputs in the prompts' order.
+
+        `concurrency_limit`: prompts that are searched at once; None: all. Raises RequestError, and
+        runs no prompt, if one is invalid.
+        """
+        from quire.frontend.offline.beam_search import search_beams
+
+        refuse_arguments(lora_request=lora_request)
+        ids = map(str, self.request_counter)
+        every = list(zip(ids, as_prompts(prompts), strict=False))
+        engine, loop = self.llm_engine, self._loop
+        return search_beams(engine, loop, every, params, use_tqdm, concurrency_limit)
 
     def close(self) -> None:
         """Frees the model. Idempotent."""

@@ -10,6 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import overload
 
+from quire.log import get_logger
+
+logger = get_logger(__name__)
+
 
 @dataclass(slots=True)
 class Logprob:
@@ -197,7 +201,7 @@ class CompletionOutput:
         ))  # fmt: skip
 
 
-@dataclass
+@dataclass(init=False)
 class RequestOutput:
     """The outputs of one request, so far or final. Fields and their order are vLLM's, but for
     `error`; those of features that do not exist here are None."""
@@ -224,6 +228,47 @@ class RequestOutput:
     ec_transfer_params: None = None
     error: str | None = None
     """The error message, if an output's `finish_reason` is `error`."""
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt: str | None,
+        prompt_token_ids: list[int] | None,
+        prompt_logprobs: PromptLogprobs | None,
+        outputs: list[CompletionOutput],
+        finished: bool,
+        metrics: RequestStateStats | None = None,
+        lora_request: None = None,
+        encoder_prompt: None = None,
+        encoder_prompt_token_ids: None = None,
+        num_cached_tokens: int | None = None,
+        num_cache_creation_tokens: None = None,
+        *,
+        prompt_token_id_logprobs: None = None,
+        kv_transfer_params: None = None,
+        ec_transfer_params: None = None,
+        error: str | None = None,
+        **later: object,
+    ) -> None:
+        """`later`: fields of later versions of vLLM, which a warning names and nothing reads."""
+        if later:
+            logger.warning("RequestOutput: ignoring extra arguments: %s", ", ".join(later))
+        self.request_id = request_id
+        self.prompt = prompt
+        self.prompt_token_ids = prompt_token_ids
+        self.prompt_logprobs = prompt_logprobs
+        self.outputs = outputs
+        self.finished = finished
+        self.metrics = metrics
+        self.lora_request = lora_request
+        self.encoder_prompt = encoder_prompt
+        self.encoder_prompt_token_ids = encoder_prompt_token_ids
+        self.num_cached_tokens = num_cached_tokens
+        self.num_cache_creation_tokens = num_cache_creation_tokens
+        self.prompt_token_id_logprobs = prompt_token_id_logprobs
+        self.kv_transfer_params = kv_transfer_params
+        self.ec_transfer_params = ec_transfer_params
+        self.error = error
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
         """Merges a later output of the same request into this one.

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from quire import env
 from quire.errors import quoted
 from quire.log import get_logger
 from quire.param_checks import (
@@ -33,6 +34,7 @@ from quire.param_checks import (
     has_surrogates,
     is_int,
 )
+from quire.structured.params import StructuredOutputsParams
 from quire.suggest import did_you_mean
 
 logger = get_logger(__name__)
@@ -41,14 +43,12 @@ GREEDY_BELOW = 1e-5
 """Temperatures below this choose the most likely token."""
 MIN_TEMPERATURE = 1e-2
 """Positive temperatures below this are raised to it: dividing by less overflows float32."""
-MAX_N = 16384
 _MAX_SEED = 2**64 - 1
 
-_NOT_YET: dict[str, tuple[object, ...]] = {
+NOT_YET: dict[str, tuple[object, ...]] = {
     "watermarking": (None, False),
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None,),
-    "structured_outputs": (None,),
     "thinking_token_budget": (None, -1),
     "routed_experts_prompt_start": (0,),
     "trace_decode_token_ids": (None, []),
@@ -173,7 +173,8 @@ class SamplingParams(
     """Tokens between two outputs while streaming; the first and the last come at once."""
     skip_clone: bool = False
     """This object is used for one request alone, so it need not be copied."""
-    structured_outputs: Any = None
+    structured_outputs: StructuredOutputsParams | None = None
+    """What the text has to look like."""
     logit_bias: dict[int, float] | None = None
     """Added to the logits of these tokens; values are limited to [-100, 100]."""
     allowed_token_ids: list[int] | None = None
@@ -201,6 +202,7 @@ class SamplingParams(
         self.bad_words = checked_bad_words(self.bad_words)
         self.extra_args = checked_extra_args(self.extra_args)
         self.repetition_detection = _checked_detection(self.repetition_detection)
+        self._check_structured_outputs()
         self.logprob_token_ids = checked_logprob_token_ids(self.logprob_token_ids, self.logprobs)
         self._check_ranges()
         if self.temperature < GREEDY_BELOW:
@@ -321,6 +323,12 @@ class SamplingParams(
                 f"output_kind must be a RequestOutputKind, got {quoted(self.output_kind)}.",
             )
 
+    def _check_structured_outputs(self) -> None:
+        given = self.structured_outputs
+        if given is not None and not isinstance(given, StructuredOutputsParams):
+            message = f"structured_outputs must be StructuredOutputsParams, got {quoted(given)}."
+            raise error("structured_outputs", given, message)
+
     def _normalise_stops(self) -> None:
         given = [] if self.stop is None else self.stop
         stop = [given] if isinstance(given, str) else given
@@ -350,10 +358,10 @@ class SamplingParams(
         self.stop_token_ids = list(dict.fromkeys(int(token_id) for token_id in ids or []))
 
     def _check_ranges(self) -> None:
-        limit = self.max_tokens
+        limit, most = self.max_tokens, env.max_n() if self.n > 1 else 1
         rules: tuple[tuple[str, bool, str], ...] = (
             ("n", self.n >= 1, "must be at least 1"),
-            ("n", self.n <= MAX_N, f"must be at most {MAX_N}"),
+            ("n", self.n <= most, f"must be at most {most}"),
             ("presence_penalty", -2 <= self.presence_penalty <= 2, "must be in [-2, 2]"),
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "must be in [-2, 2]"),
             (
@@ -430,7 +438,7 @@ def _checked_detection(given: Any) -> RepetitionDetectionParams | None:
 
 
 def _refuse_not_yet(params: SamplingParams) -> None:
-    for name, neutral in _NOT_YET.items():
+    for name, neutral in NOT_YET.items():
         value = getattr(params, name)
         if value is neutral[0]:
             continue

@@ -155,16 +155,45 @@ def test_an_open_bind_without_a_key_is_refused(start_server: StartServer) -> Non
     assert "--api-key" in server.lines[-1]
 
 
-def test_tls_serves_and_wrong_files_are_one_line(start_server: StartServer, tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+def write_certificate(directory: Path) -> tuple[Path, Path]:
+    """A new key and its certificate, under the same names each time."""
+    key, certificate = directory / "key.pem", directory / "cert.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
          "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
          "-keyout", str(key), "-out", str(certificate)],
         check=True, capture_output=True,
     )  # fmt: skip
+    return key, certificate
+
+
+def test_new_certificates_are_read(start_server: StartServer, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    key, certificate = write_certificate(tmp_path)
+    files = {"ssl_keyfile": str(key), "ssl_certfile": str(certificate)}
+    server = start_server(enable_ssl_refresh=True, **files)
+
+    def is_served() -> bool:
+        context = ssl.create_default_context(cafile=str(certificate))
+        try:
+            with httpx.Client(base_url=server.url, verify=context) as client:
+                return client.get("/health").status_code == 200
+        except httpx.ConnectError:
+            return False
+
+    assert is_served()
+    write_certificate(tmp_path)
+    assert not is_served()
+    server.until(is_served)
+    certificate.write_text("no certificate")
+    server.until(lambda: "the old ones stay" in server.log())
+
+
+def test_tls_serves_and_wrong_files_are_one_line(start_server: StartServer, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    key, certificate = write_certificate(tmp_path)
     server = start_server(ssl_keyfile=str(key), ssl_certfile=str(certificate), api_key=["k"])
     assert server.url.startswith("https://")
     context = ssl.create_default_context(cafile=str(certificate))

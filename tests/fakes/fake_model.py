@@ -13,6 +13,7 @@ from quire.kvcache import KVCacheManager
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest, SchedulePlan
 from quire.scheduler import Scheduler
+from quire.structured.params import StructuredOutputsParams
 
 __all__ = ["POISON", "Simulation", "expected_tokens"]
 
@@ -56,6 +57,8 @@ class Simulation:
         self.finished: dict[str, str] = {}
         self.prompts: dict[str, list[int]] = {}
         self.salts: dict[str, str | None] = {}
+        self.compiling: set[str] = set()
+        """Requests whose grammars are not ready. What the fake model gives is the same."""
         self.broken: set[str] = set()
         """Requests of a step that failed."""
         self.num_preemptions = 0
@@ -66,6 +69,9 @@ class Simulation:
         stop = list(extra.pop("stop", ()))  # type: ignore[call-overload]
         skip = bool(extra.pop("skip_reading_prefix_cache", False))
         params = SamplingParams(max_tokens=max_tokens, skip_reading_prefix_cache=skip)
+        if extra.pop("has_grammar", False):
+            params.structured_outputs = StructuredOutputsParams(regex=".*")
+            self.compiling.add(request_id)
         self.scheduler.add_request(
             EngineCoreRequest(
                 request_id=request_id,
@@ -87,11 +93,18 @@ class Simulation:
 
     def abort(self, request_id: str) -> None:
         self.scheduler.abort_request(request_id)
+        self.compiling.discard(request_id)
         self.finished.setdefault(request_id, "abort")
         self.scheduler.check_integrity()
 
-    def step(self) -> SchedulePlan:
-        """Submits what may be in flight and takes in one result; returns its plan."""
+    def grammar_is_ready(self, request_id: str) -> None:
+        self.compiling.remove(request_id)
+        self.scheduler.grammar_is_ready(request_id)
+        self.scheduler.check_integrity()
+
+    def step(self) -> SchedulePlan | None:
+        """Submits what may be in flight and takes in one result; returns its plan. None: all that
+        is left waits for grammars."""
         scheduler, executor = self.scheduler, self.executor
         while len(executor.submitted) < self.depth:
             plan = scheduler.schedule()
@@ -99,6 +112,9 @@ class Simulation:
             if not plan.request_ids:
                 break
             executor.submit(plan)
+        if not executor.submitted:
+            assert self.compiling
+            return None
         plan = executor.submitted[0]
         try:
             result = executor.collect()
@@ -135,6 +151,8 @@ class Simulation:
         assert not kv.get_computed_blocks(blocks, [*self.prompts[request_id], 0]).num_entries
 
     def run(self, max_steps: int = 100_000) -> None:
+        for request_id in [*self.compiling]:
+            self.grammar_is_ready(request_id)
         while self.scheduler.has_unfinished_requests():
             self.step()
             assert self.num_steps < max_steps, "the scheduler does not get done"

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from harness import Weights, batch_of, compile_on, logits_of, make_seqs, program_of
+from numpy.typing import NDArray
 
 from quire.backends.base import CompiledModel, SamplingColumns
 from quire.backends.cpu import CpuBackend, load
 from quire.errors import BackendError
 from quire.program import Logits, Program, Value
 from quire.sampling.columns import COLUMNS, LOGPROBS_KINDS, TOKEN_LISTS, TokenLists
-from quire.sampling.reference import adjust, logprobs, sample
+from quire.sampling.masks import MASK_BITS, TokenMasks
+from quire.sampling.reference import adjust, logprobs, no_choice, sample
 
 ROWS = 40
 VOCAB = 5000
@@ -62,6 +66,24 @@ def seen() -> TokenLists:
     return TokenLists.join([None if row == 3 else (ids, values) for row in range(ROWS)])
 
 
+def masks(keep: Callable[[NDArray[np.int_], int], NDArray[np.bool_]]) -> TokenMasks:
+    """`keep` says of all ids which of them a row may choose; the fourth row may choose any."""
+    width = -(-VOCAB // MASK_BITS) * MASK_BITS
+    lines = []
+    for row in range(ROWS):
+        bits = np.ones(width, np.bool_)  # also behind the vocabulary, where they mean nothing
+        bits[:VOCAB] = keep(np.arange(VOCAB), row)
+        lines.append(None if row == 3 else np.packbits(bits, bitorder="little").view(np.uint32))
+    return TokenMasks.join(lines)
+
+
+SCATTERED = masks(lambda ids, row: (ids * 7 + row) % 11 < 4)
+FEW = masks(lambda ids, row: (ids % 1999 == row) | (ids == VOCAB - 1))
+BLOCKS = masks(lambda ids, row: ids // 1024 % 3 == row % 3)
+HALVES = masks(lambda ids, row: (ids < 2500) == (row % 2 == 0))
+ONE = masks(lambda ids, row: ids == 100 * row)
+
+
 def floats(value: float) -> object:
     return np.full(ROWS, value, np.float32)
 
@@ -103,10 +125,23 @@ CASES: dict[str, dict[str, object]] = {
         "top_p": floats(0.9),
     },
     "chosen already": {"chosen": ints(-1, 7, 4999), **biased(-np.inf)},
+    "masked": {"mask": SCATTERED},
+    "masked but few": {"mask": FEW, "top_p": floats(0.7)},
+    "masked by blocks": {"mask": BLOCKS, "temperature": floats(0.0)},
+    "masked by halves": {"mask": HALVES, "top_k": ints(5, 0, 2600), "min_p": floats(0.01)},
+    "masked but one": {"mask": ONE},
+    "masked, and the rest": {
+        "mask": SCATTERED,
+        "seen": seen(),
+        "frequency_penalty": floats(0.4),
+        "allowed": lists([*range(1000, 5000)]),
+        **biased(-np.inf),
+        "top_p": floats(0.9),
+    },
 }
 
 
-ADJUSTED_ALONE = ("favoured", "one allowed", "repetition")
+ADJUSTED_ALONE = ("favoured", "one allowed", "repetition", "masked by blocks")
 """The largest of the changed logits is chosen."""
 
 
@@ -172,6 +207,63 @@ def test_only_allowed_tokens_are_chosen(model: CompiledModel, temperature: float
     assert np.array_equal(*chosen)
 
 
+def test_only_tokens_that_the_mask_allows_are_chosen(model: CompiledModel) -> None:
+    for mask in (SCATTERED, FEW, BLOCKS, HALVES, ONE):
+        wanted = columns(mask=mask, num_logprobs=ints(3))
+        output = model.step(batch_of([(make_seqs([ROWS])[0], ROWS)], wanted))
+        assert output.logprobs is not None
+        for row, token in enumerate(output.sampled.tolist()):
+            allowed = mask.allows(row, VOCAB)
+            assert (allowed is None) == (row == 3)
+            if allowed is None:
+                continue
+            assert allowed[token]
+            probability = np.exp(output.logprobs.logprobs[row].astype(np.float64))
+            best = output.logprobs.token_ids[row]
+            assert not probability[~allowed[best]].any(), "also of raw logits"
+            if mask is ONE:
+                assert (token, probability[0]) == (100 * row, 1.0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_row_without_a_token_to_choose_is_named(model: CompiledModel, temperature: float) -> None:
+    """The mask allows a token, and all that it allows are forbidden; in other rows something is
+    left, or there is no mask."""
+    wanted = columns(
+        mask=masks(lambda ids, row: ids == (17 if row % 2 == 0 else 18)),
+        bias=lists([17], -np.inf),
+        temperature=floats(temperature),
+        num_logprobs=ints(1),
+    )
+    output = model.step(batch_of([(make_seqs([ROWS])[0], ROWS)], wanted))
+    expected = np.arange(ROWS) % 2 == 0
+    assert output.no_choice is not None
+    assert np.array_equal(output.no_choice, expected)
+    assert np.array_equal(output.no_choice, no_choice(logits_of(output), wanted))
+    chosen = sample(logits_of(output), wanted)
+    assert np.array_equal(output.sampled[expected], chosen[expected])
+    odd = np.arange(ROWS) % 2 == 1
+    odd[3] = False
+    assert (output.sampled[odd] == 18).all()
+    assert output.logprobs is not None
+    assert (output.logprobs.token_ids[expected] == -1).all()
+    reference = logprobs(logits_of(output), output.sampled, wanted)
+    assert reference is not None
+    assert np.array_equal(output.logprobs.token_ids, reference.token_ids)
+
+
+def test_a_row_without_a_mask_is_what_it_is_in_a_batch_without_any(model: CompiledModel) -> None:
+    wanted = columns(num_logprobs=ints(2))
+    plain = model.step(batch_of([(make_seqs([ROWS])[0], ROWS)], wanted))
+    wanted.mask = FEW
+    masked = model.step(batch_of([(make_seqs([ROWS])[0], ROWS)], wanted))
+    assert masked.sampled[3] == plain.sampled[3]
+    assert masked.logprobs is not None
+    assert plain.logprobs is not None
+    assert np.array_equal(masked.logprobs.token_ids[3], plain.logprobs.token_ids[3])
+    assert np.array_equal(masked.logprobs.logprobs[3], plain.logprobs.logprobs[3])
+
+
 @pytest.mark.parametrize("case", ["favoured", "allowed", "everything at once", "chosen already"])
 def test_a_row_without_changes_is_what_it_is_in_a_batch_without_any(
     model: CompiledModel, case: str
@@ -214,6 +306,7 @@ def test_the_native_library_has_every_column_in_its_declared_type() -> None:
     members = dict(load().ffi.typeof("quire_sampling").fields)
     found = {name: types[members.pop(name).type.item.cname] for name in COLUMNS}
     assert found == {name: column.dtype for name, column in COLUMNS.items()}
+    assert members.pop("mask").type.cname == "struct quire_token_masks"
     assert members.keys() == TOKEN_LISTS.keys()
     assert {member.type.cname for member in members.values()} == {"struct quire_token_lists"}
 
@@ -240,6 +333,10 @@ def test_a_column_that_the_native_library_does_not_have_is_refused(
         ({"seen": lists([1] * 5001, 1.0)}, "seen has a row of a wrong length"),
         ({"repetition_penalty": floats(0.0)}, "repetition_penalty is not positive"),
         ({"chosen": ints(5000)}, "no such token is chosen"),
+        ({"mask": replace(ONE, index=ints(39))}, "mask has a row without words"),
+        ({"mask": replace(ONE, index=ints(-2))}, "mask has a row without words"),
+        ({"mask": replace(ONE, index=ONE.index[1:])}, "mask has int32 .39. for 40 rows"),
+        ({"mask": replace(ONE, words=ONE.words[:, 1:])}, "not uint32 with 157 words"),
     ],
 )
 def test_tokens_that_are_none_are_refused(

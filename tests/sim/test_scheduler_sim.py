@@ -36,6 +36,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.integers(0, 2),
         salt=st.sampled_from([None, None, "a", "b"]),
         poison=st.sampled_from([None, None, None, "first", "middle", "last"]),
+        has_grammar=st.sampled_from([False, False, True]),
     )
     def add(
         self,
@@ -46,13 +47,22 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority: int,
         salt: str | None,
         poison: str | None,
+        has_grammar: bool,
     ) -> None:
         prompt = prefix[:shared] + own
         if poison is not None:
             place = {"first": 0, "middle": len(prompt) // 2, "last": len(prompt) - 1}[poison]
             prompt[place] = POISON
-        self.sim.add(str(self.count), prompt, max_tokens, priority=priority, cache_salt=salt)
+        self.sim.add(
+            str(self.count), prompt, max_tokens, priority=priority, cache_salt=salt,
+            has_grammar=has_grammar,
+        )  # fmt: skip
         self.count += 1
+
+    @precondition(lambda self: self.sim.compiling)
+    @rule(data=st.data())
+    def grammar_is_ready(self, data: st.DataObject) -> None:
+        self.sim.grammar_is_ready(data.draw(st.sampled_from(sorted(self.sim.compiling))))
 
     @precondition(lambda self: self.count)
     @rule(data=st.data())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import defaultdict
 
 import msgspec
@@ -11,7 +10,7 @@ from tools.from_vllm.markdown import code, codes, table
 from quire.cli.app import COMMANDS, Command
 from quire.cli.commands import bench
 from quire.cli.commands.bench import sweep
-from quire.params import SamplingParams
+from quire.params import NOT_YET
 from quire.server.endpoints import ENDPOINTS, SWITCHES
 from quire.server.requests import refusals
 from quire.server.routes.absent import ABSENT_ROUTES
@@ -68,8 +67,7 @@ def _own(struct: type[msgspec.Struct]) -> set[str]:
 
 def _refused() -> dict[str, tuple[object, ...]]:
     """With the values that are accepted: the server's table, and that of `SamplingParams`."""
-    sampling = inspect.getmodule(SamplingParams)
-    return {**refusals.NEUTRAL, **vars(sampling)["_NOT_YET"]}
+    return {**refusals.NEUTRAL, **NOT_YET}
 
 
 def _without_effect() -> set[str]:

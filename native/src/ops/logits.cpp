@@ -20,6 +20,13 @@ void cap_row(float* logits, int64_t size, float cap) {
   }
 }
 
+// Row `l` of the step, to where the caller wants it.
+void copy_row(const quire_output& output, int64_t l, const float* row, int64_t vocab) {
+  if (!output.logits) return;
+  const int64_t place = output.logits_places ? output.logits_places[l] : l;
+  if (place >= 0) std::memcpy(output.logits + place * vocab, row, vocab * sizeof *row);
+}
+
 void run_logits(const Step& step, const quire_op& record) {
   const quire_logits& op = record.u.logits;
   Model& model = step.model;
@@ -46,9 +53,7 @@ void run_logits(const Step& step, const quire_op& record) {
       for (int64_t r; (r = worker.grab_own(rows)) < rows;) {
         float* row = slab + r * vocab;
         if (op.softcap > 0) cap_row(row, vocab, op.softcap);
-        if (step.output.logits) {
-          std::memcpy(step.output.logits + (first + r) * vocab, row, vocab * sizeof *row);
-        }
+        copy_row(step.output, first + r, row, vocab);
         if (step.batch.sampling) {
           model.samplers[worker.index()].work(*step.batch.sampling, step.output, first + r, row);
         }

@@ -123,6 +123,10 @@ void set_ops(Model& model, const quire_op* ops, int32_t num_ops);
 // Checks the batch, then runs the ops over it, each on the threads of the pool.
 void run_step(Model& model, const quire_batch& batch, const quire_output& output);
 
+// Chooses a token from each row of `logits`, which are afterwards what they were.
+void sample_rows(Model& model, const quire_sampling& sampling, int32_t num_rows, float* logits,
+                 const quire_output& output);
+
 // Runs all ops but the logits again; `first_ops`, for each request, as quire_find_not_finite says.
 void find_not_finite(Model& model, const quire_batch& batch, int32_t* first_ops);
 

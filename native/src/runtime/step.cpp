@@ -62,9 +62,19 @@ void check_lists(const std::string& name, const quire_token_lists& lists, bool h
   check_range((name + " id").c_str(), lists.ids, lists.starts[num_rows], vocab_size);
 }
 
+void check_masks(const quire_token_masks& masks, int32_t num_rows) {
+  if (!masks.index) return;
+  require(masks.words || masks.num_masks == 0, "sampling: mask is incomplete");
+  for (int32_t l = 0; l < num_rows; ++l) {
+    require(masks.index[l] >= -1 && masks.index[l] < masks.num_masks,
+            "sampling: mask has a row without words");
+  }
+}
+
 void check_sampling(const quire_batch& batch, const quire_output& output, int32_t vocab_size) {
   const quire_sampling& s = *batch.sampling;
-  require(s.temperature && s.seeds && s.counters && output.sampled && output.not_finite,
+  require(s.temperature && s.seeds && s.counters && output.sampled && output.not_finite &&
+              output.no_choice,
           "sampling without temperature, seeds, counters or a place for the result");
   for (int32_t l = 0; l < batch.num_logits_rows; ++l) {
     require(s.temperature[l] >= 0, "sampling: the temperature is negative or no number");
@@ -83,6 +93,7 @@ void check_sampling(const quire_batch& batch, const quire_output& output, int32_
   check_lists("bias", s.bias, true, batch.num_logits_rows, vocab_size, kMostBiases * vocab_size);
   check_lists("reported", s.reported, false, batch.num_logits_rows, vocab_size, vocab_size);
   check_lists("seen", s.seen, true, batch.num_logits_rows, vocab_size, vocab_size);
+  check_masks(s.mask, batch.num_logits_rows);
 }
 
 void check_batch(const Model& model, const quire_batch& batch, const quire_output& output) {
@@ -141,6 +152,19 @@ void run_step(Model& model, const quire_batch& batch, const quire_output& output
     begin = end;
   }
   model.profiled_steps += model.profiling;
+}
+
+void sample_rows(Model& model, const quire_sampling& sampling, int32_t num_rows, float* logits,
+                 const quire_output& output) {
+  quire_batch rows{};
+  rows.sampling = &sampling;
+  rows.num_logits_rows = num_rows;
+  check_sampling(rows, output, model.spec.vocab_size);
+  model.pool.run(num_rows, [&](Worker& worker) {
+    for (int64_t l; (l = worker.grab_own(num_rows)) < num_rows;) {
+      model.samplers[worker.index()].work(sampling, output, l, logits + l * model.spec.vocab_size);
+    }
+  });
 }
 
 void find_not_finite(Model& model, const quire_batch& batch, int32_t* first_ops) {

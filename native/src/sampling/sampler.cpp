@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "sampling/logits_row.h"
+#include "sampling/token_mask.h"
 
 namespace quire {
 namespace {
@@ -49,8 +50,9 @@ int64_t Sampler::most_bytes() const {
 
 void Sampler::work(const quire_sampling& columns, const quire_output& output, int64_t l,
                    float* logits) {
-  const float top = find_largest(logits);
+  float top = find_largest(logits);
   output.not_finite[l] = !std::isfinite(top);
+  output.no_choice[l] = false;
   if (!std::isfinite(top)) return;
   const bool is_reported =
       output.logprob_ids && columns.num_logprobs && columns.num_logprobs[l] >= 0;
@@ -59,11 +61,14 @@ void Sampler::work(const quire_sampling& columns, const quire_output& output, in
     if (is_reported) report(columns, output, l, logits, top);
     return;
   }
+  if (const uint32_t* mask = mask_of(columns.mask, l, vocab_size_)) top = forbid_by(mask, logits);
   const bool is_processed =
       columns.logprobs_kind && columns.logprobs_kind[l] >= QUIRE_PROCESSED_LOGPROBS;
   {
     const AdjustedRow row(columns, l, logits, adjust_space_);
     const float highest = row.is_changed() ? find_largest_again(row) : top;
+    output.no_choice[l] = highest == -kInfinity;
+    if (highest == -kInfinity) return;
     output.sampled[l] = choose(columns, l, row.logits(), highest);
     if (is_reported && is_processed) {
       const float* processed = process(columns, l, row.logits());
@@ -129,6 +134,19 @@ float Sampler::find_largest_again(const AdjustedRow& row) {
                                      std::min<int64_t>(kBlock, vocab_size_ - begin), unused);
     } else if (row.has_allowed()) {
       block_maxima_[block] = -kInfinity;
+    }
+  }
+  return *std::max_element(block_maxima_.begin(), block_maxima_.end());
+}
+
+// Forbids what the mask leaves out. The largest logit of the rest; block_maxima_ follow.
+float Sampler::forbid_by(const uint32_t* mask, float* logits) {
+  gemm::Extent unused;
+  for (size_t block = 0; block < block_maxima_.size(); ++block) {
+    const int64_t begin = static_cast<int64_t>(block) * kBlock;
+    const int64_t end = std::min<int64_t>(begin + kBlock, vocab_size_);
+    if (forbid(mask, logits, begin, end)) {
+      block_maxima_[block] = largest(logits + begin, end - begin, unused);
     }
   }
   return *std::max_element(block_maxima_.begin(), block_maxima_.end());

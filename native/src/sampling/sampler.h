@@ -19,7 +19,7 @@ class Sampler {
   int64_t most_bytes() const;
 
   // Handles row `l` of the step: whether its logits are finite, and if so the choice and the
-  // log-probabilities. The logits are afterwards what they were.
+  // log-probabilities. The logits are afterwards what they were, but for those that a mask forbids.
   void work(const quire_sampling& columns, const quire_output& output, int64_t l, float* logits);
 
  private:
@@ -38,6 +38,7 @@ class Sampler {
   int32_t choose(const quire_sampling& columns, int64_t l, const float* logits, float top);
   float find_largest(const float* logits);
   float find_largest_again(const AdjustedRow& row);
+  float forbid_by(const uint32_t* mask, float* logits);
   int32_t choose_among_equals(const float* logits, float value, double u);
   void weigh(const float* logits, float maximum, float temperature, float min_weight);
   void find_best(const float* logits, int64_t count);

@@ -94,6 +94,16 @@ class StepBatch:
     """None: choose nothing (StepOutput.sampled is empty)."""
     want_logits: bool = False
     """True: also copy the raw float32 logits [L, V] out."""
+    logits_places: NDArray[np.int32] | None = None
+    """[L]; with `want_logits`, which row of `StepOutput.logits` each goes to, from 0 up and each
+    once; -1: it is not copied. None: its own."""
+
+    @property
+    def num_logits_out(self) -> int:
+        """Rows of logits that are copied out."""
+        if self.logits_places is None:
+            return len(self.logits_rows)
+        return int(self.logits_places.max(initial=-1)) + 1
 
 
 @dataclass(slots=True)
@@ -106,6 +116,8 @@ class StepOutput:
     not_finite: NDArray[np.bool_] | None = None
     """[L]; rows whose logits are no distribution, as `quire.sampling.reference` says: nothing is
     chosen and reported of them. None: not checked, as nothing was to be chosen."""
+    no_choice: NDArray[np.bool_] | None = None
+    """[L]; rows whose tokens are all forbidden; the rest as of `not_finite`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +140,15 @@ class CompiledModel(ABC):
 
         Raises BackendError on a failure inside the backend; the cache then holds no
         guarantee for this step's slots only.
+        """
+
+    @abstractmethod
+    def sample(self, logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
+        """Chooses a token from each row of logits [L, V], and reports: what a step with these
+        logits would give, to the bit.
+
+        The logits may be written to meanwhile; afterwards they are what they were. Raises
+        BackendError as `step` does.
         """
 
     @abstractmethod

@@ -7,6 +7,7 @@ here; None means that the machine or the checkpoint decides.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -42,8 +43,9 @@ class EngineArgs:
     """Branch, tag or commit of the tokenizer on the hub."""
     hf_token: str | bool | None = None
     """Token for private models on the hub; True: the one stored on this machine."""
-    hf_overrides: dict[str, Any] | None = field(default_factory=dict)
-    """Values that replace those of the checkpoint's config.json."""
+    hf_overrides: dict[str, Any] | Callable[[Any], Any] | None = field(default_factory=dict)
+    """Values that replace those of the checkpoint's config.json; or a function that is given it,
+    its keys as attributes, and returns it changed."""
     download_dir: str | None = None
     """Directory for downloads; the hub's own cache by default."""
     load_format: LoadFormat = "auto"
@@ -126,6 +128,10 @@ class EngineArgs:
     fail_on_environ_validation: bool = False
     """Refuse environment variables that begin with VLLM_ and that vLLM does not know; otherwise
     they are told in a warning."""
+    profiler_config: dict[str, Any] | None = None
+    """Let start_profile record the engine's steps, in files for Perfetto: {"profiler": "torch",
+    "torch_profiler_dir": DIRECTORY}, also torch_profiler_with_stack, torch_profiler_use_gzip,
+    delay_iterations and max_iterations, as vLLM has them."""
     otlp_traces_endpoint: str | None = None
     """OTLP endpoint to which a trace of each request is sent (needs `quire[otel]`); also
     from OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, nowhere by default."""

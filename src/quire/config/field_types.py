@@ -11,7 +11,7 @@ import math
 import os
 import types
 import typing
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -81,6 +81,8 @@ def _problem_of_one(kind: Any, value: object) -> str | None:
         return _problem_of_list(value)
     if origin is dict:
         return None if _is_json_object(value) else "a dict of JSON values under text keys"
+    if origin is Callable:
+        return None if callable(value) else "a function"
     if kind is bool:
         return None if isinstance(value, bool) else _NAMES[bool]
     if kind is int:

@@ -121,17 +121,14 @@ def read_optional_json_object(path: Path) -> dict[str, Any]:
     return read_json_object(path) if has_file(path) else {}
 
 
-def read_config(directory: Path, hf_overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """config.json with `hf_overrides` laid over it; nested objects are merged key by key.
-
-    Raises ModelNotFoundError where there is no config.json, CheckpointError for a bad one.
-    """
+def read_config(directory: Path) -> dict[str, Any]:
+    """config.json. Raises ModelNotFoundError where there is none, CheckpointError for a bad one."""
     path = directory / "config.json"
     if not has_file(path):
         raise ModelNotFoundError(
             f"{directory} holds no config.json: it is not a Hugging Face model directory"
         )
-    return _merge(read_json_object(path), hf_overrides or {})
+    return read_json_object(path)
 
 
 def read_generation_config(directory: Path, hf_config: Mapping[str, Any]) -> GenerationConfig:
@@ -209,14 +206,3 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise ValueError(f"key {key!r} is given twice")
             seen.add(key)
     return found
-
-
-def _merge(base: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in overrides.items():
-        old = merged.get(key)
-        if isinstance(old, dict) and isinstance(value, Mapping):
-            merged[key] = _merge(old, value)
-        else:
-            merged[key] = value
-    return merged

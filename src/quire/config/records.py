@@ -143,6 +143,21 @@ class DeviceConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfilerConfig:
+    """How the engine's steps are recorded. The names are those of vLLM's record."""
+
+    torch_profiler_dir: str
+    """Absolute path of the directory that traces are written to."""
+    torch_profiler_with_stack: bool = True
+    """Whether the calls of Python functions are in a trace, besides the steps."""
+    torch_profiler_use_gzip: bool = True
+    delay_iterations: int = 0
+    """Steps that are let pass before the first that is recorded."""
+    max_iterations: int = 0
+    """Most steps that are recorded; 0: all."""
+
+
+@dataclass(frozen=True, slots=True)
 class ObservabilityConfig:
     """Which statistics and traces are reported, and how often."""
 
@@ -153,6 +168,8 @@ class ObservabilityConfig:
     """None: as the environment says."""
     log_config_file: str | None = None
     """JSON for `logging.config.dictConfig`; None: Quire's own log."""
+    profiler: ProfilerConfig | None = None
+    """None: steps are not recorded."""
 
 
 @dataclass(frozen=True, slots=True)

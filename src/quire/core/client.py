@@ -86,8 +86,12 @@ class EngineCoreClient(ABC):
         """What is known now; never blocks, callable from any thread."""
 
     @abstractmethod
-    def shutdown(self) -> None:
-        """Ends the loop and its thread or process; blocks for some seconds at most. Idempotent."""
+    def shutdown(self, timeout_s: float | None = None) -> None:
+        """Ends the loop and its thread or process. Idempotent.
+
+        Blocks for `timeout_s` at most, by default some seconds; then a thread is left alone and a
+        process is killed.
+        """
 
     @abstractmethod
     def _deliver(self, command: Command) -> None:

@@ -15,13 +15,17 @@ from typing import Any
 
 from quire.config.records import EngineConfig
 from quire.core.pausing import EnginePause
+from quire.core.profiling.engine_profiler import EngineProfiler
 from quire.errors import BackendError, ConfigError, IntegrityError
 from quire.executor import Executor, UniProcExecutor
 from quire.kvcache import KVCacheManager
 from quire.kvcache.block_map import block_map
 from quire.log import get_logger
-from quire.protocol import EngineCoreOutputs, EngineCoreRequest, SchedulePlan
+from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulePlan
 from quire.scheduler import Scheduler
+from quire.structured.compile import GrammarCompiler
+from quire.structured.manager import StructuredOutputManager
+from quire.tokenizer.for_model import vocabulary_source
 
 logger = get_logger(__name__)
 
@@ -29,6 +33,8 @@ logger = get_logger(__name__)
 _ENGINES_OWN = frozenset({"call", "close", "execute", "release_memory", "restore_memory"})
 """Methods of a worker that keep to the engine's order: called from outside, they break the model
 under running requests."""
+_GRAMMAR_WAIT_S = 0.01
+"""How long a step waits for a grammar where nothing else can be done."""
 
 
 @dataclass(slots=True)
@@ -54,7 +60,10 @@ class EngineCore:
         max_chunk = config.scheduler.max_num_batched_tokens * self.executor.max_plans_in_flight
         kv = KVCacheManager(config.cache, max_chunk)
         self.scheduler = Scheduler(config.scheduler, kv, config.model.max_model_len)
+        compiler = GrammarCompiler(partial(vocabulary_source, config.model))
+        self.structured_outputs = StructuredOutputManager(compiler)
         self._pause = pause = EnginePause(self.scheduler, self.executor)
+        self._profiler = profiler = EngineProfiler(config.observability.profiler)
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": partial(block_map, kv),
             "reset_prefix_cache": self.scheduler.reset_prefix_cache,
@@ -67,6 +76,8 @@ class EngineCore:
             "wake_up": pause.wake_up,
             "is_sleeping": pause.is_sleeping,
             "release_kv_cache_memory": pause.release_kv_cache_memory,
+            "start_profile": profiler.start,
+            "stop_profile": profiler.stop,
         }
         """What a front end may call by name between two steps, whichever host the core is in. None
         holds the core itself, which would then be freed late."""
@@ -79,22 +90,51 @@ class EngineCore:
 
         Raises IntegrityError if the engine's own books are wrong; it is unusable then.
         """
+        return self._profiler.run(self._step)
+
+    def _step(self) -> EngineCoreOutputs:
         scheduler, executor, submitted = self.scheduler, self.executor, self._submitted
+        ended = self._take_grammar_news()
         while len(submitted) < executor.max_plans_in_flight and not self._pause.is_frozen:
             plan = scheduler.schedule()
             if not plan.request_ids:
                 break
+            if plan.structured_output_request_ids:
+                masks = self.structured_outputs.masks(plan.structured_output_request_ids)
+                plan.grammar_bitmask = masks
             submitted.append(_SubmittedPlan(plan, time.perf_counter()))
             try:
                 executor.submit(plan)
             except Exception as error:  # raised when the plan's turn comes, after those before it
                 submitted[-1].error = error
-        if not submitted:
-            return scheduler.snapshot()
-        outputs = self._collect(submitted.popleft())
+        outputs = self._collect(submitted.popleft()) if submitted else scheduler.snapshot()
+        outputs.outputs += ended
+        self._follow_grammars(outputs)
         if not scheduler.has_unfinished_requests() and scheduler.kv.pool.num_held:
             raise IntegrityError("the engine is idle and KV blocks are still held")
         return outputs
+
+    def _take_grammar_news(self) -> list[EngineCoreOutput]:
+        """Lets requests start whose grammars are compiled; ends those that cannot go on."""
+        scheduler, ended = self.scheduler, []
+        timeout_s = 0.0 if scheduler.has_work() else _GRAMMAR_WAIT_S
+        for news in self.structured_outputs.take_news(timeout_s):
+            if news.error is None:
+                scheduler.grammar_is_ready(news.request_id)
+            else:
+                ended.append(scheduler.end_with_error(news.request_id, news.error))
+        return ended
+
+    def _follow_grammars(self, outputs: EngineCoreOutputs) -> None:
+        """Has grammars take in the tokens that their requests got."""
+        grammars = self.structured_outputs
+        if not grammars.is_used:
+            return
+        for output in outputs.outputs:
+            if output.finish_reason is not None:
+                grammars.forget(output.request_id)
+            elif output.new_token_ids:
+                grammars.advance(output.request_id, output.new_token_ids)
 
     def _collect(self, submitted: _SubmittedPlan) -> EngineCoreOutputs:
         scheduler, plan = self.scheduler, submitted.plan
@@ -112,16 +152,23 @@ class EngineCore:
         began_at = max(submitted.at, self._collected_at)
         self._collected_at = time.perf_counter()
         scheduler.observe(plan, self._collected_at - began_at)
+        self._profiler.computed(plan, began_at, self._collected_at)
         return scheduler.update(plan, result)
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queues a request. Raises RequestError if it cannot ever run."""
         self.scheduler.add_request(request)
+        params = request.sampling_params
+        if params.structured_outputs is not None:
+            self.structured_outputs.add(
+                request.request_id, params.structured_outputs, ignore_eos=params.ignore_eos
+            )
 
     def abort_requests(self, request_ids: list[str]) -> None:
         """Ends requests; unknown and finished ids mean nothing. No output follows."""
         for request_id in request_ids:
             self.scheduler.abort_request(request_id)
+            self.structured_outputs.forget(request_id)
 
     def has_unfinished_requests(self) -> bool:
         """Whether a step would do anything: requests are left that may run, or plans to collect."""
@@ -133,6 +180,7 @@ class EngineCore:
 
     def shutdown(self) -> None:
         """Frees the model. Idempotent."""
+        self.structured_outputs.shutdown()
         self.executor.shutdown()
 
 

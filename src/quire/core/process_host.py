@@ -59,6 +59,7 @@ class ProcessHost(EngineCoreClient):
         self._step_timeout_s = step_timeout_s
         self._is_closing = False
         self._silent_s = 0.0
+        self._exit_s = _EXIT_S
         """Since the last event, as far as somebody was listening."""
         self._observation = StepObservation()
         self._directory = _private_directory()
@@ -94,12 +95,14 @@ class ProcessHost(EngineCoreClient):
             return EngineHealth("stalled", silent)
         return health_of(self._observation, self._step_timeout_s)
 
-    def shutdown(self) -> None:
+    def shutdown(self, timeout_s: float | None = None) -> None:
         if self._is_closing:
             return
+        if timeout_s is not None:
+            self._exit_s = timeout_s
         self._is_closing = True
         self._deliver(Stop())
-        self._listening.join(2 * _EXIT_S)
+        self._listening.join(self._exit_s + _EXIT_S)
         with self._commands_lock:
             self._commands.close(linger=0)
         self._context.term()
@@ -214,9 +217,9 @@ class ProcessHost(EngineCoreClient):
         """Lets the process go if it was told to; kills it if it was not, or stays."""
         if self._dead_cause is None and self._booted.done() and not self._booted.exception():
             try:
-                process.wait(_EXIT_S)
+                process.wait(self._exit_s)
             except subprocess.TimeoutExpired:
-                logger.warning("the engine process did not end in %g s: killed", _EXIT_S)
+                logger.warning("the engine process did not end in %g s: killed", self._exit_s)
         if process.poll() is None:
             process.kill()
         process.wait()

@@ -66,13 +66,14 @@ class ThreadHost(EngineCoreClient):
             return EngineHealth("dead", "the engine thread has ended")
         return health_of(self._observation, self._step_timeout_s)
 
-    def shutdown(self) -> None:
+    def shutdown(self, timeout_s: float | None = None) -> None:
         self._is_closing = True
         self._is_over.set()
         self._watching.join(_JOIN_S)
         self._engine_loop.inbox.put(Stop())
         if threading.current_thread() is not self._thread:
-            self._thread.join(_JOIN_S if self._dead_cause is None else _DEAD_JOIN_S)
+            join_s = _JOIN_S if timeout_s is None else timeout_s
+            self._thread.join(join_s if self._dead_cause is None else _DEAD_JOIN_S)
             if self._thread.is_alive():
                 logger.warning("the engine thread is still inside a step; it ends with the process")
         self._mark_shut_down()

@@ -141,6 +141,18 @@ def reserved_cores() -> int:
     )
 
 
+def max_n() -> int:
+    """`VLLM_MAX_N_SEQUENCES`: the largest `n` of `SamplingParams`; 16384 by default."""
+    value = os.environ.get("VLLM_MAX_N_SEQUENCES", "").strip()
+    if not value:
+        return 16384
+    if value.isascii() and value.isdigit() and int(value[:9]) > 0:
+        return int(value[:9])
+    raise ConfigError(
+        f"VLLM_MAX_N_SEQUENCES must be a whole number of at least 1, got {quoted(value)}; try 16384"
+    )
+
+
 def server_dev_mode() -> bool:
     """`VLLM_SERVER_DEV_MODE`: whether a server has routes for development."""
     return is_true("VLLM_SERVER_DEV_MODE")
@@ -181,6 +193,11 @@ def expanded(path: str) -> Path:
             f"{quoted(path)}: this user has no home directory; set HOME, or give a path without ~ "
             "(HF_HOME is where models of the hub are kept)"
         ) from None
+
+
+def torch_profiler_dir() -> str | None:
+    """`VLLM_TORCH_PROFILER_DIR`: where traces of the engine's steps go, unless an argument says."""
+    return os.environ.get("VLLM_TORCH_PROFILER_DIR") or None
 
 
 def otlp_traces_endpoint() -> str | None:

@@ -62,6 +62,10 @@ VARIABLES: dict[str, Variable] = {
             "VLLM_CHAT_TEMPLATE_RENDER_TIMEOUT", "works", "seconds for a chat template",
             "template_timeout",
         ),
+        Variable(
+            "VLLM_TORCH_PROFILER_DIR", "works",
+            "directory of the traces of start_profile, unless --profiler-config is given",
+        ),
         Variable("VLLM_USE_MODELSCOPE", "refused", "models come from the Hugging Face hub"),
         Variable("VLLM_NO_USAGE_STATS", "always so", "nothing is sent anywhere"),
         Variable("VLLM_DO_NOT_TRACK", "always so", "nothing is sent anywhere"),

@@ -26,12 +26,6 @@ def refuse_arguments(**given: object) -> None:
             raise ConfigError(f"{name} is not supported yet; leave it out")
 
 
-def refuse_stat_loggers(stat_loggers: object) -> None:
-    """Raises ConfigError for loggers of one's own."""
-    if stat_loggers:
-        raise ConfigError("stat_loggers are not supported: read get_metrics() or /metrics")
-
-
 def check_data_parallel_rank(rank: int | None) -> None:
     """Raises RequestError for the rank of an engine that there is not."""
     if rank is not None and (type(rank) is not int or rank != 0):

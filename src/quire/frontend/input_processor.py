@@ -57,7 +57,7 @@ class InputProcessor:
         self._numbers = itertools.count()
         self._seeds = itertools.count()
         eos = None if tokenizer is None else tokenizer.eos_token_id
-        self._eos_token_id = eos
+        self.eos_token_id = eos
         self._generation_config = {"eos_token_id": list(config.model.eos_token_ids)}
 
     def process(
@@ -93,7 +93,7 @@ class InputProcessor:
             arrival_time=arrival_time,
             stop_token_ids=self._stop_token_ids(resolved),
             banned_token_ids=self._banned_token_ids(resolved),
-            eos_token_ids=[] if self._eos_token_id is None else [self._eos_token_id],
+            eos_token_ids=[] if self.eos_token_id is None else [self.eos_token_id],
             cache_salt=parsed.cache_salt,
             priority=priority,
         )
@@ -129,7 +129,7 @@ class InputProcessor:
                     parameter="min_tokens",
                     value=resolved.min_tokens,
                 )
-        resolved.update_from_generation_config(self._generation_config, self._eos_token_id)
+        resolved.update_from_generation_config(self._generation_config, self.eos_token_id)
         if self.tokenizer is not None:
             resolved.update_from_tokenizer(self.tokenizer)
         check_bans(resolved, self._banned_token_ids(resolved), self.model_config)
@@ -137,15 +137,15 @@ class InputProcessor:
 
     def _stop_token_ids(self, params: SamplingParams) -> list[int]:
         ids = list(params.stop_token_ids or [])
-        if self._eos_token_id is not None and not params.ignore_eos:
-            ids.append(self._eos_token_id)
+        if self.eos_token_id is not None and not params.ignore_eos:
+            ids.append(self.eos_token_id)
         return list(dict.fromkeys(ids))
 
     def _banned_token_ids(self, params: SamplingParams) -> list[int]:
         """Those that `min_tokens` forbids for a time; EOS ids too that `ignore_eos` lets pass."""
         if not params.min_tokens:
             return []
-        own = [] if self._eos_token_id is None else [self._eos_token_id]
+        own = [] if self.eos_token_id is None else [self.eos_token_id]
         all_eos = [*own, *self.model_config.eos_token_ids]
         return list(dict.fromkeys([*self._stop_token_ids(params), *all_eos]))
 

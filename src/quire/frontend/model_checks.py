@@ -44,9 +44,9 @@ def check_params(params: SamplingParams, model: ModelConfig, *, has_tokenizer: b
 
 
 def check_bans(params: SamplingParams, banned_token_ids: list[int], model: ModelConfig) -> None:
-    """Raises RequestError for bad words of tokens that the model does not choose, and where none of
-    `allowed_token_ids` may be the first token. `params` have their bad words as tokens;
-    `banned_token_ids` are those that `min_tokens` forbids."""
+    """Raises RequestError for bad words of tokens that the model does not choose, and where no
+    token, or none of `allowed_token_ids`, may be the first one. `params` have their bad words as
+    tokens; `banned_token_ids` are those that `min_tokens` forbids."""
     words = params.bad_words_token_ids or []
     outside = _outside((token_id for word in words for token_id in word), model)
     if outside:
@@ -56,9 +56,16 @@ def check_bans(params: SamplingParams, banned_token_ids: list[int], model: Model
             parameter="bad_words",
             value=params.bad_words,
         )
-    if params.allowed_token_ids is None:
-        return
     banned = {*banned_token_ids, *(word[0] for word in words if len(word) == 1)}
+    if params.allowed_token_ids is None:
+        if len(banned) - len(_outside(banned, model)) >= model.vocab_size:
+            raise RequestError(
+                f"min_tokens={params.min_tokens} forbids the stop_token_ids, which with bad_words "
+                f"are all {model.vocab_size} tokens; leave min_tokens at 0.",
+                parameter="min_tokens",
+                value=params.min_tokens,
+            )
+        return
     if banned.issuperset(params.allowed_token_ids):
         raise RequestError(
             "allowed_token_ids must hold a token that min_tokens and bad_words do not forbid, got "

@@ -11,7 +11,7 @@ from quire.errors import QuireError
 from quire.frontend.completion_state import CompletionState
 from quire.frontend.input_processor import EngineInput
 from quire.frontend.positions import Positions
-from quire.outputs import RequestOutput, RequestStateStats
+from quire.outputs import CompletionOutput, RequestOutput, RequestStateStats
 from quire.params import RequestOutputKind
 from quire.protocol import PromptChunkLogprobs
 from quire.tokenizer import Tokenizer
@@ -92,7 +92,7 @@ class RequestRecord:
             return None if self.num_open else self.request_output(self.completions)
         if not completion.is_due(self.stream_interval):
             return None
-        return self.request_output([completion])
+        return self._of([completion.snapshot(kind)], kind)
 
     def take_prompt_logprobs(self, piece: PromptChunkLogprobs) -> None:
         """The next piece, or one that a preemption repeats."""
@@ -104,20 +104,24 @@ class RequestRecord:
     def request_output(self, completions: list[CompletionState]) -> RequestOutput:
         """The request's state, with these of its completions."""
         kind = self.input.params.output_kind
+        return self._of([completion.snapshot(kind) for completion in completions], kind)
+
+    def _of(self, outputs: list[CompletionOutput], kind: RequestOutputKind) -> RequestOutput:
+        request, first = self.input, self.completions[0]
         prompt, prompt_logprobs = self.prompt_logprobs, None
         if prompt is not None and len(prompt.entries) == self.num_prompt_tokens:
             prompt_logprobs = prompt.entries
             if kind is RequestOutputKind.DELTA:
                 self.prompt_logprobs = None
         return RequestOutput(
-            request_id=self.input.request_id,
-            prompt=self.input.prompt,
-            prompt_token_ids=self.input.prompt_token_ids,
+            request_id=request.request_id,
+            prompt=request.prompt,
+            prompt_token_ids=request.prompt_token_ids,
             prompt_logprobs=prompt_logprobs,
-            outputs=[completion.snapshot(kind) for completion in completions],
+            outputs=outputs,
             finished=self.num_open == 0,
-            metrics=self.stats(),
-            num_cached_tokens=self.completions[0].num_cached_tokens,
+            metrics=first.stats if len(self.completions) == 1 else self.stats(),
+            num_cached_tokens=first.num_cached_tokens,
             error=self.error,
         )
 

@@ -30,9 +30,16 @@ class Truncation:
         cls, count: int | None, side: Literal["left", "right"] | None, max_model_len: int
     ) -> Truncation | None:
         """`count` tokens are kept; -1: as many as leave room for one more; None: all. Raises
-        RequestError for more than the context has."""
+        RequestError for none, and for more than the context has."""
         if count is None:
             return None
+        if count == 0:
+            raise RequestError(
+                "truncate_prompt_tokens=0 would keep no token of the prompt. Please keep at least "
+                "1, or as many as fit with -1.",
+                parameter="truncate_prompt_tokens",
+                value=count,
+            )
         if count > max_model_len:
             raise RequestError(
                 f"truncate_prompt_tokens={count} cannot be greater than max_model_len = "

@@ -14,8 +14,6 @@ _LORA = "LoRA adapters"
 _POOLING = "pooling models (embeddings, classification, scoring)"
 _TRANSFER = "transfer of weights from a trainer"
 _SCALING = "more than one engine"
-_PROFILER = "torch profiler"
-_OTHER_PROFILERS = "py-spy shows where a running process spends its time"
 
 
 class _Refused:
@@ -54,8 +52,6 @@ class UnsupportedEngineMethods:
     get_weight_version = _Refused(_TRANSFER)
     set_weight_version = _Refused(_TRANSFER)
     compute_weight_checksums = _Refused(_TRANSFER)
-    start_profile = _Refused(_PROFILER, _OTHER_PROFILERS)
-    stop_profile = _Refused(_PROFILER, _OTHER_PROFILERS)
 
 
 class UnsupportedTransfers:
@@ -79,9 +75,6 @@ class UnsupportedLLMMethods(UnsupportedTransfers):
     classify = _Refused(_POOLING)
     score = _Refused(_POOLING)
     reward = _Refused(_POOLING)
-    start_profile = _Refused(_PROFILER, _OTHER_PROFILERS)
-    stop_profile = _Refused(_PROFILER, _OTHER_PROFILERS)
-    beam_search = _Refused("beam search", "use generate with n and a temperature")
 
 
 class UnsupportedAsyncMethods(UnsupportedEngineMethods, UnsupportedTransfers):

@@ -12,6 +12,7 @@ from typing import Any
 
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
+from quire.config.hf_overrides import overridden
 from quire.config.hub import resolve_model
 from quire.config.model_files import DEMO_MODEL, has_file, read_config
 from quire.config.names import check_assigned
@@ -51,7 +52,7 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
         hf_token=args.hf_token,
         needs_weights=args.load_format != "dummy",
     )
-    hf_config = read_config(path, args.hf_overrides)
+    hf_config = overridden(read_config(path), args.hf_overrides)
     weights: WeightSource = "dummy" if args.load_format == "dummy" else "checkpoint"
     packed = None
     if args.load_format == "auto" and has_file(path / PACKED_NAME):

@@ -21,6 +21,7 @@ from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quote
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.environment import check_environment, log_config_file, log_level
 from quire.planning.machine import available_memory
+from quire.planning.profiler import profiler_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ def gather_facts(args: EngineArgs) -> Facts:
             otlp_traces_endpoint=args.otlp_traces_endpoint or env.otlp_traces_endpoint(),
             log_level=log_level(args),
             log_config_file=log_config_file(args),
+            profiler=profiler_config(args.profiler_config),
         ),
         device=device,
         kv_cache_bytes=env.kv_cache_bytes(),

@@ -77,6 +77,11 @@ class SchedulePlan(msgspec.Struct, kw_only=True):
     released_request_ids: list[str]
     """Finished, aborted or preempted since the last plan: forget their rows, before all else.
     An id may be unknown, where an earlier plan that named it was not computed."""
+    structured_output_request_ids: list[str] = []
+    """Those with a grammar whose next token the step chooses."""
+    grammar_bitmask: list[bytes] = []
+    """Of each of these, the tokens that its grammar allows: little-endian words of 32 bits, of
+    which bit t % 32 of word t // 32 is set for token t."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from quire.config.records import LogprobsMode
 from quire.errors import BackendError
 from quire.params import GREEDY_BELOW, SamplingParams
+from quire.sampling.masks import TokenMasks
 
 Tokens = NDArray[np.int32]
 _LEAST, _MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
@@ -189,6 +190,8 @@ class SamplingColumns:
     the prompt."""
     reported: TokenLists | None = field(default=None, metadata={"has_values": False})
     """Tokens to report in this order, instead of the best; the row's `num_logprobs` counts them."""
+    mask: TokenMasks | None = None
+    """Tokens that are forbidden before all else, also in what is reported of raw logits."""
 
     def given(self, num_rows: int) -> dict[str, NDArray[Any]]:
         """The arrays that are not left out, by name. Raises BackendError unless they are whole, of

@@ -2,19 +2,23 @@
 
     0  a row that has a NaN, +inf or no finite logit is no distribution: nothing is chosen (0) or
        reported, and `not_finite` says so
-    1  what is reported of raw logits: their log softmax, or themselves; a row whose token is
+    1  forbid the tokens that `mask` leaves out, if the row has one: their logits are -inf for all
+       that follows; a row whose token is chosen already has no mask
+    2  what is reported of raw logits: their log softmax, or themselves; a row whose token is
        chosen already ends here
-    2  in float32: forbid all tokens but those of `allowed`, if the row has any; add `bias`; for
-       each of the `seen` tokens the penalties of repetition, frequency and presence
-    3  temperature 0: the largest, the lowest id among equals, and done
-    4  p = softmax(logits / temperature), in float64
-    5  min_p: keep p >= min_p * max(p)
-    6  top_k: keep the k largest (among equals the lower id first)
-    7  top_p: over what is left, keep the smallest set of the most likely (among equals the
+    3  in float32: forbid all tokens but those of `allowed`, if the row has any; add `bias`; for
+       each of the `seen` tokens the penalties of repetition, frequency and presence. A row whose
+       tokens are all forbidden then has none: nothing is chosen (0) or reported, and `no_choice`
+       says so
+    4  temperature 0: the largest, the lowest id among equals, and done
+    5  p = softmax(logits / temperature), in float64
+    6  min_p: keep p >= min_p * max(p)
+    7  top_k: keep the k largest (among equals the lower id first)
+    8  top_p: over what is left, keep the smallest set of the most likely (among equals the
        lower id first) whose mass reaches top_p of the rest's; at least one
-    8  what is reported of processed logits: logits / temperature, -inf where 5 to 7 dropped a
-       token, or their log softmax; with temperature 0 the logits of 2
-    9  inverse CDF in order of token id over what is kept, at u(seed, counter)
+    9  what is reported of processed logits: logits / temperature, -inf where 6 to 8 dropped a
+       token, or their log softmax; with temperature 0 the logits of 3
+   10  inverse CDF in order of token id over what is kept, at u(seed, counter)
 
 u is counter-based: a function of (seed, counter) alone, so neither the batch nor a restart
 changes a token. Called by the reference backend; native code mirrors it, and may differ only
@@ -54,6 +58,15 @@ def not_finite(logits: NDArray[np.float32]) -> NDArray[np.bool_]:
     return ~is_finite
 
 
+def no_choice(logits: NDArray[np.float32], columns: SamplingColumns) -> NDArray[np.bool_]:
+    """Which rows of raw logits [L, V] have nothing to choose from: [L]."""
+    found = np.zeros(len(logits), np.bool_)
+    for row in np.flatnonzero(~not_finite(logits)).tolist():
+        if columns.chosen is None or columns.chosen[row] < 0:
+            found[row] = adjust(logits[row], columns, row).max() == -np.inf
+    return found
+
+
 def sample(logits: NDArray[np.float32], columns: SamplingColumns) -> NDArray[np.int32]:
     """The chosen token of each row of raw logits [L, V], int32 [L]."""
     chosen = np.zeros(len(logits), np.int32)
@@ -62,25 +75,38 @@ def sample(logits: NDArray[np.float32], columns: SamplingColumns) -> NDArray[np.
             chosen[row] = columns.chosen[row]
             continue
         adjusted = adjust(logits[row], columns, row).astype(np.float64)
+        if adjusted.max() == -np.inf:
+            continue
         temperature = float(columns.temperature[row])
         if temperature == 0:
             chosen[row] = np.argmax(adjusted)
             continue
-        weights = _softmax_weights(adjusted / temperature)
-        weights[~_kept(weights, columns, row)] = 0.0
+        scaled = adjusted / temperature
+        weights = _softmax_weights(scaled)
+        weights[~_kept(scaled, weights, columns, row)] = 0.0
         u = uniform(int(columns.seeds[row]), int(columns.counters[row]))
         chosen[row] = _inverse_cdf(weights, u)
     return chosen
 
 
+def masked(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> NDArray[np.float32]:
+    """A copy of the row's logits [V], without the tokens that its mask leaves out: step 1."""
+    left: NDArray[np.float32] = logits.copy()
+    allowed = None if columns.mask is None else columns.mask.allows(row, len(logits))
+    if allowed is not None:
+        left[~allowed] = -np.inf
+    return left
+
+
 def adjust(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> NDArray[np.float32]:
-    """The logits [V] that the row's token is chosen from: step 2."""
-    adjusted: NDArray[np.float32] = logits.copy()
+    """The logits [V] that the row's token is chosen from: steps 1 and 3."""
+    adjusted = masked(logits, columns, row)
     if columns.allowed is not None:
         allowed = columns.allowed.ids[columns.allowed.of_row(row)]
         if len(allowed):
+            left = adjusted[allowed]
             adjusted.fill(-np.inf)
-            adjusted[allowed] = logits[allowed]
+            adjusted[allowed] = left
     if columns.bias is not None and columns.bias.values is not None:
         place = columns.bias.of_row(row)
         # One by one: an id may stand twice in a row.
@@ -116,22 +142,23 @@ def _softmax_weights(z: Floats) -> Floats:
     return weights
 
 
-def _kept(weights: Floats, columns: SamplingColumns, row: int) -> NDArray[np.bool_]:
-    """Which tokens [V] may be chosen: steps 5 to 7."""
+def _kept(scaled: Floats, weights: Floats, columns: SamplingColumns, row: int) -> NDArray[np.bool_]:
+    """Which tokens [V] may be chosen, by logits over temperature and weights: steps 6 to 8."""
     kept = np.ones(len(weights), np.bool_)
     if columns.min_p is not None:
         kept &= weights >= float(columns.min_p[row]) * weights.max()
     if columns.top_k is not None:
-        _keep_top_k(kept, weights, int(columns.top_k[row]))
+        _keep_top_k(kept, scaled, int(columns.top_k[row]))
     if columns.top_p is not None:
         _keep_top_p(kept, weights, float(columns.top_p[row]))
     return kept
 
 
-def _keep_top_k(kept: NDArray[np.bool_], weights: Floats, k: int) -> None:
+def _keep_top_k(kept: NDArray[np.bool_], scaled: Floats, k: int) -> None:
+    """By logits: at a low temperature the weights of many tokens are 0."""
     if not 0 < k < np.count_nonzero(kept):
         return
-    left = np.where(kept, weights, -1.0)
+    left = np.where(kept, scaled, -np.inf)
     threshold = np.partition(left, -k)[-k]
     equals = np.flatnonzero(left == threshold)
     kept[left <= threshold] = False
@@ -160,14 +187,15 @@ def logprobs(
 ) -> Logprobs | None:
     """What is to be reported of raw logits [L, V], best first; None if no row asks for any.
 
-    A row that asks for none, or is no distribution, has id -1 everywhere, log-probability 0 and
-    rank 0.
+    A row that asks for none, is no distribution or has no choice has id -1 everywhere,
+    log-probability 0 and rank 0.
     """
     wanted = columns.num_logprobs
     if wanted is None or wanted.size == 0 or wanted.max() < 0:
         return None
     found = Logprobs.empty(len(logits), int(wanted.max()))
-    for row in np.flatnonzero((wanted >= 0) & ~not_finite(logits)).tolist():
+    is_void = not_finite(logits) | no_choice(logits, columns)
+    for row in np.flatnonzero((wanted >= 0) & ~is_void).tolist():
         values, token = _values(logits, columns, row), int(chosen[row])
         is_logits = columns.logprobs_kind is not None and columns.logprobs_kind[row] in _LOGITS
         shown = values if is_logits else _log_softmax(values)
@@ -188,14 +216,15 @@ def _values(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> 
     is_chosen = columns.chosen is not None and columns.chosen[row] >= 0
     kind = 0 if columns.logprobs_kind is None else columns.logprobs_kind[row]
     if is_chosen or kind not in _PROCESSED:
-        raw: Floats = logits[row].astype(np.float64)
+        row_of_logits = logits[row] if is_chosen else masked(logits[row], columns, row)
+        raw: Floats = row_of_logits.astype(np.float64)
         return raw
     values: Floats = adjust(logits[row], columns, row).astype(np.float64)
     temperature = float(columns.temperature[row])
     if temperature > 0:
         values /= temperature
         if np.isfinite(values.max()):
-            values[~_kept(_softmax_weights(values), columns, row)] = -np.inf
+            values[~_kept(values, _softmax_weights(values), columns, row)] = -np.inf
     return values
 
 

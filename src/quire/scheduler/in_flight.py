@@ -27,6 +27,7 @@ class PlanInFlight:
             started={},
             new_block_ids={},
             released_request_ids=[],
+            structured_output_request_ids=[],
         )
         self.requests: list[Request] = []
         """Parallel to the plan's `request_ids`."""
@@ -37,6 +38,8 @@ class PlanInFlight:
         end = request.num_computed_tokens + count
         if end >= request.num_tokens:
             request.is_generating = True
+            if request.has_grammar:
+                self.plan.structured_output_request_ids.append(request.request_id)
         request.num_computed_tokens = end
         request.num_plans_in_flight += 1
         self.requests.append(request)

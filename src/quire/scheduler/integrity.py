@@ -18,8 +18,11 @@ def check_states(
     """Raises IntegrityError unless queues, plans, progress and block tables agree."""
     requests, running = states.by_id.values(), states.running
     num_preempted = sum(not request.is_finished for request in states.leaving)
-    if len(running) + len(states.waiting) + states.num_held + num_preempted != len(requests):
+    num_waiting = len(states.waiting) + len(states.awaiting_grammar) + states.num_held
+    if len(running) + num_waiting + num_preempted != len(requests):
         raise IntegrityError("running, waiting and held do not add up to the requests there are")
+    if any(one.status is RequestStatus.WAITING_FOR_FSM for one in (*running, *states.waiting)):
+        raise IntegrityError("a request that waits for its grammar may start")
     if running != sorted(running, key=lambda request: request.sort_key):
         raise IntegrityError("running requests are out of order")
     num_plans = Counter(request for step in in_flight for request in step.requests)
@@ -48,6 +51,8 @@ def _check_progress(request: Request) -> None:
         raise IntegrityError(f"{request.request_id} has nothing left to compute")
     if request.num_collected_tokens > request.num_computed_tokens:
         raise IntegrityError(f"{request.request_id} has results of what was not planned")
+    if request.has_grammar and request.num_computed_tokens > request.num_tokens:
+        raise IntegrityError(f"{request.request_id} is planned before its grammar knows its tokens")
     is_ahead = request.num_computed_tokens > request.num_collected_tokens
     if is_ahead != (request.num_plans_in_flight > 0):
         raise IntegrityError(f"{request.request_id} is planned, and no plan has it")

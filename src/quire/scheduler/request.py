@@ -1,8 +1,8 @@
 """`Request`: one request's state inside the scheduler.
 
-    WAITING -> RUNNING -> FINISHED_{STOPPED,LENGTH,ABORTED,ERROR,REPETITION}
-       ^          |
-       +- PREEMPTED
+    WAITING_FOR_FSM -> WAITING -> RUNNING -> FINISHED_{STOPPED,LENGTH,ABORTED,ERROR,REPETITION}
+                          ^          |
+                          +- PREEMPTED
 
 There is no prefill and no decode state: a running request has `num_computed_tokens`, and
 each step lets it catch up with `num_tokens`.
@@ -21,14 +21,16 @@ class RequestStatus(IntEnum):
     """Where a request stands; everything from FINISHED_STOPPED on is final."""
 
     WAITING = 0
-    PREEMPTED = 1
+    WAITING_FOR_FSM = 1
+    """Its grammar is being compiled; until then it cannot start."""
+    PREEMPTED = 2
     """Waiting again: its blocks were taken back, its tokens are kept."""
-    RUNNING = 2
-    FINISHED_STOPPED = 3
-    FINISHED_LENGTH = 4
-    FINISHED_ABORTED = 5
-    FINISHED_ERROR = 6
-    FINISHED_REPETITION = 7
+    RUNNING = 3
+    FINISHED_STOPPED = 4
+    FINISHED_LENGTH = 5
+    FINISHED_ABORTED = 6
+    FINISHED_ERROR = 7
+    FINISHED_REPETITION = 8
 
 
 FINISH_REASONS: dict[RequestStatus, FinishReason] = {
@@ -50,7 +52,8 @@ class Request:
     """
 
     __slots__ = (
-        "banned_token_ids", "blocks", "eos_token_ids", "is_generating", "max_total_tokens",
+        "banned_token_ids", "blocks", "eos_token_ids", "has_grammar", "is_generating",
+        "max_total_tokens",
         "min_total_tokens", "num_cached_tokens", "num_collected_tokens", "num_computed_tokens",
         "num_plans_in_flight", "num_preemptions", "num_prompt_tokens", "num_tokens", "number",
         "repetition_detection", "request_id", "sampling_params", "scheduled_time",
@@ -75,7 +78,9 @@ class Request:
         """How many arrived before it."""
         self.sort_key = sort_key
         """Smaller runs earlier."""
-        self.status = RequestStatus.WAITING
+        self.has_grammar = params.structured_outputs is not None
+        """Whether its next token depends on a grammar, and so on knowing all tokens before."""
+        self.status = RequestStatus.WAITING_FOR_FSM if self.has_grammar else RequestStatus.WAITING
         self.token_ids = list(message.prompt_token_ids)
         """The prompt, then what was generated."""
         self.num_tokens = num_prompt

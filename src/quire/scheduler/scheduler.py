@@ -64,6 +64,14 @@ class Scheduler:
         self._num_arrived += 1
         self.states.add(request)
 
+    def grammar_is_ready(self, request_id: str) -> None:
+        """A request that was added with a grammar may start."""
+        self.states.grammar_is_ready(self.states.by_id[request_id])
+
+    def end_with_error(self, request_id: str, error: str) -> EngineCoreOutput:
+        """Ends an unfinished request that no plan in flight has, and that cannot go on."""
+        return self._end_with_error(self.states.by_id[request_id], error)
+
     def abort_request(self, request_id: str) -> None:
         """Ends a request between two steps; unknown and finished ids mean nothing."""
         request = self.states.by_id.get(request_id)
@@ -73,6 +81,12 @@ class Scheduler:
     def has_unfinished_requests(self) -> bool:
         """Whether requests wait or run, or plans are in flight. Held requests do not count."""
         return bool(len(self.states.by_id) > self.states.num_held or self.in_flight)
+
+    def has_work(self) -> bool:
+        """Whether there is more to do than to wait for grammars."""
+        states = self.states
+        num_idle = states.num_held + len(states.awaiting_grammar)
+        return bool(len(states.by_id) > num_idle or self.in_flight)
 
     def hold_new(self) -> None:
         """Requests that come from now on wait until `release_held`. Idempotent."""
@@ -95,14 +109,15 @@ class Scheduler:
 
     def schedule(self) -> SchedulePlan:
         """Decides the next step. A plan with requests must be executed, then given to `update` or
-        `fail`. One without is nothing to execute: every request waits for a result in flight."""
+        `fail`. One without is nothing to execute: every request waits for a result in flight, or
+        for its grammar."""
         states = self.states
         step = PlanInFlight(self.pacing.budget(states.running, len(states.waiting)))
         self._planner.fill(step)
         if step.requests:
             step.complete(states.take_released())
             self.in_flight.append(step)
-        elif self.has_unfinished_requests() and not self.in_flight:
+        elif self.has_work() and not self.in_flight:
             raise IntegrityError(f"{len(states.by_id)} requests, and none of them can run")
         return step.plan
 
@@ -139,7 +154,7 @@ class Scheduler:
             if request_id in logprobs:
                 output.logprobs = logprobs[request_id][: len(new_token_ids)]
             outputs.append(output)
-            if request.is_finished:
+            if request.status is not running:
                 output.finish_reason = FINISH_REASONS[request.status]
                 output.stop_reason = request.stop_reason
                 self.pacing.forget(request)

@@ -38,6 +38,8 @@ class RequestStates:
         self.waiting = RequestQueue()
         self.held: dict[str, Request] | None = None
         """New requests that may not start yet, in order of arrival; None: new ones may start."""
+        self.awaiting_grammar: dict[str, Request] = {}
+        """New requests whose grammar is being compiled, but for those that are held."""
         self.leaving: set[Request] = set()
         self.counts = Counts()
         self._kv = kv
@@ -45,12 +47,18 @@ class RequestStates:
         """What the worker has rows for and must forget before the next step."""
 
     def add(self, request: Request) -> None:
-        """Queues a new request, or holds it."""
+        """Queues a new request, or holds it, or keeps it until its grammar is there."""
         self.by_id[request.request_id] = request
         if self.held is None:
-            self.waiting.push(request)
+            self._queue(request)
         else:
             self.held[request.request_id] = request
+
+    def grammar_is_ready(self, request: Request) -> None:
+        """A request that waits for its grammar may start."""
+        request.status = RequestStatus.WAITING
+        if self.awaiting_grammar.pop(request.request_id, None) is not None:
+            self.waiting.push(request)
 
     @property
     def num_held(self) -> int:
@@ -65,7 +73,7 @@ class RequestStates:
         """Queues those that are held, and new ones from now on. Idempotent."""
         held, self.held = self.held, None
         for request in (held or {}).values():
-            self.waiting.push(request)
+            self._queue(request)
 
     def start(self, request: Request, num_cached_tokens: int) -> None:
         """Takes the next waiting request out of the queue; its blocks begin with cached tokens."""
@@ -97,6 +105,8 @@ class RequestStates:
             return
         if self.held and request.request_id in self.held:
             del self.held[request.request_id]
+        elif request.request_id in self.awaiting_grammar:
+            del self.awaiting_grammar[request.request_id]
         elif request not in self.leaving:
             self.waiting.remove(request)
         request.status = status
@@ -137,6 +147,12 @@ class RequestStates:
             num_prefix_hit_tokens=counts.num_hit_tokens,
             num_preemptions=counts.num_preemptions,
         )
+
+    def _queue(self, request: Request) -> None:
+        if request.status is RequestStatus.WAITING_FOR_FSM:
+            self.awaiting_grammar[request.request_id] = request
+        else:
+            self.waiting.push(request)
 
     def _leave(self, request: Request) -> None:
         self._released.append(request.request_id)

@@ -30,7 +30,7 @@ class StepPlanner:
 
     def _plan_running(self, step: PlanInFlight) -> bool:
         """False: some running requests lack blocks."""
-        running, budget = self._states.running, step.budget
+        running, budget, add = self._states.running, step.budget, step.add
         has_room = True
         index = 0
         while index < len(running):
@@ -40,6 +40,8 @@ class StepPlanner:
             if count < 1:
                 if request.num_computed_tokens + 1 >= request.max_total_tokens:
                     continue  # a plan in flight gives it its last token
+                if request.has_grammar:
+                    continue  # a plan in flight gives it the token that its grammar goes on from
                 count = 1
             takes_budget = count > 1 or not request.is_generating
             if takes_budget:
@@ -56,7 +58,7 @@ class StepPlanner:
                     step.plan.new_block_ids[request.request_id] = added
             if takes_budget:
                 budget.spend(request, count)
-            step.add(request, count)
+            add(request, count)
         return has_room
 
     def _grow(self, request: Request, num_tokens: int) -> list[list[int]] | None:

@@ -49,8 +49,8 @@ _WATCHED_BYTES = 256 * KiB
 
 def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
     """The application for one context; `keys` empty: no key is needed."""
-    endpoints = endpoints_of(context.args)
-    if any(endpoint.switch == "dev" for endpoint in endpoints):
+    endpoints = endpoints_of(context.args, has_profiler=context.has_profiler)
+    if any(endpoint.switch in ("dev", "profiler") for endpoint in endpoints):
         logger.warning("the development routes are served: not for use in production")
     http_metrics = HttpMetrics(endpoint.path for endpoint in endpoints)
     app = Starlette(
@@ -72,7 +72,11 @@ def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
 
 def _routes(context: ServerContext, endpoints: Sequence[Endpoint]) -> list[Route]:
     routes = [
-        Route(endpoint.path, _with_error_replies(endpoint.handler), methods=[endpoint.method])
+        Route(
+            endpoint.path,
+            _with_error_replies(endpoint.handler, logs_stack=context.args.log_error_stack),
+            methods=[endpoint.method],
+        )
         for endpoint in endpoints
     ]
     paths = {endpoint.path for endpoint in endpoints}
@@ -140,8 +144,9 @@ def _middleware(
     return layers
 
 
-def _with_error_replies(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a handler: errors become error replies; a disconnect of the client is no error."""
+def _with_error_replies(handler: Callable[..., Any], *, logs_stack: bool) -> Callable[..., Any]:
+    """Wraps a handler: errors become error replies; a disconnect of the client is no error.
+    `logs_stack`: every error is logged with its stack."""
 
     async def endpoint(request: Request) -> Any:
         try:
@@ -152,6 +157,8 @@ def _with_error_replies(handler: Callable[..., Any]) -> Callable[..., Any]:
         except ClientDisconnect:
             return Response()
         except Exception as error:
+            if logs_stack:
+                logger.info("a request is answered with an error", exc_info=error)
             return _answer(problem_of(error))
 
     return endpoint

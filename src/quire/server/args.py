@@ -57,6 +57,8 @@ class ServerArgs:
     --ssl-ca-certs."""
     ssl_ciphers: str | None = None
     """Cipher suites up to TLS 1.2, as OpenSSL writes them."""
+    enable_ssl_refresh: bool = False
+    """Read the TLS files again when they change, for new connections."""
     allowed_origins: tuple[str, ...] = ()
     """Browser origins that may call across sites (CORS); none by default, `*` for all."""
     allowed_methods: tuple[str, ...] = ("*",)
@@ -115,6 +117,9 @@ class ServerArgs:
     """Least important messages of the HTTP server that are logged; by default as all others."""
     enable_log_outputs: bool = False
     """Log the text of every reply; needs --enable-log-requests."""
+    log_error_stack: bool = False
+    """Log the stack of every error that a request is answered with, also of the caller's mistakes.
+    """
     max_log_len: int | None = None
     """Most characters of a prompt or a reply, and most of their token ids, in the log; all by
     default."""

@@ -35,6 +35,8 @@ class ServerContext:
     args: ServerArgs
     names: tuple[str, ...]
     """Served model names, known before the model is loaded; the first is the model's own."""
+    has_profiler: bool = False
+    """Whether the engine can record its steps, for whoever may call."""
     engine: AsyncLLM | None = None
     chat: AsyncChatRenderer | None = None
     """None without a tokenizer."""

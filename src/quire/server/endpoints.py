@@ -14,10 +14,11 @@ from quire.server.schema import engine as control
 from quire.server.schema import service as schema
 
 Handler = Callable[..., Awaitable[Any]]
-Switch = Literal["dev", "tokenizer_info"]
+Switch = Literal["dev", "profiler", "tokenizer_info"]
 
 SWITCHES: dict[Switch, str] = {
     "dev": "--enable-dev-routes, or the environment variable VLLM_SERVER_DEV_MODE=1",
+    "profiler": "--profiler-config, which names a directory for the traces",
     "tokenizer_info": "--enable-tokenizer-info-endpoint",
 }
 """What switches on the endpoints that do not always exist."""
@@ -49,11 +50,13 @@ class Endpoint:
     """What must be on; None: the endpoint always exists."""
 
 
-def endpoints_of(args: ServerArgs) -> tuple[Endpoint, ...]:
-    """The endpoints that exist in a server."""
+def endpoints_of(args: ServerArgs, *, has_profiler: bool = False) -> tuple[Endpoint, ...]:
+    """The endpoints that exist in a server. `has_profiler`: its engine can record its steps."""
     switches: set[Switch | None] = {None}
     if args.enable_dev_routes or env.server_dev_mode():
         switches.add("dev")
+    if has_profiler:
+        switches.add("profiler")
     if args.enable_tokenizer_info_endpoint:
         switches.add("tokenizer_info")
     return tuple(endpoint for endpoint in ENDPOINTS if endpoint.switch in switches)
@@ -181,6 +184,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST", "/reset_encoder_cache", engine.reset_encoder_cache, "development",
         media="", errors=(400,), switch="dev",
+    ),
+    Endpoint(
+        "POST", "/start_profile", engine.start_profile, "development",
+        control.StartProfile, media="", errors=_BAD_BODY, switch="profiler",
+    ),
+    Endpoint(
+        "POST", "/stop_profile", engine.stop_profile, "development",
+        media="", errors=(400,), switch="profiler",
     ),
     Endpoint(
         "GET", "/get_world_size", server_info.get_world_size, "development",

@@ -116,7 +116,8 @@ class _Server:
         self._listener = listener
         self._request_log = request_log
         self._begin = begin
-        self._context = ServerContext(args, config.model.served_model_name)
+        has_profiler = config.observability.profiler is not None
+        self._context = ServerContext(args, config.model.served_model_name, has_profiler)
         self._http = HttpServer(args, build_app(self._context, keys))
         self._num_signals = 0
         self._signalled: asyncio.Event

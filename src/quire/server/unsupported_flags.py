@@ -39,12 +39,6 @@ UNSUPPORTED_FLAGS: dict[str, Unsupported] = {
         Unsupported("dp_supervisor_probe_timeout_s", 5.0, _ONE_PROCESS, is_refused=False),
         Unsupported("dp_supervisor_probe_failure_threshold", 3, _ONE_PROCESS, is_refused=False),
         Unsupported(
-            "enable_ssl_refresh", False, "certificates are read once; start the server again"
-        ),
-        Unsupported(
-            "log_error_stack", False, "unexpected errors are logged with their stack, others never"
-        ),
-        Unsupported(
             "enable_log_deltas", True, "outputs are logged whole, at their end", is_refused=False
         ),
         Unsupported(

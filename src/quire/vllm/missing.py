@@ -14,7 +14,6 @@ from quire.vllm.surface import VLLM_VERSION, surface_names
 _LORA = "LoRA adapters do not work yet"
 _POOLING = "only generation of text is supported, no pooling: embeddings, classes, scores"
 _STRUCTURED = "structured outputs do not work yet"
-_BEAMS = "beam search does not work yet"
 _TEXT = "only text goes in, no images, audio, video or embeddings"
 _PROCESSORS = "custom logits processors do not work yet"
 _PARSERS = "tool calls and reasoning are not parsed yet"
@@ -43,10 +42,6 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.config": "StructuredOutputsConfig",
         "vllm.sampling_params": "GuidedDecodingParams StructuredOutputsParams",
     },
-    _BEAMS: {
-        "vllm.beam_search": "BeamSearchOutput BeamSearchSequence",
-        "vllm.sampling_params": "BeamSearchParams",
-    },
     "a request gets its whole prompt at once": {"vllm.engine.protocol": "StreamingInput"},
     _TEXT: {
         "vllm.config": "MultiModalConfig",
@@ -55,6 +50,10 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
     _PROCESSORS: {
         "vllm.v1.sample.logits_processor": "AdapterLogitsProcessor BatchUpdate LogitsProcessor "
         "RequestLogitsProcessor",
+    },
+    "the statistics line and /metrics are there by themselves; StatLoggerBase is for others": {
+        "vllm.v1.metrics.loggers": "AggregatedLoggingStatLogger LoggingStatLogger "
+        "PerEngineStatLoggerAdapter PrometheusStatLogger StatLoggerManager",
     },
     "speculative decoding does not work yet": {"vllm.config": "SpeculativeConfig"},
     "nothing here is compiled or captured at run time": {
@@ -66,7 +65,6 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.config.kv_transfer": "KVTransferConfig",
     },
     _WEIGHTS: {"vllm.config": "WeightTransferConfig"},
-    "there is no profiler": {"vllm.config": "ProfilerConfig"},
     _RECORD: {
         "vllm.config": "AttentionConfig CacheConfig DeviceConfig KernelConfig LoadConfig "
         "ModelConfig ObservabilityConfig SchedulerConfig VllmConfig",
@@ -103,7 +101,6 @@ MISSING_MODULES: dict[str, str] = {
     "vllm.utils.print_utils": _POOLING,
     "vllm.v1": _INTERNAL,
     "vllm.v1.executor": _ONE_PROCESS,
-    "vllm.v1.metrics.loggers": "statistics go to the log and to /metrics, and nowhere else",
     "vllm.v1.sample": _PROCESSORS,
     "vllm.v1.structured_output": _STRUCTURED,
     "vllm.v1.watermarking": "watermarks do not work yet",

@@ -16,6 +16,8 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.inputs": "PromptType",
         "quire.vllm.own.version": "__version__ __version_tuple__",
     },
+    "vllm.config": {"quire.vllm.own.profiler": "ProfilerConfig"},
+    "vllm.beam_search": {"quire.beam_search": "BeamSearchOutput BeamSearchSequence"},
     "vllm.distributed": {
         "quire.vllm.own.utils": "cleanup_dist_env_and_memory destroy_distributed_environment "
         "destroy_model_parallel"
@@ -29,6 +31,9 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.engine.llm_engine": {"quire": "LLMEngine"},
     "vllm.engine.protocol": {"quire": "EngineClient=AsyncLLMEngine"},
     "vllm.entrypoints.cli.main": {"quire.vllm.own.commands": "main=command_line"},
+    "vllm.entrypoints.generate.beam_search.utils": {
+        "quire.beam_search": "BeamSearchOutput BeamSearchSequence"
+    },
     "vllm.entrypoints.launchers.launcher": {"quire.vllm.own.http_app": "serve_http"},
     "vllm.entrypoints.llm": {"quire": "LLM"},
     "vllm.entrypoints.serve.utils.api_utils": {"quire.vllm.own.http_app": "with_cancellation"},
@@ -58,7 +63,8 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.renderers.hf": {"quire.vllm.own.tokenizers": "resolve_chat_template"},
     "vllm.renderers.chat_utils": {"quire.vllm.own.tokenizers": "load_chat_template"},
     "vllm.sampling_params": {
-        "quire.params": "RepetitionDetectionParams RequestOutputKind SamplingParams SamplingType"
+        "quire.beam_search": "BeamSearchParams",
+        "quire.params": "RepetitionDetectionParams RequestOutputKind SamplingParams SamplingType",
     },
     "vllm.sequence": {"quire.outputs": "Logprob PromptLogprobs SampleLogprobs"},
     "vllm.tokenizers": {
@@ -87,7 +93,15 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.v1.engine.exceptions": {"quire.errors": "EngineDeadError EngineGenerateError"},
     "vllm.v1.engine.llm_engine": {"quire": "LLMEngine"},
     "vllm.v1.metrics.reader": {"quire.metrics.reader": "Counter Gauge Histogram Metric Vector"},
-    "vllm.v1.metrics.stats": {"quire.outputs": "RequestStateStats"},
+    "vllm.v1.metrics.loggers": {
+        "quire.frontend.observers.user_stats": "AggregateStatLoggerBase AggregateStatLoggerFactory "
+        "PerEngineStatLoggerFactory StatLoggerBase StatLoggerFactory"
+    },
+    "vllm.v1.metrics.stats": {
+        "quire.frontend.observers.user_stats": "FinishedRequestStats IterationStats "
+        "PrefixCacheStats PromptTokenStats SchedulerStats",
+        "quire.outputs": "RequestStateStats",
+    },
     "vllm.version": {"quire.vllm.own.version": "__version__ __version_tuple__"},
 }
 """Module of vLLM -> module of Quire -> names: `New=Old` where Quire's name is another, `*` for

@@ -70,7 +70,8 @@ class InputBatch:
         self._num_tokens = np.zeros(max_num_seqs, np.int32)
         self._num_computed = np.zeros(max_num_seqs, np.int32)
         self._last_token = np.zeros(max_num_seqs, np.int32)
-        self._in_order = np.arange(max_num_seqs, dtype=np.int32)
+        self._numbers = np.arange(max_num_seqs + 1, dtype=np.int32)
+        self._in_order = list(range(max_num_seqs))
 
     def apply(self, plan: SchedulePlan) -> None:
         """Releases, starts and extends rows as the plan says."""
@@ -89,30 +90,37 @@ class InputBatch:
         """The step's input; requests in the plan's order, so that one may read what an earlier
         one of the same step writes."""
         row_of = self.row_of
-        rows = np.array([row_of[request_id] for request_id in plan.request_ids], np.int32)
-        counts = np.array(plan.num_scheduled_tokens, np.int32)
-        starts = np.zeros(len(rows) + 1, np.int32)
-        np.cumsum(counts, out=starts[1:])
+        row_list = [row_of[request_id] for request_id in plan.request_ids]
+        rows = np.array(row_list, np.int32)
         computed = self._num_computed[rows]
-        ends = computed + counts
+        is_one_each = plan.total_num_scheduled_tokens == len(row_list)
+        if is_one_each:
+            starts = self._numbers[: len(row_list) + 1]
+            ends = computed + 1
+        else:
+            starts = np.zeros(len(rows) + 1, np.int32)
+            np.cumsum(plan.num_scheduled_tokens, out=starts[1:])
+            ends = computed + np.diff(starts)
         is_complete = ends == self._num_tokens[rows]
         all_complete = bool(is_complete.all())
-        if all_complete and starts[-1] == len(rows):
+        if all_complete and is_one_each:
             token_ids, positions, logits_rows = self._last_token[rows], computed, starts[:-1]
         else:
             token_ids = self._gather_tokens(rows, starts, computed, ends)
-            positions = np.repeat(computed - starts[:-1], counts)
+            positions = np.repeat(computed - starts[:-1], np.diff(starts))
             positions += np.arange(starts[-1], dtype=np.int32)
             logits_rows = starts[1:][is_complete] - 1
         sampled_rows = rows if all_complete else rows[is_complete]
         spans = self._prompt_logprobs.spans(rows, starts, computed, ends)
         prompt_rows = PromptRows.merge(spans, logits_rows, sampled_rows) if spans else None
+        masks = self._masks(plan)
         if prompt_rows is None:
-            columns = self.sampling.columns(sampled_rows, self._num_tokens[sampled_rows])
+            num_tokens = self._num_tokens[sampled_rows]
+            columns = self.sampling.columns(sampled_rows, num_tokens, masks=masks)
         else:
             logits_rows, all_rows = prompt_rows.logits_rows, prompt_rows.rows
             num_tokens = self._num_tokens[all_rows]
-            columns = self.sampling.columns(all_rows, num_tokens, prompt_rows.targets)
+            columns = self.sampling.columns(all_rows, num_tokens, prompt_rows.targets, masks=masks)
             if columns is not None:
                 prompt_rows.report(columns)
         batch = StepBatch(
@@ -120,12 +128,21 @@ class InputBatch:
             positions=positions,
             seq_starts=starts,
             context_lens=ends,
-            block_tables=self._tables(rows),
+            block_tables=self._tables(row_list, rows),
             logits_rows=np.ascontiguousarray(logits_rows),
             sampling=columns,
         )
         samples = None if all_complete else is_complete
         return PreparedStep(batch, rows, ends, samples, sampled_rows, prompt_rows)
+
+    def _masks(self, plan: SchedulePlan) -> dict[int, NDArray[np.uint32]]:
+        """By row, the tokens that a grammar allows."""
+        return {
+            self.row_of[request_id]: np.frombuffer(mask, np.uint32)
+            for request_id, mask in zip(
+                plan.structured_output_request_ids, plan.grammar_bitmask, strict=True
+            )
+        }
 
     def known_tokens(self, row: int) -> Ints:
         """The tokens that the request in this row was started with."""
@@ -172,8 +189,8 @@ class InputBatch:
             token_ids[starts[index] : starts[index + 1]] = known
         return token_ids
 
-    def _tables(self, rows: Ints) -> Ints:
+    def _tables(self, row_list: list[int], rows: Ints) -> Ints:
         """[R, G, B]; a view of the whole tables where the rows lie in order."""
-        if np.array_equal(rows, self._in_order[: len(rows)]):
-            return self._block_tables[: len(rows)]
+        if row_list == self._in_order[: len(row_list)]:
+            return self._block_tables[: len(row_list)]
         return self._block_tables[rows, :, : int(self._num_entries[rows].max())]

@@ -9,12 +9,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import CompiledModel, Logprobs, StepOutput
+from quire.backends.base import CompiledModel, Logprobs, StepBatch, StepOutput
 from quire.errors import BackendError
 from quire.protocol import PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
 from quire.worker.diagnosis import explain_failures
 from quire.worker.input_batch import InputBatch, PreparedStep
 from quire.worker.prompt_logprobs import PromptRows
+
+_NO_CHOICE = (
+    "there is no token left to choose: those that structured_outputs or allowed_token_ids allow "
+    "here are forbidden by min_tokens, ignore_eos, bad_words or logit_bias; leave one of them out"
+)
 
 
 class ModelRunner:
@@ -58,14 +63,15 @@ class ModelRunner:
     def _failures(
         self, plan: SchedulePlan, step: PreparedStep, output: StepOutput
     ) -> dict[str, str]:
-        """Requests that have a row of logits which is no distribution, and where it comes from."""
-        if output.not_finite is None or not output.not_finite.any():
-            return {}
-        batch = step.batch
-        bad_rows = batch.logits_rows[output.not_finite]
-        failed = np.unique(np.searchsorted(batch.seq_starts, bad_rows, side="right") - 1)
-        known = {index: self._batch.known_tokens(step.rows[index]) for index in failed.tolist()}
-        messages = explain_failures(self._model, batch, known, keeps_all=self._keeps_all)
+        """Requests that have a row of logits which is no distribution, and where it comes from;
+        those that have no token to choose."""
+        batch, messages = step.batch, {}
+        if output.no_choice is not None and output.no_choice.any():
+            messages = dict.fromkeys(_requests_of(batch, output.no_choice), _NO_CHOICE)
+        if output.not_finite is not None and output.not_finite.any():
+            failed = _requests_of(batch, output.not_finite)
+            known = {index: self._batch.known_tokens(step.rows[index]) for index in failed}
+            messages |= explain_failures(self._model, batch, known, keeps_all=self._keeps_all)
         return {plan.request_ids[index]: message for index, message in messages.items()}
 
     def _prompt_logprobs(
@@ -101,6 +107,14 @@ class ModelRunner:
             )
             if count >= 0
         }
+
+
+def _requests_of(batch: StepBatch, logits_rows: NDArray[np.bool_]) -> list[int]:
+    """Whose these rows of logits [L] are, as places in the step."""
+    tokens = batch.logits_rows[logits_rows]
+    places = np.searchsorted(batch.seq_starts, tokens, side="right") - 1
+    found: list[int] = np.unique(places).tolist()
+    return found
 
 
 def _withdraw(result: StepResult, plan: SchedulePlan, failures: dict[str, str]) -> None:

@@ -6,6 +6,7 @@ follow from a request, `quire.sampling.columns` declares.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest
 from quire.sampling.columns import COLUMNS, LOGPROBS_KINDS, SamplingColumns, TokenLists
+from quire.sampling.masks import TokenMasks
 from quire.worker.token_state import TOKEN_STATES, TokenState
 
 Ints = NDArray[np.int32]
@@ -78,10 +80,15 @@ class SamplingRows:
         return self._columns["num_logprobs"][rows] if self._users["num_logprobs"] else None
 
     def columns(
-        self, rows: Ints, num_tokens: Ints, chosen: Ints | None = None
+        self,
+        rows: Ints,
+        num_tokens: Ints,
+        chosen: Ints | None = None,
+        masks: Mapping[int, NDArray[np.uint32]] | None = None,
     ) -> SamplingColumns | None:
         """The columns for these rows [L], which hold `num_tokens` [L]; None if there are none.
-        `chosen` [L]: tokens that are not to be chosen any more; -1: it is to be chosen."""
+        `chosen` [L]: tokens that are not to be chosen any more; -1: it is to be chosen. `masks`, by
+        row: what is allowed where only some tokens are."""
         if not len(rows):
             return None
         neutral = {name for name, users in self._users.items() if not users}
@@ -95,6 +102,11 @@ class SamplingRows:
         )
         if self._logprobs_kind:
             columns.logprobs_kind = np.full(len(rows), self._logprobs_kind, np.int32)
+        if masks:
+            lines = [masks.get(row) for row in rows.tolist()]
+            if chosen is not None:
+                lines = [None if chosen[i] >= 0 else line for i, line in enumerate(lines)]
+            columns.mask = TokenMasks.join(lines)
         for name, states in self._states.items():
             if states:
                 setattr(columns, name, self._lists(states, rows, num_tokens, chosen))

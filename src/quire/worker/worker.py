@@ -6,6 +6,7 @@ Made and called by an executor, in whichever process that chose. Builds everythi
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -72,7 +73,7 @@ class Worker:
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What this public method returns, or this function, which is given the worker first.
 
-        Raises ConfigError for a name that is none.
+        Raises ConfigError for a name that is none, and for arguments that it does not take.
         """
         if callable(method):
             return method(self, *args, **kwargs)
@@ -82,6 +83,12 @@ class Worker:
             raise ConfigError(
                 f"a worker has no method {quoted(method)}; it has {', '.join(sorted(names))}"
             )
+        try:
+            inspect.signature(found).bind(*args, **kwargs)
+        except TypeError as error:
+            raise ConfigError(
+                f"{method}{inspect.signature(found)} does not take these arguments: {error}"
+            ) from None
         return found(*args, **kwargs)
 
     def apply_model(self, function: Callable[[CompiledModel], Any]) -> Any:

@@ -79,6 +79,67 @@ def test_logits_come_as_asked(model: CompiledModel) -> None:
     assert (output.logits, output.logprobs, output.sampled.shape) == (None, None, (0,))
 
 
+def test_logits_go_where_they_are_wanted(model: CompiledModel) -> None:
+    whole = logits(model, tokens=TOKENS, blocks=[4, 1])
+    batch = one_request(TOKENS, [4, 1], logits_rows=[3, 5, 18, 19])
+    batch.logits_places = np.array([1, -1, 0, 2], np.int32)
+    found = model.step(batch).logits
+    assert found is not None
+    assert found.tobytes() == whole[[18, 3, 19]].tobytes()
+    batch.logits_places = np.array([-1, -1, -1, -1], np.int32)
+    nothing = model.step(batch).logits
+    assert nothing is not None
+    assert nothing.shape == (0, 11)
+    batch.logits_places = np.array([0], np.int32)
+    with pytest.raises(BackendError, match="1 logits_places for 4 rows"):
+        model.step(batch)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 20])
+def test_logits_that_come_back_are_sampled_as_in_the_step(
+    wide_model: CompiledModel, num_rows: int
+) -> None:
+    rows = [
+        SamplingRow(
+            temperature=0.7 * (index % 3),
+            top_p=0.9 if index % 2 else 1.0,
+            top_k=50 * (index % 4),
+            seed=index,
+            position=index,
+            banned_token_ids=[index, 7],
+            num_logprobs=index % 4,
+        )
+        for index in range(num_rows)
+    ]
+    batch = one_request(TOKENS, [4, 1], logits_rows=[*range(num_rows)])
+    batch.sampling = build_columns(rows)
+    whole = wide_model.step(batch)
+    assert whole.logits is not None
+    before = whole.logits.tobytes()
+    found = wide_model.sample(whole.logits, batch.sampling)
+    assert whole.logits.tobytes() == before
+    assert found.sampled.tolist() == whole.sampled.tolist()
+    assert found.not_finite is not None
+    assert not found.not_finite.any()
+    assert (found.logprobs is None) == (whole.logprobs is None) == (num_rows == 0)
+    if found.logprobs is not None and whole.logprobs is not None:
+        for name in ("token_ids", "logprobs", "ranks", "sampled", "sampled_ranks"):
+            ours, theirs = getattr(found.logprobs, name), getattr(whole.logprobs, name)
+            assert ours.tobytes() == theirs.tobytes(), name
+
+
+def test_logits_that_come_back_changed(wide_model: CompiledModel) -> None:
+    given = np.zeros((3, VOCAB_SIZE), np.float32)
+    given[0, 5], given[1, 2999] = 1, np.nan
+    given[2] = -np.inf
+    output = wide_model.sample(given, build_columns([SamplingRow()] * 3))
+    assert output.not_finite is not None
+    assert output.not_finite.tolist() == [False, True, True]
+    assert output.sampled.tolist() == [5, 0, 0]
+    with pytest.raises(BackendError):
+        wide_model.sample(given, build_columns([SamplingRow()] * 2))
+
+
 def test_results_are_the_callers_to_keep(model: CompiledModel) -> None:
     first = logits(model, tokens=TOKENS, blocks=[0, 1])
     before = first.copy()

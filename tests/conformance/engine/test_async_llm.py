@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from quire.errors import (
     EngineGenerateError,
     RequestError,
 )
+from quire.frontend.observers.user_stats import StatLoggerBase
 from quire.frontend.online.async_llm import AsyncLLM, AsyncLLMEngine
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
@@ -36,9 +37,9 @@ def make_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make
     tokenizer = write_tiny_model(tmp_path / "tiny")
     make_client = make_thread_client if request.param == "thread" else make_process_client
 
-    def make(**options: Any) -> AsyncLLM:
+    def make(stat_loggers: Sequence[Any] = (), **options: Any) -> AsyncLLM:
         config = fake_config(tokenizer=tokenizer, **options)
-        engine = AsyncLLM(config, client=make_client(config))
+        engine = AsyncLLM(config, client=make_client(config), stat_loggers=stat_loggers)
         engines.append(engine)
         return engine
 
@@ -367,8 +368,50 @@ def test_shutdown_tells_who_still_waits(make_engine: MakeEngine) -> None:
     asyncio.run(scenario())
 
 
+def test_shutdown_gives_the_engine_time(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, asked = make_engine(), []
+    end = engine._client.shutdown
+    monkeypatch.setattr(engine._client, "shutdown", lambda s=None: asked.append(s) or end(s))
+    for wrong in (True, -1, "5", float("nan")):
+        with pytest.raises(ConfigError, match="timeout must be seconds"):
+            engine.shutdown(wrong)  # type: ignore[arg-type]
+    engine.shutdown(timeout=2.5)
+    assert asked == [2.5]
+    assert engine.errored
+
+
 def test_one_event_loop_after_another(make_engine: MakeEngine) -> None:
     engine = make_engine()
     for _ in range(2):
         outputs = asyncio.run(collect(engine, "A", params(2)))
         assert outputs[-1].outputs[0].text == "BC"
+
+
+def test_loggers_of_the_user(make_engine: MakeEngine) -> None:
+    records: list[Any] = []
+    asked: list[str] = []
+
+    class Logger(StatLoggerBase):
+        def __init__(self, vllm_config: Any, engine_index: int = 0) -> None: ...
+
+        def record(self, scheduler_stats: Any, iteration_stats: Any, **rest: Any) -> None:
+            records.append((scheduler_stats, iteration_stats, rest))
+
+        def log_engine_initialized(self) -> None:
+            asked.append("ready")
+
+        def log(self) -> None:
+            asked.append("log")
+
+    async def scenario() -> None:
+        engine = make_engine(stat_loggers=[Logger])
+        async for _ in engine.generate("A", params(4), "r"):
+            pass
+        await engine.do_log_stats()
+
+    asyncio.run(scenario())
+    assert asked == ["ready", "log"]
+    assert sum(iteration.num_generation_tokens for _, iteration, _ in records) == 4
+    assert [one.request_id for _, each, _ in records for one in each.finished_requests] == ["r"]

@@ -105,19 +105,6 @@ def test_a_byte_order_mark_is_no_matter(tmp_path: Path) -> None:
     assert read_config(tmp_path) == {"a": 1}
 
 
-def test_overrides_are_merged_key_by_key(tmp_path: Path) -> None:
-    values = {"a": 1, "rope_scaling": {"type": "yarn", "factor": 2.0}, "list": [1, 2]}
-    (tmp_path / "config.json").write_text(json.dumps(values))
-    overrides = {"b": 2, "rope_scaling": {"factor": 4.0}, "list": [3]}
-    assert read_config(tmp_path, overrides) == {
-        "a": 1,
-        "b": 2,
-        "rope_scaling": {"type": "yarn", "factor": 4.0},
-        "list": [3],
-    }
-    assert read_config(tmp_path) == values
-
-
 def test_sampling_defaults_as_vllm_applies_them(tmp_path: Path) -> None:
     values = {
         "do_sample": True,

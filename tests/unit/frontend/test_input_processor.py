@@ -85,6 +85,10 @@ def test_a_bad_prompt_is_refused(processor: InputProcessor, prompt: Any, message
             SamplingParams(allowed_token_ids=[9], stop_token_ids=[9], min_tokens=1),
             "allowed_token_ids must hold a token that min_tokens and bad_words do not forbid",
         ),
+        (
+            SamplingParams(stop_token_ids=[*range(288)], min_tokens=1),
+            "min_tokens=1 forbids the stop_token_ids, which with bad_words are all 288 tokens",
+        ),
         (SamplingParams(max_tokens=None, min_tokens=63), "or equal to max_tokens=62, got 63."),
     ],
 )

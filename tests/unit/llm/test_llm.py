@@ -233,8 +233,6 @@ def test_what_does_not_work_is_refused(llm: LLM) -> None:
         llm.generate("a", GREEDY, tokenization_kwargs={"max_length": 5})
     with pytest.raises(RequestError, match="cannot hold multi_modal_data"):
         llm.generate({"prompt": "a", "multi_modal_data": {"image": 1}}, GREEDY)  # type: ignore[typeddict-unknown-key]
-    with pytest.raises(ConfigError, match="beam_search is not supported: Quire has no beam"):
-        llm.beam_search(["a"], None)
     with pytest.raises(ConfigError, match="embed is not supported: Quire has no pooling models"):
         llm.embed("a")
     assert (llm.embed.__name__, llm.embed.__doc__) == (

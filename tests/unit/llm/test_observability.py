@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,8 +115,8 @@ def test_engines_of_a_configuration(model_dir: Path) -> None:
     engine.shutdown()
     assert outputs[-1].finished
     args = EngineArgs(str(model_dir))
-    with pytest.raises(ConfigError, match="stat_loggers are not supported"):
-        LLMEngine.from_engine_args(args, stat_loggers=[print])
+    with pytest.raises(ConfigError, match="stat_loggers must be a list"):
+        LLMEngine.from_vllm_config(config, stat_loggers=[3])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="enable_multiprocessing is not supported"):
         LLMEngine.from_engine_args(args, enable_multiprocessing=True)
 
@@ -132,6 +134,8 @@ def test_calls_of_the_worker(model_dir: Path) -> None:
             llm.collective_rpc("fly")
         with pytest.raises(ConfigError, match="a worker has no method '_load'"):
             llm.collective_rpc("_load")
+        with pytest.raises(ConfigError, match=r"check_health.* does not take these arguments"):
+            llm.collective_rpc("check_health", args=(1,))
         with pytest.raises(ConfigError, match="timeout is not supported"):
             llm.collective_rpc("check_health", timeout=1.0)
 
@@ -149,3 +153,24 @@ def test_an_llm_is_freed_as_soon_as_nobody_has_it(model_dir: Path) -> None:
         assert worker() is None
     finally:
         gc.enable()
+
+
+def test_steps_are_recorded(model_dir: Path, tmp_path: Path) -> None:
+    chosen = {"profiler": "torch", "torch_profiler_dir": str(tmp_path)}
+    with make(model_dir, profiler_config=chosen) as llm:
+        llm.start_profile("mine", max_iterations=2)
+        llm.generate(["a"], PARAMS, use_tqdm=False)
+        llm.stop_profile()
+        [path] = tmp_path.iterdir()
+        assert path.name.startswith("mine_")
+        with gzip.open(path, "rt") as file:
+            events = json.load(file)["traceEvents"]
+        assert [event["name"] for event in events].count("step") == 2
+        assert any("Scheduler.schedule" in event["name"] for event in events)
+        with pytest.raises(ConfigError, match="max_iterations"):
+            llm.llm_engine.start_profile(max_iterations=-1)
+
+
+def test_nothing_is_recorded_without_a_directory(model_dir: Path) -> None:
+    with make(model_dir) as llm, pytest.raises(ConfigError, match="torch_profiler_dir"):
+        llm.start_profile()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 
+import pytest
+
 from quire.outputs import CompletionOutput, Logprob, RequestOutput, RequestStateStats
 
 COMPLETION = (
@@ -57,3 +59,11 @@ def test_users_may_attach_what_they_know() -> None:
     output.score = 1.0  # type: ignore[attr-defined]
     output.outputs[0].score = 2.0  # type: ignore[attr-defined]
     assert output.outputs[0].finished()
+
+
+def test_fields_of_later_versions_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING"):
+        output = RequestOutput("r", None, [1], None, [completion()], True, new_field=3)
+    assert output.finished
+    assert not hasattr(output, "new_field")
+    assert "ignoring extra arguments: new_field" in caplog.text

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from quire.errors import RequestError
+from quire.errors import ConfigError, RequestError
 from quire.params import RepetitionDetectionParams, RequestOutputKind, SamplingParams, SamplingType
 
 
@@ -120,6 +120,7 @@ def test_positional_arguments_follow_the_published_order() -> None:
         ({"bad_words": [5]}, "bad_words must be a list of strings, got [5]."),
         ({"bad_words": ["a", ""]}, "bad_words cannot contain an empty string. Got bad_words="),
         ({"bad_words": ["\ud800"]}, "bad_words must be valid Unicode"),
+        ({"structured_outputs": {"json": {}}}, "structured_outputs must be StructuredOutputsParam"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_rule(given: dict[str, object], message: str) -> None:
@@ -133,7 +134,7 @@ def test_a_wrong_value_is_named_with_its_rule(given: dict[str, object], message:
     "given",
     [
         {"prompt_logprob_start": 1},
-        {"structured_outputs": {"json": {}}},
+        {"thinking_token_budget": 5},
     ],
 )
 def test_what_does_not_work_yet_is_refused_not_ignored(given: dict[str, object]) -> None:
@@ -327,3 +328,14 @@ def test_a_repetition_detection_may_be_a_dict() -> None:
     assert params.repetition_detection == RepetitionDetectionParams(4, 0, 2)
     packed = msgspec.msgpack.encode(params)
     assert msgspec.msgpack.decode(packed, type=SamplingParams) == params
+
+
+def test_the_largest_n_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_MAX_N_SEQUENCES", "2")
+    assert SamplingParams(n=2).n == 2
+    with pytest.raises(RequestError, match="n must be at most 2, got 3"):
+        SamplingParams(n=3)
+    monkeypatch.setenv("VLLM_MAX_N_SEQUENCES", "many")
+    assert SamplingParams().n == 1
+    with pytest.raises(ConfigError, match="VLLM_MAX_N_SEQUENCES"):
+        SamplingParams(n=2)

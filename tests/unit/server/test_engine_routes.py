@@ -30,6 +30,8 @@ class RecordingCore(FakeCore):
             "release_kv_cache_memory": lambda: self._note("release", None),
             "reset_prefix_cache": lambda resets: self._note("reset", resets) or resets,
             "collective_rpc": self._rpc,
+            "start_profile": lambda *args: self._note("start_profile", args),
+            "stop_profile": self._stop_profile,
         }
 
     def _note(self, name: str, value: Any) -> None:
@@ -38,6 +40,11 @@ class RecordingCore(FakeCore):
     def _pause(self, mode: str) -> None:
         self._note("pause", mode)
         super()._pause(mode)
+
+    def _stop_profile(self) -> None:
+        if self.calls and self.calls[-1][0] == "stop_profile":
+            raise ConfigError("the trace cannot be written")
+        self._note("stop_profile", None)
 
     def _rpc(self, method: str, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
         if method == "nothing":
@@ -197,6 +204,7 @@ def test_a_query_that_makes_no_sense_is_refused(engine: Harness, path: str, mess
     reply = engine.request("POST", path)
     assert reply.status_code == 400
     assert message in reply.json()["error"]["message"]
+    assert reply.json()["error"]["param"].startswith("query.")
     assert RecordingCore.calls == []
 
 
@@ -211,3 +219,31 @@ def test_nothing_of_it_is_there_by_default(make_harness: MakeHarness) -> None:
     assert harness.request("POST", "/sleep").status_code == 404
     assert harness.post("/collective_rpc", {"method": "tell"}).status_code == 404
     assert RecordingCore.calls == []
+
+
+def test_profiles(make_harness: MakeHarness) -> None:
+    harness = make_harness(core=RecordingCore, has_profiler=True)
+    wanted = {"profile_prefix": "a", "delay_iterations": 2, "max_iterations": 3, "other": 1}
+    for reply in (
+        harness.request("POST", "/start_profile"),
+        harness.post("/start_profile", {}),
+        harness.post("/start_profile", wanted),
+        harness.request("POST", "/stop_profile"),
+    ):
+        assert (reply.status_code, reply.content) == (200, b"")
+    assert RecordingCore.calls == [
+        ("start_profile", (None, None, None)), ("start_profile", (None, None, None)),
+        ("start_profile", ("a", 2, 3)), ("stop_profile", None),
+    ]  # fmt: skip
+    failed = harness.request("POST", "/stop_profile")
+    assert failed.status_code == 400
+    assert "cannot be written" in failed.json()["error"]["message"]
+    wrong = harness.post("/start_profile", {"max_iterations": -1})
+    assert wrong.status_code == 400
+    assert wrong.json()["error"]["param"] == "max_iterations"
+
+
+def test_profiles_need_a_directory(make_harness: MakeHarness) -> None:
+    reply = make_harness(enable_dev_routes=True).request("POST", "/start_profile")
+    assert reply.status_code == 404
+    assert "--profiler-config" in reply.json()["error"]["message"]

@@ -102,7 +102,7 @@ def test_what_asks_for_nothing_is_accepted(
         ({"max_tokens": 5.5}, "max_tokens"),
         ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
         ({"truncate_prompt_tokens": 513}, "truncate_prompt_tokens"),
-        ({"truncate_prompt_tokens": 0}, "prompt"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"truncate_prompt_tokens": 2, "truncation_side": "middle"}, "truncation_side"),
         ({"temperature": -0.1}, "temperature"),
         ({"top_k": -2}, "top_k"),
@@ -153,6 +153,16 @@ def test_rubbish_is_a_bad_request(harness: Harness, data: bytes) -> None:
         assert reply.json()["error"]["type"]
 
 
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "[1, NaN]", '{"1": NaN}', '"\\ud800"'])
+def test_what_is_no_json_is_named_by_its_field(harness: Harness, value: str) -> None:
+    headers = {"content-type": "application/json"}
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        for other in ('"prompt": "a"', '"n": "1", "unknown": 2'):
+            data = f'{{{other}, "logit_bias": {value}, "seed": 1}}'.encode()
+            error = harness.request("POST", path, content=data, headers=headers).json()["error"]
+            assert (error["code"], error["param"]) == (400, "logit_bias"), error
+
+
 @pytest.mark.parametrize(
     "number", ["1e999", "-1e999", "9" * 5000, "1.5", "{}", '"1.5"', '"9223372036854775808"', '""']
 )
@@ -187,3 +197,14 @@ def test_other_media_types_and_models_are_refused(harness: Harness) -> None:
         assert reply.json()["error"]["message"] == "The model `other` does not exist."
     assert harness.request("GET", "/v1/nothing").json()["error"]["code"] == 404
     assert harness.request("PUT", "/tokenize").json()["error"]["code"] == 405
+
+
+def test_stacks_are_logged_where_that_is_asked_for(
+    make_harness: MakeHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    for is_asked in (False, True):
+        harness = make_harness(log_error_stack=is_asked)
+        with caplog.at_level("INFO"):
+            reply = harness.post("/v1/completions", {"prompt": "a", "max_tokens": -1})
+        assert reply.status_code == 400
+        assert ("Traceback" in caplog.text) is is_asked

@@ -9,7 +9,7 @@ import pytest
 
 from quire.outputs import CompletionOutput, FlatLogprobs
 from quire.server.replies.json_pieces import JsonPieces
-from quire.server.replies.logprobs import CompletionLists, LogprobsWriter
+from quire.server.replies.logprobs import CompletionLists, LogprobsWriter, prompt_logprobs
 from quire.tokenizer import Tokenizer
 
 from .conftest import Harness
@@ -128,3 +128,22 @@ def test_token_ids_are_echoed_with_their_special_tokens(harness: Harness) -> Non
     body = {"prompt": tokens, "max_tokens": 1, "echo": True}
     reply = harness.post("/v1/completions", body).json()
     assert reply["choices"][0]["text"].startswith("<|im_start|>A<|im_end|>\n")
+
+
+def test_infinities_become_numbers() -> None:
+    """Plus infinity too, which a processed logit may be."""
+    positions = FlatLogprobs()
+    infinite = [float("inf"), float("-inf"), -1.5, float("nan")]
+    positions.append_fast([1, 2, 3, 4], infinite, [1, 2, 3, 4])
+    output = CompletionOutput(0, "", [1], 0.0, positions)
+    pieces = JsonPieces()
+    shown = [3.4028234663852886e38, -9999, -1.5, -9999]
+    lists = written(pieces, LogprobsWriter(pieces, None, -1, False).completion(0, output))
+    assert [*lists["top_logprobs"][0].values()] == shown
+    assert lists["token_logprobs"] == shown[:1]
+    [entry] = written(pieces, LogprobsWriter(pieces, None, -1, False).chat(output))["content"]
+    assert [entry["logprob"], *(one["logprob"] for one in entry["top_logprobs"])] == [
+        shown[0], *shown,
+    ]  # fmt: skip
+    [prompt] = written(pieces, {"of": prompt_logprobs(positions, pieces).encoded()})["of"]
+    assert [one["logprob"] for one in prompt.values()] == shown

@@ -57,6 +57,19 @@ def test_options_as_on_quires_own_command_line(tmp_path: Path) -> None:
     assert parser.parse_known_args([*words, "--other"])[1] == ["--other"]
 
 
+def test_deprecated_arguments_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    parser = FlexibleArgumentParser()
+    parser.add_argument("--old", type=int, default=1, deprecated=True)
+    group = parser.add_argument_group("more")
+    group.add_argument("--older-one", deprecated=True)
+    with caplog.at_level("WARNING"):
+        assert parser.parse_args(["--old", "1"]).old == 1
+        assert not caplog.records
+        assert parser.parse_args(["--old=2", "--older_one", "x"]).older_one == "x"
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["argument 'old' is deprecated", "argument 'older_one' is deprecated"]
+
+
 def test_commands_of_a_script_have_options_of_their_own() -> None:
     parser = FlexibleArgumentParser(prog="script")
     run = parser.add_subparsers(dest="command").add_parser("run")

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.backends.base import CompiledModel, Logprobs, MemoryReport, StepBatch, StepOutput
+from quire.backends.base import (
+    CompiledModel,
+    Logprobs,
+    MemoryReport,
+    SamplingColumns,
+    StepBatch,
+    StepOutput,
+)
 from quire.errors import BackendError
 from quire.params import SamplingParams
 from quire.program import OpPlace
@@ -50,6 +57,9 @@ class BrokenModel(CompiledModel):
         sampled = np.full(count, 5, np.int32)
         told = np.array(not_finite, np.bool_) if self.notices else None
         return StepOutput(sampled, logprobs, not_finite=told)
+
+    def sample(self, logits: np.ndarray, columns: SamplingColumns) -> StepOutput:
+        raise NotImplementedError
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         if self.error:

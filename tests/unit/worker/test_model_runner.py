@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.backends.base import CompiledModel, Logprobs, MemoryReport, StepBatch, StepOutput
+from quire.backends.base import (
+    CompiledModel,
+    Logprobs,
+    MemoryReport,
+    SamplingColumns,
+    StepBatch,
+    StepOutput,
+)
 from quire.errors import BackendError
 from quire.params import SamplingParams
 from quire.program import OpPlace
@@ -33,6 +40,9 @@ class EchoModel(CompiledModel):
                 sampled_ranks=np.ones(count, np.int32),
             )
         return StepOutput(sampled[self.lost_rows :].astype(np.int32), logprobs)
+
+    def sample(self, logits: np.ndarray, columns: SamplingColumns) -> StepOutput:
+        raise NotImplementedError
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         raise NotImplementedError

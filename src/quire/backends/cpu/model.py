@@ -54,7 +54,9 @@ class CpuModel(CompiledModel):
         self._sampling_types = {
             name: f"{one.type.item.cname}[]" for name, one in members if one.type.kind == "pointer"
         }
-        self._list_names = {name for name, one in members if one.type.kind == "struct"}
+        self._list_names = {
+            name for name, one in members if one.type.cname == "struct quire_token_lists"
+        }
         memory = self._ffi.new("quire_memory *")
         library.lib.quire_model_memory(model, memory)
         self._memory = MemoryReport(
@@ -70,13 +72,33 @@ class CpuModel(CompiledModel):
         output = StepOutput(np.empty(0, np.int32))
         result = self._ffi.new("quire_output *")
         if batch.want_logits:
-            output.logits = np.empty((len(batch.logits_rows), self._vocab_size), np.float32)
+            output.logits = np.empty((batch.num_logits_out, self._vocab_size), np.float32)
             result.logits = self._ffi.from_buffer("float[]", output.logits)
+            if batch.logits_places is not None:
+                result.logits_places = self._int32(batch.logits_places, alive)
         if batch.sampling is not None:
             native.sampling = self._sampling(batch.sampling, len(batch.logits_rows), alive)
             self._place_results(batch.sampling, output, result, len(batch.logits_rows))
         if self._library.lib.quire_step(model, native, result) != 0:
             raise self._library.error("step refused")
+        return output
+
+    def sample(self, logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
+        """One native call, on all threads. Raises BackendError."""
+        model = self._open()
+        rows = len(logits)
+        if logits.shape != (rows, self._vocab_size) or logits.dtype != np.float32:
+            what = f"{logits.dtype} {list(logits.shape)}"
+            raise BackendError(f"logits are {what}, not float32 [L, {self._vocab_size}]")
+        alive: list[Any] = []
+        exact = np.ascontiguousarray(logits)
+        output = StepOutput(np.empty(0, np.int32))
+        result = self._ffi.new("quire_output *")
+        sampling = self._sampling(columns, rows, alive)
+        self._place_results(columns, output, result, rows)
+        place = self._ffi.from_buffer("float[]", exact)
+        if self._library.lib.quire_sample(model, sampling, rows, place, result) != 0:
+            raise self._library.error("sampling refused")
         return output
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
@@ -181,6 +203,9 @@ class CpuModel(CompiledModel):
             or len(batch.block_tables) != requests
         ):
             raise BackendError("the arrays of a step differ in length")
+        places = batch.logits_places
+        if places is not None and len(places) != len(batch.logits_rows):
+            raise BackendError(f"{len(places)} logits_places for {len(batch.logits_rows)} rows")
         shape = batch.block_tables.shape
         if len(shape) != 3 or shape[1] != self._num_kv_groups:
             raise BackendError(
@@ -203,6 +228,11 @@ class CpuModel(CompiledModel):
             place.ids = self._int32(lists.ids, alive)
             if lists.values is not None:
                 place.values = self._pointer(lists.values, "float[]", np.float32, alive)
+        if columns.mask is not None:
+            columns.mask.check(rows, self._vocab_size)
+            native.mask.index = self._int32(columns.mask.index, alive)
+            native.mask.words = self._pointer(columns.mask.words, "uint32_t[]", np.uint32, alive)
+            native.mask.num_masks = len(columns.mask.words)
         return native
 
     def _place_results(
@@ -213,6 +243,8 @@ class CpuModel(CompiledModel):
         output.not_finite = np.zeros(rows, np.bool_)
         result.sampled = ffi.from_buffer("int32_t[]", output.sampled)
         result.not_finite = ffi.from_buffer("uint8_t[]", output.not_finite.view(np.uint8))
+        output.no_choice = np.zeros(rows, np.bool_)
+        result.no_choice = ffi.from_buffer("uint8_t[]", output.no_choice.view(np.uint8))
         wanted = columns.num_logprobs
         if wanted is None or wanted.size == 0 or wanted.max() < 0:
             return

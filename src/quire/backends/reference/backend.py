@@ -21,6 +21,7 @@ from quire.backends.base import (
     Dtype,
     KVCacheSpec,
     MemoryReport,
+    SamplingColumns,
     StepBatch,
     StepOutput,
 )
@@ -42,7 +43,7 @@ from quire.program import (
     last_reads,
     place_of,
 )
-from quire.sampling.reference import logprobs, not_finite, sample
+from quire.sampling.reference import logprobs, no_choice, not_finite, sample
 from quire.weights import PackedFile, WeightStore, warn_not_finite
 
 
@@ -109,6 +110,16 @@ def _load(program: Program, store: WeightStore) -> Weights:
     return Weights(arrays, matrices)
 
 
+def _placed(logits: NDArray[np.float32], batch: StepBatch) -> NDArray[np.float32]:
+    """The rows of logits that are wanted, where they are wanted."""
+    if batch.logits_places is None:
+        return logits
+    placed = np.empty((batch.num_logits_out, logits.shape[1]), np.float32)
+    is_wanted = batch.logits_places >= 0
+    placed[batch.logits_places[is_wanted]] = logits[is_wanted]
+    return placed
+
+
 class ReferenceModel(CompiledModel):
     """A program interpreted op by op; a value is dropped after its last reader."""
 
@@ -130,12 +141,23 @@ class ReferenceModel(CompiledModel):
         for _ in self._run(frame):
             pass
         logits = frame.values[self._program.logits.out]
-        output = StepOutput(np.empty(0, np.int32), logits=logits if batch.want_logits else None)
+        output = StepOutput(np.empty(0, np.int32))
         if batch.sampling is not None:
-            output.not_finite = not_finite(logits)
-            output.sampled = sample(logits, batch.sampling)
-            output.logprobs = logprobs(logits, output.sampled, batch.sampling)
+            output = self.sample(logits, batch.sampling)
+        if batch.want_logits:
+            output.logits = _placed(logits, batch)
         return output
+
+    def sample(self, logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
+        """As `quire.sampling.reference` says."""
+        columns.check(len(logits))
+        sampled = sample(logits, columns)
+        return StepOutput(
+            sampled,
+            logprobs(logits, sampled, columns),
+            not_finite=not_finite(logits),
+            no_choice=no_choice(logits, columns),
+        )
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         """Interprets the program again and looks at every value as it is written."""

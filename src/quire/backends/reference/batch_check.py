@@ -40,10 +40,15 @@ def check_batch(
         raise BackendError(f"seq_starts {starts.tolist()} do not divide {tokens} tokens")
     _check_range("token id", batch.token_ids, vocab_size)
     _check_range("logits row", batch.logits_rows, tokens)
+    places = batch.logits_places
+    if places is not None and len(places) != len(batch.logits_rows):
+        raise BackendError(f"{len(places)} logits_places for {len(batch.logits_rows)} rows")
     if batch.sampling is not None:
         batch.sampling.check(len(batch.logits_rows))
         for lists in batch.sampling.given_lists(len(batch.logits_rows)).values():
             _check_range("token id", lists.ids, vocab_size)
+        if batch.sampling.mask is not None:
+            batch.sampling.mask.check(len(batch.logits_rows), vocab_size)
     for request in range(requests):
         _check_request(batch, request, kv)
 

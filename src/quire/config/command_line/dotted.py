@@ -18,6 +18,9 @@ from typing import Any
 
 from quire.config.command_line.values import parse_count
 from quire.errors import ConfigError
+from quire.log import get_logger
+
+logger = get_logger(__name__)
 
 _PART = re.compile(r"(--?[A-Za-z][\w-]*)\.([^=+]+)(\+?)(?:=(.*))?", re.DOTALL)
 
@@ -88,6 +91,6 @@ def _put(target: dict[str, Any], path: list[str], value: Any, word: str) -> None
     old = target.get(path[-1])
     if isinstance(old, list) and isinstance(value, list):
         value = old + value
-    elif old is not None:
-        raise ConfigError(f"{word}: it is given twice")
+    elif path[-1] in target:
+        logger.warning("%s is given twice: the last value counts", word.partition("=")[0])
     target[path[-1]] = value

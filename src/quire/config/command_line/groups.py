@@ -25,6 +25,7 @@ _GROUPS = {
         "max_num_queued_tokens", "stream_interval",
     ),
     "ObservabilityConfig": ("otlp_traces_endpoint", "disable_log_stats", "enable_log_requests"),
+    "ProfilerConfig": ("profiler_config",),
     "LoggingConfig": ("log_level", "log_config_file", "logging_config"),
     "VllmConfig": ("fail_on_environ_validation",),
     "Frontend": ("chat_template",),

@@ -189,7 +189,6 @@ REFUSED: dict[str, _Names] = {
     "a trace tells a request's time in the queue, in prefill and in decode, and nothing finer": {
         "collect_detailed_traces": (None, []),
         "enable_layerwise_nvtx_tracing": (False,),
-        "profiler_config": ({"profiler": None},),
     },
     "there are no such metrics": {
         "show_hidden_metrics_for_version": (None,),

@@ -88,11 +88,9 @@ class EngineMetrics(RequestObserver):
             self._on_stats(stats)
 
     def on_rejected(self, reason: str) -> None:
-        """A request was turned away at a queue limit of that name."""
         self.series.admission_rejections.of(reason).inc()
 
-    def show_sleep(self, level: int | None) -> None:
-        """The engine sleeps at this level; None: it is awake."""
+    def on_sleep(self, level: int | None) -> None:
         state = self.series.engine_sleep_state
         state.of("awake").set(int(level is None))
         state.of("weights_offloaded").set(int(level == 1))

@@ -48,3 +48,15 @@ class RequestObserver:
 
     def on_step(self, tokens: StepTokens, stats: SchedulerStats | None, now: float) -> None:
         """A step has ended; all that it brought for single requests has been told."""
+
+    def on_rejected(self, reason: str) -> None:
+        """A request was turned away at a queue limit of that name."""
+
+    def on_sleep(self, level: int | None) -> None:
+        """The engine sleeps at this level from now on; None: it is awake."""
+
+    def log(self) -> None:
+        """The caller wants what there is to log, now."""
+
+    def log_when_due(self) -> None:
+        """The same, for those who log every few seconds and did not since."""

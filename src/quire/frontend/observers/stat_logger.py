@@ -6,6 +6,8 @@ An observer of the output processor. Logs after a step, or when it is asked to.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from quire.config.records import EngineConfig
 from quire.frontend.completion_state import CompletionState
@@ -14,7 +16,24 @@ from quire.frontend.request_record import RequestRecord
 from quire.log import get_logger
 from quire.protocol import SchedulerStats
 
+if TYPE_CHECKING:
+    from quire.frontend.observers.user_stats import StatLoggerFactory
+
 logger = get_logger(__name__)
+
+
+def statistics_observers(
+    config: EngineConfig, stat_loggers: Sequence[StatLoggerFactory]
+) -> list[RequestObserver]:
+    """The statistics line, if it is wanted, and the user's loggers. Raises ConfigError."""
+    found: list[RequestObserver] = []
+    if config.observability.log_stats:
+        found.append(LoggingStatLogger(config))
+    if stat_loggers:
+        from quire.frontend.observers.user_loggers import UserLoggers
+
+        found.append(UserLoggers(config, stat_loggers))
+    return found
 
 
 class LoggingStatLogger(RequestObserver):
@@ -47,7 +66,6 @@ class LoggingStatLogger(RequestObserver):
         self.log_when_due()
 
     def log_when_due(self) -> None:
-        """Logs if the interval has passed."""
         if time.monotonic() - self._last_log_s >= self._interval_s:
             self.log()
 

@@ -15,6 +15,7 @@ from quire.frontend.arguments import refuse_arguments
 
 if TYPE_CHECKING:
     from quire.core.engine_core import EngineCore
+    from quire.frontend.observers.observer import RequestObserver
 
 
 class ResumeListener(Protocol):
@@ -28,6 +29,7 @@ class EngineControl:
     """Any thread may call, while it is another's turn too."""
 
     engine_core: EngineCore
+    observers: list[RequestObserver]
     turn: Callable[[], AbstractContextManager[Callable[[], None]]]
     abort_all: Callable[[], None]
     _run_to_the_end: Callable[[], None]
@@ -55,6 +57,7 @@ class EngineControl:
             self.engine_core.commands["pause"](mode)
             self._run_to_the_end()
             self.engine_core.commands["sleep"](level)
+            self._tell_sleep(level)
 
     def wake_up(self, tags: list[str] | None = None) -> bool:
         """Takes memory again: of `weights`, `kv_cache`, or None for all. Once none is missing,
@@ -62,6 +65,7 @@ class EngineControl:
         check_tags(tags)
         is_awake = bool(self._command("wake_up", tags))
         if is_awake:
+            self._tell_sleep(None)
             self._tell_resumed()
         return is_awake
 
@@ -72,6 +76,7 @@ class EngineControl:
     def release_kv_cache_memory(self) -> None:
         """Gives the KV cache's memory back, after `sleep(0)`."""
         self._command("release_kv_cache_memory")
+        self._tell_sleep(0)
 
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
@@ -107,6 +112,26 @@ class EngineControl:
     def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
         """What a function returns of the compiled model, in a list: there is no `nn.Module`."""
         return self.collective_rpc("apply_model", args=(func,))
+
+    def start_profile(
+        self,
+        profile_prefix: str | None = None,
+        *,
+        delay_iterations: int | None = None,
+        max_iterations: int | None = None,
+    ) -> None:
+        """Records the engine's steps from now on: after `delay_iterations` of them, at most
+        `max_iterations` (0: all); None: as `profiler_config` says. `profile_prefix` begins the
+        file's name. Raises ConfigError without a directory, and in another session."""
+        self._command("start_profile", profile_prefix, delay_iterations, max_iterations)
+
+    def stop_profile(self) -> None:
+        """Ends the recording; writes it to the directory of `profiler_config`, for Perfetto."""
+        self._command("stop_profile")
+
+    def _tell_sleep(self, level: int | None) -> None:
+        for observer in self.observers:
+            observer.on_sleep(level)
 
     def _tell_resumed(self) -> None:
         for listener in list(self.resume_listeners):

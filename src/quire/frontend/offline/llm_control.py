@@ -91,6 +91,24 @@ class LLMControl:
         """What a function returns of the compiled model, in a list: there is no `nn.Module`."""
         return self.llm_engine.apply_model(func)
 
+    def start_profile(
+        self,
+        profile_prefix: str | None = None,
+        *,
+        delay_iterations: int | None = None,
+        max_iterations: int | None = None,
+    ) -> None:
+        """Records the engine's steps from now on: after `delay_iterations` of them, at most
+        `max_iterations` (0: all); None: as `profiler_config` says. `profile_prefix` begins the
+        file's name. Raises ConfigError without a directory, and in another session."""
+        self.llm_engine.start_profile(
+            profile_prefix, delay_iterations=delay_iterations, max_iterations=max_iterations
+        )
+
+    def stop_profile(self) -> None:
+        """Ends the recording; writes it to the directory of `profiler_config`, for Perfetto."""
+        self.llm_engine.stop_profile()
+
     @property
     def engine_class(self) -> type[LLMEngine]:
         """The class of `llm_engine`."""

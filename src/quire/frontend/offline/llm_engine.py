@@ -15,12 +15,12 @@ from quire.config.engine_args import EngineArgs
 from quire.config.records import EngineConfig, ModelConfig
 from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError, EngineDeadError, QuireError
-from quire.frontend.arguments import refuse_arguments, refuse_stat_loggers, request_id_list
+from quire.frontend.arguments import refuse_arguments, request_id_list
 from quire.frontend.hf.user_tokenizer import UserTokenizer
 from quire.frontend.input_processor import EngineInput, InputProcessor
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestObserver
-from quire.frontend.observers.stat_logger import LoggingStatLogger
+from quire.frontend.observers.stat_logger import statistics_observers
 from quire.frontend.observers.tracing import make_tracer
 from quire.frontend.offline.engine_control import EngineControl
 from quire.frontend.offline.interrupts import deferred_interrupt
@@ -37,6 +37,7 @@ from quire.tokenizer.for_model import load_tokenizer
 
 if TYPE_CHECKING:
     from quire.frontend.hf.tokenizer import HFTokenizer
+    from quire.frontend.observers.user_stats import StatLoggerFactory
     from quire.metrics.reader import Metric
 
 
@@ -47,7 +48,12 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
     after `shutdown` raise EngineDeadError.
     """
 
-    def __init__(self, config: EngineConfig, engine_core: EngineCore | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        engine_core: EngineCore | None = None,
+        stat_loggers: Sequence[StatLoggerFactory] = (),
+    ) -> None:
         """Loads tokenizer and model. Raises ConfigError, ModelError or BackendError."""
         super().__init__()
         self.config = config
@@ -56,15 +62,14 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         self.engine_core = engine_core or EngineCore(config)
         self.input_processor = InputProcessor(config, self.tokenizer)
         self._tracer = make_tracer(config)
-        observers: list[RequestObserver] = [] if self._tracer is None else [self._tracer]
-        self._stat_logger: LoggingStatLogger | None = None
-        self.metrics: EngineMetrics | None = None
+        self.metrics = EngineMetrics(config) if config.observability.log_stats else None
         """None with `disable_log_stats`."""
-        if config.observability.log_stats:
-            self._stat_logger, self.metrics = LoggingStatLogger(config), EngineMetrics(config)
-            observers += [self.metrics, self._stat_logger]
+        self.observers: list[RequestObserver] = [] if self._tracer is None else [self._tracer]
+        if self.metrics is not None:
+            self.observers.append(self.metrics)
+        self.observers += statistics_observers(config, stat_loggers)
         self.output_processor = OutputProcessor(
-            self.tokenizer, config.scheduler.stream_interval, observers
+            self.tokenizer, config.scheduler.stream_interval, self.observers
         )
         self._lock = TurnLock()
         self._is_shut_down = False
@@ -76,31 +81,31 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         cls,
         engine_args: EngineArgs,
         usage_context: object = None,
-        stat_loggers: Sequence[object] | None = None,
+        stat_loggers: Sequence[StatLoggerFactory] | None = None,
         enable_multiprocessing: bool = False,
     ) -> LLMEngine:
         """Settles the configuration, then loads. `usage_context` is vLLM's and says nothing here.
-        Raises ConfigError for loggers of one's own, or for an engine in another process."""
+        `stat_loggers`: classes or functions that make loggers, as `StatLoggerBase` says. Raises
+        ConfigError for an engine in another process."""
         del usage_context
-        refuse_stat_loggers(stat_loggers)
         if enable_multiprocessing:
             raise ConfigError(
                 "enable_multiprocessing is not supported: an LLMEngine computes on its callers' "
                 "threads; AsyncLLMEngine can have its engine in a process"
             )
-        return cls(build_engine_config(engine_args, "llm"))
+        config = build_engine_config(engine_args, "llm")
+        return cls(config, stat_loggers=stat_loggers or ())
 
     @classmethod
     def from_vllm_config(
         cls,
         vllm_config: EngineConfig,
         usage_context: object = None,
-        stat_loggers: Sequence[object] | None = None,
+        stat_loggers: Sequence[StatLoggerFactory] | None = None,
     ) -> LLMEngine:
         """Loads what another engine's `vllm_config` says. As `from_engine_args`."""
         del usage_context
-        refuse_stat_loggers(stat_loggers)
-        return cls(vllm_config)
+        return cls(vllm_config, stat_loggers=stat_loggers or ())
 
     @property
     def vllm_config(self) -> EngineConfig:
@@ -168,9 +173,13 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         )
         if request.prompt is None and prompt_text is not None:
             request = replace(request, prompt=prompt_text)
+        self.add_input(request, sink)
+        return request_id
+
+    def add_input(self, request: EngineInput, sink: Sink | None = None) -> None:
+        """Queues a request that the input processor has validated. Raises RequestError."""
         with self.turn():
             self._add(request, sink)
-        return request_id
 
     def step(self) -> list[RequestOutput]:
         """Runs one step; what it brought, by the requests' `output_kind`."""
@@ -216,16 +225,16 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         return self._user_tokenizer.get()
 
     def do_log_stats(self) -> None:
-        """Logs the statistics line now, if there is one."""
+        """Logs the statistics line now, if there is one, and lets the user's loggers log."""
         with self.turn():
-            if self._stat_logger is not None:
-                self._stat_logger.log()
+            for observer in self.observers:
+                observer.log()
 
     def do_log_stats_with_interval(self) -> None:
         """The same when its interval has passed, as `step` does by itself."""
         with self.turn():
-            if self._stat_logger is not None:
-                self._stat_logger.log_when_due()
+            for observer in self.observers:
+                observer.log_when_due()
 
     def shutdown(self) -> None:
         """Frees the model, after the step under way. Idempotent."""

@@ -15,11 +15,10 @@ from quire.config import EngineConfig, ModelConfig
 from quire.config.engine_args import EngineArgs
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineMode, make_client
-from quire.errors import ConfigError, EngineDeadError, RequestError
+from quire.errors import ConfigError, EngineDeadError, RequestError, quoted
 from quire.frontend.arguments import (
     check_data_parallel_rank,
     refuse_arguments,
-    refuse_stat_loggers,
     request_id_list,
 )
 from quire.frontend.hf.user_tokenizer import UserTokenizer
@@ -27,6 +26,7 @@ from quire.frontend.input_processor import InputProcessor
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.observers.request_log import RequestLog, RequestLogChoice
+from quire.frontend.observers.stat_logger import statistics_observers
 from quire.frontend.observers.tracing import RequestTracer, make_tracer
 from quire.frontend.online.engine_control import EngineControl
 from quire.frontend.online.online_requests import OnlineRequests
@@ -42,6 +42,9 @@ from quire.tokenizer.for_model import load_tokenizer
 
 if TYPE_CHECKING:
     from quire.frontend.hf.tokenizer import HFTokenizer
+    from quire.frontend.observers.user_stats import StatLoggerFactory
+
+_LONGEST_WAIT_S = 1e6
 
 
 class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
@@ -61,6 +64,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         client: EngineCoreClient | None = None,
         tracer: RequestTracer | None = None,
         request_log: RequestLogChoice | None = None,
+        stat_loggers: Sequence[StatLoggerFactory] = (),
     ) -> None:
         """`client` and `tracer` replace what `config` asks for."""
         self.config = config
@@ -71,6 +75,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         observers: list[RequestObserver] = [] if tracer is None else [tracer]
         if request_log is not None:
             observers.append(RequestLog(request_log, self.tokenizer))
+        observers += statistics_observers(config, stat_loggers)
         self._dead_error: EngineDeadError | None = None
         self._client = client or make_client(config, engine_mode, step_timeout_s)
         self.requests = OnlineRequests(
@@ -83,21 +88,22 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         engine_args: EngineArgs,
         start_engine_loop: bool = True,
         usage_context: object = None,
-        stat_loggers: Sequence[object] | None = None,
+        stat_loggers: Sequence[StatLoggerFactory] | None = None,
         *,
         engine_mode: EngineMode = "auto",
         step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
     ) -> AsyncLLM:
         """Settles the configuration, then loads. `usage_context` is vLLM's and says nothing here.
-        Raises ConfigError for loggers of one's own, or without a loop."""
+        `stat_loggers`: classes or functions that make loggers, as `StatLoggerBase` says. Raises
+        ConfigError without a loop."""
         del usage_context
         if not start_engine_loop:
             raise ConfigError("start_engine_loop=False is not supported: leave it out")
-        refuse_stat_loggers(stat_loggers)
         return cls(
             build_engine_config(engine_args, "server"),
             engine_mode=engine_mode,
             step_timeout_s=step_timeout_s,
+            stat_loggers=stat_loggers or (),
             request_log=(
                 RequestLogChoice() if getattr(engine_args, "enable_log_requests", False) else None
             ),
@@ -109,15 +115,16 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         vllm_config: EngineConfig,
         *,
         usage_context: object = None,
-        stat_loggers: Sequence[object] | None = None,
+        stat_loggers: Sequence[StatLoggerFactory] | None = None,
         enable_log_requests: bool = False,
         engine_mode: EngineMode = "auto",
     ) -> AsyncLLM:
         """Loads what another engine's `vllm_config` says. As `from_engine_args`."""
         del usage_context
-        refuse_stat_loggers(stat_loggers)
         log = RequestLogChoice() if enable_log_requests else None
-        return cls(vllm_config, engine_mode=engine_mode, request_log=log)
+        return cls(
+            vllm_config, engine_mode=engine_mode, request_log=log, stat_loggers=stat_loggers or ()
+        )
 
     # --- requests
 
@@ -286,13 +293,15 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         return True
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Ends the engine at once; callers that still wait get EngineDeadError. Idempotent. Any
-        thread may call it.
+        """Ends the engine after the step under way, for which it has `timeout` seconds, by default
+        some; callers that still wait get EngineDeadError. Idempotent. Any thread may call it.
 
-        `timeout` is vLLM's and has no effect: what is in flight can be waited for with `drain`.
+        What is in flight can be waited for with `drain`. Raises ConfigError for no number.
         """
-        del timeout
-        self._client.shutdown()
+        is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+        if timeout is not None and not (is_number and 0 <= timeout < _LONGEST_WAIT_S):
+            raise ConfigError(f"timeout must be seconds, got {quoted(timeout)}; try 5")
+        self._client.shutdown(timeout)
         self._user_tokenizer.close()
         if self._tracer is not None:
             self._tracer.close()
@@ -342,9 +351,9 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         return self._user_tokenizer.get()
 
     async def do_log_stats(self) -> None:
-        """Logs the statistics line now, if there is one."""
-        if self.requests.stat_logger is not None:
-            self.requests.stat_logger.log()
+        """Logs the statistics line now, if there is one, and lets the user's loggers log."""
+        for observer in self.requests.observers:
+            observer.log()
 
     # --- the other side
 

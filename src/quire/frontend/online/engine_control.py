@@ -61,7 +61,7 @@ class EngineControl:
         check_level(level)
         await self._pause(mode)
         await self.call("sleep", level)
-        self.requests.metrics.show_sleep(level)
+        self.requests.tell_sleep(level)
 
     async def wake_up(self, tags: list[str] | None = None) -> bool:
         """Takes memory again: of `weights`, `kv_cache`, or None for all. Once none is missing,
@@ -70,7 +70,7 @@ class EngineControl:
         is_awake = bool(await self.call("wake_up", tags))
         if is_awake:
             self.pause_mode = None
-            self.requests.metrics.show_sleep(None)
+            self.requests.tell_sleep(None)
         return is_awake
 
     async def is_sleeping(self) -> bool:
@@ -80,7 +80,7 @@ class EngineControl:
     async def release_kv_cache_memory(self) -> None:
         """Gives the KV cache's memory back, after `sleep(0)`."""
         await self.call("release_kv_cache_memory")
-        self.requests.metrics.show_sleep(0)
+        self.requests.tell_sleep(0)
 
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
@@ -118,6 +118,22 @@ class EngineControl:
         """What a function returns of the compiled model, in a list: there is no `nn.Module`. As
         `collective_rpc`."""
         return await self.collective_rpc("apply_model", args=(func,))
+
+    async def start_profile(
+        self,
+        profile_prefix: str | None = None,
+        *,
+        delay_iterations: int | None = None,
+        max_iterations: int | None = None,
+    ) -> None:
+        """Records the engine's steps from now on: after `delay_iterations` of them, at most
+        `max_iterations` (0: all); None: as `profiler_config` says. `profile_prefix` begins the
+        file's name. Raises ConfigError without a directory, and in another session."""
+        await self.call("start_profile", profile_prefix, delay_iterations, max_iterations)
+
+    async def stop_profile(self) -> None:
+        """Ends the recording; writes it to the directory of `profiler_config`, for Perfetto."""
+        await self.call("stop_profile")
 
     async def wait_for_requests_to_drain(self, drain_timeout: float = 300) -> None:
         """Waits until nothing is in flight. Raises TimeoutError after so many seconds."""

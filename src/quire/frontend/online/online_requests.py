@@ -16,9 +16,9 @@ from quire.frontend.input_processor import EngineInput
 from quire.frontend.observers.admission import AdmissionControl, QueueFullError
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestObserver
-from quire.frontend.observers.stat_logger import LoggingStatLogger
 from quire.frontend.online.loop_binding import LoopBinding
 from quire.frontend.online.request_stream import RequestStream
+from quire.frontend.online.wakeups import Wakeups
 from quire.frontend.output_processor import OutputProcessor
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest
 from quire.tokenizer import Tokenizer
@@ -38,17 +38,16 @@ class OnlineRequests:
         observers: Sequence[RequestObserver],
         on_bound: Callable[[asyncio.AbstractEventLoop], None],
     ) -> None:
-        """`observers` are told besides admission, metrics and the statistics line; `on_bound` of
-        each event loop that is served from now on."""
+        """`observers` are told besides admission and metrics; `on_bound` of each event loop that is
+        served from now on."""
         self.metrics = EngineMetrics(config)
-        self.binding = LoopBinding(self, on_bound)
-        self.stat_logger = LoggingStatLogger(config) if config.observability.log_stats else None
+        self.binding = LoopBinding(self, self._on_loop_bound)
+        self._on_bound = on_bound
         self._admission = AdmissionControl(config.scheduler)
-        every = [self._admission, self.metrics, *observers]
-        if self.stat_logger is not None:
-            every.append(self.stat_logger)
-        self._outputs = OutputProcessor(tokenizer, config.scheduler.stream_interval, every)
+        self.observers = [self._admission, self.metrics, *observers]
+        self._outputs = OutputProcessor(tokenizer, config.scheduler.stream_interval, self.observers)
         self._client = client
+        self._wakeups = Wakeups()
 
     def __bool__(self) -> bool:
         """Whether anything is in flight."""
@@ -73,7 +72,7 @@ class OnlineRequests:
         with self.binding.bound():
             self._check_admission(len(cores), sum(len(core.prompt_token_ids) for core in cores))
             return [
-                RequestStream(self._outputs.admit(request), self.close, wake_up)
+                RequestStream(self._outputs.admit(request), self.close, self._wakeups, wake_up)
                 for request in requests
             ]
 
@@ -86,7 +85,8 @@ class OnlineRequests:
         self._client.add_request(core_request)
 
     def take_outputs(self, outputs: EngineCoreOutputs) -> None:
-        """What a step brought. The streams are filled here; their readers run afterwards."""
+        """What a step brought. The streams are filled here; their readers run afterwards, some at
+        a time."""
         done = self._outputs.process_outputs(outputs)
         if done.aborts:
             self._abort_in_core(done.aborts)
@@ -96,6 +96,11 @@ class OnlineRequests:
         self._abort_in_core(
             self._outputs.abandon([stream.record for stream in streams if stream.end()])
         )
+
+    def tell_sleep(self, level: int | None) -> None:
+        """The engine sleeps at this level; None: it is awake."""
+        for observer in self.observers:
+            observer.on_sleep(level)
 
     def ids(self) -> list[str]:
         """The users' ids of all requests in flight."""
@@ -119,11 +124,16 @@ class OnlineRequests:
         """Ends every request without a word, where those who waited are gone with their loop."""
         self._abort_in_core(self._outputs.abandon(self._outputs.records()))
 
+    def _on_loop_bound(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._wakeups.clear()
+        self._on_bound(loop)
+
     def _check_admission(self, num_requests: int, num_tokens: int) -> None:
         try:
             self._admission.check(num_requests, num_tokens)
         except QueueFullError as error:
-            self.metrics.on_rejected(error.reason)
+            for observer in self.observers:
+                observer.on_rejected(error.reason)
             raise
 
     def _abort_in_core(self, core_ids: list[str]) -> None:

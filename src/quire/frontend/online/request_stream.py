@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from quire.errors import EngineGenerateError, QuireError
+from quire.frontend.online.wakeups import Wakeups
 from quire.frontend.request_record import RequestRecord
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind
@@ -26,14 +27,16 @@ class RequestStream:
         self,
         record: RequestRecord,
         close: Callable[[Iterable[RequestStream]], None],
+        wakeups: Wakeups,
         wake_up: asyncio.Event | None = None,
     ) -> None:
-        """`close` ends what has not ended of the requests of streams. `wake_up`, which streams may
-        share, is set whenever there is something to take."""
+        """`close` ends what has not ended of the requests of streams. `wakeups` sets `wake_up`,
+        which streams may share, whenever there is something to take."""
         self.record = record
         record.sink = self
         self._is_delta = record.input.params.output_kind is RequestOutputKind.DELTA
         self._close = close
+        self._wakeups = wakeups
         self._wake_up = wake_up or asyncio.Event()
         self._pending: RequestOutput | None = None
         self._error: QuireError | None = None
@@ -51,7 +54,7 @@ class RequestStream:
             self._pending = output
         else:
             self._pending.add(output, aggregate=self._is_delta)
-        self._wake_up.set()
+        self._wakeups.wake(self._wake_up)
 
     def fail(self, error: QuireError) -> None:
         """Ends the stream: taking from it raises `error`."""

@@ -8,7 +8,7 @@ ASGI application and writes its reply by a `ReplyWriter` to the `Sender`. The li
 - `limits.phase_timer`: time until the client sends the next bytes.
 - `limits.sender`: time until the client reads its reply.
 - `limits.peer_watch`: whether a half-closed connection still has a client.
-- `limits.parse_scheduler`: time of the event loop for parsing.
+- `limits.work_scheduler`: time of the event loop for parsing.
 - `limits.connection_slots`: number of connections, and which of them are closed for new ones.
 
 httptools parses HTTP; uvicorn starts and stops the server.

@@ -98,9 +98,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         """The client has closed its sending side; True keeps the connection open for replies."""
         self._is_client_done = True
         is_tls = self._addresses[2] == "https"  # TLS has no half-closed connections
-        if is_tls or self._pipeline.first is None:
+        if is_tls:
             self.close()
             return False
+        if self._pipeline.first is None:
+            self._shared.work_scheduler.add(self.close)
+            return True
         fd = self._transport.get_extra_info("socket").fileno()
         self._peer_watch = PeerWatch(self._loop, fd, self._send_early_byte, self._transport.abort)
         self._update_phase()
@@ -161,7 +164,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._receiver.parse()
         if self._receiver.can_parse and not self._is_parse_scheduled:
             self._is_parse_scheduled = True
-            self._shared.parse_scheduler.add(self._parse_scheduled)
+            self._shared.work_scheduler.add(self._parse_scheduled)
         self._update_phase()
 
     def _parse_scheduled(self) -> None:

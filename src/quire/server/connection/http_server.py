@@ -14,13 +14,15 @@ from starlette.types import ASGIApp
 from quire.server.args import ServerArgs
 from quire.server.connection.acceptor import Acceptor
 from quire.server.connection.limits.connection_slots import ConnectionSlots
-from quire.server.connection.limits.parse_scheduler import ParseScheduler
+from quire.server.connection.limits.work_scheduler import WorkScheduler
 from quire.server.connection.shared_state import SharedState
-from quire.server.connection.tls import tls_options
+from quire.server.connection.tls import CertificateRefresh, tls_options
 from quire.server.free_memory import IdleMemory
 from quire.units import KiB
 
 _CLOSE_S = 5
+_REFRESH_TICKS = 10
+"""Ticks of uvicorn, of a tenth of a second, between two looks at the TLS files."""
 _MAX_READ_BYTES = 64 * KiB
 """Most bytes read from a connection at once."""
 
@@ -33,6 +35,9 @@ class HttpServer(uvicorn.Server):
         _adopt_uvicorn_logs()
         self._idle_memory = IdleMemory()
         self._tls_options = tls_options(args)
+        self._refresh: CertificateRefresh | None = None
+        if args.enable_ssl_refresh and self._tls_options:
+            self._refresh = CertificateRefresh(args, self._tls_options["ssl"])
         config = uvicorn.Config(
             app,
             http=asyncio.Protocol,  # not used: an Acceptor makes the connections
@@ -49,7 +54,7 @@ class HttpServer(uvicorn.Server):
             app,
             args,
             ConnectionSlots(args.max_connections, args.reserved_connections),
-            ParseScheduler(),
+            WorkScheduler(),
             memoryview(bytearray(_MAX_READ_BYTES)),
             self.server_state,
         )
@@ -63,6 +68,8 @@ class HttpServer(uvicorn.Server):
         state = self.server_state
         num_events = state.total_requests + self._shared.slots.num_acquired
         self._idle_memory.check(num_events, is_idle=not state.tasks)
+        if self._refresh is not None and counter % _REFRESH_TICKS == 0:
+            self._refresh.check()
         return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from quire.server.args import ServerArgs
 from quire.server.connection.limits.connection_slots import ConnectionSlots
-from quire.server.connection.limits.parse_scheduler import ParseScheduler
+from quire.server.connection.limits.work_scheduler import WorkScheduler
 
 if TYPE_CHECKING:
     from uvicorn.server import ServerState
@@ -22,7 +22,7 @@ class SharedState:
     app: ASGIApp
     args: ServerArgs
     slots: ConnectionSlots
-    parse_scheduler: ParseScheduler
+    work_scheduler: WorkScheduler
     read_buffer: memoryview
     """Received bytes, until they are copied in the same callback."""
     server_state: ServerState

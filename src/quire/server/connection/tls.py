@@ -2,12 +2,62 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import sys
 from typing import Any
 
 from quire.errors import ConfigError
+from quire.log import get_logger
 from quire.server.args import ServerArgs
+
+logger = get_logger(__name__)
+
+
+class CertificateRefresh:
+    """Takes certificates in again when their files have changed; connections that are open keep
+    theirs. Owned by the event loop."""
+
+    def __init__(self, args: ServerArgs, context: ssl.SSLContext) -> None:
+        self._args = args
+        self._context = context
+        self._seen = self._state()
+
+    def check(self) -> None:
+        """Looks at the files. Those that do not fit together, as while they are being replaced, are
+        told of in the log and change nothing."""
+        state = self._state()
+        if state == self._seen:
+            return
+        self._seen = state
+        try:
+            _load_files(self._args, self._context)
+        except OSError as error:
+            logger.warning("the new TLS files cannot be used, the old ones stay: %s", error)
+        else:
+            logger.info("the TLS files were read again")
+
+    def _state(self) -> list[tuple[int, int, int] | None]:
+        paths = (self._args.ssl_keyfile, self._args.ssl_certfile, self._args.ssl_ca_certs)
+        return [None if path is None else _state_of(path) for path in paths]
+
+
+def _state_of(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _load_files(args: ServerArgs, context: ssl.SSLContext) -> None:
+    """Raises OSError, and leaves the context as it was if the pair does not fit."""
+    assert args.ssl_certfile is not None
+    trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for one in (trial, context):
+        one.load_cert_chain(args.ssl_certfile, args.ssl_keyfile)
+        if args.ssl_ca_certs is not None:
+            one.load_verify_locations(args.ssl_ca_certs)
 
 
 def tls_options(args: ServerArgs) -> dict[str, Any]:
@@ -17,9 +67,8 @@ def tls_options(args: ServerArgs) -> dict[str, Any]:
         return {}
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        context.load_cert_chain(args.ssl_certfile, args.ssl_keyfile)
+        _load_files(args, context)
         if args.ssl_ca_certs is not None:
-            context.load_verify_locations(args.ssl_ca_certs)
             context.verify_mode = ssl.CERT_REQUIRED
         if args.ssl_cert_reqs is not None:
             context.verify_mode = ssl.VerifyMode(int(args.ssl_cert_reqs))

@@ -1,5 +1,6 @@
 """Log-probabilities in the two shapes that OpenAI gave them: parallel lists for completions,
-a list of positions for chats. JSON has no infinity: minus infinity becomes -9999.
+a list of positions for chats. JSON has no infinity: minus infinity becomes -9999, and plus
+infinity, which a processed logit may be, the largest number of 32 bits.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from quire.tokenizer import Tokenizer
 from quire.tokenizer.tokenizer import MAX_TOKENS_BEFORE
 
 LEAST_LOGPROB = -9999.0
+MOST_LOGPROB = 3.4028234663852886e38
 
 
 class CompletionLists:
@@ -201,8 +203,10 @@ def _chosen(positions: FlatLogprobs, place: int) -> float | None:
 def _entries(positions: FlatLogprobs, place: int) -> list[tuple[int, float]]:
     """Tokens with their log-probabilities: the chosen one, then the others from the best on."""
     span = positions.span(place)
-    least = LEAST_LOGPROB  # NaN is not above it either
-    logprobs = [each if each >= least else least for each in positions.logprobs[span]]
+    least, most = LEAST_LOGPROB, MOST_LOGPROB
+    logprobs = [
+        each if least <= each <= most else _finite(each) for each in positions.logprobs[span]
+    ]
     return list(zip(positions.token_ids[span], logprobs, strict=True))
 
 
@@ -216,5 +220,6 @@ def _last(token_ids: list[int], end: int) -> list[int]:
 
 
 def _finite(logprob: float) -> float:
-    """NaN and minus infinity have no place in JSON."""
-    return logprob if logprob >= LEAST_LOGPROB else LEAST_LOGPROB
+    """NaN and the infinities have no place in JSON."""
+    # NaN is not above the least either.
+    return min(logprob, MOST_LOGPROB) if logprob >= LEAST_LOGPROB else LEAST_LOGPROB

@@ -34,6 +34,16 @@ class BodyDecoder(Generic[Body]):
     def decode(self, data: bytes) -> Decoded[Body]:
         """Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError."""
         try:
+            return self._decode(data)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError as error:
+            from quire.server.requests.json_scan import in_its_field  # needs NumPy
+
+            raise in_its_field(data, error) from None
+
+    def _decode(self, data: bytes) -> Decoded[Body]:
+        try:
             return Decoded(self._strict.decode(data))
         except msgspec.ValidationError:
             from quire.server.requests.lax_body import decode_lax  # rarely needed

@@ -2,12 +2,15 @@
 
 A decoder makes all objects before they can be counted, and holds the GIL. This module finds the
 structural characters (marks) of a text with NumPy, piece by piece, which makes no objects and
-releases the GIL. Called by `large_body`, on a thread.
+releases the GIL. Called by `large_body`, on a thread, and by `body_decoder` to name a field whose
+value is no JSON.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -20,6 +23,8 @@ from quire.server.work_pool import check_wanted
 PIECE_BYTES = 1 << 18
 MAX_FIELDS = 1024
 """Most fields of a request; each takes some microseconds."""
+_BYTE = re.compile(r" \(byte \d+\)$")
+"""Where in the value: a number that means nothing to whoever sent the whole body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,18 @@ def scan_object(data: bytes) -> list[JsonField]:
     if place.depth or place.is_in_string or data[end + 1 :].strip() or not data.strip():
         raise msgspec.DecodeError("JSON is malformed: it is no whole object")
     return fields
+
+
+def in_its_field(data: bytes, error: msgspec.DecodeError) -> msgspec.DecodeError:
+    """The error that decoding `data` ended with, with the path of the field whose value is at
+    fault: one that holds NaN, for example. As it is where no single value is."""
+    with suppress(msgspec.DecodeError, RequestError):
+        for field in scan_object(data):
+            try:
+                msgspec.json.decode(data[field.begin : field.end])
+            except msgspec.DecodeError as cause:
+                return msgspec.DecodeError(f"{_BYTE.sub('', str(cause))} - at `$.{field.name}`")
+    return error
 
 
 def count_byte(data: bytes, byte: bytes) -> int:

@@ -16,9 +16,6 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "/cohere/v2/chat", "/cohere/v2/chat/render", "/v1/systemone",
     ),
     "LoRA adapters do not work yet": ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
-    "there is no profiler; `quire bench` measures, and /metrics counts": (
-        "/start_profile", "/stop_profile",
-    ),
     "prompts and replies are computed in one place; /v1/completions takes token ids": (
         "/inference/v1/generate", "/inference/v1/abort_requests", "/v1/completions/derender",
         "/v1/chat/completions/derender",

@@ -121,6 +121,27 @@ async def collective_rpc(http: Request) -> Response:
     return json_response(schema.WorkerReply(shown))
 
 
+async def start_profile(http: Request) -> Response:
+    """Records the engine's steps, until /stop_profile."""
+    engine = context_of(http).live_engine()
+    is_empty = not await http.body()
+    wanted = schema.StartProfile() if is_empty else await read_body(http, schema.StartProfile)
+    with _mistakes():
+        await engine.start_profile(
+            wanted.profile_prefix,
+            delay_iterations=wanted.delay_iterations,
+            max_iterations=wanted.max_iterations,
+        )
+    return Response()
+
+
+async def stop_profile(http: Request) -> Response:
+    """Writes what was recorded since /start_profile."""
+    with _mistakes():
+        await context_of(http).live_engine().stop_profile()
+    return Response()
+
+
 def _metrics(http: Request) -> SleepMetrics:
     metrics: SleepMetrics = http.app.state.sleep_metrics
     return metrics

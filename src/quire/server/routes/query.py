@@ -43,7 +43,8 @@ def read_query(request: Request, kind: type[Query]) -> Query:
 
 
 def _problem(name: str, message: str) -> HttpError:
-    return HttpError(Problem(400, message, param=name[:100] or None, type="Bad Request"))
+    param = f"query.{name[:100]}" if name else None
+    return HttpError(Problem(400, message, param=param, type="Bad Request"))
 
 
 def _what_works(schema: dict[str, Any]) -> str:

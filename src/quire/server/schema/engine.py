@@ -120,6 +120,17 @@ class WorkerReply(msgspec.Struct):
     results: list[Any]
 
 
+class StartProfile(msgspec.Struct, kw_only=True):
+    """What differs from the configuration, in one recording. The body may be empty."""
+
+    profile_prefix: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    """Begins the file's name."""
+    delay_iterations: Annotated[int, Meta(ge=0)] | None = None
+    """Steps that are let pass first."""
+    max_iterations: Annotated[int, Meta(ge=0)] | None = None
+    """Most steps that are recorded; 0: all."""
+
+
 class WorldSizeQuery(msgspec.Struct, kw_only=True):
     """Which processes count."""
 

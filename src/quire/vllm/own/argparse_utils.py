@@ -9,6 +9,23 @@ from typing import Any
 
 from quire.config.command_line.parser import Parser
 from quire.errors import ConfigError
+from quire.log import get_logger
+
+logger = get_logger(__name__)
+
+
+class _Group(argparse._ArgumentGroup):
+    """A group whose arguments can be deprecated."""
+
+    def __init__(self, parser: FlexibleArgumentParser, *args: Any, **options: Any) -> None:
+        super().__init__(parser, *args, **options)
+        self._deprecated = parser._deprecated
+
+    def add_argument(self, *names: Any, deprecated: bool = False, **options: Any) -> Any:
+        action = super().add_argument(*names, **options)
+        if deprecated:
+            self._deprecated.append(action)
+        return action
 
 
 class FlexibleArgumentParser(Parser):
@@ -20,7 +37,21 @@ class FlexibleArgumentParser(Parser):
         the help has no such text."""
         del add_json_tip
         self._hidden = set()
+        self._deprecated: list[argparse.Action] = []
         argparse.ArgumentParser.__init__(self, *args, **options)
+
+    def add_argument(self, *names: Any, deprecated: bool = False, **options: Any) -> Any:
+        """As argparse. A value for an argument that is `deprecated` gets a warning."""
+        action = super().add_argument(*names, **options)
+        if deprecated:
+            self._deprecated.append(action)
+        return action
+
+    def add_argument_group(self, *args: Any, **options: Any) -> Any:
+        """As argparse, with `deprecated` too."""
+        group = _Group(self, *args, **options)
+        self._action_groups.append(group)
+        return group
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -34,7 +65,11 @@ class FlexibleArgumentParser(Parser):
                 words = [*self._config_words(words), *words]
             except ConfigError as error:
                 self.error(str(error))
-        return argparse.ArgumentParser.parse_known_args(self, words, namespace)
+        found, rest = argparse.ArgumentParser.parse_known_args(self, words, namespace)
+        for action in self._deprecated:
+            if getattr(found, action.dest, action.default) != action.default:
+                logger.warning("argument %r is deprecated", action.dest)
+        return found, rest
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None

@@ -62,7 +62,6 @@ def test_the_parts_of_own_arguments() -> None:
         (["--seed.x", "1"], "--seed is no option of JSON"),
         (["--nonsense.x", "1"], "--nonsense is no option of JSON"),
         (["-cc.mode"], "expected a value"),
-        (["-cc.mode=1", "-cc.mode=2"], "given twice"),
         (["-cc.mode=1", "-cc.mode.x=2"], "mode already has a value"),
         (["-cc.mode=1", "-cc", "{}"], "whole and in parts"),
     ],
@@ -71,6 +70,15 @@ def test_what_cannot_be_joined_is_told(
     capsys: pytest.CaptureFixture[str], words: list[str], part: str
 ) -> None:
     assert part in told(capsys, *words)
+
+
+def test_the_last_of_equal_parts_counts(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING"):
+        words = ["--hf-overrides.a.b=false", "--hf-overrides.a.b", "2", "--hf-overrides.c+=x,y"]
+        assert engine_args(parser().parse(words)).hf_overrides == {"a": {"b": 2}, "c": ["x", "y"]}
+    assert [record.getMessage() for record in caplog.records] == [
+        "--hf-overrides.a.b is given twice: the last value counts"
+    ]
 
 
 def test_points_elsewhere_are_no_parts() -> None:

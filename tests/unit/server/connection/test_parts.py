@@ -11,8 +11,8 @@ import pytest
 from quire.server import ServerArgs
 from quire.server.connection.limits.connection_slots import ConnectionSlots
 from quire.server.connection.limits.framing_budget import FramingBudget
-from quire.server.connection.limits.parse_scheduler import ParseScheduler
 from quire.server.connection.limits.phase_timer import Phase, PhaseTimer
+from quire.server.connection.limits.work_scheduler import WorkScheduler
 from quire.server.connection.pipeline import Pipeline
 from quire.server.connection.reply_writer import ReplyWriter
 from quire.server.connection.request_head import RequestHead
@@ -319,7 +319,7 @@ def test_a_slot_is_idle_unless_a_request_is_answered() -> None:
 
 def test_other_callbacks_run_between_connections() -> None:
     async def scenario() -> None:
-        scheduler, order = ParseScheduler(), []
+        scheduler, order = WorkScheduler(), []
 
         def take(name: str, times: int) -> None:
             time.sleep(0.003)  # longer than a round
@@ -345,7 +345,7 @@ def test_other_callbacks_run_between_connections() -> None:
 
 def test_a_callback_that_fails_does_not_stop_others() -> None:
     async def scenario() -> None:
-        scheduler, order = ParseScheduler(), []
+        scheduler, order = WorkScheduler(), []
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         scheduler.add(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
         scheduler.add(lambda: order.append("next"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from quire.server.args import ServerArgs
-from quire.server.connection.limits.parse_scheduler import TIME_SLICE_S
+from quire.server.connection.limits.work_scheduler import TIME_SLICE_S
 from quire.server.connection.pipeline import Pipeline
 from quire.server.connection.request_parser import RequestParser
 from quire.server.http.problems import HttpError

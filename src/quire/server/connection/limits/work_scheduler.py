@@ -1,4 +1,4 @@
-"""Divides the time of the event loop among connections with many bytes to parse."""
+"""Divides the time of the event loop among connections that parse much or close together."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from collections.abc import Callable
 TIME_SLICE_S = 0.0005
 """How long one connection parses before others may."""
 _ROUND_S = 0.002
-"""How long all connections parse before the event loop runs other callbacks."""
+"""How long all connections work before the event loop runs other callbacks."""
 
 
-class ParseScheduler:
+class WorkScheduler:
     """Calls back waiting connections, first come, first served.
 
-    Clients that send many small pieces take much time to parse. However many there are, new
-    connections and replies wait at most `_ROUND_S`.
+    Clients that send many small pieces take much time to parse, and thousands that disconnect
+    together take much time to close. However many there are, new connections and replies wait at
+    most `_ROUND_S`.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
 
-    def add(self, parse: Callable[[], None]) -> None:
-        """Calls `parse` once, soon."""
-        self._waiting.append(parse)
+    def add(self, work: Callable[[], None]) -> None:
+        """Calls `work` once, soon."""
+        self._waiting.append(work)
         self._schedule()
 
     def _schedule(self) -> None:

@@ -1,0 +1,96 @@
+"""What the fields of sampling parameters cost in a step.
+
+    python bench/fields.py --model DIR [--requests 32] [--rounds 5] [--option '{"dtype": "auto"}']
+
+All kinds of requests are measured in turn, in each round, in one engine. Prints the median step of
+each kind, and the median over the rounds of its ratio to the step of the kind without fields.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from typing import Any
+
+from quire import EngineArgs, LLMEngine, SamplingParams
+
+_PROMPT_TOKENS = 128
+_STEPS = 24
+_WITHOUT = "none"
+
+
+def kinds(vocab_size: int) -> dict[str, dict[str, Any]]:
+    """The fields of each kind of request, beside a temperature of 1."""
+    rng = random.Random(1)
+    bias = {rng.randrange(vocab_size): rng.uniform(-5, 5) for _ in range(100)}
+    return {
+        _WITHOUT: {},
+        "top_p 0.95, top_k 20": {"top_p": 0.95, "top_k": 20},
+        "three penalties, 100 biases": {
+            "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1,
+            "logit_bias": bias,
+        },
+        "logprobs 5": {"logprobs": 5},
+    }  # fmt: skip
+
+
+def measure(engine: LLMEngine, count: int, fields: dict[str, Any]) -> float:
+    """Milliseconds of the median step of `count` requests that generate."""
+    rng = random.Random(2)
+    high = engine.model_config.vocab_size
+    for number in range(count):
+        ids = [rng.randrange(high) for _ in range(_PROMPT_TOKENS)]
+        params = SamplingParams(
+            temperature=1.0, seed=number, max_tokens=4 * _STEPS, ignore_eos=True, **fields
+        )
+        engine.add_request(f"r{number}", {"prompt_token_ids": ids}, params)
+    started: set[str] = set()
+    while len(started) < count:
+        started |= {output.request_id for output in engine.step()}
+    steps = []
+    for _ in range(_STEPS):
+        begin = time.perf_counter()
+        engine.step()
+        steps.append(time.perf_counter() - begin)
+    engine.abort_all()
+    return 1000 * statistics.median(steps)
+
+
+def main() -> int:
+    """Measures all kinds."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", help="checkpoint directory; the bundled model by default")
+    parser.add_argument("--option", default="{}", metavar="JSON", help="engine arguments")
+    parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    settings = {
+        "model": args.model, "enable_prefix_caching": False, "disable_log_stats": True,
+        "max_num_seqs": args.requests, "max_model_len": _PROMPT_TOKENS + 4 * _STEPS,
+        **json.loads(args.option),
+    }  # fmt: skip
+    engine = LLMEngine.from_engine_args(EngineArgs(**settings))
+    chosen = kinds(engine.model_config.vocab_size)
+    found: dict[str, list[float]] = {name: [] for name in chosen}
+    for number in range(args.rounds + 1):
+        for name, fields in chosen.items():
+            milliseconds = measure(engine, args.requests, fields)
+            if number:  # the first round warms up
+                found[name].append(milliseconds)
+        print(f"round {number} of {args.rounds}", file=sys.stderr)
+    engine.shutdown()
+    print(f"{'fields':>28} {'step ms':>9} {'ratio':>7}")
+    for name, values in found.items():
+        ratio = statistics.median(v / w for v, w in zip(values, found[_WITHOUT], strict=True))
+        print(f"{name:>28} {statistics.median(values):>9.2f} {ratio:>7.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

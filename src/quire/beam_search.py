@@ -1,0 +1,119 @@
+"""Beam search: `BeamSearchParams`, and the sequences that a search finds. Names are vLLM's.
+
+Made by users and returned by `LLM.beam_search`. What needs no model is checked here;
+`frontend/beams/` checks the rest and searches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from quire import env
+from quire.errors import quoted
+from quire.outputs import Logprob
+from quire.param_checks import as_float, as_int, error
+
+MAX_LENGTH_PENALTY = 16.0
+"""Largest exponent of a length, positive or negative: a power of any length is a finite number."""
+_FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
+
+
+class BeamSearchParams(msgspec.Struct, omit_defaults=True):
+    """Parameters of a beam search; validated when made. Raises RequestError.
+
+    Assigning to a field afterwards is not validated until the search begins.
+    """
+
+    beam_width: int
+    """Sequences that are kept at each step, and returned."""
+    max_tokens: int
+    """Most tokens to generate; the context may end a sequence earlier."""
+    ignore_eos: bool = False
+    """Do not stop at the model's end-of-sequence token."""
+    temperature: float = 0.0
+    """In [0, 2]. Sequences are compared by the log-probabilities that `logprobs_mode` names: the
+    raw ones do not depend on the temperature."""
+    length_penalty: float = 1.0
+    """A sequence's score is the sum of its log-probabilities, divided by this power of its length,
+    prompt included, end-of-sequence token not. Larger values favour longer sequences; in
+    [-16, 16]."""
+    include_stop_str_in_output: bool = False
+    """Keep the end-of-sequence token in the token ids of the server's replies; `LLM.beam_search`
+    always does."""
+    structured_outputs: Any = None
+    skip_special_tokens: bool = True
+    """Leave special tokens out of the text."""
+    watermarking: bool | None = None
+
+    def __post_init__(self) -> None:
+        self.beam_width = as_int("beam_width", self.beam_width)
+        self.max_tokens = as_int("max_tokens", self.max_tokens)
+        self.temperature = as_float("temperature", self.temperature)
+        self.length_penalty = as_float("length_penalty", self.length_penalty)
+        for name in _FLAGS:
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise error(name, value, f"{name} must be True or False, got {quoted(value)}.")
+        if self.structured_outputs is not None:
+            raise _not_yet("structured_outputs", self.structured_outputs)
+        if self.watermarking is not None and self.watermarking is not False:
+            raise _not_yet("watermarking", self.watermarking)
+        self._check_ranges()
+
+    def verify(self) -> None:
+        """Validates again, after fields were assigned. Raises RequestError."""
+        self.__post_init__()
+
+    def _check_ranges(self) -> None:
+        penalty, most = self.length_penalty, env.max_n()
+        rules: tuple[tuple[str, bool, str], ...] = (
+            ("beam_width", self.beam_width >= 1, "must be at least 1"),
+            ("beam_width", self.beam_width <= most, f"must be at most {most}"),
+            ("max_tokens", self.max_tokens >= 1, "must be at least 1"),
+            ("temperature", math.isfinite(self.temperature), "must be a finite number"),
+            ("temperature", 0 <= self.temperature <= 2, "must be in [0, 2]"),
+            ("length_penalty", math.isfinite(penalty), "must be a finite number"),
+            ("length_penalty", abs(penalty) <= MAX_LENGTH_PENALTY, "must be in [-16, 16]"),
+        )
+        for name, holds, rule in rules:
+            if not holds:
+                value = getattr(self, name)
+                raise error(name, value, f"{name} {rule}, got {quoted(value)}.")
+
+
+@dataclass
+class BeamSearchSequence:
+    """A sequence that a beam search found. Fields and their order are vLLM's."""
+
+    orig_prompt: dict[str, Any]
+    """The prompt as token ids, with its text and its salt if it has any."""
+    tokens: list[int]
+    """The prompt's, then the generated ones, with the end-of-sequence token."""
+    logprobs: list[dict[int, Logprob]]
+    """For each generated token the log-probabilities of the best tokens at its place, in order.
+    It is one of them."""
+    lora_request: None = None
+    cum_logprob: float = 0.0
+    """Sum of the generated tokens' log-probabilities."""
+    text: str | None = None
+    """Of all tokens, the prompt's too; None without a tokenizer."""
+    finish_reason: str | None = None
+    """`stop`, `length` or `abort`."""
+    stop_reason: int | str | None = None
+    """The end-of-sequence token, if it ended the sequence."""
+
+
+@dataclass
+class BeamSearchOutput:
+    """What a beam search of one prompt found, the best first: at most `beam_width` sequences."""
+
+    sequences: list[BeamSearchSequence]
+
+
+def _not_yet(name: str, value: object) -> Exception:
+    message = f"{name} is not supported with beam search, got {quoted(value)}; leave it out."
+    return error(name, value, message)

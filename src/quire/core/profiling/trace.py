@@ -1,0 +1,109 @@
+"""`StepTrace`: what a thread does in its steps, as events that Perfetto and chrome://tracing show.
+
+The format is Chrome's trace events: complete events, times in microseconds. Knows nothing of when
+anything is recorded.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+_MOST_CALLS = 1_000_000
+"""Calls of functions that a trace has room for: about 200 MB in memory."""
+
+
+class StepTrace:
+    """Events of one recording. One thread at a time."""
+
+    def __init__(self, *, with_stack: bool) -> None:
+        """`with_stack`: every call of a Python function in a step is an event too."""
+        self._with_stack = with_stack
+        self._zero_ns = time.perf_counter_ns()
+        self._spans: list[dict[str, Any]] = []
+        self._calls: list[tuple[CodeType, int, int, int]] = []
+        """Code, thread, begin and length in nanoseconds."""
+        self.num_steps = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more calls are recorded; steps are."""
+        return len(self._calls) >= _MOST_CALLS
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Records the block as a step."""
+        before = sys.getprofile()
+        if self._with_stack and not self.is_full:
+            sys.setprofile(self._recorder())
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+            self.num_steps += 1
+            self.span("step", begin, time.perf_counter(), number=self.num_steps)
+
+    def span(self, name: str, begin_s: float, end_s: float, **facts: object) -> None:
+        """Something that lasted from one `time.perf_counter` to another."""
+        event = {
+            "name": name,
+            "ph": "X",
+            "pid": os.getpid(),
+            "tid": threading.get_native_id(),
+            "ts": begin_s * 1e6 - self._zero_ns / 1e3,
+            "dur": (end_s - begin_s) * 1e6,
+        }
+        self._spans.append({**event, "args": facts} if facts else event)
+
+    def write(self, path: Path) -> None:
+        """Writes all events; a name that ends in .gz is compressed. Raises OSError."""
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "wt", encoding="utf-8") as file:
+            file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+            file.write(",\n".join(map(json.dumps, self._events())))
+            file.write("\n]}\n")
+
+    def _recorder(self) -> Callable[[FrameType, str, Any], None]:
+        """What `sys.setprofile` takes, for one step. It sees the ends of functions that began
+        before it was set, and leaves them out."""
+        begun: list[int] = []
+        calls, clock, thread = self._calls, time.perf_counter_ns, threading.get_native_id()
+
+        def record(frame: FrameType, event: str, argument: Any) -> None:
+            del argument
+            if event == "call":
+                begun.append(clock())
+            elif event == "return" and begun:
+                begin = begun.pop()
+                calls.append((frame.f_code, thread, begin, clock() - begin))
+
+        return record
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        yield from self._spans
+        process = os.getpid()
+        for code, thread, begin_ns, length_ns in self._calls:
+            yield {
+                "name": f"{code.co_filename}({code.co_firstlineno}): {_name(code)}",
+                "cat": "python_function",
+                "ph": "X",
+                "pid": process,
+                "tid": thread,
+                "ts": (begin_ns - self._zero_ns) / 1e3,
+                "dur": length_ns / 1e3,
+            }
+
+
+def _name(code: CodeType) -> str:
+    """With its class; Python 3.10 knows the function's own name alone."""
+    return str(getattr(code, "co_qualname", code.co_name))

@@ -1,0 +1,84 @@
+"""Begins beam searches: validates what a caller gave, behind every front end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quire.beam_search import BeamSearchParams
+from quire.config.records import ModelConfig
+from quire.errors import RequestError
+from quire.frontend.beams.search import BeamSearch
+from quire.frontend.input_processor import InputProcessor
+from quire.frontend.tokenization import Tokenization
+from quire.inputs import PromptType
+from quire.params import RequestOutputKind, SamplingParams
+
+_AS_IT_IS = Tokenization()
+
+
+def begin_search(
+    processor: InputProcessor,
+    request_id: str,
+    prompt: PromptType,
+    params: BeamSearchParams,
+    *,
+    num_logprobs: int | None = None,
+    width_name: str = "beam_width",
+    priority: int = 0,
+    tokenization: Tokenization = _AS_IT_IS,
+    trace_headers: Mapping[str, str] | None = None,
+) -> BeamSearch:
+    """The search of a prompt, before its first step. Raises RequestError, and TypeError for
+    parameters of another kind.
+
+    `num_logprobs`: log-probabilities to keep of each place; None: none; -1: the whole vocabulary's.
+    `width_name`: what the caller's users call the width.
+    """
+    if not isinstance(params, BeamSearchParams):
+        raise TypeError(f"params must be BeamSearchParams, but got {type(params).__name__}")
+    params.verify()
+    model = processor.model_config
+    _check_width(params.beam_width, model, width_name)
+    num_offered = min(2 * params.beam_width, model.vocab_size)
+    whole = num_logprobs == -1
+    one_token = SamplingParams(
+        logprobs=-1 if whole else max(num_offered, num_logprobs or 0),
+        max_tokens=1,
+        temperature=params.temperature,
+        seed=0,  # the chosen token means nothing
+        detokenize=False,
+        flat_logprobs=True,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        skip_clone=True,
+    )
+    base = processor.process(
+        request_id,
+        prompt,
+        one_token,
+        priority=priority,
+        tokenization=tokenization,
+        trace_headers=trace_headers,
+    )
+    room = model.max_model_len - len(base.prompt_token_ids)
+    return BeamSearch(
+        base,
+        params,
+        max_tokens=min(params.max_tokens, room),
+        eos_token_id=processor.eos_token_id,
+        keeps_logprobs=num_logprobs is not None,
+    )
+
+
+def _check_width(width: int, model: ModelConfig, name: str) -> None:
+    """Each beam offers twice as many tokens as there are beams, so that enough go on even if all
+    beams could end."""
+    allowed = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
+    wanted = min(2 * width, model.vocab_size)
+    if wanted > allowed:
+        raise RequestError(
+            f"{name} {width} needs the log-probabilities of 2 x {width} = {2 * width} tokens at "
+            f"each step, more than max_logprobs {allowed}. Choose a {name} of at most "
+            f"{allowed // 2}, or start the engine with a max_logprobs of {2 * width}.",
+            parameter=name,
+            value=width,
+        )

@@ -1,0 +1,95 @@
+"""Beam searches on the caller's thread, many prompts in the same steps. Called by `LLM`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.beam_search import BeamSearchOutput, BeamSearchParams
+from quire.errors import RequestError, quoted
+from quire.frontend.beams.begin import begin_search
+from quire.frontend.beams.found import sequences_of
+from quire.frontend.beams.search import BeamSearch
+from quire.frontend.input_processor import EngineInput
+from quire.frontend.offline.interrupts import deferred_interrupt
+from quire.frontend.offline.llm_engine import LLMEngine
+from quire.frontend.offline.progress_bar import Progress, counted
+from quire.frontend.offline.shared_loop import SharedLoop, Ticket
+from quire.inputs import PromptType
+from quire.log import get_logger
+from quire.outputs import RequestOutput
+
+logger = get_logger(__name__)
+
+
+def search_beams(
+    engine: LLMEngine,
+    loop: SharedLoop,
+    prompts: Sequence[tuple[str, PromptType]],
+    params: BeamSearchParams,
+    use_tqdm: Progress,
+    concurrency_limit: int | None,
+) -> list[BeamSearchOutput]:
+    """What is found for each of the prompts, which come with the ids of their requests.
+
+    All are validated before any is run. Raises RequestError, and EngineGenerateError for a search
+    of which a step failed.
+    """
+    at_once = _checked_limit(concurrency_limit) or max(1, len(prompts))
+    searches = [
+        begin_search(engine.input_processor, request_id, prompt, params, num_logprobs=0)
+        for request_id, prompt in prompts
+    ]
+    if use_tqdm and concurrency_limit is not None:
+        logger.warning("There is no progress bar with a concurrency_limit.")
+        use_tqdm = False
+    for begin in range(0, len(searches), at_once):
+        _run(engine, loop, searches[begin : begin + at_once], use_tqdm)
+    tokenizer = engine.tokenizer
+    return [sequences_of(search, tokenizer) for search in searches]
+
+
+def _run(
+    engine: LLMEngine, loop: SharedLoop, searches: Sequence[BeamSearch], use_tqdm: Progress
+) -> None:
+    """Searches to the end, in steps that all of them share."""
+    num_steps = max(search.num_steps_left for search in searches)
+    with counted(range(num_steps), use_tqdm, "Beam search") as steps:
+        for _ in steps:
+            going = [search for search in searches if not search.is_done]
+            if not going:
+                break
+            inputs = [search.inputs() for search in going]
+            outputs = iter(_outputs(engine, loop, [one for each in inputs for one in each]))
+            for search, own in zip(going, inputs, strict=True):
+                search.advance([next(outputs) for _ in own])
+
+
+def _outputs(
+    engine: LLMEngine, loop: SharedLoop, inputs: Sequence[EngineInput]
+) -> list[RequestOutput]:
+    """Of these requests, in order. Any exception aborts those that are unfinished."""
+    tickets: list[Ticket] = []
+    try:
+        with deferred_interrupt() as raise_if_interrupted:
+            for request in inputs:
+                ticket = Ticket(request.request_id, 1)
+                engine.add_input(request, ticket)
+                tickets.append(ticket)
+                raise_if_interrupted()
+        return loop.collect(tickets, lambda _: None)
+    except BaseException:
+        engine.abort_request({ticket.request_id for ticket in tickets})
+        raise
+
+
+def _checked_limit(limit: object) -> int | None:
+    if limit is None:
+        return None
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise RequestError(
+            f"concurrency_limit must be an integer of at least 1, got {quoted(limit)}; leave it "
+            "out to search all prompts at once",
+            parameter="concurrency_limit",
+            value=limit,
+        )
+    return limit

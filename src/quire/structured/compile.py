@@ -1,0 +1,129 @@
+"""`GrammarCompiler`: compiles grammars off the engine's thread, and keeps those that were used.
+
+Called by the `StructuredOutputManager` on the engine's thread. Knows no request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from quire.errors import GrammarError
+from quire.structured.matcher import GrammarMatcher, error_of
+from quire.structured.params import StructuredOutputsParams
+from quire.structured.source import grammar_of
+from quire.structured.vocabulary import VocabularySource, load_vocabulary
+from quire.units import KiB, MiB
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+NUM_THREADS = 2
+"""A second one, so that a slow grammar does not keep all others waiting."""
+MAX_CACHE_BYTES = 64 * MiB
+"""Of compiled grammars that nobody may need any more."""
+MAX_LEXER_STATES = 50_000
+"""Of one request, 1 to 2 kB each."""
+_BYTES_PER_GRAMMAR = 64 * KiB
+_BYTES_PER_CHAR = 256
+"""What a compiled grammar takes for a character of its text, measured on patterns."""
+
+
+class CompiledGrammar:
+    """A grammar that was compiled for a vocabulary. Any thread may read it."""
+
+    __slots__ = ("eos_token_ids", "num_bytes", "start")
+
+    def __init__(self, start: GrammarMatcher, num_bytes: int, eos: tuple[int, ...]) -> None:
+        self.start = start
+        """At its begin; requests take copies."""
+        self.num_bytes = num_bytes
+        """An estimate."""
+        self.eos_token_ids = eos
+
+
+class GrammarCompiler:
+    """A pool of threads, made at the first grammar, and a cache: least recently used out first.
+
+    Who asks for a grammar that is being compiled shares its compilation. Compilations that failed
+    are not kept. One caller.
+    """
+
+    def __init__(
+        self,
+        read_source: Callable[[], VocabularySource],
+        max_cache_bytes: int = MAX_CACHE_BYTES,
+    ) -> None:
+        """`read_source` is called on one of the threads, once."""
+        self._read_source = read_source
+        self._max_cache_bytes = max_cache_bytes
+        self._pool: ThreadPoolExecutor | None = None
+        self._entries: OrderedDict[bytes, Future[CompiledGrammar]] = OrderedDict()
+        """By digest, the most recently used last; some are not compiled yet."""
+        self._vocabulary: tuple[VocabularySource, LLTokenizer] | None = None
+        self._vocabulary_lock = threading.Lock()
+
+    def submit(self, spec: StructuredOutputsParams) -> Future[CompiledGrammar]:
+        """A grammar that is being compiled, or was. Raises GrammarError in its place, and what
+        reading the tokenizer raises. The caller may cancel it when nobody waits for it."""
+        digest = hashlib.sha256(msgspec.msgpack.encode(spec)).digest()
+        found = self._entries.get(digest)
+        if found is None or found.cancelled() or (found.done() and found.exception()):
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="quire-grammar")
+            self._evict()
+            found = self._entries[digest] = self._pool.submit(self._compile, spec)
+        self._entries.move_to_end(digest)
+        return found
+
+    def shutdown(self) -> None:
+        """Starts no compilation any more. Idempotent."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _evict(self) -> None:
+        """Drops what was not used for longest, beyond the bound, and what failed."""
+        left = self._max_cache_bytes
+        for digest, entry in reversed(list(self._entries.items())):
+            if not entry.done():
+                continue
+            if entry.cancelled() or entry.exception() is not None:
+                del self._entries[digest]
+                continue
+            left -= entry.result().num_bytes
+            if left < 0:
+                del self._entries[digest]
+
+    def _compile(self, spec: StructuredOutputsParams) -> CompiledGrammar:
+        """On a thread of the pool; the interpreter is free during most of it."""
+        from llguidance import LLMatcher
+
+        source, vocabulary = self._load_vocabulary()
+        text = grammar_of(spec)
+        matcher = LLMatcher(vocabulary, text, log_level=0, limits=_limits())
+        if matcher.is_error():
+            message = f"the grammar cannot be compiled: {error_of(matcher)}"
+            raise GrammarError(message, parameter="structured_outputs")
+        start = GrammarMatcher.start(matcher, source.vocab_size)
+        num_bytes = _BYTES_PER_GRAMMAR + _BYTES_PER_CHAR * len(text)
+        return CompiledGrammar(start, num_bytes, source.eos_token_ids)
+
+    def _load_vocabulary(self) -> tuple[VocabularySource, LLTokenizer]:
+        with self._vocabulary_lock:
+            if self._vocabulary is None:
+                source = self._read_source()
+                self._vocabulary = source, load_vocabulary(source)
+            return self._vocabulary
+
+
+def _limits() -> Any:
+    """What following one grammar may take. A request that takes more ends with an error."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)

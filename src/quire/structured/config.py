@@ -1,0 +1,65 @@
+"""`StructuredOutputsConfig`: what holds for the structured output of all requests of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from quire.errors import ConfigError, QuireError, quoted
+from quire.suggest import did_you_mean
+
+_BACKENDS = (None, "auto", "guidance")
+"""There is one: llguidance, which vLLM calls `guidance`."""
+
+
+@dataclass(frozen=True)
+class StructuredOutputsConfig:
+    """vLLM's fields. Raises ConfigError for what there is not."""
+
+    backend: str = "auto"
+    """`auto` or `guidance`."""
+    disable_any_whitespace: bool = False
+    """JSON without optional white space, for all requests."""
+    disable_additional_properties: bool = False
+    """JSON objects have no properties but those that their schema names, for all requests."""
+    reasoning_parser: str = ""
+    reasoning_parser_plugin: str = ""
+    enable_in_reasoning: bool = False
+
+    def __post_init__(self) -> None:
+        check_backend("structured_outputs_config.backend", self.backend, ConfigError)
+        for name in ("disable_any_whitespace", "disable_additional_properties"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ConfigError(
+                    f"structured_outputs_config.{name} must be True or False, got {quoted(value)}"
+                )
+        for name in ("reasoning_parser", "reasoning_parser_plugin", "enable_in_reasoning"):
+            value = getattr(self, name)
+            if value not in ("", None, False):
+                raise ConfigError(
+                    f"structured_outputs_config.{name}={quoted(value)} is not supported: replies "
+                    "are not split into reasoning and answer yet; leave it out"
+                )
+
+    @classmethod
+    def of(cls, given: Mapping[str, object] | None) -> StructuredOutputsConfig:
+        """From what a user gave. Raises ConfigError for unknown names."""
+        names = [field.name for field in fields(cls)]
+        for name in given or {}:
+            if name not in names:
+                raise ConfigError(
+                    f"structured_outputs_config has no field {quoted(name)}"
+                    f"{did_you_mean(name, names)}"
+                )
+        kept = {name: value for name, value in (given or {}).items() if value is not None}
+        return cls(**kept)  # type: ignore[arg-type]
+
+
+def check_backend(name: str, value: object, error: type[QuireError]) -> None:
+    """Raises `error` for a backend that there is not."""
+    if value not in _BACKENDS:
+        raise error(
+            f"{name}={quoted(value)} is not supported: structured outputs come from llguidance "
+            "alone; use 'auto' or 'guidance'"
+        )

@@ -1,0 +1,162 @@
+"""Limits of what a request may ask its text to look like: checked before anything is compiled.
+
+They keep the time and memory of compiling small, whatever a caller sends: at most a few seconds
+of one thread, for what no one writes by hand. Each error names the field, its size and the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from quire.errors import RequestError, quoted
+from quire.structured.merging import most_merged, multiple_of
+from quire.structured.params import FIELD
+from quire.units import KiB
+
+MAX_BYTES = {
+    "json": 512 * KiB,
+    "regex": 64 * KiB,
+    "choice": 512 * KiB,
+    "grammar": 128 * KiB,
+    "structural_tag": 512 * KiB,
+    "whitespace_pattern": 1 * KiB,
+}
+MAX_DEPTH = 64
+"""Objects and arrays within each other, in a JSON schema."""
+MAX_TAG_DEPTH = 80
+"""The same in a structural tag."""
+MAX_CHOICES = 10_000
+MAX_RULES = 1000
+"""Rules of a grammar in GBNF."""
+MAX_TAGS = 256
+MAX_ENUM_VALUES = 10_000
+"""Of all `enum` of a schema together."""
+MAX_PROPERTIES = 1000
+"""Of one object."""
+MAX_ALL_PROPERTIES = 4000
+"""Of all objects of a schema together; the time to compile grows with the square."""
+MAX_PATTERN_PROPERTIES = 64
+"""Of all objects together: each is compared with each other one."""
+MAX_BRANCHES = 2000
+"""Of all `anyOf`, `oneOf` and `allOf` together."""
+MAX_PATTERN_BYTES = 16 * KiB
+"""One `pattern` of a schema."""
+MAX_MERGED_PATTERNS = 8
+"""Patterns and formats that one text has to match."""
+MAX_MULTIPLE = 10_000
+"""`multipleOf` without its decimal point, or the least common multiple of several."""
+
+MAX_ITEMS_IN_ROW = 5000
+"""Ways to go on that a grammar may have at once; an object has four for each optional property."""
+MAX_LEXER_STATES = 50_000
+"""Of one request, 1 to 2 kB each."""
+
+
+def parser_limits() -> Any:
+    """What following one grammar may take. A request that takes more ends with an error."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        max_items_in_row=MAX_ITEMS_IN_ROW, max_lexer_states=MAX_LEXER_STATES, verbose_errors=False
+    )
+
+
+def check_bytes(name: str, text: str) -> None:
+    """Raises RequestError for a text that is too long for its field."""
+    size, most = len(text.encode()), MAX_BYTES[name]
+    if size > most:
+        raise too_much(name, f"has {size} bytes", f"at most {most}")
+
+
+def check_depth(name: str, value: Any, most: int = MAX_DEPTH) -> None:
+    """Raises RequestError for objects and arrays that are nested too deeply, in vLLM's words."""
+    level = [value]
+    for _ in range(most + 1):
+        level = [
+            part
+            for each in level
+            if isinstance(each, (dict, list, tuple))
+            for part in (each.values() if isinstance(each, dict) else each)
+            if isinstance(part, (dict, list, tuple))
+        ]
+        if not level:
+            return
+        if len(level) > MAX_BYTES["json"]:  # a small object may hold itself many times
+            break
+    raise too_much(
+        name,
+        "The JSON schema is nested too deeply: objects and arrays may nest at most "
+        f"{MAX_DEPTH} levels",
+    )
+
+
+def check_schema(name: str, schema: Any) -> None:
+    """Raises RequestError for a schema, of checked depth, that would take too long to compile."""
+    counts = dict.fromkeys(_COUNTED, 0)
+    for node in _objects(schema):
+        for key in _COUNTED & node.keys():
+            value = node[key]
+            counts[key] += len(value) if isinstance(value, (dict, list)) else 0
+        if isinstance(properties := node.get("properties"), dict):
+            _at_most(name, "properties of one object", len(properties), MAX_PROPERTIES)
+        if isinstance(pattern := node.get("pattern"), str):
+            size = len(pattern.encode())
+            _at_most(name, "bytes of one pattern", size, MAX_PATTERN_BYTES)
+        multiple = multiple_of(node)
+        _at_most(name, "units of multipleOf", multiple, MAX_MULTIPLE)
+    _at_most(name, "enum values", counts["enum"], MAX_ENUM_VALUES)
+    _at_most(name, "properties", counts["properties"], MAX_ALL_PROPERTIES)
+    _at_most(name, "pattern properties", counts["patternProperties"], MAX_PATTERN_PROPERTIES)
+    branches = sum(counts[key] for key in ("anyOf", "oneOf", "allOf"))
+    _at_most(name, "branches of anyOf, oneOf and allOf", branches, MAX_BRANCHES)
+    merged = most_merged(schema)
+    what = "patterns and formats for one text"
+    _at_most(name, what, merged.patterns, MAX_MERGED_PATTERNS)
+    _at_most(name, "units of multipleOf for one number", merged.multiple, MAX_MULTIPLE)
+    _check_references(name, schema)
+
+
+def check_count(name: str, what: str, count: int, most: int) -> None:
+    """Raises RequestError for more than `most`."""
+    _at_most(name, what, count, most)
+
+
+def too_much(name: str, what: str, allowed: str = "") -> RequestError:
+    """The error of a field that is too large."""
+    message = f"{FIELD}.{name} {what}, more than is allowed: {allowed}" if allowed else what
+    return RequestError(message, parameter=f"{FIELD}.{name}")
+
+
+_COUNTED = {"enum", "properties", "patternProperties", "anyOf", "oneOf", "allOf"}
+
+
+def _at_most(name: str, what: str, count: int, most: int) -> None:
+    if count > most:
+        raise too_much(name, f"has {count} {what}", f"at most {most}")
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """All objects within a JSON value."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            yield each
+            left += each.values()
+        elif isinstance(each, (list, tuple)):
+            left += each
+
+
+def _check_references(name: str, schema: Any) -> None:
+    """Refuses references to other documents: nothing is fetched."""
+    if any("$id" in node or "id" in node for node in _objects(schema)):
+        return  # they may be of this document: the compiler knows
+    for node in _objects(schema):
+        target = node.get("$ref")
+        if isinstance(target, str) and not target.startswith("#"):
+            raise RequestError(
+                f"{FIELD}.{name}: $ref {quoted(target)} is not in the schema, and nothing is "
+                "fetched; put it under $defs and refer to it as '#/$defs/NAME'",
+                parameter=f"{FIELD}.{name}",
+            )

@@ -1,0 +1,134 @@
+"""`StructuredOutputManager`: the grammars of an engine's requests.
+
+Owned by `EngineCore`, and called on its thread. A request's grammar is compiled while the request
+waits, gives a mask for each step that chooses a token, and takes the token in. Knows no plans and
+no tokens but those it is given.
+"""
+
+from __future__ import annotations
+
+import queue
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+
+from quire.errors import GrammarError, QuireError
+from quire.log import get_logger
+from quire.structured.compile import CompiledGrammar, GrammarCompiler
+from quire.structured.matcher import GrammarMatcher, without
+from quire.structured.params import StructuredOutputsParams
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarNews:
+    """A request whose grammar is compiled, or that cannot go on."""
+
+    request_id: str
+    error: str | None
+    """Why it cannot."""
+
+
+@dataclass(slots=True)
+class _Compiling:
+    future: Future[CompiledGrammar]
+    ignore_eos: bool
+
+
+@dataclass(slots=True)
+class _Following:
+    matcher: GrammarMatcher
+    forbidden: tuple[int, ...]
+    """End-of-sequence tokens that the request ignores: nothing could follow one."""
+
+
+class StructuredOutputManager:
+    """Knows a request with a grammar from `add` to `forget`; what is said of others means nothing.
+
+    The threads that compile exist from the first grammar on.
+    """
+
+    def __init__(self, compiler: GrammarCompiler) -> None:
+        self._compiler = compiler
+        self._compiling: dict[str, _Compiling] = {}
+        self._following: dict[str, _Following] = {}
+        self._done: queue.SimpleQueue[str] = queue.SimpleQueue()
+        """Requests whose grammars are compiled; some may be forgotten since."""
+        self._failed: list[GrammarNews] = []
+
+    def add(self, request_id: str, spec: StructuredOutputsParams, *, ignore_eos: bool) -> None:
+        """Has the grammar of a new request compiled."""
+        future = self._compiler.submit(spec)
+        self._compiling[request_id] = _Compiling(future, ignore_eos)
+        future.add_done_callback(partial(self._tell, request_id))
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it knows any request."""
+        return bool(self._following or self._compiling)
+
+    def take_news(self, timeout_s: float) -> list[GrammarNews]:
+        """What happened since the last call: grammars that are compiled, or failed; requests that
+        cannot go on, which are forgotten. Waits for the first, if grammars are being compiled."""
+        news, self._failed = self._failed, []
+        try:
+            while self._compiling:
+                one = self._take(self._done.get(timeout=0 if news else timeout_s))
+                if one is not None:
+                    news.append(one)
+        except queue.Empty:
+            pass
+        return news
+
+    def masks(self, request_ids: list[str]) -> list[bytes]:
+        """Which tokens each of these may choose next: little-endian words of 32 bits, bit t % 32 of
+        word t // 32 for token t."""
+        found = []
+        for request_id in request_ids:
+            one = self._following[request_id]
+            mask = without(one.matcher.mask, one.forbidden) if one.forbidden else one.matcher.mask
+            found.append(mask.tobytes())
+        return found
+
+    def advance(self, request_id: str, token_ids: list[int]) -> None:
+        """Takes in a request's next tokens."""
+        one = self._following.get(request_id)
+        if one is not None:
+            try:
+                one.matcher.advance(token_ids)
+            except GrammarError as error:
+                del self._following[request_id]
+                self._failed.append(GrammarNews(request_id, str(error)))
+
+    def forget(self, request_id: str) -> None:
+        """The request has ended."""
+        self._following.pop(request_id, None)
+        ended = self._compiling.pop(request_id, None)
+        if ended is not None and all(
+            one.future is not ended.future for one in self._compiling.values()
+        ):
+            ended.future.cancel()
+
+    def shutdown(self) -> None:
+        """Compiles nothing any more. Idempotent."""
+        self._compiler.shutdown()
+
+    def _take(self, request_id: str) -> GrammarNews | None:
+        compiling = self._compiling.pop(request_id, None)
+        if compiling is None:
+            return None
+        try:
+            grammar = compiling.future.result()
+        except QuireError as error:
+            return GrammarNews(request_id, str(error))
+        except Exception as error:
+            logger.exception("compiling a grammar failed")
+            return GrammarNews(request_id, f"compiling the grammar failed: {error}")
+        forbidden = grammar.eos_token_ids if compiling.ignore_eos else ()
+        self._following[request_id] = _Following(grammar.start.copy(), forbidden)
+        return GrammarNews(request_id, None)
+
+    def _tell(self, request_id: str, _future: Future[CompiledGrammar]) -> None:
+        """On the thread that compiled, or at once."""
+        self._done.put(request_id)

@@ -1,0 +1,75 @@
+"""`GrammarMatcher`: how far one request has come in its grammar, and which tokens may follow.
+
+Made by the `StructuredOutputManager`; the mask is a function of the grammar and the request's own
+tokens alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.errors import GrammarError
+from quire.units import ceil_div
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+_MASK_BITS = 32
+_END_OF_ERROR = "<non-verbose/>"
+
+
+class GrammarMatcher:
+    """Holds the mask of the next token from its start on, so that what goes wrong does so between
+    two steps."""
+
+    __slots__ = ("_matcher", "mask")
+
+    def __init__(self, matcher: LLMatcher, mask: NDArray[np.int32]) -> None:
+        """Owns both from now on."""
+        self._matcher = matcher
+        self.mask = mask
+        """[W] words of 32 bits: bit t % 32 of word t // 32 is set if token t is allowed."""
+
+    @classmethod
+    def start(cls, matcher: LLMatcher, vocab_size: int) -> GrammarMatcher:
+        """At the begin of a grammar. Raises GrammarError as `advance` does."""
+        return cls(matcher, _compute_mask(matcher, ceil_div(vocab_size, _MASK_BITS)))
+
+    def copy(self) -> GrammarMatcher:
+        """Another one at the same place."""
+        return GrammarMatcher(self._matcher.deep_copy(), self.mask)
+
+    def advance(self, token_ids: list[int]) -> None:
+        """Takes in the request's next tokens. Raises GrammarError for one that is not allowed, and
+        where the next mask takes more than the limits; it is of no use then."""
+        if not self._matcher.consume_tokens(token_ids):
+            raise GrammarError(f"the grammar refuses a token: {error_of(self._matcher)}")
+        self.mask = _compute_mask(self._matcher, len(self.mask))
+
+
+def error_of(matcher: LLMatcher) -> str:
+    """What is wrong with a matcher."""
+    return matcher.get_error().removesuffix(_END_OF_ERROR).strip()
+
+
+def without(mask: NDArray[np.int32], token_ids: tuple[int, ...]) -> NDArray[np.int32]:
+    """A copy of a mask that leaves these tokens out."""
+    bits = mask.view(np.uint32).copy()
+    for token_id in token_ids:
+        bits[token_id // _MASK_BITS] &= ~np.uint32(1 << token_id % _MASK_BITS)
+    left: NDArray[np.int32] = bits.view(np.int32)
+    return left
+
+
+def _compute_mask(matcher: LLMatcher, num_words: int) -> NDArray[np.int32]:
+    from llguidance.numpy import fill_next_token_bitmask
+
+    mask = np.empty((1, num_words), np.int32)
+    fill_next_token_bitmask(matcher, mask)
+    if matcher.is_error():
+        raise GrammarError(f"the grammar takes too much to follow: {error_of(matcher)}")
+    row: NDArray[np.int32] = mask.reshape(num_words)
+    return row

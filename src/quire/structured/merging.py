@@ -1,0 +1,147 @@
+"""How many patterns of a JSON schema one text may have to match, and how large the common multiple
+of the numbers is that one number must be a multiple of.
+
+`allOf`, `$ref` and branches beside other keywords merge schemas, and the time to compile patterns
+that are merged grows exponentially. Called by `limits`. Counts more where it cannot tell, never
+less: what has one name lies in one place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+from urllib.parse import unquote
+
+_HERE = ""
+"""The place of a schema itself; properties lie under their names, other parts under keywords."""
+_MANY = 10**18
+"""More than any limit."""
+_LISTS_OF_PARTS = ("prefixItems", "items")
+_PARTS = (
+    "items", "additionalItems", "unevaluatedItems", "contains", "additionalProperties",
+    "unevaluatedProperties", "propertyNames", "not", "if", "then", "else",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What meets in one place."""
+
+    patterns: int = 0
+    multiple: int = 1
+
+    def both(self, other: Merged) -> Merged:
+        """With a schema that holds too."""
+        return Merged(self.patterns + other.patterns, math.lcm(self.multiple, other.multiple))
+
+    def either(self, other: Merged) -> Merged:
+        """With one that holds instead, or in another place of that name."""
+        return Merged(max(self.patterns, other.patterns), max(self.multiple, other.multiple))
+
+
+_Places = dict[str, Merged]
+
+
+def most_merged(schema: Any) -> Merged:
+    """The most of each in any place of a schema, whose depth is bounded."""
+    most = Merged()
+    for merged in _Collector(schema).of(schema).values():
+        most = most.either(merged)
+    return most
+
+
+def multiple_of(node: dict[str, Any]) -> int:
+    """`multipleOf` without its decimal point; 1 without one that is a positive number."""
+    value = node.get("multipleOf")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        return 1
+    number = Decimal(str(value)) if value < _MANY else Decimal(_MANY)
+    digits = number.normalize().as_tuple()
+    whole = int("".join(map(str, digits.digits)))
+    return int(whole * 10 ** max(0, int(digits.exponent)))
+
+
+class _Collector:
+    """Collects the places of one schema; each target of a `$ref` once."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._targets: dict[str, _Places] = {}
+
+    def of(self, node: Any) -> _Places:
+        if not isinstance(node, dict):
+            return {}
+        has = ("pattern" in node) + ("format" in node)
+        places: _Places = {_HERE: Merged(has, multiple_of(node))}
+        for name, part in self._parts(node):
+            for place, merged in self.of(part).items():
+                _put(places, name if place == _HERE else place, merged)
+        for more in self._conditions(node):
+            for place, merged in more.items():
+                places[place] = places[place].both(merged) if place in places else merged
+        return {place: merged for place, merged in places.items() if merged != Merged()}
+
+    def _parts(self, node: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+        for keyword in ("properties", "patternProperties"):
+            if isinstance(parts := node.get(keyword), dict):
+                yield from parts.items()
+        for keyword in _LISTS_OF_PARTS:
+            if isinstance(parts := node.get(keyword), list):
+                yield from ((f"/{keyword}", part) for part in parts)
+        yield from ((f"/{keyword}", node.get(keyword)) for keyword in _PARTS)
+
+    def _conditions(self, node: dict[str, Any]) -> Iterable[_Places]:
+        """What holds too."""
+        if isinstance(branches := node.get("allOf"), list):
+            yield from map(self.of, branches)
+        for keyword in ("anyOf", "oneOf"):
+            if isinstance(branches := node.get(keyword), list):
+                places: _Places = {}
+                for branch in branches:
+                    for place, merged in self.of(branch).items():
+                        _put(places, place, merged)
+                yield places
+        if isinstance(target := node.get("$ref"), str):
+            yield self._target(target)
+
+    def _target(self, reference: str) -> _Places:
+        if reference not in self._targets:
+            self._targets[reference] = {}  # of a schema within itself
+            try:
+                node = _resolved(self._root, reference)
+            except (LookupError, ValueError, TypeError):
+                self._targets[reference] = {_HERE: self._everything()}  # an anchor, perhaps
+            else:
+                self._targets[reference] = self.of(node)
+        return self._targets[reference]
+
+    def _everything(self) -> Merged:
+        """All of the schema in one place."""
+        total, left = Merged(), [self._root]
+        while left:
+            each = left.pop()
+            if isinstance(each, dict):
+                has = ("pattern" in each) + ("format" in each)
+                total = total.both(Merged(has, multiple_of(each)))
+                left += each.values()
+            elif isinstance(each, list):
+                left += each
+        return total
+
+
+def _put(places: _Places, place: str, merged: Merged) -> None:
+    places[place] = places[place].either(merged) if place in places else merged
+
+
+def _resolved(root: Any, reference: str) -> Any:
+    """What a JSON pointer behind `#` names. Raises an error for anything else."""
+    if reference != "#" and not reference.startswith("#/"):
+        raise ValueError(reference)
+    node = root
+    for word in unquote(reference[1:]).split("/")[1:]:
+        word = word.replace("~1", "/").replace("~0", "~")
+        node = node[int(word)] if isinstance(node, list) else node[word]
+    return node

@@ -1,0 +1,185 @@
+"""`grammar_of`: the grammar that `StructuredOutputsParams` ask for, in llguidance's notation.
+
+A pure function of the parameters, called where a request is validated and where its grammar is
+compiled. `trial` tells whether the grammar works.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from quire.errors import RequestError
+from quire.structured import limits
+from quire.structured.params import FIELD, StructuredOutputsParams
+from quire.structured.structural_tags import tags_grammar
+
+WHITE_SPACE = r"[ \t\n\r]{1,40}"
+"""Between the parts of JSON, where a request says nothing: bounded, because a model may write
+blanks without end where it is allowed to. Enough for ten levels of indentation by four."""
+_IS_LARK = re.compile(r"(?m)^[ \t]*(%llguidance\b|\??start[ \t]*:(?!:=))")
+_INNER_SCHEMA = re.compile(r"%json\s{0,64}(?=\{)")
+_SCHEMAS_WITHIN = (
+    "properties", "patternProperties", "$defs", "definitions", "dependentSchemas",
+)  # fmt: skip
+_SCHEMA_WITHIN = (
+    "additionalProperties", "unevaluatedProperties", "propertyNames", "contains",
+    "additionalItems", "unevaluatedItems", "not", "if", "then", "else", "items", "prefixItems",
+    "allOf", "anyOf", "oneOf",
+)  # fmt: skip
+
+
+def grammar_of(spec: StructuredOutputsParams) -> str:
+    """Raises RequestError, which names the field, for what is too large or makes no grammar."""
+    kind = spec.kind
+    value = getattr(spec, kind)
+    if isinstance(value, str):
+        limits.check_bytes(kind, value)
+    if spec.whitespace_pattern is not None:
+        limits.check_bytes("whitespace_pattern", spec.whitespace_pattern)
+    if kind == "json":
+        return _json_grammar(parsed_schema("json", value), spec)
+    if kind == "json_object":
+        return _json_grammar({"type": "object"}, spec)
+    if kind == "regex":
+        return _grammar(f"start: {regex_terminal(value)}")
+    if kind == "choice":
+        return _choice_grammar(value)
+    if kind == "grammar":
+        return _grammar(lark_of(value))
+    tags = parsed_json("structural_tag", value)
+    limits.check_depth("structural_tag", tags, limits.MAX_TAG_DEPTH)
+    return tags_grammar(tags, lambda schema: inline_schema(schema, spec), lark_of, regex_terminal)
+
+
+def parsed_schema(name: str, given: Any) -> Any:
+    """A schema as plain JSON values, of a size that can be compiled. `name`: its field. Raises
+    RequestError."""
+    if isinstance(given, str):
+        given = parsed_json(name, given)
+    limits.check_depth(name, given)
+    if isinstance(given, bool):
+        given = {} if given else {"enum": []}
+    if not isinstance(given, dict):
+        raise _error(name, "must be a JSON schema, an object")
+    try:
+        text = json.dumps(given, allow_nan=False, ensure_ascii=False)
+        given = msgspec.json.decode(text)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise _error(name, f"must hold only what JSON has: {error}") from None
+    limits.check_bytes("json", text)
+    limits.check_schema(name, given)
+    return given
+
+
+def parsed_json(name: str, text: str) -> Any:
+    """The values of a JSON text. Raises RequestError."""
+    try:
+        return msgspec.json.decode(text)
+    except RecursionError:
+        limits.check_depth(name, [[]], 0)
+        raise
+    except (msgspec.DecodeError, ValueError) as error:
+        raise _error(name, f"is not valid JSON: {error}") from None
+
+
+def inline_schema(schema: Any, spec: StructuredOutputsParams) -> str:
+    """A schema within a Lark grammar."""
+    parsed = parsed_schema("structural_tag", schema)
+    return f"%json {msgspec.json.encode(_with_options(parsed, spec)).decode()}"
+
+
+def regex_terminal(regex: str) -> str:
+    """A regular expression within a Lark grammar."""
+    from llguidance import regex_to_lark
+
+    return f"/{regex_to_lark(regex, '')}/"
+
+
+def lark_of(grammar: str) -> str:
+    """A grammar in Lark's notation, from that or GBNF. Raises RequestError."""
+    if _IS_LARK.search(grammar):
+        _check_inner_schemas(grammar)
+        return grammar
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    limits.check_count("grammar", "rules", grammar.count("::="), limits.MAX_RULES)
+    try:
+        return gbnf_to_lark(grammar)
+    except RecursionError:
+        raise _error("grammar", "is nested too deeply") from None
+    except Exception as error:  # the library raises bare exceptions
+        raise _error(
+            "grammar",
+            f"is neither in Lark's notation, with a rule `start:`, nor in GBNF, with a rule "
+            f"`root ::=`: {error}",
+        ) from None
+
+
+def _check_inner_schemas(grammar: str) -> None:
+    """Limits for the schemas in a Lark grammar too."""
+    for found in _INNER_SCHEMA.finditer(grammar):
+        try:
+            schema, _ = json.JSONDecoder().raw_decode(grammar, found.end())
+        except (ValueError, RecursionError):
+            raise _error("grammar", "has a %json that is not valid JSON") from None
+        limits.check_depth("grammar", schema)
+        limits.check_schema("grammar", schema)
+
+
+def _choice_grammar(choices: list[str]) -> str:
+    limits.check_count("choice", "choices", len(choices), limits.MAX_CHOICES)
+    limits.check_bytes("choice", "".join(choices))
+    words = " | ".join(json.dumps(text) for text in dict.fromkeys(choices))
+    return _grammar(f"start: CHOICE\nCHOICE: {words}")
+
+
+def _json_grammar(schema: Any, spec: StructuredOutputsParams) -> str:
+    grammar = {"name": "json_schema", "json_schema": _with_options(schema, spec)}
+    return msgspec.json.encode({"grammars": [grammar]}).decode()
+
+
+def _grammar(lark: str) -> str:
+    return msgspec.json.encode({"grammars": [{"lark_grammar": lark}]}).decode()
+
+
+def _with_options(schema: dict[str, Any], spec: StructuredOutputsParams) -> dict[str, Any]:
+    """With llguidance's options: the defaults, then those of the schema, then the request's."""
+    if spec.disable_additional_properties:
+        _close_objects(schema)
+    options: dict[str, Any] = {"whitespace_pattern": WHITE_SPACE}
+    own = schema.get("x-guidance")
+    if own is not None and not isinstance(own, dict):
+        raise _error("json", "has an x-guidance that is no object")
+    if own and "whitespace_flexible" in own:
+        del options["whitespace_pattern"]
+    options |= own or {}
+    if spec.whitespace_pattern is not None:
+        options["whitespace_pattern"] = spec.whitespace_pattern
+    if spec.disable_any_whitespace:
+        options |= {"whitespace_flexible": False, "whitespace_pattern": None}
+    return {**schema, "x-guidance": options}
+
+
+def _close_objects(schema: Any) -> None:
+    """Sets `additionalProperties` to false where properties are named and it is not given."""
+    if isinstance(schema, list):
+        for part in schema:
+            _close_objects(part)
+    if not isinstance(schema, dict):
+        return
+    for key in _SCHEMAS_WITHIN:
+        if isinstance(parts := schema.get(key), dict):
+            for part in parts.values():
+                _close_objects(part)
+    for key in _SCHEMA_WITHIN:
+        _close_objects(schema.get(key))
+    if any(isinstance(schema.get(key), dict) for key in ("properties", "patternProperties")):
+        schema.setdefault("additionalProperties", False)
+
+
+def _error(name: str, what: str) -> RequestError:
+    return RequestError(f"{FIELD}.{name} {what}", parameter=f"{FIELD}.{name}")

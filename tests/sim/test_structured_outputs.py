@@ -1,0 +1,253 @@
+"""Requests with grammars on real models: what they write is what was asked for, and the same bits
+whatever runs beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from tiny_checkpoint import write_tiny_checkpoint
+
+from quire.config.engine_args import EngineArgs
+from quire.executor import UniProcExecutor
+from quire.frontend.online.async_llm import AsyncLLM
+from quire.llm import LLM
+from quire.outputs import CompletionOutput, RequestOutput
+from quire.params import SamplingParams
+from quire.structured.params import StructuredOutputsParams
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "size": {"type": "integer", "minimum": -5, "maximum": 500},
+        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3},
+        "inner": {
+            "type": "object",
+            "properties": {"ok": {"type": "boolean"}},
+            "required": ["ok"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["name", "size", "tags"],
+    "additionalProperties": False,
+}
+NO_SPACE = {"disable_any_whitespace": True}
+SPECS: list[dict[str, Any]] = [
+    {"json": SCHEMA, **NO_SPACE},
+    {"regex": "[a-f]{2,6}-[0-9]{1,4}"},
+    {"choice": ["apple", "apples", "pear", "a pear"]},
+    {"grammar": 'start: sum\nsum: NUM | sum "+" NUM\nNUM: /[0-9]{1,3}/'},
+    {"json": {"type": "array", "items": {"type": "integer"}, "maxItems": 4}, **NO_SPACE},
+    {"json_object": True, **NO_SPACE},
+]
+TEMPERATURES = [0.0, 1.0, 2.0]
+RANDOM = np.random.default_rng(5)
+LENGTHS = (3, 17, 40, 9, 64, 75)
+PROMPTS = [RANDOM.integers(0, 94, length).tolist() for length in LENGTHS]
+"""Of whole characters: the text begins after the prompt's last one."""
+
+
+def params_of(spec: dict[str, Any] | None, **changes: Any) -> SamplingParams:
+    values: dict[str, Any] = {"seed": 11, "max_tokens": 60, "logprobs": 2, **changes}
+    if spec is not None:
+        values["structured_outputs"] = StructuredOutputsParams(**spec)
+    return SamplingParams(**values)
+
+
+CASES = [
+    (prompt, params_of(spec, temperature=temperature))
+    for temperature in TEMPERATURES
+    for prompt, spec in zip(PROMPTS, SPECS, strict=True)
+]
+
+
+def check(spec: StructuredOutputsParams, text: str) -> None:
+    """Raises unless the text is what was asked for."""
+    if spec.json is not None:
+        jsonschema.validate(json.loads(text), spec.json)
+    elif spec.json_object:
+        assert isinstance(json.loads(text), dict)
+    elif spec.regex is not None:
+        assert re.fullmatch(spec.regex, text)
+    elif spec.choice is not None:
+        assert text in spec.choice
+    else:
+        assert re.fullmatch(r"[0-9]{1,3}(\+[0-9]{1,3})*", text)
+
+
+def check_all(outputs: list[RequestOutput]) -> int:
+    """How many ended by themselves; the others were cut off."""
+    num_ended = 0
+    for output, (_, params) in zip(outputs, CASES, strict=True):
+        [one] = output.outputs
+        assert one.finish_reason in ("stop", "length")
+        if one.finish_reason == "stop":
+            assert params.structured_outputs is not None
+            check(params.structured_outputs, one.text)
+            num_ended += 1
+    return num_ended
+
+
+def bits(outputs: list[RequestOutput]) -> list[Any]:
+    """Tokens and exact log-probabilities."""
+    return [(one.token_ids, one.logprobs) for output in outputs for one in output.outputs]
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory, backend: str) -> dict[str, Any]:
+    model = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+    return {"model": str(model), "backend": backend, "max_model_len": 192, "num_threads": 1}
+
+
+@pytest.fixture(scope="module")
+def alone(settings: dict[str, Any]) -> list[RequestOutput]:
+    """One request at a time, and no prefix cache."""
+    with LLM(**settings, max_num_seqs=1, enable_prefix_caching=False) as llm:
+        return generate(llm)
+
+
+def generate(llm: LLM) -> list[RequestOutput]:
+    prompts = [prompt for prompt, _ in CASES]
+    return llm.generate(prompts, [params for _, params in CASES], use_tqdm=False)
+
+
+def test_what_ends_by_itself_is_what_was_asked_for(alone: list[RequestOutput]) -> None:
+    assert check_all(alone) >= len(CASES) // 2
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_the_demo_model_too(temperature: float) -> None:
+    prompts = ["Write: ", "A fruit: "]
+    specs = [*SPECS, {"json": SCHEMA}]
+    params = [params_of(spec, temperature=temperature, max_tokens=90) for spec in specs]
+    with LLM("demo", num_threads=1) as llm:
+        outputs = [
+            one
+            for prompt in prompts
+            for one in llm.generate([prompt] * len(params), params, use_tqdm=False)
+        ]
+    num_ended = 0
+    for output, one in zip(outputs, params * len(prompts), strict=True):
+        if output.outputs[0].finish_reason == "stop":
+            assert one.structured_outputs is not None
+            check(one.structured_outputs, output.outputs[0].text)
+            num_ended += 1
+    assert num_ended >= len(outputs) // 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_num_seqs": 32, "num_threads": 2},
+        {"max_num_batched_tokens": 7},
+        {"max_num_seqs": 3},
+        {"num_gpu_blocks_override": 14},
+    ],
+    ids=str,
+)
+def test_in_company(
+    settings: dict[str, Any], alone: list[RequestOutput], options: dict[str, Any]
+) -> None:
+    """Also cut into chunks, preempted, and, the second time, from the prefix cache."""
+    with LLM(**{**settings, **options}) as llm:
+        first, second = generate(llm), generate(llm)
+        llm.llm_engine.engine_core.scheduler.check_integrity()
+    if "num_gpu_blocks_override" in options:
+        assert any(one.metrics and one.metrics.num_preemptions for one in first)
+    assert bits(first) == bits(alone)
+    assert bits(second) == bits(alone)
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_with_plans_in_flight(
+    settings: dict[str, Any],
+    alone: list[RequestOutput],
+    depth: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(UniProcExecutor, "max_plans_in_flight", depth)
+    with LLM(**settings, max_num_batched_tokens=24) as llm:
+        assert bits(generate(llm)) == bits(alone)
+
+
+def test_a_request_without_a_grammar_among_those_with_some(settings: dict[str, Any]) -> None:
+    plain = params_of(None, temperature=1.0)
+    with LLM(**settings) as llm:
+        wanted = llm.generate(PROMPTS[:1], plain, use_tqdm=False)
+        mixed = llm.generate(
+            [PROMPTS[0], *(prompt for prompt, _ in CASES)],
+            [plain, *(params for _, params in CASES)],
+            use_tqdm=False,
+        )
+    assert bits(mixed[:1]) == bits(wanted)
+
+
+def test_several_outputs_of_one_prompt(settings: dict[str, Any]) -> None:
+    """Each follows the grammar on its own."""
+    params = params_of(SPECS[1], temperature=2.0, n=5)
+    with LLM(**settings) as llm:
+        [output] = llm.generate(PROMPTS[:1], params, use_tqdm=False)
+    texts = [one.text for one in output.outputs]
+    assert len(set(texts)) > 1
+    for one in output.outputs:
+        if one.finish_reason == "stop":
+            check(StructuredOutputsParams(**SPECS[1]), one.text)
+
+
+IMPOSSIBLE: dict[str, dict[str, Any]] = {
+    "min_tokens": {"min_tokens": 30},
+    "ignore_eos": {"ignore_eos": True},
+    "allowed_token_ids": {"allowed_token_ids": [0]},
+    "bad_words": {"bad_words": ["a", "p"]},
+}
+
+
+@pytest.mark.parametrize("changes", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_parameters_that_leave_no_token_are_an_error_of_their_request(
+    settings: dict[str, Any], alone: list[RequestOutput], changes: dict[str, Any]
+) -> None:
+    wrong = params_of(SPECS[2], temperature=1.0, **changes)
+    with LLM(**settings) as llm:
+        first, *others = llm.generate(
+            [PROMPTS[0], *(prompt for prompt, _ in CASES)],
+            [wrong, *(params for _, params in CASES)],
+            use_tqdm=False,
+        )
+    assert first.outputs[0].finish_reason == "error"
+    assert bits(others) == bits(alone)
+
+
+def test_a_wrong_grammar_is_an_error_of_its_request(
+    settings: dict[str, Any], alone: list[RequestOutput]
+) -> None:
+    with LLM(**settings) as llm:
+        first, second = llm.generate(
+            [PROMPTS[0], CASES[0][0]], [params_of({"regex": "(("}), CASES[0][1]], use_tqdm=False
+        )
+    assert first.outputs[0].finish_reason == "error"
+    assert bits([second]) == bits(alone[:1])
+
+
+@pytest.mark.parametrize("mode", ["thread", "process"])
+def test_in_each_host(settings: dict[str, Any], alone: list[RequestOutput], mode: Any) -> None:
+    async def last(engine: AsyncLLM, index: int) -> CompletionOutput:
+        prompt, params = CASES[index]
+        async for output in engine.generate({"prompt_token_ids": prompt}, params, str(index)):
+            found = output.outputs[0]
+        return found
+
+    async def scenario() -> list[CompletionOutput]:
+        engine = AsyncLLM.from_engine_args(EngineArgs(**settings), engine_mode=mode)
+        try:
+            return await asyncio.gather(*(last(engine, index) for index in range(len(CASES))))
+        finally:
+            engine.shutdown()
+
+    found = asyncio.run(scenario())
+    assert [(one.token_ids, one.logprobs) for one in found] == bits(alone)

@@ -1,0 +1,113 @@
+"""StructuredOutputManager: from a request's begin to its end."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from small_vocabulary import allowed, ids, source
+
+from quire.structured import compile as module
+from quire.structured.compile import GrammarCompiler
+from quire.structured.manager import GrammarNews, StructuredOutputManager
+from quire.structured.params import StructuredOutputsParams
+from quire.structured.vocabulary import VocabularySource
+
+IDS = ids()
+CHOICE = StructuredOutputsParams(choice=["yes", "no"])
+STARS = StructuredOutputsParams(regex="a*")
+WRONG = StructuredOutputsParams(regex="((")
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def manager() -> StructuredOutputManager:
+    return StructuredOutputManager(GrammarCompiler(source))
+
+
+def wait(manager: StructuredOutputManager, count: int) -> dict[str, str | None]:
+    ready: list[GrammarNews] = []
+    while len(ready) < count:
+        ready += manager.take_news(WAIT_S)
+    return {one.request_id: one.error for one in ready}
+
+
+def masks(manager: StructuredOutputManager, *request_ids: str) -> list[set[str | int]]:
+    return [allowed(mask) for mask in manager.masks(list(request_ids))]
+
+
+def test_requests_follow_their_own_tokens(manager: StructuredOutputManager) -> None:
+    for name in ("a", "b"):
+        manager.add(name, CHOICE, ignore_eos=False)
+    assert wait(manager, 2) == {"a": None, "b": None}
+    manager.advance("a", [IDS["y"]])
+    assert manager.take_news(WAIT_S) == []
+    assert masks(manager, "b", "a") == [{"y", "ye", "yes", "n", "no"}, {"e"}]
+    assert manager.is_used
+    for name in ("a", "b"):
+        manager.forget(name)
+    assert not manager.is_used
+    assert manager.take_news(WAIT_S) == [], "it does not wait for what will not come"
+
+
+def test_end_tokens_that_a_request_ignores_are_not_allowed(
+    manager: StructuredOutputManager,
+) -> None:
+    manager.add("a", STARS, ignore_eos=False)
+    manager.add("b", STARS, ignore_eos=True)
+    wait(manager, 2)
+    assert masks(manager, "a", "b") == [{"a", "<eos>", "<end>"}, {"a"}]
+
+
+def test_what_is_wrong_is_told_of_its_request_alone(manager: StructuredOutputManager) -> None:
+    manager.add("a", WRONG, ignore_eos=False)
+    manager.add("b", CHOICE, ignore_eos=False)
+    found = wait(manager, 2)
+    assert "unclosed group" in (found["a"] or "")
+    assert found["b"] is None
+    manager.advance("a", [1])  # it is not known any more
+    manager.advance("b", [IDS["x"]])
+    [news] = manager.take_news(0.0)
+    assert news.request_id == "b"
+    assert "refuses a token" in (news.error or "")
+    assert not manager.is_used
+
+
+def test_a_tokenizer_that_cannot_be_read_is_an_error_of_requests() -> None:
+    def read() -> VocabularySource:
+        raise OSError("no such file")
+
+    manager = StructuredOutputManager(GrammarCompiler(read))
+    manager.add("a", CHOICE, ignore_eos=False)
+    assert wait(manager, 1) == {"a": "compiling the grammar failed: no such file"}
+
+
+def test_requests_that_end_while_their_grammar_is_compiled(
+    manager: StructuredOutputManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[StructuredOutputsParams] = []
+    may_go_on = threading.Event()
+    grammar_of = module.grammar_of
+
+    def slow(spec: StructuredOutputsParams) -> str:
+        begun.append(spec)
+        may_go_on.wait(WAIT_S)
+        return grammar_of(spec)
+
+    monkeypatch.setattr(module, "grammar_of", slow)
+    for number in range(module.NUM_THREADS):
+        blocking = StructuredOutputsParams(choice=[f"blocks {number}"])
+        manager.add(f"blocks {number}", blocking, ignore_eos=False)
+    for name in ("a", "b"):
+        manager.add(name, CHOICE, ignore_eos=False)
+    manager.add("alone", STARS, ignore_eos=False)
+    assert manager.take_news(0.0) == []
+    for name in ("a", "alone", "blocks 0"):
+        manager.forget(name)
+    may_go_on.set()
+    found = wait(manager, module.NUM_THREADS)
+    assert found.keys() == {"b", *(f"blocks {n}" for n in range(1, module.NUM_THREADS))}
+    assert CHOICE in begun, "b waits for it"
+    assert STARS not in begun, "nobody waits for it"
+    manager.add("again", STARS, ignore_eos=False)
+    assert wait(manager, 1) == {"again": None}

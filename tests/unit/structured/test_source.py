@@ -1,0 +1,157 @@
+"""Each kind of grammar: which texts follow it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from texts import checked_grammar, follows
+
+from quire.errors import RequestError
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name"],
+}
+TAG = {"begin": "<fn=a>", "schema": PERSON, "end": "</fn>"}
+NUMBER = {"type": "json_schema", "json_schema": {"type": "integer"}}
+
+
+def _tag(begin: str, content: object, end: str = "</a>") -> dict[str, Any]:
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+@pytest.mark.parametrize(
+    ("fields", "good", "bad"),
+    [
+        ({"json": PERSON}, ['{"name":"x"}', '{ "name": "x",\n  "age": 3 }'], ["{}", "[]", '{"nam']),
+        ({"json": json.dumps(PERSON)}, ['{"name":"é😀","other":[1]}'], ['{"name":1}']),
+        ({"json": "true"}, ["1", "null", '{"a":1}'], ["nul", ""]),
+        ({"json_object": True}, ["{}", '{"a":[1,{"b":null}]}'], ["[]", "1"]),
+        ({"regex": "(a|b)+"}, ["abba"], ["", "abc"]),
+        ({"regex": "a/b\n\\/"}, ["a/b\n/"], ["a/b"]),
+        ({"regex": ""}, [""], ["a"]),
+        ({"choice": ["yes", "no", "no", "yes!"]}, ["yes", "no", "yes!"], ["", "yesno", "ye"]),
+        ({"choice": ['"\\\n/', "é😀", "\x00\x7f"]}, ['"\\\n/', "é😀", "\x00\x7f"], ['"']),
+        ({"choice": [""]}, [""], ["a"]),
+        ({"grammar": 'root ::= "a" digit*\ndigit ::= [0-9]'}, ["a", "a12"], ["12"]),
+        ({"grammar": 'start: "a" x\nx: /[0-9]+/ | x ","'}, ["a1", "a12,,"], ["a"]),
+        ({"grammar": '?start: x\nx: "a"'}, ["a"], ["b"]),
+        ({"grammar": 'start: <tool> "a"'}, [], ["a"]),
+    ],
+)
+def test_texts_of_a_grammar(fields: dict[str, Any], good: list[str], bad: list[str]) -> None:
+    grammar = checked_grammar(**fields)
+    assert {text: follows(grammar, text) for text in (*good, *bad)} == {
+        **dict.fromkeys(good, True),
+        **dict.fromkeys(bad, False),
+    }
+
+
+def test_white_space_is_bounded_unless_a_request_says_otherwise() -> None:
+    def allowed(spaces: int, **fields: Any) -> bool:
+        return follows(checked_grammar(json=PERSON, **fields), f'{{"name":{" " * spaces}"x"}}')
+
+    assert allowed(40)
+    assert not allowed(41)
+    assert allowed(2, whitespace_pattern=" {2}")
+    assert not allowed(1, whitespace_pattern=" {2}")
+    assert allowed(0, disable_any_whitespace=True)
+    assert not allowed(1, disable_any_whitespace=True)
+    assert not allowed(1, config={"disable_any_whitespace": True})
+    assert allowed(1, config={"disable_any_whitespace": True}, whitespace_pattern=" ")
+    options = {"json": {**PERSON, "x-guidance": {"whitespace_flexible": False}}}
+    assert not follows(checked_grammar(**options), '{"name": "x"}')
+    options = {"json": {**PERSON, "x-guidance": {"key_separator": " = "}}}
+    assert follows(checked_grammar(**options), '{"name" = "x"}')
+
+
+def test_additional_properties_can_be_disabled() -> None:
+    schema = {**PERSON, "properties": {"name": {"type": "string"}, "in": PERSON}}
+    texts = ['{"name":"x","z":1}', '{"name":"x","in":{"name":"y","z":1}}']
+    open_grammar = checked_grammar(json=schema)
+    assert [follows(open_grammar, text) for text in texts] == [True, True]
+    for fields in ({"disable_additional_properties": True}, {"config": None}):
+        config = {"disable_additional_properties": True} if "config" in fields else {}
+        fields.pop("config", None)
+        grammar = checked_grammar(config, json=schema, **fields)
+        assert [follows(grammar, text) for text in texts] == [False, False]
+        assert follows(grammar, '{"name":"x","in":{"name":"y"}}')
+    assert schema["properties"]["in"] is PERSON
+    assert "additionalProperties" not in PERSON
+
+
+@pytest.mark.parametrize(
+    ("tag", "good", "bad"),
+    [
+        (
+            {"structures": [TAG, {**TAG, "begin": "<fn=b>", "schema": None}], "triggers": ["<fn="]},
+            ["no call", 'a <fn=a>{"name":"x"}</fn> b', "<fn=b>3</fn><fn=b>4</fn>"],
+            ["<fn=c>", "<fn=a>3</fn>"],
+        ),
+        ({"format": NUMBER}, ["12"], ["x"]),
+        ({"format": {"type": "any_text"}}, ["", "any < thing"], []),
+        ({"format": {"type": "const_string", "value": "a\"b"}}, ['a"b'], ["a"]),
+        ({"format": {"type": "regex", "pattern": "a/+"}}, ["a//"], ["a"]),
+        ({"format": {"type": "grammar", "grammar": 'root ::= "x"+'}}, ["xx"], [""]),
+        (
+            {"type": "structural_tag", "format": {"type": "sequence", "elements": [
+                _tag("<think>", {"type": "any_text"}, "</think>"), NUMBER]}},
+            ["<think>a </b> c</think>12", "<think></think>1"], ["<think>a", "12"],
+        ),
+        (
+            {"format": {"type": "triggered_tags", "triggers": ["<a"],
+                "tags": [_tag("<a>", NUMBER)], "at_least_one": True, "stop_after_first": True}},
+            ["hi <a>1</a>"], ["hi", "<a>1</a>x", "<a>1</a><a>2</a>"],
+        ),
+        (
+            {"format": {"type": "triggered_tags", "triggers": ["<a"],
+                "tags": [_tag("<a>", NUMBER)], "at_least_one": True}},
+            ["hi <a>1</a> <a>2</a>x"], ["hi"],
+        ),
+        (
+            {"format": {"type": "tags_with_separator", "separator": ",",
+                "tags": [_tag("<a>", NUMBER), _tag("<b>", NUMBER)]}},
+            ["", "<a>1</a>", "<a>1</a>,<b>2</a>"], ["<a>1</a><a>1</a>", ","],
+        ),
+        (
+            {"format": {"type": "or", "elements": [NUMBER, {"type": "star", "content":
+                {"type": "sequence", "elements": [NUMBER, {"type": "const_string",
+                 "value": ";"}]}}]}},
+            ["1", "", "1;22;"], ["1;2"],
+        ),
+    ],
+)  # fmt: skip
+def test_texts_of_structural_tags(tag: object, good: list[str], bad: list[str]) -> None:
+    grammar = checked_grammar(structural_tag=json.dumps(tag))
+    assert {text: follows(grammar, text) for text in (*good, *bad)} == {
+        **dict.fromkeys(good, True),
+        **dict.fromkeys(bad, False),
+    }
+
+
+@pytest.mark.parametrize(
+    ("tag", "message"),
+    [
+        ([], "must be an object"),
+        ({}, "needs either structures and triggers, or format"),
+        ({"type": "text", "format": NUMBER}, "has the type structural_tag"),
+        ({"structures": [], "triggers": ["<"]}, "needs structures, a list that is not empty"),
+        ({"structures": [TAG], "triggers": []}, "needs triggers, a list"),
+        ({"structures": [TAG], "triggers": ["<b"]}, "Trigger '<fn=a>' not found in triggers"),
+        ({"structures": [{"begin": "<"}], "triggers": ["<"]}, "needs end, a text"),
+        ({"structures": [3], "triggers": ["<"]}, "needs begin, a text"),
+        ({"format": {"type": "qwen_xml_parameter"}}, "a type that does not work; use one of"),
+        ({"format": {**NUMBER, "style": "qwen_xml"}}, "has a part with style"),
+        ({"format": {"type": "any_text", "excludes": ["x"]}}, "has a part with excludes"),
+        ({"format": {"type": "sequence", "elements": [{"type": "any_text"}, NUMBER]}}, "any_text"),
+        ({"format": {"type": "json_schema", "json_schema": 3}}, "must be a JSON schema"),
+        ({"format": _tag("<a>", {"type": "any_text"}, "")}, "needs the tag's end"),
+    ],
+)
+def test_a_tag_that_does_not_work_is_named(tag: object, message: str) -> None:
+    with pytest.raises(RequestError, match=message) as raised:
+        checked_grammar(structural_tag=json.dumps(tag))
+    assert raised.value.parameter == "structured_outputs.structural_tag"
