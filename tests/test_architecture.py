@@ -25,7 +25,7 @@ LAYERS: list[list[str]] = [
     ["structured"],
     ["params", "inputs", "outputs"],
     ["config", "beam_search"],
-    ["protocol"],
+    ["protocol", "logits_processors"],
     ["kvcache", "kvstore", "program"],
     ["scheduler", "models"],
     ["weights"],

@@ -405,7 +405,8 @@ int32_t quire_set_ops(quire_model* model, const quire_op* ops, int32_t num_ops);
 
 int32_t quire_step(quire_model* model, const quire_batch* batch, const quire_output* output);
 // Chooses a token from each row of `logits` [num_rows, V], and reports, as a step does of its own
-// rows. The logits are written to meanwhile, and are afterwards what they were.
+// rows. The logits are written to: afterwards those that a mask forbids are -inf, the others what
+// they were.
 int32_t quire_sample(quire_model* model, const quire_sampling* sampling, int32_t num_rows,
                      float* logits, const quire_output* output);
 // Runs a step again, up to the logits. `ops` [R]: for each request the first op (index of set_ops)

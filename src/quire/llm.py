@@ -20,7 +20,12 @@ from quire.config.engine_args import EngineArgs
 from quire.frontend.arguments import refuse_arguments
 from quire.frontend.offline.chat_prompts import ChatPrompts
 from quire.frontend.offline.interrupts import deferred_interrupt
-from quire.frontend.offline.llm_arguments import as_prompts, one_each
+from quire.frontend.offline.llm_arguments import (
+    ChatOptions,
+    as_prompts,
+    chat_tokenization,
+    one_each,
+)
 from quire.frontend.offline.llm_control import LLMControl
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.frontend.offline.progress_bar import Progress, ProgressBar, counted
@@ -115,16 +120,16 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         special tokens, which its template has written, unless `tokenization_kwargs` says otherwise.
         """
         refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
-        prompts = self.renderer.render_chat(
-            messages,
-            chat_template=chat_template,
-            chat_template_content_format=chat_template_content_format,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            chat_template_kwargs=chat_template_kwargs,
+        options = ChatOptions(
+            chat_template,
+            chat_template_content_format,
+            add_generation_prompt,
+            continue_final_message,
+            tools,
+            chat_template_kwargs,
         )
-        tokenization = {"add_special_tokens": False, **(tokenization_kwargs or {})}
+        prompts = self.renderer.render_chat(messages, options)
+        tokenization = chat_tokenization(tokenization_kwargs)
         tickets = self._add(prompts, len(prompts), sampling_params, priority, tokenization)
         return self._collect(tickets, use_tqdm)
 
@@ -142,18 +147,16 @@ class LLM(LLMControl, UnsupportedLLMMethods):
     ) -> list[TokensPrompt]:
         """The prompts that `chat` would generate for, as text and token ids."""
         refuse_arguments(mm_processor_kwargs=mm_processor_kwargs)
-        prompts = self.renderer.render_chat(
-            messages,
-            chat_template=chat_template,
-            chat_template_content_format=chat_template_content_format,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            chat_template_kwargs=chat_template_kwargs,
+        options = ChatOptions(
+            chat_template,
+            chat_template_content_format,
+            add_generation_prompt,
+            continue_final_message,
+            tools,
+            chat_template_kwargs,
         )
-        return self.renderer.encode(
-            prompts, {"add_special_tokens": False, **(tokenization_kwargs or {})}
-        )
+        prompts = self.renderer.render_chat(messages, options)
+        return self.renderer.encode(prompts, chat_tokenization(tokenization_kwargs))
 
     def enqueue(
         self,
@@ -190,16 +193,16 @@ class LLM(LLMControl, UnsupportedLLMMethods):
     ) -> list[str]:
         """Queues conversations for `wait_for_completion`, all or none; returns their ids."""
         refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
-        prompts = self.renderer.render_chat(
-            messages,
-            chat_template=chat_template,
-            chat_template_content_format=chat_template_content_format,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            chat_template_kwargs=chat_template_kwargs,
+        options = ChatOptions(
+            chat_template,
+            chat_template_content_format,
+            add_generation_prompt,
+            continue_final_message,
+            tools,
+            chat_template_kwargs,
         )
-        tokenization = {"add_special_tokens": False, **(tokenization_kwargs or {})}
+        prompts = self.renderer.render_chat(messages, options)
+        tokenization = chat_tokenization(tokenization_kwargs)
         with counted(prompts, use_tqdm, "Rendering conversations") as bar:
             tickets = self._add(bar, len(prompts), sampling_params, priority, tokenization)
         return self._enqueue(tickets)

@@ -34,7 +34,7 @@ from quire.param_checks import (
     has_surrogates,
     is_int,
 )
-from quire.structured.params import StructuredOutputsParams
+from quire.structured.params import StructuredOutputsParams, structured_outputs_of
 from quire.suggest import did_you_mean
 
 logger = get_logger(__name__)
@@ -54,6 +54,8 @@ NOT_YET: dict[str, tuple[object, ...]] = {
     "trace_decode_token_ids": (None, []),
 }
 """vLLM's fields that are not implemented, with their values that have no effect."""
+_OLD_NAMES = {"guided_decoding": "structured_outputs"}
+"""Keywords of earlier versions of vLLM."""
 
 
 class RequestOutputKind(Enum):
@@ -107,6 +109,11 @@ class _CheckedNames(msgspec.StructMeta):
     """Refuses unknown keywords with the nearest name; msgspec alone does not suggest one."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for old, new in _OLD_NAMES.items():
+            if old in kwargs:
+                if new in kwargs:
+                    raise TypeError(f"{old} is an older name of {new}: give one of them")
+                kwargs[new] = kwargs.pop(old)
         for name in kwargs:
             if name not in self.__struct_fields__:
                 raise TypeError(_unknown_message(name, self.__struct_fields__))
@@ -202,7 +209,7 @@ class SamplingParams(
         self.bad_words = checked_bad_words(self.bad_words)
         self.extra_args = checked_extra_args(self.extra_args)
         self.repetition_detection = _checked_detection(self.repetition_detection)
-        self._check_structured_outputs()
+        self.structured_outputs = structured_outputs_of(self.structured_outputs)
         self.logprob_token_ids = checked_logprob_token_ids(self.logprob_token_ids, self.logprobs)
         self._check_ranges()
         if self.temperature < GREEDY_BELOW:
@@ -322,12 +329,6 @@ class SamplingParams(
                 self.output_kind,
                 f"output_kind must be a RequestOutputKind, got {quoted(self.output_kind)}.",
             )
-
-    def _check_structured_outputs(self) -> None:
-        given = self.structured_outputs
-        if given is not None and not isinstance(given, StructuredOutputsParams):
-            message = f"structured_outputs must be StructuredOutputsParams, got {quoted(given)}."
-            raise error("structured_outputs", given, message)
 
     def _normalise_stops(self) -> None:
         given = [] if self.stop is None else self.stop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fake_executor import POISON, WRONG, FakeExecutor, expected_tokens
+from fake_executor import POISON, WRONG, FakeExecutor, expected_tokens, next_token
 from kv_layouts import layout_of
 
 from quire.config.records import CacheConfig, SchedulerConfig
@@ -47,7 +47,7 @@ class Simulation:
         kv = KVCacheManager(cache, budget * depth)
         self.max_model_len = max_model_len or kv.longest(4 * num_blocks * block_size)
         config = SchedulerConfig(budget, max_seqs, **scheduler)  # type: ignore[arg-type]
-        self.scheduler = Scheduler(config, kv, self.max_model_len)
+        self.scheduler = Scheduler(config, kv, self.max_model_len, self._follow_grammar)
         self.executor = FakeExecutor(
             num_blocks, block_size, budget, max_seqs, cache.layout, tokens_per_step
         )
@@ -59,6 +59,8 @@ class Simulation:
         self.salts: dict[str, str | None] = {}
         self.compiling: set[str] = set()
         """Requests whose grammars are not ready. What the fake model gives is the same."""
+        self.num_forced = 0
+        """Tokens that grammars put behind chosen ones: those that the model would choose."""
         self.broken: set[str] = set()
         """Requests of a step that failed."""
         self.num_preemptions = 0
@@ -96,6 +98,15 @@ class Simulation:
         self.compiling.discard(request_id)
         self.finished.setdefault(request_id, "abort")
         self.scheduler.check_integrity()
+
+    def _follow_grammar(self, request_id: str, token_ids: list[int], most: int) -> list[int]:
+        """Now and then up to five tokens."""
+        context = [*self.prompts[request_id], *self.got[request_id], *token_ids]
+        forced: list[int] = []
+        for _ in range(min(most, context[-1] % 6)):
+            forced.append(next_token([*context, *forced]))
+        self.num_forced += len(forced)
+        return forced
 
     def grammar_is_ready(self, request_id: str) -> None:
         self.compiling.remove(request_id)

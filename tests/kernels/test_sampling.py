@@ -194,6 +194,36 @@ def test_reports_what_the_reference_reports(model: CompiledModel, case: str, mod
         assert np.array_equal(found.sampled[rows], np.array(chosen, np.float32)), "to the bit"
 
 
+@pytest.mark.parametrize("mode", ["raw_logits", "processed_logprobs"])
+@pytest.mark.parametrize("case", CASES)
+def test_logits_that_come_back_give_the_bits_of_a_step(
+    model: CompiledModel, case: str, mode: Any
+) -> None:
+    """As they are, and after what the reference did to them."""
+    kind = ints(LOGPROBS_KINDS[mode])
+    wanted = columns(**CASES[case], num_logprobs=ints(2, 6, 0, -1), logprobs_kind=kind)
+    step = model.step(batch_of([(make_seqs([ROWS])[0], ROWS)], wanted))
+    logits = logits_of(step)
+    again = model.sample(logits, wanted)
+    adjusted = np.stack([adjust(logits[row], wanted, row) for row in range(ROWS)])
+    rest = replace(wanted, allowed=None, bias=None, seen=None)
+    after = model.sample(adjusted, rest)
+    assert np.array_equal(step.sampled, again.sampled)
+    assert np.array_equal(step.sampled, after.sampled)
+    assert step.logprobs is not None
+    for output in (
+        (again, after) if mode == "processed_logprobs" and case not in CHOSEN else (again,)
+    ):
+        assert output.logprobs is not None
+        for name in ("token_ids", "logprobs", "ranks", "sampled", "sampled_ranks"):
+            found, expected = getattr(output.logprobs, name), getattr(step.logprobs, name)
+            assert np.array_equal(found, expected), name
+
+
+CHOSEN = ("chosen already",)
+"""Reported of the logits that come in."""
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_only_allowed_tokens_are_chosen(model: CompiledModel, temperature: float) -> None:
     by_list = columns(allowed=lists([5, 6, 1234]), temperature=floats(temperature))

@@ -16,6 +16,7 @@ from tiny_checkpoint import write_tiny_checkpoint
 from quire.llm import LLM
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.params import NOT_YET, RequestOutputKind, SamplingParams
+from quire.structured.params import StructuredOutputsParams
 
 RANDOM = np.random.default_rng(8)
 LONG, SHORT = RANDOM.integers(0, 256, 37).tolist(), RANDOM.integers(0, 256, 6).tolist()
@@ -46,18 +47,22 @@ FIELDS: dict[str, list[Any]] = {
     "output_kind": [*RequestOutputKind],
     "stream_interval": [1, 5],
     "skip_clone": [True],
+    "structured_outputs": [
+        StructuredOutputsParams(regex="[a-z]{9,}"), StructuredOutputsParams(choice=["yes", "no"]),
+    ],
     "logit_bias": [{7: 4.0, 9: -100.0}, {3: 100.0}],
     "allowed_token_ids": [[65], [*range(30, 90)]],
     "extra_args": [{"any": ["thing"]}],
     "bad_words": [["a", "bc"], ["x" * 9]],
     "skip_reading_prefix_cache": [True, False],
     "repetition_detection": [{"max_pattern_size": 2, "min_count": 2}],
-}
+}  # fmt: skip
 BESIDE: dict[str, dict[str, Any]] = {
     "stop": {"temperature": 2},
     "bad_words": {"allowed_token_ids": [*range(60, 100)]},
     "logprob_token_ids": {"logprobs": None},
     "ignore_eos": {"logit_bias": {256: 9.0}},
+    "structured_outputs": {"ignore_eos": False},
     "include_stop_str_in_output": {"stop": ["a", "b", "c", "d", "e"]},
     "repetition_detection": {"allowed_token_ids": [65, 66]},
     "min_tokens": {"stop_token_ids": [*range(128)], "ignore_eos": False},

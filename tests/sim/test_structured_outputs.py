@@ -19,6 +19,7 @@ from quire.frontend.online.async_llm import AsyncLLM
 from quire.llm import LLM
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.params import SamplingParams
+from quire.structured.manager import StructuredOutputManager
 from quire.structured.params import StructuredOutputsParams
 
 SCHEMA: dict[str, Any] = {
@@ -198,6 +199,66 @@ def test_several_outputs_of_one_prompt(settings: dict[str, Any]) -> None:
     for one in output.outputs:
         if one.finish_reason == "stop":
             check(StructuredOutputsParams(**SPECS[1]), one.text)
+
+
+EXTRAS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 1.0, "repetition_penalty": 1.3, "frequency_penalty": 0.7},
+    {"temperature": 2.0, "stop": ["e", "a-"]},
+    {"temperature": 1.0, "stop": ['":'], "include_stop_str_in_output": True},
+    {"temperature": 2.0, "stop_token_ids": [65, 66, 67], "min_p": 0.01},
+    {"temperature": 1.0, "max_tokens": 7, "presence_penalty": 1.0},
+]
+
+
+def ends(llm: LLM, **changes: Any) -> list[Any]:
+    """What each grammar gives with each of the extras."""
+    params = [params_of(spec, **{**extra, **changes}) for extra in EXTRAS for spec in SPECS]
+    outputs = llm.generate(PROMPTS * len(EXTRAS), params, use_tqdm=False)
+    llm.llm_engine.engine_core.scheduler.check_integrity()
+    return [
+        (one.token_ids, one.text, one.finish_reason, one.stop_reason)
+        for output in outputs
+        for one in output.outputs
+    ]
+
+
+@pytest.fixture(scope="module")
+def one_by_one(settings: dict[str, Any]) -> list[Any]:
+    """With log-probabilities a token is chosen even where there is no choice."""
+    with LLM(**settings) as llm:
+        return ends(llm, logprobs=0)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"max_num_batched_tokens": 5, "max_num_seqs": 4}, {"num_gpu_blocks_override": 14}],
+    ids=str,
+)
+def test_tokens_without_a_choice_are_not_computed_one_by_one(
+    settings: dict[str, Any],
+    one_by_one: list[Any],
+    options: dict[str, Any],
+    depth: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same tokens, texts and ends."""
+    forced: list[list[int]] = []
+    advance = StructuredOutputManager.advance
+
+    def noted(*args: Any) -> list[int]:
+        forced.append(advance(*args))
+        return forced[-1]
+
+    monkeypatch.setattr(StructuredOutputManager, "advance", noted)
+    monkeypatch.setattr(UniProcExecutor, "max_plans_in_flight", depth)
+    with LLM(**settings, **options) as llm:
+        first, second = ends(llm, logprobs=None), ends(llm, logprobs=None)
+    assert first == one_by_one
+    assert second == one_by_one
+    assert sum(map(len, forced)) > 50
+    assert max(map(len, forced)) > 2
 
 
 IMPOSSIBLE: dict[str, dict[str, Any]] = {

@@ -123,7 +123,7 @@ void set_ops(Model& model, const quire_op* ops, int32_t num_ops);
 // Checks the batch, then runs the ops over it, each on the threads of the pool.
 void run_step(Model& model, const quire_batch& batch, const quire_output& output);
 
-// Chooses a token from each row of `logits`, which are afterwards what they were.
+// Chooses a token from each row of `logits`, as quire_sample says.
 void sample_rows(Model& model, const quire_sampling& sampling, int32_t num_rows, float* logits,
                  const quire_output& output);
 

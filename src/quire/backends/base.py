@@ -147,8 +147,8 @@ class CompiledModel(ABC):
         """Chooses a token from each row of logits [L, V], and reports: what a step with these
         logits would give, to the bit.
 
-        The logits may be written to meanwhile; afterwards they are what they were. Raises
-        BackendError as `step` does.
+        The logits may be written to: afterwards those that a mask forbids may be -inf, the others
+        are what they were. Raises BackendError as `step` does.
         """
 
     @abstractmethod

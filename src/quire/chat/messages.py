@@ -23,6 +23,8 @@ _TEXT_KEYS = {
     "thinking": "thinking",
 }
 """Kinds of content parts that hold text, and the key of the text."""
+_KNOWN_FIELDS = frozenset({"type", "uuid", "closed", *_TEXT_KEYS.values()})
+"""Fields of text parts that templates do not get."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -58,10 +60,10 @@ def _message(index: int, given: Any, content_format: ContentFormat) -> dict[str,
     if message["role"] == "tool":
         content_format = "string"  # most templates take the result of a tool as text alone
     if isinstance(content, list):
-        texts = [_part_text(index, part) for part in content]
-        message["content"] = _joined(texts, content_format)
+        parts = [_text_part(index, part) for part in content if not _is_empty(part)]
+        message["content"] = _joined(parts, content_format)
     elif isinstance(content, str):
-        message["content"] = _joined([content], content_format)
+        message["content"] = _joined([{"type": "text", "text": content}], content_format)
     elif content is not None:
         raise _error(f"messages[{index}].content is neither a string nor a list", content)
     if message.get("tool_calls") == []:
@@ -74,15 +76,22 @@ def _message(index: int, given: Any, content_format: ContentFormat) -> dict[str,
     return message
 
 
-def _joined(texts: list[str], content_format: ContentFormat) -> str | list[dict[str, str]]:
-    if content_format == "openai":
-        return [{"type": "text", "text": text} for text in texts]
-    return "\n".join(texts)
+def _joined(
+    parts: list[dict[str, Any]], content_format: ContentFormat
+) -> str | list[dict[str, Any]]:
+    return parts if content_format == "openai" else "\n".join(part["text"] for part in parts)
 
 
-def _part_text(index: int, part: Any) -> str:
+def _is_empty(part: Any) -> bool:
+    """Whether the text is null: then there is no part, as in vLLM."""
+    kind = part.get("type", "text") if isinstance(part, dict) else None
+    return kind in ("text", "refusal") and kind in part and part[kind] is None
+
+
+def _text_part(index: int, part: Any) -> dict[str, Any]:
+    """The part as templates expect it; fields that OpenAI does not know come along."""
     if isinstance(part, str):
-        return part
+        return {"type": "text", "text": part}
     kind = part.get("type", "text" if "text" in part else None) if isinstance(part, dict) else None
     if kind not in _TEXT_KEYS:
         known = ", ".join(_TEXT_KEYS)
@@ -94,24 +103,31 @@ def _part_text(index: int, part: Any) -> str:
     text = part.get(_TEXT_KEYS[kind])
     if not isinstance(text, str):
         raise _error(f"messages[{index}].content has a {kind} part without text", part)
-    return text
+    own = {name: value for name, value in part.items() if name not in _KNOWN_FIELDS}
+    return {"type": "text", "text": text, **own}
 
 
 def _parse_arguments(index: int, tool_calls: Any) -> None:
-    """OpenAI sends a function's arguments as a JSON string; templates expect the object."""
+    """OpenAI sends a function's arguments as a JSON string; templates expect the object.
+
+    What is no object becomes an empty one, as in vLLM: a model may have written anything, and an
+    error would end the conversation for good, as the call stays in its history.
+    """
     if not isinstance(tool_calls, list):
         raise _error(f"messages[{index}].tool_calls is no list", tool_calls)
     for function in _functions(tool_calls):
-        arguments = function.get("arguments")
-        if not arguments:
-            function["arguments"] = {}
-        elif isinstance(arguments, str):
-            try:
-                function["arguments"] = json.loads(arguments)
-            except (ValueError, RecursionError):
-                raise _error(
-                    f"messages[{index}].tool_calls has arguments that are no JSON", arguments
-                ) from None
+        arguments = _parsed(function.get("arguments") or {})
+        function["arguments"] = arguments if isinstance(arguments, dict) else {}
+
+
+def _parsed(arguments: Any) -> Any:
+    """None for a text that is no JSON."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _functions(tool_calls: Iterable[Any]) -> Iterable[dict[str, Any]]:

@@ -70,6 +70,9 @@ class EngineArgs:
     """What requests get as log-probabilities: `raw_logprobs` or `raw_logits` of the model's own
     logits, `processed_logprobs` or `processed_logits` of those that a token is chosen by, after
     bias, penalties, temperature and filters."""
+    logits_processors: list[str | type] | None = None
+    """Classes that change logits before a token is chosen, as `package.module:Class`; their code
+    runs in the engine. Those that installed packages offer as entry points are always loaded."""
     generation_config: str = "auto"
     """Where sampling defaults come from: `auto` the model's generation_config.json, `vllm`
     neutral ones, or a directory."""
@@ -77,6 +80,10 @@ class EngineArgs:
     """Sampling defaults that replace those of generation_config.json."""
     chat_template: str | None = None
     """Chat template, as a file or as text; the tokenizer's own by default."""
+    structured_outputs_config: dict[str, Any] | None = field(default_factory=dict)
+    """Settings for the structured output of all requests, `{"disable_any_whitespace": true}`: JSON
+    without optional white space; `disable_additional_properties`: JSON objects with no properties
+    but those that the schema names. The `backend` is `auto` or `guidance`."""
     block_size: int | None = None
     """Tokens in a KV cache block, a multiple of 16; 16 by default."""
     enable_prefix_caching: bool | None = None

@@ -78,7 +78,7 @@ def _problem_of_one(kind: Any, value: object) -> str | None:
     if origin is Literal:
         return None
     if origin in (list, tuple):
-        return _problem_of_list(value)
+        return _problem_of_list(value, get_args(kind)[0])
     if origin is dict:
         return None if _is_json_object(value) else "a dict of JSON values under text keys"
     if origin is Callable:
@@ -87,6 +87,8 @@ def _problem_of_one(kind: Any, value: object) -> str | None:
         return None if isinstance(value, bool) else _NAMES[bool]
     if kind is int:
         return _problem_of_int(value)
+    if kind is type:
+        return None if isinstance(value, type) else "a class"
     if kind is float:
         return None if _is_finite(value) else _NAMES[float]
     return _problem_of_text(value)
@@ -119,10 +121,10 @@ def _problem_of_text(value: object) -> str | None:
     return None if is_valid else "a text of valid Unicode without NUL"
 
 
-def _problem_of_list(value: object) -> str | None:
+def _problem_of_list(value: object, kind: Any) -> str | None:
     if not isinstance(value, (list, tuple)):
         return "a list of texts"
-    problems = (_problem_of_text(element) for element in value)
+    problems = (_problem(kind, element) for element in value)
     problem = next((one for one in problems if one is not None), None)
     return None if problem is None else f"a list whose elements are each {problem}"
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from quire.config.kv_cache import KVCacheDtype, KVMemoryChoice
 from quire.config.kv_groups import KVLayout
 from quire.config.quantization import Quantization
+from quire.structured.config import StructuredOutputsConfig
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference"]
@@ -57,6 +58,9 @@ class ModelConfig:
     """Most tokens of any reply of a server; None: what the context has room for."""
     eos_token_ids: tuple[int, ...] = ()
     chat_template: str | None = None
+    logits_processors: tuple[Any, ...] = ()
+    """Classes that change logits, as `module:Class`; or the class itself, where the name does not
+    lead to it in another process."""
 
     @property
     def tokenizer(self) -> str | None:
@@ -192,6 +196,7 @@ class EngineConfig:
     scheduler: SchedulerConfig
     device: DeviceConfig
     observability: ObservabilityConfig
+    structured_outputs: StructuredOutputsConfig = field(default_factory=StructuredOutputsConfig)
 
     @property
     def model_config(self) -> ModelConfig:
@@ -217,6 +222,11 @@ class EngineConfig:
     def observability_config(self) -> ObservabilityConfig:
         """`observability`."""
         return self.observability
+
+    @property
+    def structured_outputs_config(self) -> StructuredOutputsConfig:
+        """`structured_outputs`."""
+        return self.structured_outputs
 
     @property
     def parallel_config(self) -> ParallelConfig:

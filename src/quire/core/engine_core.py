@@ -21,6 +21,7 @@ from quire.executor import Executor, UniProcExecutor
 from quire.kvcache import KVCacheManager
 from quire.kvcache.block_map import block_map
 from quire.log import get_logger
+from quire.params import SamplingParams
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulePlan
 from quire.scheduler import Scheduler
 from quire.structured.compile import GrammarCompiler
@@ -59,9 +60,11 @@ class EngineCore:
         # The tokens of all plans in flight keep what they see.
         max_chunk = config.scheduler.max_num_batched_tokens * self.executor.max_plans_in_flight
         kv = KVCacheManager(config.cache, max_chunk)
-        self.scheduler = Scheduler(config.scheduler, kv, config.model.max_model_len)
         compiler = GrammarCompiler(partial(vocabulary_source, config.model))
         self.structured_outputs = StructuredOutputManager(compiler)
+        self.scheduler = Scheduler(
+            config.scheduler, kv, config.model.max_model_len, self.structured_outputs.advance
+        )
         self._pause = pause = EnginePause(self.scheduler, self.executor)
         self._profiler = profiler = EngineProfiler(config.observability.profiler)
         self.commands: dict[str, Callable[..., Any]] = {
@@ -109,7 +112,7 @@ class EngineCore:
                 submitted[-1].error = error
         outputs = self._collect(submitted.popleft()) if submitted else scheduler.snapshot()
         outputs.outputs += ended
-        self._follow_grammars(outputs)
+        self._forget_grammars(outputs)
         if not scheduler.has_unfinished_requests() and scheduler.kv.pool.num_held:
             raise IntegrityError("the engine is idle and KV blocks are still held")
         return outputs
@@ -125,16 +128,11 @@ class EngineCore:
                 ended.append(scheduler.end_with_error(news.request_id, news.error))
         return ended
 
-    def _follow_grammars(self, outputs: EngineCoreOutputs) -> None:
-        """Has grammars take in the tokens that their requests got."""
-        grammars = self.structured_outputs
-        if not grammars.is_used:
-            return
-        for output in outputs.outputs:
-            if output.finish_reason is not None:
-                grammars.forget(output.request_id)
-            elif output.new_token_ids:
-                grammars.advance(output.request_id, output.new_token_ids)
+    def _forget_grammars(self, outputs: EngineCoreOutputs) -> None:
+        if self.structured_outputs.is_used:
+            for output in outputs.outputs:
+                if output.finish_reason is not None:
+                    self.structured_outputs.forget(output.request_id)
 
     def _collect(self, submitted: _SubmittedPlan) -> EngineCoreOutputs:
         scheduler, plan = self.scheduler, submitted.plan
@@ -161,7 +159,10 @@ class EngineCore:
         params = request.sampling_params
         if params.structured_outputs is not None:
             self.structured_outputs.add(
-                request.request_id, params.structured_outputs, ignore_eos=params.ignore_eos
+                request.request_id,
+                params.structured_outputs,
+                ignore_eos=params.ignore_eos,
+                may_force=_may_force(params),
             )
 
     def abort_requests(self, request_ids: list[str]) -> None:
@@ -182,6 +183,13 @@ class EngineCore:
         """Frees the model. Idempotent."""
         self.structured_outputs.shutdown()
         self.executor.shutdown()
+
+
+def _may_force(params: SamplingParams) -> bool:
+    """Whether a token that is the only one that a grammar allows is chosen in any case, and the
+    logits are not asked for."""
+    others = (params.logit_bias, params.bad_words, params.allowed_token_ids, params.min_tokens)
+    return params.num_logprobs is None and not any(others)
 
 
 def _collective_rpc(

@@ -33,6 +33,12 @@ class EngineBoot(msgspec.Struct, kw_only=True):
 def _encode_unknown(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, type):
+        raise ConfigError(
+            f"{value.__module__}:{value.__qualname__} cannot be sent to an engine process, which "
+            "could not import it by that name; put the class into a module of its own and give "
+            "'module:Class', or run the engine in this process (engine_mode='thread')"
+        )
     raise ConfigError(
         f"{quoted(value)} cannot be sent to an engine process, or back; name a method of the "
         "worker in place of a function, return plain values, or run the engine in this process "

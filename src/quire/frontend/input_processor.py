@@ -15,12 +15,14 @@ from dataclasses import dataclass
 
 from quire.config.records import EngineConfig
 from quire.errors import RequestError, quoted
-from quire.frontend.model_checks import check_bans, check_params
+from quire.frontend.model_checks import check_bans, check_params, check_processor
 from quire.frontend.prompt_parser import PromptParser
 from quire.frontend.tokenization import Tokenization
 from quire.inputs import PromptType
+from quire.logits_processors.loading import load_processors
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
+from quire.structured.trial import GrammarTrial
 from quire.system import clock
 from quire.tokenizer import Tokenizer
 
@@ -54,6 +56,12 @@ class InputProcessor:
         self.model_config = config.model
         self.tokenizer = tokenizer
         self._prompts = PromptParser(config.model, tokenizer)
+        self._grammars = GrammarTrial(
+            config.structured_outputs,
+            config.model.vocab_size,
+            lambda: () if tokenizer is None else tokenizer.added_tokens.values(),
+        )
+        self._logits_processors = load_processors(config.model.logits_processors)
         self._numbers = itertools.count()
         self._seeds = itertools.count()
         eos = None if tokenizer is None else tokenizer.eos_token_id
@@ -70,8 +78,10 @@ class InputProcessor:
         priority: int = 0,
         tokenization: Tokenization = _AS_IT_IS,
         trace_headers: Mapping[str, str] | None = None,
+        prompt_text: str | None = None,
     ) -> EngineInput:
         """Validates one request. Raises RequestError, and TypeError for objects of a wrong kind.
+        `prompt_text` is the text of a prompt of token ids, for outputs.
 
         What it lets pass can be served: nothing later fails because of what a caller gave.
         """
@@ -85,6 +95,8 @@ class InputProcessor:
         self._check_priority(priority)
         parsed = self._prompts.parse(prompt, tokenization)
         resolved = self._resolve(params, len(parsed.token_ids))
+        for processor in self._logits_processors:
+            check_processor(processor, resolved)
         arrival_time = clock.now() if arrival_time is None else arrival_time
         base = EngineCoreRequest(
             request_id=f"{request_id}-{next(self._numbers):x}",
@@ -99,7 +111,7 @@ class InputProcessor:
         )
         return EngineInput(
             request_id=request_id,
-            prompt=parsed.text,
+            prompt=prompt_text if parsed.text is None else parsed.text,
             prompt_token_ids=parsed.token_ids,
             params=resolved,
             core_requests=self._children(base),
@@ -132,6 +144,12 @@ class InputProcessor:
         resolved.update_from_generation_config(self._generation_config, self.eos_token_id)
         if self.tokenizer is not None:
             resolved.update_from_tokenizer(self.tokenizer)
+        if resolved.structured_outputs is not None:
+            resolved.structured_outputs = self._grammars.checked(resolved.structured_outputs)
+            raise RequestError(
+                "structured outputs do not work yet; leave structured_outputs out",
+                parameter=f"structured_outputs.{resolved.structured_outputs.kind}",
+            )
         check_bans(resolved, self._banned_token_ids(resolved), self.model_config)
         return resolved
 

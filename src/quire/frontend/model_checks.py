@@ -1,4 +1,5 @@
-"""Checks of `SamplingParams` that need the model: its vocabulary, its limits, its tokenizer.
+"""Checks of `SamplingParams` that need the engine: the model's vocabulary, its limits, its
+tokenizer, and the custom logits processors.
 
 Called by `InputProcessor`. What needs no model, `SamplingParams` checks itself. Messages are
 vLLM's.
@@ -10,6 +11,7 @@ from collections.abc import Iterable
 
 from quire.config.records import ModelConfig
 from quire.errors import RequestError, quoted
+from quire.logits_processors.interface import LogitsProcessor, class_name
 from quire.params import SamplingParams
 
 
@@ -41,6 +43,27 @@ def check_params(params: SamplingParams, model: ModelConfig, *, has_tokenizer: b
                 parameter=name,
                 value=getattr(params, name),
             )
+    if params.structured_outputs is not None and not has_tokenizer:
+        raise RequestError(
+            "Structured outputs requires a tokenizer so it can't be used with "
+            "'skip_tokenizer_init'",
+            parameter="structured_outputs",
+        )
+
+
+def check_processor(processor: type[LogitsProcessor], params: SamplingParams) -> None:
+    """Raises RequestError for what this logits processor cannot work with: with its own message, if
+    it raises ValueError."""
+    try:
+        processor.validate_params(params)
+    except RequestError:
+        raise
+    except ValueError as error:
+        raise RequestError(str(error)) from error
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        message = f"logits processor {class_name(processor)} refuses the parameters: {text}"
+        raise RequestError(message) from error
 
 
 def check_bans(params: SamplingParams, banned_token_ids: list[int], model: ModelConfig) -> None:

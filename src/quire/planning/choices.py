@@ -27,6 +27,7 @@ from quire.config.resolve import Usage
 from quire.errors import CheckpointError, ConfigError
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.facts import Facts
+from quire.structured.config import StructuredOutputsConfig
 from quire.weights import PACKED_NAME, PackedHeader
 
 
@@ -55,6 +56,7 @@ class Choices:
     max_output_tokens: int | None
     """Most tokens of any reply of a server; None: as many as fit."""
     served_names: tuple[str, ...]
+    structured_outputs: StructuredOutputsConfig
 
 
 def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
@@ -80,6 +82,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         sampling_defaults=sampling_defaults,
         max_output_tokens=resolve.resolve_max_output_tokens(args, sampling_defaults),
         served_names=resolve.served_names(args, checkpoint.name),
+        structured_outputs=StructuredOutputsConfig.of(args.structured_outputs_config),
     )
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _ROW_BYTES = 256
 """What a request that may run has in the worker's input batch, beside its block tables."""
+_LOGITS_COPIES = 5
+"""Arrays of the logits of a step's requests that exist at once where logits processors run: the
+model's, what is changed, what it was before the last of them, its result, and a scaled copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +36,16 @@ class CompilePlan:
     """After all passes, with the format that each weight gets."""
     kv: KVCacheSpec
     options: CompileOptions
+    has_processors: bool = False
+    """Whether custom logits processors run beside the model."""
 
     def memory_needs(self, backend: Backend) -> MemoryNeeds:
         """In bytes; `kv.num_blocks` does not matter. Raises BackendError for what it cannot do."""
         program, kv, options = self.program, self.kv, self.options
         entries = len(kv.layout.groups) * ceil_div(options.max_model_len, kv.block_size)
         workspace_bytes = backend.workspace_bytes(program, kv, options)
+        if self.has_processors:
+            workspace_bytes += _LOGITS_COPIES * 4 * options.max_num_seqs * program.vocab_size
         return MemoryNeeds(
             weight_bytes=backend.weight_bytes(program, options.dtype),
             workspace_bytes=workspace_bytes + options.max_num_seqs * (_ROW_BYTES + 4 * entries),
@@ -64,7 +71,7 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
 
     Raises DoesNotFitError, or BackendError for what the backend cannot do.
     """
-    draft = _draft(program, choices)
+    draft = _draft(program, choices, bool(facts.logits_processors))
     fitted = fit(
         draft.memory_needs(facts.backend),
         choices.kv_memory,
@@ -79,7 +86,7 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
     return FittedPlan(plan, fitted.needs)
 
 
-def _draft(program: Program, choices: Choices) -> CompilePlan:
+def _draft(program: Program, choices: Choices, has_processors: bool) -> CompilePlan:
     """The number of KV blocks is open."""
     program = run_passes(program, choices.arithmetic.quantization)
     layout = kv_layout(program, choices.max_model_len)
@@ -92,6 +99,7 @@ def _draft(program: Program, choices: Choices) -> CompilePlan:
             max_num_seqs=choices.scheduler.max_num_seqs,
             max_model_len=choices.max_model_len,
         ),
+        has_processors,
     )
 
 
@@ -107,4 +115,5 @@ def compile_plan(config: EngineConfig) -> CompilePlan:
             max_num_seqs=scheduler.max_num_seqs,
             max_model_len=model.max_model_len,
         ),
+        bool(model.logits_processors),
     )

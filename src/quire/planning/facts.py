@@ -18,6 +18,7 @@ from quire.config.memory import AvailableMemory
 from quire.config.model_files import GenerationConfig, eos_token_ids, read_generation_config
 from quire.config.records import DeviceConfig, ObservabilityConfig
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
+from quire.logits_processors.loading import ProcessorName, processor_names
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.environment import check_environment, log_config_file, log_level
 from quire.planning.machine import available_memory
@@ -37,6 +38,8 @@ class Facts:
     eos_token_ids: tuple[int, ...]
     observability: ObservabilityConfig
     device: DeviceConfig
+    logits_processors: tuple[ProcessorName, ...]
+    """Those of the arguments and of installed packages, loaded once."""
     kv_cache_bytes: int | None
     """From the environment; None: it says nothing."""
     backend: Backend
@@ -65,6 +68,7 @@ def gather_facts(args: EngineArgs) -> Facts:
             profiler=profiler_config(args.profiler_config),
         ),
         device=device,
+        logits_processors=processor_names(args.logits_processors),
         kv_cache_bytes=env.kv_cache_bytes(),
         backend=make_backend(device),
         memory=available_memory(),

@@ -72,6 +72,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         scheduler=choices.scheduler,
         device=facts.device,
         observability=facts.observability,
+        structured_outputs=choices.structured_outputs,
     )
     return EnginePlan(config, compiled, needs, facts)
 
@@ -100,6 +101,7 @@ def _model_config(
         max_output_tokens=choices.max_output_tokens,
         eos_token_ids=tuple(i for i in facts.eos_token_ids if i < vocab_size),
         chat_template=facts.chat_template,
+        logits_processors=facts.logits_processors,
     )
 
 

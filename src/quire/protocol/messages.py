@@ -82,6 +82,9 @@ class SchedulePlan(msgspec.Struct, kw_only=True):
     grammar_bitmask: list[bytes] = []
     """Of each of these, the tokens that its grammar allows: little-endian words of 32 bits, of
     which bit t % 32 of word t // 32 is set for token t."""
+    forced_token_ids: dict[str, list[int]] = {}
+    """Tokens behind those that the worker knows of a request that it holds: its grammar allowed no
+    others, so that no step has chosen them."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:

@@ -68,6 +68,16 @@ class TokenLists:
             np.concatenate(values) if values else None,
         )
 
+    def take(self, rows: NDArray[np.int32]) -> TokenLists:
+        """The lists of these rows, in their order."""
+        places = [self.of_row(row) for row in rows.tolist()]
+        return TokenLists.join(
+            [
+                (self.ids[place], None if self.values is None else self.values[place])
+                for place in places
+            ]
+        )
+
     def of_row(self, row: int) -> slice:
         """Where the tokens of a row are."""
         return slice(int(self.starts[row]), int(self.starts[row + 1]))
@@ -214,6 +224,15 @@ class SamplingColumns:
                 lists.check(name, num_rows, has_values=has_values)
                 found[name] = lists
         return found
+
+    def take(self, rows: NDArray[np.int32]) -> SamplingColumns:
+        """The columns of these rows, in their order."""
+        taken: dict[str, Any] = {}
+        for one in fields(self):
+            part = getattr(self, one.name)
+            if part is not None:
+                taken[one.name] = part.take(rows)
+        return SamplingColumns(**taken)
 
     def check(self, num_rows: int) -> None:
         """Raises BackendError for what `given` refuses, and for numbers that mean nothing."""

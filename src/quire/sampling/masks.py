@@ -37,6 +37,10 @@ class TokenMasks:
         index[has_line] = np.arange(len(lines), dtype=np.int32)
         return cls(index, np.stack(lines))
 
+    def take(self, rows: NDArray[np.int32]) -> TokenMasks:
+        """The masks of these rows, in their order."""
+        return TokenMasks(self.index[rows], self.words)
+
     def allows(self, row: int, vocab_size: int) -> NDArray[np.bool_] | None:
         """[vocab_size]; which tokens the row may choose; None: any."""
         line = int(self.index[row])

@@ -20,6 +20,12 @@
        token, or their log softmax; with temperature 0 the logits of 3
    10  inverse CDF in order of token id over what is kept, at u(seed, counter)
 
+Custom logits processors are where vLLM has them: those that may change the largest logit in 3,
+between `bias` and the penalties; the argmax-invariant ones in 5, on logits / temperature of the
+rows whose temperature is not 0. Two things differ. min_p, which vLLM takes before the latter, looks
+at what they leave, as 6 to 8 are one pass of native code. And the mask holds after them too, as a
+grammar cannot go on from a token that it forbids.
+
 u is counter-based: a function of (seed, counter) alone, so neither the batch nor a restart
 changes a token. Called by the reference backend; native code mirrors it, and may differ only
 where its rounding, of weights or of their sums, crosses a boundary.
@@ -100,6 +106,13 @@ def masked(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> N
 
 def adjust(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> NDArray[np.float32]:
     """The logits [V] that the row's token is chosen from: steps 1 and 3."""
+    return penalise(restrict(logits, columns, row), columns, row)
+
+
+def restrict(
+    logits: NDArray[np.float32], columns: SamplingColumns, row: int
+) -> NDArray[np.float32]:
+    """A copy of the row's logits [V] after `mask`, `allowed` and `bias`."""
     adjusted = masked(logits, columns, row)
     if columns.allowed is not None:
         allowed = columns.allowed.ids[columns.allowed.of_row(row)]
@@ -111,11 +124,18 @@ def adjust(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> N
         place = columns.bias.of_row(row)
         # One by one: an id may stand twice in a row.
         np.add.at(adjusted, columns.bias.ids[place], columns.bias.values[place])
+    return adjusted
+
+
+def penalise(
+    logits: NDArray[np.float32], columns: SamplingColumns, row: int
+) -> NDArray[np.float32]:
+    """The row's logits [V] after the penalties, in place."""
     if columns.seen is not None and columns.seen.values is not None:
         place = columns.seen.of_row(row)
         ids, counts = columns.seen.ids[place], columns.seen.values[place]
-        adjusted[ids] = _penalised(adjusted[ids], counts, columns, row)
-    return adjusted
+        logits[ids] = _penalised(logits[ids], counts, columns, row)
+    return logits
 
 
 def _penalised(

@@ -28,6 +28,7 @@ class PlanInFlight:
             new_block_ids={},
             released_request_ids=[],
             structured_output_request_ids=[],
+            forced_token_ids={},
         )
         self.requests: list[Request] = []
         """Parallel to the plan's `request_ids`."""
@@ -40,6 +41,9 @@ class PlanInFlight:
             request.is_generating = True
             if request.has_grammar:
                 self.plan.structured_output_request_ids.append(request.request_id)
+        if request.forced_token_ids:
+            self.plan.forced_token_ids[request.request_id] = request.forced_token_ids
+            request.forced_token_ids = []
         request.num_computed_tokens = end
         request.num_plans_in_flight += 1
         self.requests.append(request)
@@ -54,6 +58,7 @@ class PlanInFlight:
     def start(self, request: Request, count: int) -> None:
         """Plans the next `count` tokens of a request that the worker does not know."""
         blocks = request.blocks
+        request.forced_token_ids = []  # all of its tokens are named here
         self.plan.started[request.request_id] = ScheduledRequest(
             request_id=request.request_id,
             token_ids=request.token_ids.copy(),

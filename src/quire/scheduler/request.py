@@ -52,12 +52,12 @@ class Request:
     """
 
     __slots__ = (
-        "banned_token_ids", "blocks", "eos_token_ids", "has_grammar", "is_generating",
-        "max_total_tokens",
-        "min_total_tokens", "num_cached_tokens", "num_collected_tokens", "num_computed_tokens",
-        "num_plans_in_flight", "num_preemptions", "num_prompt_tokens", "num_tokens", "number",
-        "repetition_detection", "request_id", "sampling_params", "scheduled_time",
-        "skip_reading_cache", "sort_key", "status", "stop_reason", "stop_token_ids", "token_ids",
+        "banned_token_ids", "blocks", "eos_token_ids", "forced_token_ids", "has_grammar",
+        "is_generating", "max_total_tokens", "min_total_tokens", "num_cached_tokens",
+        "num_collected_tokens", "num_computed_tokens", "num_plans_in_flight", "num_preemptions",
+        "num_prompt_tokens", "num_tokens", "number", "repetition_detection", "request_id",
+        "sampling_params", "scheduled_time", "skip_reading_cache", "sort_key", "status",
+        "stop_reason", "stop_token_ids", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +83,8 @@ class Request:
         self.status = RequestStatus.WAITING_FOR_FSM if self.has_grammar else RequestStatus.WAITING
         self.token_ids = list(message.prompt_token_ids)
         """The prompt, then what was generated."""
+        self.forced_token_ids: list[int] = []
+        """The last of these, where its grammar allowed no others and no plan names them yet."""
         self.num_tokens = num_prompt
         self.num_prompt_tokens = num_prompt
         self.is_generating = False

@@ -7,6 +7,7 @@ but for the time a request first ran.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from quire.config.records import SchedulerConfig
 from quire.errors import IntegrityError, RequestError
@@ -27,6 +28,10 @@ from quire.scheduler.states import RequestStates
 from quire.scheduler.step_planner import StepPlanner
 from quire.system import clock
 
+FollowGrammar = Callable[[str, list[int], int], list[int]]
+"""Takes in a request's new tokens; returns those that its grammar leaves no choice of, at most so
+many."""
+
 
 class Scheduler:
     """Lets every request catch up with its tokens, within the budget and the KV pool.
@@ -42,7 +47,14 @@ class Scheduler:
     finished since is dropped. Owned by the engine's thread.
     """
 
-    def __init__(self, config: SchedulerConfig, kv: KVCacheManager, max_model_len: int) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        kv: KVCacheManager,
+        max_model_len: int,
+        follow_grammar: FollowGrammar | None = None,
+    ) -> None:
+        """`follow_grammar` is needed for requests that have one."""
         self.config = config
         self.kv = kv
         self.states = RequestStates(kv)
@@ -50,6 +62,7 @@ class Scheduler:
         """Plans whose results are not collected, the oldest first."""
         self.pacing = StepPacing(config)
         self._max_model_len = max_model_len
+        self._follow_grammar = follow_grammar
         self._num_arrived = 0
         self._planner = StepPlanner(config, kv, self.states)
 
@@ -143,6 +156,8 @@ class Scheduler:
             if not sampled and prompt_logprobs is None:
                 continue
             new_token_ids = request.append_tokens(sampled)
+            if request.has_grammar and new_token_ids and not request.is_finished:
+                new_token_ids = [*new_token_ids, *self._force(request, new_token_ids)]
             output = EngineCoreOutput(
                 request_id=request_id,
                 new_token_ids=new_token_ids,
@@ -227,6 +242,15 @@ class Scheduler:
                 if request.status is RequestStatus.RUNNING:
                     states.preempt(request)
         return [one for one in step.requests if one.status is RequestStatus.RUNNING]
+
+    def _force(self, request: Request, token_ids: list[int]) -> list[int]:
+        """Has a grammar take in its request's new tokens; those that it adds, up to the end."""
+        if self._follow_grammar is None:
+            raise IntegrityError(f"nobody follows the grammar of {request.request_id}")
+        most = request.max_total_tokens - request.num_tokens
+        forced = self._follow_grammar(request.request_id, token_ids, most)
+        request.forced_token_ids = request.append_tokens(forced)
+        return request.forced_token_ids
 
     def _finish(self, request: Request, status: RequestStatus) -> None:
         self.pacing.forget(request)

@@ -10,11 +10,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from quire.errors import GrammarError
+from quire.structured.limits import parser_limits
 from quire.structured.matcher import GrammarMatcher, error_of
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.source import grammar_of
@@ -28,8 +29,6 @@ NUM_THREADS = 2
 """A second one, so that a slow grammar does not keep all others waiting."""
 MAX_CACHE_BYTES = 64 * MiB
 """Of compiled grammars that nobody may need any more."""
-MAX_LEXER_STATES = 50_000
-"""Of one request, 1 to 2 kB each."""
 _BYTES_PER_GRAMMAR = 64 * KiB
 _BYTES_PER_CHAR = 256
 """What a compiled grammar takes for a character of its text, measured on patterns."""
@@ -70,8 +69,9 @@ class GrammarCompiler:
         self._vocabulary_lock = threading.Lock()
 
     def submit(self, spec: StructuredOutputsParams) -> Future[CompiledGrammar]:
-        """A grammar that is being compiled, or was. Raises GrammarError in its place, and what
-        reading the tokenizer raises. The caller may cancel it when nobody waits for it."""
+        """A grammar that is being compiled, or was. Its errors are those of `grammar_of`,
+        GrammarError, and what reading the tokenizer raises. The caller may cancel it when nobody
+        waits for it."""
         digest = hashlib.sha256(msgspec.msgpack.encode(spec)).digest()
         found = self._entries.get(digest)
         if found is None or found.cancelled() or (found.done() and found.exception()):
@@ -106,7 +106,7 @@ class GrammarCompiler:
 
         source, vocabulary = self._load_vocabulary()
         text = grammar_of(spec)
-        matcher = LLMatcher(vocabulary, text, log_level=0, limits=_limits())
+        matcher = LLMatcher(vocabulary, text, log_level=0, limits=parser_limits())
         if matcher.is_error():
             message = f"the grammar cannot be compiled: {error_of(matcher)}"
             raise GrammarError(message, parameter="structured_outputs")
@@ -120,10 +120,3 @@ class GrammarCompiler:
                 source = self._read_source()
                 self._vocabulary = source, load_vocabulary(source)
             return self._vocabulary
-
-
-def _limits() -> Any:
-    """What following one grammar may take. A request that takes more ends with an error."""
-    from llguidance import LLParserLimits
-
-    return LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)

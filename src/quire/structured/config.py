@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from quire.errors import ConfigError, QuireError, quoted
@@ -56,8 +56,8 @@ class StructuredOutputsConfig:
         return cls(**kept)  # type: ignore[arg-type]
 
 
-def check_backend(name: str, value: object, error: type[QuireError]) -> None:
-    """Raises `error` for a backend that there is not."""
+def check_backend(name: str, value: object, error: Callable[[str], QuireError]) -> None:
+    """Raises what `error` makes of a message, for a backend that there is not."""
     if value not in _BACKENDS:
         raise error(
             f"{name}={quoted(value)} is not supported: structured outputs come from llguidance "

@@ -12,13 +12,19 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
 from quire.errors import GrammarError, QuireError
 from quire.log import get_logger
 from quire.structured.compile import CompiledGrammar, GrammarCompiler
-from quire.structured.matcher import GrammarMatcher, without
+from quire.structured.matcher import GrammarMatcher, only_token, without
 from quire.structured.params import StructuredOutputsParams
 
 logger = get_logger(__name__)
+
+_MOST_FORCED = 32
+"""Tokens at once, so that a grammar with one long text does not keep the next step waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +40,20 @@ class GrammarNews:
 class _Compiling:
     future: Future[CompiledGrammar]
     ignore_eos: bool
+    may_force: bool
 
 
 @dataclass(slots=True)
 class _Following:
     matcher: GrammarMatcher
-    forbidden: tuple[int, ...]
-    """End-of-sequence tokens that the request ignores: nothing could follow one."""
+    eos: tuple[int, ...]
+    ignore_eos: bool
+    may_force: bool
+
+    def mask(self) -> NDArray[np.int32]:
+        """Without end-of-sequence tokens that the request ignores: nothing could follow one."""
+        mask = self.matcher.mask
+        return without(mask, self.eos) if self.ignore_eos else mask
 
 
 class StructuredOutputManager:
@@ -57,10 +70,18 @@ class StructuredOutputManager:
         """Requests whose grammars are compiled; some may be forgotten since."""
         self._failed: list[GrammarNews] = []
 
-    def add(self, request_id: str, spec: StructuredOutputsParams, *, ignore_eos: bool) -> None:
-        """Has the grammar of a new request compiled."""
+    def add(
+        self,
+        request_id: str,
+        spec: StructuredOutputsParams,
+        *,
+        ignore_eos: bool = False,
+        may_force: bool = False,
+    ) -> None:
+        """Has the grammar of a new request compiled. `may_force`: a token that is the only one
+        allowed is the request's, whatever else it asks for, and nothing is reported of it."""
         future = self._compiler.submit(spec)
-        self._compiling[request_id] = _Compiling(future, ignore_eos)
+        self._compiling[request_id] = _Compiling(future, ignore_eos, may_force)
         future.add_done_callback(partial(self._tell, request_id))
 
     @property
@@ -84,22 +105,26 @@ class StructuredOutputManager:
     def masks(self, request_ids: list[str]) -> list[bytes]:
         """Which tokens each of these may choose next: little-endian words of 32 bits, bit t % 32 of
         word t // 32 for token t."""
-        found = []
-        for request_id in request_ids:
-            one = self._following[request_id]
-            mask = without(one.matcher.mask, one.forbidden) if one.forbidden else one.matcher.mask
-            found.append(mask.tobytes())
-        return found
+        return [self._following[request_id].mask().tobytes() for request_id in request_ids]
 
-    def advance(self, request_id: str, token_ids: list[int]) -> None:
-        """Takes in a request's next tokens."""
-        one = self._following.get(request_id)
-        if one is not None:
-            try:
-                one.matcher.advance(token_ids)
-            except GrammarError as error:
-                del self._following[request_id]
-                self._failed.append(GrammarNews(request_id, str(error)))
+    def advance(self, request_id: str, token_ids: list[int], most: int) -> list[int]:
+        """Takes in a request's next tokens. Returns those that must follow, because no others are
+        allowed: at most `most`, and taken in too."""
+        one, forced = self._following[request_id], list[int]()
+        try:
+            one.matcher.advance(token_ids)
+            while one.may_force and len(forced) < min(most, _MOST_FORCED):
+                token_id = only_token(one.mask())
+                if token_id is None:
+                    break
+                forced.append(token_id)
+                if token_id in one.eos:
+                    break
+                one.matcher.advance([token_id])
+        except GrammarError as error:
+            del self._following[request_id]
+            self._failed.append(GrammarNews(request_id, str(error)))
+        return forced
 
     def forget(self, request_id: str) -> None:
         """The request has ended."""
@@ -125,8 +150,9 @@ class StructuredOutputManager:
         except Exception as error:
             logger.exception("compiling a grammar failed")
             return GrammarNews(request_id, f"compiling the grammar failed: {error}")
-        forbidden = grammar.eos_token_ids if compiling.ignore_eos else ()
-        self._following[request_id] = _Following(grammar.start.copy(), forbidden)
+        self._following[request_id] = _Following(
+            grammar.start.copy(), grammar.eos_token_ids, compiling.ignore_eos, compiling.may_force
+        )
         return GrammarNews(request_id, None)
 
     def _tell(self, request_id: str, _future: Future[CompiledGrammar]) -> None:

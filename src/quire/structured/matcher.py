@@ -50,6 +50,18 @@ class GrammarMatcher:
         self.mask = _compute_mask(self._matcher, len(self.mask))
 
 
+def only_token(mask: NDArray[np.int32]) -> int | None:
+    """The one token that a mask allows; None if it allows others, or none."""
+    bits = mask.view(np.uint32)
+    words = np.flatnonzero(bits)
+    if len(words) != 1:
+        return None
+    word = int(bits[words[0]])
+    if word & (word - 1):
+        return None
+    return int(words[0]) * _MASK_BITS + word.bit_length() - 1
+
+
 def error_of(matcher: LLMatcher) -> str:
     """What is wrong with a matcher."""
     return matcher.get_error().removesuffix(_END_OF_ERROR).strip()

@@ -13,9 +13,10 @@ from quire.vllm.surface import VLLM_VERSION, surface_names
 
 _LORA = "LoRA adapters do not work yet"
 _POOLING = "only generation of text is supported, no pooling: embeddings, classes, scores"
-_STRUCTURED = "structured outputs do not work yet"
 _TEXT = "only text goes in, no images, audio, video or embeddings"
-_PROCESSORS = "custom logits processors do not work yet"
+_PROCESSORS = (
+    "logits processors have the interface of vllm.v1.sample.logits_processor, and no other"
+)
 _PARSERS = "tool calls and reasoning are not parsed yet"
 _ONE_PROCESS = "this version computes in one process, on the CPU"
 _TIERS = "the KV cache has no further tiers yet"
@@ -38,18 +39,14 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.pooling_params": "PoolingParams",
     },
     _PARSERS: {"vllm.config": "ReasoningConfig"},
-    _STRUCTURED: {
-        "vllm.config": "StructuredOutputsConfig",
-        "vllm.sampling_params": "GuidedDecodingParams StructuredOutputsParams",
-    },
     "a request gets its whole prompt at once": {"vllm.engine.protocol": "StreamingInput"},
     _TEXT: {
         "vllm.config": "MultiModalConfig",
         "vllm.inputs": "DataPrompt EmbedsPrompt ExplicitEncoderDecoderPrompt",
     },
     _PROCESSORS: {
-        "vllm.v1.sample.logits_processor": "AdapterLogitsProcessor BatchUpdate LogitsProcessor "
-        "RequestLogitsProcessor",
+        "vllm.v1.worker.gpu.sample.logits_processor": "LogitsContext LogitsProcessor "
+        "LogitsProcRequestState",
     },
     "the statistics line and /metrics are there by themselves; StatLoggerBase is for others": {
         "vllm.v1.metrics.loggers": "AggregatedLoggingStatLogger LoggingStatLogger "
@@ -101,8 +98,8 @@ MISSING_MODULES: dict[str, str] = {
     "vllm.utils.print_utils": _POOLING,
     "vllm.v1": _INTERNAL,
     "vllm.v1.executor": _ONE_PROCESS,
-    "vllm.v1.sample": _PROCESSORS,
-    "vllm.v1.structured_output": _STRUCTURED,
+    "vllm.v1.sample": _INTERNAL,
+    "vllm.v1.sample.logits_processor": _PROCESSORS,
     "vllm.v1.watermarking": "watermarks do not work yet",
 }
 """Package of vLLM -> why it is not there, for all below it that `surface` does not have."""

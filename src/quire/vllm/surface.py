@@ -16,7 +16,11 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.inputs": "PromptType",
         "quire.vllm.own.version": "__version__ __version_tuple__",
     },
-    "vllm.config": {"quire.vllm.own.profiler": "ProfilerConfig"},
+    "vllm.config": {
+        "quire.structured.config": "StructuredOutputsConfig",
+        "quire.vllm.own.profiler": "ProfilerConfig",
+    },
+    "vllm.config.structured_outputs": {"quire.structured.config": "StructuredOutputsConfig"},
     "vllm.beam_search": {"quire.beam_search": "BeamSearchOutput BeamSearchSequence"},
     "vllm.distributed": {
         "quire.vllm.own.utils": "cleanup_dist_env_and_memory destroy_distributed_environment "
@@ -42,7 +46,8 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.errors": "VLLMError=QuireError VLLMClientError=RequestError "
         "VLLMValidationError=RequestError VLLMServerError=EngineError "
         "GenerationError=EngineGenerateError GracefulHTTPError=CapacityError "
-        "QueueOverflowError=CapacityError MaxQueuedTokensError=CapacityError",
+        "QueueOverflowError=CapacityError MaxQueuedTokensError=CapacityError "
+        "ProfilerAlreadyActiveError=ConfigError",
     },
     "vllm.inputs": {
         "quire.inputs": "PromptType SingletonPrompt=PromptType TextPrompt TokensPrompt"
@@ -65,6 +70,7 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.sampling_params": {
         "quire.beam_search": "BeamSearchParams",
         "quire.params": "RepetitionDetectionParams RequestOutputKind SamplingParams SamplingType",
+        "quire.structured.params": "GuidedDecodingParams StructuredOutputsParams",
     },
     "vllm.sequence": {"quire.outputs": "Logprob PromptLogprobs SampleLogprobs"},
     "vllm.tokenizers": {
@@ -102,6 +108,19 @@ SURFACE: dict[str, dict[str, str]] = {
         "PrefixCacheStats PromptTokenStats SchedulerStats",
         "quire.outputs": "RequestStateStats",
     },
+    "vllm.v1.sample.logits_processor": {
+        "quire.logits_processors": "AdapterLogitsProcessor BatchUpdate LogitsProcessor "
+        "MoveDirectionality RequestLogitsProcessor",
+        "quire.logits_processors.loading": "LOGITSPROCS_GROUP=VLLM_GROUP",
+    },
+    "vllm.v1.sample.logits_processor.builtin": {
+        "quire.logits_processors.adapter": "process_dict_updates"
+    },
+    "vllm.v1.sample.logits_processor.interface": {
+        "quire.logits_processors": "AddedRequest BatchUpdate LogitsProcessor MoveDirectionality "
+        "MovedRequest RemovedRequest",
+    },
+    "vllm.logits_process": {"quire.logits_processors": "LogitsProcessor=RequestLogitsProcessor"},
     "vllm.version": {"quire.vllm.own.version": "__version__ __version_tuple__"},
 }
 """Module of vLLM -> module of Quire -> names: `New=Old` where Quire's name is another, `*` for

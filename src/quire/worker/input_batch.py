@@ -44,11 +44,22 @@ class PreparedStep:
     """What else needs logits: None, or all of them."""
 
 
+@dataclass(frozen=True, slots=True)
+class _ForcedTokens:
+    """The last token that a step chose for a row, and those that its grammar put behind it: all
+    that is left to compute when they come."""
+
+    first: int
+    """Position of the first of them."""
+    token_ids: Ints
+
+
 class InputBatch:
     """One row per request, from its start to its release; free rows are reused.
 
     Row r knows `known[r]`, the tokens it was started with, and `last_token[r]`, the newest one:
-    between those two nothing is ever needed again. Owned by the worker's thread.
+    between those two nothing is ever needed again, but for tokens that a grammar forced. Owned by
+    the worker's thread.
     """
 
     def __init__(
@@ -63,6 +74,7 @@ class InputBatch:
         self.row_of: dict[str, int] = {}
         self.sampling = SamplingRows(max_num_seqs, vocab_size, logprobs_mode)
         self._prompt_logprobs = PromptLogprobRows(vocab_size)
+        self._forced: dict[int, _ForcedTokens] = {}
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._known: list[Ints] = [np.empty(0, np.int32)] * max_num_seqs
         self._block_tables = np.zeros((max_num_seqs, num_groups, max_num_entries), np.int32)
@@ -80,9 +92,12 @@ class InputBatch:
             if row is not None:
                 self.sampling.clear(row)
                 self._prompt_logprobs.clear(row)
+                self._forced.pop(row, None)
                 self._free_rows.append(row)
         for request in plan.started.values():
             self._start(request)
+        for request_id, token_ids in plan.forced_token_ids.items():
+            self._append_tokens(self.row_of[request_id], token_ids)
         for request_id, block_ids in plan.new_block_ids.items():
             self._append_blocks(self.row_of[request_id], block_ids)
 
@@ -173,6 +188,15 @@ class InputBatch:
         self.sampling.set(row, request)
         self._prompt_logprobs.set(row, request)
 
+    def _append_tokens(self, row: int, token_ids: list[int]) -> None:
+        """Tokens that no step has chosen; those before are computed but for the last one."""
+        tokens = np.array([self._last_token[row], *token_ids], np.int32)
+        self._forced[row] = _ForcedTokens(int(self._num_tokens[row]) - 1, tokens)
+        self._num_tokens[row] += len(token_ids)
+        self._last_token[row] = token_ids[-1]
+        for token_id in token_ids:
+            self.sampling.advance(np.array([row], np.int32), np.array([token_id], np.int32))
+
     def _append_blocks(self, row: int, block_ids: list[list[int]]) -> None:
         begin = self._num_entries[row]
         end = begin + len(block_ids[0])
@@ -185,7 +209,11 @@ class InputBatch:
         # Only a request that still computes known tokens needs more than its newest one.
         needs_more = (np.diff(starts) > 1) | (ends < self._num_tokens[rows])
         for index in np.nonzero(needs_more)[0]:
-            known = self._known[rows[index]][computed[index] : ends[index]]
+            row, first = int(rows[index]), 0
+            known, forced = self._known[row], self._forced.get(row)
+            if forced is not None:
+                known, first = forced.token_ids, forced.first
+            known = known[computed[index] - first : ends[index] - first]
             token_ids[starts[index] : starts[index + 1]] = known
         return token_ids
 

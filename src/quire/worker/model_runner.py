@@ -6,6 +6,8 @@ results back. Called by `Worker`. Knows no device and no text.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,9 @@ from quire.worker.diagnosis import explain_failures
 from quire.worker.input_batch import InputBatch, PreparedStep
 from quire.worker.prompt_logprobs import PromptRows
 
+if TYPE_CHECKING:
+    from quire.worker.processors.processing import LogitsProcessing
+
 _NO_CHOICE = (
     "there is no token left to choose: those that structured_outputs or allowed_token_ids allow "
     "here are forbidden by min_tokens, ignore_eos, bad_words or logit_bias; leave one of them out"
@@ -25,35 +30,53 @@ _NO_CHOICE = (
 class ModelRunner:
     """Runs plans on one compiled model. Owned by the worker's thread."""
 
-    def __init__(self, model: CompiledModel, batch: InputBatch, *, keeps_all: bool = True) -> None:
-        """`keeps_all`: no layer gives KV blocks back before the request ends."""
+    def __init__(
+        self,
+        model: CompiledModel,
+        batch: InputBatch,
+        *,
+        keeps_all: bool = True,
+        processing: LogitsProcessing | None = None,
+    ) -> None:
+        """`keeps_all`: no layer gives KV blocks back before the request ends. `processing`: custom
+        logits processors, where there are any."""
         self._model = model
         self._batch = batch
         self._keeps_all = keeps_all
+        self._processing = processing
 
     def execute(self, plan: SchedulePlan) -> StepResult:
         """One step. Raises BackendError; the rows of the plan's requests are then worthless."""
         self._batch.apply(plan)
         step = self._batch.prepare(plan)
+        samplers = _samplers(plan, step)
+        processing, withheld = self._processing, None
+        if processing is not None:
+            withheld = processing.withhold(plan, step, samplers)
         output = self._model.step(step.batch)
         if len(output.sampled) != len(step.batch.logits_rows):
             raise BackendError(
                 f"{len(output.sampled)} tokens were sampled, {len(step.batch.logits_rows)} wanted"
             )
         failures = self._failures(plan, step, output)
-        of_prompts = {}
+        of_prompts, raw = {}, output.logits
         if step.prompt_rows is not None:
             of_prompts = self._prompt_logprobs(step.prompt_rows, output)
             output = _only(output, step.prompt_rows.is_new)
+        if processing is not None and withheld is not None:
+            output, more = processing.choose(self._model, raw, withheld)
+            if output.no_choice is not None:
+                void = np.flatnonzero(output.no_choice[withheld.of_sampled]).tolist()
+                more = {**dict.fromkeys((samplers[i] for i in void), _NO_CHOICE), **more}
+            output, failures = _only(output, withheld.of_sampled), {**more, **failures}
         self._batch.advance(step, output.sampled)
+        if processing is not None:
+            processing.advance(samplers, output.sampled.tolist())
         sampled = [[token_id] for token_id in output.sampled.tolist()]
         result = StepResult(sampled_token_ids=sampled, prompt_logprobs=of_prompts)
-        samplers = plan.request_ids
         if step.samples is not None:
-            is_sampled = step.samples.tolist()
             found = iter(sampled)
-            result.sampled_token_ids = [next(found) if one else [] for one in is_sampled]
-            samplers = [i for i, one in zip(plan.request_ids, is_sampled, strict=True) if one]
+            result.sampled_token_ids = [next(found) if one else [] for one in step.samples.tolist()]
         if output.logprobs is not None:
             result.logprobs = self._logprobs(step, samplers, sampled, output.logprobs)
         if failures:
@@ -109,6 +132,14 @@ class ModelRunner:
         }
 
 
+def _samplers(plan: SchedulePlan, step: PreparedStep) -> list[str]:
+    """Whose next token is chosen, in the plan's order."""
+    if step.samples is None:
+        return plan.request_ids
+    is_sampled = step.samples.tolist()
+    return [i for i, one in zip(plan.request_ids, is_sampled, strict=True) if one]
+
+
 def _requests_of(batch: StepBatch, logits_rows: NDArray[np.bool_]) -> list[int]:
     """Whose these rows of logits [L] are, as places in the step."""
     tokens = batch.logits_rows[logits_rows]
@@ -137,8 +168,8 @@ def _token_logprobs(token_id: int, logprobs: Logprobs, row: int, count: int) -> 
     )
 
 
-def _only(output: StepOutput, rows: NDArray[np.bool_]) -> StepOutput:
-    """The output of some of the rows of logits."""
+def _only(output: StepOutput, rows: NDArray[np.bool_] | NDArray[np.int32]) -> StepOutput:
+    """The output of these rows of logits."""
     logprobs = output.logprobs
     if logprobs is not None:
         logprobs = Logprobs(

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.backends.base import CompiledModel
 from quire.backends.registry import make_backend
@@ -28,6 +28,9 @@ from quire.weights import PACKED_NAME, PackedFile, WeightStore, bind, open_check
 from quire.weights.dummy import DummyStore
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
+
+if TYPE_CHECKING:
+    from quire.worker.processors.processing import LogitsProcessing
 
 logger = get_logger(__name__)
 
@@ -50,6 +53,7 @@ class Worker:
             config.model.vocab_size,
             config.model.logprobs_mode,
         )
+        self._processing = _processing(config)
         self._load()
 
     def _load(self) -> None:
@@ -59,7 +63,9 @@ class Worker:
             loaded = _load(config)
         self.model, self._packed = loaded.model, loaded.packed
         keeps_all = config.cache.layout.keeps_all
-        self._runner = ModelRunner(self.model, self._batch, keeps_all=keeps_all)
+        self._runner = ModelRunner(
+            self.model, self._batch, keeps_all=keeps_all, processing=self._processing
+        )
 
     def execute(self, plan: SchedulePlan) -> StepResult:
         """Runs one step. Raises BackendError if the backend fails, and CheckpointError, whatever
@@ -137,6 +143,15 @@ class Worker:
     def close(self) -> None:
         """Frees the model. Idempotent."""
         self.model.close()
+
+
+def _processing(config: EngineConfig) -> LogitsProcessing | None:
+    """Raises ConfigError if a custom logits processor cannot be loaded or made."""
+    if not config.model.logits_processors:
+        return None
+    from quire.worker.processors.processing import LogitsProcessing
+
+    return LogitsProcessing(config)
 
 
 @dataclass(frozen=True, slots=True)

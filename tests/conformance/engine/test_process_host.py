@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ import msgspec
 import pytest
 
 from quire.errors import ConfigError
+from quire.logits_processors import LogitsProcessor
 
 from .conftest import Recorder, make_config, make_process_client, make_request
 
@@ -37,6 +39,16 @@ def test_what_cannot_be_sent_is_refused_by_name() -> None:
             client.shutdown()
 
     asyncio.run(scenario())
+
+
+def test_a_class_without_a_name_is_refused() -> None:
+    class Local(LogitsProcessor):
+        pass
+
+    config = make_config()
+    config = replace(config, model=replace(config.model, logits_processors=(Local,)))
+    with pytest.raises(ConfigError, match=r"Local cannot be sent to an engine process.*'thread'"):
+        make_process_client(config)
 
 
 def _is_alive(pid: int) -> bool:

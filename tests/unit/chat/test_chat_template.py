@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -178,9 +179,24 @@ def test_arguments_of_tool_calls_may_be_json_text() -> None:
     assert '"arguments": {}}' in rendered_here(QWEN3_STYLE, [HELLO, call])
     call["tool_calls"] = [{"function": {"name": "f", "arguments": '{"x": 1}'}}]
     assert '"arguments": {"x": 1}}' in rendered_here(QWEN3_STYLE, [HELLO, call])
-    call["tool_calls"] = [{"function": {"name": "f", "arguments": "{x"}}]
-    with pytest.raises(RequestError, match="arguments that are no JSON"):
-        rendered_here(QWEN3_STYLE, [HELLO, call])
+
+
+def test_malformed_arguments_in_the_history_are_empty() -> None:
+    for arguments in ("{x", "[1]", "3", [1], 5):
+        calls = [{"function": {"name": "f", "arguments": arguments}}] * 2
+        call = {"role": "assistant", "tool_calls": copy.deepcopy(calls)}
+        assert rendered_here(QWEN3_STYLE, [HELLO, call]).count('"arguments": {}}') == 2
+
+
+def test_fields_of_parts_that_openai_does_not_know_reach_the_template() -> None:
+    source = (
+        "{% for m in messages %}{% for part in m['content'] %}{{ part['text'] }}"
+        "{{ part.get('cache_control', '-') }}{{ part.get('uuid', '') }}{% endfor %}{% endfor %}"
+    )
+    assert detect_content_format(source) == "openai"
+    part = {"type": "input_text", "text": "a", "cache_control": "short", "uuid": "1"}
+    content = [part, "b", {"type": "text", "text": None}]
+    assert rendered_here(source, [{"role": "user", "content": content}]) == "ashortb-"
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_each_argument_that_does_nothing_says_why() -> None:
     ("name", "value"),
     [
         ("cpu_offload_gb", 0.0), ("cpu_offload_gb", 0), ("offload_params", set()),
-        ("structured_outputs_config", {"backend": "auto"}), ("structured_outputs_config", {}),
+        ("attention_config", {"backend": None}), ("attention_config", {}),
         ("runner", "generate"), ("distributed_executor_backend", "mp"), ("optimization_level", 0),
         ("limit_mm_per_prompt", {"image": 0}), ("compilation_config", {"mode": 3}),
         ("compilation_config", 3), ("cudagraph_capture_sizes", [1, 2]), ("max_lora_rank", 64),
@@ -85,8 +85,8 @@ def test_values_that_mean_the_same_pass(name: str, value: object) -> None:
     ("name", "value"),
     [
         ("cpu_offload_gb", True), ("tensor_parallel_size", "2"), ("enable_lora", 1),
-        ("structured_outputs_config", {"backend": "outlines"}),
-        ("structured_outputs_config", {"unknown": 1}), ("limit_mm_per_prompt", {"image": 2}),
+        ("attention_config", {"backend": "FLASH_ATTN"}), ("attention_config", {"unknown": 1}),
+        ("limit_mm_per_prompt", {"image": 2}),
         ("shutdown_timeout", 5), ("attention_backend", "FLASH_ATTN"), ("numa_bind", True),
     ],
 )  # fmt: skip
@@ -127,19 +127,19 @@ def test_arguments_that_do_nothing_can_be_read_and_set() -> None:
 
 def test_records_and_enums_stand_for_their_values() -> None:
     @dataclass
-    class StructuredOutputsConfig:
-        backend: str = "auto"
+    class AttentionConfig:
+        backend: str | None = None
 
     class Policy(str, Enum):
         FCFS = "fcfs"
 
     args = EngineArgs(
-        structured_outputs_config=StructuredOutputsConfig(),  # type: ignore[call-arg]
+        attention_config=AttentionConfig(),  # type: ignore[call-arg]
         scheduling_policy=Policy.FCFS,  # type: ignore[arg-type]
     )
     assert args.scheduling_policy == "fcfs"
-    with pytest.raises(ConfigError, match="structured_outputs_config"):
-        EngineArgs(structured_outputs_config=StructuredOutputsConfig("xgrammar"))  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="attention_config"):
+        EngineArgs(attention_config=AttentionConfig("FLASH_ATTN"))  # type: ignore[call-arg]
 
 
 def test_an_own_parser_gets_all_options_and_gives_the_arguments_back() -> None:

@@ -46,7 +46,7 @@ class LowestExecutor(Executor):
         for name, count in zip(plan.request_ids, plan.num_scheduled_tokens, strict=True):
             if name in plan.started:
                 self.left[name] = len(plan.started[name].token_ids)
-            self.left[name] -= count
+            self.left[name] += len(plan.forced_token_ids.get(name, ())) - count
             sampled.append([] if self.left[name] else [self._choose(name, masks.get(name))])
             self.left[name] += not self.left[name]
         return StepResult(sampled_token_ids=sampled)
@@ -121,6 +121,16 @@ def test_the_mask_follows_the_tokens(core: EngineCore, executor: LowestExecutor)
     got, ends = run(core)
     assert got == {"a": [IDS["n"], IDS["o"], IDS["<eos>"]], "b": [ANY] * 4}
     assert ends == {"a": "stop", "b": "length"}
+    assert executor.masks == [{"y", "ye", "yes", "n", "no"}, {"<eos>", "<end>"}], "o is forced"
+
+
+def test_nothing_is_forced_where_more_is_asked_for(
+    core: EngineCore, executor: LowestExecutor
+) -> None:
+    wanted = request("a", CHOICE)
+    wanted.sampling_params.logprobs = 0
+    core.add_request(wanted)
+    assert run(core)[0] == {"a": [IDS["n"], IDS["o"], IDS["<eos>"]]}
     assert executor.masks == [{"y", "ye", "yes", "n", "no"}, {"o"}, {"<eos>", "<end>"}]
 
 

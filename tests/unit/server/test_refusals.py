@@ -15,10 +15,9 @@ TOOL = {"type": "function", "function": {"name": "f"}}
 NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
     *((TEXT, name, value) for name, value in {
         "presence_penalty": 2.5, "frequency_penalty": -2.5, "repetition_penalty": 0,
-        "logit_bias": {"x": 2.0}, "best_of": 2, "suffix": "x", "use_beam_search": True,
+        "logit_bias": {"x": 2.0}, "best_of": 2, "suffix": "x",
         "allowed_token_ids": [], "bad_words": [""],
-        "structured_outputs": {"regex": "a"},
-        "response_format": {"type": "json_object"}, "kv_transfer_params": {"a": 1},
+        "kv_transfer_params": {"a": 1},
         "length_penalty": 2.0, "vllm_xargs": {"a": 2**70}, "logprob_token_ids": [1],
         "thinking_token_budget": 5, "prompt_embeds": "abc", "repetition_detection": {"a": 1},
     }.items()),
@@ -37,8 +36,7 @@ NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
     (TEXT, "stream_options", {"include_usage": True}),
     (TEXT, "stream_options", {"include_usage": None}),
     *((body, name, value) for body in (TEXT, CHAT) for name, value in {
-        "guided_json": {"type": "object"}, "guided_regex": "a", "guided_choice": ["a"],
-        "guided_grammar": "a", "guided_decoding_backend": "xgrammar", "best_of": 3,
+        "guided_decoding_backend": "xgrammar", "best_of": 3,
         "guided_whitespace_pattern": " ", "logits_processors": ["a.b"], "early_stopping": True,
     }.items()),
     ({**TEXT, "n": 2}, "best_of", 3),

@@ -7,7 +7,7 @@ import threading
 import pytest
 from small_vocabulary import VOCAB_SIZE, allowed, source
 
-from quire.errors import GrammarError
+from quire.errors import GrammarError, RequestError
 from quire.structured import compile as module
 from quire.structured.compile import GrammarCompiler
 from quire.structured.params import StructuredOutputsParams
@@ -44,7 +44,7 @@ def test_each_kind(spec: StructuredOutputsParams, first: set[str]) -> None:
     [
         (StructuredOutputsParams(regex="(("), r"cannot be compiled: [\s\S]*unclosed group"),
         (StructuredOutputsParams(json={"type": "wrong"}), "cannot be compiled"),
-        (StructuredOutputsParams(json="{"), "."),
+        (StructuredOutputsParams(json="{"), "not valid JSON"),
         (StructuredOutputsParams(grammar="start: nobody"), "cannot be compiled"),
         (StructuredOutputsParams(json={"type": "string", "format": "no"}), "cannot be compiled"),
     ],
@@ -54,7 +54,7 @@ def test_a_wrong_grammar_is_an_error_of_its_own(
     spec: StructuredOutputsParams, message: str
 ) -> None:
     compiler = GrammarCompiler(source)
-    with pytest.raises(GrammarError, match=message) as caught:
+    with pytest.raises(RequestError, match=message) as caught:
         compiler.submit(spec).result(timeout=60)
     assert "non-verbose" not in str(caught.value)
     assert allowed(compiler.submit(CHOICE).result().start.mask)

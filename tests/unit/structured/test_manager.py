@@ -40,7 +40,7 @@ def test_requests_follow_their_own_tokens(manager: StructuredOutputManager) -> N
     for name in ("a", "b"):
         manager.add(name, CHOICE, ignore_eos=False)
     assert wait(manager, 2) == {"a": None, "b": None}
-    manager.advance("a", [IDS["y"]])
+    assert manager.advance("a", [IDS["y"]], 9) == []
     assert manager.take_news(WAIT_S) == []
     assert masks(manager, "b", "a") == [{"y", "ye", "yes", "n", "no"}, {"e"}]
     assert manager.is_used
@@ -65,8 +65,7 @@ def test_what_is_wrong_is_told_of_its_request_alone(manager: StructuredOutputMan
     found = wait(manager, 2)
     assert "unclosed group" in (found["a"] or "")
     assert found["b"] is None
-    manager.advance("a", [1])  # it is not known any more
-    manager.advance("b", [IDS["x"]])
+    assert manager.advance("b", [IDS["x"]], 9) == []
     [news] = manager.take_news(0.0)
     assert news.request_id == "b"
     assert "refuses a token" in (news.error or "")
@@ -111,3 +110,37 @@ def test_requests_that_end_while_their_grammar_is_compiled(
     assert STARS not in begun, "nobody waits for it"
     manager.add("again", STARS, ignore_eos=False)
     assert wait(manager, 1) == {"again": None}
+
+
+FORCED: list[tuple[dict[str, bool], int, list[str]]] = [
+    ({"may_force": True}, 9, ["e", "s"]),
+    ({"may_force": True}, 1, ["e"]),
+    ({"may_force": True}, 0, []),
+    ({"may_force": False}, 9, []),
+    ({"may_force": True, "ignore_eos": True}, 9, ["e", "s"]),
+]
+
+
+@pytest.mark.parametrize(("options", "most", "forced"), FORCED)
+def test_tokens_without_a_choice_are_taken_at_once(
+    manager: StructuredOutputManager, options: dict[str, bool], most: int, forced: list[str]
+) -> None:
+    manager.add("a", CHOICE, **options)
+    wait(manager, 1)
+    assert manager.advance("a", [IDS["y"]], most) == [IDS[text] for text in forced]
+    if forced == ["e", "s"]:
+        end = set() if options.get("ignore_eos") else {"<eos>", "<end>"}
+        assert masks(manager, "a") == [end]
+
+
+def test_the_end_is_forced_where_there_is_one_token_for_it() -> None:
+    known = source()
+    only_eos = VocabularySource(known.tokenizer_json, known.vocab_size, (IDS["<eos>"],))
+    manager = StructuredOutputManager(GrammarCompiler(lambda: only_eos))
+    manager.add("a", CHOICE, may_force=True)
+    manager.add("b", StructuredOutputsParams(regex="a{100}"), may_force=True)
+    wait(manager, 2)
+    assert manager.advance("a", [IDS["n"]], 9) == [IDS["o"], IDS["<eos>"]]
+    forced = manager.advance("b", [IDS["a"]], 1000)
+    assert set(forced) == {IDS["a"]}
+    assert 9 < len(forced) < 99, "the rest comes with the next steps"

@@ -7,7 +7,7 @@ import pytest
 from small_vocabulary import VOCAB_SIZE, allowed, ids, source
 
 from quire.errors import GrammarError
-from quire.structured import compile as module
+from quire.structured import limits
 from quire.structured.compile import GrammarCompiler
 from quire.structured.matcher import GrammarMatcher, without
 from quire.structured.params import StructuredOutputsParams
@@ -62,7 +62,7 @@ def test_a_token_that_is_not_allowed_is_an_error(token_id: int) -> None:
 
 
 def test_what_takes_too_much_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_LEXER_STATES", 300)
+    monkeypatch.setattr(limits, "MAX_LEXER_STATES", 300)
     matcher = start(regex="(a|b)*a(a|b){14}c")
     random = np.random.default_rng(0)
 

@@ -101,12 +101,12 @@ def test_an_unknown_name_says_which_is_near() -> None:
 def test_a_missing_class_can_be_named_in_annotations_and_not_be_derived_from() -> None:
     from vllm import PoolingParams, SamplingParams
     from vllm.config import CompilationMode
-    from vllm.v1.sample.logits_processor import LogitsProcessor
+    from vllm.lora.request import LoRARequest
 
     assert not isinstance(SamplingParams(), PoolingParams)
     assert SamplingParams | PoolingParams
-    with pytest.raises(ConfigError, match="logits processors"):
-        type("Mine", (LogitsProcessor,), {})
+    with pytest.raises(ConfigError, match="LoRA adapters"):
+        type("Mine", (LoRARequest,), {})
     with pytest.raises(AttributeError, match="compiled"):
         _ = CompilationMode.NONE
 

@@ -92,5 +92,5 @@ def _put(target: dict[str, Any], path: list[str], value: Any, word: str) -> None
     if isinstance(old, list) and isinstance(value, list):
         value = old + value
     elif path[-1] in target:
-        logger.warning("%s is given twice: the last value counts", word.partition("=")[0])
+        logger.warning("Found duplicate keys: %s; the last value counts", word.partition("=")[0])
     target[path[-1]] = value

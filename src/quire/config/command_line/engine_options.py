@@ -35,7 +35,7 @@ _SHORT_FLAGS = {
 """vLLM's short forms of the arguments that do nothing here."""
 _LISTS = frozenset({
     "allowed_media_domains", "collect_detailed_traces", "cpu_offload_params",
-    "cudagraph_capture_sizes", "ignore_patterns", "kv_cache_dtype_skip_layers", "logits_processors",
+    "cudagraph_capture_sizes", "ignore_patterns", "kv_cache_dtype_skip_layers",
     "lora_modules", "lora_target_modules", "numa_bind_cpus", "numa_bind_nodes", "offload_params",
     "sleep_preserve_parameter_names",
 })  # fmt: skip

@@ -11,7 +11,7 @@ _GROUPS = {
     "ModelConfig": (
         "model", "served_model_name", "tokenizer", "skip_tokenizer_init", "trust_remote_code",
         "revision", "tokenizer_revision", "hf_token", "hf_overrides", "dtype", "quantization",
-        "max_model_len", "seed", "max_logprobs", "generation_config",
+        "max_model_len", "seed", "max_logprobs", "generation_config", "logits_processors",
         "override_generation_config", "enforce_eager",
     ),
     "LoadConfig": ("download_dir", "load_format"),
@@ -27,6 +27,7 @@ _GROUPS = {
     "ObservabilityConfig": ("otlp_traces_endpoint", "disable_log_stats", "enable_log_requests"),
     "ProfilerConfig": ("profiler_config",),
     "LoggingConfig": ("log_level", "log_config_file", "logging_config"),
+    "StructuredOutputsConfig": ("structured_outputs_config",),
     "VllmConfig": ("fail_on_environ_validation",),
     "Frontend": ("chat_template",),
 }  # fmt: skip

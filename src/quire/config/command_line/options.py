@@ -232,7 +232,7 @@ def _reader(hint: Any, name: str) -> Callable[[str], Any]:
         return float
     if hint is Path:
         return Path
-    if hint in (str, Any, object):
+    if hint in (str, Any, object) or type in get_args(hint):  # a class is named
         return str
     if get_origin(hint) is Literal:
         return str

@@ -94,22 +94,10 @@ REFUSED: dict[str, _Names] = {
         "spec_tokens": (None, 0),
         "per_request_spec_decode_metrics": ("none",),
     },
-    "structured outputs do not work yet": {
-        "structured_outputs_config": (
-            {
-                "backend": "auto", "disable_any_whitespace": False,
-                "disable_additional_properties": False, "reasoning_parser": "",
-                "reasoning_parser_plugin": "", "enable_in_reasoning": False,
-            },
-        ),
-    },
     "replies are not split into reasoning and answer yet": {
         "reasoning_parser": ("",),
         "reasoning_parser_plugin": (None, ""),
         "reasoning_config": (None, {}),
-    },
-    "the sampler runs no code of users": {
-        "logits_processors": (None, []),
     },
     "watermarks are not implemented": {
         "watermark_config": (None, {}),

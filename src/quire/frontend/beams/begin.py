@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from quire.beam_search import BeamSearchParams
 from quire.config.records import ModelConfig
 from quire.errors import RequestError
 from quire.frontend.beams.search import BeamSearch
-from quire.frontend.input_processor import InputProcessor
-from quire.frontend.tokenization import Tokenization
 from quire.inputs import PromptType
 from quire.params import RequestOutputKind, SamplingParams
 
-_AS_IT_IS = Tokenization()
+if TYPE_CHECKING:
+    from quire.frontend.input_processor import InputProcessor
 
 
 def begin_search(
@@ -25,7 +25,6 @@ def begin_search(
     num_logprobs: int | None = None,
     width_name: str = "beam_width",
     priority: int = 0,
-    tokenization: Tokenization = _AS_IT_IS,
     trace_headers: Mapping[str, str] | None = None,
 ) -> BeamSearch:
     """The search of a prompt, before its first step. Raises RequestError, and TypeError for
@@ -56,7 +55,6 @@ def begin_search(
         prompt,
         one_token,
         priority=priority,
-        tokenization=tokenization,
         trace_headers=trace_headers,
     )
     room = model.max_model_len - len(base.prompt_token_ids)

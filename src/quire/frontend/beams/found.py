@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.beam_search import BeamSearchOutput, BeamSearchSequence
 from quire.frontend.beams.search import Beam, BeamSearch
 from quire.outputs import CompletionOutput, FlatLogprobs, Logprob, RequestOutput
-from quire.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from quire.tokenizer import Tokenizer
 
 
 def sequences_of(search: BeamSearch, tokenizer: Tokenizer | None) -> BeamSearchOutput:

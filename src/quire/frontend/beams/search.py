@@ -11,15 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from quire.beam_search import BeamSearchParams
 from quire.errors import EngineGenerateError
-from quire.frontend.input_processor import EngineInput
 from quire.outputs import FlatLogprobs, RequestOutput
 from quire.system import clock
+
+if TYPE_CHECKING:
+    from quire.frontend.input_processor import EngineInput
 
 
 class Candidate(NamedTuple):
@@ -113,6 +115,11 @@ class BeamSearch:
         return len(self.base.prompt_token_ids)
 
     @property
+    def num_beams(self) -> int:
+        """Requests of the next step, if there is one."""
+        return len(self._beams)
+
+    @property
     def is_done(self) -> bool:
         """Whether there is nothing more to compute."""
         return (
@@ -122,8 +129,8 @@ class BeamSearch:
     @property
     def size(self) -> int:
         """The work of one step in the front end, in candidates, beside tokens that are copied."""
-        num_tokens = len(self._beams[0].token_ids) if self._beams else 0
-        return len(self._beams) * (self._num_offered + 32 + num_tokens // 16)
+        num_tokens = self._longest - self.num_steps_left
+        return self.params.beam_width * (self._num_offered + 32 + num_tokens // 16)
 
     def inputs(self) -> list[EngineInput]:
         """The requests of the next step, one for each beam. They have the user's id."""

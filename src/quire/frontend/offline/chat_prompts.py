@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from quire.chat.job import ChatInput, ContentFormat
-from quire.frontend.offline.llm_arguments import as_conversations, check_chat_options
+from quire.frontend.offline.llm_arguments import ChatOptions, as_conversations
 from quire.frontend.prompt_parser import PromptParser
 from quire.frontend.tokenization import Tokenization
 from quire.inputs import TokensPrompt
@@ -34,42 +33,10 @@ class ChatPrompts:
         """The model's tokenizer, with the methods of one of `transformers`."""
         return self._engine.get_tokenizer()
 
-    def render_chat(
-        self,
-        messages: Sequence[Any],
-        *,
-        chat_template: str | None = None,
-        chat_template_content_format: str = "auto",
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: list[dict[str, Any]] | None = None,
-        chat_template_kwargs: dict[str, Any] | None = None,
-    ) -> list[str]:
+    def render_chat(self, messages: Sequence[Any], options: ChatOptions) -> list[str]:
         """The prompts of one conversation or several. Raises RequestError."""
-        check_chat_options(
-            chat_template=chat_template,
-            chat_template_content_format=chat_template_content_format,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            chat_template_kwargs=chat_template_kwargs,
-        )
-        forced = None if chat_template_content_format == "auto" else chat_template_content_format
         renderer = self.get_tokenizer().renderer()
-        return [
-            renderer.render(
-                ChatInput(
-                    conversation,
-                    tools=tools,
-                    add_generation_prompt=add_generation_prompt,
-                    continue_final_message=continue_final_message,
-                    chat_template=chat_template,
-                    chat_template_kwargs=chat_template_kwargs,
-                    content_format=cast(ContentFormat | None, forced),
-                )
-            )
-            for conversation in as_conversations(messages)
-        ]
+        return [renderer.render(options.job(one)) for one in as_conversations(messages)]
 
     def encode(
         self, prompts: Sequence[str], tokenization_kwargs: Mapping[str, Any]

@@ -5,8 +5,10 @@ names the argument.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
+from quire.chat.job import ChatInput, ContentFormat
 from quire.errors import RequestError, quoted
 from quire.inputs import PromptType
 
@@ -62,37 +64,55 @@ def as_conversations(messages: Any) -> list[Any]:
     return list(messages)
 
 
-def check_chat_options(
-    *,
-    chat_template: Any,
-    chat_template_content_format: Any,
-    add_generation_prompt: Any,
-    continue_final_message: Any,
-    tools: Any,
-    chat_template_kwargs: Any,
-) -> None:
-    """Raises RequestError for the first that is not of its type."""
-    if chat_template is not None and not isinstance(chat_template, str):
-        raise _error("chat_template", chat_template, "a text, or a template's name")
-    is_format = isinstance(chat_template_content_format, str)
-    if not is_format or chat_template_content_format not in _FORMATS:
-        what = "auto, string or openai"
-        raise _error("chat_template_content_format", chat_template_content_format, what)
-    for name, value in (
-        ("add_generation_prompt", add_generation_prompt),
-        ("continue_final_message", continue_final_message),
-    ):
-        if not (isinstance(value, int) and value in (0, 1)):
-            raise _error(name, value, "True or False")
-    if tools is not None and not (
-        isinstance(tools, (list, tuple)) and all(isinstance(tool, Mapping) for tool in tools)
-    ):
-        raise _error("tools", tools, "a list of dicts")
-    if chat_template_kwargs is not None and not (
-        isinstance(chat_template_kwargs, Mapping)
-        and all(isinstance(name, str) for name in chat_template_kwargs)
-    ):
-        raise _error("chat_template_kwargs", chat_template_kwargs, "a dict with texts as keys")
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """How conversations become prompts: the arguments of `LLM.chat`, checked."""
+
+    chat_template: str | None = None
+    chat_template_content_format: str = "auto"
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises RequestError for the first that is not of its type."""
+        template, tools, values = self.chat_template, self.tools, self.chat_template_kwargs
+        if template is not None and not isinstance(template, str):
+            raise _error("chat_template", template, "a text, or a template's name")
+        form = self.chat_template_content_format
+        if not isinstance(form, str) or form not in _FORMATS:
+            raise _error("chat_template_content_format", form, "auto, string or openai")
+        for name in ("add_generation_prompt", "continue_final_message"):
+            value = getattr(self, name)
+            if not (isinstance(value, int) and value in (0, 1)):
+                raise _error(name, value, "True or False")
+        if tools is not None and not (
+            isinstance(tools, (list, tuple)) and all(isinstance(tool, Mapping) for tool in tools)
+        ):
+            raise _error("tools", tools, "a list of dicts")
+        if values is not None and not (
+            isinstance(values, Mapping) and all(isinstance(name, str) for name in values)
+        ):
+            raise _error("chat_template_kwargs", values, "a dict with texts as keys")
+
+    def job(self, conversation: Any) -> ChatInput:
+        """What is to be rendered of a conversation."""
+        form = self.chat_template_content_format
+        return ChatInput(
+            conversation,
+            tools=self.tools,
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            chat_template=self.chat_template,
+            chat_template_kwargs=self.chat_template_kwargs,
+            content_format=None if form == "auto" else cast(ContentFormat, form),
+        )
+
+
+def chat_tokenization(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Of a rendered conversation: its template has written the special tokens."""
+    return {"add_special_tokens": False, **(given or {})}
 
 
 def _error(name: str, value: object, what: str) -> RequestError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from quire.config.engine_args import EngineArgs
@@ -170,9 +169,8 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
             priority=priority,
             tokenization=Tokenization.of(tokenization_kwargs, self.config.model.max_model_len),
             trace_headers=trace_headers,
+            prompt_text=prompt_text,
         )
-        if request.prompt is None and prompt_text is not None:
-            request = replace(request, prompt=prompt_text)
         self.add_input(request, sink)
         return request_id
 

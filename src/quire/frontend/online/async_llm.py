@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from quire.config import EngineConfig, ModelConfig
@@ -214,9 +213,8 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             priority=priority,
             tokenization=Tokenization.of(tokenization_kwargs, self.config.model.max_model_len),
             trace_headers=trace_headers,
+            prompt_text=prompt_text,
         )
-        if request.prompt is None and prompt_text is not None:
-            request = replace(request, prompt=prompt_text)
         [stream] = self.requests.admit([request])
         try:
             self.requests.begin(stream)

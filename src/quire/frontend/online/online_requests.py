@@ -71,10 +71,14 @@ class OnlineRequests:
         cores = [core for request in requests for core in request.core_requests]
         with self.binding.bound():
             self._check_admission(len(cores), sum(len(core.prompt_token_ids) for core in cores))
-            return [
-                RequestStream(self._outputs.admit(request), self.close, self._wakeups, wake_up)
-                for request in requests
-            ]
+            return self._opened(requests, wake_up)
+
+    def let_in(
+        self, requests: Sequence[EngineInput], wake_up: asyncio.Event | None = None
+    ) -> list[RequestStream]:
+        """As `admit`, but never refuses: requests that follow from one that was admitted."""
+        with self.binding.bound():
+            return self._opened(requests, wake_up)
 
     def begin(self, stream: RequestStream) -> None:
         """The core requests of an admitted request, which has not ended, are handed over next."""
@@ -127,6 +131,14 @@ class OnlineRequests:
     def _on_loop_bound(self, loop: asyncio.AbstractEventLoop) -> None:
         self._wakeups.clear()
         self._on_bound(loop)
+
+    def _opened(
+        self, requests: Sequence[EngineInput], wake_up: asyncio.Event | None
+    ) -> list[RequestStream]:
+        return [
+            RequestStream(self._outputs.admit(request), self.close, self._wakeups, wake_up)
+            for request in requests
+        ]
 
     def _check_admission(self, num_requests: int, num_tokens: int) -> None:
         try:

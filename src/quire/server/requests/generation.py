@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 TIMEOUT_HEADER = "x-request-timeout"
 _SUBMITTED_AT_ONCE = 1 << 15
 """Tokens of core requests, plus 64 for each, that are added before other tasks may run."""
+_GRAMMAR_SIZE = 1 << 12
+"""The work of trying a grammar: on a thread, because a short one may take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ def deadline_of(request: Request, longest_s: float) -> Deadline:
             )
         seconds = min(seconds, asked)
     return Deadline(seconds, asyncio.get_running_loop().time() + seconds)
+
+
+def grammar_work(params: SamplingParams) -> int:
+    """The size of trying a request's grammar."""
+    return 0 if params.structured_outputs is None else _GRAMMAR_SIZE
 
 
 def _inputs(
@@ -107,6 +114,7 @@ class Generation:
         self._streams: list[RequestStream] = []
         self._is_closed = False
         self._is_late = False
+        context.num_generating += 1
         self._timer = asyncio.get_running_loop().call_at(deadline.at, self._on_deadline)
 
     @classmethod
@@ -124,11 +132,11 @@ class Generation:
         """Admits all prompts or none. Raises RequestError, CapacityError, EngineDeadError."""
         engine = context.live_engine()
         size = sum(len(prompt.token_ids) // 16 + 32 + 8 * params.n for prompt in prompts)
+        size += grammar_work(params)
         inputs = await context.pool.run(
             size, _inputs, context, prompts, params, request_id, priority, trace_headers
         )
         generation = cls(context, engine.requests, deadline)
-        context.num_generating += 1
         try:
             await generation._submit(inputs)
         except BaseException:
@@ -136,9 +144,12 @@ class Generation:
             raise
         return generation
 
-    async def _submit(self, inputs: Sequence[EngineInput]) -> None:
-        """Hands all of it to the engine; where it is much, others have their turn meanwhile."""
-        self._streams = self._requests.admit(inputs, self._wake_up)
+    async def _submit(self, inputs: Sequence[EngineInput], *, is_admitted: bool = False) -> None:
+        """Hands all of it to the engine; where it is much, others have their turn meanwhile.
+        `is_admitted`: it follows from what was admitted."""
+        requests = self._requests
+        admit = requests.let_in if is_admitted else requests.admit
+        self._streams = admit(inputs, self._wake_up)
         size = 0
         for stream in self._streams:
             if stream.is_done:

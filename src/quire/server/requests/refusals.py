@@ -15,18 +15,10 @@ from quire.server.schema.chat import ChatRequest
 from quire.server.schema.common import GenerationFields, StreamOptions
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
-    "use_beam_search": (None, False),
-    "length_penalty": (None, 1.0),
     "early_stopping": (None, False),
     "kv_transfer_params": (None, {}),
     "ec_transfer_params": (None, {}),
     "return_token_offsets": (None, False),
-    "guided_json": (None,),
-    "guided_regex": (None,),
-    "guided_choice": (None,),
-    "guided_grammar": (None,),
-    "guided_decoding_backend": (None,),
-    "guided_whitespace_pattern": (None,),
     "logits_processors": (None, []),
     # completions
     "suffix": (None, ""),
@@ -78,9 +70,6 @@ def refuse_unsupported(request: GenerationFields) -> None:
             parameter="best_of",
             value=request.best_of,
         )
-    kind = request.response_format.type if request.response_format is not None else "text"
-    if kind != "text":
-        raise _refusal("response_format", kind, "text")
     if request.stream_options not in (None, StreamOptions()) and not request.stream:
         raise RequestError(
             "Stream options can only be defined when `stream=True`.", parameter="stream_options"

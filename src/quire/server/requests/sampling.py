@@ -19,7 +19,7 @@ from quire.server.schema.chat import ChatRequest
 from quire.server.schema.common import GenerationFields
 from quire.server.schema.completion import DEFAULT_MAX_TOKENS, CompletionRequest
 
-_FIELDS_THAT_DIFFER = {"max_tokens", "prompt_logprobs"}
+_FIELDS_THAT_DIFFER = {"max_tokens", "prompt_logprobs", "structured_outputs"}
 _SAME_NAME = (
     {field.name for field in msgspec.structs.fields(GenerationFields)}
     & {field.name for field in msgspec.structs.fields(SamplingParams)}
@@ -48,6 +48,7 @@ def sampling_params(
     values["output_kind"] = (
         RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
     )
+    values["structured_outputs"] = request.constraint()
     values["extra_args"] = checked_extra_args(request.vllm_xargs, "vllm_xargs")
     values["skip_clone"] = True
     return SamplingParams.from_optional(**values)

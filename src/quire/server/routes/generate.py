@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -21,6 +22,13 @@ from quire.server.replies.chats import BatchChatWriter, ChatWriter
 from quire.server.replies.completions import CompletionWriter
 from quire.server.replies.head import ReplyHead
 from quire.server.replies.writer import Asked, ReplyWriter
+from quire.server.requests.beams.fields import (
+    beam_sampling_params,
+    beam_search_params,
+    fields_without_beams,
+    refuse_with_beams,
+)
+from quire.server.requests.beams.generation import BeamGeneration
 from quire.server.requests.generation import Deadline, Generation, deadline_of
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts
 from quire.server.requests.refusals import fields_without_effect, refuse_unsupported
@@ -120,9 +128,13 @@ async def _begin(
     head = ReplyHead.of(context, http, request, id_prefix)
     engine, deadline = context.live_engine(), deadline_of(http, context.args.request_timeout)
     refuse_unsupported(request)
-    if ignored := fields_without_effect(request, context.config.scheduler.policy):
+    refuse_with_beams(request)
+    ignored = fields_without_effect(request, context.config.scheduler.policy)
+    ignored += fields_without_beams(request)
+    if ignored:
         context.ignored_fields.tell(http, ignored)
-    params = sampling_params(context, request)
+    has_beams = request.use_beam_search is True
+    params = (beam_sampling_params if has_beams else sampling_params)(context, request)
     engine.requests.check_admission(1)
     prompts = await prepare(context, request)
     writer = make_writer(context, request, head, prompts)
@@ -182,15 +194,21 @@ async def _start(
 ) -> Generation:
     lengths = [len(prompt.token_ids) for prompt in prompts]
     context.limits.check_reply(request, params, lengths, context.config.model.vocab_size)
-    return await Generation.start(
-        context,
-        prompts,
-        params,
-        head.id,
-        priority=_priority(http, request),
-        deadline=deadline,
-        trace_headers={name: http.headers[name] for name in _TRACE_HEADERS if name in http.headers},
-    )
+    start = Generation.start
+    if request.use_beam_search:
+        beams = beam_search_params(request, params, context.config.model.max_model_len)
+        start = partial(BeamGeneration.begin, beams=beams)
+    trace_headers = {name: http.headers[name] for name in _TRACE_HEADERS if name in http.headers}
+    with request.named_as_asked():
+        return await start(
+            context,
+            prompts,
+            params,
+            head.id,
+            priority=_priority(http, request),
+            deadline=deadline,
+            trace_headers=trace_headers,
+        )
 
 
 def _priority(http: Request, request: CompletionRequest | ChatRequest) -> int:

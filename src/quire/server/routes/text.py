@@ -13,6 +13,8 @@ from quire.params import SamplingParams
 from quire.server.context import ServerContext
 from quire.server.replies.head import ReplyHead
 from quire.server.replies.json_pieces import ITEMS_AT_ONCE, JsonPieces
+from quire.server.requests.beams.fields import refuse_with_beams
+from quire.server.requests.generation import grammar_work
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts, encode
 from quire.server.requests.refusals import refuse_unsupported
 from quire.server.requests.room import params_in_room
@@ -132,9 +134,10 @@ async def render_completion(http: Request) -> Response:
     request = await read_body(http, CompletionRequest)
     head = ReplyHead.of(context, http, request, "cmpl")
     refuse_unsupported(request)
+    _refuse_beams(request)
     params = sampling_params(context, request)
     prompts = await completion_prompts(context, request)
-    size = sum(32 + len(prompt.token_ids) for prompt in prompts)
+    size = sum(32 + len(prompt.token_ids) for prompt in prompts) + grammar_work(params)
     return pieced_response(
         await context.pool.run(size, _rendered_list, context, head, request, prompts, params)
     )
@@ -160,11 +163,20 @@ async def render_chat(http: Request) -> Response:
     request = await read_body(http, ChatRequest)
     head = ReplyHead.of(context, http, request, "chatcmpl")
     refuse_unsupported(request)
+    _refuse_beams(request)
     params = sampling_params(context, request)
     prompt = await chat_prompt(context, request)
-    size = len(prompt.token_ids)
+    size = len(prompt.token_ids) + grammar_work(params)
     rendered = await context.pool.run(size, _rendered, context, head, request, prompt, params)
     return json_response(rendered)
+
+
+def _refuse_beams(request: CompletionRequest | ChatRequest) -> None:
+    if request.use_beam_search:
+        raise RequestError(
+            "Beam search is not supported by the render endpoint", parameter="use_beam_search"
+        )
+    refuse_with_beams(request)
 
 
 def _rendered(
@@ -179,7 +191,8 @@ def _rendered(
     params = params_in_room(params, len(prompt.token_ids), max_model_len)
     processor = context.loaded_engine().input_processor
     priority = request.priority or 0
-    settled = processor.process(head.id, prompt.for_engine(), params, priority=priority)
+    with request.named_as_asked():
+        settled = processor.process(head.id, prompt.for_engine(), params, priority=priority)
     plain: dict[str, Any] = msgspec.to_builtins(settled.params)
     return RenderedPrompt(
         request_id=head.id,

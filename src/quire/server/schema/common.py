@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from quire.server.schema.response_format import ConstraintFields
+
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -107,14 +109,7 @@ class ErrorResponse(msgspec.Struct, kw_only=True):
     error: ErrorInfo
 
 
-class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How the reply is constrained; only `text`, that is not at all, works yet."""
-
-    type: str
-    json_schema: Any = None
-
-
-class GenerationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class GenerationFields(ConstraintFields, kw_only=True, forbid_unknown_fields=True):
     """Request fields that completions and chat share.
 
     Those that do not work yet are here too, so that they are refused by name, not ignored.
@@ -160,8 +155,6 @@ class GenerationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     allowed_token_ids: list[TokenId] | None = None
     bad_words: list[str] | None = None
     logprob_token_ids: list[TokenId] | None = None
-    response_format: ResponseFormat | None = None
-    structured_outputs: dict[str, Any] | None = None
     use_beam_search: bool | None = False
     length_penalty: float | None = 1.0
     best_of: Int64 | None = None
@@ -185,11 +178,5 @@ class GenerationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     return_mm_kwargs: bool | None = None
     """An older name of `mm_payload`."""
 
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    guided_decoding_backend: Any = None
-    guided_whitespace_pattern: Any = None
     logits_processors: Any = None
     early_stopping: Any = None

@@ -1,0 +1,135 @@
+"""`GuardedProcessor`: one logits processor, and what becomes of requests when it fails.
+
+Only requests that it fails for end. One that tells them by `RowsError` is believed. After any other
+failure of `update_state` or `apply`, new objects of its class are asked about one request each, as
+if that were alone: those for which it fails again end, the others have their rows from there. From
+the next step on a new object has the whole batch. What a processor kept beside what `added` tells
+is lost by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.config.records import EngineConfig
+from quire.errors import ConfigError
+from quire.log import get_logger
+from quire.logits_processors import AdapterLogitsProcessor, BatchUpdate, LogitsProcessor, RowsError
+from quire.logits_processors.interface import class_name
+from quire.sampling.reference import not_finite
+from quire.worker.processors.members import Members
+
+logger = get_logger(__name__)
+
+Logits = NDArray[np.float32]
+
+
+class GuardedProcessor:
+    """Owned by the worker's thread."""
+
+    def __init__(self, cls: type[LogitsProcessor], config: EngineConfig) -> None:
+        """Raises ConfigError if the processor cannot be made."""
+        self.name = class_name(cls)
+        self._make: Callable[[], LogitsProcessor] = lambda: cls(config, "cpu", False)
+        try:
+            self._processor = self._make()
+            self.is_argmax_invariant = bool(self._processor.is_argmax_invariant())
+        except Exception as error:
+            raise ConfigError(
+                f"logits processor {self.name} cannot be made: {_text(error)}"
+            ) from error
+        self._lost: Exception | None = None
+        """Why what it knows of the batch is of no use."""
+        self._of_update: dict[int, str] = {}
+        """Requests that it failed for when it was told of the batch."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it certainly changes nothing."""
+        processor = self._processor
+        return (
+            isinstance(processor, AdapterLogitsProcessor)
+            and type(processor).apply is AdapterLogitsProcessor.apply
+            and not (processor.req_info or self._of_update or self._lost)
+        )
+
+    def update(self, update: BatchUpdate | None, members: Members) -> None:
+        """Tells it of the batch, which `update` has led to."""
+        self._of_update = {}
+        try:
+            if self._lost is not None:
+                self._processor, update = self._make(), members.all_added()
+                self._lost = None
+            self._processor.update_state(update)
+        except RowsError as error:
+            self._of_update = self._messages(error)
+        except Exception as error:
+            self._lost = error
+
+    def apply(self, logits: Logits, members: Members) -> tuple[Logits, dict[int, str]]:
+        """The logits [N, V] after the change, and why requests end, by their place; their rows are
+        as they were. `logits` may be written to."""
+        before, failures = logits.copy(), dict(self._of_update)
+        if self._lost is None:
+            try:
+                logits = _checked(self._processor.apply(logits), before)
+            except RowsError as error:
+                failures.update(self._messages(error))
+                logits = before.copy() if error.logits is None else _checked(error.logits, before)
+            except Exception as error:
+                self._lost = error
+        if self._lost is not None:
+            logits = self._one_by_one(before, members, failures)
+        for place in np.flatnonzero(not_finite(logits)).tolist():
+            failures.setdefault(place, f"{self._failed()} it left {_defect(logits[place])}")
+        for place in failures:
+            logits[place] = before[place]
+        return logits, failures
+
+    def _one_by_one(self, before: Logits, members: Members, failures: dict[int, str]) -> Logits:
+        logger.warning("%s %s", self._failed(), _text(self._lost), exc_info=self._lost)
+        changed: Logits = before.copy()
+        for place, member in enumerate(members.batch):
+            row = before[place : place + 1]
+            try:
+                alone = self._make()
+                alone.update_state(BatchUpdate(1, (), [member.added_at(0)], ()))
+                changed[place : place + 1] = _checked(alone.apply(row.copy()), row)
+            except RowsError as error:
+                failures[place] = next(iter(self._messages(error).values()), self._failed())
+            except Exception as error:
+                failures[place] = f"{self._failed()} {_text(error)}"
+        return changed
+
+    def _messages(self, error: RowsError) -> dict[int, str]:
+        for one in error.errors.values():
+            logger.warning("%s %s", self._failed(), _text(one), exc_info=one)
+        return {place: f"{self._failed()} {_text(one)}" for place, one in error.errors.items()}
+
+    def _failed(self) -> str:
+        return f"logits processor {self.name} failed:"
+
+
+def _checked(changed: Any, before: Logits) -> Logits:
+    """Raises TypeError unless it has the shape and type of what was given."""
+    if not isinstance(changed, np.ndarray):
+        raise TypeError(f"apply returned {type(changed).__name__}; it has to return the logits")
+    if changed.shape != before.shape or changed.dtype != before.dtype:
+        what = f"{changed.dtype} {list(changed.shape)}"
+        raise TypeError(f"apply returned {what} for logits of float32 {list(before.shape)}")
+    logits: Logits = changed if changed.flags.writeable else changed.copy()
+    return logits
+
+
+def _defect(row: Logits) -> str:
+    if np.isnan(row).any():
+        return "a logit that is NaN"
+    return "an infinite logit" if row.max() > 0 else "no token to choose: all logits are -inf"
+
+
+def _text(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}"
