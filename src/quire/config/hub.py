@@ -49,22 +49,9 @@ def resolve_model(
     `download_dir` replaces the hub's cache directory. `needs_weights` False: only the tokenizer is
     needed. Raises ModelNotFoundError that names the missing files and how to get them.
     """
-    try:
-        path = env.expanded(model)
-    except ConfigError as error:
-        raise ModelNotFoundError(str(error)) from None
-    try:
-        if model == DEMO_MODEL and not (path / "config.json").is_file():
-            return DEMO_MODEL_PATH
-        if model and path.is_dir():
-            return path
-        is_file = path.is_file()
-    except (OSError, RuntimeError) as error:  # a name that is too long, or a circle of links
-        raise ModelNotFoundError(
-            f"{quoted(model)} is no model: {reason(error)}; give a directory or a hub id"
-        ) from None
-    if is_file:
-        raise ModelNotFoundError(f"{model!r} is a file; give the directory that holds config.json")
+    directory = _local_directory(model)
+    if directory is not None:
+        return directory
     if len(model) > _MAX_HUB_ID or not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
         raise ModelNotFoundError(
             f"there is no directory {quoted(model)}, and it is no hub id of the form org/name"
@@ -83,6 +70,27 @@ def resolve_model(
     if env.hub_is_offline():
         raise ModelNotFoundError(_offline_message(model, revision, cache, missing))
     return _download(model, revision, cache, hf_token, needs_weights)
+
+
+def _local_directory(model: str) -> Path | None:
+    """The directory of this path, or of the bundled model; None if there is none."""
+    try:
+        path = env.expanded(model)
+    except ConfigError as error:
+        raise ModelNotFoundError(str(error)) from None
+    try:
+        if model == DEMO_MODEL and not (path / "config.json").is_file():
+            return DEMO_MODEL_PATH
+        if model and path.is_dir():
+            return path
+        is_file = path.is_file()
+    except (OSError, RuntimeError) as error:  # a name that is too long, or a circle of links
+        raise ModelNotFoundError(
+            f"{quoted(model)} is no model: {reason(error)}; give a directory or a hub id"
+        ) from None
+    if is_file:
+        raise ModelNotFoundError(f"{model!r} is a file; give the directory that holds config.json")
+    return None
 
 
 def _cached_snapshot(cache: Path, model: str, revision: str) -> Path | None:
@@ -184,16 +192,22 @@ def _download(
     except ModelNotFoundError:
         raise
     except Exception as error:  # huggingface_hub raises errors of its HTTP library
-        if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
-            raise ConfigError(
-                f"{model} cannot be kept in {cache}: {error.strerror}; make room there, or give "
-                "another place with download_dir"
-            ) from error
-        answered = getattr(error, "response", None) is not None
-        raise ModelNotFoundError(
-            f"there is no directory {model!r}, and the hub did not give the model of that name: "
-            f"{error}" + ("" if answered else f". {_how_to_fetch(model, revision, cache)}")
-        ) from error
+        raise _download_error(error, model, revision, cache) from error
+
+
+def _download_error(
+    error: Exception, model: str, revision: str | None, cache: Path
+) -> ConfigError | ModelNotFoundError:
+    if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
+        return ConfigError(
+            f"{model} cannot be kept in {cache}: {error.strerror}; make room there, or give "
+            "another place with download_dir"
+        )
+    answered = getattr(error, "response", None) is not None
+    return ModelNotFoundError(
+        f"there is no directory {model!r}, and the hub did not give the model of that name: "
+        f"{error}" + ("" if answered else f". {_how_to_fetch(model, revision, cache)}")
+    )
 
 
 def _weight_pattern(model: str, files: Iterable[str]) -> str:

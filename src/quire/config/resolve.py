@@ -90,8 +90,28 @@ def resolve_max_model_len(args: EngineArgs, derived: int) -> int | None:
 
 
 def resolve_scheduler(args: EngineArgs, usage: Usage, max_model_len: int) -> SchedulerConfig:
-    """Limits of a step. The defaults are vLLM's for a CPU."""
+    """Limits of a step and of the queue. The defaults are vLLM's for a CPU."""
     chunked = args.enable_chunked_prefill is not False
+    budget, seqs = _step_limits(args, usage, max_model_len, chunked)
+    _check_scheduling(args)
+    return SchedulerConfig(
+        max_num_batched_tokens=budget,
+        max_num_seqs=seqs,
+        enable_chunked_prefill=chunked,
+        long_prefill_token_threshold=args.long_prefill_token_threshold,
+        max_decode_slowdown=_max_decode_slowdown(args, usage, chunked),
+        policy=args.scheduling_policy,
+        max_num_queued_reqs=args.max_num_queued_reqs or _QUEUED_REQS[usage],
+        max_num_queued_tokens=args.max_num_queued_tokens or _QUEUED_TOKENS[usage],
+        queue_may_stand=usage == "llm" or args.max_num_queued_reqs is not None,
+        stream_interval=args.stream_interval,
+    )
+
+
+def _step_limits(
+    args: EngineArgs, usage: Usage, max_model_len: int, chunked: bool
+) -> tuple[int, int]:
+    """max_num_batched_tokens and max_num_seqs."""
     budget = args.max_num_batched_tokens
     if budget is None:
         budget = _BUDGETS[usage] if chunked else max(_BUDGETS[usage], max_model_len)
@@ -111,6 +131,10 @@ def resolve_scheduler(args: EngineArgs, usage: Usage, max_model_len: int) -> Sch
             "and without chunked prefill a longer prompt cannot run; "
             f"use at least {max_model_len}, or leave enable_chunked_prefill on"
         )
+    return budget, seqs
+
+
+def _check_scheduling(args: EngineArgs) -> None:
     if args.long_prefill_token_threshold < 0:
         raise ConfigError(
             "long_prefill_token_threshold must be at least 0, "
@@ -123,18 +147,6 @@ def resolve_scheduler(args: EngineArgs, usage: Usage, max_model_len: int) -> Sch
     for name in ("max_num_queued_reqs", "max_num_queued_tokens"):
         _check_positive(name, getattr(args, name), 1024)
     _check_positive("stream_interval", args.stream_interval, 1)
-    return SchedulerConfig(
-        max_num_batched_tokens=budget,
-        max_num_seqs=seqs,
-        enable_chunked_prefill=chunked,
-        long_prefill_token_threshold=args.long_prefill_token_threshold,
-        max_decode_slowdown=_max_decode_slowdown(args, usage, chunked),
-        policy=args.scheduling_policy,
-        max_num_queued_reqs=args.max_num_queued_reqs or _QUEUED_REQS[usage],
-        max_num_queued_tokens=args.max_num_queued_tokens or _QUEUED_TOKENS[usage],
-        queue_may_stand=usage == "llm" or args.max_num_queued_reqs is not None,
-        stream_interval=args.stream_interval,
-    )
 
 
 def _max_decode_slowdown(args: EngineArgs, usage: Usage, chunked: bool) -> float | None:
