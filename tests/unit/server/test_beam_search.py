@@ -154,6 +154,8 @@ def test_the_end_of_a_sequence(real: tuple[LLM, Harness], monkeypatch: pytest.Mo
     ({"logprob_token_ids": [5], "logprobs": 1}, "logprob_token_ids"),
     ({"repetition_detection": {"max_pattern_size": 2, "min_count": 2}}, "repetition_detection"),
     ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    ({"guided_regex": "a"}, "guided_regex"), ({"vllm_xargs": {"a": 1}}, "vllm_xargs"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"early_stopping": True}, "early_stopping"), ({"best_of": 2}, "best_of"),
     ({"stream": True}, "stream"), ({"echo": True, "logprobs": 1}, "echo"),
     ({"watermarking": True}, "watermarking"),

@@ -30,8 +30,15 @@ _REFUSED: dict[str, tuple[object, ...]] = {
     "logprob_token_ids": (None, []),
     "prompt_logprobs": (None,),
     "repetition_detection": (None,),
+    "vllm_xargs": (None, {}),
 }
 """Field names with their values without effect; the message suggests the first."""
+
+_CONSTRAINTS = (
+    "structured_outputs", "structural_tag", "guided_json", "guided_regex", "guided_choice",
+    "guided_grammar", "response_format",
+)  # fmt: skip
+"""Fields that say which form a text must have."""
 
 _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "top_p": (None, 1.0),
@@ -94,10 +101,9 @@ def beam_sampling_params(
         raise RequestError(f"n must be at least 1, got {width}.", parameter="n", value=width)
     params = sampling_params(context, msgspec.structs.replace(request, n=1, best_of=None))
     if params.structured_outputs is not None:
-        name = "response_format" if request.structured_outputs is None else "structured_outputs"
-        raise RequestError(
-            f"`{name}` is not supported with beam search; leave it out.", parameter=name
-        )
+        name = next(name for name in _CONSTRAINTS if getattr(request, name, None) is not None)
+        message = f"`{name}` is not supported with beam search; leave it out."
+        raise RequestError(message, parameter=name)
     params.n = width
     return params
 
