@@ -32,7 +32,9 @@ def test_import_pulls_in_nothing_heavy() -> None:
 def test_engine_imports_neither_torch_nor_transformers() -> None:
     code = (
         "import sys, quire; quire.LLM; quire.SamplingParams;"
-        "print(sorted({'torch', 'transformers', 'huggingface_hub'} & set(sys.modules)))"
+        "import quire.core.engine_core;"
+        "heavy = {'torch', 'transformers', 'huggingface_hub', 'llguidance'};"
+        "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+
+from quire.bench.datasets import DatasetArgs
+from quire.bench.serve import ServeBenchArgs, run
+from quire.bench.traffic import TrafficArgs
 
 from .conftest import StartServer
 
@@ -60,3 +67,23 @@ def test_a_request_waits_until_the_engine_is_awake(start_server: StartServer) ->
         client.post("/wake_up?tags=kv_cache").raise_for_status()
         asking.join(30)
     assert replies[0].status_code == 200
+
+
+@pytest.mark.parametrize("engine_mode", ["thread", "process"])
+def test_a_benchmark_lets_the_server_record_its_steps(
+    start_server: StartServer, engine_mode: str, tmp_path: Path
+) -> None:
+    chosen = {"profiler": "torch", "torch_profiler_dir": str(tmp_path)}
+    server = start_server(engine_mode=engine_mode, profiler_config=json.dumps(chosen))
+    load = ServeBenchArgs(base_url=server.url, disable_tqdm=True, profile=True)
+    few = DatasetArgs(num_prompts=2, input_len=8, output_len=3)
+    run(load, few, TrafficArgs())
+    [trace] = tmp_path.iterdir()
+    with gzip.open(trace, "rt") as file:
+        events = json.load(file)["traceEvents"]
+    assert sum(event["name"] == "step" for event in events) >= 3
+    with server.client() as client:
+        assert client.post("/start_profile").status_code == 200
+        again = client.post("/start_profile")
+        assert again.status_code == 400
+        assert "already active" in again.json()["error"]["message"]

@@ -136,7 +136,7 @@ def test_sampling_fields_of_vllm_do_what_they_say(client: openai.OpenAI) -> None
 def test_mistakes_are_bad_requests_that_name_the_field(client: openai.OpenAI) -> None:
     wrong = {
         "temperature": 3.0, "top_p": 0.0, "max_tokens": 0, "n": 0, "presence_penalty": 3.0,
-        "logit_bias": {"999999": 10}, "response_format": {"type": "json_object"}, "logprobs": 21,
+        "logit_bias": {"999999": 10}, "response_format": {"type": "xml"}, "logprobs": 21,
         "stop": [""], "seed": 2**70,
     }  # fmt: skip
     for name, value in wrong.items():

@@ -29,6 +29,7 @@ from quire.llm import LLM
 from quire.logits_processors import LogitsProcessor
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
+from quire.structured.params import StructuredOutputsParams
 
 RANDOM = np.random.default_rng(8)
 PROMPTS = [RANDOM.integers(0, 256, length).tolist() for length in (3, 17, 40, 9, 64, 75, 21, 30)]
@@ -145,6 +146,35 @@ def test_what_a_processor_is_told_is_true(
             told[tuple(prompt)] += 1
     assert told == {prompt: len(generated) for prompt, generated in tokens.items()}
     assert {len(step) for step in Witness.seen[first:]} <= {1, 2}, "those that ended are gone"
+
+
+def test_a_grammar_beside_a_processor(settings: dict[str, Any]) -> None:
+    """It sees what the grammar allows, is told of tokens that nobody chose, and allows no more."""
+    Witness.seen.clear()
+    shape = StructuredOutputsParams(regex="abcdefgh[0-9]{3}xyz[a-f]{4}")
+    common = {"max_tokens": 30, "seed": 5, "structured_outputs": shape}
+    params = [
+        SamplingParams(**common, logprobs=2),  # type: ignore[arg-type]
+        SamplingParams(**common, temperature=0),  # type: ignore[arg-type]
+        SamplingParams(**common, temperature=0, logit_bias={48: 30.0}),  # type: ignore[arg-type]
+    ]
+    with LLM(**settings) as llm:
+        alone = llm.generate(PROMPTS[:3], params, use_tqdm=False)
+    with LLM(**settings, logits_processors=[Witness, InvariantLedger, TargetToken]) as llm:
+        beside = llm.generate(PROMPTS[:3], params, use_tqdm=False)
+        params[1].extra_args = {"target_token": ord("Q")}
+        last = llm.generate(PROMPTS[:3], params, use_tqdm=False)
+    assert bits(beside) == bits(alone)
+    for prompt, output in zip(PROMPTS, beside, strict=False):
+        assert re.fullmatch(r"abcdefgh\d{3}xyz[a-f]{4}", output.outputs[0].text)
+        mine = [(told, best) for step in Witness.seen for p, told, best in step.values()
+                if p == prompt]  # fmt: skip
+        tokens = output.outputs[0].token_ids
+        assert all(told == tokens[: len(told)] for told, _ in mine)
+        assert max(len(told) for told, _ in mine) >= len(tokens) - 2, "the last one is the end"
+    assert bits(last)[0] == bits(alone)[0]
+    assert last[1].outputs[0].finish_reason == "error"
+    assert "left no token" in (last[1].error or "")
 
 
 def test_aborted_requests_are_removed(settings: dict[str, Any]) -> None:

@@ -85,3 +85,22 @@ def test_penalties_together_at_their_ends(llm: LLM) -> None:
                 others = {"presence_penalty": -2, "frequency_penalty": 2, "logprobs": 3, "seed": 1}
                 others |= {"temperature": temperature, "logit_bias": {5: bias, 6: -bias}}
                 check(llm, "repetition_penalty", repetition, **others)
+
+
+@pytest.mark.parametrize("penalty", [1e-300, 1e300])
+@pytest.mark.parametrize("temperature", [0, 0.01, 2])
+def test_the_only_allowed_token_is_chosen_under_any_penalty(
+    llm: LLM, penalty: float, temperature: float
+) -> None:
+    """Each token once: some have a negative logit."""
+    params = [
+        SamplingParams(
+            allowed_token_ids=[token], repetition_penalty=penalty, temperature=temperature,
+            seed=1, max_tokens=2, ignore_eos=True,
+        )
+        for token in range(0, 256, 5)
+    ]  # fmt: skip
+    inputs: Any = [{"prompt_token_ids": [token, 7]} for token in range(0, 256, 5)]
+    outputs = llm.generate(inputs, params, use_tqdm=False)
+    for token, output in zip(range(0, 256, 5), outputs, strict=True):
+        assert list(output.outputs[0].token_ids) == [token, token]

@@ -14,6 +14,7 @@ import pytest
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.config.engine_args import EngineArgs
+from quire.errors import RequestError
 from quire.executor import UniProcExecutor
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.llm import LLM
@@ -284,15 +285,12 @@ def test_parameters_that_leave_no_token_are_an_error_of_their_request(
     assert bits(others) == bits(alone)
 
 
-def test_a_wrong_grammar_is_an_error_of_its_request(
-    settings: dict[str, Any], alone: list[RequestOutput]
-) -> None:
+def test_a_wrong_grammar_is_refused(settings: dict[str, Any], alone: list[RequestOutput]) -> None:
+    [prompt, params] = CASES[0]
     with LLM(**settings) as llm:
-        first, second = llm.generate(
-            [PROMPTS[0], CASES[0][0]], [params_of({"regex": "(("}), CASES[0][1]], use_tqdm=False
-        )
-    assert first.outputs[0].finish_reason == "error"
-    assert bits([second]) == bits(alone[:1])
+        with pytest.raises(RequestError, match="unclosed group"):
+            llm.generate(prompt, params_of({"regex": "(("}), use_tqdm=False)
+        assert bits(llm.generate([prompt], params, use_tqdm=False)) == bits(alone[:1])
 
 
 @pytest.mark.parametrize("mode", ["thread", "process"])

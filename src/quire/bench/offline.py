@@ -7,7 +7,8 @@ Definitions, defaults and JSON keys are vLLM bench's, down to the sampling param
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,8 @@ class LatencyArgs:
     """Runs that count."""
     disable_detokenize: bool = False
     """Leave making text out of the measurement."""
+    profile: bool = False
+    """Record one run by --profiler-config, and measure none."""
     output_json: str | None = None
     """Write the results to this file."""
 
@@ -66,12 +69,14 @@ class ThroughputArgs:
     """Requests that are run before the measurement."""
     disable_detokenize: bool = False
     """Leave making text out of the measurement."""
+    profile: bool = False
+    """Record the run by --profiler-config, which makes it slower."""
     output_json: str | None = None
     """Write the results to this file."""
 
 
 def run_latency(args: LatencyArgs, engine_args: EngineArgs) -> dict[str, Any]:
-    """Seconds of a whole batch, over `num_iters` runs."""
+    """Seconds of a whole batch, over `num_iters` runs; nothing where a run is recorded instead."""
     llm = _make_llm(engine_args, args.input_len + args.output_len)
     rng = np.random.default_rng(0)
     high = min(10000, llm.llm_engine.model_config.vocab_size)
@@ -86,6 +91,10 @@ def run_latency(args: LatencyArgs, engine_args: EngineArgs) -> dict[str, Any]:
 
     for _ in tqdm(range(args.num_iters_warmup), desc="Warmup iterations"):
         once()
+    if args.profile:
+        with _profiled(llm):
+            once()
+        return {}
     latencies = [once() for _ in tqdm(range(args.num_iters), desc="Bench iterations")]
     result = {
         "model_id": engine_args.model,
@@ -114,9 +123,10 @@ def run_throughput(
     run = _runner(llm, args)
     if args.num_warmups:
         run(requests[: args.num_warmups])
-    begin = time.perf_counter()
-    outputs = run(requests)
-    elapsed = time.perf_counter() - begin
+    with _profiled(llm) if args.profile else nullcontext():
+        begin = time.perf_counter()
+        outputs = run(requests)
+        elapsed = time.perf_counter() - begin
     prompt_tokens = sum(len(output.prompt_token_ids or ()) for output in outputs)
     output_tokens = sum(len(one.token_ids) for output in outputs for one in output.outputs)
     total = prompt_tokens + output_tokens
@@ -144,6 +154,14 @@ def percentiles_of(seconds: Sequence[float]) -> dict[int, float]:
     """The percentiles that vLLM's benchmarks report."""
     values = np.percentile(seconds, PERCENTAGES)
     return {share: float(value) for share, value in zip(PERCENTAGES, values, strict=True)}
+
+
+@contextmanager
+def _profiled(llm: LLM) -> Iterator[None]:
+    """Records the block. Raises ConfigError without --profiler-config."""
+    llm.start_profile()
+    yield
+    llm.stop_profile()
 
 
 def _runner(

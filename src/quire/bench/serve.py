@@ -102,6 +102,8 @@ class ServeBenchArgs:
     """Directory of the file; the current one by default."""
     result_filename: str | None = None
     """Name of the file; made from label, rate, model and time by default."""
+    profile: bool = False
+    """Let the server record its steps meanwhile; it needs --profiler-config."""
     plot: str | None = None
     """Draw the run as an SVG file."""
 
@@ -176,13 +178,27 @@ async def _send_load(
         warm = [requests[0]] * args.num_warmups
         await run_load(target, warm, [0.0] * len(warm), traffic.max_concurrency, lambda _: None)
     due = arrival_times(traffic, len(requests), dataset.seed)
+    if args.profile:
+        await _post(client, "/start_profile")
     with tqdm(total=len(requests), disable=args.disable_tqdm, unit="req") as bar:
         begin = time.perf_counter()
         results = await run_load(
             target, requests, due, traffic.max_concurrency, lambda _: bar.update(1) and None
         )
         duration = time.perf_counter() - begin
+    if args.profile:
+        await _post(client, "/stop_profile")
     return _Measured(model, tokenizer_id, results, duration)
+
+
+async def _post(client: Client, path: str) -> None:
+    """Calls a route without a body. Raises ReplyError if it fails."""
+    response = await client.send("POST", path)
+    body = await client.body(response)
+    if response.status != 200:
+        raise ReplyError(
+            f"{path} answered {response.status}: {body[:500].decode(errors='replace')}"
+        )
 
 
 def _headers(args: ServeBenchArgs) -> dict[str, str]:

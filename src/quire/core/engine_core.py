@@ -162,7 +162,7 @@ class EngineCore:
                 request.request_id,
                 params.structured_outputs,
                 ignore_eos=params.ignore_eos,
-                may_force=_may_force(params),
+                may_force=not self.config.model.logits_processors and _may_force(params),
             )
 
     def abort_requests(self, request_ids: list[str]) -> None:

@@ -146,10 +146,6 @@ class InputProcessor:
             resolved.update_from_tokenizer(self.tokenizer)
         if resolved.structured_outputs is not None:
             resolved.structured_outputs = self._grammars.checked(resolved.structured_outputs)
-            raise RequestError(
-                "structured outputs do not work yet; leave structured_outputs out",
-                parameter=f"structured_outputs.{resolved.structured_outputs.kind}",
-            )
         check_bans(resolved, self._banned_token_ids(resolved), self.model_config)
         return resolved
 

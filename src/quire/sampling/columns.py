@@ -20,7 +20,9 @@ from quire.params import GREEDY_BELOW, SamplingParams
 from quire.sampling.masks import TokenMasks
 
 Tokens = NDArray[np.int32]
-_LEAST, _MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+_LEAST_PENALTY, _MOST_PENALTY = 1e-30, 1e30
+"""Of repetition: beyond these a logit overflows float32, and the only token that is allowed could
+not be chosen any more."""
 LOGPROBS_KINDS: dict[LogprobsMode, int] = {
     "raw_logprobs": 0,
     "raw_logits": 1,
@@ -117,7 +119,7 @@ def _seed(params: SamplingParams, _vocab_size: int) -> int:
 
 
 def _repetition_penalty(params: SamplingParams, _vocab_size: int) -> float:
-    return min(max(params.repetition_penalty, _LEAST), _MOST)
+    return min(max(params.repetition_penalty, _LEAST_PENALTY), _MOST_PENALTY)
 
 
 def _frequency_penalty(params: SamplingParams, _vocab_size: int) -> float:

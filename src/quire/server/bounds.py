@@ -10,6 +10,8 @@ from quire.chat.job import MAX_MEMORY_BYTES, MAX_STEPS, MAX_TEXT
 from quire.config import EngineConfig
 from quire.server.args import ServerArgs
 from quire.server.requests.request_work import WorkLimits
+from quire.structured.compile import MAX_CACHE_BYTES, NUM_THREADS
+from quire.structured.limits import MAX_BYTES, MAX_LEXER_STATES
 from quire.units import format_bytes
 
 _TOLD_S = 2.0
@@ -58,6 +60,7 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         Bound("(fixed)", str(MAX_TEXT), "characters from a chat template", "400"),
         Bound("(fixed)", format_bytes(MAX_MEMORY_BYTES), "memory of a chat template", "400"),
         *_work_bounds(args, config),
+        Bound("(fixed)", format_bytes(max(MAX_BYTES.values())), "a structured output", "400"),
     ]
     if config is not None:
         bounds += _engine_bounds(config)
@@ -126,6 +129,9 @@ def _engine_bounds(config: EngineConfig) -> list[Bound]:
         Bound("max_num_seqs", str(running), "requests in a step", "wait"),
         Bound("max_num_batched_tokens", str(tokens), "tokens in a step", "next step"),
         Bound("num_gpu_blocks_override", str(cache.num_blocks), "KV blocks", "preempted"),
+        Bound("(fixed)", str(NUM_THREADS), "grammars compiled at once", "wait"),
+        Bound("(fixed)", format_bytes(MAX_CACHE_BYTES), "compiled grammars that are kept", "drops"),
+        Bound("(fixed)", str(MAX_LEXER_STATES), "lexer states of a request's grammar", "error"),
     ]
 
 

@@ -64,6 +64,13 @@ def endpoints_of(args: ServerArgs, *, has_profiler: bool = False) -> tuple[Endpo
 
 _BAD_BODY = (400, 404, 408, 413, 415)
 
+_PROBES: tuple[tuple[Literal["GET", "POST"], str, Handler], ...] = (
+    ("GET", "/live", service.live),
+    ("GET", "/ready", service.ready),
+    ("GET", "/health", service.health),
+    ("GET", "/ping", service.ping),
+    ("POST", "/ping", service.ping),
+)
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST", "/v1/completions", generate.completions, "generation",
@@ -111,25 +118,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("GET", "/version", service.version, "server", response=schema.VersionResponse),
     Endpoint("GET", "/load", service.load, "server", response=schema.LoadResponse),
-    Endpoint(
-        "GET", "/live", service.live, "health",
-        response=schema.StatusResponse, can_be_unwell=True,
-    ),
-    Endpoint(
-        "GET", "/ready", service.ready, "health",
-        response=schema.StatusResponse, can_be_unwell=True,
-    ),
-    Endpoint(
-        "GET", "/health", service.health, "health",
-        response=schema.StatusResponse, can_be_unwell=True,
-    ),
-    Endpoint(
-        "GET", "/ping", service.ping, "health",
-        response=schema.StatusResponse, can_be_unwell=True,
-    ),
-    Endpoint(
-        "POST", "/ping", service.ping, "health",
-        response=schema.StatusResponse, can_be_unwell=True,
+    *(
+        Endpoint(
+            method, path, handler, "health", response=schema.StatusResponse, can_be_unwell=True
+        )
+        for method, path, handler in _PROBES
     ),
     Endpoint("GET", "/metrics", service.metrics, "server", media="text/plain"),
     Endpoint("GET", "/quire/live", page.live_view, "server", response=dict[str, Any]),

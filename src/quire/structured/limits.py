@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from quire.errors import RequestError, quoted
+from quire.errors import GrammarError, quoted
 from quire.structured.merging import most_merged, multiple_of
 from quire.structured.params import FIELD
 from quire.units import KiB
@@ -63,14 +63,14 @@ def parser_limits() -> Any:
 
 
 def check_bytes(name: str, text: str) -> None:
-    """Raises RequestError for a text that is too long for its field."""
+    """Raises GrammarError for a text that is too long for its field."""
     size, most = len(text.encode()), MAX_BYTES[name]
     if size > most:
         raise too_much(name, f"has {size} bytes", f"at most {most}")
 
 
 def check_depth(name: str, value: Any, most: int = MAX_DEPTH) -> None:
-    """Raises RequestError for objects and arrays that are nested too deeply, in vLLM's words."""
+    """Raises GrammarError for objects and arrays that are nested too deeply, in vLLM's words."""
     level = [value]
     for _ in range(most + 1):
         level = [
@@ -92,7 +92,7 @@ def check_depth(name: str, value: Any, most: int = MAX_DEPTH) -> None:
 
 
 def check_schema(name: str, schema: Any) -> None:
-    """Raises RequestError for a schema, of checked depth, that would take too long to compile."""
+    """Raises GrammarError for a schema, of checked depth, that would take too long to compile."""
     counts = dict.fromkeys(_COUNTED, 0)
     for node in _objects(schema):
         for key in _COUNTED & node.keys():
@@ -118,14 +118,14 @@ def check_schema(name: str, schema: Any) -> None:
 
 
 def check_count(name: str, what: str, count: int, most: int) -> None:
-    """Raises RequestError for more than `most`."""
+    """Raises GrammarError for more than `most`."""
     _at_most(name, what, count, most)
 
 
-def too_much(name: str, what: str, allowed: str = "") -> RequestError:
+def too_much(name: str, what: str, allowed: str = "") -> GrammarError:
     """The error of a field that is too large."""
     message = f"{FIELD}.{name} {what}, more than is allowed: {allowed}" if allowed else what
-    return RequestError(message, parameter=f"{FIELD}.{name}")
+    return GrammarError(message, parameter=f"{FIELD}.{name}")
 
 
 _COUNTED = {"enum", "properties", "patternProperties", "anyOf", "oneOf", "allOf"}
@@ -155,7 +155,7 @@ def _check_references(name: str, schema: Any) -> None:
     for node in _objects(schema):
         target = node.get("$ref")
         if isinstance(target, str) and not target.startswith("#"):
-            raise RequestError(
+            raise GrammarError(
                 f"{FIELD}.{name}: $ref {quoted(target)} is not in the schema, and nothing is "
                 "fetched; put it under $defs and refer to it as '#/$defs/NAME'",
                 parameter=f"{FIELD}.{name}",

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from quire.errors import RequestError
+from quire.errors import GrammarError
 from quire.structured import limits
 from quire.structured.params import FIELD, StructuredOutputsParams
 from quire.structured.structural_tags import tags_grammar
@@ -33,7 +33,7 @@ _SCHEMA_WITHIN = (
 
 
 def grammar_of(spec: StructuredOutputsParams) -> str:
-    """Raises RequestError, which names the field, for what is too large or makes no grammar."""
+    """Raises GrammarError, which names the field, for what is too large or makes no grammar."""
     kind = spec.kind
     value = getattr(spec, kind)
     if isinstance(value, str):
@@ -57,7 +57,7 @@ def grammar_of(spec: StructuredOutputsParams) -> str:
 
 def parsed_schema(name: str, given: Any) -> Any:
     """A schema as plain JSON values, of a size that can be compiled. `name`: its field. Raises
-    RequestError."""
+    GrammarError."""
     if isinstance(given, str):
         given = parsed_json(name, given)
     limits.check_depth(name, given)
@@ -76,7 +76,7 @@ def parsed_schema(name: str, given: Any) -> Any:
 
 
 def parsed_json(name: str, text: str) -> Any:
-    """The values of a JSON text. Raises RequestError."""
+    """The values of a JSON text. Raises GrammarError."""
     try:
         return msgspec.json.decode(text)
     except RecursionError:
@@ -100,7 +100,7 @@ def regex_terminal(regex: str) -> str:
 
 
 def lark_of(grammar: str) -> str:
-    """A grammar in Lark's notation, from that or GBNF. Raises RequestError."""
+    """A grammar in Lark's notation, from that or GBNF. Raises GrammarError."""
     if _IS_LARK.search(grammar):
         _check_inner_schemas(grammar)
         return grammar
@@ -181,5 +181,5 @@ def _close_objects(schema: Any) -> None:
         schema.setdefault("additionalProperties", False)
 
 
-def _error(name: str, what: str) -> RequestError:
-    return RequestError(f"{FIELD}.{name} {what}", parameter=f"{FIELD}.{name}")
+def _error(name: str, what: str) -> GrammarError:
+    return GrammarError(f"{FIELD}.{name} {what}", parameter=f"{FIELD}.{name}")

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from quire.errors import RequestError, quoted
+from quire.errors import GrammarError, quoted
 from quire.structured import limits
 from quire.structured.params import FIELD
 
@@ -29,7 +29,7 @@ def tags_grammar(
     regex: Callable[[str], str],
 ) -> str:
     """`schema` and `regex` write a schema and an expression within a grammar; `grammar` makes
-    Lark's notation of a grammar. Raises RequestError."""
+    Lark's notation of a grammar. Raises GrammarError."""
     if not isinstance(given, Mapping):
         raise _error("must be an object", given)
     if given.get("type", _NAME) != _NAME:
@@ -219,6 +219,6 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def _error(what: str, value: object) -> RequestError:
+def _error(what: str, value: object) -> GrammarError:
     got = "" if value is None else f", got {quoted(value)}"
-    return RequestError(f"{FIELD}.{_NAME} {what}{got}", parameter=f"{FIELD}.{_NAME}", value=value)
+    return GrammarError(f"{FIELD}.{_NAME} {what}{got}", parameter=f"{FIELD}.{_NAME}", value=value)

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.errors import RequestError
+from quire.errors import GrammarError
 from quire.structured.config import StructuredOutputsConfig
 from quire.structured.limits import parser_limits
 from quire.structured.params import FIELD, StructuredOutputsParams
-from quire.structured.source import grammar_of
+from quire.structured.places import with_place
+from quire.structured.source import grammar_of, parsed_schema
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -52,7 +53,7 @@ class GrammarTrial:
         self._lock = threading.Lock()
 
     def checked(self, spec: StructuredOutputsParams) -> StructuredOutputsParams:
-        """The same with the engine's settings. Raises RequestError for what cannot be compiled, or
+        """The same with the engine's settings. Raises GrammarError for what cannot be compiled, or
         allows no text at all."""
         spec = self._settled(spec)
         grammar = grammar_of(spec)
@@ -65,7 +66,9 @@ class GrammarTrial:
                 if len(self._known) > _MAX_KNOWN:
                     self._known.popitem(last=False)
         if message:
-            raise RequestError(
+            if spec.kind == "json":
+                message = with_place(message, parsed_schema("json", spec.json))
+            raise GrammarError(
                 f"{FIELD}.{spec.kind} does not work: {message}", parameter=f"{FIELD}.{spec.kind}"
             )
         return spec
@@ -78,8 +81,6 @@ class GrammarTrial:
         if config.disable_additional_properties:
             changes["disable_additional_properties"] = True
         if isinstance(spec.json, dict):
-            from quire.structured.source import parsed_schema
-
             changes["json"] = msgspec.json.encode(parsed_schema("json", spec.json)).decode()
         return msgspec.structs.replace(spec, **changes) if changes else spec
 

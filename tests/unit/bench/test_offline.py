@@ -81,3 +81,14 @@ def test_what_cannot_be_measured_is_refused(
     assert main(["bench", "throughput", str(tiny_model), "--num-prompts", "1"]) == 1
     assert "longer than max_model_len" in capsys.readouterr().err
     assert main(["bench", "latency", "--batch-size", "0"]) == 1
+
+
+@pytest.mark.parametrize("command", ["latency", "throughput"])
+def test_steps_are_recorded(tiny_model: Path, tmp_path: Path, command: str) -> None:
+    few = "--batch-size 2 --num-iters-warmup 0" if command == "latency" else "--num-prompts 2"
+    words = ["bench", command, str(tiny_model), *few.split(), "--input-len=8", "--output-len=3"]
+    assert main([*words, "--profile"]) == 1
+    where = f"--profiler-config.torch_profiler_dir={tmp_path}"
+    assert main([*words, "--profile", "--profiler-config.profiler=torch", where]) == 0
+    [trace] = tmp_path.iterdir()
+    assert trace.name.endswith(".pt.trace.json.gz")

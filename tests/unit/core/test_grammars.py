@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -124,11 +125,16 @@ def test_the_mask_follows_the_tokens(core: EngineCore, executor: LowestExecutor)
     assert executor.masks == [{"y", "ye", "yes", "n", "no"}, {"<eos>", "<end>"}], "o is forced"
 
 
+@pytest.mark.parametrize("changed", ["logprobs", "min_tokens", "logit_bias", "logits_processors"])
 def test_nothing_is_forced_where_more_is_asked_for(
-    core: EngineCore, executor: LowestExecutor
+    core: EngineCore, executor: LowestExecutor, changed: str
 ) -> None:
     wanted = request("a", CHOICE)
-    wanted.sampling_params.logprobs = 0
+    if changed == "logits_processors":
+        core.config = replace(core.config, model=replace(core.config.model, **{changed: ("a.B",)}))
+    else:
+        value = {"logprobs": 0, "min_tokens": 1, "logit_bias": {0: 1.0}}[changed]
+        setattr(wanted.sampling_params, changed, value)
     core.add_request(wanted)
     assert run(core)[0] == {"a": [IDS["n"], IDS["o"], IDS["<eos>"]]}
     assert executor.masks == [{"y", "ye", "yes", "n", "no"}, {"o"}, {"<eos>", "<end>"}]

@@ -120,7 +120,7 @@ def test_positional_arguments_follow_the_published_order() -> None:
         ({"bad_words": [5]}, "bad_words must be a list of strings, got [5]."),
         ({"bad_words": ["a", ""]}, "bad_words cannot contain an empty string. Got bad_words="),
         ({"bad_words": ["\ud800"]}, "bad_words must be valid Unicode"),
-        ({"structured_outputs": {"json": {}}}, "structured_outputs must be StructuredOutputsParam"),
+        ({"structured_outputs": 3}, "structured_outputs must be StructuredOutputsParam"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_rule(given: dict[str, object], message: str) -> None:

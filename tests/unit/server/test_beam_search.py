@@ -87,6 +87,12 @@ def test_the_reply_has_what_is_found_offline(real: tuple[LLM, Harness], width: i
         )
 
 
+def test_best_of_may_say_the_same_as_n(harness: Harness) -> None:
+    body = {**TEXT, "n": 3, "temperature": 0}
+    found = [harness.post("/v1/completions", {**body, "best_of": n}).json() for n in (None, 3)]
+    assert found[0]["choices"] == found[1]["choices"]
+
+
 def test_several_prompts_each_have_their_own(real: tuple[LLM, Harness]) -> None:
     llm, harness = real
     prompts = ["one", "another, longer one", "a third"]

@@ -3,9 +3,14 @@ field."""
 
 from __future__ import annotations
 
+import json
+import threading
 from typing import Any
 
 import pytest
+
+from quire.structured.params import StructuredOutputsParams
+from quire.structured.trial import GrammarTrial
 
 from .conftest import Harness
 
@@ -34,7 +39,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (_format("xml"), "response_format", "use text, json_object, json_schema or structural_tag"),
     (_format("json_schema"), "response_format", "the 'json_schema' field must be provided"),
     (_format("json_schema", json_schema={"name": "a"}), "response_format", "must have a schema"),
-    (_format("json_schema", json_schema={"schema": {}}), "response_format", "name"),
+    (_format("json_schema", json_schema={"schema": {}}), "response_format.json_schema", "name"),
     (
         _format("json_schema", json_schema={"name": "a", "schema": BAD}),
         "response_format.json_schema.schema",
@@ -84,3 +89,65 @@ def test_a_wrong_constraint_is_a_bad_request_that_names_the_field(
     assert reply.status_code == 400, error
     assert message in error["message"]
     assert error["param"] == parameter
+
+
+TAG = {"structures": [{"begin": "<a>", "schema": SCHEMA, "end": "</a>"}], "triggers": ["<a"]}
+RIGHT: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"structured_outputs": {"json": SCHEMA}}, {"json": SCHEMA}),
+    ({"structured_outputs": {"choice": ["a", "b"], "regex": None}}, {"choice": ["a", "b"]}),
+    (
+        {"structured_outputs": {"json_object": True, "whitespace_pattern": " ?"}},
+        {"json_object": True, "whitespace_pattern": " ?"},
+    ),
+    (_format("text"), {}),
+    (_format("json_object"), {"json_object": True}),
+    (_format("json_object", schema=SCHEMA), {"json": SCHEMA}),
+    (
+        _format("json_schema", json_schema={"name": "a", "schema": SCHEMA, "strict": True}),
+        {"json": SCHEMA},
+    ),
+    (_format("json_schema", json_schema={"name": "a", "schema": True}), {"json": True}),
+    (_format("structural_tag", **TAG), {"structural_tag": {"type": "structural_tag", **TAG}}),
+    ({"guided_json": SCHEMA}, {"json": SCHEMA}),
+    (
+        {"guided_json": json.dumps(SCHEMA), "guided_whitespace_pattern": " "},
+        {"json": SCHEMA, "whitespace_pattern": " "},
+    ),
+    ({"guided_regex": "a+", "guided_decoding_backend": "auto"}, {"regex": "a+"}),
+    ({"guided_choice": ["a"]}, {"choice": ["a"]}),
+    ({"guided_grammar": 'root ::= "a"'}, {"grammar": 'root ::= "a"'}),
+    ({"structural_tag": json.dumps(TAG)}, {"structural_tag": TAG}),
+    ({**_format("text"), "guided_choice": ["a"]}, {"choice": ["a"]}),
+]
+
+
+@pytest.mark.parametrize("body", [CHAT, TEXT], ids=["chat", "completion"])
+@pytest.mark.parametrize(("fields", "asked"), RIGHT)
+def test_every_spelling_reaches_the_engine(
+    harness: Harness, body: dict[str, Any], fields: dict[str, Any], asked: dict[str, Any]
+) -> None:
+    path = "/v1/chat/completions" if body is CHAT else "/v1/completions"
+    reply = harness.post(path, {**body, **fields})
+    assert reply.status_code == 200, reply.text
+    assert "x-quire-ignored-fields" not in reply.headers
+    rendered = harness.post(f"{path}/render", {**body, **fields}).json()
+    rendered = rendered[0] if isinstance(rendered, list) else rendered
+    found = rendered["sampling_params"].get("structured_outputs", {})
+    parsed = {"json", "structural_tag"} & found.keys()
+    assert {**found, **{name: json.loads(found[name]) for name in parsed}} == asked
+
+
+def test_a_grammar_is_tried_on_a_thread(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    real = GrammarTrial.checked
+
+    def checked(self: GrammarTrial, spec: StructuredOutputsParams) -> StructuredOutputsParams:
+        threads.append(threading.current_thread().name)
+        return real(self, spec)
+
+    monkeypatch.setattr(GrammarTrial, "checked", checked)
+    fields = {"structured_outputs": {"regex": "a"}}
+    for path in ("/v1/completions", "/v1/completions/render"):
+        assert harness.post(path, {**TEXT, **fields}).status_code == 200
+    assert all(name.startswith("quire-work") for name in threads)
+    assert len(threads) == 2

@@ -15,7 +15,7 @@ TOOL = {"type": "function", "function": {"name": "f"}}
 NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
     *((TEXT, name, value) for name, value in {
         "presence_penalty": 2.5, "frequency_penalty": -2.5, "repetition_penalty": 0,
-        "logit_bias": {"x": 2.0}, "best_of": 2, "suffix": "x",
+        "logit_bias": {"x": 2.0}, "best_of": -1, "suffix": "x",
         "allowed_token_ids": [], "bad_words": [""],
         "kv_transfer_params": {"a": 1},
         "length_penalty": 2.0, "vllm_xargs": {"a": 2**70}, "logprob_token_ids": [1],
@@ -24,7 +24,7 @@ NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
     *((CHAT, name, value) for name, value in {
         "tool_choice": "required", "functions": [{"name": "f"}], "audio": {"voice": "x"},
         "modalities": ["audio"], "chat_template": "{{ messages }}", "top_logprobs": 3,
-        "response_format": {"type": "json_schema", "json_schema": {}}, "tools": [],
+        "tools": [],
         "web_search_options": {}, "function_call": "auto", "mm_processor_kwargs": {"a": 1},
     }.items()),
     ({**CHAT, "tools": [TOOL]}, "tool_choice", "auto"),
@@ -36,10 +36,14 @@ NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
     (TEXT, "stream_options", {"include_usage": True}),
     (TEXT, "stream_options", {"include_usage": None}),
     *((body, name, value) for body in (TEXT, CHAT) for name, value in {
-        "guided_decoding_backend": "xgrammar", "best_of": 3,
+        "guided_decoding_backend": "xgrammar", "best_of": 0,
         "guided_whitespace_pattern": " ", "logits_processors": ["a.b"], "early_stopping": True,
     }.items()),
-    ({**TEXT, "n": 2}, "best_of", 3),
+    (CHAT, "best_of", 2),
+    ({**TEXT, "stream": True}, "best_of", 2),
+    ({**TEXT, "temperature": 0}, "best_of", 2),
+    *((TEXT, "best_of", value) for value in (129, 2**63, 2**63 - 1, 1.5, "x", [2], -(2**63))),
+    *(({**TEXT, "best_of": 2}, "n", value) for value in (0, -1)),
     ({**TEXT, "n": 2}, "best_of", 1),
     ({**TEXT, "stream": True}, "prompt_logprobs", 1),
     (TEXT, "prompt_logprobs", -2),

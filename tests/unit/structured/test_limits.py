@@ -99,6 +99,26 @@ def test_a_schema_that_is_refused(schema: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        (
+            {"properties": {"not": {"properties": {"a/b": {"not": {}}}}}},
+            "#/properties/not/properties/a~1b",
+        ),
+        ({"anyOf": [{"type": "null"}, {"items": {"uniqueItems": True}}]}, "#/anyOf/1/items"),
+        ({"$defs": {"x": {"format": "none"}}, "$ref": "#/$defs/x"}, "#/$defs/x"),
+        ({"properties": {"a": {"type": "text"}}}, "#/properties/a"),
+        ({"$id": "http://a/b", "items": {"$ref": "other"}}, "#/items"),
+        ({"enum": [{"not": 1}], "not": {}}, "#"),
+    ],
+)
+def test_the_part_that_does_not_work_is_named(schema: Schema, place: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        checked_grammar(json=schema)
+    assert str(raised.value).endswith(f"(at {place})")
+
+
+@pytest.mark.parametrize(
     ("schema", "text"),
     [
         (_nested(31), "[" * 31 + "1" + "]" * 31),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quire.config import EngineConfig, ModelConfig
@@ -205,7 +206,8 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
                 parameter="prompt",
             )
         check_data_parallel_rank(data_parallel_rank)
-        request = self.input_processor.process(
+        process = partial(
+            self.input_processor.process,
             request_id,
             prompt,
             params,
@@ -215,6 +217,9 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             trace_headers=trace_headers,
             prompt_text=prompt_text,
         )
+        # A grammar may take long to try.
+        has_grammar = getattr(params, "structured_outputs", None) is not None
+        request = await asyncio.to_thread(process) if has_grammar else process()
         [stream] = self.requests.admit([request])
         try:
             self.requests.begin(stream)

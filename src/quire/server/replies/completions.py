@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
+from quire.server.replies.best_of import best_of
 from quire.server.replies.head import ReplyHead
 from quire.server.replies.json_pieces import JsonList
 from quire.server.replies.logprobs import CompletionLists, prompt_logprobs
@@ -55,7 +56,8 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
             if self._request.echo:
                 self._take_prompt(prompt_index, final)
             of_prompt = self._of_prompt(final)
-            for one in final.outputs:
+            shown = best_of(final, self._n, shows_logprobs=self._request.logprobs is not None)
+            for one in shown.outputs:
                 choice = self._choice(prompt_index, one, is_first=True)
                 choice.prompt_logprobs = None if of_prompt is None else of_prompt.encoded()
                 if self._wants_ids:

@@ -63,7 +63,7 @@ async def completion_prompts(
 
 def _completion_prompts(context: ServerContext, request: CompletionRequest) -> list[PreparedPrompt]:
     parts, salt = _split_prompts(request.prompt), request.cache_salt
-    context.limits.check_prompts(len(parts), request.n or 1)
+    context.limits.check_prompts(len(parts), max(request.n or 1, request.best_of or 1))
     truncation = Truncation.of(
         request.truncate_prompt_tokens, request.truncation_side, context.limits.max_model_len
     )

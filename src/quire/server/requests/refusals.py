@@ -64,18 +64,33 @@ def refuse_unsupported(request: GenerationFields) -> None:
         value = getattr(request, name, None)
         if value is not None and value not in neutral:
             raise _refusal(name, value, neutral[0])
-    if request.best_of not in (None, request.n or 1):
-        raise RequestError(
-            f"best_of is not supported unless it equals n, got {request.best_of}; leave it out.",
-            parameter="best_of",
-            value=request.best_of,
-        )
+    _check_best_of(request)
     if request.stream_options not in (None, StreamOptions()) and not request.stream:
         raise RequestError(
             "Stream options can only be defined when `stream=True`.", parameter="stream_options"
         )
     if isinstance(request, ChatRequest):
         _refuse_tools(request)
+
+
+def _check_best_of(request: GenerationFields) -> None:
+    """As many samples are generated as `best_of` says, and the `n` best of them shown."""
+    wanted, n = request.best_of, 1 if request.n is None else request.n
+    if wanted in (None, n) or n < 1:
+        return
+    if wanted < n:
+        rule = f"must be at least n={n}"
+    elif isinstance(request, ChatRequest):
+        rule = "is not supported in chats unless it equals n"
+    elif request.use_beam_search:
+        rule = "is not supported with beam search unless it equals n"
+    elif request.stream:
+        rule = "must equal n with stream=true, because samples are compared when they are complete"
+    else:
+        return
+    raise RequestError(
+        f"best_of {rule}, got {wanted}; leave it out.", parameter="best_of", value=wanted
+    )
 
 
 def _refuse_tools(request: ChatRequest) -> None:

@@ -6,18 +6,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from quire.config import ModelConfig
 from quire.errors import RequestError
 from quire.param_checks import checked_extra_args
-from quire.params import RequestOutputKind, SamplingParams
+from quire.params import GREEDY_BELOW, RequestOutputKind, SamplingParams
 from quire.server.args import ServerArgs
 from quire.server.context import ServerContext
 from quire.server.requests.room import check_max_tokens
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.common import GenerationFields
 from quire.server.schema.completion import DEFAULT_MAX_TOKENS, CompletionRequest
+from quire.server.schema.constraints import constraint
 
 _FIELDS_THAT_DIFFER = {"max_tokens", "prompt_logprobs", "structured_outputs"}
 _SAME_NAME = (
@@ -41,6 +44,12 @@ def sampling_params(
     values = {**{k: v for k, v in defaults.items() if k != "max_tokens"}, **values}
     values["max_tokens"] = _max_tokens(request, context.config.model)
     values["logprobs"] = _num_logprobs(request)
+    num_samples = request.best_of or 1
+    if (values.get("n") or 1) < num_samples:
+        _check_samples(values, num_samples)
+        values["n"] = num_samples
+        if values["logprobs"] is None and not request.logprob_token_ids:
+            values["logprobs"] = 0  # samples are compared by them
     values["prompt_logprobs"] = _num_prompt_logprobs(request)
     has_logprobs = request.logprob_token_ids or values["logprobs"] is not None
     if has_logprobs or values["prompt_logprobs"] is not None:
@@ -48,7 +57,7 @@ def sampling_params(
     values["output_kind"] = (
         RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
     )
-    values["structured_outputs"] = request.constraint()
+    values["structured_outputs"] = constraint(request)
     values["extra_args"] = checked_extra_args(request.vllm_xargs, "vllm_xargs")
     values["skip_clone"] = True
     return SamplingParams.from_optional(**values)
@@ -58,6 +67,7 @@ def check_bounds(request: GenerationFields, args: ServerArgs) -> None:
     """Raises RequestError if the request is beyond the server's limits for one request."""
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     _at_most("n", request.n or 1, args.max_n, "max_n")
+    _at_most("best_of", request.best_of or 1, args.max_n, "max_n")
     _at_most("stop", len(stops), args.max_stop_strings, "max_stop_strings", "strings")
     longest = max((len(text) for text in stops), default=0)
     _at_most("stop", longest, args.max_stop_string_chars, "max_stop_string_chars", "characters")
@@ -69,6 +79,19 @@ def is_echo_alone(request: CompletionRequest | ChatRequest) -> bool:
     """Whether the reply is the prompt alone. As in vLLM, one token is generated and counted."""
     is_completion = isinstance(request, CompletionRequest)
     return is_completion and request.echo is True and request.max_tokens == 0
+
+
+def _check_samples(values: dict[str, Any], best_of: int) -> None:
+    """Raises RequestError where `best_of` stands for an `n` that is none, or chooses nothing."""
+    n = values.get("n", 1)
+    if n < 1:
+        raise RequestError(f"n must be at least 1, got {n}.", parameter="n", value=n)
+    if values.get("temperature", 1.0) < GREEDY_BELOW:
+        raise RequestError(
+            f"best_of must equal n when using greedy sampling, got {best_of}.",
+            parameter="best_of",
+            value=best_of,
+        )
 
 
 def _at_most(name: str, value: int, limit: int, option: str, unit: str = "") -> None:

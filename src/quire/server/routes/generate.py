@@ -37,6 +37,7 @@ from quire.server.routes.bodies import context_of, field_names, pieced_response,
 from quire.server.routes.conversations import conversations_of
 from quire.server.schema.chat import BatchChatRequest, ChatRequest
 from quire.server.schema.completion import CompletionRequest
+from quire.server.schema.constraints import named_as_asked
 
 Writer = TypeVar("Writer")
 _Prepare = Callable[[ServerContext, Asked], Awaitable[list[PreparedPrompt]]]
@@ -199,7 +200,7 @@ async def _start(
         beams = beam_search_params(request, params, context.config.model.max_model_len)
         start = partial(BeamGeneration.begin, beams=beams)
     trace_headers = {name: http.headers[name] for name in _TRACE_HEADERS if name in http.headers}
-    with request.named_as_asked():
+    with named_as_asked(request):
         return await start(
             context,
             prompts,

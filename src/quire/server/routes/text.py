@@ -27,6 +27,7 @@ from quire.server.routes.bodies import (
 )
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.completion import CompletionRequest
+from quire.server.schema.constraints import named_as_asked
 from quire.server.schema.service import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -191,7 +192,7 @@ def _rendered(
     params = params_in_room(params, len(prompt.token_ids), max_model_len)
     processor = context.loaded_engine().input_processor
     priority = request.priority or 0
-    with request.named_as_asked():
+    with named_as_asked(request):
         settled = processor.process(head.id, prompt.for_engine(), params, priority=priority)
     plain: dict[str, Any] = msgspec.to_builtins(settled.params)
     return RenderedPrompt(

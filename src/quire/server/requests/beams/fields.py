@@ -92,7 +92,7 @@ def beam_sampling_params(
     width = 1 if request.n is None else request.n
     if width < 1:
         raise RequestError(f"n must be at least 1, got {width}.", parameter="n", value=width)
-    params = sampling_params(context, msgspec.structs.replace(request, n=1))
+    params = sampling_params(context, msgspec.structs.replace(request, n=1, best_of=None))
     if params.structured_outputs is not None:
         name = "response_format" if request.structured_outputs is None else "structured_outputs"
         raise RequestError(

@@ -1,0 +1,54 @@
+"""`with_place`: tells where in a schema the part is that an error is about.
+
+The compiler names a keyword or a value alone; a caller with a large schema needs the place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+_KEYWORDS = re.compile(r'Unimplemented keys: (\["[^\]]*\])')
+_VALUES = {
+    "format": re.compile(r"Unknown format: (.+)"),
+    "type": re.compile(r"Invalid type: (.+)"),
+    "$ref": re.compile(r"Resource '.*/([^/']+)' is not present"),
+}
+_NAMED = frozenset({
+    "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies",
+})  # fmt: skip
+"""Keywords whose objects have names, not keywords."""
+
+
+def with_place(message: str, schema: Any) -> str:
+    """The message with the place as a JSON pointer, where it can be told."""
+    keywords: set[str] = set()
+    if found := _KEYWORDS.search(message):
+        keywords = set(json.loads(found[1]))
+    for path, node in _schemas(schema, "#"):
+        is_it = bool(keywords & node.keys())
+        for keyword, pattern in _VALUES.items():
+            if value := pattern.search(message):
+                is_it = is_it or str(node.get(keyword, "")).endswith(value[1])
+        if is_it:
+            return f"{message} (at {path})"
+    return message
+
+
+def _schemas(value: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All schemas within one, whose depth is bounded, with their places."""
+    if isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from _schemas(part, f"{path}/{index}")
+    if not isinstance(value, dict):
+        return
+    yield path, value
+    for key, part in value.items():
+        if key in _NAMED and isinstance(part, dict):
+            for name, schema in part.items():
+                escaped = name.replace("~", "~0").replace("/", "~1")
+                yield from _schemas(schema, f"{path}/{key}/{escaped}")
+        elif key not in ("enum", "const", "default", "examples"):
+            yield from _schemas(part, f"{path}/{key}")
