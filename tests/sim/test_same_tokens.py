@@ -90,13 +90,13 @@ def wanted(of_modes: list[list[Bits]], params: SamplingParams) -> list[Bits]:
     return of_modes[params is SEEDED]
 
 
-@MODES
 def test_in_a_batch_of_32_on_two_threads(
-    settings: dict[str, Any], wanted: list[Bits], params: SamplingParams
+    settings: dict[str, Any], of_modes: list[list[Bits]]
 ) -> None:
     settings = {**settings, "num_threads": 2}
+    params = ([GREEDY] * len(PROMPTS) + [SEEDED] * len(PROMPTS)) * 2
     with LLM(**settings, max_num_seqs=32, enable_prefix_caching=False) as llm:
-        assert same(run(llm, PROMPTS * 4, params), wanted * 4)
+        assert same(run(llm, PROMPTS * 4, params), [*of_modes[0], *of_modes[1]] * 2)
 
 
 @pytest.mark.parametrize("budget", [1, 7, 16, 33])

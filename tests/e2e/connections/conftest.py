@@ -16,7 +16,7 @@ from running_server import RunningServer, engine_options
 KEY = "secret"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def guarded(tiny_model: Path) -> Iterator[RunningServer]:
     """A server with a key and little patience."""
     running = RunningServer(
@@ -31,7 +31,7 @@ def guarded(tiny_model: Path) -> Iterator[RunningServer]:
     running.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tls") / "both.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
