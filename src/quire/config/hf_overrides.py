@@ -48,7 +48,12 @@ def overridden(values: dict[str, Any], overrides: HFOverrides) -> dict[str, Any]
 
 
 def _called(function: Callable[[Any], Any], values: dict[str, Any]) -> dict[str, Any]:
-    found = function(HFConfig(values))
+    try:
+        found = function(HFConfig(values))
+    except Exception as error:
+        raise ConfigError(
+            f"hf_overrides: the function failed: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(found, HFConfig):
         raise ConfigError(
             f"hf_overrides: the function must return the configuration that it is given, got "

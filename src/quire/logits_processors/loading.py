@@ -66,8 +66,8 @@ def _load(name: object) -> type[LogitsProcessor]:
     path = path.strip()
     if not colon or ":" in path or not module_name or not path:
         raise ConfigError(
-            f"Invalid logits processor FQCN {quoted(name)}. Expected format: '<module>:<type>', "
-            "as in 'package.module:Class'"
+            f"logits_processors: Invalid logits processor FQCN {quoted(name)}. Expected format: "
+            "'<module>:<type>', as in 'package.module:Class'"
         )
     try:
         found: Any = import_module(module_name)
