@@ -264,7 +264,6 @@ def test_tokens_without_a_choice_are_not_computed_one_by_one(
 
 IMPOSSIBLE: dict[str, dict[str, Any]] = {
     "min_tokens": {"min_tokens": 30},
-    "ignore_eos": {"ignore_eos": True},
     "allowed_token_ids": {"allowed_token_ids": [0]},
     "bad_words": {"bad_words": ["a", "p"]},
 }
@@ -283,6 +282,16 @@ def test_parameters_that_leave_no_token_are_an_error_of_their_request(
         )
     assert first.outputs[0].finish_reason == "error"
     assert bits(others) == bits(alone)
+
+
+def test_an_ignored_end_comes_after_the_text_alone(settings: dict[str, Any]) -> None:
+    with LLM(**settings) as llm:
+        eos = set(llm.llm_engine.model_config.eos_token_ids)
+        params = params_of({"choice": ["yes", "no"]}, ignore_eos=True, max_tokens=20)
+        [found] = llm.generate(PROMPTS[0], params, use_tqdm=False)[0].outputs
+    assert found.text in ("yes", "no")
+    assert (found.finish_reason, len(found.token_ids)) == ("length", 20)
+    assert eos.issuperset(found.token_ids[len("yes") :])
 
 
 def test_a_wrong_grammar_is_refused(settings: dict[str, Any], alone: list[RequestOutput]) -> None:

@@ -51,9 +51,12 @@ class _Following:
     may_force: bool
 
     def mask(self) -> NDArray[np.int32]:
-        """Without end-of-sequence tokens that the request ignores: nothing could follow one."""
+        """With end-of-sequence tokens that the request ignores only where nothing else may come."""
         mask = self.matcher.mask
-        return without(mask, self.eos) if self.ignore_eos else mask
+        if not self.ignore_eos:
+            return mask
+        left = without(mask, self.eos)
+        return left if left.any() else mask
 
 
 class StructuredOutputManager:

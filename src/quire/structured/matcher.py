@@ -44,7 +44,10 @@ class GrammarMatcher:
 
     def advance(self, token_ids: list[int]) -> None:
         """Takes in the request's next tokens. Raises GrammarError for one that is not allowed, and
-        where the next mask takes more than the limits; it is of no use then."""
+        where the next mask takes more than the limits; it is of no use then. After the end of the
+        text only end-of-sequence tokens are allowed, any number of them."""
+        if self._matcher.is_stopped():
+            return
         if not self._matcher.consume_tokens(token_ids):
             raise GrammarError(f"the grammar refuses a token: {error_of(self._matcher)}")
         self.mask = _compute_mask(self._matcher, len(self.mask))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NO_CHOICE = (
     "there is no token left to choose: those that structured_outputs or allowed_token_ids allow "
-    "here are forbidden by min_tokens, ignore_eos, bad_words or logit_bias; leave one of them out"
+    "here are forbidden by min_tokens, bad_words or logit_bias; leave one of them out"
 )
 
 

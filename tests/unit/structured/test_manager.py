@@ -57,6 +57,11 @@ def test_end_tokens_that_a_request_ignores_are_not_allowed(
     manager.add("b", STARS, ignore_eos=True)
     wait(manager, 2)
     assert masks(manager, "a", "b") == [{"a", "<eos>", "<end>"}, {"a"}]
+    manager.add("c", CHOICE, ignore_eos=True)
+    wait(manager, 1)
+    for token in ("yes", "<eos>", "<end>", "<eos>"):
+        manager.advance("c", [IDS[token]], 0)
+        assert masks(manager, "c") == [{"<eos>", "<end>"}], "nothing else may come"
 
 
 def test_what_is_wrong_is_told_of_its_request_alone(manager: StructuredOutputManager) -> None:
@@ -129,8 +134,7 @@ def test_tokens_without_a_choice_are_taken_at_once(
     wait(manager, 1)
     assert manager.advance("a", [IDS["y"]], most) == [IDS[text] for text in forced]
     if forced == ["e", "s"]:
-        end = set() if options.get("ignore_eos") else {"<eos>", "<end>"}
-        assert masks(manager, "a") == [end]
+        assert masks(manager, "a") == [{"<eos>", "<end>"}]
 
 
 def test_the_end_is_forced_where_there_is_one_token_for_it() -> None:
