@@ -17,10 +17,14 @@ import time
 from typing import Any
 
 from quire import EngineArgs, LLMEngine, SamplingParams
+from quire.structured.params import StructuredOutputsParams
 
 _PROMPT_TOKENS = 128
 _STEPS = 24
 _WITHOUT = "none"
+_ITEM = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
+_SCHEMA = {"type": "array", "items": _ITEM}
+"""Without a bound, so that no text ends early."""
 
 
 def kinds(vocab_size: int) -> dict[str, dict[str, Any]]:
@@ -35,6 +39,7 @@ def kinds(vocab_size: int) -> dict[str, dict[str, Any]]:
             "logit_bias": bias,
         },
         "logprobs 5": {"logprobs": 5},
+        "a JSON schema": {"structured_outputs": StructuredOutputsParams(json=_SCHEMA)},
     }  # fmt: skip
 
 
