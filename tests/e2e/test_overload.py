@@ -1,5 +1,5 @@
-"""Requests that come faster than they can be served: those let in wait little longer than they
-would if only as many came as can run, the others are told at once, and nothing is left of it."""
+"""Requests that come faster than they can be served: those let in wait no longer than about a
+reply takes, the others are told at once, and nothing is left of it."""
 
 from __future__ import annotations
 
@@ -67,8 +67,9 @@ def test_five_times_the_capacity(start_server: StartServer) -> None:
         server.until(lambda: open_files(server) <= files + 2)
         resident.append(resident_mib(server))
         print(f"  5x: {over}\n  resident: {resident[-1]:.0f} MiB")
-        assert over.ttft_s(99) < 2 * max(0.5, full.ttft_s(99))
-        assert over.refusal_s(99) < 0.5
+        # Without admission control a queue of 1,024 would wait many times as long.
+        assert over.ttft_s(99) < 2 * (full.ttft_s(99) + full.reply_s)
+        assert over.refusal_s(99) < full.reply_s
     assert resident[-1] < 1.05 * resident[0]
     assert num_threads(server) <= threads + 2
     assert canary(server) == text
