@@ -29,9 +29,10 @@ def completion() -> CompletionOutput:
 def test_the_order_of_arguments() -> None:
     assert tuple(inspect.signature(CompletionOutput).parameters) == COMPLETION
     parameters = inspect.signature(RequestOutput).parameters
-    by_place = [name for name, one in parameters.items() if one.kind is not one.KEYWORD_ONLY]
+    by_place = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
     assert tuple(by_place) == REQUEST
-    assert set(parameters) - set(by_place) == BY_NAME
+    by_name = {name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY}
+    assert by_name == BY_NAME
     assert tuple(inspect.signature(Logprob).parameters) == ("logprob", "rank", "decoded_token")
     assert [field.name for field in dataclasses.fields(RequestStateStats)][:8] == [
         "num_generation_tokens", "num_preemptions", "arrival_time", "queued_ts", "scheduled_ts",

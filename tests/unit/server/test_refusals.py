@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -202,11 +203,12 @@ def test_other_media_types_and_models_are_refused(harness: Harness) -> None:
 
 
 def test_stacks_are_logged_where_that_is_asked_for(
-    make_harness: MakeHarness, caplog: pytest.LogCaptureFixture
+    make_harness: MakeHarness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(logging.getLogger("quire"), "propagate", True)
     for is_asked in (False, True):
         harness = make_harness(log_error_stack=is_asked)
-        with caplog.at_level("INFO"):
+        with caplog.at_level("INFO", logger="quire"):
             reply = harness.post("/v1/completions", {"prompt": "a", "max_tokens": -1})
         assert reply.status_code == 400
         assert ("Traceback" in caplog.text) is is_asked
