@@ -20,7 +20,7 @@ from quire.system import clock
 
 _SMOOTHING = 0.1
 _LONGEST_RETRY_S = 30.0
-_BURST_S = 0.25
+_BURST_S = 0.4
 """Work on the event loop that a burst may take: some hundreds of requests are taken in so long."""
 _CALM = 1 / 8
 """A server is calm while it has less than this share of the requests that it can run..."""
