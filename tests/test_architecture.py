@@ -33,6 +33,7 @@ LAYERS: list[list[str]] = [
     ["backends"],
     ["tokenizer", "metrics"],
     ["chat"],
+    ["parsers"],
     ["planning"],
     ["worker"],
     ["executor"],

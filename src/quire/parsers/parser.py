@@ -1,0 +1,75 @@
+"""`ReplyParser`: takes the text of a reply as it comes, gives the events that it makes.
+
+The same for every API, streamed or not: a whole reply is the sum of the events. How the text is
+divided changes neither message nor order (see `reader`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.parsers.events import Event, Message, merged
+from quire.parsers.format import ReplyFormat
+from quire.parsers.reader import Parse
+from quire.parsers.reply import Reply
+
+
+class ReplyParser:
+    """Reads one reply. Not for two threads at once."""
+
+    def __init__(
+        self,
+        format: ReplyFormat,
+        tools: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        is_reasoning: bool = False,
+    ) -> None:
+        """`tools`: the JSON schema of the arguments for each tool; None: calls are not looked
+        for, and stay text. `is_reasoning`: the prompt ends within the reasoning."""
+        self._reply = Reply(tools or {}, is_reasoning=is_reasoning)
+        self._parse: Parse[None] | None = format.parse(self._reply, has_tools=tools is not None)
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether what comes next is reasoning, as far as the text so far says."""
+        return self._reply.is_reasoning
+
+    @property
+    def num_calls(self) -> int:
+        """Calls that have begun."""
+        return self._reply.num_calls
+
+    def feed(self, text: str) -> list[Event]:
+        """What more text means. Texts of one kind that follow each other are one event."""
+        if text:
+            self._reply.reader.push(text)
+            self._advance()
+        return merged(self._reply.taken())
+
+    def finish(self) -> list[Event]:
+        """What was held back, now that no more text comes."""
+        self._reply.reader.end()
+        self._advance()
+        self._reply.end()
+        return merged(self._reply.taken())
+
+    def _advance(self) -> None:
+        if self._parse is None:
+            return
+        try:
+            next(self._parse)
+        except StopIteration:
+            self._parse = None
+
+
+def parse_whole(
+    format: ReplyFormat,
+    text: str,
+    tools: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    is_reasoning: bool = False,
+) -> Message:
+    """The message of a whole reply; arguments as for `ReplyParser`."""
+    parser = ReplyParser(format, tools, is_reasoning=is_reasoning)
+    return Message.of([*parser.feed(text), *parser.finish()])

@@ -1,0 +1,16 @@
+"""The formats by name: vLLM's names of tool parsers and reasoning parsers."""
+
+from __future__ import annotations
+
+from quire.parsers.format import ReasoningTags, ToolFormat
+from quire.parsers.tool_formats.hermes import HermesCalls
+
+TOOL_FORMATS: dict[str, type[ToolFormat]] = {
+    "hermes": HermesCalls,
+}
+"""For `--tool-call-parser`."""
+
+REASONING_FORMATS: dict[str, ReasoningTags] = {
+    "qwen3": ReasoningTags("<think>", "</think>"),
+}
+"""For `--reasoning-parser`."""

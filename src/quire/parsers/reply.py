@@ -1,0 +1,85 @@
+"""`Reply`: a reply as its format reads it: the text that arrives, and the events that are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.parsers.events import (
+    Arguments,
+    CallBegins,
+    CallEnds,
+    Content,
+    Event,
+    Reasoning,
+)
+from quire.parsers.reader import WHITE_SPACE, TextReader
+
+
+class Reply:
+    """The text of one reply, and what was told of it.
+
+    White space right before a call, and after the last one, belongs to neither: it is dropped.
+    """
+
+    def __init__(self, tools: Mapping[str, Mapping[str, Any]], *, is_reasoning: bool) -> None:
+        """`tools`: the JSON schema of the arguments, for each tool the request offers.
+        `is_reasoning`: the prompt ends within the reasoning."""
+        self.reader = TextReader()
+        self.tools = tools
+        self.is_reasoning = is_reasoning
+        self.marker = ""
+        """The marker that was found last."""
+        self.num_calls = 0
+        self._events: list[Event] = []
+        self._space: list[str] = []
+
+    def taken(self) -> list[Event]:
+        """The events since the last time."""
+        events, self._events = self._events, []
+        return events
+
+    def content(self, text: str) -> None:
+        """More of the answer."""
+        if not text:
+            return
+        words = text.rstrip(WHITE_SPACE)
+        if words:
+            self._events += [Content(part) for part in (*self._space, words)]
+            self._space.clear()
+        if len(words) < len(text):
+            self._space.append(text[len(words) :])
+
+    def reasoning(self, text: str) -> None:
+        """More of the reasoning."""
+        if text:
+            self._events.append(Reasoning(text))
+
+    def begin_call(self, name: str, call_id: str | None = None) -> int:
+        """A call of a tool; returns its index."""
+        self._space.clear()
+        self.reader.recorded()  # a call that began never becomes content
+        index = self.num_calls
+        self.num_calls += 1
+        self._events.append(CallBegins(index, name, call_id))
+        return index
+
+    def arguments(self, text: str) -> None:
+        """More of the arguments of the call that began last: the next part of a JSON text."""
+        if text:
+            self._events.append(Arguments(self.num_calls - 1, text))
+
+    def end_call(self) -> None:
+        """The call that began last is complete."""
+        self._events.append(CallEnds(self.num_calls - 1))
+
+    def end(self) -> None:
+        """The text is over."""
+        if not self.num_calls:
+            self._events += [Content(part) for part in self._space]
+        self._space.clear()
+
+    def properties(self, tool: str) -> Mapping[str, Any]:
+        """The schemas of a tool's arguments by name; empty for a tool that is not offered."""
+        properties = self.tools.get(tool, {}).get("properties")
+        return properties if isinstance(properties, Mapping) else {}
