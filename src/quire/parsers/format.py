@@ -52,6 +52,14 @@ class ReasoningTags:
     begin: str
     end: str
 
+    def is_open_in(self, prompt: str, *, is_continued: bool = False) -> bool:
+        """Whether a prompt ends within the reasoning: behind its begin, and behind some of it if
+        the last message is continued."""
+        begin = prompt.rfind(self.begin)
+        if begin < 0 or begin < prompt.rfind(self.end):
+            return False
+        return is_continued or not prompt[begin + len(self.begin) :].strip()
+
 
 @dataclass(frozen=True)
 class ReplyFormat:
