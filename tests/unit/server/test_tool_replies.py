@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from scripted_core import scripted
 
-from quire.parsers.format import ReasoningTags, ReplyFormat
-from quire.parsers.tool_formats.hermes import HermesCalls
+from quire.parsers.format import ReplyFormat
+from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.tool_formats.json.hermes import HermesCalls
 
 from .conftest import Harness, MakeHarness
 from .test_completions import events_of
