@@ -72,6 +72,10 @@ class TextReader:
             self._record.append(text)
         return text
 
+    def unread(self, text: str) -> None:
+        """Puts text that was read back, to be read again. Not while `record` keeps it."""
+        self._text, self._at = text + self._text[self._at :], 0
+
     def more(self) -> Parse[bool]:
         """Waits for more text than there is. False: there is none."""
         had = len(self._text) - self._at

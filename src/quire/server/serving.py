@@ -173,8 +173,9 @@ class _Server:
         )
         if engine.tokenizer is not None:
             seconds, num_waiting = self._args.template_timeout, self._args.max_waiting_chats
+            templates = ChatTemplates.of_model(self._config.model, engine.tokenizer.roles)
             self._context.chat = AsyncChatRenderer(
-                ChatTemplates.of_model(self._config.model, engine.tokenizer.roles),
+                templates,
                 RenderBounds(seconds, num_waiting, CLOCK_FACTOR * seconds),
             )
         return engine

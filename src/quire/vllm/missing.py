@@ -39,7 +39,6 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.pooling_params": "PoolingParams",
     },
     _PARSERS: {"vllm.config": "ReasoningConfig"},
-    "a request gets its whole prompt at once": {"vllm.engine.protocol": "StreamingInput"},
     _TEXT: {
         "vllm.config": "MultiModalConfig",
         "vllm.inputs": "DataPrompt EmbedsPrompt ExplicitEncoderDecoderPrompt",
