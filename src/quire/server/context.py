@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from quire.config import EngineConfig
 from quire.errors import EngineDeadError, RequestError
+from quire.parsers.format import ReplyFormat
 from quire.server.args import ServerArgs
 from quire.server.http.ignored_fields import IgnoredFields
 from quire.server.http.problems import HttpError, not_found, unavailable
@@ -40,6 +41,8 @@ class ServerContext:
     engine: AsyncLLM | None = None
     chat: AsyncChatRenderer | None = None
     """None without a tokenizer."""
+    reply_format: ReplyFormat = field(default_factory=ReplyFormat)
+    """How the model writes reasoning and tool calls."""
     is_draining: bool = False
     is_stopping: bool = False
     """Draining is over: endless streams (the live view) end now."""
