@@ -36,6 +36,14 @@ class ToolFormat(ABC):
         False if this is no call after all: then no call has begun, and what was read is content.
         """
 
+    def make_id(self, name: str, index: int) -> str | None:  # noqa: ARG002
+        """An id for a call for which the model wrote none, where the model reads ids of a certain
+        form alone. None: any id will do, and the caller makes it.
+
+        `name`: of the tool. `index`: how many calls the conversation has before this one.
+        """
+        return None
+
     @abstractmethod
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """The form of one call, or of one and more if `is_parallel`, of these tools.

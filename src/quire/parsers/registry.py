@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.parsers.format import ReasoningTags, ToolFormat
-from quire.parsers.tool_formats.hermes import HermesCalls
+from quire.parsers.tool_formats.json.hermes import HermesCalls
 
 TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "hermes": HermesCalls,

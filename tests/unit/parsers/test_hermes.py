@@ -7,7 +7,7 @@ from tests.fakes.replies import message_of
 
 from quire.parsers.events import Message, ToolCall
 from quire.parsers.format import ReasoningTags, ReplyFormat
-from quire.parsers.tool_formats.hermes import HermesCalls
+from quire.parsers.tool_formats.json.hermes import HermesCalls
 
 FORMAT = ReplyFormat(ReasoningTags("<think>", "</think>"), HermesCalls())
 TOOLS = {"f": {}, "g": {}}
