@@ -117,10 +117,9 @@ def _read_calls_in_reasoning(
     if text is None:
         reply.end_reasoning(keeps_space=False)
         return
-    reply.reasoning(marker)
     end = min((at for tag in tags.ends if (at := text.find(tag)) >= 0), default=len(text))
-    reply.reasoning(text[:end])
     reply.reader.unread(text[end:])
+    reply.reasoning(marker + text[:end])
 
 
 def _read_answer(reply: Reply, tags: ReasoningTags | None, tools: ToolFormat | None) -> Parse[None]:

@@ -60,6 +60,8 @@ class Reply:
         self.marker = ""
         """The marker that was found last."""
         self.num_calls = 0
+        self.reasoning_spans: list[tuple[int, int]] = []
+        """Where reasoning is in the text, from a character up to before another one."""
         self._events: list[Event] = []
         self._content = HeldSpace(lambda text: self._events.append(Content(text)))
         self._reasoning = HeldSpace(lambda text: self._events.append(Reasoning(text)))
@@ -78,8 +80,15 @@ class Reply:
         self._content.drop()
 
     def reasoning(self, text: str) -> None:
-        """More of the reasoning."""
+        """More of the reasoning, which was read just now."""
+        if not text:
+            return
         self._reasoning.take(text)
+        end = self.reader.num_read
+        begin = end - len(text)
+        if self.reasoning_spans and self.reasoning_spans[-1][1] == begin:
+            begin = self.reasoning_spans.pop()[0]
+        self.reasoning_spans.append((begin, end))
 
     def end_reasoning(self, *, keeps_space: bool) -> None:
         """The reasoning is over. `keeps_space`: white space at its end is part of it."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from quire.config import EngineConfig
 from quire.errors import EngineDeadError, RequestError
-from quire.parsers.format import ReplyFormat
 from quire.server.args import ServerArgs
 from quire.server.http.ignored_fields import IgnoredFields
 from quire.server.http.problems import HttpError, not_found, unavailable
@@ -43,9 +42,7 @@ class ServerContext:
     chat: AsyncChatRenderer | None = None
     """None without a tokenizer."""
     formats: FormatFinder | None = None
-    """Made with the first chat."""
-    reply_format: ReplyFormat | None = None
-    """How the model writes reasoning and tool calls; None until a chat asks (`reply_format_of`)."""
+    """Made with the first chat; see `reply_format`."""
     is_draining: bool = False
     is_stopping: bool = False
     """Draining is over: endless streams (the live view) end now."""

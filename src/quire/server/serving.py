@@ -173,9 +173,8 @@ class _Server:
         )
         if engine.tokenizer is not None:
             seconds, num_waiting = self._args.template_timeout, self._args.max_waiting_chats
-            templates = ChatTemplates.of_model(self._config.model, engine.tokenizer.roles)
             self._context.chat = AsyncChatRenderer(
-                templates,
+                ChatTemplates.of_model(self._config.model, engine.tokenizer.roles),
                 RenderBounds(seconds, num_waiting, CLOCK_FACTOR * seconds),
             )
         return engine

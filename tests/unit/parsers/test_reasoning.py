@@ -130,15 +130,14 @@ def test_reasoning_is_over_as_soon_as_a_call_begins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "prompt", "is_within"),
+    ("name", "prompt", "is_open"),
     [
         ("qwen3", "<|im_start|>assistant\n<think>\n", True),
         ("qwen3", "<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
         ("qwen3", "<|im_start|>assistant\n", False),
         ("qwen3", "<|im_start|>user\nWhat is <think>?<|im_end|>\n<|im_start|>assistant\n", False),
-        ("qwen3", "<|im_start|>assistant\n<think>\nLet me" + " see" * 1000, True),
         ("qwen3", "", False),
-        ("qwen3", "<think>a</think>b", False),
+        ("qwen3", "What is <think>? Assistant: ", False),
         ("deepseek_r1", "<｜User｜>a</think><｜Assistant｜><think>\n", True),
         ("deepseek_r1", "<｜User｜>a</think><｜Assistant｜>", True),
         ("deepseek_r1", "<｜Assistant｜></think>", False),
@@ -153,9 +152,28 @@ def test_reasoning_is_over_as_soon_as_a_call_begins() -> None:
         ("cohere_command3", "<|START_THINKING|><|END_THINKING|>", False),
     ],
 )
-def test_prompt_that_ends_within_the_reasoning(name: str, prompt: str, is_within: bool) -> None:
+def test_prompt_that_ends_with_the_begin_of_reasoning(
+    name: str, prompt: str, is_open: bool
+) -> None:
     tags = REASONING_FORMATS[name]
-    assert tags.prompt_ends_within(prompt) == is_within
+    assert tags.is_open_in(prompt) == is_open
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "is_open"),
+    [
+        ("qwen3", "<|im_start|>assistant\n<think>\nLet me" + " see" * 1000, True),
+        ("qwen3", "<|im_start|>assistant\n<think>a</think>b", False),
+        ("qwen3", "<|im_start|>user\n<think><|im_end|>\n<|im_start|>assistant\nThe", False),
+        ("deepseek_r1", "<think>a</think>b<｜Assistant｜>The", True),
+        ("mistral", "[INST]Think: [THINK][/INST]The", False),
+        ("seed_oss", "<seed:think>a<seed:eos><seed:bos>assistant\nThe", False),
+        ("kimi_k3", f"{OPEN}think<|sep|>So", True),
+        ("qwen3", "", False),
+    ],
+)
+def test_prompt_that_ends_with_the_begin_of_a_reply(name: str, prompt: str, is_open: bool) -> None:
+    assert REASONING_FORMATS[name].is_open_in(prompt, is_continued=True) == is_open
 
 
 def test_only_the_end_of_a_prompt_is_read() -> None:
@@ -169,13 +187,14 @@ def test_only_the_end_of_a_prompt_is_read() -> None:
 
     tags = REASONING_FORMATS["qwen3"]
     prompt = Prompt("<think>" + "word " * 100_000 + "<|im_start|>assistant\n")
-    assert not tags.prompt_ends_within(prompt)
+    assert not tags.is_open_in(prompt, is_continued=True)
     assert prompt.num_read < 2_000
     prompt = Prompt("<think>" + "word " * 100_000)
-    assert tags.prompt_ends_within(prompt)
+    assert tags.is_open_in(prompt, is_continued=True)
     assert prompt.num_read < 2 * len(prompt)
 
 
 @pytest.mark.parametrize("at", range(980, 1060))
 def test_tag_anywhere_in_a_prompt(at: int) -> None:
-    assert REASONING_FORMATS["qwen3"].prompt_ends_within("<think>" + "a" * at)
+    prompt = "<think>" + "a" * at
+    assert REASONING_FORMATS["qwen3"].is_open_in(prompt, is_continued=True)

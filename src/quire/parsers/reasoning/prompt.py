@@ -1,9 +1,9 @@
-"""Whether the text of a prompt ends within the reasoning that the reply goes on with."""
+"""Whether the text of a prompt ends within reasoning that the reply goes on with."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 _SPECIAL_TOKEN = re.compile(r"<[|｜][^<>|｜]{1,60}[|｜]>")
 _TURN_MARKS = (
@@ -16,13 +16,22 @@ _LONGEST_MARK = 64
 """Characters; of special tokens and turn marks."""
 
 
-def ends_within(prompt: str, begins: Sequence[str], ends: Sequence[str]) -> bool | None:
-    """Whether the reasoning has begun and not ended at the end of `prompt`. None: the turn that the
-    prompt ends in has neither begin nor end.
+def mark_at_end(prompt: str, begins: tuple[str, ...], ends: tuple[str, ...]) -> bool | None:
+    """Whether the prompt ends with a begin (True) or an end of reasoning (False), apart from white
+    space; None: with neither."""
+    tail = prompt[-_WINDOW:].rstrip()
+    if tail.endswith(begins):
+        return True
+    return False if tail.endswith(ends) else None
 
-    The last mark decides. A turn's mark or any other special token between these tags and the end
-    of the prompt means that they belong to an earlier turn, or to what a user wrote. The prompt is
-    read from its end, up to the first mark found.
+
+def last_mark(prompt: str, begins: tuple[str, ...], ends: tuple[str, ...]) -> bool | None:
+    """Whether the last mark in the prompt is a begin (True) or an end of reasoning (False). None:
+    the turn that the prompt ends in has neither.
+
+    A turn's mark or any other special token between these tags and the end of the prompt means that
+    they belong to an earlier turn, or to what a user wrote. The prompt is read from its end, up to
+    the first mark found.
     """
     longest = max(_LONGEST_MARK, *(len(tag) for tag in (*begins, *ends)))
     high = len(prompt)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.parsers.reasoning.prompt import ends_within
+from quire.parsers.reasoning.prompt import last_mark, mark_at_end
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,10 @@ class ReasoningTags:
         """All spellings of the end."""
         return (self.end, *self.other_ends)
 
-    def prompt_ends_within(self, prompt: str) -> bool:
-        """Whether a reply to this prompt, a rendered text, begins within the reasoning."""
-        is_within = ends_within(prompt, self.begins, self.ends)
-        return self.is_implied if is_within is None else is_within
+    def is_open_in(self, prompt: str, *, is_continued: bool = False) -> bool:
+        """Whether a reply to this prompt, a rendered text, begins within the reasoning.
+        `is_continued`: the prompt ends with what the model is to go on with."""
+        headed = tuple(begin + self.header.rstrip() for begin in self.begins)
+        find = last_mark if is_continued else mark_at_end
+        is_open = find(prompt, (*self.begins, *headed), self.ends)
+        return self.is_implied if is_open is None else is_open

@@ -97,7 +97,7 @@ export class MessageView {
     const { name, content } = this.record;
     const summary = el("summary", {}, el("span", { className: "muted" }, "Result of "), el("code", {}, name));
     const text = el("pre", {}, el("code", {}, content));
-    this.body.replaceChildren(el("details", { className: "call", open: true }, summary, text));
+    this.body.replaceChildren(el("details", { className: "call" }, summary, text));
   }
 
   drawFoot() {

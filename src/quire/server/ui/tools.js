@@ -65,7 +65,7 @@ export class CallView {
     const send = el("button", { type: "button", className: "button", onclick: () => {
       onResult(call, this.box.value);
     } }, "Give result");
-    this.answer = el("div", { className: "result" }, this.box, send);
+    this.answer = el("div", { className: "result", hidden: true }, this.box, send);
     this.root = el("details", { className: "call" }, this.summary, this.given, this.answer);
   }
 
@@ -77,8 +77,9 @@ export class CallView {
       el("span", { className: "muted" }, isFinal ? "Calls " : "Calling… "),
       el("code", {}, name), shortly(value));
     this.given.firstChild.textContent = value === null ? given : JSON.stringify(value, null, 2);
+    const wasAsked = !this.answer.hidden;
     this.answer.hidden = !isFinal || result !== null;
-    if (isFinal && result === null) this.root.open = true;
+    if (wasAsked === this.answer.hidden) this.root.open = !this.answer.hidden;
   }
 }
 

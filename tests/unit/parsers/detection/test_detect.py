@@ -61,7 +61,7 @@ def test_a_prompt_that_opens_the_reasoning(detected: Detect) -> None:
     assert found.reasoning is not None
     assert "opens it" in found.reasoning.how
     assert found.reply.reasoning is not None
-    assert found.reply.reasoning.prompt_ends_within("...<|im_start|>assistant\n<think>\n")
+    assert found.reply.reasoning.is_open_in("...<|im_start|>assistant\n<think>\n")
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ async def reply_plan(
     context: ServerContext, request: ChatRequest, tools: ToolUse, prompt: str
 ) -> ReplyPlan:
     """`prompt`: as it was rendered."""
-    found = await reply_format_of(context)
+    found = (await reply_format_of(context)).reply
     return ReplyPlan(
         format=found,
         tools=tools,
-        is_reasoning=found.reasoning is not None and found.reasoning.prompt_ends_within(prompt),
+        is_reasoning=found.reasoning is not None
+        and found.reasoning.is_open_in(prompt, is_continued=request.continue_final_message is True),
         shows_reasoning=request.include_reasoning is not False,
     )
