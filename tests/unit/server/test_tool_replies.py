@@ -150,6 +150,15 @@ def test_earlier_names_of_fields(make_scripted: Any) -> None:
     assert "".join(delta.get("arguments", "") for delta in deltas) == expected["arguments"]
 
 
+def test_tokens_of_reasoning_are_counted(make_scripted: Any) -> None:
+    harness = make_scripted("<think>hm\u00e9\n</think>x")
+    usage = harness.post(CHAT, BODY).json()["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 5}  # bytes are tokens
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    last = events_of(harness.post(CHAT, {**BODY, **options}))[-1]
+    assert last["usage"] == usage
+
+
 def test_reasoning_can_be_left_out(make_scripted: Any) -> None:
     harness = make_scripted(CALLS)
     assert ask(harness, include_reasoning=False)["message"]["reasoning"] is None
