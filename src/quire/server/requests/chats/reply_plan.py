@@ -16,6 +16,7 @@ def reply_plan(
     return ReplyPlan(
         format=found,
         tools=tools,
-        is_reasoning=found.reasoning is not None and found.reasoning.prompt_ends_within(prompt),
+        is_reasoning=found.reasoning is not None
+        and found.reasoning.is_open_in(prompt, is_continued=request.continue_final_message is True),
         shows_reasoning=request.include_reasoning is not False,
     )
