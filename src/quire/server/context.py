@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from quire.chat.async_renderer import AsyncChatRenderer
     from quire.frontend.online.async_llm import AsyncLLM
     from quire.parsers.detection.finder import FormatFinder
+    from quire.parsers.format import ReplyFormat
     from quire.tokenizer import Tokenizer
 
 ServerState = Literal["loading", "ready", "paused", "draining", "stalled", "dead"]
@@ -42,7 +43,9 @@ class ServerContext:
     chat: AsyncChatRenderer | None = None
     """None without a tokenizer."""
     formats: FormatFinder | None = None
-    """Made with the first chat; see `reply_format`."""
+    """Made with the first chat."""
+    reply_format: ReplyFormat | None = None
+    """How the model writes reasoning and tool calls; None until a chat asks (`reply_format_of`)."""
     is_draining: bool = False
     is_stopping: bool = False
     """Draining is over: endless streams (the live view) end now."""

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from scripted_core import scripted
 
-from quire.parsers.detection.found import FoundFormat
 from quire.parsers.format import ReplyFormat
 from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.tool_formats.json.hermes import HermesCalls
@@ -32,18 +31,13 @@ BODY = {
 }  # fmt: skip
 
 
-class KnownFormat:
-    """A format that nobody has to look for."""
-
-    async def find(self) -> FoundFormat:
-        return FoundFormat(ReplyFormat(ReasoningTags("<think>", "</think>"), HermesCalls()))
-
-
 @pytest.fixture
 def make_scripted(make_harness: MakeHarness) -> Any:
     def make(text: str, **options: Any) -> Harness:
         harness = make_harness(core=scripted(text), **options)
-        harness.context.formats = KnownFormat()
+        harness.context.reply_format = ReplyFormat(
+            ReasoningTags("<think>", "</think>"), HermesCalls()
+        )
         return harness
 
     return make

@@ -13,7 +13,7 @@ async def plan_reply(
     context: ServerContext, request: ChatRequest, tools: ToolUse, prompt: str
 ) -> ReplyPlan:
     """`prompt`: as it was rendered."""
-    found = (await reply_format_of(context)).reply
+    found = await reply_format_of(context)
     return ReplyPlan(
         format=found,
         tools=tools,
