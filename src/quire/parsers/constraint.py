@@ -8,7 +8,7 @@ requests with the same tools and rules have the same grammar.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ import msgspec
 
 from quire.errors import GrammarError, IntegrityError, RequestError
 from quire.parsers.call_rules import CallRules, Check
-from quire.parsers.format import Part, ReplyFormat, ToolFormat
+from quire.parsers.format import Part, ReasoningTags, ReplyFormat, ToolFormat
 from quire.structured.params import FIELD, KINDS, StructuredOutputsParams
 from quire.structured.source import parsed_json, parsed_schema
 from quire.structured.tags.grammar import triggered_tags_of
@@ -68,7 +68,7 @@ def reply_constraint(
             answer = _text_with_calls(format, tools, calls, rules)
         else:
             answer = _calls_or(_content_part(content), tools, calls)
-    whole = _after_reasoning(format, answer, markers, is_reasoning, may_reason)
+    whole = _after_reasoning(format.reasoning, answer, markers, is_reasoning, may_reason)
     if whole is answer and not schemas:
         return content
     tag = msgspec.json.encode({"type": "structural_tag", "format": whole}).decode()
@@ -96,17 +96,31 @@ def named_as_tools(
 
 
 def _text_with_calls(format: ReplyFormat, tools: ToolFormat, calls: Part, rules: CallRules) -> Part:
-    """Text in which a marker begins calls."""
-    begins = () if format.reasoning is None else (format.reasoning.begin,)
-    free = {"excludes": [], "not_first": [*begins, *tools.opening_markers]}
-    opening = [text for text in tools.opening_markers if _begins_with(calls, text)]
+    """Text in which a marker begins calls. The marks of reasoning in it stay where they may be."""
+    tags = format.reasoning
+    begins, marks = ((), ()) if tags is None else (tags.begins, tags.answer_marks)
+    others = [_text_of(mark) for mark in marks]
+    if tags is not None and tags.may_repeat:
+        others += [_sequence(_text_of(begin), _reasoning(tags, tools.markers)) for begin in begins]
+        marks = (*marks, *begins)
+    opening = any(_begins_with(calls, text) for text in tools.opening_markers)
+    final = []
     if any(_begins_with(calls, marker) for marker in tools.markers):
-        where = "tags" if rules.is_parallel else "final_tags"
-        text = {"type": "triggered_tags", "triggers": list(tools.markers), where: [calls], **free}
-    elif opening:
-        text = {"type": "any_text", **free, "excludes": list(tools.markers)}
-    else:
+        if rules.is_parallel:
+            others.append(calls)
+        else:
+            final = [calls]
+    elif not opening:
         raise IntegrityError(f"{type(tools).__name__}.grammar begins with none of its markers")
+    text = {
+        "type": "triggered_tags",
+        "triggers": [*tools.markers, *marks],
+        "tags": others,
+        "final_tags": final,
+        "not_first": [*begins, *tools.opening_markers],
+    }
+    if not others and not final:
+        text = {**text, "type": "any_text", "excludes": text["triggers"]}
     if not opening:
         return text
     return {"type": "or", "elements": [_sequence(_SPACE, calls), text]}
@@ -136,30 +150,41 @@ def _without(part: Any, markers: Sequence[str]) -> Any:
 
 
 def _after_reasoning(
-    format: ReplyFormat, answer: Part, markers: Sequence[str], is_reasoning: bool, may_reason: bool
+    tags: ReasoningTags | None,
+    answer: Part,
+    markers: Sequence[str],
+    is_reasoning: bool,
+    may_reason: bool,
 ) -> Part:
     """The answer, behind the reasoning."""
-    tags = format.reasoning
     if tags is None or not (is_reasoning or may_reason):
         return answer
-    up_to_end = {**_one_of([tags.end]), "excludes": list(markers)}
+    reasoning = _reasoning(tags, markers)
     if is_reasoning:
-        return _sequence(up_to_end, answer)
-    begin = {**_one_of([tags.begin]), "is_bare": True}
-    reasoning = {"type": "optional", "content": _sequence(begin, up_to_end)}
-    return _sequence(reasoning, answer)
+        return _sequence(reasoning, answer)
+    begin = {**_one_of(tags.begins, map(_text_of, tags.begins)), "is_bare": True}
+    return _sequence({"type": "optional", "content": _sequence(begin, reasoning)}, answer)
 
 
-def _one_of(triggers: Sequence[str], tags: Sequence[Part] | None = None) -> Part:
-    """A text up to the first of these texts, and what it begins: by default nothing more."""
-    texts = [{"type": "const_string", "value": text} for text in triggers]
+def _reasoning(tags: ReasoningTags, markers: Sequence[str]) -> Part:
+    """What follows the begin, with the end. No call is in it."""
+    ends = _one_of(tags.ends, map(_text_of, tags.ends))
+    return {**ends, "excludes": [marker for marker in markers if marker not in tags.ends]}
+
+
+def _one_of(triggers: Sequence[str], tags: Iterable[Part]) -> Part:
+    """A text up to the first of these triggers, and the tag that begins with it."""
     return {
         "type": "triggered_tags",
         "triggers": list(triggers),
-        "tags": texts if tags is None else list(tags),
+        "tags": list(tags),
         "at_least_one": True,
         "stop_after_first": True,
     }
+
+
+def _text_of(text: str) -> Part:
+    return {"type": "const_string", "value": text}
 
 
 def _content_part(content: StructuredOutputsParams) -> Part:

@@ -23,6 +23,7 @@ from quire.version import __version__
 if TYPE_CHECKING:
     from quire.chat.async_renderer import AsyncChatRenderer
     from quire.frontend.online.async_llm import AsyncLLM
+    from quire.parsers.detection.finder import FormatFinder
     from quire.tokenizer import Tokenizer
 
 ServerState = Literal["loading", "ready", "paused", "draining", "stalled", "dead"]
@@ -40,6 +41,8 @@ class ServerContext:
     engine: AsyncLLM | None = None
     chat: AsyncChatRenderer | None = None
     """None without a tokenizer."""
+    formats: FormatFinder | None = None
+    """Made with the first chat; see `reply_format`."""
     is_draining: bool = False
     is_stopping: bool = False
     """Draining is over: endless streams (the live view) end now."""

@@ -40,6 +40,10 @@ class ChunkWriter(Generic[Chunk]):
             chunk.usage = None
         return event(b"".join(self._pieces.encode(chunk)))
 
+    def skip(self, index: int, num_tokens: int) -> None:
+        """Counts tokens of a choice that no chunk tells of yet."""
+        self._counter.add(index, num_tokens)
+
     def last(self) -> bytes:
         """The chunk without choices that tells of the whole; empty if it was not asked for."""
         head = self._head

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -29,6 +30,8 @@ from quire.server.requests.beams.fields import (
     refuse_with_beams,
 )
 from quire.server.requests.beams.generation import BeamGeneration
+from quire.server.requests.chats.reply_plan import reply_plan
+from quire.server.requests.chats.tool_use import tool_use
 from quire.server.requests.generation import Deadline, Generation, deadline_of
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts
 from quire.server.requests.refusals import fields_without_effect, refuse_unsupported
@@ -65,7 +68,7 @@ async def chat_completions_batch(http: Request) -> Response:
     requests = conversations_of(context_of(http), batch)
 
     async def prepare(context: ServerContext, _: ChatRequest) -> list[PreparedPrompt]:
-        return [await chat_prompt(context, request) for request in requests]
+        return [await _chat_prompt(context, request) for request in requests]
 
     def make_writer(
         context: ServerContext, _: ChatRequest, head: ReplyHead, prompts: list[PreparedPrompt]
@@ -165,7 +168,13 @@ async def _whole_reply(http: Request, generation: Generation, writer: _WholeWrit
 
 
 async def _chat_prompts(context: ServerContext, request: ChatRequest) -> list[PreparedPrompt]:
-    return [await chat_prompt(context, request)]
+    return [await _chat_prompt(context, request)]
+
+
+async def _chat_prompt(context: ServerContext, request: ChatRequest) -> PreparedPrompt:
+    tools = tool_use(request)
+    prompt = await chat_prompt(context, request)
+    return replace(prompt, reply=await reply_plan(context, request, tools, prompt.text or ""))
 
 
 def _completion_writer(

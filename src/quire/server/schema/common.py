@@ -16,7 +16,9 @@ Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 CacheSalt = Annotated[str, Meta(min_length=1, max_length=1024)]
 RequestIdText = Annotated[str, Meta(min_length=1, max_length=128)]
-FinishReasonText = Literal["stop", "length", "abort", "error", "repetition"]
+FinishReasonText = Literal[
+    "stop", "length", "abort", "error", "repetition", "tool_calls", "function_call"
+]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
