@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from quire.config.records import EngineConfig
 from quire.errors import RequestError, quoted
 from quire.frontend.model_checks import check_bans, check_params, check_processor
-from quire.frontend.prompt_parser import PromptParser
+from quire.frontend.prompt_parser import ParsedPrompt, PromptParser
 from quire.frontend.tokenization import Tokenization
 from quire.inputs import PromptType
 from quire.logits_processors.loading import load_processors
@@ -118,6 +118,10 @@ class InputProcessor:
             arrival_time=arrival_time,
             trace_headers=trace_headers,
         )
+
+    def parse(self, prompt: PromptType, tokenization: Tokenization = _AS_IT_IS) -> ParsedPrompt:
+        """The token ids of a prompt, validated. Raises RequestError."""
+        return self._prompts.parse(prompt, tokenization)
 
     def _check_priority(self, priority: int) -> None:
         is_int = isinstance(priority, int) and not isinstance(priority, bool)

@@ -93,6 +93,15 @@ class ServerArgs:
     """What templates get as a message's content: a text, a list of parts, or what they read."""
     default_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Variables of the chat template that requests do not set themselves."""
+    tool_call_parser: str | None = None
+    """How the model writes calls of tools: a name of vLLM's, such as `hermes`; `none`: calls stay
+    text. By default it is found from the checkpoint (quire explain MODEL prints it)."""
+    enable_auto_tool_choice: bool = False
+    """Accepted for compatibility: calls are looked for wherever it is known how the model writes
+    them."""
+    tool_strict_level: Literal["auto", "function", "parameter"] = "auto"
+    """Least that a grammar makes sure of in requests with tools: `auto` what the request says,
+    `function` the form of calls and the tools' names, `parameter` the arguments too."""
     exclude_tools_when_tool_choice_none: bool = False
     """Show no tools to the model where `tool_choice` is `none`."""
     enable_force_include_usage: bool = False
@@ -218,6 +227,7 @@ class ServerArgs:
                 "allow_credentials with allowed_origins * would let any site act as the user; "
                 "name the origins"
             )
+        self._check_tools()
         if self.fingerprint_mode == "custom" and not self.fingerprint_value:
             raise ConfigError("fingerprint_mode=custom needs fingerprint_value, which it shows")
         for path in self.quiet_paths:
@@ -249,6 +259,18 @@ class ServerArgs:
             raise ConfigError(
                 f"shutdown_timeout must be from 0 to {_LONGEST_S:g} seconds, got "
                 f"{self.shutdown_timeout}; try 30"
+            )
+
+    def _check_tools(self) -> None:
+        if self.tool_call_parser is None:
+            return
+        from quire.parsers.detection.names import NONE, FormatChoice
+
+        choice = FormatChoice.of(self.tool_call_parser, None)
+        if choice.tools == NONE and self.enable_auto_tool_choice:
+            raise ConfigError(
+                "enable_auto_tool_choice needs a format of calls, and tool_call_parser=none says "
+                "that there is none; leave one of them out"
             )
 
     def _check_texts(self) -> None:

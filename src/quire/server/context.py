@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from quire.config import EngineConfig
 from quire.errors import EngineDeadError, RequestError
-from quire.parsers.format import ReplyFormat
 from quire.server.args import ServerArgs
 from quire.server.http.ignored_fields import IgnoredFields
 from quire.server.http.problems import HttpError, not_found, unavailable
@@ -25,6 +24,7 @@ from quire.version import __version__
 if TYPE_CHECKING:
     from quire.chat.async_renderer import AsyncChatRenderer
     from quire.frontend.online.async_llm import AsyncLLM
+    from quire.parsers.detection.finder import FormatFinder
     from quire.tokenizer import Tokenizer
 
 ServerState = Literal["loading", "ready", "paused", "draining", "stalled", "dead"]
@@ -42,8 +42,8 @@ class ServerContext:
     engine: AsyncLLM | None = None
     chat: AsyncChatRenderer | None = None
     """None without a tokenizer."""
-    reply_format: ReplyFormat = field(default_factory=ReplyFormat)
-    """How the model writes reasoning and tool calls."""
+    formats: FormatFinder | None = None
+    """Made with the first chat; see `reply_format`."""
     is_draining: bool = False
     is_stopping: bool = False
     """Draining is over: endless streams (the live view) end now."""

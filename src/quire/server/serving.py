@@ -26,8 +26,6 @@ from quire.errors import QuireError
 from quire.frontend.observers.request_log import RequestLogChoice, request_log_choice
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.log import flush, get_logger, phase, process_age_s
-from quire.parsers.format import ReplyFormat
-from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
 from quire.planning.plan import build_engine_config
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
@@ -175,10 +173,8 @@ class _Server:
         )
         if engine.tokenizer is not None:
             seconds, num_waiting = self._args.template_timeout, self._args.max_waiting_chats
-            templates = ChatTemplates.of_model(self._config.model, engine.tokenizer.roles)
-            self._context.reply_format = _format_of(templates)
             self._context.chat = AsyncChatRenderer(
-                templates,
+                ChatTemplates.of_model(self._config.model, engine.tokenizer.roles),
                 RenderBounds(seconds, num_waiting, CLOCK_FACTOR * seconds),
             )
         return engine
@@ -244,12 +240,3 @@ def _exit_now(code: int) -> NoReturn:
     flush()
     sys.stdout.flush()
     os._exit(code)
-
-
-def _format_of(templates: ChatTemplates) -> ReplyFormat:
-    """By the marks that the templates hold."""
-    text = "".join(templates.templates.values())
-    return ReplyFormat(
-        reasoning=REASONING_FORMATS["qwen3"] if "</think>" in text else None,
-        tools=TOOL_FORMATS["hermes"]() if "<tool_call>" in text else None,
-    )

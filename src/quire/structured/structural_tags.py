@@ -7,6 +7,7 @@ part becomes one rule. Knows schemas only as the text that stands for them in a 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -149,11 +150,26 @@ class _Writer:
         """A tag's content and end."""
         end, content = _text(tag, "end"), tag.get("content")
         if isinstance(content, Mapping) and content.get("type") == "any_text":
-            _only(content, "excludes")
             if not end:
                 raise _error("any_text in a tag needs the tag's end", tag)
+            if content.get("excludes"):
+                return self._text_without(_list(content, "excludes"), end)
             return self._rule(_TEXT, f"[suffix={_quoted(end)}]")
         return f"{self.part(content)} {_quoted(end)}"
+
+    def _text_without(self, excluded: list[Any], end: str) -> str:
+        """A text with none of the excluded texts in it, up to the first `end`."""
+        limits.check_count(_NAME, "excludes", len(excluded), limits.MAX_EXCLUDED_TEXTS)
+        for text in excluded:
+            if not isinstance(text, str) or not text:
+                raise _error("needs excludes, a list of texts", text)
+            limits.check_count(_NAME, "characters of excludes", len(text), limits.MAX_EXCLUDED_TEXT)
+        last, any_text = _expression(end), "(.|\\n)*"
+        within = "|".join(_expression(text) for text in excluded)
+        other = f"{any_text}({last}(.|\\n)+|({within}){any_text}{last})"
+        name = f"TEXT_{len(self._rules)}"
+        self._rules.append(f"{name}: /{any_text}{last}/ & ~/{other}/")
+        return name
 
     def _separated(self, part: Mapping[str, Any]) -> str:
         separator = _quoted(_text(part, "separator"))
@@ -217,6 +233,11 @@ def _only(part: Mapping[str, Any], name: str, *values: object) -> None:
 
 def _quoted(text: str) -> str:
     return json.dumps(text)
+
+
+def _expression(text: str) -> str:
+    """A regular expression within a grammar that matches this text alone."""
+    return re.escape(text).replace("/", r"\/").replace("\n", r"n")
 
 
 def _error(what: str, value: object) -> GrammarError:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from scripted_core import scripted
 
-from quire.parsers.format import ReasoningTags, ReplyFormat
-from quire.parsers.tool_formats.hermes import HermesCalls
+from quire.parsers.detection.found import FoundFormat
+from quire.parsers.format import ReplyFormat
+from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.tool_formats.json.hermes import HermesCalls
 
 from .conftest import Harness, MakeHarness
 from .test_completions import events_of
@@ -30,13 +32,18 @@ BODY = {
 }  # fmt: skip
 
 
+class KnownFormat:
+    """A format that nobody has to look for."""
+
+    async def find(self) -> FoundFormat:
+        return FoundFormat(ReplyFormat(ReasoningTags("<think>", "</think>"), HermesCalls()))
+
+
 @pytest.fixture
 def make_scripted(make_harness: MakeHarness) -> Any:
     def make(text: str, **options: Any) -> Harness:
         harness = make_harness(core=scripted(text), **options)
-        harness.context.reply_format = ReplyFormat(
-            ReasoningTags("<think>", "</think>"), HermesCalls()
-        )
+        harness.context.formats = KnownFormat()
         return harness
 
     return make

@@ -177,7 +177,7 @@ async def chat_prompts(context: ServerContext, request: ChatRequest) -> list[Pre
 async def _chat_prompt(context: ServerContext, request: ChatRequest) -> PreparedPrompt:
     tools = tool_use(request)
     prompt = await chat_prompt(context, request)
-    return replace(prompt, reply=reply_plan(context, request, tools, prompt.text or ""))
+    return replace(prompt, reply=await reply_plan(context, request, tools, prompt.text or ""))
 
 
 def _completion_writer(

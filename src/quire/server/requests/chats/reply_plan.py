@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from quire.server.context import ServerContext
 from quire.server.replies.parsed import ReplyPlan
+from quire.server.reply_format import reply_format_of
 from quire.server.requests.chats.tool_use import ToolUse
 from quire.server.schema.chat import ChatRequest
 
 
-def reply_plan(
+async def reply_plan(
     context: ServerContext, request: ChatRequest, tools: ToolUse, prompt: str
 ) -> ReplyPlan:
     """`prompt`: as it was rendered."""
-    found = context.reply_format
+    found = (await reply_format_of(context)).reply
     return ReplyPlan(
         format=found,
         tools=tools,
