@@ -17,6 +17,7 @@ from quire.server.args import ServerArgs
 from quire.server.http.ignored_fields import IgnoredFields
 from quire.server.http.problems import HttpError, not_found, unavailable
 from quire.server.requests.request_work import WorkLimits
+from quire.server.stored_responses.store import ResponseStore
 from quire.server.work_pool import WorkPool
 from quire.version import __version__
 
@@ -56,10 +57,17 @@ class ServerContext:
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     ignored_fields: IgnoredFields = field(default_factory=IgnoredFields)
     """Tells callers of fields without effect."""
+    responses: ResponseStore = field(init=False)
+    """The responses that are stored."""
     pool: WorkPool = field(init=False)
     """Runs work that grows with the size of a request."""
 
     def __post_init__(self) -> None:
+        self.responses = ResponseStore(
+            self.args.response_store_bytes,
+            self.args.max_stored_responses,
+            self.args.response_store_time,
+        )
         self.pool = WorkPool(self.args.max_large_requests, self.args.max_large_requests_waiting)
 
     def state(self) -> tuple[ServerState, str]:
