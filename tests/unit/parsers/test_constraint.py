@@ -11,7 +11,8 @@ from tests.unit.structured.texts import follows, trial
 from quire.errors import RequestError
 from quire.parsers.call_rules import CallRules, OfferedTool
 from quire.parsers.constraint import named_as_tools, reply_constraint
-from quire.parsers.format import ReasoningTags, ReplyFormat
+from quire.parsers.format import ReplyFormat
+from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.tool_formats.json.hermes import HermesCalls
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.source import grammar_of
