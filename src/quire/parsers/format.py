@@ -8,7 +8,7 @@ whole.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,9 @@ class ToolFormat(ABC):
     """Each begins a call, or several, wherever it comes in the answer."""
     opening_markers: tuple[str, ...] = ()
     """Begin a call as the first text of the answer alone: bare JSON, a list. Is not read."""
+
+    other_texts: tuple[str, ...] = ()
+    """Texts that `read_calls` looks for, beside the markers and what `grammar` writes."""
 
     @abstractmethod
     def read_calls(self, reply: Reply) -> Parse[bool]:
@@ -53,6 +56,11 @@ class ToolFormat(ABC):
         it allows.
         """
 
+    def literal_texts(self) -> tuple[str, ...]:
+        """All texts that calls are known by, each of which may be, or contain, a special token."""
+        written = _texts_within(self.grammar({"f": {}}, is_parallel=True))
+        return (*self.markers, *self.opening_markers, *self.other_texts, *written)
+
 
 @dataclass(frozen=True)
 class ReplyFormat:
@@ -60,6 +68,12 @@ class ReplyFormat:
 
     reasoning: ReasoningTags | None = None
     tools: ToolFormat | None = None
+
+    def literal_texts(self, *, has_tools: bool) -> tuple[str, ...]:
+        """All texts that reasoning and calls are known by."""
+        tags, tools = self.reasoning, self.tools if has_tools else None
+        marks = () if tags is None else (*tags.begins, *tags.ends, tags.header, *tags.answer_marks)
+        return (*marks, *(() if tools is None else tools.literal_texts()))
 
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
         """Reads a whole reply. `has_tools`: calls are looked for."""
@@ -160,3 +174,19 @@ def _try_calls(reply: Reply, tools: ToolFormat, marker: str) -> Parse[str | None
     is_call = yield from tools.read_calls(reply)
     text = reply.reader.recorded()
     return None if is_call or reply.num_calls > before else text
+
+
+def _texts_within(part: Any) -> Iterator[str]:
+    """The literal texts of a part of a structural tag."""
+    if isinstance(part, Mapping):
+        for key, value in part.items():
+            if key in _LITERALS and isinstance(value, str):
+                yield value
+            elif key != "json_schema":
+                yield from _texts_within(value)
+    elif isinstance(part, list):
+        for each in part:
+            yield from _texts_within(each)
+
+
+_LITERALS = frozenset({"begin", "end", "value", "separator"})
