@@ -28,6 +28,8 @@ class ToolFormat(ABC):
     """Each begins a call, or several, wherever it comes in the answer."""
     opening_markers: tuple[str, ...] = ()
     """Begin a call as the first text of the answer alone: bare JSON, a list. Is not read."""
+    bare_markers: tuple[str, ...] = ()
+    """Each begins a call wherever it comes, and is its first character. Is not read."""
 
     @abstractmethod
     def read_calls(self, reply: Reply) -> Parse[bool]:
@@ -73,18 +75,21 @@ class ReplyFormat:
         if self.reasoning is not None:
             yield from self._read_reasoning(reply, self.reasoning)
         tools = self.tools if has_tools else None
-        markers = () if tools is None else tools.markers
+        markers = () if tools is None else tools.markers + tools.bare_markers
         if tools is not None and tools.opening_markers:
             space = yield from _read_space(reply)
             opening = yield from reply.reader.starts_with(*tools.opening_markers)
             reply.content(space)
             if opening is not None:
-                yield from _read_calls(reply, tools, opening)
+                yield from _read_calls(reply, tools, opening, is_read=False)
         while True:
             marker = yield from reply.reader.until(markers, reply.content)
             if marker is None or tools is None:
                 return
-            yield from _read_calls(reply, tools, marker)
+            is_read = marker not in tools.bare_markers
+            if not is_read:
+                reply.reader.back(len(marker))
+            yield from _read_calls(reply, tools, marker, is_read=is_read)
 
     def _read_reasoning(self, reply: Reply, tags: ReasoningTags) -> Parse[None]:
         reader = reply.reader
@@ -106,12 +111,11 @@ def _read_space(reply: Reply) -> Parse[str]:
     return reply.reader.recorded()
 
 
-def _read_calls(reply: Reply, tools: ToolFormat, marker: str) -> Parse[None]:
+def _read_calls(reply: Reply, tools: ToolFormat, marker: str, *, is_read: bool) -> Parse[None]:
     reader, before = reply.reader, reply.num_calls
     reply.marker = marker
     reader.record()
     is_call = yield from tools.read_calls(reply)
     text = reader.recorded()
     if not is_call and reply.num_calls == before:
-        is_read = marker not in tools.opening_markers
         reply.content(marker + text if is_read else text)

@@ -72,6 +72,11 @@ class TextReader:
             self._record.append(text)
         return text
 
+    def back(self, count: int) -> None:
+        """The characters that were read last are read again. Right after they were read, and not
+        while `record` keeps them."""
+        self._at -= count
+
     def more(self) -> Parse[bool]:
         """Waits for more text than there is. False: there is none."""
         had = len(self._text) - self._at
