@@ -5,7 +5,10 @@ Read by the InputProcessor.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypedDict
+
+from quire.params import SamplingParams
 
 
 class _PromptOptions(TypedDict, total=False):
@@ -31,3 +34,12 @@ class TokensPrompt(_TokensOptions):
 
 
 PromptType = str | list[int] | TextPrompt | TokensPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingInput:
+    """A piece of a prompt that an async generator gives to `AsyncLLM.generate`."""
+
+    prompt: PromptType
+    sampling_params: SamplingParams | None = None
+    """Of the answer to this piece; None: those of the request."""

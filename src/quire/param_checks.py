@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from quire.errors import RequestError, quoted
@@ -222,3 +222,41 @@ def _token_id(key: object) -> int | None:
         return int(key) if isinstance(key, str) else None
     except ValueError:
         return None
+
+
+def check_for_model(params: Any, vocab_size: int, max_logprobs: int) -> None:
+    """Raises RequestError for fields of SamplingParams that name tokens outside of the vocabulary,
+    or want more log-probabilities than allowed; `max_logprobs` -1: as many as there are tokens."""
+    allowed = vocab_size if max_logprobs == -1 else max_logprobs
+    for name, kind in (("logprobs", "sample"), ("prompt_logprobs", "prompt")):
+        wanted = getattr(params, name)
+        wanted = vocab_size if wanted == -1 else wanted
+        if wanted is not None and wanted > allowed:
+            raise error(
+                name,
+                wanted,
+                f"Requested {kind} logprobs of {wanted}, which is greater than max allowed: "
+                f"{allowed}",
+            )
+    for name in ("stop_token_ids", "logit_bias", "logprob_token_ids"):
+        outside = outside_vocabulary(getattr(params, name), vocab_size)
+        if outside:
+            raise error(
+                name,
+                outside,
+                f"token_id(s) {quoted(outside)} in {name} contain out-of-vocab token ids. "
+                f"Vocabulary size: {vocab_size}",
+            )
+    outside = outside_vocabulary(params.allowed_token_ids, vocab_size)
+    if outside:
+        raise error(
+            "allowed_token_ids",
+            outside,
+            f"allowed_token_ids contains out-of-vocab token id! {quoted(outside)} are not below "
+            f"the vocabulary size {vocab_size}",
+        )
+
+
+def outside_vocabulary(token_ids: Iterable[int] | None, vocab_size: int) -> list[int]:
+    """Those that are no tokens of the model."""
+    return [one for one in token_ids or () if not 0 <= one < vocab_size]

@@ -11,7 +11,7 @@ import copy
 import math
 from collections.abc import Mapping
 from enum import Enum, IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -25,6 +25,7 @@ from quire.param_checks import (
     as_float,
     as_int,
     bad_word_token_ids,
+    check_for_model,
     checked_allowed_token_ids,
     checked_bad_words,
     checked_extra_args,
@@ -56,6 +57,17 @@ NOT_YET: dict[str, tuple[object, ...]] = {
 """vLLM's fields that are not implemented, with their values that have no effect."""
 _OLD_NAMES = {"guided_decoding": "structured_outputs"}
 """Keywords of earlier versions of vLLM."""
+
+
+class ModelLimits(Protocol):
+    """What `SamplingParams.verify` reads of a model's configuration."""
+
+    @property
+    def max_logprobs(self) -> int:
+        """Most log-probabilities of a place; -1: as many as there are tokens."""
+
+    def get_vocab_size(self) -> int:
+        """Number of tokens."""
 
 
 class RequestOutputKind(Enum):
@@ -263,9 +275,20 @@ class SamplingParams(
                     setattr(copied, name, value.copy())
         return copied
 
-    def verify(self) -> None:
-        """Validates again, after fields were assigned. Raises RequestError."""
+    def verify(
+        self,
+        model_config: ModelLimits | None = None,
+        speculative_config: None = None,
+        structured_outputs_config: object = None,
+        tokenizer: object = None,
+    ) -> None:
+        """Validates again, after fields were assigned; with a model's configuration, also that its
+        vocabulary has the tokens that are named. The engine does both for each request, and what
+        takes a tokenizer too. Raises RequestError."""
+        del speculative_config, structured_outputs_config, tokenizer
         self.__post_init__()
+        if model_config is not None:
+            check_for_model(self, model_config.get_vocab_size(), model_config.max_logprobs)
 
     def update_from_generation_config(
         self, generation_config: Mapping[str, Any], eos_token_id: int | None = None

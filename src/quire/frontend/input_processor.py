@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from quire.config.records import EngineConfig
 from quire.errors import RequestError, quoted
 from quire.frontend.model_checks import check_bans, check_params, check_processor
-from quire.frontend.prompt_parser import PromptParser
+from quire.frontend.prompt_parser import ParsedPrompt, PromptParser
 from quire.frontend.tokenization import Tokenization
 from quire.inputs import PromptType
 from quire.logits_processors.loading import load_processors
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
+from quire.structured.params import StructuredOutputsParams
 from quire.structured.trial import GrammarTrial
 from quire.system import clock
 from quire.tokenizer import Tokenizer
@@ -118,6 +119,14 @@ class InputProcessor:
             arrival_time=arrival_time,
             trace_headers=trace_headers,
         )
+
+    def check_grammar(self, spec: StructuredOutputsParams) -> StructuredOutputsParams:
+        """A grammar with the engine's settings. Raises GrammarError for one that does not work."""
+        return self._grammars.checked(spec)
+
+    def parse(self, prompt: PromptType, tokenization: Tokenization = _AS_IT_IS) -> ParsedPrompt:
+        """The token ids of a prompt, validated. Raises RequestError."""
+        return self._prompts.parse(prompt, tokenization)
 
     def _check_priority(self, priority: int) -> None:
         is_int = isinstance(priority, int) and not isinstance(priority, bool)

@@ -7,35 +7,16 @@ vLLM's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from quire.config.records import ModelConfig
 from quire.errors import RequestError, quoted
 from quire.logits_processors.interface import LogitsProcessor, class_name
+from quire.param_checks import check_for_model, outside_vocabulary
 from quire.params import SamplingParams
 
 
 def check_params(params: SamplingParams, model: ModelConfig, *, has_tokenizer: bool) -> None:
     """Raises RequestError for what this model cannot do."""
-    _check_logprobs("logprobs", "sample", params.logprobs, model)
-    _check_logprobs("prompt_logprobs", "prompt", params.prompt_logprobs, model)
-    for name in ("stop_token_ids", "logit_bias", "logprob_token_ids"):
-        outside = _outside(getattr(params, name), model)
-        if outside:
-            raise RequestError(
-                f"token_id(s) {quoted(outside)} in {name} contain out-of-vocab token ids. "
-                f"Vocabulary size: {model.vocab_size}",
-                parameter=name,
-                value=outside,
-            )
-    outside = _outside(params.allowed_token_ids, model)
-    if outside:
-        raise RequestError(
-            f"allowed_token_ids contains out-of-vocab token id! {quoted(outside)} are not below "
-            f"the vocabulary size {model.vocab_size}",
-            parameter="allowed_token_ids",
-            value=outside,
-        )
+    check_for_model(params, model.vocab_size, model.max_logprobs)
     for name in ("stop", "bad_words"):
         if getattr(params, name) and not has_tokenizer:
             raise RequestError(
@@ -71,7 +52,9 @@ def check_bans(params: SamplingParams, banned_token_ids: list[int], model: Model
     token, or none of `allowed_token_ids`, may be the first one. `params` have their bad words as
     tokens; `banned_token_ids` are those that `min_tokens` forbids."""
     words = params.bad_words_token_ids or []
-    outside = _outside((token_id for word in words for token_id in word), model)
+    outside = outside_vocabulary(
+        (token_id for word in words for token_id in word), model.vocab_size
+    )
     if outside:
         raise RequestError(
             f"The model vocabulary size is {model.vocab_size}, but the following tokens were "
@@ -81,7 +64,7 @@ def check_bans(params: SamplingParams, banned_token_ids: list[int], model: Model
         )
     banned = {*banned_token_ids, *(word[0] for word in words if len(word) == 1)}
     if params.allowed_token_ids is None:
-        if len(banned) - len(_outside(banned, model)) >= model.vocab_size:
+        if len(banned) - len(outside_vocabulary(banned, model.vocab_size)) >= model.vocab_size:
             raise RequestError(
                 f"min_tokens={params.min_tokens} forbids the stop_token_ids, which with bad_words "
                 f"are all {model.vocab_size} tokens; leave min_tokens at 0.",
@@ -96,19 +79,3 @@ def check_bans(params: SamplingParams, banned_token_ids: list[int], model: Model
             parameter="allowed_token_ids",
             value=params.allowed_token_ids,
         )
-
-
-def _check_logprobs(name: str, kind: str, wanted: int | None, model: ModelConfig) -> None:
-    wanted = model.vocab_size if wanted == -1 else wanted
-    allowed = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
-    if wanted is not None and wanted > allowed:
-        raise RequestError(
-            f"Requested {kind} logprobs of {wanted}, which is greater than max allowed: {allowed}",
-            parameter=name,
-            value=wanted,
-        )
-
-
-def _outside(token_ids: Iterable[int] | None, model: ModelConfig) -> list[int]:
-    """Those that are no tokens of the model."""
-    return [one for one in token_ids or () if not 0 <= one < model.vocab_size]

@@ -10,7 +10,9 @@ linear in the text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,6 +27,11 @@ def ignore(text: str) -> None:
     """Takes text that nobody needs."""
 
 
+@lru_cache(maxsize=256)
+def _any_of(chars: frozenset[str]) -> re.Pattern[str]:
+    return re.compile(f"[{re.escape(''.join(sorted(chars)))}]")
+
+
 class TextReader:
     """The text that was not read yet."""
 
@@ -33,6 +40,8 @@ class TextReader:
         self._at = 0
         self.has_ended = False
         """Whether no text comes after what is here."""
+        self.num_read = 0
+        """Characters."""
         self._record: list[str] | None = None
 
     def push(self, text: str) -> None:
@@ -67,15 +76,19 @@ class TextReader:
         """Reads as many characters, which are here."""
         begin = self._at
         self._at = begin + count
+        self.num_read += count
         text = self._text[begin : self._at]
         if self._record is not None:
             self._record.append(text)
         return text
 
-    def back(self, count: int) -> None:
-        """The characters that were read last are read again. Right after they were read, and not
-        while `record` keeps them."""
-        self._at -= count
+    def unread(self, text: str) -> None:
+        """Puts text that was read back, to be read again. Not while `record` keeps it."""
+        self.num_read -= len(text)
+        if self._text.endswith(text, 0, self._at):
+            self._at -= len(text)
+        else:
+            self._text, self._at = text + self._text[self._at :], 0
 
     def more(self) -> Parse[bool]:
         """Waits for more text than there is. False: there is none."""
@@ -119,11 +132,11 @@ class TextReader:
         Where several begin at one place, the longest counts. Returns the marker; None if none
         comes: then all of the text went to `emit`.
         """
-        firsts = {marker[0] for marker in markers}
+        firsts = _any_of(frozenset(marker[0] for marker in markers)) if markers else None
         while True:
             text, at = self._text, self._at
-            found = [place for char in firsts if (place := text.find(char, at)) >= 0]
-            place = min(found, default=len(text))
+            found = firsts.search(text, at) if firsts else None
+            place = found.start() if found else len(text)
             if place > at:
                 emit(self.take(place - at))
                 continue

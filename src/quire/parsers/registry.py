@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from quire.parsers.format import ReasoningTags, ToolFormat
+from quire.parsers.format import ToolFormat
+from quire.parsers.reasoning.families import FAMILIES
+from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.tool_formats.json import bare, hermes, lists, mistral, named
 
 TOOL_FORMATS: dict[str, type[ToolFormat]] = {
+    "hermes": hermes.HermesCalls,
     "apertus": lists.ApertusCalls,
     "cohere_command3": lists.CohereCalls,
     "cohere_command4": lists.CohereCalls,
@@ -16,10 +19,9 @@ TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "granite": lists.GraniteCalls,
     "granite-20b-fc": hermes.Granite20bCalls,
     "granite4": hermes.HermesCalls,
-    "hermes": hermes.HermesCalls,
-    "hunyuan_a13b": lists.HunyuanCalls,
     "internlm": hermes.InternLmCalls,
     "jamba": lists.JambaCalls,
+    "hunyuan_a13b": lists.HunyuanCalls,
     "kimi_k2": named.KimiK2Calls,
     "llama3_json": bare.LlamaCalls,
     "llama4_json": bare.LlamaCalls,
@@ -30,9 +32,7 @@ TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "qwen3_json": hermes.HermesCalls,
     "xlam": bare.XlamCalls,
 }
-"""For `--tool-call-parser`."""
+"""For `--tool-call-parser`. Of two that read a template alike, `detection` takes the first."""
 
-REASONING_FORMATS: dict[str, ReasoningTags] = {
-    "qwen3": ReasoningTags("<think>", "</think>"),
-}
+REASONING_FORMATS: dict[str, ReasoningTags] = FAMILIES
 """For `--reasoning-parser`."""

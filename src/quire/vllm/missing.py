@@ -34,12 +34,11 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "ScoringRequestOutput",
         "vllm.config": "PoolerConfig",
         "vllm.outputs": "ClassificationOutput ClassificationRequestOutput EmbeddingOutput "
-        "EmbeddingRequestOutput PoolingOutput PoolingRequestOutput ScoringOutput "
+        "EmbeddingRequestOutput PoolingOutput PoolingRequestOutput RequestError ScoringOutput "
         "ScoringRequestOutput",
         "vllm.pooling_params": "PoolingParams",
     },
     _PARSERS: {"vllm.config": "ReasoningConfig"},
-    "a request gets its whole prompt at once": {"vllm.engine.protocol": "StreamingInput"},
     _TEXT: {
         "vllm.config": "MultiModalConfig",
         "vllm.inputs": "DataPrompt EmbedsPrompt ExplicitEncoderDecoderPrompt",
@@ -61,7 +60,8 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.config": "ECTransferConfig KVEventsConfig KVTransferConfig",
         "vllm.config.kv_transfer": "KVTransferConfig",
     },
-    _WEIGHTS: {"vllm.config": "WeightTransferConfig"},
+    _WEIGHTS: {"vllm.config": "WeightTransferConfig", "vllm.outputs": "WeightVersionSpan"},
+    "outputs do not tell which tokens could have been chosen": {"vllm.outputs": "SamplingMask"},
     _RECORD: {
         "vllm.config": "AttentionConfig CacheConfig DeviceConfig KernelConfig LoadConfig "
         "ModelConfig ObservabilityConfig SchedulerConfig VllmConfig",

@@ -33,7 +33,10 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.engine.arg_utils": {"quire": "AsyncEngineArgs EngineArgs"},
     "vllm.engine.async_llm_engine": {"quire": "AsyncLLMEngine"},
     "vllm.engine.llm_engine": {"quire": "LLMEngine"},
-    "vllm.engine.protocol": {"quire": "EngineClient=AsyncLLMEngine"},
+    "vllm.engine.protocol": {
+        "quire": "EngineClient=AsyncLLMEngine",
+        "quire.inputs": "StreamingInput",
+    },
     "vllm.entrypoints.cli.main": {"quire.vllm.own.commands": "main=command_line"},
     "vllm.entrypoints.generate.beam_search.utils": {
         "quire.beam_search": "BeamSearchOutput BeamSearchSequence"

@@ -232,6 +232,27 @@ def test_a_field_assigned_later_is_checked_by_verify() -> None:
         params.verify()
 
 
+def test_verify_takes_a_models_limits() -> None:
+    class Limits:
+        max_logprobs = 5
+
+        def get_vocab_size(self) -> int:
+            return 100
+
+    SamplingParams(logprobs=5, logit_bias={99: 1.0}).verify(Limits(), None, None, None)
+    for name, value in (
+        ("logprobs", 6),
+        ("prompt_logprobs", -1),
+        ("logit_bias", {100: 1.0}),
+        ("allowed_token_ids", [3, 100]),
+        ("stop_token_ids", [100]),
+        ("logprob_token_ids", [100]),
+    ):
+        with pytest.raises(RequestError) as raised:
+            SamplingParams(**{name: value}).verify(Limits())
+        assert raised.value.parameter == name
+
+
 def test_a_bias_is_limited_and_its_ids_may_be_texts() -> None:
     given = {5: 1, "7": -math.inf, np.int64(9): np.float32(250)}
     params = SamplingParams(logit_bias=given)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from vllm import AsyncEngineArgs, EngineArgs, envs
 from vllm.distributed.parallel_state import destroy_model_parallel
 from vllm.entrypoints.launchers.launcher import serve_http
 from vllm.entrypoints.serve.utils.api_utils import with_cancellation
+from vllm.envs import get_vllm_port
 from vllm.logger import init_logger, suppress_logging
 from vllm.platforms import current_platform
 from vllm.renderers.chat_utils import load_chat_template
@@ -68,6 +69,21 @@ def test_deprecated_arguments_are_told(caplog: pytest.LogCaptureFixture) -> None
         assert parser.parse_args(["--old=2", "--older_one", "x"]).older_one == "x"
     told = [record.getMessage() for record in caplog.records]
     assert told == ["argument 'old' is deprecated", "argument 'older_one' is deprecated"]
+
+
+def test_a_configuration_file_as_words(tmp_path: Path) -> None:
+    file = tmp_path / "options.yml"
+    file.write_text(
+        "a-b: true\nlist: [x, 2]\nnone: []\nport: 7\nj: {k: [1]}\nno: false\nc: false\n"
+    )
+    parser = FlexibleArgumentParser()
+    parser.add_argument("--c", action=argparse.BooleanOptionalAction)
+    words = parser.load_config_file(str(file))
+    assert words == ["--a-b", "--list", "x", "2", "--port", "7", "--j", '{"k": [1]}', "--no-c"]
+    with pytest.raises(ConfigError, match="must be of a yaml/yml type"):
+        parser.load_config_file("options.json")
+    with pytest.raises(ConfigError, match="No such file"):
+        parser.load_config_file("options.yaml")
 
 
 def test_commands_of_a_script_have_options_of_their_own() -> None:
@@ -192,10 +208,16 @@ def test_small_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
         taken = listener.getsockname()[1]
         monkeypatch.setenv("VLLM_PORT", str(taken))
         assert get_open_port() > taken
-    for wrong in ("tcp://10.0.0.1:80", "65536", "-1"):
+        assert get_vllm_port() == envs.VLLM_PORT == taken
+    for wrong, message in (
+        ("tcp://10.0.0.1:80", "appears to be a URI"),
+        ("65536", "must be a valid integer"),
+        ("-1", "must be a valid integer"),
+    ):
         monkeypatch.setenv("VLLM_PORT", wrong)
-        with pytest.raises(ConfigError, match="VLLM_PORT must be a port"):
-            get_open_port()
+        for ask in (get_open_port, get_vllm_port, lambda: envs.VLLM_PORT):
+            with pytest.raises(ConfigError, match=f"VLLM_PORT.*{message}"):
+                ask()
     socket.inet_aton(get_ip())
     monkeypatch.setenv("VLLM_HOST_IP", "10.0.0.7")
     assert get_ip() == "10.0.0.7"

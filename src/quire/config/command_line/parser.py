@@ -139,7 +139,7 @@ class Parser(argparse.ArgumentParser):
         if path is None:
             return []
         found: list[str] = []
-        for key, value in _load(path).items():
+        for key, value in read_config(path).items():
             name = "--" + str(key).replace("_", "-")
             if name not in self.flags():
                 raise UnknownArgumentError(
@@ -186,7 +186,8 @@ def _kebab(word: str) -> str:
     return flag.replace("_", "-") + dot + parts + sign + value
 
 
-def _load(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """The options of a YAML or JSON file. Raises ConfigError."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:

@@ -7,33 +7,37 @@ engine loop in one of its hosts, and the requests in flight. `AsyncLLMEngine` is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+import copy
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from quire.config import EngineConfig, ModelConfig
 from quire.config.engine_args import EngineArgs
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineMode, make_client
-from quire.errors import ConfigError, EngineDeadError, RequestError, quoted
+from quire.errors import ConfigError, EngineDeadError, quoted
 from quire.frontend.arguments import (
     check_data_parallel_rank,
     refuse_arguments,
     request_id_list,
 )
 from quire.frontend.hf.user_tokenizer import UserTokenizer
-from quire.frontend.input_processor import InputProcessor
+from quire.frontend.input_processor import EngineInput, InputProcessor, check_request_id
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.observers.request_log import RequestLog, RequestLogChoice
 from quire.frontend.observers.stat_logger import statistics_observers
 from quire.frontend.observers.tracing import RequestTracer, make_tracer
 from quire.frontend.online.engine_control import EngineControl
+from quire.frontend.online.input_session import InputSession
 from quire.frontend.online.online_requests import OnlineRequests
 from quire.frontend.online.request_stream import RequestStream
+from quire.frontend.output_processor import OutputProcessor
 from quire.frontend.tokenization import Tokenization
 from quire.frontend.unsupported import UnsupportedAsyncMethods
-from quire.inputs import PromptType
+from quire.inputs import PromptType, StreamingInput
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
@@ -77,6 +81,8 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             observers.append(RequestLog(request_log, self.tokenizer))
         observers += statistics_observers(config, stat_loggers)
         self._dead_error: EngineDeadError | None = None
+        self._sessions: WeakSet[InputSession] = WeakSet()
+        """Requests whose prompt still comes."""
         self._client = client or make_client(config, engine_mode, step_timeout_s)
         self.requests = OnlineRequests(
             config, self.tokenizer, self._client, observers, self._on_bound
@@ -130,7 +136,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
 
     async def generate(
         self,
-        prompt: PromptType,
+        prompt: PromptType | AsyncGenerator[StreamingInput, None],
         sampling_params: SamplingParams,
         request_id: str,
         *,
@@ -171,7 +177,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
     async def add_request(
         self,
         request_id: str,
-        prompt: PromptType,
+        prompt: PromptType | AsyncGenerator[StreamingInput, None],
         params: SamplingParams,
         arrival_time: float | None = None,
         lora_request: None = None,
@@ -184,10 +190,11 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         reasoning_ended: None = None,
         reasoning_parser_kwargs: None = None,
         kv_hints: None = None,
-    ) -> RequestStream:
+    ) -> RequestStream | InputSession:
         """Hands a request over; the stream of its outputs, which the caller must read to its end or
         close. Raises RequestError, CapacityError, EngineDeadError.
 
+        `prompt` may come in pieces, from an async generator: `InputSession`.
         `trace_headers` (W3C `traceparent`) name the span that the request's own belongs to.
         `prompt_text` is the text of a prompt of token ids, for outputs. `session_id` chooses
         between engines where there are several.
@@ -199,36 +206,44 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             reasoning_ended=reasoning_ended,
             reasoning_parser_kwargs=reasoning_parser_kwargs,
         )
-        if isinstance(prompt, AsyncGenerator):
-            raise RequestError(
-                "a prompt that comes in pieces (an async generator) is not supported; pass all of "
-                "it",
-                parameter="prompt",
-            )
         check_data_parallel_rank(data_parallel_rank)
+        tokenization = Tokenization.of(tokenization_kwargs, self.config.model.max_model_len)
         process = partial(
-            self.input_processor.process,
+            self._process,
             request_id,
-            prompt,
-            params,
             arrival_time=arrival_time,
             priority=priority,
-            tokenization=Tokenization.of(tokenization_kwargs, self.config.model.max_model_len),
             trace_headers=trace_headers,
-            prompt_text=prompt_text,
         )
+        if isinstance(prompt, AsyncGenerator):
+            return self._begin_session(request_id, prompt, params, tokenization, process)
+        request = await process(prompt, params, tokenization=tokenization, prompt_text=prompt_text)
+        return self.requests.start(request)
+
+    async def _process(
+        self, request_id: str, prompt: PromptType, params: SamplingParams, **options: Any
+    ) -> EngineInput:
+        process = partial(self.input_processor.process, request_id, prompt, params, **options)
         # A grammar may take long to try.
         has_grammar = getattr(params, "structured_outputs", None) is not None
-        request = await asyncio.to_thread(process) if has_grammar else process()
-        [stream] = self.requests.admit([request])
-        try:
-            self.requests.begin(stream)
-            for core_request in request.core_requests:
-                self.requests.hand_over(core_request)
-        except BaseException:
-            stream.close()
-            raise
-        return stream
+        return await asyncio.to_thread(process) if has_grammar else process()
+
+    def _begin_session(
+        self,
+        request_id: str,
+        pieces: AsyncGenerator[StreamingInput, None],
+        params: SamplingParams,
+        tokenization: Tokenization,
+        process: Callable[[PromptType, SamplingParams], Awaitable[EngineInput]],
+    ) -> InputSession:
+        async def begin(prompt: PromptType, params: SamplingParams, follows: bool) -> RequestStream:
+            return self.requests.start(await process(prompt, params), follows=follows)
+
+        check_request_id(request_id)
+        parse = partial(self.input_processor.parse, tokenization=tokenization)
+        session = InputSession(request_id, pieces, params, parse, begin)
+        self._sessions.add(session)
+        return session
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         """Raises CapacityError if the queue has no room for `n` outputs more."""
@@ -245,11 +260,17 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         `internal`: vLLM's; the ids are those of users either way.
         """
         del internal
-        self.requests.abort(request_id_list(request_id))
+        ids = request_id_list(request_id)
+        self.requests.abort(ids)
+        for session in self._sessions:
+            if session.request_id in ids:
+                session.abort()
 
     async def abort_all(self) -> None:
         """Ends every request."""
         self.requests.abort_all()
+        for session in self._sessions:
+            session.abort()
 
     # --- life
 
@@ -323,6 +344,11 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         return self.requests.metrics
 
     @property
+    def output_processor(self) -> OutputProcessor:
+        """The requests that have not ended."""
+        return self.requests.outputs
+
+    @property
     def vllm_config(self) -> EngineConfig:
         """The whole configuration."""
         return self.config
@@ -372,6 +398,8 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
     def _on_dead(self, error: EngineDeadError) -> None:
         self._dead_error = self._dead_error or error
         self.requests.fail_all(error)
+        for session in self._sessions:
+            session.abort(copy.copy(error))
 
 
 AsyncLLMEngine = AsyncLLM

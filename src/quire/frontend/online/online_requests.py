@@ -45,18 +45,18 @@ class OnlineRequests:
         self._on_bound = on_bound
         self._admission = AdmissionControl(config.scheduler)
         self.observers = [self._admission, self.metrics, *observers]
-        self._outputs = OutputProcessor(tokenizer, config.scheduler.stream_interval, self.observers)
+        self.outputs = OutputProcessor(tokenizer, config.scheduler.stream_interval, self.observers)
         self._client = client
         self._wakeups = Wakeups()
 
     def __bool__(self) -> bool:
         """Whether anything is in flight."""
-        return self._outputs.has_unfinished_requests()
+        return self.outputs.has_unfinished_requests()
 
     @property
     def num_unfinished(self) -> int:
         """Core requests in flight."""
-        return self._outputs.get_num_unfinished_requests()
+        return self.outputs.get_num_unfinished_requests()
 
     def check_admission(self, num_requests: int, num_tokens: int = 0) -> None:
         """Raises CapacityError if the queue has no room for that many more."""
@@ -80,9 +80,22 @@ class OnlineRequests:
         with self.binding.bound():
             return self._opened(requests, wake_up)
 
+    def start(self, request: EngineInput, *, follows: bool = False) -> RequestStream:
+        """Admits a request and hands it over; `follows`: it follows from one that was admitted.
+        Raises CapacityError, EngineDeadError."""
+        [stream] = self.let_in([request]) if follows else self.admit([request])
+        try:
+            self.begin(stream)
+            for core_request in request.core_requests:
+                self.hand_over(core_request)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
     def begin(self, stream: RequestStream) -> None:
         """The core requests of an admitted request, which has not ended, are handed over next."""
-        self._outputs.begin(stream.record)
+        self.outputs.begin(stream.record)
 
     def hand_over(self, core_request: EngineCoreRequest) -> None:
         """Hands over one of the `n` of a request that has begun. Raises EngineDeadError."""
@@ -91,14 +104,14 @@ class OnlineRequests:
     def take_outputs(self, outputs: EngineCoreOutputs) -> None:
         """What a step brought. The streams are filled here; their readers run afterwards, some at
         a time."""
-        done = self._outputs.process_outputs(outputs)
+        done = self.outputs.process_outputs(outputs)
         if done.aborts:
             self._abort_in_core(done.aborts)
 
     def close(self, streams: Iterable[RequestStream]) -> None:
         """Ends what has not ended of several requests, with one message to the core."""
         self._abort_in_core(
-            self._outputs.abandon([stream.record for stream in streams if stream.end()])
+            self.outputs.abandon([stream.record for stream in streams if stream.end()])
         )
 
     def tell_sleep(self, level: int | None) -> None:
@@ -108,25 +121,25 @@ class OnlineRequests:
 
     def ids(self) -> list[str]:
         """The users' ids of all requests in flight."""
-        return [record.input.request_id for record in self._outputs.records()]
+        return [record.input.request_id for record in self.outputs.records()]
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Ends all requests of these ids of users; their streams get a last output."""
         with self.binding.bound():
-            self._abort_in_core(self._outputs.abort_requests(request_ids))
+            self._abort_in_core(self.outputs.abort_requests(request_ids))
 
     def abort_all(self) -> None:
         """Ends every request."""
         with self.binding.bound():
-            self._abort_in_core(self._outputs.abort(self._outputs.records()))
+            self._abort_in_core(self.outputs.abort(self.outputs.records()))
 
     def fail_all(self, error: QuireError) -> None:
         """Tells everyone who waits, with an error of their own each."""
-        self._abort_in_core(self._outputs.fail(error))
+        self._abort_in_core(self.outputs.fail(error))
 
     def abandon_all(self) -> None:
         """Ends every request without a word, where those who waited are gone with their loop."""
-        self._abort_in_core(self._outputs.abandon(self._outputs.records()))
+        self._abort_in_core(self.outputs.abandon(self.outputs.records()))
 
     def _on_loop_bound(self, loop: asyncio.AbstractEventLoop) -> None:
         self._wakeups.clear()
@@ -136,7 +149,7 @@ class OnlineRequests:
         self, requests: Sequence[EngineInput], wake_up: asyncio.Event | None
     ) -> list[RequestStream]:
         return [
-            RequestStream(self._outputs.admit(request), self.close, self._wakeups, wake_up)
+            RequestStream(self.outputs.admit(request), self.close, self._wakeups, wake_up)
             for request in requests
         ]
 

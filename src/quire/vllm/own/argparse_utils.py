@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from quire.config.command_line.parser import Parser
-from quire.errors import ConfigError
+from quire.config.command_line.parser import Parser, read_config
+from quire.errors import ConfigError, quoted
 from quire.log import get_logger
 
 logger = get_logger(__name__)
@@ -77,6 +79,24 @@ class FlexibleArgumentParser(Parser):
         """As argparse."""
         found: argparse.Namespace = argparse.ArgumentParser.parse_args(self, args, namespace)
         return found
+
+    def load_config_file(self, file_path: str) -> list[str]:
+        """The words that the options of a YAML file would be on the command line. Raises
+        ConfigError."""
+        if not file_path.endswith((".yaml", ".yml")):
+            kind = file_path.rpartition(".")[2]
+            raise ConfigError(f"Config file must be of a yaml/yml type. {quoted(kind)} supplied")
+        words: list[str] = []
+        for key, value in read_config(Path(file_path)).items():
+            if isinstance(value, bool):
+                negated = f"--no-{key}"
+                words += [f"--{key}"] if value else [negated] if negated in self.flags() else []
+            elif isinstance(value, list):
+                words += [f"--{key}", *map(str, value)] if value else []
+            else:
+                text = json.dumps(value) if isinstance(value, dict) else str(value)
+                words += [f"--{key}", text]
+        return words
 
     @staticmethod
     def check_port(value: str) -> int:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from quire.errors import ConfigError, quoted
 from quire.vllm.missing import explain
+
+_LAST_PORT = 65535
 
 _DEFAULTS: dict[str, bool | int | float | str] = {
     "VLLM_API_KEY": "",
@@ -32,7 +35,7 @@ _DEFAULTS: dict[str, bool | int | float | str] = {
     "VLLM_USE_V1": True,
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
-_NONE_IF_UNSET = {"VLLM_API_KEY", "VLLM_PORT"}
+_NONE_IF_UNSET = {"VLLM_API_KEY"}
 
 
 def is_set(name: str) -> bool:
@@ -42,9 +45,27 @@ def is_set(name: str) -> bool:
     return name in os.environ
 
 
+def get_vllm_port() -> int | None:
+    """`VLLM_PORT`, None if it is not set. Raises ConfigError, a ValueError, for what is no port:
+    Kubernetes sets it to a URI for a service of the name `vllm`."""
+    text = os.environ.get("VLLM_PORT")
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit() and int(text[:6]) <= _LAST_PORT:
+        return int(text)
+    if "://" in text:
+        raise ConfigError(
+            f"VLLM_PORT={quoted(text)} appears to be a URI, which Kubernetes sets for a service of "
+            "the name vllm; give the service another name, or unset the variable"
+        )
+    raise ConfigError(f"VLLM_PORT={quoted(text)} must be a valid integer, a port; unset it for any")
+
+
 def __getattr__(name: str) -> Any:
     if name not in _DEFAULTS:
         raise AttributeError(explain(f"vllm.envs.{name}"))
+    if name == "VLLM_PORT":
+        return get_vllm_port()
     default = _DEFAULTS[name]
     text = os.environ.get(name)
     if text is None:

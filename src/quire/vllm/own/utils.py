@@ -9,7 +9,8 @@ import socket
 import uuid
 from contextlib import suppress
 
-from quire.errors import ConfigError, quoted
+from quire.errors import ConfigError
+from quire.vllm.own.envs import get_vllm_port
 
 _LAST_PORT = 65535
 
@@ -36,12 +37,10 @@ class Counter:
 
 def get_open_port() -> int:
     """A TCP port that is free now; from `VLLM_PORT` upwards if that is set. Raises ConfigError."""
-    first = os.environ.get("VLLM_PORT") or "0"
-    if not first.isascii() or not first.isdigit() or int(first[:6]) > _LAST_PORT:
-        raise ConfigError(f"VLLM_PORT must be a port, got {quoted(first)}; unset it for any")
-    if int(first) == 0:
+    first = get_vllm_port() or 0
+    if first == 0:
         return _bind(0)
-    for port in range(int(first), _LAST_PORT + 1):
+    for port in range(first, _LAST_PORT + 1):
         with suppress(OSError):
             return _bind(port)
     raise ConfigError(f"no port from VLLM_PORT={first} upwards is free; unset it for any")

@@ -22,6 +22,7 @@ from quire.logits_processors import AdapterLogitsProcessor, BatchUpdate, LogitsP
 from quire.logits_processors.interface import class_name
 from quire.sampling.reference import not_finite
 from quire.worker.processors.members import Members
+from quire.worker.processors.tensors import array_of, takes_tensors, tensor_of
 
 logger = get_logger(__name__)
 
@@ -34,6 +35,7 @@ class GuardedProcessor:
     def __init__(self, cls: type[LogitsProcessor], config: EngineConfig) -> None:
         """Raises ConfigError if the processor cannot be made."""
         self.name = class_name(cls)
+        self._takes_tensors = takes_tensors(cls)
         self._make: Callable[[], LogitsProcessor] = lambda: cls(config, "cpu", False)
         try:
             self._processor = self._make()
@@ -76,7 +78,7 @@ class GuardedProcessor:
         before, failures = logits.copy(), dict(self._of_update)
         if self._lost is None:
             try:
-                logits = _checked(self._processor.apply(logits), before)
+                logits = self._applied(self._processor, logits, before)
             except RowsError as error:
                 failures.update(self._messages(error))
                 logits = before.copy() if error.logits is None else _checked(error.logits, before)
@@ -90,6 +92,11 @@ class GuardedProcessor:
             logits[place] = before[place]
         return logits, failures
 
+    def _applied(self, processor: LogitsProcessor, logits: Logits, before: Logits) -> Logits:
+        return _checked(
+            processor.apply(tensor_of(logits) if self._takes_tensors else logits), before
+        )
+
     def _one_by_one(self, before: Logits, members: Members, failures: dict[int, str]) -> Logits:
         logger.warning("%s %s", self._failed(), _text(self._lost), exc_info=self._lost)
         changed: Logits = before.copy()
@@ -98,7 +105,7 @@ class GuardedProcessor:
             try:
                 alone = self._make()
                 alone.update_state(BatchUpdate(1, (), [member.added_at(0)], ()))
-                changed[place : place + 1] = _checked(alone.apply(row.copy()), row)
+                changed[place : place + 1] = self._applied(alone, row.copy(), row)
             except RowsError as error:
                 failures[place] = next(iter(self._messages(error).values()), self._failed())
             except Exception as error:
@@ -116,6 +123,7 @@ class GuardedProcessor:
 
 def _checked(changed: Any, before: Logits) -> Logits:
     """Raises TypeError unless it has the shape and type of what was given."""
+    changed = array_of(changed)
     if not isinstance(changed, np.ndarray):
         raise TypeError(f"apply returned {type(changed).__name__}; it has to return the logits")
     if changed.shape != before.shape or changed.dtype != before.dtype:

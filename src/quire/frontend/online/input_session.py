@@ -1,0 +1,189 @@
+"""`InputSession`: a request whose prompt comes in pieces, with output after each of them.
+
+Made by `AsyncLLM` for a prompt that is an async generator of `StreamingInput`. No state of the
+engine: each piece is a request, whose prompt is the whole session so far. Its K/V are in the prefix
+cache but for the last block. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
+
+from quire.errors import QuireError, RequestError, quoted
+from quire.frontend.online.request_stream import RequestStream
+from quire.frontend.prompt_parser import ParsedPrompt
+from quire.inputs import PromptType, StreamingInput, TokensPrompt
+from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput, SampleLogprobs
+from quire.params import RequestOutputKind, SamplingParams
+
+Begin = Callable[[TokensPrompt, SamplingParams, bool], Awaitable[RequestStream]]
+
+
+class InputSession:
+    """An async iterator over the outputs of all pieces.
+
+    Pieces are taken as soon as they are there, and answered in order; what the generator raises
+    comes after the answers to the pieces before. An output has `finished` if it is known then that
+    no piece follows. As in vLLM, the last token of each answer is left out of what follows: the
+    model has not read it.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        pieces: AsyncGenerator[StreamingInput, None],
+        params: SamplingParams,
+        parse: Callable[[PromptType], ParsedPrompt],
+        begin: Begin,
+    ) -> None:
+        """`params` are those of pieces without their own. `begin` starts a request; the last
+        argument says whether it continues the session. Raises RequestError."""
+        _check(params)
+        self.request_id = request_id
+        self._pieces, self._params, self._parse, self._begin = pieces, params, parse, begin
+        self._prompt = ParsedPrompt("", [], None)
+        """What the model has read or reads now."""
+        self._answer: list[int] = []
+        """The tokens of the piece that is being answered."""
+        self._before: CompletionOutput | None = None
+        """The outputs of the pieces before, for those who want cumulative ones."""
+        self._last: RequestOutput | None = None
+        self._stream: RequestStream | None = None
+        self._is_aborted = False
+        self._error: QuireError | None = None
+        self._waiting: deque[StreamingInput] = deque()
+        self._news = asyncio.Event()
+        """There is a piece, or none will come."""
+        self._taking = asyncio.ensure_future(self._take_pieces())
+        self._taking.add_done_callback(lambda _: self._news.set())
+
+    def abort(self, error: QuireError | None = None) -> None:
+        """No further piece is taken. Whoever waits for one gets `error`, or the end."""
+        self._is_aborted, self._error = True, error
+        self._waiting.clear()
+        self._taking.cancel()
+
+    def close(self) -> None:
+        """Ends the session, and the request of the piece that is being answered."""
+        self._taking.cancel()
+        if self._stream is not None:
+            self._stream.close()
+
+    def __aiter__(self) -> InputSession:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        while True:
+            if self._stream is None:
+                await self._begin_piece()
+            assert self._stream is not None
+            try:
+                return self._taken(await self._stream.__anext__())
+            except StopAsyncIteration:
+                self._stream = None
+
+    async def _take_pieces(self) -> None:
+        async for piece in self._pieces:
+            self._waiting.append(piece)
+            self._news.set()
+
+    async def _begin_piece(self) -> None:
+        """Waits for the next piece. Raises StopAsyncIteration if there is none, and what the
+        generator raised."""
+        while not self._waiting and not self._taking.done():
+            self._news.clear()
+            await self._news.wait()
+        if not self._waiting:
+            if not self._is_aborted:
+                self._taking.result()
+            raise self._error or StopAsyncIteration
+        piece = self._waiting.popleft()
+        if not isinstance(piece, StreamingInput):
+            raise TypeError(f"the generator must give StreamingInput, but gave {quoted(piece)}")
+        params = piece.sampling_params or self._params
+        _check(params)
+        is_first = self._last is None
+        self._continue_with(self._parse(piece.prompt))
+        prompt = TokensPrompt(prompt_token_ids=self._prompt.token_ids)
+        if self._prompt.text is not None:
+            prompt["prompt"] = self._prompt.text
+        if self._prompt.cache_salt is not None:
+            prompt["cache_salt"] = self._prompt.cache_salt
+        self._stream = await self._begin(prompt, params, not is_first)
+
+    def _continue_with(self, piece: ParsedPrompt) -> None:
+        """The prompt of the next request: all before, then `piece`."""
+        before = self._prompt
+        texts = (before.text, piece.text)
+        self._prompt = ParsedPrompt(
+            None if None in texts else "".join(text or "" for text in texts),
+            [*before.token_ids, *self._answer[:-1], *piece.token_ids],
+            piece.cache_salt or before.cache_salt,
+        )
+        self._answer = []
+        self._before = None if self._last is None else self._last.outputs[0]
+
+    def _taken(self, output: RequestOutput) -> RequestOutput:
+        """What the caller gets of the output of a piece."""
+        if output.finished:
+            output.finished = self._is_over()
+        [own] = output.outputs
+        if self._kind() is RequestOutputKind.DELTA:
+            self._answer += own.token_ids
+        else:
+            self._answer = own.token_ids
+            if self._before is not None:
+                output.outputs = [_joined(self._before, own)]
+        self._last = output
+        return output
+
+    def _kind(self) -> RequestOutputKind:
+        assert self._stream is not None
+        return self._stream.record.input.params.output_kind
+
+    def _is_over(self) -> bool:
+        """Whether it is known that no piece follows."""
+        if self._is_aborted or self._waiting or not self._taking.done():
+            return self._is_aborted
+        return self._taking.exception() is None
+
+
+def _joined(before: CompletionOutput, own: CompletionOutput) -> CompletionOutput:
+    """Cumulative outputs of earlier pieces and of one."""
+    logprob = own.cumulative_logprob
+    if logprob is not None:
+        logprob += before.cumulative_logprob or 0.0
+    return replace(
+        own,
+        text=before.text + own.text,
+        token_ids=before.token_ids + own.token_ids,
+        cumulative_logprob=logprob,
+        logprobs=_joined_logprobs(before.logprobs, own.logprobs),
+    )
+
+
+def _joined_logprobs(
+    before: SampleLogprobs | None, own: SampleLogprobs | None
+) -> SampleLogprobs | None:
+    if isinstance(before, FlatLogprobs) and isinstance(own, FlatLogprobs):
+        both = before.copy()
+        both.extend(own)
+        return both
+    if isinstance(before, list) and isinstance(own, list):
+        return before + own
+    return own
+
+
+def _check(params: object) -> None:
+    """Raises RequestError for what only a prompt that is whole can have."""
+    if not isinstance(params, SamplingParams):
+        raise TypeError(f"params must be SamplingParams, but got {type(params).__name__}")
+    if params.n > 1 or params.stop or params.output_kind is RequestOutputKind.FINAL_ONLY:
+        raise RequestError(
+            "Input streaming not currently supported with n > 1, output_kind = FINAL_ONLY or stop "
+            "strings; pass the whole prompt, or leave these out",
+            parameter="sampling_params",
+        )

@@ -1,0 +1,39 @@
+"""Logits as tensors of torch, for processors that are written with it.
+
+A processor gets tensors if a module of its classes has a name from torch, as those written for vLLM
+have. A tensor shares its memory with the array. Nothing here imports torch: such a module has.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Logits = NDArray[np.float32]
+
+
+def takes_tensors(cls: type[Any]) -> bool:
+    """Whether one of its modules uses torch."""
+    modules = (sys.modules.get(one.__module__) for one in cls.__mro__)
+    return any(_is_of_torch(value) for module in modules for value in vars(module or cls).values())
+
+
+def tensor_of(logits: Logits) -> Any:
+    """A tensor in the same memory."""
+    return sys.modules["torch"].from_numpy(logits)
+
+
+def array_of(logits: Any) -> Any:
+    """The array of a tensor, in the same memory; anything else as it is."""
+    return logits.detach().numpy() if _is_of_torch(logits) else logits
+
+
+def _is_of_torch(value: object) -> bool:
+    home = value.__name__ if isinstance(value, ModuleType) else type(value).__module__
+    if isinstance(value, type):
+        home = value.__module__
+    return isinstance(home, str) and home.partition(".")[0] == "torch"
