@@ -29,6 +29,8 @@ class ToolFormat(ABC):
     """Each begins a call, or several, wherever it comes in the answer."""
     opening_markers: tuple[str, ...] = ()
     """Begin a call as the first text of the answer alone: bare JSON, a list. Is not read."""
+    bare_markers: tuple[str, ...] = ()
+    """Each begins a call wherever it comes, and is its first character. Is not read."""
 
     other_texts: tuple[str, ...] = ()
     """Texts that `read_calls` looks for, beside the markers and what `grammar` writes."""
@@ -88,7 +90,7 @@ class ReplyFormat:
             opening = yield from reply.reader.starts_with(*tools.opening_markers)
             reply.content(space)
             if opening is not None:
-                yield from _read_calls(reply, tools, opening)
+                yield from _read_calls(reply, tools, opening, is_read=False)
         yield from _read_answer(reply, tags, tools)
 
 
@@ -137,7 +139,8 @@ def _read_calls_in_reasoning(
 
 
 def _read_answer(reply: Reply, tags: ReasoningTags | None, tools: ToolFormat | None) -> Parse[None]:
-    calls = () if tools is None else tools.markers
+    bare = () if tools is None else tools.bare_markers
+    calls = () if tools is None else tools.markers + bare
     begins = tags.begins if tags is not None and tags.may_repeat else ()
     dropped = () if tags is None else tags.answer_marks
     while True:
@@ -145,7 +148,9 @@ def _read_answer(reply: Reply, tags: ReasoningTags | None, tools: ToolFormat | N
         if mark is None:
             return
         if tools is not None and mark in calls:
-            yield from _read_calls(reply, tools, mark)
+            if mark in bare:
+                reply.reader.unread(mark)
+            yield from _read_calls(reply, tools, mark, is_read=mark not in bare)
         elif tags is not None and mark in begins:
             yield from _read_reasoning(reply, tags, tools)
         elif tags is not None and tags.trims_answer:
@@ -159,10 +164,9 @@ def _read_space(reply: Reply) -> Parse[str]:
     return reply.reader.recorded()
 
 
-def _read_calls(reply: Reply, tools: ToolFormat, marker: str) -> Parse[None]:
+def _read_calls(reply: Reply, tools: ToolFormat, marker: str, *, is_read: bool) -> Parse[None]:
     text = yield from _try_calls(reply, tools, marker)
     if text is not None:
-        is_read = marker not in tools.opening_markers
         reply.content(marker + text if is_read else text)
 
 

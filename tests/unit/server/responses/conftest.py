@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from quire.parsers.tool_formats.hermes import HermesCalls
 from scripted_core import scripted
 
 from quire.parsers.format import ReasoningTags, ReplyFormat
+from quire.parsers.tool_formats.json.hermes import HermesCalls
 
 from ..conftest import Harness, MakeHarness, make_harness, tiny_model
 
