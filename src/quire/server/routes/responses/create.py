@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from quire.errors import QuireError, RequestError
 from quire.server.context import ServerContext
-from quire.server.http.event_stream import EventStream
+from quire.server.http.event_stream import PLAIN_FORM, EventStream
 from quire.server.replies.head import ReplyHead
 from quire.server.replies.responses.open_items import new_id
 from quire.server.replies.responses.shape import ResponseShape
@@ -66,7 +66,7 @@ def event_stream(
 ) -> EventStream:
     """A reply of events."""
     interval = context.args.sse_keep_alive_interval
-    return EventStream(events, close, ends_with_done=False, keep_alive_s=interval)
+    return EventStream(events, close, form=PLAIN_FORM, keep_alive_s=interval)
 
 
 async def _asked(http: Request, context: ServerContext, request: ResponsesRequest) -> _Asked:
