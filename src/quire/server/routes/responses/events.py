@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 from quire.server.context import ServerContext
-from quire.server.http.event_stream import EventStream
+from quire.server.http.event_stream import PLAIN_FORM, EventStream
 
 
 def event_stream(
@@ -13,4 +13,4 @@ def event_stream(
 ) -> EventStream:
     """A reply of events."""
     interval = context.args.sse_keep_alive_interval
-    return EventStream(events, close, ends_with_done=False, keep_alive_s=interval)
+    return EventStream(events, close, form=PLAIN_FORM, keep_alive_s=interval)
