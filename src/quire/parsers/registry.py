@@ -19,6 +19,7 @@ TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "granite": lists.GraniteCalls,
     "granite-20b-fc": hermes.Granite20bCalls,
     "granite4": hermes.HermesCalls,
+    "inkling": hermes.InklingCalls,
     "internlm": hermes.InternLmCalls,
     "jamba": lists.JambaCalls,
     "hunyuan_a13b": lists.HunyuanCalls,

@@ -3,7 +3,9 @@ what differs from it by its marks."""
 
 from __future__ import annotations
 
-from quire.parsers.json_calls import CallKeys
+import json
+
+from quire.parsers.json_calls import CallKeys, read_name
 from quire.parsers.reader import Parse
 from quire.parsers.reply import Reply
 from quire.parsers.tool_formats.json.marked import MarkedCalls
@@ -44,25 +46,36 @@ class InternLmCalls(MarkedCalls):
 class ErnieCalls(MarkedCalls):
     """ERNIE 4.5 Thinking, which puts an answer without calls between marks too."""
 
-    markers = ("<tool_call>", "<response>", "</response>")
+    answer_marks = ("<response>\n", "<response>", "</response>")
+    markers = ("<tool_call>", *answer_marks)
     ends = ("</tool_call>",)
     before, between, after = "<tool_call>\n", "\n", "\n</tool_call>"
-
-    def read_calls(self, reply: Reply) -> Parse[bool]:
-        """The marks of an answer are dropped, with a line break after the first."""
-        if reply.marker == "<tool_call>":
-            return (yield from super().read_calls(reply))
-        if reply.marker == "<response>":
-            yield from reply.reader.literal("\n")
-        return True
 
 
 class GigaChatCalls(MarkedCalls):
     """GigaChat 3 and 3.1. The text before a call ends with a mark of its own."""
 
-    markers = ("<|function_call|>", "function call<|role_sep|>", "<|message_sep|>")
+    answer_marks = ("<|message_sep|>",)
+    markers = ("<|function_call|>", "function call<|role_sep|>", *answer_marks)
     before, between = "<|function_call|>", "\n"
 
+
+class InklingCalls(MarkedCalls):
+    """Inkling, which writes blocks; the name of a tool may stand before its block too."""
+
+    answer_marks = ("<|content_text|>", "<|end_message|>", "<|content_model_end_sampling|>")
+    markers = ("<|content_invoke_tool_json|>", "<|message_model|>", *answer_marks)
+    ends = ("<|end_message|>", "<|content_model_end_sampling|>")
+    keys = CallKeys(arguments=("args", "arguments"))
+    before, after = "<|message_model|><|content_invoke_tool_json|>", "<|end_message|>"
+
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """Without the mark that ends a message."""
-        return reply.marker == "<|message_sep|>" or (yield from super().read_calls(reply))
+        """What is between a message's begin and its block is dropped."""
+        if reply.marker != "<|message_model|>":
+            return (yield from super().read_calls(reply))
+        yield from read_name(reply.reader, "<|")
+        return (yield from reply.reader.starts_with("<|")) is not None
+
+    def head(self, name: str) -> str:
+        """Without spaces."""
+        return f'{{"name":{json.dumps(name)},"args":'
