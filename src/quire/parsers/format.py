@@ -74,7 +74,7 @@ class ReplyFormat:
             opening = yield from reply.reader.starts_with(*tools.opening_markers)
             reply.content(space)
             if opening is not None:
-                yield from _read_calls(reply, tools, opening)
+                yield from read_marked_calls(reply, tools, opening)
         yield from _read_answer(reply, tags, tools)
 
 
@@ -131,7 +131,7 @@ def _read_answer(reply: Reply, tags: ReasoningTags | None, tools: ToolFormat | N
         if mark is None:
             return
         if tools is not None and mark in calls:
-            yield from _read_calls(reply, tools, mark)
+            yield from read_marked_calls(reply, tools, mark)
         elif tags is not None and mark in begins:
             yield from _read_reasoning(reply, tags, tools)
         elif tags is not None and tags.trims_answer:
@@ -145,7 +145,8 @@ def _read_space(reply: Reply) -> Parse[str]:
     return reply.reader.recorded()
 
 
-def _read_calls(reply: Reply, tools: ToolFormat, marker: str) -> Parse[None]:
+def read_marked_calls(reply: Reply, tools: ToolFormat, marker: str) -> Parse[None]:
+    """Reads calls at a marker; what is none becomes content."""
     text = yield from _try_calls(reply, tools, marker)
     if text is not None:
         is_read = marker not in tools.opening_markers

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from quire.parsers.detection.conversations import ANSWER, REASONING, answered
 from quire.parsers.detection.found import Origin
 from quire.parsers.detection.rendering import Frame, Probing
-from quire.parsers.format import ReasoningTags, ReplyFormat
+from quire.parsers.format import ReasoningTags
 from quire.parsers.parser import parse_whole
-from quire.parsers.registry import REASONING_FORMATS
+from quire.parsers.registry import REASONING_FORMATS, reply_format
 
 SWITCHED_ON = {"enable_thinking": True, "thinking": True}
 """The variables with which templates turn reasoning on."""
@@ -56,7 +56,7 @@ def opens(tags: ReasoningTags, prompt: str) -> bool:
 
 
 def _is_read(tags: ReasoningTags, text: str) -> bool:
-    message = parse_whole(ReplyFormat(tags), text)
+    message = parse_whole(reply_format(tags, None), text)
     return message.reasoning.strip() == REASONING and message.content.strip() == ANSWER
 
 
