@@ -77,7 +77,11 @@ class TextReader:
 
     def unread(self, text: str) -> None:
         """Puts text that was read back, to be read again. Not while `record` keeps it."""
-        self._text, self._at = text + self._text[self._at :], 0
+        begin = self._at - len(text)
+        if begin >= 0 and self._text.startswith(text, begin):
+            self._at = begin
+        else:
+            self._text, self._at = text + self._text[self._at :], 0
         self.num_read -= len(text)
 
     def more(self) -> Parse[bool]:

@@ -166,8 +166,9 @@ def _rest_of_list(
     """Elements up to the closing bracket, after `count` that were read."""
     while True:
         char = yield from reader.skip_space()
-        if char == "," and count:
-            reader.take(1)
+        if count and char != closing:
+            if (yield from reader.literal(",")) is None:
+                return False
             char = yield from reader.skip_space()
         if char == closing:
             reader.take(1)
@@ -201,14 +202,15 @@ def _dict(reader: TextReader, emit: Emit, depth: int) -> Parse[bool]:
         if not (yield from python_value(reader, emit, depth - 1)):
             return False
         count += 1
+        yield from reader.skip_space()
+        is_last = (yield from reader.literal(",")) is None
         char = yield from reader.skip_space()
-        if char == ",":
-            reader.take(1)
-            char = yield from reader.skip_space()
         if char == "}":
             reader.take(1)
             emit("}")
             return True
+        if is_last:
+            return False
 
 
 def _key(value: str) -> str:

@@ -28,6 +28,18 @@ def up_to(reader: TextReader, end: str, without: str, most: int) -> Parse[str | 
     return None
 
 
+def behind_space(reader: TextReader, *texts: str) -> Parse[str | None]:
+    """Reads white space and the longest of these texts behind it. None, and nothing is read: none
+    of them comes. Not before a call has begun, since until then all that is read is kept."""
+    reader.record()
+    yield from reader.skip_space()
+    space = reader.recorded()
+    found = yield from reader.literal(*texts)
+    if found is None:
+        reader.unread(space)
+    return found
+
+
 def tag_head(reader: TextReader) -> Parse[tuple[str, Mapping[str, str]]]:
     """Reads a tag from the name on; returns that and the attributes behind it. The name is empty
     if this is no tag."""

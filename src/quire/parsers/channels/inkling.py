@@ -6,6 +6,7 @@ Before a block come `<|message_model|>`, which a prompt may end with, and a name
 from __future__ import annotations
 
 from quire.parsers.arguments.grammar import const, json_part, separated, sequence, tag
+from quire.parsers.arguments.reading import behind_space
 from quire.parsers.arguments.values import json_text
 from quire.parsers.format import (
     Part,
@@ -37,8 +38,7 @@ class InklingCalls(ToolFormat):
         keys = ("args", "arguments", "parameters")
         if not (yield from read_json_call(reply, arguments_keys=keys)):
             return False
-        yield from reply.reader.skip_space()
-        yield from reply.reader.literal(*_ENDS)
+        yield from behind_space(reply.reader, *_ENDS)
         return True
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:

@@ -35,7 +35,7 @@ class MuseGlimmerCalls(ParameterCalls):
         parameter=("<atem:parameter name=",),
         parameter_end="</atem:parameter>",
         sections=("<atem:function_calls>",),
-        section_end="</atem:function_calls>",
+        section_ends=("</atem:function_calls>",),
         unknown=ANY,
     )
     layout = Layout(

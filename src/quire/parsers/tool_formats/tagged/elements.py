@@ -15,7 +15,7 @@ from quire.parsers.arguments.grammar import (
     tag,
     text_part,
 )
-from quire.parsers.arguments.reading import tag_head, up_to
+from quire.parsers.arguments.reading import behind_space, tag_head, up_to
 from quire.parsers.arguments.values import TEXT, converted, json_text, schema_of_type, types_of
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Part, Schemas, ToolFormat
@@ -53,9 +53,8 @@ class MiniMaxM3Calls(ToolFormat):
             name, _ = yield from tag_head(reader)
             if not name or not (yield from _read_call(reply, name)):
                 break
-            yield from reader.skip_space()
             ends = (f"{_MARK}</tool_call>", *self.markers[1 if is_section else 2 :])
-            if (yield from reader.literal(*ends)) != self.markers[1]:
+            if (yield from behind_space(reader, *ends)) != self.markers[1]:
                 break
         return reply.num_calls > before
 

@@ -15,6 +15,7 @@ from quire.parsers.arguments.grammar import (
     tag,
     text_part,
 )
+from quire.parsers.arguments.reading import behind_space
 from quire.parsers.arguments.values import (
     ANY,
     TEXT,
@@ -63,8 +64,7 @@ class GemmaCalls(ToolFormat):
         values = _Values(reader, self.quote, self.quoted, schema)
         if (yield from values.members(writer.member, schema, _CLOSING[opening], _MAX_DEPTH)):
             writer.end()
-            yield from reader.skip_space()
-            yield from reader.literal(self.end)
+            yield from behind_space(reader, self.end)
         return True
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from quire.parsers.arguments.grammar import Layout, calls_part
-from quire.parsers.arguments.reading import read_value, up_to
+from quire.parsers.arguments.reading import behind_space, read_value, up_to
 from quire.parsers.arguments.values import ANY, TEXT, Types, type_named
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Part, Schemas, ToolFormat
@@ -102,9 +102,8 @@ class PairCalls(ToolFormat):
             else:
                 found = yield from self._read_call(reply, tags)
             if found == tags.call_end and tags.section:
-                yield from reader.skip_space()
                 next_call = (tags.call,) if is_section else ()
-                found = yield from reader.literal(*next_call, tags.section_end)
+                found = yield from behind_space(reader, *next_call, tags.section_end)
         return reply.num_calls > before
 
     def _read_call(self, reply: Reply, tags: PairTags) -> Parse[str | None]:
@@ -130,8 +129,7 @@ class PairCalls(ToolFormat):
 def _read_json(reply: Reply, tags: PairTags) -> Parse[str | None]:
     if not (yield from read_json_call(reply)):
         return None
-    yield from reply.reader.skip_space()
-    return (yield from reply.reader.literal(tags.call_end))
+    return (yield from behind_space(reply.reader, tags.call_end))
 
 
 def _name(reader: TextReader) -> Parse[str]:

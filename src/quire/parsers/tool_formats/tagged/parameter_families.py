@@ -16,7 +16,7 @@ def _functions(section: str) -> ParameterTags:
         parameter=("<parameter=",),
         parameter_end="</parameter>",
         sections=(f"<{section}>",),
-        section_end=f"</{section}>",
+        section_ends=(f"</{section}>",),
         is_section_end_text=True,
         trim="line",
     )
@@ -59,7 +59,7 @@ class MiniMaxM2Calls(ParameterCalls):
         parameter=("<parameter name=",),
         parameter_end="</parameter>",
         sections=("<minimax:tool_call>",),
-        section_end="</minimax:tool_call>",
+        section_ends=("</minimax:tool_call>",),
     )
     layout = Layout(
         call=('<invoke name="{name}">\n', "</invoke>"),
@@ -77,7 +77,7 @@ class DotsCalls(ParameterCalls):
         parameter=("<parameter name=",),
         parameter_end="</parameter>",
         sections=("<dots_function_call>",),
-        section_end="</dots_function_call>",
+        section_ends=("</dots_function_call>",),
         trim="space",
     )
     layout = Layout(
@@ -94,7 +94,7 @@ def _dsml(mark: str, section: str, *others: str) -> ParameterTags:
         parameter=(f"<{mark}parameter name=",),
         parameter_end=f"</{mark}parameter>",
         sections=tuple(f"<{mark}{name}>" for name in (section, *others)),
-        section_end=f"</{mark}{section}>",
+        section_ends=tuple(f"</{mark}{name}>" for name in (section, *others)),
         unknown=ANY,
     )
 
@@ -117,9 +117,9 @@ class DeepSeekV32Calls(ParameterCalls):
 
 
 class DeepSeekV4Calls(ParameterCalls):
-    """DeepSeek V4, which writes two wrong tags at times."""
+    """DeepSeek V4, which writes other tags around calls at times."""
 
-    tags = _dsml("｜DSML｜", "tool_calls", "toolcalls", "tool")
+    tags = _dsml("｜DSML｜", "tool_calls", "toolcalls", "tool", "function_calls")
     layout = _dsml_layout("｜DSML｜", "tool_calls")
 
 
@@ -139,7 +139,7 @@ class Step3Calls(ParameterCalls):
         parameter=("<steptml:parameter name=",),
         parameter_end="</steptml:parameter>",
         sections=("<｜tool_calls_begin｜>",),
-        section_end="<｜tool_calls_end｜>",
+        section_ends=("<｜tool_calls_end｜>",),
         around=("<｜tool_call_begin｜>", "function", "<｜tool_sep｜>", "<｜tool_call_end｜>"),
         trim="space",
     )

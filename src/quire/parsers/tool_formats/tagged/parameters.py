@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from quire.parsers.arguments.grammar import Layout, calls_part
-from quire.parsers.arguments.reading import read_value, tag_head
+from quire.parsers.arguments.reading import behind_space, read_value, tag_head
 from quire.parsers.arguments.values import ANY, NOT_TEXT, TEXT, Trim, Types
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Part, Schemas, ToolFormat
@@ -28,7 +28,7 @@ class ParameterTags:
     parameter_end: str
     sections: tuple[str, ...] = ()
     """Begin what holds calls; a call may come without."""
-    section_end: str = ""
+    section_ends: tuple[str, ...] = ()
     is_section_end_text: bool = False
     """Whether a value may contain it."""
     around: tuple[str, ...] = ()
@@ -43,9 +43,7 @@ class ParameterTags:
     def value_ends(self) -> tuple[str, ...]:
         """What a value cannot contain."""
         ends = (self.parameter_end, *self.parameter, self.call_end)
-        if not self.section_end or self.is_section_end_text:
-            return ends
-        return (*ends, self.section_end)
+        return ends if self.is_section_end_text else (*ends, *self.section_ends)
 
 
 class ParameterCalls(ToolFormat):
@@ -78,17 +76,15 @@ class ParameterCalls(ToolFormat):
                 return False
             found = yield from self._read_call(reply, self.tool_name(reply, name))
             if found == tags.call_end:
-                yield from self._skip(reader)
                 next_tags = tags.call if is_section else ()
-                found = yield from reader.literal(*next_tags, *_texts(tags.section_end))
+                found = yield from self._after_call(reader, *next_tags, *tags.section_ends)
         return reply.num_calls > before
 
     def _read_json(self, reply: Reply) -> Parse[bool]:
         """A call in JSON in place of tags."""
         if not (yield from read_json_call(reply)):
             return False
-        yield from reply.reader.skip_space()
-        yield from reply.reader.literal(self.tags.section_end)
+        yield from behind_space(reply.reader, *self.tags.section_ends)
         return True
 
     def tool_name(self, reply: Reply, name: str) -> str:  # noqa: ARG002
@@ -99,7 +95,7 @@ class ParameterCalls(ToolFormat):
         """Reads the arguments. Returns what ended the call, None if it was cut short."""
         tags, reader = self.tags, reply.reader
         writer = ArgumentsWriter(reply, name, trim=tags.trim, unknown=tags.unknown)
-        ends = (tags.call_end, *_texts(tags.section_end), *tags.call)
+        ends = (tags.call_end, *tags.section_ends, *tags.call)
         found = yield from reader.until((*ends, *tags.parameter))
         while found in tags.parameter:
             key, attributes = yield from tag_head(reader)
@@ -128,8 +124,15 @@ class ParameterCalls(ToolFormat):
             value.end()
         return found
 
+    def _after_call(self, reader: TextReader, *texts: str) -> Parse[str | None]:
+        """Reads one of these texts behind a call, with what means nothing before it."""
+        around = self.tags.around
+        while (found := (yield from behind_space(reader, *texts, *around))) in around:
+            pass
+        return found
+
     def _skip(self, reader: TextReader) -> Parse[None]:
-        """Reads what means nothing between calls."""
+        """Reads what means nothing before calls."""
         while True:
             yield from reader.skip_space()
             if (yield from reader.literal(*self.tags.around)) is None:
@@ -140,7 +143,3 @@ def _hint(attributes: Mapping[str, str]) -> Types:
     """What DeepSeek's tags say of a value; without it a value may be JSON."""
     is_text = attributes.get("string")
     return ANY if is_text is None else TEXT if is_text == "true" else NOT_TEXT
-
-
-def _texts(text: str) -> tuple[str, ...]:
-    return (text,) if text else ()

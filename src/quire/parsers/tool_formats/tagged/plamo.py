@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.parsers.arguments.grammar import separated, tag
-from quire.parsers.arguments.reading import up_to
+from quire.parsers.arguments.reading import behind_space, up_to
 from quire.parsers.format import Part, Schemas, ToolFormat
 from quire.parsers.json_text import json_value
 from quire.parsers.reader import Parse
@@ -46,12 +46,10 @@ class PlamoCalls(ToolFormat):
             elif not (yield from json_value(reader, reply.arguments)):
                 break
             reply.end_call()
-            yield from reader.skip_space()
-            yield from reader.literal(_end("arguments"))
-            yield from reader.skip_space()
-            yield from reader.literal(_end("request"))
-        yield from reader.skip_space()
-        yield from reader.literal(_end("requests"))
+            yield from behind_space(reader, _end("arguments"))
+            yield from behind_space(reader, _end("request"))
+        if count:
+            yield from behind_space(reader, _end("requests"))
         return count > 0
 
     def _next_call(self, reply: Reply) -> Parse[bool]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from quire.parsers.arguments.grammar import const, json_part, one_and_more, separated, sequence, tag
 from quire.parsers.arguments.python_literals import python_value
+from quire.parsers.arguments.reading import behind_space
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Part, Schemas, ToolFormat
 from quire.parsers.reader import Parse, TextReader
@@ -36,16 +37,14 @@ class PythonicCalls(ToolFormat):
         if reply.marker != "[":
             yield from reader.literal("[")
         while (yield from _read_call(reply)):
-            yield from reader.skip_space()
-            yield from reader.literal(",")
+            yield from behind_space(reader, ",")
             if (yield from reader.skip_space()) == "]":
                 break
-        yield from reader.skip_space()
-        yield from reader.literal("]")
-        yield from reader.skip_space()
-        if self.after:
-            yield from reader.literal(*self.after)
-        return reply.num_calls > before
+        if reply.num_calls == before:
+            return False
+        yield from behind_space(reader, "]")
+        yield from behind_space(reader, *self.after)
+        return True
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """Values are JSON, which is nearly a part of Python, and read too."""
@@ -85,8 +84,8 @@ class Lfm2Calls(PythonicCalls):
             return False
         if (yield from reader.literal(end)) is None:
             return True
-        if (yield from reader.skip_space()) == "[":
-            parts: list[str] = []
+        if (yield from behind_space(reader, "[")):
+            parts = ["["]
             if (yield from reader.until((end,), parts.append)) is None:
                 reply.content("".join(parts))
         return True
