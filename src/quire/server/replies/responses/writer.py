@@ -124,12 +124,14 @@ class ResponsesWriter:
         return 64 + num_chars // _CHARS_PER_UNIT
 
     def last(self) -> list[bytes]:
-        """The event of the whole."""
+        """The event of the whole, after those of what was cut short."""
+        told = self._told(self._output.cut())
         kind = _LAST[self.status]
-        return self._told([kind(response=self._response())])  # type: ignore[call-arg]
+        return told + self._told([kind(response=self._response())])  # type: ignore[call-arg]
 
     def whole(self) -> list[bytes]:
         """The response, in pieces."""
+        self._told(self._output.cut())
         return self._pieces.encode(self._response())
 
     def fail(self, error: BaseException) -> None:
@@ -143,6 +145,7 @@ class ResponsesWriter:
 
     def cancelled(self) -> list[bytes]:
         """The response with what there was when it was cancelled, in pieces."""
+        self._told(self._output.cut())
         return self._pieces.encode(self._response("cancelled"))
 
     def _finish(self, one: CompletionOutput) -> list[bytes]:
@@ -151,7 +154,7 @@ class ResponsesWriter:
             message = "The reply was aborted." if one.finish_reason == "abort" else "It failed."
             self._error = ResponseError(code="server_error", message=message)
         is_cut = self._error is not None or one.finish_reason == "length"
-        return self._told(self._output.finish(is_cut=is_cut))
+        return self._told(self._output.cut() if is_cut else self._output.finish())
 
     def _response(self, status: ResponseStatus | None = None) -> Response:
         usage = usage_of_response(self._counter.total(), 0)
