@@ -19,7 +19,7 @@ from quire.parsers.reply import Reply
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tools by name, each with the JSON schema of its arguments."""
 Part = dict[str, Any]
-"""A part of a structural tag's `format`, in the types that `structured.structural_tags` knows."""
+"""A part of a structural tag's `format`, in the types that `structured.tags` knows."""
 
 
 class ToolFormat(ABC):

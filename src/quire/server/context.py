@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from quire.chat.async_renderer import AsyncChatRenderer
     from quire.frontend.online.async_llm import AsyncLLM
     from quire.parsers.detection.finder import FormatFinder
+    from quire.parsers.format import ReplyFormat
     from quire.server.stored_responses.store import ResponseStore
     from quire.tokenizer import Tokenizer
 
@@ -45,7 +46,9 @@ class ServerContext:
     responses: ResponseStore | None = None
     """Made with the first request for one; see `stored_responses`."""
     formats: FormatFinder | None = None
-    """Made with the first chat; see `reply_format`."""
+    """Made with the first chat."""
+    reply_format: ReplyFormat | None = None
+    """How the model writes reasoning and tool calls; None until a chat asks (`reply_format_of`)."""
     is_draining: bool = False
     is_stopping: bool = False
     """Draining is over: endless streams (the live view) end now."""

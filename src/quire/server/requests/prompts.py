@@ -16,7 +16,7 @@ from quire.frontend.tokenization import Truncation
 from quire.frontend.too_long import prompt_too_long, text_too_long
 from quire.inputs import TokensPrompt
 from quire.server.context import ServerContext
-from quire.server.replies.parsed import PLAIN, ReplyPlan
+from quire.server.requests.chats.reply_plan import PLAIN, ReplyPlan
 from quire.server.requests.request_work import count_chars
 from quire.server.schema.chat import ChatMessage, ChatRequest
 from quire.server.schema.completion import PROMPT_KINDS, CompletionRequest

@@ -30,7 +30,7 @@ from quire.server.requests.beams.fields import (
     refuse_with_beams,
 )
 from quire.server.requests.beams.generation import BeamGeneration
-from quire.server.requests.chats.reply_plan import reply_plan
+from quire.server.requests.chats.plan_reply import plan_reply
 from quire.server.requests.chats.tool_use import tool_use
 from quire.server.requests.generation import Deadline, Generation, deadline_of
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts
@@ -182,7 +182,7 @@ async def chat_prompts(context: ServerContext, request: ChatRequest) -> list[Pre
 async def _chat_prompt(context: ServerContext, request: ChatRequest) -> PreparedPrompt:
     tools = tool_use(request)
     prompt = await chat_prompt(context, request)
-    return replace(prompt, reply=await reply_plan(context, request, tools, prompt.text or ""))
+    return replace(prompt, reply=await plan_reply(context, request, tools, prompt.text or ""))
 
 
 def _completion_writer(
