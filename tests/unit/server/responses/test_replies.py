@@ -177,3 +177,17 @@ def test_what_has_no_effect_is_told(make_scripted: Any) -> None:
     assert reply.headers["x-quire-ignored-fields"] == (
         "new_field, service_tier, top_logprobs, include, reasoning.summary, text.verbosity"
     )
+
+
+@pytest.mark.parametrize("text", ["<think>hm</think>So.", "So."])
+def test_usage_is_that_of_a_chat(make_scripted: Any, text: str) -> None:
+    harness = make_scripted(text)
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 400}
+    chat = harness.post("/v1/chat/completions", body).json()["usage"]
+    for usage in (
+        whole(harness, tools=None)["usage"], streamed(harness, tools=None)[-1]["response"]["usage"],
+    ):  # fmt: skip
+        details = chat["completion_tokens_details"]["reasoning_tokens"]
+        assert usage["output_tokens_details"] == {"reasoning_tokens": details}
+        assert usage["output_tokens"] == chat["completion_tokens"]
+        assert usage["input_tokens"] == chat["prompt_tokens"]

@@ -141,7 +141,7 @@ async def _begin(
         engine = context.loaded_engine()
         return ResponsesWriter(
             shape,
-            prompt.reply,
+            prompt,
             asked.offered,
             engine.tokenizer,
             is_told=is_told,
