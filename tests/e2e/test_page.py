@@ -383,3 +383,78 @@ def contrast(first: str, second: str) -> float:
 
     low, high = sorted((luminance(first), luminance(second)))
     return (high + 0.05) / (low + 0.05)
+
+
+TOOL = {
+    "name": "get_weather", "description": "The weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}  # fmt: skip
+
+
+def call_weather(body: dict[str, Any]) -> Any:
+    """A model that calls the tool, and then tells its result."""
+    if body["messages"][-1]["role"] == "tool":
+        yield from page_server.say(f"It is {body['messages'][-1]['content']}.")
+        return
+    yield {"reasoning": "I need the weather."}
+    function = {"name": "get_weather", "arguments": ""}
+    yield {"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": function}]}
+    for piece in ('{"city": ', '"Paris"}'):
+        yield {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}
+
+
+def test_a_tool_is_added_called_and_answered(open_page: Any, server: Any) -> None:
+    server.script.answer = call_weather
+    page = open_page()
+    page.click("#open-settings")
+    page.fill("#new-tool", "{ no JSON")
+    page.click("#add-tool")
+    assert "not JSON" in page.inner_text("#tool-error")
+    page.fill("#new-tool", page_server.json.dumps(TOOL))
+    page.click("#add-tool")
+    assert page.inner_text("#tool-list code") == "get_weather"
+    page.click("text=Done")
+    body = ask(page, "Weather in Paris?")
+    [tool] = server.script.requests[0]["tools"]
+    assert tool == {"type": "function", "function": TOOL}
+    call = body.locator("details.call")
+    assert call.locator("summary").inner_text() == 'Calls get_weather(city: "Paris")'
+    assert body.locator("details.thinking").get_attribute("open") is None
+    call.locator("textarea").fill("sunny")
+    call.locator("text=Give result").click()
+    page.wait_for_selector("text=It is sunny.")
+    first, called, result = server.script.requests[1]["messages"]
+    assert first["role"] == "user"
+    assert called["tool_calls"] == [
+        {"id": "c1", "type": "function",
+         "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+    ]  # fmt: skip
+    assert result == {"role": "tool", "tool_call_id": "c1", "content": "sunny"}
+    assert page.locator(".message.tool summary").inner_text() == "Result of get_weather"
+    assert not call.locator("textarea").is_visible()
+    page.click("#open-settings")
+    page.click("[aria-label='Remove get_weather']")
+    page.click("text=Done")
+    page.click("#new-chat")
+    ask(page, "hi")
+    assert "tools" not in server.script.requests[2]
+
+
+def test_the_form_of_the_answer_and_the_raw_request(open_page: Any, server: Any) -> None:
+    page = open_page()
+    page.click("#open-settings")
+    page.fill("[name=schema]", '{"type": "obj')
+    page.click("text=Done")
+    assert page.is_visible("#settings")  # the schema is no JSON
+    page.fill("[name=schema]", '{"type": "object"}')
+    page.click("text=Done")
+    ask(page, "hi")
+    sent = server.script.requests[0]
+    schema = {"name": "answer", "schema": {"type": "object"}}
+    assert sent["response_format"] == {"type": "json_schema", "json_schema": schema}
+    page.hover(".message.assistant")
+    page.click("text=Request")
+    assert page.inner_text("#request-path") == "POST /v1/chat/completions"
+    shown = page_server.json.loads(page.inner_text("#request-body"))
+    assert shown["messages"] == sent["messages"]
+    assert shown["response_format"] == sent["response_format"]

@@ -113,7 +113,7 @@ class FakeCore:
         request_id, params = request.request_id, request.sampling_params
         self._generated[request_id] += 1
         count = self._generated[request_id]
-        token_id = (request.prompt_token_ids[-1] + count) % VOCAB_SIZE
+        token_id = self._token(request, count)
         output = EngineCoreOutput(
             request_id=request_id, new_token_ids=[token_id], scheduled_time=request.arrival_time
         )
@@ -134,6 +134,10 @@ class FakeCore:
         if output.finish_reason is not None:
             self._forget(request_id)
         return output
+
+    def _token(self, request: EngineCoreRequest, count: int) -> int:
+        """The token at this place of the reply, counted from 1."""
+        return (request.prompt_token_ids[-1] + count) % VOCAB_SIZE
 
     def _forget(self, request_id: str) -> None:
         self._requests.pop(request_id, None)

@@ -84,6 +84,9 @@ class EngineArgs:
     """Settings for the structured output of all requests, `{"disable_any_whitespace": true}`: JSON
     without optional white space; `disable_additional_properties`: JSON objects with no properties
     but those that the schema names. The `backend` is `auto` or `guidance`."""
+    reasoning_parser: str = ""
+    """How the model marks its reasoning: a name of vLLM's, such as `qwen3`; `none`: replies are not
+    split. By default it is found from the checkpoint (quire explain MODEL prints it)."""
     block_size: int | None = None
     """Tokens in a KV cache block, a multiple of 16; 16 by default."""
     enable_prefix_caching: bool | None = None

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.parsers.reader import Parse
+from quire.parsers.reasoning.tags import ReasoningTags as ReasoningTags
 from quire.parsers.reply import Reply
 
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tools by name, each with the JSON schema of its arguments."""
 Part = dict[str, Any]
-"""A part of a structural tag's `format`, in the types that `structured.structural_tags` knows."""
+"""A part of a structural tag's `format`, in the types that `structured.tags` knows."""
 
 
 class ToolFormat(ABC):
@@ -36,6 +37,14 @@ class ToolFormat(ABC):
         False if this is no call after all: then no call has begun, and what was read is content.
         """
 
+    def make_id(self, name: str, index: int) -> str | None:  # noqa: ARG002
+        """An id for a call for which the model wrote none, where the model reads ids of a certain
+        form alone. None: any id will do, and the caller makes it.
+
+        `name`: of the tool. `index`: how many calls the conversation has before this one.
+        """
+        return None
+
     @abstractmethod
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """The form of one call, or of one and more if `is_parallel`, of these tools.
@@ -43,14 +52,6 @@ class ToolFormat(ABC):
         The whole of it, from a marker to what closes the last call. `read_calls` reads all that
         it allows.
         """
-
-
-@dataclass(frozen=True)
-class ReasoningTags:
-    """The marks of reasoning that comes before the answer."""
-
-    begin: str
-    end: str
 
 
 @dataclass(frozen=True)
@@ -62,34 +63,80 @@ class ReplyFormat:
 
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
         """Reads a whole reply. `has_tools`: calls are looked for."""
-        if self.reasoning is not None:
-            yield from self._read_reasoning(reply, self.reasoning)
-        tools = self.tools if has_tools else None
-        markers = () if tools is None else tools.markers
+        tags, tools = self.reasoning, self.tools if has_tools else None
+        if tags is not None and tags.is_content:
+            reply.content(tags.begin if reply.is_reasoning else "")
+            reply.is_reasoning, tags = False, None
+        if tags is not None:
+            yield from _read_first_reasoning(reply, tags, tools)
         if tools is not None and tools.opening_markers:
             space = yield from _read_space(reply)
             opening = yield from reply.reader.starts_with(*tools.opening_markers)
             reply.content(space)
             if opening is not None:
                 yield from _read_calls(reply, tools, opening)
-        while True:
-            marker = yield from reply.reader.until(markers, reply.content)
-            if marker is None or tools is None:
-                return
-            yield from _read_calls(reply, tools, marker)
+        yield from _read_answer(reply, tags, tools)
 
-    def _read_reasoning(self, reply: Reply, tags: ReasoningTags) -> Parse[None]:
-        reader = reply.reader
-        if not reply.is_reasoning:
-            space = yield from _read_space(reply)
-            if (yield from reader.literal(tags.begin)) is None:
-                reply.content(space)
-                return
-            reply.is_reasoning = True
-        else:
-            yield from reader.literal(tags.begin)
-        yield from reader.until((tags.end,), reply.reasoning)
-        reply.is_reasoning = False
+
+def _read_first_reasoning(
+    reply: Reply, tags: ReasoningTags, tools: ToolFormat | None
+) -> Parse[None]:
+    space = yield from _read_space(reply)
+    begin = yield from reply.reader.literal(*tags.begins)
+    if begin is None and not reply.is_reasoning:
+        if (yield from reply.reader.literal(*tags.ends)) is None:
+            reply.content(space)
+        return
+    if begin is None:
+        reply.reasoning(space)
+    yield from _read_reasoning(reply, tags, tools)
+
+
+def _read_reasoning(reply: Reply, tags: ReasoningTags, tools: ToolFormat | None) -> Parse[None]:
+    """What follows the begin, with the end."""
+    reader = reply.reader
+    reply.is_reasoning = True
+    calls = tools.markers if tools is not None and tags.ends_at_call else ()
+    if tags.header:
+        yield from reader.literal(tags.header)
+    while reply.is_reasoning:
+        mark = yield from reader.until((*tags.ends, *calls), reply.reasoning)
+        if mark is None or mark in tags.ends:
+            reply.end_reasoning(keeps_space=tags.keeps_space)
+        elif tools is not None:
+            yield from _read_calls_in_reasoning(reply, tags, tools, mark)
+    if tags.trims_answer:
+        yield from reader.skip_space()
+
+
+def _read_calls_in_reasoning(
+    reply: Reply, tags: ReasoningTags, tools: ToolFormat, marker: str
+) -> Parse[None]:
+    """Calls end the reasoning. What is no call is part of it, up to an end in it."""
+    text = yield from _try_calls(reply, tools, marker)
+    if text is None:
+        reply.end_reasoning(keeps_space=False)
+        return
+    end = min((at for tag in tags.ends if (at := text.find(tag)) >= 0), default=len(text))
+    reply.reader.unread(text[end:])
+    reply.reasoning(marker + text[:end])
+
+
+def _read_answer(reply: Reply, tags: ReasoningTags | None, tools: ToolFormat | None) -> Parse[None]:
+    calls = () if tools is None else tools.markers
+    begins = tags.begins if tags is not None and tags.may_repeat else ()
+    dropped = () if tags is None else tags.answer_marks
+    while True:
+        mark = yield from reply.reader.until((*calls, *begins, *dropped), reply.content)
+        if mark is None:
+            return
+        if tools is not None and mark in calls:
+            yield from _read_calls(reply, tools, mark)
+        elif tags is not None and mark in begins:
+            yield from _read_reasoning(reply, tags, tools)
+        elif tags is not None and tags.trims_answer:
+            reply.drop_content_space()
+            yield from reply.reader.skip_space()
 
 
 def _read_space(reply: Reply) -> Parse[str]:
@@ -99,11 +146,17 @@ def _read_space(reply: Reply) -> Parse[str]:
 
 
 def _read_calls(reply: Reply, tools: ToolFormat, marker: str) -> Parse[None]:
-    reader, before = reply.reader, reply.num_calls
-    reply.marker = marker
-    reader.record()
-    is_call = yield from tools.read_calls(reply)
-    text = reader.recorded()
-    if not is_call and reply.num_calls == before:
+    text = yield from _try_calls(reply, tools, marker)
+    if text is not None:
         is_read = marker not in tools.opening_markers
         reply.content(marker + text if is_read else text)
+
+
+def _try_calls(reply: Reply, tools: ToolFormat, marker: str) -> Parse[str | None]:
+    """Reads calls. None if any has begun; otherwise what was read, which is none."""
+    before = reply.num_calls
+    reply.marker = marker
+    reply.reader.record()
+    is_call = yield from tools.read_calls(reply)
+    text = reply.reader.recorded()
+    return None if is_call or reply.num_calls > before else text

@@ -6,7 +6,7 @@ divided changes neither message nor order (see `reader`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.parsers.events import Event, Message, merged
@@ -39,6 +39,11 @@ class ReplyParser:
     def num_calls(self) -> int:
         """Calls that have begun."""
         return self._reply.num_calls
+
+    @property
+    def reasoning_spans(self) -> Sequence[tuple[int, int]]:
+        """Where reasoning is in the text so far, from a character up to before another one."""
+        return self._reply.reasoning_spans
 
     def feed(self, text: str) -> list[Event]:
         """What more text means. Texts of one kind that follow each other are one event."""

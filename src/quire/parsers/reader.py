@@ -33,6 +33,8 @@ class TextReader:
         self._at = 0
         self.has_ended = False
         """Whether no text comes after what is here."""
+        self.num_read = 0
+        """Characters."""
         self._record: list[str] | None = None
 
     def push(self, text: str) -> None:
@@ -67,10 +69,16 @@ class TextReader:
         """Reads as many characters, which are here."""
         begin = self._at
         self._at = begin + count
+        self.num_read += count
         text = self._text[begin : self._at]
         if self._record is not None:
             self._record.append(text)
         return text
+
+    def unread(self, text: str) -> None:
+        """Puts text that was read back, to be read again. Not while `record` keeps it."""
+        self._text, self._at = text + self._text[self._at :], 0
+        self.num_read -= len(text)
 
     def more(self) -> Parse[bool]:
         """Waits for more text than there is. False: there is none."""

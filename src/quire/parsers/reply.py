@@ -13,7 +13,36 @@ from quire.parsers.events import (
     Event,
     Reasoning,
 )
-from quire.parsers.reader import WHITE_SPACE, TextReader
+from quire.parsers.reader import WHITE_SPACE, Emit, TextReader
+
+
+class HeldSpace:
+    """Passes text on, but for white space at its end, which waits for what follows it."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._space: list[str] = []
+
+    def take(self, text: str) -> None:
+        """More text."""
+        if not text:
+            return
+        words = text.rstrip(WHITE_SPACE)
+        if words:
+            self.release()
+            self._emit(words)
+        if len(words) < len(text):
+            self._space.append(text[len(words) :])
+
+    def release(self) -> None:
+        """The white space is part of the text."""
+        for space in self._space:
+            self._emit(space)
+        self._space.clear()
+
+    def drop(self) -> None:
+        """The white space is not part of the text."""
+        self._space.clear()
 
 
 class Reply:
@@ -31,8 +60,11 @@ class Reply:
         self.marker = ""
         """The marker that was found last."""
         self.num_calls = 0
+        self.reasoning_spans: list[tuple[int, int]] = []
+        """Where reasoning is in the text, from a character up to before another one."""
         self._events: list[Event] = []
-        self._space: list[str] = []
+        self._content = HeldSpace(lambda text: self._events.append(Content(text)))
+        self._reasoning = HeldSpace(lambda text: self._events.append(Reasoning(text)))
 
     def taken(self) -> list[Event]:
         """The events since the last time."""
@@ -41,23 +73,34 @@ class Reply:
 
     def content(self, text: str) -> None:
         """More of the answer."""
-        if not text:
-            return
-        words = text.rstrip(WHITE_SPACE)
-        if words:
-            self._events += [Content(part) for part in (*self._space, words)]
-            self._space.clear()
-        if len(words) < len(text):
-            self._space.append(text[len(words) :])
+        self._content.take(text)
+
+    def drop_content_space(self) -> None:
+        """White space at the end of the answer so far is no part of it."""
+        self._content.drop()
 
     def reasoning(self, text: str) -> None:
-        """More of the reasoning."""
-        if text:
-            self._events.append(Reasoning(text))
+        """More of the reasoning, which was read just now."""
+        if not text:
+            return
+        self._reasoning.take(text)
+        end = self.reader.num_read
+        begin = end - len(text)
+        if self.reasoning_spans and self.reasoning_spans[-1][1] == begin:
+            begin = self.reasoning_spans.pop()[0]
+        self.reasoning_spans.append((begin, end))
+
+    def end_reasoning(self, *, keeps_space: bool) -> None:
+        """The reasoning is over. `keeps_space`: white space at its end is part of it."""
+        self.is_reasoning = False
+        if keeps_space:
+            self._reasoning.release()
+        self._reasoning.drop()
 
     def begin_call(self, name: str, call_id: str | None = None) -> int:
         """A call of a tool; returns its index."""
-        self._space.clear()
+        self._content.drop()
+        self.end_reasoning(keeps_space=False)
         self.reader.recorded()  # a call that began never becomes content
         index = self.num_calls
         self.num_calls += 1
@@ -76,8 +119,8 @@ class Reply:
     def end(self) -> None:
         """The text is over."""
         if not self.num_calls:
-            self._events += [Content(part) for part in self._space]
-        self._space.clear()
+            self._content.release()
+        self._content.drop()
 
     def properties(self, tool: str) -> Mapping[str, Any]:
         """The schemas of a tool's arguments by name; empty for a tool that is not offered."""

@@ -82,8 +82,20 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         sampling_defaults=sampling_defaults,
         max_output_tokens=resolve.resolve_max_output_tokens(args, sampling_defaults),
         served_names=resolve.served_names(args, checkpoint.name),
-        structured_outputs=StructuredOutputsConfig.of(args.structured_outputs_config),
+        structured_outputs=_structured_outputs(args),
     )
+
+
+def _structured_outputs(args: EngineArgs) -> StructuredOutputsConfig:
+    """With the name of the reasoning's format, which may be given by itself, as in vLLM."""
+    given = dict(args.structured_outputs_config or {})
+    if args.reasoning_parser:
+        given["reasoning_parser"] = args.reasoning_parser
+    if given.get("reasoning_parser"):
+        from quire.parsers.detection.names import FormatChoice
+
+        FormatChoice.of(None, given["reasoning_parser"])
+    return StructuredOutputsConfig.of(given)
 
 
 def settle_arithmetic(

@@ -93,6 +93,15 @@ class ServerArgs:
     """What templates get as a message's content: a text, a list of parts, or what they read."""
     default_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Variables of the chat template that requests do not set themselves."""
+    tool_call_parser: str | None = None
+    """How the model writes calls of tools: a name of vLLM's, such as `hermes`; `none`: calls stay
+    text. By default it is found from the checkpoint (quire explain MODEL prints it)."""
+    enable_auto_tool_choice: bool = False
+    """Accepted for compatibility: calls are looked for wherever it is known how the model writes
+    them."""
+    tool_strict_level: Literal["auto", "function", "parameter"] = "auto"
+    """Least that a grammar makes sure of in requests with tools: `auto` what the request says,
+    `function` the form of calls and the tools' names, `parameter` the arguments too."""
     exclude_tools_when_tool_choice_none: bool = False
     """Show no tools to the model where `tool_choice` is `none`."""
     enable_force_include_usage: bool = False
@@ -190,6 +199,13 @@ class ServerArgs:
     """Log-probabilities, echoed tokens and returned prompt ids in one reply, all choices together.
     By default what one choice of max_model_len tokens with max_logprobs has, and at least 1048576.
     """
+    response_store_bytes: int = 256 * MiB
+    """Memory for the responses of /v1/responses that are stored; the oldest make room. 0: none are
+    stored, so that there is no `previous_response_id` and no `background`."""
+    max_stored_responses: int = 4096
+    """Responses that are stored at once."""
+    response_store_time: float = 86400.0
+    """Seconds after its last use for which a response is stored."""
     max_large_requests: int = 1
     """Requests of more than 262144 characters, or as many values in the reply, that are tokenized
     or written at once; others wait."""
@@ -211,6 +227,7 @@ class ServerArgs:
                 "allow_credentials with allowed_origins * would let any site act as the user; "
                 "name the origins"
             )
+        self._check_tools()
         if self.fingerprint_mode == "custom" and not self.fingerprint_value:
             raise ConfigError("fingerprint_mode=custom needs fingerprint_value, which it shows")
         for path in self.quiet_paths:
@@ -232,7 +249,7 @@ class ServerArgs:
                 raise ConfigError(f"{name} must be positive, got {value}; the default is {default}")
             if isinstance(value, float) and value > _LONGEST_S:
                 raise ConfigError(f"{name} must be at most {_LONGEST_S:g} seconds, got {value}")
-        for name in ("sse_keep_alive_interval", "max_log_len"):
+        for name in ("sse_keep_alive_interval", "max_log_len", "response_store_bytes"):
             if (getattr(self, name) or 0) < 0:
                 raise ConfigError(
                     f"{name} must be a non-negative integer, got {getattr(self, name)}; leave it "
@@ -242,6 +259,18 @@ class ServerArgs:
             raise ConfigError(
                 f"shutdown_timeout must be from 0 to {_LONGEST_S:g} seconds, got "
                 f"{self.shutdown_timeout}; try 30"
+            )
+
+    def _check_tools(self) -> None:
+        if self.tool_call_parser is None:
+            return
+        from quire.parsers.detection.names import NONE, FormatChoice
+
+        choice = FormatChoice.of(self.tool_call_parser, None)
+        if choice.tools == NONE and self.enable_auto_tool_choice:
+            raise ConfigError(
+                "enable_auto_tool_choice needs a format of calls, and tool_call_parser=none says "
+                "that there is none; leave one of them out"
             )
 
     def _check_texts(self) -> None:
@@ -293,5 +322,5 @@ _POSITIVE = (
     "max_stop_strings", "max_stop_string_chars", "max_stop_token_ids", "max_messages",
     "max_request_id_chars", "template_timeout", "max_waiting_chats", "max_json_values",
     "max_field_bytes", "max_tokenize_bytes", "max_reply_values", "max_large_requests",
-    "max_large_requests_waiting",
+    "max_large_requests_waiting", "max_stored_responses", "response_store_time",
 )  # fmt: skip

@@ -21,7 +21,8 @@ from quire.version import __version__
 _REF = "#/components/schemas/{name}"
 _STATUS_TEXTS = {
     200: "OK", 400: "The request is invalid", 401: "The API key is missing or wrong",
-    404: "No such model", 408: "The body took too long", 413: "The body is too large",
+    404: "No such model or stored response", 408: "The body took too long",
+    413: "The body is too large",
     415: "The body is not JSON", 500: "The engine failed on this request",
     504: "The call took longer than its timeout",
     503: "Not now: try again after Retry-After seconds",
@@ -111,7 +112,9 @@ def _responses(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
             "contentMediaType": "application/json",
             "contentSchema": _schema(endpoint.stream, by_type),
         }
-        data = {"anyOf": [{"const": "[DONE]"}, document]}
+        data: Any = {"anyOf": [{"const": "[DONE]"}, document]}
+        if endpoint.has_named_events:
+            data = {"anyOf": [document]}
         events = {"type": "object", "properties": {"data": data}, "required": ["data"]}
         content["text/event-stream"] = {"schema": events}
     responses = {"200": {"description": _STATUS_TEXTS[200], "content": content}}

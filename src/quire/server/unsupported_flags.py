@@ -13,7 +13,7 @@ from quire.log import get_logger
 
 logger = get_logger(__name__)
 
-_TOOLS = "replies are not searched for tool calls yet"
+_PLUGIN = "formats are part of Quire; a plugin is written for classes of vLLM's"
 _ONE_PROCESS = "one process answers HTTP; start several servers behind a proxy"
 
 UNSUPPORTED_FLAGS: dict[str, Unsupported] = {
@@ -24,11 +24,8 @@ UNSUPPORTED_FLAGS: dict[str, Unsupported] = {
             "trust_request_chat_template", False, "no template from a request is ever trusted"
         ),
         Unsupported("trust_request_mm_kwargs", False, "only text goes in"),
-        Unsupported("enable_auto_tool_choice", False, _TOOLS),
-        Unsupported("tool_call_parser", None, _TOOLS),
-        Unsupported("tool_parser_plugin", "", _TOOLS),
-        Unsupported("tool_server", None, _TOOLS),
-        Unsupported("tool_strict_level", "auto", _TOOLS, is_refused=False),
+        Unsupported("tool_parser_plugin", "", _PLUGIN),
+        Unsupported("tool_server", None, "the server runs no tools; callers do"),
         Unsupported("enable_scale_out", False, "there are no such routes, but /render"),
         Unsupported("headless", False, _ONE_PROCESS),
         Unsupported("api_server_count", None, _ONE_PROCESS, (1,)),

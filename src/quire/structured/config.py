@@ -23,6 +23,7 @@ class StructuredOutputsConfig:
     disable_additional_properties: bool = False
     """JSON objects have no properties but those that their schema names, for all requests."""
     reasoning_parser: str = ""
+    """How the model marks its reasoning; empty: it is found from the checkpoint."""
     reasoning_parser_plugin: str = ""
     enable_in_reasoning: bool = False
 
@@ -34,7 +35,7 @@ class StructuredOutputsConfig:
                 raise ConfigError(
                     f"structured_outputs_config.{name} must be True or False, got {quoted(value)}"
                 )
-        for name in ("reasoning_parser", "reasoning_parser_plugin", "enable_in_reasoning"):
+        for name in ("reasoning_parser_plugin", "enable_in_reasoning"):
             value = getattr(self, name)
             if value not in ("", None, False):
                 raise ConfigError(

@@ -30,6 +30,10 @@ MAX_CHOICES = 10_000
 MAX_RULES = 1000
 """Rules of a grammar in GBNF."""
 MAX_TAGS = 256
+MAX_EXCLUDED_TEXTS = 32
+"""That a free text of a structural tag must not contain."""
+MAX_EXCLUDED_TEXT = 256
+"""Characters of one of them."""
 MAX_ENUM_VALUES = 10_000
 """Of all `enum` of a schema together."""
 MAX_PROPERTIES = 1000

@@ -6,8 +6,9 @@ import pytest
 from tests.fakes.replies import message_of
 
 from quire.parsers.events import Message, ToolCall
-from quire.parsers.format import ReasoningTags, ReplyFormat
-from quire.parsers.tool_formats.hermes import HermesCalls
+from quire.parsers.format import ReplyFormat
+from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.tool_formats.json.hermes import HermesCalls
 
 FORMAT = ReplyFormat(ReasoningTags("<think>", "</think>"), HermesCalls())
 TOOLS = {"f": {}, "g": {}}

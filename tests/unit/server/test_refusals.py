@@ -23,13 +23,11 @@ NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
         "thinking_token_budget": 5, "prompt_embeds": "abc", "repetition_detection": {"a": 1},
     }.items()),
     *((CHAT, name, value) for name, value in {
-        "tool_choice": "required", "functions": [{"name": "f"}], "audio": {"voice": "x"},
+        "tool_choice": "required", "function_call": {"name": "f"}, "audio": {"voice": "x"},
         "modalities": ["audio"], "chat_template": "{{ messages }}", "top_logprobs": 3,
         "tools": [],
-        "web_search_options": {}, "function_call": "auto", "mm_processor_kwargs": {"a": 1},
+        "web_search_options": {}, "mm_processor_kwargs": {"a": 1},
     }.items()),
-    ({**CHAT, "tools": [TOOL]}, "tool_choice", "auto"),
-    ({**CHAT, "tools": [TOOL]}, "tool_choice", None),
     *((CHAT, "chat_template_kwargs", {name: []}) for name in (
         "messages", "tools", "self", "chat_template", "tokenize", "add_generation_prompt",
     )),

@@ -102,6 +102,16 @@ def test_additional_properties_can_be_disabled() -> None:
             ["<think>a </b> c</think>12", "<think></think>1"], ["<think>a", "12"],
         ),
         (
+            {"format": {"type": "any_text", "excludes": ["</a>", "b\n"], "not_first": ["{"]}},
+            ["", "<a> {", "</a", "b"], ["x</a>", "b\n", " \n{", "{a"],
+        ),
+        (
+            {"format": _tag("<a>", {"type": "any_text", "excludes": ["</a>", "<|/\\ ", "\t"]},
+                "\n</a>")},
+            ["<a>\n</a>", "<a><|/ b>\n\n</a>"],
+            ["<a></a>\n</a>", "<a>x<|/\\ \n</a>", "<a>\t\n</a>", "<a>\n</a>\n</a>"],
+        ),
+        (
             {"format": {"type": "triggered_tags", "triggers": ["<a"],
                 "tags": [_tag("<a>", NUMBER)], "at_least_one": True, "stop_after_first": True}},
             ["hi <a>1</a>"], ["hi", "<a>1</a>x", "<a>1</a><a>2</a>"],
@@ -145,8 +155,16 @@ def test_texts_of_structural_tags(tag: object, good: list[str], bad: list[str]) 
         ({"structures": [3], "triggers": ["<"]}, "needs begin, a text"),
         ({"format": {"type": "qwen_xml_parameter"}}, "a type that does not work; use one of"),
         ({"format": {**NUMBER, "style": "qwen_xml"}}, "has a part with style"),
-        ({"format": {"type": "any_text", "excludes": ["x"]}}, "has a part with excludes"),
+        ({"format": {"type": "any_text", "excludes": ["x", 3]}}, "needs excludes, a list of texts"),
         ({"format": {"type": "sequence", "elements": [{"type": "any_text"}, NUMBER]}}, "any_text"),
+        (
+            {"format": _tag("<a>", {"type": "any_text", "excludes": [""]}, "</a>")},
+            "needs excludes, a list of texts",
+        ),
+        (
+            {"format": _tag("<a>", {"type": "any_text", "excludes": ["x"] * 33}, "</a>")},
+            "33 excludes",
+        ),
         ({"format": {"type": "json_schema", "json_schema": 3}}, "must be a JSON schema"),
         ({"format": _tag("<a>", {"type": "any_text"}, "")}, "needs the tag's end"),
     ],

@@ -27,7 +27,7 @@ _GROUPS = {
     "ObservabilityConfig": ("otlp_traces_endpoint", "disable_log_stats", "enable_log_requests"),
     "ProfilerConfig": ("profiler_config",),
     "LoggingConfig": ("log_level", "log_config_file", "logging_config"),
-    "StructuredOutputsConfig": ("structured_outputs_config",),
+    "StructuredOutputsConfig": ("structured_outputs_config", "reasoning_parser"),
     "VllmConfig": ("fail_on_environ_validation",),
     "Frontend": ("chat_template",),
 }  # fmt: skip

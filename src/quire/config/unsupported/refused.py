@@ -94,9 +94,10 @@ REFUSED: dict[str, _Names] = {
         "spec_tokens": (None, 0),
         "per_request_spec_decode_metrics": ("none",),
     },
-    "replies are not split into reasoning and answer yet": {
-        "reasoning_parser": ("",),
+    "formats are part of Quire; a plugin is written for classes of vLLM's": {
         "reasoning_parser_plugin": (None, ""),
+    },
+    "the reasoning has no budget yet": {
         "reasoning_config": (None, {}),
     },
     "watermarks are not implemented": {

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
+from quire.server.replies.chat_deltas import delta_of, reply_message
 from quire.server.replies.head import ReplyHead
 from quire.server.replies.json_pieces import JsonPieces
 from quire.server.replies.logprobs import prompt_logprobs
+from quire.server.replies.parsed import ParsedReply
 from quire.server.replies.portions import Update, size_of, size_of_whole
-from quire.server.replies.usage import timings, usage_of
+from quire.server.replies.usage import added, timings, usage_of
 from quire.server.replies.writer import ReplyWriter
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.schema.chat import (
@@ -20,7 +22,6 @@ from quire.server.schema.chat import (
     ChatRequest,
     ChatResponse,
     Delta,
-    ReplyMessage,
 )
 from quire.server.work_pool import check_wanted
 from quire.tokenizer import Tokenizer
@@ -41,6 +42,7 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         num_top = len(listed) + 1 if listed else request.top_logprobs or 0
         super().__init__(request, head, prompts, tokenizer, num_top=num_top, chunk_kind=ChatChunk)
         [self._prompt] = prompts
+        self._reply = ParsedReply(self._prompt.reply, tokenizer, self._prompt.token_ids)
         self._role = _role_of_reply(request, role)
         self._echo = _echo_text(request, self._role)
         self._has_begun = False
@@ -81,19 +83,31 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
                 parts += [self._first_chunk(index) for index in range(self._n)]
                 if self._echo:
                     parts += [self._echo_chunk(index) for index in range(self._n)]
-            choice = self._chunk_choice(each.completion)
-            parts.append(self._chunks.chunk(0, choice, len(each.completion.token_ids)))
+            parts.append(self._chunk(each.completion))
         return b"".join(parts)
 
     def choice(self, one: CompletionOutput, index: int) -> list[bytes]:
         """A choice of a whole reply, in pieces."""
+        parsed = self._reply.message(one)
+        parsed.content = self._echo + parsed.content
         choice = ChatChoice(
             index=index,
-            message=ReplyMessage(role=self._role, content=self._echo + one.text),
+            message=reply_message(self._role, parsed, is_legacy=self._is_legacy),
             logprobs=self._logprobs.chat(one),
             **self._end_of(one),
         )
         return self._pieces.encode(choice)
+
+    def reasoning_tokens(self) -> int | None:
+        """Of all choices that were written so far; None for a model that does not reason."""
+        return added(self._reply.reasoning_tokens(index) for index in range(self._n))
+
+    @property
+    def _is_legacy(self) -> bool:
+        return self._reply.plan.tools.is_legacy
+
+    def _end_of(self, one: CompletionOutput) -> dict[str, Any]:
+        return {**super()._end_of(one), "finish_reason": self._reply.finish_reason(one)}
 
     def _first_chunk(self, index: int) -> bytes:
         """The role, and what is told once."""
@@ -103,19 +117,27 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         if self._request.return_prompt_text and self._prompt.text is not None:
             once["prompt_text"] = self._prompt.text
         delta = Delta(role=self._role, content="")
-        return self._chunks.chunk(0, ChatChunkChoice(index=index, delta=delta), 0, **once)
+        return self._chunks.chunk(0, ChatChunkChoice(index=index, delta=delta), **once)
 
     def _echo_chunk(self, index: int) -> bytes:
         delta = Delta(content=self._echo)
-        return self._chunks.chunk(0, ChatChunkChoice(index=index, delta=delta), 0)
+        return self._chunks.chunk(0, ChatChunkChoice(index=index, delta=delta))
 
-    def _chunk_choice(self, one: CompletionOutput) -> ChatChunkChoice:
-        return ChatChunkChoice(
-            index=one.index,
-            delta=Delta(content=one.text),
-            logprobs=self._logprobs.chat(one),
-            **self._end_of(one),
+    def _chunk(self, one: CompletionOutput) -> bytes:
+        """What a step brought a choice. Nothing, if its text is held back until its meaning is
+        known, and nothing else is to tell."""
+        delta = delta_of(self._reply.events(one), is_legacy=self._is_legacy)
+        reasoning_tokens = self._reply.reasoning_tokens(one.index)
+        self._chunks.count(one.index, len(one.token_ids), reasoning_tokens)
+        tells_more = one.finish_reason is not None or self._wants_ids or self._request.logprobs
+        if delta is None:
+            if not tells_more and not self._reply.plan.is_plain:
+                return b""
+            delta = Delta(content="" if self._reply.plan.is_plain else None)
+        choice = ChatChunkChoice(
+            index=one.index, delta=delta, logprobs=self._logprobs.chat(one), **self._end_of(one)
         )
+        return self._chunks.chunk(0, choice)
 
 
 class BatchChatWriter:
@@ -139,7 +161,7 @@ class BatchChatWriter:
             [one] = final.outputs
             choices.add_pieces(writer.choice(one, index))
             check_wanted()
-        usage = usage_of(finals)
+        usage = usage_of(finals, added(writer.reasoning_tokens() for writer in self._writers))
         response = self._head.begin(ChatResponse, choices=choices.encoded(), usage=usage)
         if self._head.has_metrics:
             response.metrics = timings(finals[-1].metrics)

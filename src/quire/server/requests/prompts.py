@@ -16,6 +16,7 @@ from quire.frontend.tokenization import Truncation
 from quire.frontend.too_long import prompt_too_long, text_too_long
 from quire.inputs import TokensPrompt
 from quire.server.context import ServerContext
+from quire.server.requests.chats.reply_plan import PLAIN, ReplyPlan
 from quire.server.requests.request_work import count_chars
 from quire.server.schema.chat import ChatMessage, ChatRequest
 from quire.server.schema.completion import PROMPT_KINDS, CompletionRequest
@@ -36,6 +37,8 @@ class PreparedPrompt:
     text: str | None
     """None if the caller sent token ids."""
     cache_salt: str | None = None
+    reply: ReplyPlan = PLAIN
+    """How its reply is read."""
 
     def for_engine(self) -> TokensPrompt:
         """The argument of `generate`."""

@@ -27,8 +27,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "chat_template": (None,),
     "media_io_kwargs": (None, {}),
     "mm_processor_kwargs": (None, {}),
-    "functions": (None, []),
-    "function_call": (None, "none"),
     "modalities": (None, ["text"]),
     "audio": (None,),
     "web_search_options": (None,),
@@ -69,8 +67,6 @@ def refuse_unsupported(request: GenerationFields) -> None:
         raise RequestError(
             "Stream options can only be defined when `stream=True`.", parameter="stream_options"
         )
-    if isinstance(request, ChatRequest):
-        _refuse_tools(request)
 
 
 def _check_best_of(request: GenerationFields) -> None:
@@ -91,25 +87,6 @@ def _check_best_of(request: GenerationFields) -> None:
     raise RequestError(
         f"best_of {rule}, got {wanted}; leave it out.", parameter="best_of", value=wanted
     )
-
-
-def _refuse_tools(request: ChatRequest) -> None:
-    choice = request.tool_choice
-    if request.tools is not None and not request.tools:
-        raise RequestError("tools must not be an empty list; leave it out", parameter="tools")
-    if not request.tools:
-        if choice not in (None, "none", "auto"):
-            raise RequestError(
-                "When using `tool_choice`, `tools` must be set.", parameter="tool_choice"
-            )
-        return
-    if choice != "none":
-        raise RequestError(
-            "replies are not searched for tool calls yet; with tool_choice='none' the tools are "
-            "shown to the model by its chat template, and its reply comes as text",
-            parameter="tool_choice",
-            value=choice,
-        )
 
 
 def _refusal(name: str, value: Any, neutral: object) -> RequestError:

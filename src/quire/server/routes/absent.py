@@ -10,8 +10,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
     "only text goes in": (
         "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/realtime",
     ),
-    "the APIs that work are /v1/chat/completions and /v1/completions": (
-        "/v1/responses", "/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel",
+    "the APIs that work are /v1/chat/completions, /v1/responses and /v1/completions": (
         "/v1/responses/render", "/v1/messages", "/v1/messages/count_tokens", "/v1/messages/render",
         "/cohere/v2/chat", "/cohere/v2/chat/render", "/v1/systemone",
     ),

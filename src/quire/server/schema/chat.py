@@ -90,9 +90,10 @@ class ChatFields(GenerationFields, kw_only=True):
     add_special_tokens: bool | None = False
     """Add the model's start token, which most templates write themselves."""
     tools: list[Tool] | None = None
-    """Shown to the chat template; replies are not searched for calls yet, so that
-    `tool_choice` must be `none`."""
+    """Shown to the model, which may call them."""
     tool_choice: str | dict[str, Any] | None = None
+    """`auto`, the default: the reply may call tools; `none`; `required`: it consists of calls; or
+    one tool that it calls, or some that it may call."""
     documents: list[dict[str, str]] | None = None
     """Shown to the chat template."""
     chat_template: str | None = None
@@ -110,9 +111,13 @@ class ChatFields(GenerationFields, kw_only=True):
     """Begin the reply with the last message, if it has the reply's role."""
     return_prompt_text: bool | None = None
     include_reasoning: bool | None = True
+    """Whether the reply tells the reasoning before the answer."""
     parallel_tool_calls: bool | None = True
-    functions: list[Any] | None = None
-    function_call: Any = None
+    """Whether a reply may have several calls."""
+    functions: list[FunctionDefinition] | None = None
+    """OpenAI's earlier name of `tools`; a reply has one `function_call`."""
+    function_call: str | dict[str, Any] | None = None
+    """The same for `tool_choice`."""
     modalities: list[str] | None = None
     audio: Any = None
     web_search_options: Any = None
@@ -149,6 +154,22 @@ class BatchChatRequest(ChatFields, kw_only=True):
     messages: Annotated[list[Conversation], Meta(min_length=1)]
 
 
+class CalledFunction(msgspec.Struct, kw_only=True):
+    """A function that the model calls."""
+
+    name: str
+    arguments: str
+    """A JSON text, as the model wrote it: cut short if the reply was."""
+
+
+class ReplyToolCall(msgspec.Struct, kw_only=True):
+    """A call of a tool. The result is sent back with its id."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class ReplyMessage(msgspec.Struct, kw_only=True):
     """The model's message."""
 
@@ -157,8 +178,9 @@ class ReplyMessage(msgspec.Struct, kw_only=True):
     refusal: str | None = None
     annotations: None = None
     audio: None = None
-    function_call: None = None
+    function_call: CalledFunction | None = None
     reasoning: str | None = None
+    tool_calls: list[ReplyToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class TokenLogprob(msgspec.Struct, kw_only=True):
@@ -206,11 +228,30 @@ class ChatResponse(WholeReplyFields, kw_only=True):
     kv_transfer_params: None = None
 
 
+class DeltaFunction(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What is new of a function that the model calls: first its name, then its arguments."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class DeltaToolCall(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What is new of a call. Its id and name come first, and once."""
+
+    index: Count
+    id: str | None = None
+    type: str | None = None
+    function: DeltaFunction
+
+
 class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What is new of the model's message."""
 
     role: str | None = None
     content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[DeltaToolCall] | None = None
+    function_call: DeltaFunction | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, kw_only=True):

@@ -16,7 +16,9 @@ Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 CacheSalt = Annotated[str, Meta(min_length=1, max_length=1024)]
 RequestIdText = Annotated[str, Meta(min_length=1, max_length=128)]
-FinishReasonText = Literal["stop", "length", "abort", "error", "repetition"]
+FinishReasonText = Literal[
+    "stop", "length", "abort", "error", "repetition", "tool_calls", "function_call"
+]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -37,6 +39,13 @@ class PromptTokensDetails(msgspec.Struct, kw_only=True):
     """Found in the prefix cache."""
 
 
+class CompletionTokensDetails(msgspec.Struct, kw_only=True):
+    """What the generated tokens are."""
+
+    reasoning_tokens: Count = 0
+    """Of the reasoning before the answer."""
+
+
 class Usage(msgspec.Struct, kw_only=True):
     """Token counts of one reply."""
 
@@ -44,6 +53,8 @@ class Usage(msgspec.Struct, kw_only=True):
     total_tokens: Count = 0
     completion_tokens: Count = 0
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
+    """Of a model that reasons."""
 
 
 class RequestMetrics(msgspec.Struct, kw_only=True):

@@ -25,7 +25,10 @@ FILES: Final = {
     "markdown.js": "text/javascript; charset=utf-8",
     "message.js": "text/javascript; charset=utf-8",
     "pool.js": "text/javascript; charset=utf-8",
+    "request.js": "text/javascript; charset=utf-8",
     "store.js": "text/javascript; charset=utf-8",
+    "thinking.js": "text/javascript; charset=utf-8",
+    "tools.js": "text/javascript; charset=utf-8",
 }
 """Every file of the page with its content type; nothing else in this folder is served."""
 

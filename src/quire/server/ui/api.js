@@ -99,7 +99,8 @@ async function* events(response) {
 }
 
 /**
- * Streams an answer: yields {text, reasoning, finishReason, usage} per event.
+ * Streams an answer: yields {text, reasoning, calls, finishReason, usage} per event. `calls` are
+ * the deltas of tool calls, as the API has them.
  * `request` is the body without `stream`. Throws ApiError, or AbortError when stopped.
  */
 export async function* streamAnswer(path, request, signal) {
@@ -116,6 +117,7 @@ export async function* streamAnswer(path, request, signal) {
     yield {
       text: choice?.delta?.content ?? choice?.text ?? "",
       reasoning: choice?.delta?.reasoning ?? choice?.delta?.reasoning_content ?? "",
+      calls: choice?.delta?.tool_calls ?? [],
       finishReason: choice?.finish_reason ?? null,
       usage: event.usage ?? null,
     };

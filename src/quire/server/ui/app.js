@@ -2,13 +2,11 @@
 
 import { listModels, onKeyNeeded } from "./api.js";
 import { Chat } from "./chat.js";
-import { SettingsDialog, askForKey, samplingFields } from "./dialogs.js";
+import { SettingsDialog, askForKey, showRequest } from "./dialogs.js";
 import { byId, el } from "./dom.js";
 import { LiveView } from "./live.js";
-import { splitThinking } from "./message.js";
+import { requestFor } from "./request.js";
 import * as store from "./store.js";
-
-const COMPLETION_TOKENS = 256; // the API's default, 16, is too short
 
 const settings = store.loadSettings();
 const conversations = new store.Conversations();
@@ -17,26 +15,13 @@ const live = new LiveView();
 const state = {
   model: () => byId("model").value,
   /** The request for an answer to these messages. */
-  request(messages) {
-    const said = messages.filter((message) => !message.error || message.content);
-    const body = { model: state.model(), ...samplingFields(settings) };
-    if (settings.mode === "completion") {
-      const prompt = said.map((message) => message.content).join("");
-      return { path: "v1/completions", body: { max_tokens: COMPLETION_TOKENS, ...body, prompt } };
-    }
-    const system = settings.system.trim();
-    const history = said.map(({ role, content }) => ({
-      role, content: role === "assistant" ? splitThinking(content).answer : content,
-    }));
-    const all = system ? [{ role: "system", content: system }, ...history] : history;
-    return { path: "v1/chat/completions", body: { ...body, messages: all } };
-  },
+  request: (messages) => requestFor(byId("model").value, settings, messages),
 };
 
 const chat = new Chat(state, (conversation) => {
   conversations.touch(conversation);
   drawShelf();
-});
+}, showRequest);
 
 function drawShelf() {
   const shown = conversations.list.filter((one) => one.messages.length > 0);

@@ -13,13 +13,18 @@ const SUGGESTIONS = [
 
 /** Shows one conversation; `app.js` selects it. */
 export class Chat {
-  /** `state` gives `model()` and `settings()`; `onChange` is called after every finished change. */
-  constructor(state, onChange) {
+  /**
+   * `state` gives `model()` and `request(messages)`; `onChange` is called after every finished
+   * change, `showRequest` with the request of an answer.
+   */
+  constructor(state, onChange, showRequest) {
     this.state = state;
     this.onChange = onChange;
+    this.showRequest = showRequest;
     this.conversation = null;
     this.abort = null;
     this.views = new Map();
+    this.sent = new WeakMap();
     this.log = byId("log");
     this.messages = byId("messages");
     this.prompt = byId("prompt");
@@ -62,12 +67,28 @@ export class Chat {
   }
 
   viewOf(record) {
-    const actions = record.role === "user"
-      ? [{ label: "Edit", run: (one) => this.edit(one) }]
-      : [{ label: "Again", run: (one) => this.again(one) }];
-    const view = new MessageView(record, actions);
+    const view = new MessageView(record, this.actionsOf(record), {
+      resultOf: (call) => this.resultOf(call),
+      onResult: (call, text) => this.giveResult(record, call, text),
+    });
     this.views.set(record, view);
     return view;
+  }
+
+  actionsOf(record) {
+    if (record.role === "tool") return [];
+    if (record.role === "user") return [{ label: "Edit", run: (one) => this.edit(one) }];
+    return [
+      { label: "Request", run: (one) => this.showRequest(this.requestOf(one)) },
+      { label: "Again", run: (one) => this.again(one) },
+    ];
+  }
+
+  /** The request of an answer: as it was sent, or, after a reload, as it would be now. */
+  requestOf(record) {
+    if (this.sent.has(record)) return this.sent.get(record);
+    const before = this.conversation.messages.indexOf(record);
+    return this.state.request(this.conversation.messages.slice(0, before));
   }
 
   add(record) {
@@ -90,8 +111,9 @@ export class Chat {
   /** Requests an answer to the current messages. */
   async answer() {
     const conversation = this.conversation;
-    const record = { role: "assistant", content: "", reasoning: "" };
+    const record = { role: "assistant", content: "", reasoning: "", calls: [] };
     const request = this.state.request(conversation.messages);
+    this.sent.set(record, request);
     const view = this.add(record);
     view.draw(false);
     this.abort = new AbortController();
@@ -113,6 +135,21 @@ export class Chat {
     this.scrollToEnd(false);
     byId("announcer").textContent = record.error ?? record.content.slice(0, 2000);
     this.onChange(conversation);
+  }
+
+  /** What the user gave as the result of a call; null if nothing yet. */
+  resultOf(call) {
+    const found = this.conversation?.messages.find((one) => one.role === "tool" && one.callId === call.id);
+    return found ? found.content : null;
+  }
+
+  /** Adds the result of a call. Once all calls of the answer have one, the model goes on. */
+  giveResult(record, call, text) {
+    if (this.abort || this.resultOf(call) !== null) return;
+    this.add({ role: "tool", content: text, callId: call.id, name: call.name });
+    this.views.get(record)?.finish();
+    this.onChange(this.conversation);
+    if (record.calls.every((one) => this.resultOf(one) !== null)) this.answer();
   }
 
   stop() {
@@ -170,13 +207,17 @@ export class Chat {
 
 function take(record, piece, clock) {
   const now = performance.now();
-  if (piece.text || piece.reasoning) {
+  if (piece.text || piece.reasoning || piece.calls.length) {
     clock.first ||= now;
     clock.last = now;
     clock.pieces += 1;
   }
   record.content += piece.text;
   record.reasoning += piece.reasoning;
+  for (const delta of piece.calls) {
+    record.calls[delta.index] ??= { id: delta.id, name: delta.function.name, arguments: "" };
+    record.calls[delta.index].arguments += delta.function.arguments ?? "";
+  }
   record.finishReason = piece.finishReason ?? record.finishReason;
   if (piece.usage) record.usage = piece.usage;
 }

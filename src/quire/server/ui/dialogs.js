@@ -1,7 +1,11 @@
-// The two dialogs: settings, and the API key.
+// The dialogs: settings, the API key, and the request of an answer.
 
-import { byId } from "./dom.js";
+import { byId, copyWithFeedback } from "./dom.js";
+import { parsed } from "./request.js";
 import { DEFAULT_SETTINGS } from "./store.js";
+import { ToolList } from "./tools.js";
+
+const FIELDS = Object.keys(DEFAULT_SETTINGS).filter((name) => name !== "tools");
 
 /** Opens the key dialog. Resolves to {key, keep}, or null when the user cancels. */
 export function askForKey() {
@@ -26,11 +30,13 @@ export class SettingsDialog {
     this.settings = settings;
     this.dialog = byId("settings");
     this.form = this.dialog.querySelector("form");
+    this.tools = new ToolList(settings);
     byId("open-settings").addEventListener("click", () => this.open());
     this.form.addEventListener("input", () => this.take());
     byId("reset-settings").addEventListener("click", () => {
       this.fill(DEFAULT_SETTINGS);
       this.take();
+      this.tools.save([]);
     });
     byId("change-key").addEventListener("click", () => {
       this.dialog.close();
@@ -45,30 +51,28 @@ export class SettingsDialog {
 
   open() {
     this.fill(this.settings);
+    this.tools.draw();
     this.dialog.showModal();
   }
 
   fill(settings) {
-    for (const name of Object.keys(DEFAULT_SETTINGS)) {
-      this.form.elements[name].value = settings[name];
-    }
+    for (const name of FIELDS) this.form.elements[name].value = settings[name];
   }
 
   take() {
-    for (const name of Object.keys(DEFAULT_SETTINGS)) {
-      this.settings[name] = this.form.elements[name].value;
-    }
+    for (const name of FIELDS) this.settings[name] = this.form.elements[name].value;
+    const schema = this.form.elements.schema;
+    const isWrong = schema.value.trim() !== "" && parsed(schema.value) === null;
+    schema.setCustomValidity(isWrong ? "This is not JSON." : "");
   }
 }
 
-/** Settings as request fields; empty ones are left out (the model's defaults). */
-export function samplingFields(settings) {
-  const fields = {};
-  for (const name of ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"]) {
-    const value = Number(settings[name]);
-    if (settings[name] !== "" && Number.isFinite(value)) fields[name] = value;
-  }
-  const stop = settings.stop.split("|").filter((text) => text !== "");
-  if (stop.length) fields.stop = stop;
-  return fields;
+/** Shows the request of an answer, as it was sent. */
+export function showRequest(request) {
+  const dialog = byId("request-dialog");
+  const text = JSON.stringify(request.body, null, 2);
+  byId("request-path").textContent = `POST /${request.path}`;
+  byId("request-body").textContent = text;
+  byId("copy-request").onclick = (event) => copyWithFeedback(event.target, text);
+  dialog.showModal();
 }

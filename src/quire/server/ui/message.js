@@ -2,21 +2,22 @@
 
 import { el, copyWithFeedback, count, duration, rate } from "./dom.js";
 import { renderMarkdown } from "./markdown.js";
+import { splitThinking } from "./thinking.js";
+import { CallView } from "./tools.js";
 
 const REDRAW_MS = 50;
-
-/** `<think>...</think>` at the start of an answer, from servers that do not separate it. */
-export function splitThinking(text) {
-  const match = /^\s*<think>([\s\S]*?)(<\/think>|$)/.exec(text);
-  if (!match) return { thinking: "", answer: text };
-  return { thinking: match[1].trim(), answer: text.slice(match[0].length).trimStart() };
-}
+const LABELS = { user: "You", tool: "Result of a tool" };
 
 /** Shows one message record and follows it while it grows. */
 export class MessageView {
-  /** `actions` are {label, run} pairs for the foot of the message. */
-  constructor(record, actions) {
+  /**
+   * `actions` are {label, run} pairs for the foot of the message. `tools` gives `resultOf(call)`
+   * and takes `onResult(call, text)`.
+   */
+  constructor(record, actions, tools) {
     this.record = record;
+    this.tools = tools;
+    this.calls = [];
     this.isUser = record.role === "user";
     this.thought = null;
     this.body = el("div", { className: "body" });
@@ -26,8 +27,7 @@ export class MessageView {
     this.timer = 0;
     this.root = el(
       "article",
-      { className: `message ${this.isUser ? "user" : "assistant"}`,
-        "aria-label": this.isUser ? "You" : "Answer" },
+      { className: `message ${record.role}`, "aria-label": LABELS[record.role] ?? "Answer" },
       this.body,
       this.foot,
     );
@@ -53,6 +53,7 @@ export class MessageView {
 
   draw(isFinal) {
     if (this.isUser) this.body.replaceChildren(el("p", { className: "plain" }, this.record.content));
+    else if (this.record.role === "tool") this.drawResult();
     else this.drawAnswer(isFinal);
     this.root.classList.toggle("writing", !isFinal);
     if (isFinal) this.drawFoot();
@@ -64,9 +65,10 @@ export class MessageView {
     const parts = [];
     if (thinking) parts.push(this.drawThinking(thinking, isFinal || split.answer !== ""));
     if (split.answer) parts.push(renderMarkdown(split.answer));
+    for (const call of this.record.calls ?? []) parts.push(this.drawCall(call, isFinal));
     if (this.record.error) {
       parts.push(el("p", { className: "error", role: "alert" }, this.record.error));
-    } else if (isFinal && !split.answer && !thinking) {
+    } else if (isFinal && parts.length === 0) {
       parts.push(el("p", { className: "muted" }, "(an empty answer)"));
     }
     this.body.replaceChildren(...parts);
@@ -81,6 +83,21 @@ export class MessageView {
     this.thought.firstChild.textContent = isDone ? "Thought about it" : "Thinking…";
     this.thought.lastChild.replaceChildren(renderMarkdown(text));
     return this.thought;
+  }
+
+  // As for the thinking, elements are reused.
+  drawCall(call, isFinal) {
+    let view = this.calls.find((one) => one.call === call);
+    if (!view) this.calls.push((view = new CallView(call, this.tools.onResult)));
+    view.draw(isFinal, this.tools.resultOf(call));
+    return view.root;
+  }
+
+  drawResult() {
+    const { name, content } = this.record;
+    const summary = el("summary", {}, el("span", { className: "muted" }, "Result of "), el("code", {}, name));
+    const text = el("pre", {}, el("code", {}, content));
+    this.body.replaceChildren(el("details", { className: "call" }, summary, text));
   }
 
   drawFoot() {

@@ -18,6 +18,8 @@ export const DEFAULT_SETTINGS = {
   max_tokens: "",
   seed: "",
   stop: "",
+  schema: "",
+  tools: "",
 };
 
 function read(key, fallback) {

@@ -1,0 +1,176 @@
+"""Finds the format of calls: the one that reads rendered calls back into those that went in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire.parsers.detection.conversations import (
+    ANSWER,
+    ONE,
+    OTHER,
+    RICH,
+    SCHEMAS,
+    Call,
+    called,
+)
+from quire.parsers.detection.found import Origin
+from quire.parsers.detection.json_in_tags import json_in_tags
+from quire.parsers.detection.reasoning import opens
+from quire.parsers.detection.rendering import Frame, Probing, Reply
+from quire.parsers.events import Message
+from quire.parsers.format import ReplyFormat, ToolFormat
+from quire.parsers.parser import parse_whole
+from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.registry import TOOL_FORMATS
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCalls:
+    """A format, and how it was found."""
+
+    format: ToolFormat
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Calls, and the reply that the template makes of them."""
+
+    calls: tuple[Call, ...]
+    reply: Reply
+    content: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The replies that candidates are tried on."""
+
+    frame: Frame
+    reasoning: ReasoningTags | None
+    required: list[_Sample] = field(default_factory=list)
+    """Single calls of plain texts and numbers: each has to be read as it went in."""
+    further: list[_Sample] = field(default_factory=list)
+    """What many templates write wrongly, or refuse; who reads them is preferred."""
+
+    def message(self, sample: _Sample, format: ToolFormat) -> Message:
+        """What a candidate reads."""
+        tags = self.reasoning
+        is_reasoning = (
+            tags is not None and sample.reply.follows_prompt and opens(tags, self.frame.prompt)
+        )
+        reply = ReplyFormat(tags, format)
+        return parse_whole(reply, sample.reply.text, SCHEMAS, is_reasoning=is_reasoning)
+
+
+def render_samples(frame: Frame, reasoning: ReasoningTags | None) -> Probing[Samples | None]:
+    """Replies with calls. None if the template refuses them, or does not write them."""
+    samples = Samples(frame, reasoning)
+    has_names_as_ids = False
+    one = yield from frame.reply(called(ONE))
+    if one is not None and ONE.name not in one.text:
+        has_names_as_ids = True
+        one = yield from frame.reply(called(ONE, has_names_as_ids=True))
+    if one is None or ONE.name not in one.text:
+        return None
+    samples.required.append(_Sample((ONE,), one))
+    other = yield from frame.reply(called(OTHER, has_names_as_ids=has_names_as_ids))
+    if other is not None:
+        samples.required.append(_Sample((OTHER,), other))
+    for calls, content in (((RICH,), ""), ((ONE, OTHER), ""), ((ONE,), ANSWER)):
+        reply = yield from frame.reply(
+            called(*calls, content=content, has_names_as_ids=has_names_as_ids)
+        )
+        if reply is not None:
+            samples.further.append(_Sample(calls, reply, content))
+    return samples
+
+
+def best_known(samples: Samples, likely: Sequence[str]) -> FoundCalls | None:
+    """The format of `registry` that reads the samples; the most specific of several.
+
+    `likely`: the formats to prefer among those that read them equally well.
+    """
+    best: tuple[tuple[Any, ...], str, ToolFormat] | None = None
+    for name, make in TOOL_FORMATS.items():
+        candidate = make()
+        merit = _merit(samples, candidate)
+        if merit is None:
+            continue
+        key = (*merit, name in likely)
+        if best is None or key > best[0]:
+            best = key, name, candidate
+    if best is None:
+        return None
+    return FoundCalls(best[2], Origin(best[1], "it reads what the chat template writes"))
+
+
+def derived(samples: Samples) -> FoundCalls | None:
+    """A format made of the samples: JSON in tags that no known format reads."""
+    one, other = samples.required[0], next(iter(samples.required[1:]), None)
+    two = next((sample for sample in samples.further if len(sample.calls) == 2), None)
+    if other is None:
+        return None
+    found = json_in_tags(
+        one.reply.text, other.reply.text, None if two is None else two.reply.text, ONE, OTHER
+    )
+    if found is None or not (merit := _merit(samples, found)) or not merit[0]:
+        return None
+    return FoundCalls(found, Origin("json_in_tags", f"from the chat template: {found}"))
+
+
+def is_clean(samples: Samples, format: ToolFormat) -> bool:
+    """Whether nothing of the calls' marks is left in the content."""
+    merit = _merit(samples, format)
+    return merit is not None and bool(merit[0])
+
+
+def _merit(samples: Samples, format: ToolFormat) -> tuple[Any, ...] | None:
+    """What a candidate is ranked by; None if it is none.
+
+    Whether it leaves nothing of the markup in the content; how many of the further samples it
+    reads; how much of its own way to write a call is in the samples.
+    """
+    is_clean = True
+    for sample in samples.required:
+        message = samples.message(sample, format)
+        if not _has_calls(message, sample.calls):
+            return None
+        is_clean &= not message.content.strip()
+    num_read = 0
+    for sample in samples.further:
+        message = samples.message(sample, format)
+        num_read += _has_calls(message, sample.calls) and sample.content in message.content
+    text = samples.required[0].reply.text
+    marks = [mark for mark in (*format.markers, *format.opening_markers) if mark in text]
+    begins = [
+        begin for begin in _begins(format.grammar(SCHEMAS, is_parallel=True)) if begin in text
+    ]
+    return (
+        is_clean,
+        num_read,
+        max(map(len, begins), default=0),
+        max(map(len, marks), default=0),
+    )
+
+
+def _has_calls(message: Message, calls: Sequence[Call]) -> bool:
+    read = message.tool_calls
+    return len(read) == len(calls) and all(
+        one.is_complete and call.is_read_as(one.name, one.arguments)
+        for one, call in zip(read, calls, strict=True)
+    )
+
+
+def _begins(part: Any) -> Iterator[str]:
+    """The texts that tags of a grammar begin with."""
+    if isinstance(part, dict):
+        for key, value in part.items():
+            if key == "begin" and isinstance(value, str):
+                yield value
+            else:
+                yield from _begins(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from _begins(value)

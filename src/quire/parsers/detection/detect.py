@@ -1,0 +1,103 @@
+"""`detect`: the format of a checkpoint's replies, from its files and its chat templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.parsers.detection.calls import FoundCalls, best_known, derived, is_clean, render_samples
+from quire.parsers.detection.found import FoundFormat, Origin
+from quire.parsers.detection.names import NONE, FormatChoice
+from quire.parsers.detection.reasoning import SWITCHED_ON, FoundReasoning, find_reasoning
+from quire.parsers.detection.rendering import Frame, Probing, frame
+from quire.parsers.detection.table import REASONING_BY_TYPE, TOOLS_BY_TYPE, names_of
+from quire.parsers.format import ReplyFormat
+from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
+
+_ASKED = "as asked for"
+_BY_TYPE = "by the kind of model"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts:
+    """What a checkpoint says that may tell the format."""
+
+    hf_config: Mapping[str, Any]
+    templates: Mapping[str, str]
+    """Its chat templates by name."""
+
+
+def detect(choice: FormatChoice, facts: CheckpointFacts) -> Probing[FoundFormat]:
+    """The format. What was asked for is taken; what was not is looked for in the chat templates,
+    then by the kind of model."""
+    frames = yield from _frames(facts)
+    found_reasoning = yield from _reasoning(choice, facts, frames)
+    tags = None if found_reasoning is None else found_reasoning.tags
+    found_calls = yield from _calls(choice, facts, frames, found_reasoning)
+    return FoundFormat(
+        ReplyFormat(tags, None if found_calls is None else found_calls.format),
+        tools=None if found_calls is None else found_calls.origin,
+        reasoning=None if found_reasoning is None else found_reasoning.origin,
+        shows_tools=_shows_tools(frames),
+    )
+
+
+def _frames(facts: CheckpointFacts) -> Probing[list[Frame]]:
+    """With tools, without, and with reasoning switched on; those that the templates allow."""
+    if not facts.templates:
+        return []
+    frames = [
+        (yield from frame(has_tools=True)),
+        (yield from frame(has_tools=False)),
+        (yield from frame(has_tools=False, variables=SWITCHED_ON)),
+    ]
+    return [one for one in frames if one is not None]
+
+
+def _shows_tools(frames: Sequence[Frame]) -> bool:
+    by_tools = {one.has_tools: one.before for one in reversed(frames)}
+    return True in by_tools and by_tools[True] != by_tools.get(False)
+
+
+def _reasoning(
+    choice: FormatChoice, facts: CheckpointFacts, frames: Sequence[Frame]
+) -> Probing[FoundReasoning | None]:
+    if choice.reasoning == NONE:
+        return None
+    if choice.reasoning is not None:
+        tags = REASONING_FORMATS[choice.reasoning]
+        return FoundReasoning(tags, Origin(choice.reasoning, _ASKED))
+    likely = names_of(REASONING_BY_TYPE, facts.hf_config, REASONING_FORMATS)
+    found = yield from find_reasoning(frames, facts.templates.values(), likely)
+    if found is None:
+        name = next((name for name in likely if not REASONING_FORMATS[name].is_implied), None)
+        if name is not None:
+            found = FoundReasoning(REASONING_FORMATS[name], Origin(name, _BY_TYPE))
+    return found
+
+
+def _calls(
+    choice: FormatChoice,
+    facts: CheckpointFacts,
+    frames: Sequence[Frame],
+    reasoning: FoundReasoning | None,
+) -> Probing[FoundCalls | None]:
+    if choice.tools == NONE:
+        return None
+    if choice.tools is not None:
+        return FoundCalls(TOOL_FORMATS[choice.tools](), Origin(choice.tools, _ASKED))
+    likely = names_of(TOOLS_BY_TYPE, facts.hf_config, TOOL_FORMATS)
+    if frames and frames[0].has_tools and _shows_tools(frames):
+        samples = yield from render_samples(
+            frames[0], None if reasoning is None else reasoning.tags
+        )
+        if samples is not None:
+            known = best_known(samples, likely)
+            if known is not None and is_clean(samples, known.format):
+                return known
+            return derived(samples) or known
+    elif frames:
+        return None  # the model is not told of tools
+    name = likely[0] if likely else None
+    return None if name is None else FoundCalls(TOOL_FORMATS[name](), Origin(name, _BY_TYPE))

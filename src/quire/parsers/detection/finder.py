@@ -1,0 +1,121 @@
+"""Runs `detect` on a renderer of chat templates: on an event loop, or blocking.
+
+What was found is kept, in this process, by what it depends on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+import msgspec
+
+from quire.chat.async_renderer import AsyncChatRenderer
+from quire.chat.renderer import ChatRenderer
+from quire.chat.templates import ChatTemplates
+from quire.config.records import ModelConfig
+from quire.errors import CapacityError, QuireError
+from quire.log import get_logger
+from quire.parsers.detection.detect import CheckpointFacts, detect
+from quire.parsers.detection.found import FoundFormat
+from quire.parsers.detection.names import FormatChoice
+
+logger = get_logger(__name__)
+
+_MAX_KEPT = 32
+_kept: dict[bytes, FoundFormat] = {}
+
+
+class FormatFinder:
+    """Finds the format of one model's replies, when it is asked for the first time.
+
+    Owned by one event loop.
+    """
+
+    def __init__(
+        self, choice: FormatChoice, model: ModelConfig, renderer: AsyncChatRenderer
+    ) -> None:
+        self._choice = choice
+        self._facts = CheckpointFacts(model.hf_config, renderer.templates.templates)
+        self._renderer = renderer
+        self._search: asyncio.Task[FoundFormat] | None = None
+
+    @property
+    def found(self) -> FoundFormat | None:
+        """What was found; None before."""
+        return self._search.result() if self._search is not None and self._search.done() else None
+
+    async def find(self) -> FoundFormat:
+        """The format. Whoever asks meanwhile waits for the same search.
+
+        Raises CapacityError if the chat templates are busy; the next caller tries again.
+        """
+        if self._search is None:
+            self._search = asyncio.get_running_loop().create_task(self._find())
+            self._search.add_done_callback(self._on_end)
+        return await asyncio.shield(self._search)
+
+    def _on_end(self, search: asyncio.Task[FoundFormat]) -> None:
+        if search.cancelled() or search.exception() is not None:
+            self._search = None
+
+    async def _find(self) -> FoundFormat:
+        key = _key(self._choice, self._facts)
+        if key in _kept:
+            return _kept[key]
+        probing = detect(self._choice, self._facts)
+        text: str | None = None
+        while True:
+            try:
+                chat = probing.send(text)
+            except StopIteration as end:
+                return _keep(key, end.value)
+            try:
+                text = await self._renderer.render(chat)
+            except CapacityError:
+                raise
+            except QuireError:
+                text = None
+
+
+def find_blocking(
+    choice: FormatChoice, model: ModelConfig, templates: ChatTemplates
+) -> FoundFormat:
+    """The same for a caller that may wait."""
+    facts = CheckpointFacts(model.hf_config, templates.templates)
+    key = _key(choice, facts)
+    if key in _kept:
+        return _kept[key]
+    renderer = ChatRenderer(templates)
+    probing = detect(choice, facts)
+    text: str | None = None
+    try:
+        while True:
+            chat = probing.send(text)
+            try:
+                text = renderer.render(chat)
+            except QuireError:
+                text = None
+    except StopIteration as end:
+        return _keep(key, end.value)
+    finally:
+        renderer.close()
+
+
+def _key(choice: FormatChoice, facts: CheckpointFacts) -> bytes:
+    kind = facts.hf_config.get("model_type")
+    return hashlib.sha256(
+        msgspec.json.encode(
+            [choice.tools, choice.reasoning, str(kind), sorted(facts.templates.items())]
+        )
+    ).digest()
+
+
+def _keep(key: bytes, found: FoundFormat) -> FoundFormat:
+    while len(_kept) >= _MAX_KEPT:
+        _kept.pop(next(iter(_kept)), None)
+    _kept[key] = found
+    logger.info(
+        "Replies: reasoning %s, calls of tools %s", found.reasoning or "none", found.tools or "none"
+    )
+    return found

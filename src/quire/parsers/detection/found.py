@@ -1,0 +1,29 @@
+"""`FoundFormat`: what is known of a model's replies, and how it was found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.parsers.format import ReplyFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The name of a format, and where it comes from."""
+
+    name: str
+    how: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.how})"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFormat:
+    """How a model writes its replies. An origin that is None: no such format."""
+
+    reply: ReplyFormat
+    tools: Origin | None = None
+    reasoning: Origin | None = None
+    shows_tools: bool = False
+    """Whether the chat template tells the model which tools there are."""

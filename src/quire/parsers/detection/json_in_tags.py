@@ -1,0 +1,220 @@
+"""A format that no file describes: the tool's name and JSON arguments between marks.
+
+The marks come from how a chat template writes one call, another, and both together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quire.parsers.detection.conversations import Call
+from quire.parsers.detection.shared_text import shared_begin, shared_end
+from quire.parsers.format import Part, Schemas, ToolFormat
+from quire.parsers.grammar import tags
+from quire.parsers.json_calls import read_json_call
+from quire.parsers.json_text import json_value
+from quire.parsers.reader import Parse
+from quire.parsers.reply import Reply
+
+_MAX_NAME_CHARS = 512
+"""Longest name of a tool that is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The marks around calls. Those of several calls together may be empty."""
+
+    begin_all: str
+    begin: str
+    name_end: str | None
+    """Between name and arguments; None: a call is one JSON object with both in it."""
+    end: str
+    between: str
+    end_all: str
+    name_key: str = "name"
+    arguments_key: str = "arguments"
+
+
+class JsonInTags(ToolFormat):
+    """Reads calls between marks."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._first = (marks.begin_all + marks.begin).strip()
+        self.markers = (self._first,)
+
+    def __str__(self) -> str:
+        marks = self._marks
+        inside = "{...}" if marks.name_end is None else f"NAME{marks.name_end}{{...}}"
+        return repr(f"{marks.begin_all}{marks.begin}{inside}{marks.end}{marks.end_all}")
+
+    def read_calls(self, reply: Reply) -> Parse[bool]:
+        """Calls as long as another one follows, then what closes them, which may be missing."""
+        marks, reader = self._marks, reply.reader
+        if not (yield from self._read_call(reply)):
+            return False
+        begin, between = marks.begin.strip(), marks.between.strip()
+        while True:
+            char = yield from reader.skip_space()
+            if between and (yield from reader.literal(between)) is None:
+                break
+            yield from reader.skip_space()
+            if begin and (yield from reader.literal(begin)) is None:
+                break
+            if not (begin or between or char == "{"):
+                break
+            if not (yield from self._read_call(reply)):
+                return True
+        yield from reader.skip_space()
+        if marks.end_all.strip():
+            yield from reader.literal(marks.end_all.strip())
+        return True
+
+    def _read_call(self, reply: Reply) -> Parse[bool]:
+        """One call, and the mark behind it, which may be missing."""
+        marks, reader = self._marks, reply.reader
+        if marks.name_end is None:
+            keys = (marks.name_key,), (marks.arguments_key,)
+            if not (yield from read_json_call(reply, *keys)):
+                return False
+        else:
+            name = yield from _read_name(reply, marks.name_end)
+            if not name:
+                return False
+            reply.begin_call(name)
+            if not (yield from json_value(reader, reply.arguments)):
+                return True
+            reply.end_call()
+        yield from reader.skip_space()
+        if marks.end.strip():
+            yield from reader.literal(marks.end.strip())
+        return True
+
+    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
+        """As the template writes them."""
+        marks = self._marks
+        calls = [self._call(name, schema) for name, schema in tools.items()]
+        form = tags(calls, separator=marks.between if is_parallel else None)
+        if not (marks.begin_all or marks.end_all):
+            return form
+        return {
+            "type": "tag",
+            "begin": marks.begin_all,
+            "content": form,
+            "end": marks.end_all,
+        }
+
+    def _call(self, name: str, schema: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], str]:
+        marks = self._marks
+        if marks.name_end is not None:
+            return marks.begin + name + marks.name_end, schema, marks.end
+        keys = json.dumps(marks.name_key), json.dumps(marks.arguments_key)
+        head = f"{{{keys[0]}: {json.dumps(name)}, {keys[1]}: "
+        return marks.begin + head, schema, "}" + marks.end
+
+
+def _read_name(reply: Reply, end: str) -> Parse[str]:
+    """The name up to the mark that ends it; empty if it is no name."""
+    reader = reply.reader
+    yield from reader.skip_space()
+    parts: list[str] = []
+    mark, length = end.strip() or "{", 0
+    while length < _MAX_NAME_CHARS:
+        found = yield from reader.starts_with(mark)
+        if found is not None:
+            if end.strip():
+                reader.take(len(mark))
+            return "".join(parts).strip()
+        char = yield from reader.next_char()
+        if not char:
+            break
+        parts.append(reader.take(1))
+        length += 1
+    return ""
+
+
+def json_in_tags(
+    one: str, other: str, both: str | None, first: Call, second: Call
+) -> JsonInTags | None:
+    """The format of these texts, which are a call, another one, and both; None if it is not JSON
+    between marks."""
+    head, tail = _split(one, first), _split(other, second)
+    if head is None or tail is None or head.shape != tail.shape:
+        return None
+    begin, end = head.before, head.after
+    if not any(char.isalpha() for char in begin):
+        return None  # brackets alone are in many a text
+    if both is None:
+        return JsonInTags(head.marks("", begin, end, "", ""))
+    separator = _separator(both, head, tail)
+    if separator is None:
+        return JsonInTags(head.marks("", begin, end, "", ""))
+    call_end = shared_begin(end, separator)
+    rest = separator[len(call_end) :]
+    call_begin = shared_end(begin, rest)
+    between = rest[: len(rest) - len(call_begin)]
+    return JsonInTags(
+        head.marks(
+            begin[: len(begin) - len(call_begin)], call_begin, call_end, between,
+            end[len(call_end) :],
+        )
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """A text with one call, taken apart."""
+
+    before: str
+    inside: str
+    after: str
+    shape: tuple[str | None, str, str]
+    """What ends the name, and the keys in the object."""
+
+    def marks(self, begin_all: str, begin: str, end: str, between: str, end_all: str) -> Marks:
+        name_end, *keys = self.shape
+        return Marks(
+            begin_all, begin, name_end, end, between, end_all, *(key or "" for key in keys)
+        )
+
+
+def _split(text: str, call: Call) -> _Parts | None:
+    decoder, place = json.JSONDecoder(), text.find("{")
+    while place >= 0:
+        try:
+            value, end = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            place = text.find("{", place + 1)
+            continue
+        if value == call.arguments:
+            name = text.rfind(call.name, 0, place)
+            if name < 0:
+                return None
+            name_end = text[name + len(call.name) : place]
+            shape = (name_end, "", "")
+            return _Parts(text[:name], text[name:end], text[end:], shape)
+        keys = _keys(value, call)
+        if keys is not None:
+            return _Parts(text[:place], text[place:end], text[end:], (None, *keys))
+        place = text.find("{", place + 1)
+    return None
+
+
+def _keys(value: Any, call: Call) -> tuple[str, str] | None:
+    """The keys of an object that has the call's name and its arguments."""
+    if not isinstance(value, dict):
+        return None
+    names = [key for key, inner in value.items() if inner == call.name]
+    arguments = [key for key, inner in value.items() if inner == call.arguments]
+    return (names[0], arguments[0]) if len(names) == len(arguments) == 1 else None
+
+
+def _separator(both: str, head: _Parts, tail: _Parts) -> str | None:
+    begin = both.find(head.inside)
+    if begin < 0:
+        return None
+    end = both.find(tail.inside, begin + len(head.inside))
+    return None if end < 0 else both[begin + len(head.inside) : end]

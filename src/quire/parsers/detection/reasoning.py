@@ -1,0 +1,103 @@
+"""Finds the marks of a model's reasoning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from quire.parsers.detection.conversations import ANSWER, REASONING, answered
+from quire.parsers.detection.found import Origin
+from quire.parsers.detection.rendering import Frame, Probing
+from quire.parsers.format import ReplyFormat
+from quire.parsers.parser import parse_whole
+from quire.parsers.reasoning.prompt import mark_at_end
+from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.registry import REASONING_FORMATS
+
+_USUAL = "qwen3"
+"""Taken of those with equal marks if nothing else tells them apart."""
+_CLOSING = ("</", "[/")
+"""What begins an end that has no other meaning."""
+SWITCHED_ON = {"enable_thinking": True, "thinking": True}
+"""The variables with which templates turn reasoning on."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundReasoning:
+    """Marks, and how they were found."""
+
+    tags: ReasoningTags
+    origin: Origin
+
+
+def find_reasoning(
+    frames: Sequence[Frame], sources: Iterable[str], likely: Sequence[str]
+) -> Probing[FoundReasoning | None]:
+    """The marks that templates write; None if they know of none.
+
+    In this order: those that a prompt opens the reasoning with; those that a past answer's
+    reasoning is between; those that a template names. `likely`: the formats to prefer.
+    """
+    names = sorted(REASONING_FORMATS, key=lambda name: _rank(name, likely))
+    for frame in frames:
+        opened = [name for name in names if opens(REASONING_FORMATS[name], frame.prompt)]
+        if opened:
+            return _found(_longest(opened), "the chat template opens it in the prompt")
+    for frame in frames:
+        reply = yield from frame.reply(answered(ANSWER, REASONING))
+        if reply is None or REASONING not in reply.text:
+            continue
+        read = [name for name in names if _is_read(REASONING_FORMATS[name], reply.text)]
+        if read:
+            return _found(_longest(read), "the chat template writes past reasoning so")
+    text = "\n".join(sources)
+    for is_named in (_has_both, _has_end):
+        named = [name for name in names if is_named(REASONING_FORMATS[name], text)]
+        if named:
+            name = max(named, key=lambda name: _num_named(REASONING_FORMATS[name], text))
+            return _found(name, "the chat template names its marks")
+    return None
+
+
+def _rank(name: str, likely: Sequence[str]) -> tuple[bool, ...]:
+    """The least is taken first. A reply is not said to reason where neither prompt nor reply do."""
+    tags = REASONING_FORMATS[name]
+    return tags.is_content, tags.is_implied, name not in likely, name != _USUAL
+
+
+def opens(tags: ReasoningTags, prompt: str) -> bool:
+    """Whether the prompt ends within reasoning."""
+    return bool(mark_at_end(prompt, tags.begins, tags.ends))
+
+
+def _is_read(tags: ReasoningTags, text: str) -> bool:
+    message = parse_whole(ReplyFormat(tags), text)
+    return message.reasoning.strip() == REASONING and message.content.strip() == ANSWER
+
+
+def _has_both(tags: ReasoningTags, text: str) -> bool:
+    return tags.begin in text and tags.end in text
+
+
+def _has_end(tags: ReasoningTags, text: str) -> bool:
+    return tags.end in text and tags.end.startswith(_CLOSING)
+
+
+def _num_named(tags: ReasoningTags, text: str) -> int:
+    """Characters of the marks that a text names."""
+    marks = {tags.begin, tags.end, *tags.answer_marks}
+    return sum(len(mark) for mark in marks if mark in text)
+
+
+def _longest(names: Iterable[str]) -> str:
+    """The first of those with the longest begin and header."""
+
+    def length(name: str) -> int:
+        tags = REASONING_FORMATS[name]
+        return len(tags.begin) + len(tags.header.strip())
+
+    return max(names, key=length)
+
+
+def _found(name: str, how: str) -> FoundReasoning:
+    return FoundReasoning(REASONING_FORMATS[name], Origin(name, how))

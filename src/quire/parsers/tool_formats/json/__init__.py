@@ -1,0 +1,1 @@
+"""Formats whose calls are JSON objects, or have arguments that are."""

@@ -1,0 +1,99 @@
+"""`ParsedReply`: the events of a chat's reply, choice by choice, for whichever API writes them.
+
+The same for whole replies and streams: the events of a whole reply are those of all its text at
+once, and say the same as those of its parts.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from quire.outputs import CompletionOutput
+from quire.parsers.events import (
+    Arguments,
+    CallBegins,
+    CallEnds,
+    Event,
+    Message,
+    Reasoning,
+)
+from quire.parsers.parser import ReplyParser
+from quire.parsers.reasoning.token_count import ReasoningTokenCount
+from quire.server.requests.chats.reply_plan import ReplyPlan
+from quire.tokenizer import IncrementalDetokenizer, Tokenizer
+
+
+class ParsedReply:
+    """Reads the choices of a reply, each by a parser of its own."""
+
+    def __init__(
+        self, plan: ReplyPlan, tokenizer: Tokenizer | None, prompt_token_ids: Sequence[int]
+    ) -> None:
+        """Tokens of reasoning are counted with `tokenizer`, if there is one."""
+        self.plan = plan
+        self._tokenizer = tokenizer
+        self._prompt_token_ids = prompt_token_ids
+        self._parsers: dict[int, ReplyParser] = {}
+        self._counts: dict[int, ReasoningTokenCount] = {}
+
+    def events(self, one: CompletionOutput) -> list[Event]:
+        """What is new of a choice, in order. Calls have ids."""
+        parser = self._parsers.get(one.index)
+        if parser is None:
+            parser = self._parsers[one.index] = self.plan.parser()
+            self._begin_count(one.index)
+        events = parser.feed(one.text)
+        if (count := self._counts.get(one.index)) is not None:
+            count.push(one.token_ids)
+        if one.finish_reason is not None:
+            events += parser.finish()
+        return [*self._shown(events)]
+
+    def message(self, one: CompletionOutput) -> Message:
+        """The message of a choice that is complete."""
+        return Message.of(self.events(one))
+
+    def finish_reason(self, one: CompletionOutput) -> str | None:
+        """How a choice ended, once its last events were given; None while it goes on."""
+        parser = self._parsers.get(one.index)
+        has_calls = parser is not None and parser.num_calls > 0
+        if one.finish_reason != "stop" or not has_calls or self.plan.tools.is_named:
+            return one.finish_reason
+        return "function_call" if self.plan.tools.is_legacy else "tool_calls"
+
+    def reasoning_tokens(self, index: int) -> int | None:
+        """How many tokens of a choice were reasoning so far; None if that is not counted."""
+        count = self._counts.get(index)
+        return None if count is None else count.count(self._parsers[index].reasoning_spans)
+
+    def _begin_count(self, index: int) -> None:
+        if self.plan.format.reasoning is None or self._tokenizer is None:
+            return
+        detokenizer = IncrementalDetokenizer.create(
+            self._tokenizer,
+            self._prompt_token_ids,
+            skip_special_tokens=self.plan.skips_special_tokens,
+        )
+        self._counts[index] = ReasoningTokenCount(detokenizer)
+
+    def _shown(self, events: Iterable[Event]) -> Iterable[Event]:
+        """Without what the request does not want, and with an id for each call."""
+        for event in events:
+            if isinstance(event, Reasoning):
+                if self.plan.shows_reasoning:
+                    yield event
+            elif isinstance(event, CallBegins | Arguments | CallEnds):
+                if event.index and not self.plan.tools.is_parallel:
+                    continue
+                if isinstance(event, CallBegins) and event.id is None:
+                    event = replace(event, id=new_call_id())
+                yield event
+            else:
+                yield event
+
+
+def new_call_id() -> str:
+    """An id for a call to which the model gave none."""
+    return f"chatcmpl-tool-{secrets.token_hex(16)}"

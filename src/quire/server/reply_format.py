@@ -1,0 +1,35 @@
+"""How the model writes its replies: asked once, for the first chat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quire.server.context import ServerContext
+
+if TYPE_CHECKING:
+    from quire.parsers.detection.finder import FormatFinder
+    from quire.parsers.format import ReplyFormat
+
+
+async def reply_format_of(context: ServerContext) -> ReplyFormat:
+    """The format, as the options say or as the checkpoint shows; see `parsers.detection`.
+
+    The first call renders some conversations in the renderer's processes; later ones return at
+    once. Raises CapacityError while the chat templates are too busy, RequestError without a
+    tokenizer.
+    """
+    if context.reply_format is None:
+        context.formats = context.formats or _finder(context)
+        context.reply_format = (await context.formats.find()).reply
+    return context.reply_format
+
+
+def _finder(context: ServerContext) -> FormatFinder:
+    from quire.parsers.detection.finder import FormatFinder
+    from quire.parsers.detection.names import FormatChoice
+
+    config = context.config
+    choice = FormatChoice.of(
+        context.args.tool_call_parser, config.structured_outputs.reasoning_parser
+    )
+    return FormatFinder(choice, config.model, context.chat_renderer())

@@ -1,0 +1,1 @@
+"""Requests of chats: their tools, and how their replies are read."""

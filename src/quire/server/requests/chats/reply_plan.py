@@ -1,0 +1,37 @@
+"""`ReplyPlan`: how the reply to a chat is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quire.parsers.format import ReplyFormat
+from quire.parsers.parser import ReplyParser
+from quire.server.requests.chats.tool_use import ToolUse
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyPlan:
+    """How the reply to one prompt is read."""
+
+    format: ReplyFormat = field(default_factory=ReplyFormat)
+    tools: ToolUse = field(default_factory=ToolUse)
+    is_reasoning: bool = False
+    """The prompt ends within the reasoning."""
+    skips_special_tokens: bool = True
+    """The text has no special tokens."""
+    shows_reasoning: bool = True
+    """The reply tells the reasoning, or leaves it out."""
+
+    @property
+    def is_plain(self) -> bool:
+        """The reply is its text."""
+        return self.format.reasoning is None and not self.tools.is_searched
+
+    def parser(self) -> ReplyParser:
+        """For one choice."""
+        schemas = self.tools.schemas if self.tools.is_searched else None
+        return ReplyParser(self.format, schemas, is_reasoning=self.is_reasoning)
+
+
+PLAIN = ReplyPlan()
+"""The reply is its text."""

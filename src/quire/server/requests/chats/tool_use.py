@@ -1,0 +1,182 @@
+"""`tool_use`: which tools the reply to a chat may call, and whether it has to.
+
+Checks `tools` and `tool_choice`, and OpenAI's earlier `functions` and `function_call`, which are
+the same in other words. Called by the routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from quire.errors import RequestError, quoted
+from quire.server.schema.chat import ChatFields, FunctionDefinition, Tool
+
+_USAGE = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
+_NO_TOOLS = "When using `tool_choice`, `tools` must be set."
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """What a request says of tools."""
+
+    mode: Literal["none", "auto", "required"] = "none"
+    """Whether the reply may consist of calls, or has to."""
+    offered: tuple[FunctionDefinition, ...] = ()
+    """Shown to the model."""
+    callable_names: tuple[str, ...] = ()
+    """Those that the reply may call."""
+    is_named: bool = False
+    """The request names the one tool that is called. Then a reply ends with `stop`, as OpenAI's."""
+    is_parallel: bool = True
+    """A reply may have several calls."""
+    is_legacy: bool = False
+    """Asked by `functions`: the reply has a `function_call`."""
+    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The JSON schema of the arguments of each tool that may be called."""
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether the reply is searched for calls."""
+        return self.mode != "none"
+
+
+def tool_use(request: ChatFields) -> ToolUse:
+    """Raises RequestError for what is invalid, or does not fit together."""
+    if not request.functions and request.function_call is None:
+        return _tool_use(request.tools, request.tool_choice, request.parallel_tool_calls, False)
+    if request.tools is not None or request.tool_choice is not None:
+        raise RequestError(
+            "functions and function_call are the earlier names of tools and tool_choice; use "
+            "either, not both",
+            parameter="functions",
+        )
+    return _legacy_use(request)
+
+
+def _legacy_use(request: ChatFields) -> ToolUse:
+    """`functions` as tools. A reply has one call. Errors name the fields that were given."""
+    choice = request.function_call
+    if isinstance(choice, Mapping):
+        choice = {"type": "function", "function": dict(choice)}
+    tools = None
+    if request.functions:
+        tools = [Tool(function=function) for function in request.functions]
+    try:
+        return _tool_use(tools, choice, False, True)
+    except RequestError as error:
+        names = {"tool_choice": "function_call", "tools": "functions"}
+        name = (error.parameter or "").split(".")[0]
+        message = str(error).replace("tool_choice", "function_call").replace("tools", "functions")
+        raise RequestError(message, parameter=names.get(name, name), value=error.value) from None
+
+
+def _tool_use(
+    tools: list[Tool] | None, choice: Any, is_parallel: bool | None, is_legacy: bool
+) -> ToolUse:
+    if tools is not None and not tools:
+        raise RequestError("tools must not be an empty list; leave it out", parameter="tools")
+    if not tools:
+        if choice not in (None, "none", "auto"):
+            raise RequestError(_NO_TOOLS, parameter="tool_choice")
+        return ToolUse()
+    offered = tuple(tool.function for tool in tools)
+    names = _names(offered)
+    mode, named, is_named = _choice(choice, names)
+    schemas = {one.name: one.parameters or {"type": "object"} for one in offered}
+    return ToolUse(
+        mode=mode,
+        offered=offered,
+        callable_names=named,
+        is_named=is_named,
+        is_parallel=is_parallel is not False and not is_named,
+        is_legacy=is_legacy,
+        schemas={name: schemas[name] for name in named},
+    )
+
+
+def _names(offered: Iterable[FunctionDefinition]) -> tuple[str, ...]:
+    names: dict[str, None] = {}
+    for index, one in enumerate(offered):
+        if not one.name:
+            raise RequestError(
+                f"tools[{index}].function.name must not be empty",
+                parameter=f"tools[{index}].function.name",
+            )
+        if one.name in names:
+            raise RequestError(
+                f"tools[{index}].function.name {quoted(one.name)} is the name of another tool too",
+                parameter=f"tools[{index}].function.name",
+            )
+        names[one.name] = None
+    return tuple(names)
+
+
+_Mode = Literal["none", "auto", "required"]
+
+
+def _choice(choice: Any, names: tuple[str, ...]) -> tuple[_Mode, tuple[str, ...], bool]:
+    """The mode, the tools that may be called, and whether it is one that the request names."""
+    if choice is None or choice == "auto":
+        return "auto", names, False
+    if choice == "none":
+        return "none", (), False
+    if choice == "required":
+        return "required", names, False
+    if not isinstance(choice, Mapping):
+        raise RequestError(
+            f"Invalid value for `tool_choice`: {quoted(choice)}! Only named tools, "
+            '"none", "auto" or "required" are supported.',
+            parameter="tool_choice",
+        )
+    if choice.get("type") == "allowed_tools":
+        return _allowed(choice, names)
+    return "required", (_named(choice, names),), True
+
+
+def _allowed(
+    choice: Mapping[str, Any], names: tuple[str, ...]
+) -> tuple[_Mode, tuple[str, ...], bool]:
+    """OpenAI's choice among some of the tools."""
+    allowed = choice.get("allowed_tools", choice)
+    mode, given = allowed.get("mode", "auto"), allowed.get("tools")
+    if mode not in ("auto", "required"):
+        raise RequestError(
+            f"tool_choice.allowed_tools.mode must be auto or required, got {quoted(mode)}",
+            parameter="tool_choice",
+        )
+    if not isinstance(given, list) or not given:
+        raise RequestError(
+            "tool_choice.allowed_tools.tools must be a list of tools that is not empty",
+            parameter="tool_choice",
+        )
+    wanted = {_named(one if isinstance(one, Mapping) else {}, names) for one in given}
+    return mode, tuple(name for name in names if name in wanted), False
+
+
+def _named(choice: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    function = choice.get("function")
+    if not isinstance(function, Mapping):
+        raise RequestError(
+            f"Invalid value for `function`: `{quoted(function)}` in `tool_choice`! {_USAGE}",
+            parameter="tool_choice.function",
+        )
+    if "name" not in function:
+        raise RequestError(
+            f"Expected field `name` in `function` in `tool_choice`! {_USAGE}",
+            parameter="tool_choice.function.name",
+        )
+    name = function["name"]
+    if not isinstance(name, str) or not name:
+        raise RequestError(
+            f"Invalid `name` in `function`: `{quoted(name)}` in `tool_choice`! {_USAGE}",
+            parameter="tool_choice.function.name",
+        )
+    if name not in names:
+        raise RequestError(
+            "The tool specified in `tool_choice` does not match any of the specified `tools`",
+            parameter="tool_choice",
+            value=name,
+        )
+    return name

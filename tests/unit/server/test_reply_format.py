@@ -1,0 +1,63 @@
+"""The format of replies is found with the first chat, once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from quire.errors import CapacityError
+from quire.parsers.format import ReplyFormat
+from quire.parsers.registry import TOOL_FORMATS
+from quire.server.reply_format import reply_format_of
+
+from .conftest import MakeHarness
+
+
+def test_callers_at_once_share_one_search(
+    make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = make_harness(tool_call_parser="hermes").context
+    render, num_rendered = context.chat.render, [0]
+
+    async def counted(chat: Any) -> str:
+        num_rendered[0] += 1
+        return str(await render(chat))
+
+    async def scenario() -> list[ReplyFormat]:
+        found = await asyncio.gather(*(reply_format_of(context) for _ in range(5)))
+        count = num_rendered[0]
+        found.append(await reply_format_of(context))
+        assert num_rendered[0] == count
+        return found
+
+    monkeypatch.setattr(context.chat, "render", counted)
+    monkeypatch.setattr("quire.parsers.detection.finder._kept", {})
+    first, *others = asyncio.run(scenario())
+    assert all(one is first for one in others)
+    assert isinstance(first.tools, TOOL_FORMATS["hermes"])
+    assert str(context.formats.found.tools) == "hermes (as asked for)"
+    assert 0 < num_rendered[0] < 20
+
+
+def test_a_search_that_finds_no_room_is_tried_again(
+    make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = make_harness().context
+    render, is_full = context.chat.render, [True]
+
+    async def full(chat: Any) -> str:
+        if is_full[0]:
+            raise CapacityError("too many chats wait")
+        return str(await render(chat))
+
+    async def scenario() -> None:
+        with pytest.raises(CapacityError):
+            await reply_format_of(context)
+        is_full[0] = False
+        await reply_format_of(context)
+
+    monkeypatch.setattr(context.chat, "render", full)
+    monkeypatch.setattr("quire.parsers.detection.finder._kept", {})
+    asyncio.run(scenario())

@@ -1,0 +1,196 @@
+"""Tool calls and reasoning in replies of `/v1/chat/completions`, whole and streamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scripted_core import scripted
+
+from quire.parsers.format import ReplyFormat
+from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.tool_formats.json.hermes import HermesCalls
+
+from .conftest import Harness, MakeHarness
+from .test_completions import events_of
+
+CHAT = "/v1/chat/completions"
+CALLS = (
+    '<think>hm</think>I look.\n<tool_call>\n{"name": "f", "arguments": {"a": "\u00e9"}}\n'
+    '</tool_call>\n<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>'
+)
+
+
+def tool(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+
+
+BODY = {
+    "messages": [{"role": "user", "content": "x"}], "tools": [tool("f"), tool("g")],
+    "max_tokens": 400,
+}  # fmt: skip
+
+
+@pytest.fixture
+def make_scripted(make_harness: MakeHarness) -> Any:
+    def make(text: str, **options: Any) -> Harness:
+        harness = make_harness(core=scripted(text), **options)
+        harness.context.reply_format = ReplyFormat(
+            ReasoningTags("<think>", "</think>"), HermesCalls()
+        )
+        return harness
+
+    return make
+
+
+def ask(harness: Harness, **fields: Any) -> Any:
+    """The choice of a whole reply."""
+    reply = harness.post(CHAT, {**BODY, **fields})
+    assert reply.status_code == 200, reply.text
+    [choice] = reply.json()["choices"]
+    return choice
+
+
+def streamed(harness: Harness, **fields: Any) -> Any:
+    """The choice that a stream's deltas make, as a client of OpenAI's sums them."""
+    message: dict[str, Any] = {}
+    reason = None
+    for event in events_of(harness.post(CHAT, {**BODY, **fields, "stream": True})):
+        [choice] = event["choices"]
+        reason = choice["finish_reason"] or reason
+        delta = choice["delta"]
+        for name in ("content", "reasoning"):
+            if name in delta:
+                message[name] = message.get(name, "") + delta[name]
+        for call in delta.get("tool_calls", ()):
+            calls = message.setdefault("tool_calls", [])
+            if call["index"] == len(calls):
+                assert call["id"]
+                assert call["type"] == "function"
+                assert call["function"]["name"]
+                calls.append({"name": call["function"]["name"], "arguments": ""})
+            else:
+                assert "id" not in call
+                assert "name" not in call["function"]
+            calls[call["index"]]["arguments"] += call["function"]["arguments"]
+    return message, reason
+
+
+def called(message: Any) -> list[tuple[str, str]]:
+    functions = [call.get("function", call) for call in message.get("tool_calls", ())]
+    return [(function["name"], function["arguments"]) for function in functions]
+
+
+def test_a_reply_with_reasoning_content_and_two_calls(make_scripted: Any) -> None:
+    harness = make_scripted(CALLS)
+    choice = ask(harness)
+    message = choice["message"]
+    assert (message["reasoning"], message["content"]) == ("hm", "I look.")
+    assert called(message) == [("f", '{"a": "\u00e9"}'), ("g", "{}")]
+    ids = [call["id"] for call in message["tool_calls"]]
+    assert all(one.startswith("chatcmpl-tool-") for one in ids)
+    assert len(set(ids)) == 2
+    assert choice["finish_reason"] == "tool_calls"
+    summed, reason = streamed(harness)
+    assert reason == "tool_calls"
+    assert called(summed) == called(message)
+    assert (summed["reasoning"], summed["content"]) == ("hm", "I look.")
+
+
+def test_content_is_null_where_there_are_calls_alone(make_scripted: Any) -> None:
+    harness = make_scripted('<tool_call>{"name": "f", "arguments": {}}</tool_call>')
+    assert ask(harness)["message"]["content"] is None
+    assert streamed(harness)[0]["content"] == ""  # of the first chunk, which tells the role
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"tool_choice": "none"}, {"tools": None}],
+)
+def test_calls_are_text_where_none_are_wanted(make_scripted: Any, fields: Any) -> None:
+    choice = ask(make_scripted(CALLS), **fields)
+    assert choice["finish_reason"] == "stop"
+    assert "tool_calls" not in choice["message"]
+    assert choice["message"]["content"] == CALLS.partition("</think>")[2]
+
+
+def test_one_call_where_no_parallel_ones_are_wanted(make_scripted: Any) -> None:
+    harness = make_scripted(CALLS)
+    message = ask(harness, parallel_tool_calls=False)["message"]
+    assert called(message) == [("f", '{"a": "\u00e9"}')]
+    assert called(streamed(harness, parallel_tool_calls=False)[0]) == called(message)
+
+
+def test_a_named_tool_ends_with_stop(make_scripted: Any) -> None:
+    named = {"type": "function", "function": {"name": "f"}}
+    harness = make_scripted('<tool_call>{"name": "f", "arguments": {}}</tool_call>')
+    assert ask(harness, tool_choice=named)["finish_reason"] == "stop"
+    assert streamed(harness, tool_choice=named)[1] == "stop"
+
+
+def test_earlier_names_of_fields(make_scripted: Any) -> None:
+    harness = make_scripted(CALLS)
+    fields = {"tools": None, "functions": [{"name": "f"}, {"name": "g"}]}
+    choice = ask(harness, **fields)
+    expected = {"name": "f", "arguments": '{"a": "\u00e9"}'}
+    assert choice["message"]["function_call"] == expected
+    assert choice["finish_reason"] == "function_call"
+    assert "tool_calls" not in choice["message"]
+    deltas = [
+        event["choices"][0]["delta"].get("function_call", {})
+        for event in events_of(harness.post(CHAT, {**BODY, **fields, "stream": True}))
+    ]
+    assert "".join(delta.get("name", "") for delta in deltas) == "f"
+    assert "".join(delta.get("arguments", "") for delta in deltas) == expected["arguments"]
+
+
+def test_tokens_of_reasoning_are_counted(make_scripted: Any) -> None:
+    harness = make_scripted("<think>hm\u00e9\n</think>x")
+    usage = harness.post(CHAT, BODY).json()["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 5}  # bytes are tokens
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    last = events_of(harness.post(CHAT, {**BODY, **options}))[-1]
+    assert last["usage"] == usage
+
+
+def test_reasoning_can_be_left_out(make_scripted: Any) -> None:
+    harness = make_scripted(CALLS)
+    assert ask(harness, include_reasoning=False)["message"]["reasoning"] is None
+    assert "reasoning" not in streamed(harness, include_reasoning=False)[0]
+
+
+def test_a_call_that_is_cut_short(make_scripted: Any) -> None:
+    choice = ask(make_scripted(CALLS), max_tokens=80)
+    assert choice["finish_reason"] == "length"
+    assert called(choice["message"])[0][0] == "f"
+
+
+@pytest.mark.parametrize(
+    ("fields", "parameter", "words"),
+    [
+        ({"tools": []}, "tools", "empty"),
+        ({"tools": None, "tool_choice": "required"}, "tool_choice", "`tools` must be set"),
+        ({"tool_choice": "always"}, "tool_choice", "Only named tools"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function", "Correct usage"),
+        ({"tool_choice": {"function": {}}}, "tool_choice.function.name", "Expected field `name`"),
+        ({"tool_choice": {"function": {"name": ""}}}, "tool_choice.function.name", "Invalid"),
+        ({"tool_choice": {"function": {"name": "h"}}}, "tool_choice", "does not match any"),
+        ({"tools": [tool("f"), tool("f")]}, "tools[1].function.name", "another tool"),
+        ({"functions": [{"name": "f"}]}, "functions", "not both"),
+        (
+            {"tools": None, "functions": [{"name": "f"}], "function_call": {"name": "h"}},
+            "function_call", "does not match any of the specified `functions`",
+        ),
+        (
+            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": []}}},
+            "tool_choice", "allowed_tools.tools",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(
+    make_scripted: Any, fields: Any, parameter: str, words: str
+) -> None:
+    reply = make_scripted("x").post(CHAT, {**BODY, **fields})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"]) == (400, parameter)
+    assert words in error["message"]
