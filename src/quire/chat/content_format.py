@@ -87,11 +87,18 @@ def _message_names(tree: nodes.Template) -> Iterator[str]:
 
 
 def _names_of_content(tree: nodes.Template, messages: set[str]) -> Iterator[str]:
-    """Variables set to a message's content, and macro parameters that it is passed to."""
+    """Variables set to a message's content, and macro parameters that it is passed to.
+
+    A variable that is also set to another field of messages, like their calls, is none.
+    """
+    set_to_content, set_to_others = set[str](), set[str]()
     for assignment in tree.find_all(nodes.Assign):
         name = _name_of(assignment.target)
         if name and _is_content_of(assignment.node, messages):
-            yield name
+            set_to_content.add(name)
+        elif name and _is_field_of(assignment.node, messages):
+            set_to_others.add(name)
+    yield from set_to_content - set_to_others
     macros = {macro.name: [arg.name for arg in macro.args] for macro in tree.find_all(nodes.Macro)}
     for call in tree.find_all(nodes.Call):
         parameters = macros.get(_name_of(call.node) or "", [])
@@ -122,8 +129,15 @@ def _name_of(node: nodes.Node | None) -> str | None:
 def _is_content_of(node: nodes.Node | None, messages: set[str]) -> bool:
     """`message.content` or `message["content"]`."""
     bare = _bare(node)
+    if not _is_field_of(bare, messages):
+        return False
     if isinstance(bare, nodes.Getattr):
-        return bare.attr == "content" and _name_of(bare.node) in messages
-    if isinstance(bare, nodes.Getitem) and isinstance(bare.arg, nodes.Const):
-        return bare.arg.value == "content" and _name_of(bare.node) in messages
-    return False
+        return bare.attr == "content"
+    return isinstance(bare, nodes.Getitem) and (
+        isinstance(bare.arg, nodes.Const) and bare.arg.value == "content"
+    )
+
+
+def _is_field_of(node: nodes.Node | None, messages: set[str]) -> bool:
+    bare = _bare(node)
+    return isinstance(bare, nodes.Getattr | nodes.Getitem) and _name_of(bare.node) in messages

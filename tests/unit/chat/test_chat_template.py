@@ -198,6 +198,16 @@ def test_content_parts_are_joined_or_kept() -> None:
         rendered_here(PARTS_STYLE, messages, content_format="string")
 
 
+def test_a_loop_over_calls_is_none_over_content() -> None:
+    source = (
+        "{% for message in messages %}{% if message.tool_calls is defined %}"
+        "{% set calls = message.tool_calls %}{% else %}{% set calls = message.content %}"
+        "{% endif %}{% for call in calls %}{% endfor %}{% endfor %}"
+    )
+    assert detect_content_format(source) == "string"
+    assert detect_content_format(source.replace("message.tool_calls %}", "[] %}")) == "openai"
+
+
 def test_no_tool_calls_are_none_for_every_template() -> None:
     source = "{% for message in messages %}{{ 'tool_calls' in message }}{% endfor %}"
     for none in ({}, {"tool_calls": []}, {"tool_calls": None}):
