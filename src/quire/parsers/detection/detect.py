@@ -55,7 +55,7 @@ def _frames(facts: CheckpointFacts) -> Probing[list[Frame]]:
 
 
 def _shows_tools(frames: Sequence[Frame]) -> bool:
-    by_tools = {one.has_tools: one.before for one in reversed(frames)}
+    by_tools = {one.has_tools: one.prompt for one in reversed(frames)}
     return True in by_tools and by_tools[True] != by_tools.get(False)
 
 
