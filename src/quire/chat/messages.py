@@ -39,8 +39,8 @@ def template_messages(
     """The messages, which are JSON, without keys whose value is None. Changes their contents.
 
     `missing`: the content of an assistant's message without any, as beside calls of tools.
-    `keeps_text`: text is not made a list of parts. `has_text_arguments`: arguments of calls are JSON
-    texts, not objects.
+    `keeps_text`: text is not made a list of parts. `has_text_arguments`: arguments of calls are
+    JSON texts, not objects.
     """
     if not messages:
         raise _error("there must be at least one message", messages)
