@@ -79,6 +79,7 @@ class _Writer:
             "plus": lambda part: f"({self.part(part.get('content'))})+",
             "tag": self._tag,
             "tags_with_separator": self._separated,
+            "members": self._members,
         }
 
     def text(self, root: str) -> str:
@@ -176,6 +177,21 @@ class _Writer:
         one = self._rule(" | ".join(self._tag(tag) for tag in self._tags(part)))
         more = "" if part.get("stop_after_first") else f" ({separator} {one})*"
         return f"({one}{more}){'' if part.get('at_least_one') else '?'}"
+
+    def _members(self, part: Mapping[str, Any]) -> str:
+        """`elements` in their order with `separator` between them, without those of `optional`."""
+        separator, optional = _quoted(_text(part, "separator")), part.get("optional", [])
+        elements = _list(part, "elements")
+        limits.check_count(_NAME, "members", len(elements), limits.MAX_PROPERTIES)
+        if not isinstance(optional, list):
+            raise _error("needs optional, a list of positions", optional)
+        first = more = '""'  # what may follow: with none before it, and with one
+        for i, element in reversed(list(enumerate(elements))):
+            one = self._rule(self.part(element))
+            is_needed = i not in optional
+            first = self._rule(f"{one} {more}" if is_needed else f"{one} {more} | {first}")
+            more = self._rule(f"({separator} {one}){'' if is_needed else '?'} {more}")
+        return first
 
     def _json_schema(self, part: Mapping[str, Any]) -> str:
         _only(part, "style", "json")

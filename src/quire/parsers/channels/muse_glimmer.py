@@ -39,9 +39,10 @@ class MuseGlimmerCalls(ParameterCalls):
         unknown=ANY,
     )
     layout = Layout(
-        call=('<atem:invoke name="{name}">\n', "</atem:invoke>"),
+        call=('<atem:invoke name="{name}">\n', "</atem:invoke>\n"),
         text=('<atem:parameter name="{key}">', "</atem:parameter>\n"),
-        around=("<atem:function_calls>\n", "\n</atem:function_calls>"),
+        around=("<atem:function_calls>\n", "</atem:function_calls>"),
+        separator="",
     )
 
     def tool_name(self, reply: Reply, name: str) -> str:

@@ -181,10 +181,13 @@ def pair_layout(tags: PairTags, line: str = "") -> Layout:
     """How calls in these tags are written. `line`: what is behind the name and each pair."""
     begin = f"{tags.key}{{key}}{tags.key_end}{line}"
     return Layout(
-        call=(f"{tags.call}{{name}}{tags.name_end}{line}", tags.call_end),
+        call=(
+            f"{tags.call}{{name}}{tags.name_end}{line}",
+            tags.call_end + (line if tags.section else ""),
+        ),
         text=(f"{begin}{tags.value}", f"{tags.value_end}{line}"),
-        around=(f"{tags.section}{line}", f"{line}{tags.section_end}") if tags.section else None,
-        separator="\n",
+        around=(f"{tags.section}{line}", tags.section_end) if tags.section else None,
+        separator="" if tags.section else "\n",
         excluded=tags.value_ends,
     )
 
