@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.fakes.replies import message_of
+from replies import message_of
 
 from quire.parsers.events import CallBegins, Message, ToolCall
 from quire.parsers.format import ReplyFormat
@@ -198,3 +198,9 @@ def test_only_the_end_of_a_prompt_is_read() -> None:
 def test_tag_anywhere_in_a_prompt(at: int) -> None:
     prompt = "<think>" + "a" * at
     assert REASONING_FORMATS["qwen3"].is_open_in(prompt, is_continued=True)
+
+
+def test_first_family_with_the_most_common_tags_expects_them() -> None:
+    first = next(tags for tags in REASONING_FORMATS.values() if tags.begin == "<think>")
+    assert not first.is_implied
+    assert first.ends_at_call

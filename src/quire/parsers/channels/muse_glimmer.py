@@ -59,6 +59,10 @@ class MuseGlimmerCalls(ParameterCalls):
 class MuseGlimmerFormat(ReplyFormat):
     """Muse Glimmer. A prompt ends before the recipient, or within a message."""
 
+    def literal_texts(self, *, has_tools: bool) -> tuple[str, ...]:
+        """With the marks that messages have without tools too."""
+        return (*super().literal_texts(has_tools=has_tools), *_BODY_ENDS, _MESSAGE)
+
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
         """Reads messages. Tags count in messages to tools, and where no message has begun."""
         reader = reply.reader

@@ -20,6 +20,7 @@ _COHERE = ReasoningTags(
 )
 
 FAMILIES: dict[str, ReasoningTags] = {
+    "qwen3": _QWEN,
     "cohere_command3": _COHERE,
     "cohere_command4": _COHERE,
     "deepseek_r1": _ALWAYS,
@@ -124,10 +125,11 @@ FAMILIES: dict[str, ReasoningTags] = {
         answer_marks=("<|plamo:end_think:plamo|>", "<|plamo:tag|>"),
     ),
     "poolside_v1": _THINK,
-    "qwen3": _QWEN,
     "seed_oss": replace(
         _QWEN, begin="<seed:think>", end="</seed:think>", answer_marks=("</seed:think>",)
     ),
     "step3": _ALWAYS,
     "step3p5": replace(_TRIMMED, is_implied=True),
 }
+"""Where several have the same tags, the first is the most general: it fits models of which only the
+tags are known."""

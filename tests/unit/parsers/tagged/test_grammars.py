@@ -39,7 +39,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "say": {"type": "object", "properties": {"text": {"type": "string"}}},
     "stop": {"type": "object", "properties": {}, "additionalProperties": False},
 }
-IN_JSON = ("openai", "inkling", "plamo3")
+
 TRIMMED = ("dots", "step3", "minicpm5")
 NAMES = [
     "deepseek_v32", "deepseek_v4", "deepseek_v41", "dots", "functiongemma", "gemma4", "glm45",

@@ -46,6 +46,7 @@ class GemmaCalls(ToolFormat):
     quoted: Types = TEXT
     """What a value between marks is, where no schema says."""
     markers: tuple[str, ...] = ("<|tool_call>",)
+    other_texts: tuple[str, ...] = (quote,)
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
         """One call and what closes it, which may be missing. `call` may be missing too."""
@@ -104,6 +105,7 @@ class FunctionGemmaCalls(GemmaCalls):
     quote = "<escape>"
     quoted = ANY
     markers = ("<start_function_call>",)
+    other_texts = (quote,)
 
 
 class _Values:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 
 from quire.parsers.arguments.grammar import Layout, calls_part
 from quire.parsers.arguments.reading import behind_space, read_value, up_to
@@ -78,6 +78,7 @@ class PairCalls(ToolFormat):
 
     def __init_subclass__(cls) -> None:
         cls.markers = tuple(one for one in (cls.tags.section, cls.tags.call) if one)
+        cls.other_texts = tuple(filter(None, astuple(cls.tags)))
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """As the family's template writes calls."""

@@ -64,7 +64,7 @@ class Llama4PythonicCalls(PythonicCalls):
     """Llama 4, which at times writes marks around the list."""
 
     opening_markers = ("<|python_start|>", "[")
-    after = ("<|python_end|>",)
+    after = other_texts = ("<|python_end|>",)
 
 
 class Olmo3Calls(PythonicCalls):
