@@ -146,12 +146,16 @@ def test_what_the_vendor_adds_is_accepted(harness: Harness) -> None:
         **BODY, "max_tokens": 1, "messages": [{"role": "user", "content": content}],
         "system": [{"type": "text", "text": "s", "cache_control": mark}],
         "tools": [{**TOOLS[0], "cache_control": mark, "eager_input_streaming": True}],
-        "metadata": {"user_id": "u"}, "service_tier": "standard_only",
+        "cache_control": mark, "metadata": {"user_id": "u"}, "service_tier": "standard_only",
     }  # fmt: skip
     headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "a-2026-01-01"}
     reply = harness.post(f"{PATH}?beta=true", body, headers=headers)
     assert reply.status_code == 200, reply.text
     assert "X-Quire-Ignored-Fields" not in reply.headers
+    assert reply.headers["request-id"] == reply.headers["x-request-id"]
+    thinking = {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}
+    reply = harness.post(PATH, {**body, "max_tokens": 2000, "thinking": thinking})
+    assert reply.headers["X-Quire-Ignored-Fields"] == "thinking.budget_tokens, thinking.display"
     reply = harness.post(PATH, {**body, "context_management": {"edits": []}, "speed": "fast"})
     assert reply.status_code == 200
     assert reply.headers["X-Quire-Ignored-Fields"] == "context_management, speed"

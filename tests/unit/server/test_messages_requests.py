@@ -247,25 +247,22 @@ def test_fields_of_sampling_and_of_vllm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "effort", "budget", "variables"),
+    ("fields", "effort", "variables"),
     [
-        ({}, None, None, None),
-        ({"thinking": {"type": "adaptive"}}, None, None, None),
-        ({"thinking": {"type": "disabled"}}, "none", None, None),
-        ({"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}}, "none", None,
-         None),
-        ({"output_config": {"effort": "xhigh"}}, "xhigh", None, None),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000}, None, 1024,
+        ({}, None, None),
+        ({"thinking": {"type": "adaptive"}}, None, None),
+        ({"thinking": {"type": "disabled"}}, "none", None),
+        ({"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}}, "none", None),
+        ({"output_config": {"effort": "xhigh"}}, "xhigh", None),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000}, None,
          {"enable_thinking": True}),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024, "display": "omitted"},
-          "max_tokens": 2000, "chat_template_kwargs": {"enable_thinking": False}}, None, 1024,
-         {"enable_thinking": False}),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000,
+          "chat_template_kwargs": {"enable_thinking": False}}, None, {"enable_thinking": False}),
     ],
 )  # fmt: skip
-def test_thinking(fields: Any, effort: Any, budget: Any, variables: Any) -> None:
+def test_thinking(fields: Any, effort: Any, variables: Any) -> None:
     request = converted(**fields)
     assert request.reasoning_effort == effort
-    assert request.thinking_token_budget == budget
     assert request.chat_template_kwargs == variables
 
 

@@ -27,7 +27,6 @@ _OWN_NAMES = {
     "response_format.json_schema.schema": "output_config.format.schema",
     "response_format.json_schema": "output_config.format",
     "response_format": "output_config.format",
-    "thinking_token_budget": "thinking.budget_tokens",
     "reasoning_effort": "output_config.effort",
 }
 """Fields of a chat request by what stands for them here."""
@@ -62,18 +61,30 @@ def chat_prompt_fields(request: PromptFields, *, merges_system: bool) -> dict[st
     return fields
 
 
+def fields_without_effect(request: MessagesRequest) -> list[str]:
+    """The accepted fields that ask for something that this server does not do."""
+    thinking = request.thinking
+    if thinking is None:
+        return []
+    given = {
+        "thinking.budget_tokens": thinking.type == "enabled",
+        "thinking.display": thinking.display not in (None, "summarized"),
+    }
+    return [name for name, is_given in given.items() if is_given]
+
+
 def chat_request(
     request: MessagesRequest, max_model_len: int, *, merges_system: bool
 ) -> ChatRequest:
     """The chat request. Raises RequestError."""
     _refuse_container(request)
+    _check_budget(request.thinking, request.max_tokens)
     fields = chat_prompt_fields(request, merges_system=merges_system)
     fields |= {name: getattr(request, name) for name in _SAME_NAME}
     return ChatRequest(
         **fields,
         stop=request.stop_sequences,
         max_tokens=min(request.max_tokens, max_model_len),  # the reply says where that ended it
-        thinking_token_budget=_budget(request.thinking, request.max_tokens),
         response_format=_response_format(request),
     )
 
@@ -119,10 +130,9 @@ def _reasoning(request: PromptFields) -> dict[str, Any]:
     return fields
 
 
-def _budget(thinking: Thinking | None, max_tokens: int) -> int | None:
-    """Most tokens of the reasoning; None: as many as the reply may have."""
+def _check_budget(thinking: Thinking | None, max_tokens: int) -> None:
     if thinking is None or thinking.type != "enabled":
-        return None
+        return
     budget = thinking.budget_tokens
     if budget is None or not _LEAST_BUDGET <= budget < max_tokens:
         raise RequestError(
@@ -131,7 +141,6 @@ def _budget(thinking: Thinking | None, max_tokens: int) -> int | None:
             parameter="thinking.budget_tokens",
             value=budget,
         )
-    return budget
 
 
 def _response_format(request: MessagesRequest) -> ResponseFormat | None:
