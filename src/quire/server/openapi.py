@@ -10,15 +10,17 @@ import html
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.server.endpoints import Endpoint
 from quire.server.http.error_forms import OVERLOADED
 from quire.server.schema.common import ErrorResponse
 from quire.server.schema.messages_reply import MessagesErrorResponse
 from quire.version import __version__
+
+if TYPE_CHECKING:
+    from quire.server.endpoints import Endpoint
 
 _REF = "#/components/schemas/{name}"
 _ERRORS = {"openai": ErrorResponse, "messages": MessagesErrorResponse}

@@ -7,17 +7,14 @@ from typing import Any
 import pytest
 from scripted_core import scripted
 
-from quire.parsers.format import ReasoningTags, ReplyFormat
-from quire.parsers.tool_formats.hermes import HermesCalls
-
-from ..conftest import Harness, MakeHarness, make_harness, tiny_model
-
-__all__ = ["make_harness", "tiny_model"]
+from quire.parsers.format import ReplyFormat
+from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.tool_formats.json.hermes import HermesCalls
 
 
 @pytest.fixture
-def make_scripted(make_harness: MakeHarness) -> Any:
-    def make(text: str, **options: Any) -> Harness:
+def make_scripted(make_harness: Any) -> Any:
+    def make(text: str, **options: Any) -> Any:
         harness = make_harness(core=scripted(text), **options)
         harness.context.reply_format = ReplyFormat(
             ReasoningTags("<think>", "</think>"), HermesCalls()

@@ -85,15 +85,18 @@ _SAME_NAME = (
 """Fields that the reply repeats as they are."""
 
 
-def usage_of_response(usage: Usage, reasoning_tokens: int) -> ResponseUsage:
+def usage_of_response(usage: Usage) -> ResponseUsage:
     """A reply's usage by the names of a response."""
+    details = usage.completion_tokens_details or None
     return ResponseUsage(
         input_tokens=usage.prompt_tokens,
         input_tokens_details=InputTokensDetails(
             cached_tokens=usage.prompt_tokens_details.cached_tokens
         ),
         output_tokens=usage.completion_tokens,
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning_tokens),
+        output_tokens_details=OutputTokensDetails(
+            reasoning_tokens=details.reasoning_tokens if details else 0
+        ),
         total_tokens=usage.total_tokens,
     )
 

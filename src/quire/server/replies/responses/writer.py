@@ -8,11 +8,12 @@ from quire.outputs import CompletionOutput
 from quire.server.http.problems import problem_of
 from quire.server.replies.json_pieces import JsonPieces
 from quire.server.replies.logprobs import LogprobsWriter
-from quire.server.replies.parsed import ParsedReply, ReplyPlan
+from quire.server.replies.parsed import ParsedReply
 from quire.server.replies.portions import Update, size_of
 from quire.server.replies.responses.output import ResponseOutput
 from quire.server.replies.responses.shape import ResponseShape, usage_of_response
 from quire.server.replies.usage import UsageCounter, timings
+from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.responses.kept_items import as_input, stored_item
 from quire.server.requests.responses.tools import Offered
 from quire.server.schema.responses import events
@@ -36,7 +37,7 @@ class ResponsesWriter:
     def __init__(
         self,
         shape: ResponseShape,
-        plan: ReplyPlan,
+        prompt: PreparedPrompt,
         offered: Offered,
         tokenizer: Tokenizer | None,
         *,
@@ -48,7 +49,7 @@ class ResponsesWriter:
         self.shape = shape
         self._is_told = is_told
         self._has_metrics = has_metrics
-        self._parsed = ParsedReply(plan)
+        self._parsed = ParsedReply(prompt.reply, tokenizer, prompt.token_ids)
         self._pieces = JsonPieces()
         self._output = ResponseOutput(offered, self._pieces)
         num_top = shape.request.top_logprobs or 0
@@ -111,9 +112,10 @@ class ResponsesWriter:
         for update in updates:
             one = update.completion
             self._counter.see(0, update.output)
-            self._counter.add(one.index, len(one.token_ids))
-            logprobs = self._logprobs.positions(one)
-            told += self._told(self._output.take(self._parsed.events(one), logprobs))
+            made, logprobs = self._parsed.events(one), self._logprobs.positions(one)
+            num_reasoning = self._parsed.reasoning_tokens(one.index)
+            self._counter.add(one.index, len(one.token_ids), num_reasoning)
+            told += self._told(self._output.take(made, logprobs))
             if one.finish_reason is not None:
                 told += self._finish(one)
         return told
@@ -154,7 +156,7 @@ class ResponsesWriter:
         return self._told(self._output.finish(is_cut=is_cut))
 
     def _response(self, status: ResponseStatus | None = None) -> Response:
-        usage = usage_of_response(self._counter.total(), 0)
+        usage = usage_of_response(self._counter.total())
         response = self.shape.response(
             status or self.status, self._output.items(), usage, self._error
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from starlette.requests import Request
@@ -11,7 +11,6 @@ from starlette.types import ASGIApp
 
 from quire.errors import QuireError, RequestError
 from quire.server.context import ServerContext
-from quire.server.http.event_stream import PLAIN_FORM, EventStream
 from quire.server.replies.head import ReplyHead
 from quire.server.replies.responses.open_items import new_id
 from quire.server.replies.responses.shape import ResponseShape
@@ -24,6 +23,7 @@ from quire.server.requests.responses.messages import kind_of
 from quire.server.requests.responses.tools import Offered, offered_tools
 from quire.server.routes.bodies import context_of, pieced_response, read_body
 from quire.server.routes.generate import begin, chat_prompts, until_gone
+from quire.server.routes.responses.events import event_stream
 from quire.server.routes.responses.run import ResponseRun
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.responses.items import Item
@@ -59,14 +59,6 @@ async def create_response(http: Request) -> Response | ASGIApp:
         return event_stream(context, run.stream(), run.generation.close)
     pieces = await until_gone(http, run.generation, run.whole())
     return pieced_response(pieces) if pieces else Response()
-
-
-def event_stream(
-    context: ServerContext, events: AsyncIterator[bytes], close: Callable[[], None]
-) -> EventStream:
-    """A reply of events."""
-    interval = context.args.sse_keep_alive_interval
-    return EventStream(events, close, form=PLAIN_FORM, keep_alive_s=interval)
 
 
 async def _asked(http: Request, context: ServerContext, request: ResponsesRequest) -> _Asked:
@@ -147,7 +139,7 @@ async def _begin(
         engine = context.loaded_engine()
         return ResponsesWriter(
             shape,
-            prompt.reply,
+            prompt,
             asked.offered,
             engine.tokenizer,
             is_told=is_told,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from quire.errors import CapacityError
 from quire.server.context import ServerContext
 from quire.server.replies.portions import written
-from quire.server.replies.responses.writer import ResponsesWriter
 from quire.server.requests.generation import Generation
 from quire.server.stored_responses.entry import StoredResponse
+
+if TYPE_CHECKING:
+    from quire.server.replies.responses.writer import ResponsesWriter
 
 
 class ResponseRun:

@@ -10,7 +10,7 @@ from quire.errors import RequestError, quoted
 from quire.server.replies.json_pieces import JsonPieces
 from quire.server.routes.bodies import context_of, json_response, pieced_response
 from quire.server.routes.query import read_query
-from quire.server.routes.responses.create import event_stream
+from quire.server.routes.responses.events import event_stream
 from quire.server.schema.responses.reply import (
     ItemList,
     ItemsQuery,
