@@ -12,7 +12,7 @@ from quire.server.requests.messages.chat_request import chat_prompt_fields, chat
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.messages import MessagesRequest
 
-from .conftest import Harness
+from .conftest import MakeScripted
 from .messages_client import BODY, COUNT, PATH, TOOLS
 
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": "é", "b": [1.5, None]}}
@@ -130,6 +130,8 @@ def test_blocks_that_are_texts(block: Any, words: str) -> None:
         ({"type": "tool_result", "tool_use_id": "a",
           "content": [{"type": "image", "source": {"type": "url"}}]}, "images"),
         ({"type": "container_upload"}, "container_upload"),
+        ({"type": "document", "source": {"type": "content", "content": [
+            {"type": "document", "source": {"type": "content", "content": "a"}}]}}, "'document'"),
     ],
 )  # fmt: skip
 def test_blocks_that_do_not_work_are_named(block: Any, words: str) -> None:
@@ -287,8 +289,9 @@ def test_what_the_vendor_runs_is_refused(field: str) -> None:
     assert refusal(**{field: [{"type": "url", "url": "http://x"}]}).startswith(field)
 
 
-def test_the_prompt_is_that_of_the_same_chat(harness: Harness) -> None:
+def test_the_prompt_is_that_of_the_same_chat(make_scripted: MakeScripted) -> None:
     """Counted here, and as `/tokenize` and `/v1/messages` count it."""
+    harness = make_scripted("x")
     turns = [
         {"role": "user", "content": "q"}, {"role": "assistant", "content": [text("a"), CALL]},
         {"role": "user", "content": [RESULT, text("go")]},

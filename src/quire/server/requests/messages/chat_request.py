@@ -6,6 +6,7 @@ Prompt, sampling, tools and structure are those of `/v1/chat/completions`, which
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -95,14 +96,21 @@ def named_as_asked() -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        name, message = error.parameter or "", str(error)
+        name, message = error.parameter, str(error)
+        if name is None:
+            raise
         if name in _TOO_LONG:  # clients look for these words, and then shorten the conversation
             message = f"prompt is too long: {message}"
-        elif name in _OWN_NAMES:
-            message, name = message.replace(name, _OWN_NAMES[name]), _OWN_NAMES[name]
-        else:
-            raise
-        raise RequestError(message, parameter=name, value=error.value) from None
+        own = _own_name(name)
+        message = re.sub(rf"\b{re.escape(name)}(?!\w)", own, message) if own != name else message
+        raise RequestError(message, parameter=own, value=error.value) from None
+
+
+def _own_name(name: str) -> str:
+    """What a field of a chat request is called here."""
+    if name.startswith("tools["):
+        return name.replace(".function.parameters", ".input_schema").replace(".function.", ".")
+    return _OWN_NAMES.get(name, name)
 
 
 def _going_on(request: PromptFields, tool_calls: Any) -> dict[str, Any]:
