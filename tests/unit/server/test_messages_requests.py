@@ -200,6 +200,7 @@ def test_tools() -> None:
         "f", {"type": "object", "properties": {"a": {}}}, True
     )  # fmt: skip
     assert (g.name, g.description, g.parameters) == ("g", "d", {"type": "object"})
+    assert g.strict is False
     assert converted(tools=[]).tools is None
 
 
