@@ -87,6 +87,10 @@ class EngineArgs:
     reasoning_parser: str = ""
     """How the model marks its reasoning: a name of vLLM's, such as `qwen3`; `none`: replies are not
     split. By default it is found from the checkpoint (quire explain MODEL prints it)."""
+    reasoning_config: dict[str, Any] | None = None
+    """Marks of reasoning for `thinking_token_budget`, instead of those of `reasoning_parser`:
+    `{"reasoning_start_str": "<think>", "reasoning_end_str": "Enough. </think>"}`. The end is put
+    where the budget is used up; it ends with the format's own end."""
     block_size: int | None = None
     """Tokens in a KV cache block, a multiple of 16; 16 by default."""
     enable_prefix_caching: bool | None = None
