@@ -10,13 +10,13 @@ from quire.reasoning.marks import ReasoningTokens
 class ReasoningPassage:
     """Where the last token stands. A function of the request's tokens alone."""
 
-    __slots__ = ("_longest", "_marks", "_num_tokens", "_opened_at", "_tail")
+    __slots__ = ("_longest", "_num_tokens", "_opened_at", "_tail", "marks")
 
     def __init__(
         self, marks: ReasoningTokens, token_ids: Sequence[int], num_prompt_tokens: int
     ) -> None:
         """`token_ids`: the prompt, and what was generated already."""
-        self._marks = marks
+        self.marks = marks
         self._longest = max(len(marks.begin), len(marks.end), len(marks.forced_end))
         self._num_tokens = num_prompt_tokens
         self._opened_at = marks.opened_at
@@ -34,9 +34,9 @@ class ReasoningPassage:
             self._num_tokens += 1
             self._tail.append(token_id)
             del self._tail[: -self._longest]
-            if self._ends_with(self._marks.end):
+            if self._ends_with(self.marks.end):
                 self._opened_at = None
-            elif self._ends_with(self._marks.begin):
+            elif self._ends_with(self.marks.begin):
                 self._opened_at = self._num_tokens
 
     def forced(self, budget: int) -> int | None:
@@ -44,7 +44,7 @@ class ReasoningPassage:
         more, those of the prompt included; None: any may come."""
         if self._opened_at is None or self._num_tokens - self._opened_at < budget:
             return None
-        end = self._marks.forced_end
+        end = self.marks.forced_end
         num_there = next(
             (count for count in range(len(end) - 1, 0, -1) if self._ends_with(end[:count])), 0
         )
