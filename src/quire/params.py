@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum, IntEnum
 from typing import Any, Protocol
 
@@ -213,6 +213,7 @@ class SamplingParams(
     trace_decode_token_ids: list[int] | None = None
     _bad_words_token_ids: list[list[int]] | None = None
     _reasoning: ReasoningMarks | None = None
+    _kept_token_ids: list[int] | None = None
 
     def __post_init__(self) -> None:
         _refuse_not_yet(self)
@@ -266,6 +267,16 @@ class SamplingParams(
     def reasoning(self) -> ReasoningMarks | None:
         """How the reasoning of this request is marked; None: as the engine's options say."""
         return self._reasoning
+
+    @property
+    def kept_token_ids(self) -> list[int]:
+        """Special tokens that the text has although `skip_special_tokens` leaves special tokens
+        out: the marks that a reader of replies looks for. A server sets them, never a caller."""
+        return self._kept_token_ids or []
+
+    def keep_tokens(self, token_ids: Iterable[int]) -> None:
+        """Sets `kept_token_ids`."""
+        self._kept_token_ids = sorted(token_ids)
 
     @property
     def output_text_buffer_length(self) -> int:

@@ -32,6 +32,7 @@ from quire.logits_processors.loading import load_processors
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
 from quire.reasoning.marks import ReasoningTokens
+from quire.structured.params import StructuredOutputsParams
 from quire.structured.trial import GrammarTrial
 from quire.system import clock
 from quire.tokenizer import Tokenizer
@@ -71,7 +72,7 @@ class InputProcessor:
         self._grammars = GrammarTrial(
             config.structured_outputs,
             config.model.vocab_size,
-            lambda: () if tokenizer is None else tokenizer.added_tokens.values(),
+            lambda: {} if tokenizer is None else tokenizer.added_texts,
         )
         self._logits_processors = load_processors(config.model.logits_processors)
         self._numbers = itertools.count()
@@ -131,6 +132,10 @@ class InputProcessor:
             arrival_time=arrival_time,
             trace_headers=trace_headers,
         )
+
+    def check_grammar(self, spec: StructuredOutputsParams) -> StructuredOutputsParams:
+        """A grammar with the engine's settings. Raises GrammarError for one that does not work."""
+        return self._grammars.checked(spec)
 
     def parse(self, prompt: PromptType, tokenization: Tokenization = _AS_IT_IS) -> ParsedPrompt:
         """The token ids of a prompt, validated. Raises RequestError."""

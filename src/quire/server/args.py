@@ -199,6 +199,13 @@ class ServerArgs:
     """Log-probabilities, echoed tokens and returned prompt ids in one reply, all choices together.
     By default what one choice of max_model_len tokens with max_logprobs has, and at least 1048576.
     """
+    response_store_bytes: int = 256 * MiB
+    """Memory for the responses of /v1/responses that are stored; the oldest make room. 0: none are
+    stored, so that there is no `previous_response_id` and no `background`."""
+    max_stored_responses: int = 4096
+    """Responses that are stored at once."""
+    response_store_time: float = 86400.0
+    """Seconds after its last use for which a response is stored."""
     max_large_requests: int = 1
     """Requests of more than 262144 characters, or as many values in the reply, that are tokenized
     or written at once; others wait."""
@@ -242,7 +249,7 @@ class ServerArgs:
                 raise ConfigError(f"{name} must be positive, got {value}; the default is {default}")
             if isinstance(value, float) and value > _LONGEST_S:
                 raise ConfigError(f"{name} must be at most {_LONGEST_S:g} seconds, got {value}")
-        for name in ("sse_keep_alive_interval", "max_log_len"):
+        for name in ("sse_keep_alive_interval", "max_log_len", "response_store_bytes"):
             if (getattr(self, name) or 0) < 0:
                 raise ConfigError(
                     f"{name} must be a non-negative integer, got {getattr(self, name)}; leave it "
@@ -315,5 +322,5 @@ _POSITIVE = (
     "max_stop_strings", "max_stop_string_chars", "max_stop_token_ids", "max_messages",
     "max_request_id_chars", "template_timeout", "max_waiting_chats", "max_json_values",
     "max_field_bytes", "max_tokenize_bytes", "max_reply_values", "max_large_requests",
-    "max_large_requests_waiting",
+    "max_large_requests_waiting", "max_stored_responses", "response_store_time",
 )  # fmt: skip

@@ -71,6 +71,16 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         Bound("keep_alive_timeout", _s(args.keep_alive_timeout), "idle connection", "closed"),
         Bound("step_timeout", _s(args.step_timeout), "one step", "exit 1"),
         Bound("(fixed)", _s(_TOLD_S), "a step without progress", "exit 1"),
+        Bound(
+            "response_store_bytes",
+            format_bytes(args.response_store_bytes),
+            "stored responses",
+            "oldest go",
+        ),
+        Bound(
+            "max_stored_responses", str(args.max_stored_responses), "stored responses", "oldest go"
+        ),
+        Bound("response_store_time", _s(args.response_store_time), "unused response", "goes"),
         Bound("shutdown_timeout", _s(args.shutdown_timeout), "draining", "aborted"),
         Bound(
             "max_log_len",

@@ -8,10 +8,15 @@ from typing import Any, Literal
 
 from quire import env
 from quire.server.args import ServerArgs
-from quire.server.routes import engine, generate, page, server_info, service, text
+from quire.server.routes import engine, generate, messages, page, server_info, service, text
+from quire.server.routes.responses import create, stored
 from quire.server.schema import chat, completion
 from quire.server.schema import engine as control
+from quire.server.schema import messages as anthropic
+from quire.server.schema import messages_reply as anthropic_reply
 from quire.server.schema import service as schema
+from quire.server.schema.responses import events, reply
+from quire.server.schema.responses.request import ResponsesRequest
 
 Handler = Callable[..., Awaitable[Any]]
 Switch = Literal["dev", "profiler", "tokenizer_info"]
@@ -28,7 +33,7 @@ SWITCHES: dict[Switch, str] = {
 class Endpoint:
     """One method on one path."""
 
-    method: Literal["GET", "POST"]
+    method: Literal["GET", "POST", "DELETE"]
     path: str
     handler: Handler
     tag: str
@@ -40,12 +45,16 @@ class Endpoint:
     """Empty: the answer has no body."""
     stream: Any = None
     """Type of the events, where the request can ask for a stream."""
+    has_named_events: bool = False
+    """Events have names, and end without a mark; otherwise the last one is `[DONE]`."""
     query: Any = None
     """Type of the query's parameters; None: there are none."""
     errors: tuple[int, ...] = ()
     """Statuses besides 200, 401 and 503."""
     can_be_unwell: bool = False
     """503 has the same body as 200."""
+    form: Literal["openai", "messages"] = "openai"
+    """Of errors."""
     switch: Switch | None = None
     """What must be on; None: the endpoint always exists."""
 
@@ -86,10 +95,43 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         chat.BatchChatRequest, chat.ChatResponse, errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
+        "POST", "/v1/messages", messages.create_message, "generation",
+        anthropic.MessagesRequest, anthropic_reply.MessagesReply,
+        stream=anthropic_reply.StreamEvent, has_named_events=True, errors=(*_BAD_BODY, 500),
+        form="messages",
+    ),
+    Endpoint(
+        "POST", "/v1/messages/count_tokens", messages.count_tokens, "prompts",
+        anthropic.CountTokensRequest, anthropic_reply.TokenCount, errors=_BAD_BODY,
+        form="messages",
+    ),
+    Endpoint(
         "POST", "/invocations", generate.invocations, "generation",
         (chat.ChatRequest, completion.CompletionRequest),
         (chat.ChatResponse, completion.CompletionResponse),
         stream=(chat.ChatChunk, completion.CompletionChunk), errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "POST", "/v1/responses", create.create_response, "responses",
+        ResponsesRequest, reply.Response, stream=events.AnyEvent, has_named_events=True,
+        errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "GET", "/v1/responses/{response_id}", stored.get_response, "responses",
+        query=reply.ResponseQuery, response=reply.Response, stream=events.AnyEvent,
+        has_named_events=True, errors=(400, 404),
+    ),
+    Endpoint(
+        "DELETE", "/v1/responses/{response_id}", stored.delete_response, "responses",
+        response=reply.ResponseDeleted, errors=(404,),
+    ),
+    Endpoint(
+        "POST", "/v1/responses/{response_id}/cancel", stored.cancel_response, "responses",
+        response=reply.Response, errors=(400, 404),
+    ),
+    Endpoint(
+        "GET", "/v1/responses/{response_id}/input_items", stored.list_input_items, "responses",
+        query=reply.ItemsQuery, response=reply.ItemList, errors=(400, 404),
     ),
     Endpoint(
         "POST", "/v1/completions/render", text.render_completion, "prompts",

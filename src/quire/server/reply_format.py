@@ -7,22 +7,29 @@ from typing import TYPE_CHECKING
 from quire.server.context import ServerContext
 
 if TYPE_CHECKING:
-    from quire.parsers.detection.found import FoundFormat
+    from quire.parsers.detection.finder import FormatFinder
+    from quire.parsers.format import ReplyFormat
 
 
-async def reply_format_of(context: ServerContext) -> FoundFormat:
+async def reply_format_of(context: ServerContext) -> ReplyFormat:
     """The format, as the options say or as the checkpoint shows; see `parsers.detection`.
 
     The first call renders some conversations in the renderer's processes; later ones return at
     once. Raises CapacityError while the chat templates are too busy, RequestError without a
     tokenizer.
     """
-    if context.formats is None:
-        from quire.parsers.detection.finder import FormatFinder
-        from quire.parsers.detection.names import FormatChoice
+    if context.reply_format is None:
+        context.formats = context.formats or _finder(context)
+        context.reply_format = (await context.formats.find()).reply
+    return context.reply_format
 
-        config = context.config
-        reasoning = config.structured_outputs.reasoning_parser
-        choice = FormatChoice.of(context.args.tool_call_parser, reasoning)
-        context.formats = FormatFinder(choice, config.model, context.chat_renderer())
-    return await context.formats.find()
+
+def _finder(context: ServerContext) -> FormatFinder:
+    from quire.parsers.detection.finder import FormatFinder
+    from quire.parsers.detection.names import FormatChoice
+
+    config = context.config
+    choice = FormatChoice.of(
+        context.args.tool_call_parser, config.structured_outputs.reasoning_parser
+    )
+    return FormatFinder(choice, config.model, context.chat_renderer())

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from quire.errors import CapacityError
-from quire.parsers.detection.found import FoundFormat
+from quire.parsers.format import ReplyFormat
+from quire.parsers.registry import TOOL_FORMATS
 from quire.server.reply_format import reply_format_of
 
 from .conftest import MakeHarness
@@ -24,7 +25,7 @@ def test_callers_at_once_share_one_search(
         num_rendered[0] += 1
         return str(await render(chat))
 
-    async def scenario() -> list[FoundFormat]:
+    async def scenario() -> list[ReplyFormat]:
         found = await asyncio.gather(*(reply_format_of(context) for _ in range(5)))
         count = num_rendered[0]
         found.append(await reply_format_of(context))
@@ -35,7 +36,8 @@ def test_callers_at_once_share_one_search(
     monkeypatch.setattr("quire.parsers.detection.finder._kept", {})
     first, *others = asyncio.run(scenario())
     assert all(one is first for one in others)
-    assert str(first.tools) == "hermes (as asked for)"
+    assert isinstance(first.tools, TOOL_FORMATS["hermes"])
+    assert str(context.formats.found.tools) == "hermes (as asked for)"
     assert 0 < num_rendered[0] < 20
 
 

@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scripted_core import scripted
 
-from quire.parsers.detection.found import FoundFormat
-from quire.parsers.format import ReplyFormat
-from quire.parsers.reasoning.tags import ReasoningTags
-from quire.parsers.tool_formats.json.hermes import HermesCalls
-
-from .conftest import Harness, MakeHarness
+from .conftest import Harness
 from .test_completions import events_of
 
 CHAT = "/v1/chat/completions"
@@ -30,23 +24,6 @@ BODY = {
     "messages": [{"role": "user", "content": "x"}], "tools": [tool("f"), tool("g")],
     "max_tokens": 400,
 }  # fmt: skip
-
-
-class KnownFormat:
-    """A format that nobody has to look for."""
-
-    async def find(self) -> FoundFormat:
-        return FoundFormat(ReplyFormat(ReasoningTags("<think>", "</think>"), HermesCalls()))
-
-
-@pytest.fixture
-def make_scripted(make_harness: MakeHarness) -> Any:
-    def make(text: str, **options: Any) -> Harness:
-        harness = make_harness(core=scripted(text), **options)
-        harness.context.formats = KnownFormat()
-        return harness
-
-    return make
 
 
 def ask(harness: Harness, **fields: Any) -> Any:
@@ -148,6 +125,15 @@ def test_earlier_names_of_fields(make_scripted: Any) -> None:
     ]
     assert "".join(delta.get("name", "") for delta in deltas) == "f"
     assert "".join(delta.get("arguments", "") for delta in deltas) == expected["arguments"]
+
+
+def test_tokens_of_reasoning_are_counted(make_scripted: Any) -> None:
+    harness = make_scripted("<think>hm\u00e9\n</think>x")
+    usage = harness.post(CHAT, BODY).json()["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 5}  # bytes are tokens
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    last = events_of(harness.post(CHAT, {**BODY, **options}))[-1]
+    assert last["usage"] == usage
 
 
 def test_reasoning_can_be_left_out(make_scripted: Any) -> None:

@@ -102,6 +102,10 @@ def test_additional_properties_can_be_disabled() -> None:
             ["<think>a </b> c</think>12", "<think></think>1"], ["<think>a", "12"],
         ),
         (
+            {"format": {"type": "any_text", "excludes": ["</a>", "b\n"], "not_first": ["{"]}},
+            ["", "<a> {", "</a", "b"], ["x</a>", "b\n", " \n{", "{a"],
+        ),
+        (
             {"format": _tag("<a>", {"type": "any_text", "excludes": ["</a>", "<|/\\ ", "\t"]},
                 "\n</a>")},
             ["<a>\n</a>", "<a><|/ b>\n\n</a>"],
@@ -151,7 +155,7 @@ def test_texts_of_structural_tags(tag: object, good: list[str], bad: list[str]) 
         ({"structures": [3], "triggers": ["<"]}, "needs begin, a text"),
         ({"format": {"type": "qwen_xml_parameter"}}, "a type that does not work; use one of"),
         ({"format": {**NUMBER, "style": "qwen_xml"}}, "has a part with style"),
-        ({"format": {"type": "any_text", "excludes": ["x"]}}, "has a part with excludes"),
+        ({"format": {"type": "any_text", "excludes": ["x", 3]}}, "needs excludes, a list of texts"),
         ({"format": {"type": "sequence", "elements": [{"type": "any_text"}, NUMBER]}}, "any_text"),
         (
             {"format": _tag("<a>", {"type": "any_text", "excludes": [""]}, "</a>")},

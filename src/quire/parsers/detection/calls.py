@@ -20,8 +20,9 @@ from quire.parsers.detection.json_in_tags import json_in_tags
 from quire.parsers.detection.reasoning import opens
 from quire.parsers.detection.rendering import Frame, Probing, Reply
 from quire.parsers.events import Message
-from quire.parsers.format import ReasoningTags, ReplyFormat, ToolFormat
+from quire.parsers.format import ReplyFormat, ToolFormat
 from quire.parsers.parser import parse_whole
+from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import TOOL_FORMATS
 
 

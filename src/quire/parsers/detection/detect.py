@@ -40,7 +40,6 @@ def detect(choice: FormatChoice, facts: CheckpointFacts) -> Probing[FoundFormat]
         tools=None if found_calls is None else found_calls.origin,
         reasoning=None if found_reasoning is None else found_reasoning.origin,
         shows_tools=_shows_tools(frames),
-        header=frames[0].header if frames else "",
     )
 
 
@@ -69,10 +68,10 @@ def _reasoning(
     if choice.reasoning is not None:
         tags = REASONING_FORMATS[choice.reasoning]
         return FoundReasoning(tags, Origin(choice.reasoning, _ASKED))
-    likely = names_of(REASONING_BY_TYPE, facts.hf_config)
+    likely = names_of(REASONING_BY_TYPE, facts.hf_config, REASONING_FORMATS)
     found = yield from find_reasoning(frames, facts.templates.values(), likely)
     if found is None:
-        name = next((name for name in likely if name in REASONING_FORMATS), None)
+        name = next((name for name in likely if not REASONING_FORMATS[name].is_implied), None)
         if name is not None:
             found = FoundReasoning(REASONING_FORMATS[name], Origin(name, _BY_TYPE))
     return found
@@ -88,7 +87,7 @@ def _calls(
         return None
     if choice.tools is not None:
         return FoundCalls(TOOL_FORMATS[choice.tools](), Origin(choice.tools, _ASKED))
-    likely = names_of(TOOLS_BY_TYPE, facts.hf_config)
+    likely = names_of(TOOLS_BY_TYPE, facts.hf_config, TOOL_FORMATS)
     if frames and frames[0].has_tools and _shows_tools(frames):
         samples = yield from render_samples(
             frames[0], None if reasoning is None else reasoning.tags
@@ -100,5 +99,5 @@ def _calls(
             return derived(samples) or known
     elif frames:
         return None  # the model is not told of tools
-    name = next((name for name in likely if name in TOOL_FORMATS), None)
+    name = likely[0] if likely else None
     return None if name is None else FoundCalls(TOOL_FORMATS[name](), Origin(name, _BY_TYPE))

@@ -40,6 +40,11 @@ class FormatFinder:
         self._renderer = renderer
         self._search: asyncio.Task[FoundFormat] | None = None
 
+    @property
+    def found(self) -> FoundFormat | None:
+        """What was found; None before."""
+        return self._search.result() if self._search is not None and self._search.done() else None
+
     async def find(self) -> FoundFormat:
         """The format. Whoever asks meanwhile waits for the same search.
 

@@ -27,18 +27,3 @@ class FoundFormat:
     reasoning: Origin | None = None
     shows_tools: bool = False
     """Whether the chat template tells the model which tools there are."""
-    header: str = ""
-    """What the chat template writes before a reply; empty if that was not found out."""
-
-    def is_within_reasoning(self, prompt: str) -> bool:
-        """Whether this prompt ends within the reasoning: the reply then begins in it."""
-        tags = self.reply.reasoning
-        if tags is None:
-            return False
-        if prompt.rstrip().endswith(tags.begin.rstrip()):
-            return True
-        place = prompt.rfind(self.header) if self.header else -1
-        if place < 0:
-            return False
-        reply = prompt[place + len(self.header) :]
-        return reply.rfind(tags.begin) > reply.rfind(tags.end)

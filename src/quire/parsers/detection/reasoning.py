@@ -8,10 +8,16 @@ from dataclasses import dataclass
 from quire.parsers.detection.conversations import ANSWER, REASONING, answered
 from quire.parsers.detection.found import Origin
 from quire.parsers.detection.rendering import Frame, Probing
-from quire.parsers.format import ReasoningTags, ReplyFormat
+from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import parse_whole
+from quire.parsers.reasoning.prompt import mark_at_end
+from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS
 
+_USUAL = "qwen3"
+"""Taken of those with equal marks if nothing else tells them apart."""
+_CLOSING = ("</", "[/")
+"""What begins an end that has no other meaning."""
 SWITCHED_ON = {"enable_thinking": True, "thinking": True}
 """The variables with which templates turn reasoning on."""
 
@@ -32,7 +38,7 @@ def find_reasoning(
     In this order: those that a prompt opens the reasoning with; those that a past answer's
     reasoning is between; those that a template names. `likely`: the formats to prefer.
     """
-    names = sorted(REASONING_FORMATS, key=lambda name: name not in likely)
+    names = sorted(REASONING_FORMATS, key=lambda name: _rank(name, likely))
     for frame in frames:
         opened = [name for name in names if opens(REASONING_FORMATS[name], frame.prompt)]
         if opened:
@@ -45,14 +51,23 @@ def find_reasoning(
         if read:
             return _found(_longest(read), "the chat template writes past reasoning so")
     text = "\n".join(sources)
-    named = [name for name in names if _is_named(REASONING_FORMATS[name], text)]
-    return _found(_longest(named), "the chat template names its marks") if named else None
+    for is_named in (_has_both, _has_end):
+        named = [name for name in names if is_named(REASONING_FORMATS[name], text)]
+        if named:
+            name = max(named, key=lambda name: _num_named(REASONING_FORMATS[name], text))
+            return _found(name, "the chat template names its marks")
+    return None
+
+
+def _rank(name: str, likely: Sequence[str]) -> tuple[bool, ...]:
+    """The least is taken first. A reply is not said to reason where neither prompt nor reply do."""
+    tags = REASONING_FORMATS[name]
+    return tags.is_content, tags.is_implied, name not in likely, name != _USUAL
 
 
 def opens(tags: ReasoningTags, prompt: str) -> bool:
-    """Whether the prompt ends with the mark that begins reasoning."""
-    begin = tags.begin.strip()
-    return bool(begin) and prompt.rstrip().endswith(begin)
+    """Whether the prompt ends within reasoning."""
+    return bool(mark_at_end(prompt, tags.begins, tags.ends))
 
 
 def _is_read(tags: ReasoningTags, text: str) -> bool:
@@ -60,14 +75,28 @@ def _is_read(tags: ReasoningTags, text: str) -> bool:
     return message.reasoning.strip() == REASONING and message.content.strip() == ANSWER
 
 
-def _is_named(tags: ReasoningTags, text: str) -> bool:
-    begin, end = tags.begin.strip(), tags.end.strip()
-    return bool(begin and end) and begin in text and end in text
+def _has_both(tags: ReasoningTags, text: str) -> bool:
+    return tags.begin in text and tags.end in text
+
+
+def _has_end(tags: ReasoningTags, text: str) -> bool:
+    return tags.end in text and tags.end.startswith(_CLOSING)
+
+
+def _num_named(tags: ReasoningTags, text: str) -> int:
+    """Characters of the marks that a text names."""
+    marks = {tags.begin, tags.end, *tags.answer_marks}
+    return sum(len(mark) for mark in marks if mark in text)
 
 
 def _longest(names: Iterable[str]) -> str:
-    """The first of those with the longest marks."""
-    return max(names, key=lambda name: len(REASONING_FORMATS[name].begin))
+    """The first of those with the longest begin and header."""
+
+    def length(name: str) -> int:
+        tags = REASONING_FORMATS[name]
+        return len(tags.begin) + len(tags.header.strip())
+
+    return max(names, key=length)
 
 
 def _found(name: str, how: str) -> FoundReasoning:

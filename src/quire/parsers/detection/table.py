@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 TOOLS_BY_TYPE: dict[str, tuple[str, ...]] = {
@@ -41,7 +41,7 @@ TOOLS_BY_TYPE: dict[str, tuple[str, ...]] = {
 over."""
 
 REASONING_BY_TYPE: dict[str, tuple[str, ...]] = {
-    "deepseek_v3": ("deepseek_r1", "deepseek_v3"),
+    "deepseek_v3": ("deepseek_v3",),
     "glm4_moe": ("glm45",),
     "gpt_oss": ("openai_gptoss",),
     "hunyuan_v1_moe": ("hunyuan_a13b",),
@@ -57,7 +57,10 @@ REASONING_BY_TYPE: dict[str, tuple[str, ...]] = {
 """The same of reasoning."""
 
 
-def names_of(table: Mapping[str, tuple[str, ...]], hf_config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The formats of this kind of model, the likeliest first."""
+def names_of(
+    table: Mapping[str, tuple[str, ...]], hf_config: Mapping[str, Any], known: Container[str]
+) -> tuple[str, ...]:
+    """The known formats of this kind of model, the likeliest first."""
     kind = hf_config.get("model_type")
-    return table.get(kind, ()) if isinstance(kind, str) else ()
+    names = table.get(kind, ()) if isinstance(kind, str) else ()
+    return tuple(name for name in names if name in known)

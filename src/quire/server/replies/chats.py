@@ -12,7 +12,7 @@ from quire.server.replies.json_pieces import JsonPieces
 from quire.server.replies.logprobs import prompt_logprobs
 from quire.server.replies.parsed import ParsedReply
 from quire.server.replies.portions import Update, size_of, size_of_whole
-from quire.server.replies.usage import timings, usage_of
+from quire.server.replies.usage import added, timings, usage_of
 from quire.server.replies.writer import ReplyWriter
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.schema.chat import (
@@ -42,7 +42,7 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         num_top = len(listed) + 1 if listed else request.top_logprobs or 0
         super().__init__(request, head, prompts, tokenizer, num_top=num_top, chunk_kind=ChatChunk)
         [self._prompt] = prompts
-        self._reply = ParsedReply(self._prompt.reply)
+        self._reply = ParsedReply(self._prompt.reply, tokenizer, self._prompt.token_ids)
         self._role = _role_of_reply(request, role)
         self._echo = _echo_text(request, self._role)
         self._has_begun = False
@@ -98,6 +98,10 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         )
         return self._pieces.encode(choice)
 
+    def reasoning_tokens(self) -> int | None:
+        """Of all choices that were written so far; None for a model that does not reason."""
+        return added(self._reply.reasoning_tokens(index) for index in range(self._n))
+
     @property
     def _is_legacy(self) -> bool:
         return self._reply.plan.tools.is_legacy
@@ -113,27 +117,27 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         if self._request.return_prompt_text and self._prompt.text is not None:
             once["prompt_text"] = self._prompt.text
         delta = Delta(role=self._role, content="")
-        return self._chunks.chunk(0, ChatChunkChoice(index=index, delta=delta), 0, **once)
+        return self._chunks.chunk(0, ChatChunkChoice(index=index, delta=delta), **once)
 
     def _echo_chunk(self, index: int) -> bytes:
         delta = Delta(content=self._echo)
-        return self._chunks.chunk(0, ChatChunkChoice(index=index, delta=delta), 0)
+        return self._chunks.chunk(0, ChatChunkChoice(index=index, delta=delta))
 
     def _chunk(self, one: CompletionOutput) -> bytes:
         """What a step brought a choice. Nothing, if its text is held back until its meaning is
         known, and nothing else is to tell."""
         delta = delta_of(self._reply.events(one), is_legacy=self._is_legacy)
-        num_tokens = len(one.token_ids)
+        reasoning_tokens = self._reply.reasoning_tokens(one.index)
+        self._chunks.count(one.index, len(one.token_ids), reasoning_tokens)
         tells_more = one.finish_reason is not None or self._wants_ids or self._request.logprobs
         if delta is None:
             if not tells_more and not self._reply.plan.is_plain:
-                self._chunks.skip(one.index, num_tokens)
                 return b""
             delta = Delta(content="" if self._reply.plan.is_plain else None)
         choice = ChatChunkChoice(
             index=one.index, delta=delta, logprobs=self._logprobs.chat(one), **self._end_of(one)
         )
-        return self._chunks.chunk(0, choice, num_tokens)
+        return self._chunks.chunk(0, choice)
 
 
 class BatchChatWriter:
@@ -157,7 +161,7 @@ class BatchChatWriter:
             [one] = final.outputs
             choices.add_pieces(writer.choice(one, index))
             check_wanted()
-        usage = usage_of(finals)
+        usage = usage_of(finals, added(writer.reasoning_tokens() for writer in self._writers))
         response = self._head.begin(ChatResponse, choices=choices.encoded(), usage=usage)
         if self._head.has_metrics:
             response.metrics = timings(finals[-1].metrics)

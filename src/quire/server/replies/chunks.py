@@ -30,19 +30,18 @@ class ChunkWriter(Generic[Chunk]):
         """Takes in what a delta says of its prompt, before the chunks that tell of it."""
         self._counter.see(prompt_index, output)
 
-    def chunk(self, prompt_index: int, choice: Any, num_tokens: int, **fields: Any) -> bytes:
-        """One choice's update, `num_tokens` more, with the usage so far if that was asked for."""
-        self._counter.add(choice.index, num_tokens)
+    def count(self, choice: int, num_tokens: int, reasoning_tokens: int | None = None) -> None:
+        """A choice has `num_tokens` more, and so many of reasoning now."""
+        self._counter.add(choice, num_tokens, reasoning_tokens)
+
+    def chunk(self, prompt_index: int, choice: Any, **fields: Any) -> bytes:
+        """One choice's update, with the usage so far if that was asked for."""
         chunk = self._head.begin(self._kind, choices=[choice], **fields)
         if self._head.continuous_usage:
             chunk.usage = self._counter.of_choice(prompt_index, choice.index)
         elif self._head.include_usage:
             chunk.usage = None
         return event(b"".join(self._pieces.encode(chunk)))
-
-    def skip(self, index: int, num_tokens: int) -> None:
-        """Counts tokens of a choice that no chunk tells of yet."""
-        self._counter.add(index, num_tokens)
 
     def last(self) -> bytes:
         """The chunk without choices that tells of the whole; empty if it was not asked for."""

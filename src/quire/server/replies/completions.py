@@ -84,8 +84,8 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
             if is_first and self._wants_ids:
                 choice.prompt_token_ids = self._ids(each.output.prompt_token_ids or [])
             self._started.add(index)
-            num_tokens = len(each.completion.token_ids)
-            parts.append(self._chunks.chunk(each.prompt_index, choice, num_tokens))
+            self._chunks.count(index, len(each.completion.token_ids))
+            parts.append(self._chunks.chunk(each.prompt_index, choice))
         return b"".join(parts)
 
     @property

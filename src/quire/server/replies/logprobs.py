@@ -111,6 +111,11 @@ class LogprobsWriter:
 
     def chat(self, output: CompletionOutput) -> ChatLogprobs | None:
         """Those of a chat reply's new tokens; None if none were asked for."""
+        content = self.positions(output)
+        return None if content is None else ChatLogprobs(content=content.encoded())
+
+    def positions(self, output: CompletionOutput) -> JsonList | None:
+        """Those of a reply's new tokens, position by position; None if none were asked for."""
         positions, token_ids = output.logprobs, output.token_ids
         if not isinstance(positions, FlatLogprobs):
             return None
@@ -131,7 +136,7 @@ class LogprobsWriter:
                     )
                 ]
             )
-        return ChatLogprobs(content=content.encoded())
+        return content
 
     def _tokens_before(self, choice: int, token_ids: Sequence[int]) -> list[int]:
         """The last tokens before these of a choice; remembers these."""

@@ -7,8 +7,8 @@ once, and say the same as those of its parts.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from quire.outputs import CompletionOutput
 from quire.parsers.events import (
@@ -19,50 +19,35 @@ from quire.parsers.events import (
     Message,
     Reasoning,
 )
-from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
-from quire.server.requests.chats.tool_use import ToolUse
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyPlan:
-    """How the reply to one prompt is read."""
-
-    format: ReplyFormat = field(default_factory=ReplyFormat)
-    tools: ToolUse = field(default_factory=ToolUse)
-    is_reasoning: bool = False
-    """The prompt ends within the reasoning."""
-    shows_reasoning: bool = True
-    """The reply tells the reasoning, or leaves it out."""
-
-    @property
-    def is_plain(self) -> bool:
-        """The reply is its text."""
-        return self.format.reasoning is None and not self.tools.is_searched
-
-    def parser(self) -> ReplyParser:
-        """For one choice."""
-        schemas = self.tools.schemas if self.tools.is_searched else None
-        return ReplyParser(self.format, schemas, is_reasoning=self.is_reasoning)
-
-
-PLAIN = ReplyPlan()
-"""The reply is its text."""
+from quire.parsers.reasoning.token_count import ReasoningTokenCount
+from quire.server.requests.chats.reply_plan import PLAIN, ReplyPlan
+from quire.tokenizer import IncrementalDetokenizer, Tokenizer
 
 
 class ParsedReply:
     """Reads the choices of a reply, each by a parser of its own."""
 
-    def __init__(self, plan: ReplyPlan) -> None:
-        self.plan = plan
+    def __init__(
+        self, plan: ReplyPlan | None, tokenizer: Tokenizer | None, prompt_token_ids: Sequence[int]
+    ) -> None:
+        """`plan` None: the reply is its text. Tokens of reasoning are counted with `tokenizer`, if
+        there is one."""
+        self.plan = plan or PLAIN
+        self._tokenizer = tokenizer
+        self._prompt_token_ids = prompt_token_ids
         self._parsers: dict[int, ReplyParser] = {}
+        self._counts: dict[int, ReasoningTokenCount] = {}
 
     def events(self, one: CompletionOutput) -> list[Event]:
         """What is new of a choice, in order. Calls have ids."""
         parser = self._parsers.get(one.index)
         if parser is None:
             parser = self._parsers[one.index] = self.plan.parser()
+            self._begin_count(one.index)
         events = parser.feed(one.text)
+        if (count := self._counts.get(one.index)) is not None:
+            count.push(one.token_ids)
         if one.finish_reason is not None:
             events += parser.finish()
         return [*self._shown(events)]
@@ -79,6 +64,21 @@ class ParsedReply:
             return one.finish_reason
         return "function_call" if self.plan.tools.is_legacy else "tool_calls"
 
+    def reasoning_tokens(self, index: int) -> int | None:
+        """How many tokens of a choice were reasoning so far; None if that is not counted."""
+        count = self._counts.get(index)
+        return None if count is None else count.count(self._parsers[index].reasoning_spans)
+
+    def _begin_count(self, index: int) -> None:
+        if self.plan.format.reasoning is None or self._tokenizer is None:
+            return
+        detokenizer = IncrementalDetokenizer.create(
+            self._tokenizer,
+            self._prompt_token_ids,
+            skip_special_tokens=self.plan.skips_special_tokens,
+        )
+        self._counts[index] = ReasoningTokenCount(detokenizer)
+
     def _shown(self, events: Iterable[Event]) -> Iterable[Event]:
         """Without what the request does not want, and with an id for each call."""
         for event in events:
@@ -86,7 +86,7 @@ class ParsedReply:
                 if self.plan.shows_reasoning:
                     yield event
             elif isinstance(event, CallBegins | Arguments | CallEnds):
-                if event.index and not self.plan.tools.is_parallel:
+                if event.index and not self.plan.tools.rules.is_parallel:
                     continue
                 if isinstance(event, CallBegins) and event.id is None:
                     event = replace(event, id=new_call_id())

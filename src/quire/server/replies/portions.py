@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.server.work_pool import INLINE_SIZE, WorkPool
@@ -28,13 +28,16 @@ class Update:
     completion: CompletionOutput
 
 
-class NewsWriter(Protocol):
-    """Writes a reply's events."""
+Events = TypeVar("Events", covariant=True)
+
+
+class NewsWriter(Protocol[Events]):
+    """Writes a reply's events: as one text, or each by itself."""
 
     def size(self, update: Update) -> int:
         """How much there is to write, in the pool's units."""
 
-    def events(self, updates: Sequence[Update]) -> bytes:
+    def events(self, updates: Sequence[Update]) -> Events:
         """The events that tell of it."""
 
 
@@ -45,8 +48,8 @@ class _Portion:
 
 
 async def written(
-    generation: Generation, writer: NewsWriter, pool: WorkPool
-) -> AsyncIterator[bytes]:
+    generation: Generation, writer: NewsWriter[Events], pool: WorkPool
+) -> AsyncIterator[Events]:
     """The events of a whole generation, those of one step together unless they are many. Between
     two portions others have their turn."""
     async for batch in generation.outputs():
@@ -58,7 +61,9 @@ async def written(
             yield await pool.run(portion.size, writer.events, portion.updates)
 
 
-def _portions(batch: Iterable[tuple[int, RequestOutput]], writer: NewsWriter) -> Iterator[_Portion]:
+def _portions(
+    batch: Iterable[tuple[int, RequestOutput]], writer: NewsWriter[Any]
+) -> Iterator[_Portion]:
     """Each of small work, but for single choices that are more."""
     portion = _Portion()
     for prompt_index, output in batch:

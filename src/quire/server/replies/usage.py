@@ -6,27 +6,41 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from quire.outputs import RequestOutput, RequestStateStats
-from quire.server.schema.common import PromptTokensDetails, RequestMetrics, Usage
+from quire.server.schema.common import (
+    CompletionTokensDetails,
+    PromptTokensDetails,
+    RequestMetrics,
+    Usage,
+)
 
 
-def make_usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Usage:
-    """The three counts as OpenAI shapes them."""
-    return Usage(
+def make_usage(
+    prompt_tokens: int,
+    completion_tokens: int,
+    cached_tokens: int,
+    reasoning_tokens: int | None = None,
+) -> Usage:
+    """The counts as OpenAI shapes them. `reasoning_tokens`: None for a model that does not
+    reason."""
+    usage = Usage(
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
         total_tokens=prompt_tokens + completion_tokens,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
     )
+    if reasoning_tokens is not None:
+        usage.completion_tokens_details = CompletionTokensDetails(reasoning_tokens=reasoning_tokens)
+    return usage
 
 
-def usage_of(finals: Iterable[RequestOutput]) -> Usage:
+def usage_of(finals: Iterable[RequestOutput], reasoning_tokens: int | None = None) -> Usage:
     """The usage of whole outputs; a prompt counts once, whatever its `n`."""
     prompt = completion = cached = 0
     for final in finals:
         prompt += len(final.prompt_token_ids or [])
         completion += sum(len(one.token_ids) for one in final.outputs)
         cached += final.num_cached_tokens or 0
-    return make_usage(prompt, completion, cached)
+    return make_usage(prompt, completion, cached, reasoning_tokens)
 
 
 @dataclass(slots=True)
@@ -37,6 +51,8 @@ class UsageCounter:
     cached_tokens: dict[int, int] = field(default_factory=dict)
     completion_tokens: dict[int, int] = field(default_factory=dict)
     """By index of the choice; the other two by index of the prompt."""
+    reasoning_tokens: dict[int, int | None] = field(default_factory=dict)
+    """By index of the choice, as counted so far."""
     stats: RequestStateStats | None = None
 
     def see(self, prompt_index: int, output: RequestOutput) -> None:
@@ -45,9 +61,10 @@ class UsageCounter:
         self.cached_tokens[prompt_index] = output.num_cached_tokens or 0
         self.stats = output.metrics or self.stats
 
-    def add(self, choice: int, num_tokens: int) -> None:
-        """A choice has grown."""
+    def add(self, choice: int, num_tokens: int, reasoning_tokens: int | None = None) -> None:
+        """A choice has grown by `num_tokens`, and has so many of reasoning now."""
         self.completion_tokens[choice] = self.completion_tokens.get(choice, 0) + num_tokens
+        self.reasoning_tokens[choice] = reasoning_tokens
 
     def of_choice(self, prompt_index: int, choice: int) -> Usage:
         """The usage so far as one choice sees it."""
@@ -55,6 +72,7 @@ class UsageCounter:
             self.prompt_tokens.get(prompt_index, 0),
             self.completion_tokens.get(choice, 0),
             self.cached_tokens.get(prompt_index, 0),
+            self.reasoning_tokens.get(choice),
         )
 
     def total(self) -> Usage:
@@ -63,7 +81,14 @@ class UsageCounter:
             sum(self.prompt_tokens.values()),
             sum(self.completion_tokens.values()),
             sum(self.cached_tokens.values()),
+            added(self.reasoning_tokens.values()),
         )
+
+
+def added(counts: Iterable[int | None]) -> int | None:
+    """The sum of counts; None if nothing was counted."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def timings(stats: RequestStateStats | None) -> RequestMetrics:

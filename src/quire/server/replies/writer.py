@@ -77,11 +77,16 @@ class ReplyWriter(ABC, Generic[Asked, Chunk]):
     def events(self, updates: Sequence[Update]) -> bytes:
         """The chunks that tell of these."""
 
+    def reasoning_tokens(self) -> int | None:
+        """Tokens of reasoning in what was written; None where nothing is told as such."""
+        return None
+
     def _response(
         self, kind: type[Whole], choices: JsonList, finals: Sequence[RequestOutput]
     ) -> Whole:
         """A whole reply with these choices."""
-        response = self._head.begin(kind, choices=choices.encoded(), usage=usage_of(finals))
+        usage = usage_of(finals, self.reasoning_tokens())
+        response = self._head.begin(kind, choices=choices.encoded(), usage=usage)
         if self._head.has_metrics:
             response.metrics = timings(finals[-1].metrics)
         return response

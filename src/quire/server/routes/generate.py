@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,8 @@ from quire.server.requests.beams.fields import (
     refuse_with_beams,
 )
 from quire.server.requests.beams.generation import BeamGeneration
-from quire.server.requests.chats.reply_plan import reply_plan
+from quire.server.requests.chats.plan_reply import plan_reply
+from quire.server.requests.chats.reply_form import set_reply_form
 from quire.server.requests.chats.tool_use import tool_use
 from quire.server.requests.generation import Deadline, Generation, deadline_of
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts
@@ -43,6 +44,7 @@ from quire.server.schema.completion import CompletionRequest
 from quire.server.schema.constraints import named_as_asked
 
 Writer = TypeVar("Writer")
+Result = TypeVar("Result")
 _Prepare = Callable[[ServerContext, Asked], Awaitable[list[PreparedPrompt]]]
 _PRIORITY_HEADER = "x-vllm-priority"
 _TRACE_HEADERS = ("traceparent", "tracestate")
@@ -59,7 +61,7 @@ async def completions(http: Request) -> Response | ASGIApp:
 async def chat_completions(http: Request) -> Response | ASGIApp:
     """Continues a conversation."""
     request = await read_body(http, ChatRequest)
-    return await _generate(http, request, "chatcmpl", _chat_prompts, _chat_writer)
+    return await _generate(http, request, "chatcmpl", chat_prompts, _chat_writer)
 
 
 async def chat_completions_batch(http: Request) -> Response:
@@ -77,7 +79,8 @@ async def chat_completions_batch(http: Request) -> Response:
         writers = [_chat_writer(context, request, head, [prompt]) for request, prompt in pairs]
         return BatchChatWriter(head, writers)
 
-    generation, writer = await _begin(http, requests[0], "chatcmpl", prepare, make_writer)
+    head = ReplyHead.of(context_of(http), http, requests[0], "chatcmpl")
+    generation, writer = await begin(http, requests[0], head, prepare, make_writer)
     return await _whole_reply(http, generation, writer)
 
 
@@ -109,9 +112,10 @@ async def _generate(
     ],
 ) -> Response | ASGIApp:
     """From a request to its reply."""
-    generation, writer = await _begin(http, request, id_prefix, prepare, make_writer)
+    context = context_of(http)
+    head = ReplyHead.of(context, http, request, id_prefix)
+    generation, writer = await begin(http, request, head, prepare, make_writer)
     if request.stream:
-        context = context_of(http)
         return EventStream(
             writer.stream(generation, context.pool),
             generation.close,
@@ -120,16 +124,15 @@ async def _generate(
     return await _whole_reply(http, generation, writer)
 
 
-async def _begin(
+async def begin(
     http: Request,
     request: Asked,
-    id_prefix: str,
+    head: ReplyHead,
     prepare: _Prepare[Asked],
     make_writer: Callable[[ServerContext, Asked, ReplyHead, list[PreparedPrompt]], Writer],
 ) -> tuple[Generation, Writer]:
     """Checks a request and hands it to the engine."""
     context = context_of(http)
-    head = ReplyHead.of(context, http, request, id_prefix)
     engine, deadline = context.live_engine(), deadline_of(http, context.args.request_timeout)
     refuse_unsupported(request)
     refuse_with_beams(request)
@@ -142,6 +145,8 @@ async def _begin(
     engine.requests.check_admission(1)
     prompts = await prepare(context, request)
     writer = make_writer(context, request, head, prompts)
+    with named_as_asked(request):
+        await set_reply_form(context, prompts[0].reply, params)
     return await _start(context, http, head, request, prompts, params, deadline), writer
 
 
@@ -155,7 +160,7 @@ class _WholeWriter(Protocol):
 
 async def _whole_reply(http: Request, generation: Generation, writer: _WholeWriter) -> Response:
     context = context_of(http)
-    finals = await _finals(http, generation)
+    finals = await until_gone(http, generation, generation.final_outputs())
     if finals is None:
         return Response()
     size = writer.whole_size(finals)
@@ -167,14 +172,15 @@ async def _whole_reply(http: Request, generation: Generation, writer: _WholeWrit
     return reply
 
 
-async def _chat_prompts(context: ServerContext, request: ChatRequest) -> list[PreparedPrompt]:
+async def chat_prompts(context: ServerContext, request: ChatRequest) -> list[PreparedPrompt]:
+    """The one prompt of a chat, with how its reply is read."""
     return [await _chat_prompt(context, request)]
 
 
 async def _chat_prompt(context: ServerContext, request: ChatRequest) -> PreparedPrompt:
-    tools = tool_use(request)
+    tools = tool_use(request, context.args.tool_strict_level)
     prompt = await chat_prompt(context, request)
-    return replace(prompt, reply=await reply_plan(context, request, tools, prompt.text or ""))
+    return replace(prompt, reply=await plan_reply(context, request, tools, prompt.text or ""))
 
 
 def _completion_writer(
@@ -228,8 +234,11 @@ def _priority(http: Request, request: CompletionRequest | ChatRequest) -> int:
     return request.priority or 0
 
 
-async def _finals(http: Request, generation: Generation) -> list[RequestOutput] | None:
-    """The final outputs; None if the client left, which ends the work at once."""
+async def until_gone(
+    http: Request, generation: Generation, work: Coroutine[Any, Any, Result]
+) -> Result | None:
+    """The result of what reads the outputs of a generation; None if the client left, which ends
+    the work at once."""
     is_gone = False
 
     async def watch() -> None:
@@ -241,8 +250,8 @@ async def _finals(http: Request, generation: Generation) -> list[RequestOutput] 
 
     watcher = asyncio.get_running_loop().create_task(watch())
     try:
-        finals = await generation.final_outputs()
-        return None if is_gone else finals
+        result = await work
+        return None if is_gone else result
     finally:
         generation.close()
         watcher.cancel()

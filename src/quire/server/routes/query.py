@@ -24,6 +24,8 @@ def read_query(request: Request, kind: type[Query]) -> Query:
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for name, value in request.query_params.multi_items():
+        if name.endswith("[]") and name[:-2] in fields:
+            name = name[:-2]  # a list as some clients write it
         if name not in fields:
             known = " and ".join(fields) or "no parameters"
             raise _problem(name, f"Unknown query parameter {quoted(name)}: this route has {known}.")

@@ -39,6 +39,13 @@ class PromptTokensDetails(msgspec.Struct, kw_only=True):
     """Found in the prefix cache."""
 
 
+class CompletionTokensDetails(msgspec.Struct, kw_only=True):
+    """What the generated tokens are."""
+
+    reasoning_tokens: Count = 0
+    """Of the reasoning before the answer."""
+
+
 class Usage(msgspec.Struct, kw_only=True):
     """Token counts of one reply."""
 
@@ -46,6 +53,8 @@ class Usage(msgspec.Struct, kw_only=True):
     total_tokens: Count = 0
     completion_tokens: Count = 0
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
+    """Of a model that reasons."""
 
 
 class RequestMetrics(msgspec.Struct, kw_only=True):

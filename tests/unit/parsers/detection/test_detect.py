@@ -60,15 +60,8 @@ def test_a_prompt_that_opens_the_reasoning(detected: Detect) -> None:
     found = detected(chatml(opening="<think>\n"))
     assert found.reasoning is not None
     assert "opens it" in found.reasoning.how
-    assert found.is_within_reasoning("...<|im_start|>assistant\n<think>\n")
-    assert not found.is_within_reasoning("...<|im_start|>assistant\n<think>\n\n</think>\n\n")
-    assert found.is_within_reasoning("...<|im_start|>assistant\n<think>\nA message to continue")
-
-
-def test_words_of_the_user_open_no_reasoning(detected: Detect) -> None:
-    found = detected(HERMES)
-    prompt = "<|im_start|>user\nWhat is <think>?<|im_end|>\n<|im_start|>assistant\n"
-    assert not found.is_within_reasoning(prompt)
+    assert found.reply.reasoning is not None
+    assert found.reply.reasoning.is_open_in("...<|im_start|>assistant\n<think>\n")
 
 
 @pytest.mark.parametrize(

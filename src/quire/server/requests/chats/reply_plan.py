@@ -1,23 +1,39 @@
-"""`reply_plan`: how the reply to a chat is read."""
+"""`ReplyPlan`: how the reply to a chat is read."""
 
 from __future__ import annotations
 
-from quire.server.context import ServerContext
-from quire.server.replies.parsed import ReplyPlan
-from quire.server.reply_format import reply_format_of
+from dataclasses import dataclass, field
+
+from quire.parsers.format import ReplyFormat
+from quire.parsers.parser import ReplyParser
 from quire.server.requests.chats.tool_use import ToolUse
-from quire.server.schema.chat import ChatRequest
 
 
-async def reply_plan(
-    context: ServerContext, request: ChatRequest, tools: ToolUse, prompt: str
-) -> ReplyPlan:
-    """`prompt`: as it was rendered."""
-    found = (await reply_format_of(context)).reply
-    return ReplyPlan(
-        format=found,
-        tools=tools,
-        is_reasoning=found.reasoning is not None
-        and found.reasoning.is_open_in(prompt, is_continued=request.continue_final_message is True),
-        shows_reasoning=request.include_reasoning is not False,
-    )
+@dataclass(frozen=True, slots=True)
+class ReplyPlan:
+    """How the reply to one prompt is read."""
+
+    format: ReplyFormat = field(default_factory=ReplyFormat)
+    tools: ToolUse = field(default_factory=ToolUse)
+    is_reasoning: bool = False
+    """The prompt ends within the reasoning."""
+    may_reason: bool = True
+    """The reply may begin with reasoning: the prompt does not end behind it."""
+    skips_special_tokens: bool = True
+    """The text has no special tokens."""
+    shows_reasoning: bool = True
+    """The reply tells the reasoning, or leaves it out."""
+
+    @property
+    def is_plain(self) -> bool:
+        """The reply is its text."""
+        return self.format.reasoning is None and not self.tools.is_searched
+
+    def parser(self) -> ReplyParser:
+        """For one choice."""
+        schemas = self.tools.schemas if self.tools.is_searched else None
+        return ReplyParser(self.format, schemas, is_reasoning=self.is_reasoning)
+
+
+PLAIN = ReplyPlan()
+"""The reply is its text."""

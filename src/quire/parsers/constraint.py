@@ -1,0 +1,215 @@
+"""`reply_constraint`: the form that a reply must have so that its calls are calls of offered tools.
+
+Called for each request that offers tools. The form is a structural tag, which `structured/` makes a
+grammar of: reasoning first, if the reply may reason; then an answer by `CallRules.choice`. Two
+requests with the same tools and rules have the same grammar.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from quire.errors import GrammarError, IntegrityError, RequestError
+from quire.parsers.call_rules import CallRules, Check
+from quire.parsers.format import Part, ReasoningTags, ReplyFormat, ToolFormat
+from quire.structured.params import FIELD, KINDS, StructuredOutputsParams
+from quire.structured.source import parsed_json, parsed_schema
+from quire.structured.tags.grammar import triggered_tags_of
+from quire.structured.tags.starts import after_start
+
+_SPACE: Part = {"type": "regex", "pattern": "[ \\t\\r\\n]{0,40}"}
+
+
+def reply_constraint(
+    format: ReplyFormat,
+    rules: CallRules,
+    check: Check,
+    *,
+    is_reasoning: bool = False,
+    may_reason: bool = True,
+    content: StructuredOutputsParams | None = None,
+) -> StructuredOutputsParams | None:
+    """The form of the reply; None: any text. Raises RequestError for what cannot be had.
+
+    `is_reasoning`: the prompt ends within the reasoning. `may_reason`: the reply may begin with
+    reasoning of its own. `content`: what the answer has to look like where it is no call; with
+    the choice `required` it always is one. `check` raises GrammarError for a grammar that does not
+    work, as `InputProcessor.check_grammar` does.
+
+    - `none`, or no tools: the content alone, behind the reasoning.
+    - `required`: nothing but calls; several only if `is_parallel`.
+    - `auto`: a text in which a marker begins calls, of offered tools alone. With `content` the
+      answer is either calls or that.
+    """
+    schemas = rules.schemas(check) if rules.choice != "none" else {}
+    if not schemas and content is None:
+        return None
+    if not schemas:
+        answer = _content_part(content) if content is not None else {}
+        markers: Sequence[str] = ()
+    else:
+        tools = format.tools
+        if tools is None:
+            raise RequestError(
+                "tools need a model whose calls of tools are read: name the form of its calls with "
+                "--tool-call-parser",
+                parameter="tools",
+            )
+        calls = tools.grammar(schemas, is_parallel=rules.is_parallel)
+        markers = tools.markers
+        if rules.choice == "required":
+            answer = _sequence(_SPACE, calls)
+        elif content is None:
+            answer = _text_with_calls(format, tools, calls, rules)
+        else:
+            answer = _calls_or(_content_part(content), tools, calls)
+    whole = _after_reasoning(format.reasoning, answer, markers, is_reasoning, may_reason)
+    if whole is answer and not schemas:
+        return content
+    tag = msgspec.json.encode({"type": "structural_tag", "format": whole}).decode()
+    options = content or StructuredOutputsParams(structural_tag=tag)
+    return msgspec.structs.replace(options, **{**dict.fromkeys(KINDS), "structural_tag": tag})
+
+
+@contextmanager
+def named_as_tools(
+    rules: CallRules, check: Check, content: StructuredOutputsParams | None = None
+) -> Iterator[None]:
+    """Errors about the grammar of a `reply_constraint` name the tool that is at fault, or the field
+    of the content."""
+    try:
+        yield
+    except GrammarError as error:
+        if error.parameter != f"{FIELD}.structural_tag" or rules.choice == "none":
+            raise
+        for tool in rules.allowed:
+            tool.check_schema(tool.schema, check)
+        if content is not None:
+            check(content)
+        message = str(error).replace(f"{FIELD}.structural_tag", "tools")
+        raise GrammarError(f"{message}: offer fewer of them", parameter="tools") from None
+
+
+def _text_with_calls(format: ReplyFormat, tools: ToolFormat, calls: Part, rules: CallRules) -> Part:
+    """Text in which a marker begins calls. The marks of reasoning in it stay where they may be."""
+    tags = format.reasoning
+    begins, marks = ((), ()) if tags is None else (tags.begins, tags.answer_marks)
+    others = [_text_of(mark) for mark in marks]
+    if tags is not None and tags.may_repeat:
+        others += [_sequence(_text_of(begin), _reasoning(tags, tools.markers)) for begin in begins]
+        marks = (*marks, *begins)
+    opening = any(_begins_with(calls, text) for text in tools.opening_markers)
+    final = []
+    if any(_begins_with(calls, marker) for marker in tools.markers):
+        if rules.is_parallel:
+            others.append(calls)
+        else:
+            final = [calls]
+    elif not opening:
+        raise IntegrityError(f"{type(tools).__name__}.grammar begins with none of its markers")
+    text = {
+        "type": "triggered_tags",
+        "triggers": [*tools.markers, *marks],
+        "tags": others,
+        "final_tags": final,
+        "not_first": [*begins, *tools.opening_markers],
+    }
+    if not others and not final:
+        text = {**text, "type": "any_text", "excludes": text["triggers"]}
+    if not opening:
+        return text
+    return {"type": "or", "elements": [_sequence(_SPACE, calls), text]}
+
+
+def _calls_or(content: Part, tools: ToolFormat, calls: Part) -> Part:
+    """Calls, or this content."""
+    if any(_begins_with(calls, text) for text in tools.opening_markers):
+        raise RequestError(
+            "a reply of this model's cannot be either calls of tools or of a given form, because "
+            'its calls begin like any JSON: set tool_choice to "none" or "required", or leave out '
+            "what the reply has to look like",
+            parameter="tool_choice",
+        )
+    only_calls = {**_one_of(tools.markers, [calls]), "is_bare": True}
+    return {"type": "or", "elements": [only_calls, _without(content, tools.markers)]}
+
+
+def _without(part: Any, markers: Sequence[str]) -> Any:
+    """The part without these texts in the free text that it ends with."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind in ("any_text", "triggered_tags"):
+        return {**part, "excludes": [*(part.get("excludes") or ()), *markers]}
+    if kind in ("or", "sequence") and isinstance(part.get("elements"), list):
+        return {**part, "elements": [_without(one, markers) for one in part["elements"]]}
+    return part
+
+
+def _after_reasoning(
+    tags: ReasoningTags | None,
+    answer: Part,
+    markers: Sequence[str],
+    is_reasoning: bool,
+    may_reason: bool,
+) -> Part:
+    """The answer, behind the reasoning."""
+    if tags is None or not (is_reasoning or may_reason):
+        return answer
+    reasoning = _reasoning(tags, markers)
+    if is_reasoning:
+        return _sequence(reasoning, answer)
+    begin = {**_one_of(tags.begins, map(_text_of, tags.begins)), "is_bare": True}
+    return _sequence({"type": "optional", "content": _sequence(begin, reasoning)}, answer)
+
+
+def _reasoning(tags: ReasoningTags, markers: Sequence[str]) -> Part:
+    """What follows the begin, with the end. No call is in it."""
+    ends = _one_of(tags.ends, map(_text_of, tags.ends))
+    return {**ends, "excludes": [marker for marker in markers if marker not in tags.ends]}
+
+
+def _one_of(triggers: Sequence[str], tags: Iterable[Part]) -> Part:
+    """A text up to the first of these triggers, and the tag that begins with it."""
+    return {
+        "type": "triggered_tags",
+        "triggers": list(triggers),
+        "tags": list(tags),
+        "at_least_one": True,
+        "stop_after_first": True,
+    }
+
+
+def _text_of(text: str) -> Part:
+    return {"type": "const_string", "value": text}
+
+
+def _content_part(content: StructuredOutputsParams) -> Part:
+    """As a part of a structural tag. Raises GrammarError."""
+    value = getattr(content, content.kind)
+    if content.kind == "json":
+        return {"type": "json_schema", "json_schema": parsed_schema("json", value)}
+    if content.kind == "json_object":
+        return {"type": "json_schema", "json_schema": {"type": "object"}}
+    if content.kind == "regex":
+        return {"type": "regex", "pattern": value}
+    if content.kind == "grammar":
+        return {"type": "grammar", "grammar": value}
+    if content.kind == "choice":
+        words = " | ".join(json.dumps(text) for text in dict.fromkeys(value))
+        return {"type": "grammar", "grammar": f"start: CHOICE\nCHOICE: {words}"}
+    tag = parsed_json("structural_tag", value)
+    if isinstance(tag, Mapping) and "structures" in tag:
+        return triggered_tags_of(tag)
+    return {} if not isinstance(tag, Mapping) else tag.get("format") or {}
+
+
+def _begins_with(part: Part, text: str) -> bool:
+    return after_start(part, text, lambda _text, _at: True) is not None
+
+
+def _sequence(*parts: Any) -> Part:
+    return {"type": "sequence", "elements": list(parts)}

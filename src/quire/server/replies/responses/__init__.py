@@ -1,0 +1,1 @@
+"""`/v1/responses`: responses and their events, out of the events of a reply's parser."""

@@ -1,0 +1,115 @@
+"""`ResponseShape`: a response without its output: what was asked for, as the reply repeats it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.server.schema.common import Usage
+from quire.server.schema.responses.items import OutputItem
+from quire.server.schema.responses.reply import (
+    IncompleteDetails,
+    InputTokensDetails,
+    OutputTokensDetails,
+    ReplyReasoning,
+    ReplyText,
+    Response,
+    ResponseError,
+    ResponseStatus,
+    ResponseUsage,
+)
+from quire.server.schema.responses.request import ResponsesRequest, TextFormat
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseShape:
+    """All that is known of a response when its request has been checked."""
+
+    request: ResponsesRequest
+    defaults: Mapping[str, Any]
+    """Of the model's sampling parameters."""
+    id: str
+    created_at: int
+    model: str
+    is_stored: bool
+
+    def response(
+        self,
+        status: ResponseStatus,
+        output: Sequence[OutputItem] = (),
+        usage: ResponseUsage | None = None,
+        error: ResponseError | None = None,
+    ) -> Response:
+        """The response in this state."""
+        request = self.request
+        is_cut = status == "incomplete"
+        return Response(
+            id=self.id,
+            created_at=self.created_at,
+            status=status,
+            completed_at=int(time.time()) if status == "completed" else None,
+            background=request.background is True,
+            error=error,
+            incomplete_details=IncompleteDetails(reason="max_output_tokens") if is_cut else None,
+            model=self.model,
+            output=list(output),
+            parallel_tool_calls=request.parallel_tool_calls is not False,
+            reasoning=_reasoning(request),
+            store=self.is_stored,
+            text=_text(request),
+            tool_choice=request.tool_choice or "auto",
+            tools=request.tools or [],
+            top_logprobs=request.top_logprobs or 0,
+            truncation=request.truncation or "disabled",
+            usage=usage,
+            metadata=request.metadata or {},
+            temperature=self._sampling("temperature", 1.0),
+            top_p=self._sampling("top_p", 1.0),
+            presence_penalty=self._sampling("presence_penalty", 0.0),
+            frequency_penalty=self._sampling("frequency_penalty", 0.0),
+            **{name: getattr(request, name) for name in _SAME_NAME},
+        )
+
+    def _sampling(self, name: str, default: float) -> float:
+        """A sampling parameter of this response."""
+        asked: float | None = getattr(self.request, name)
+        return self.defaults.get(name, default) if asked is None else asked
+
+
+_SAME_NAME = (
+    "instructions", "max_output_tokens", "max_tool_calls", "previous_response_id",
+    "prompt_cache_key", "safety_identifier", "user",
+)  # fmt: skip
+"""Fields that the reply repeats as they are."""
+
+
+def usage_of_response(usage: Usage) -> ResponseUsage:
+    """A reply's usage by the names of a response."""
+    details = usage.completion_tokens_details or None
+    return ResponseUsage(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=InputTokensDetails(
+            cached_tokens=usage.prompt_tokens_details.cached_tokens
+        ),
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=OutputTokensDetails(
+            reasoning_tokens=details.reasoning_tokens if details else 0
+        ),
+        total_tokens=usage.total_tokens,
+    )
+
+
+def _reasoning(request: ResponsesRequest) -> ReplyReasoning:
+    asked = request.reasoning
+    if asked is None:
+        return ReplyReasoning()
+    return ReplyReasoning(effort=asked.effort, summary=asked.summary or asked.generate_summary)
+
+
+def _text(request: ResponsesRequest) -> ReplyText:
+    asked = request.text
+    if asked is None:
+        return ReplyText(format=TextFormat(type="text"))
+    return ReplyText(format=asked.format or TextFormat(type="text"), verbosity=asked.verbosity)

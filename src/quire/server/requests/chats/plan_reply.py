@@ -1,0 +1,25 @@
+"""`plan_reply`: how the reply to a chat is read, by the model, the request and the prompt."""
+
+from __future__ import annotations
+
+from quire.server.context import ServerContext
+from quire.server.reply_format import reply_format_of
+from quire.server.requests.chats.reply_plan import ReplyPlan
+from quire.server.requests.chats.tool_use import ToolUse
+from quire.server.schema.chat import ChatRequest
+
+
+async def plan_reply(
+    context: ServerContext, request: ChatRequest, tools: ToolUse, prompt: str
+) -> ReplyPlan:
+    """`prompt`: as it was rendered."""
+    found = await reply_format_of(context)
+    tags, is_continued = found.reasoning, request.continue_final_message is True
+    return ReplyPlan(
+        format=found,
+        tools=tools,
+        is_reasoning=tags is not None and tags.is_open_in(prompt, is_continued=is_continued),
+        may_reason=tags is not None and not prompt.rstrip().endswith(tags.ends),
+        skips_special_tokens=request.skip_special_tokens is not False,
+        shows_reasoning=request.include_reasoning is not False,
+    )

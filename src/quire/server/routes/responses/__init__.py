@@ -1,0 +1,1 @@
+"""`/v1/responses`, and the routes of stored responses."""

@@ -1,0 +1,182 @@
+"""`POST /v1/responses`: makes a response, as /v1/chat/completions makes a reply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from quire.errors import QuireError, RequestError
+from quire.server.context import ServerContext
+from quire.server.replies.head import ReplyHead
+from quire.server.replies.responses.open_items import new_id
+from quire.server.replies.responses.shape import ResponseShape
+from quire.server.replies.responses.writer import ResponsesWriter
+from quire.server.requests.prompts import PreparedPrompt
+from quire.server.requests.responses.checks import check_fields, fields_without_effect
+from quire.server.requests.responses.conversion import chat_request, named_as_asked
+from quire.server.requests.responses.kept_items import input_items, kept_item, restored
+from quire.server.requests.responses.messages import kind_of
+from quire.server.requests.responses.tools import Offered, offered_tools
+from quire.server.routes.bodies import context_of, pieced_response, read_body
+from quire.server.routes.generate import begin, chat_prompts, until_gone
+from quire.server.routes.responses.events import event_stream
+from quire.server.routes.responses.run import ResponseRun
+from quire.server.schema.chat import ChatRequest
+from quire.server.schema.responses.items import Item
+from quire.server.schema.responses.request import ResponsesRequest
+from quire.server.stored_responses.entry import StoredItem, StoredResponse
+
+_UNITS_PER_ITEM = 8
+"""Units of the pool's sizes for an item that is converted."""
+_BYTES_PER_UNIT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request that was checked and converted."""
+
+    request: ResponsesRequest
+    chat: ChatRequest
+    offered: Offered
+    stored: StoredResponse
+    is_stored: bool
+
+
+async def create_response(http: Request) -> Response | ASGIApp:
+    """Responds to an input with messages and calls of tools."""
+    context = context_of(http)
+    request = await read_body(http, ResponsesRequest)
+    with named_as_asked():
+        asked = await _asked(http, context, request)
+        run, writer = await _begin(http, context, asked)
+    if request.background:
+        return _in_background(context, asked, run, writer)
+    if request.stream:
+        return event_stream(context, run.stream(), run.generation.close)
+    pieces = await until_gone(http, run.generation, run.whole())
+    return pieced_response(pieces) if pieces else Response()
+
+
+async def _asked(http: Request, context: ServerContext, request: ResponsesRequest) -> _Asked:
+    check_fields(request)
+    store = context.responses
+    is_stored = store.is_on and request.store is not False
+    if request.background and not is_stored:
+        raise RequestError(_NEEDS_STORE[store.is_on], parameter="background")
+    ignored = fields_without_effect(request)
+    if request.store and not store.is_on:
+        ignored.append("store")
+    context.ignored_fields.tell(http, ignored)
+    history = _history(context, request)
+    given = [_resolved(context, item) for item in input_items(request.input or "")]
+    offered = offered_tools(request.tools or [])
+    size = _UNITS_PER_ITEM * len(given)
+    size += sum(len(item.data) // _BYTES_PER_UNIT + _UNITS_PER_ITEM for item in history)
+    chat, kept = await context.pool.run(size, _converted, request, history, given, offered)
+    stored = StoredResponse(
+        request.request_id or new_id("resp"),
+        history,
+        kept,
+        is_background=request.background is True,
+        has_events=request.background is True and request.stream is True,
+    )
+    if is_stored:
+        store.check(stored)
+    return _Asked(request, chat, offered, stored, is_stored)
+
+
+def _history(context: ServerContext, request: ResponsesRequest) -> tuple[StoredItem, ...]:
+    """The items of the response that this one goes on from."""
+    if request.previous_response_id is None:
+        return ()
+    previous = context.responses.get(request.previous_response_id, "previous_response_id")
+    if previous.status not in ("completed", "incomplete"):
+        raise RequestError(
+            f"previous_response_id: that response is {previous.status}; only one that is complete "
+            "can be gone on from",
+            parameter="previous_response_id",
+        )
+    return previous.items
+
+
+def _resolved(context: ServerContext, item: Item) -> Item | StoredItem:
+    """The item itself, where the input refers to it."""
+    return context.responses.item(item.id or "") if kind_of(item) == "item_reference" else item
+
+
+def _converted(
+    request: ResponsesRequest,
+    history: Sequence[StoredItem],
+    given: Sequence[Item | StoredItem],
+    offered: Offered,
+) -> tuple[ChatRequest, list[StoredItem]]:
+    """The chat, and the input's items for the store."""
+    items = [restored([one])[0] if isinstance(one, StoredItem) else one for one in given]
+    chat = chat_request(request, restored(history), items, offered)
+    kept = [one if isinstance(one, StoredItem) else kept_item(one) for one in given]
+    return chat, kept
+
+
+async def _begin(
+    http: Request, context: ServerContext, asked: _Asked
+) -> tuple[ResponseRun, ResponsesWriter]:
+    head = ReplyHead.of(context, http, asked.chat, "resp")
+    head = replace(head, id=asked.stored.id)
+    is_told = asked.request.stream is True
+
+    def make_writer(
+        context: ServerContext, _: ChatRequest, head: ReplyHead, prompts: list[PreparedPrompt]
+    ) -> ResponsesWriter:
+        [prompt] = prompts
+        defaults = context.config.model.default_sampling_params
+        shape = ResponseShape(
+            asked.request, defaults, head.id, head.created, head.model, asked.is_stored
+        )
+        engine = context.loaded_engine()
+        return ResponsesWriter(
+            shape,
+            prompt,
+            asked.offered,
+            engine.tokenizer,
+            is_told=is_told,
+            has_metrics=head.has_metrics,
+            tokens_as_ids=head.tokens_as_ids,
+        )
+
+    generation, writer = await begin(http, asked.chat, head, chat_prompts, make_writer)
+    run = ResponseRun(context, generation, writer, asked.stored, is_stored=asked.is_stored)
+    return run, writer
+
+
+def _in_background(
+    context: ServerContext, asked: _Asked, run: ResponseRun, writer: ResponsesWriter
+) -> Response | ASGIApp:
+    """Answers with what there is, and goes on."""
+    store, stored = context.responses, asked.stored
+    queued = writer.queued()
+    try:
+        store.add(stored)
+    except QuireError:
+        run.generation.close()
+        raise
+    store.set_reply(stored, "queued", queued)
+    context.keep(run.in_background())
+    if asked.request.stream:
+        return event_stream(context, stored.told(-1), _nothing)
+    return pieced_response(queued)
+
+
+def _nothing() -> None:
+    """A background response goes on without its reader."""
+
+
+_NEEDS_STORE = {
+    True: "background=true needs a response that is stored: leave store out, or set it to true",
+    False: "background=true needs stored responses, which this server does not have: start it "
+    "with --response-store-bytes above 0",
+}
+"""By whether the server stores responses."""

@@ -1,0 +1,104 @@
+"""`ResponseRun`: from a generation to a response: whole, as a stream, or in the background."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from quire.errors import CapacityError
+from quire.server.context import ServerContext
+from quire.server.replies.portions import written
+from quire.server.requests.generation import Generation
+from quire.server.stored_responses.entry import StoredResponse
+
+if TYPE_CHECKING:
+    from quire.server.replies.responses.writer import ResponsesWriter
+
+
+class ResponseRun:
+    """Makes one response, and keeps it if it is stored."""
+
+    def __init__(
+        self,
+        context: ServerContext,
+        generation: Generation,
+        writer: ResponsesWriter,
+        stored: StoredResponse,
+        *,
+        is_stored: bool,
+    ) -> None:
+        """`is_stored`: `stored` is kept, once the response is complete."""
+        self.generation = generation
+        self._context = context
+        self._writer = writer
+        self._stored = stored
+        self._is_stored = is_stored
+
+    async def whole(self) -> list[bytes]:
+        """The response, in pieces; none if the generation was closed. Raises the error that ended
+        it otherwise."""
+        async for _ in written(self.generation, self._writer, self._context.pool):
+            pass
+        if not self._writer.has_ended:
+            return []
+        reply = await self._reply()
+        self._keep(reply)
+        return reply
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """The events, those of one step together. The response is kept before the last one."""
+        async for told in self._updates():
+            yield b"".join(told)
+        if self._writer.has_ended:
+            last = await self._last()
+            if self._is_stored and not self._writer.has_failed:
+                self._keep(await self._reply())
+            yield b"".join(last)
+
+    async def in_background(self) -> None:
+        """Makes a response that is kept already, with its events for those who ask for them."""
+        stored, store = self._stored, self._context.responses
+        stored.cancel = self.generation.close
+        try:
+            async for told in self._updates():
+                if stored.status == "queued" and self._writer.has_output:
+                    store.set_reply(stored, "in_progress", self._writer.in_progress())
+                if stored.has_events:
+                    store.add_events(stored, told)
+            if self._writer.has_ended and stored.has_events:
+                store.add_events(stored, await self._last())
+        except Exception as error:
+            self._writer.fail(error)
+        finally:
+            self.generation.close()
+        writer = self._writer
+        if writer.has_ended:
+            store.set_reply(stored, writer.status, await self._reply(), writer.stored_output())
+        else:
+            store.set_reply(stored, "cancelled", writer.cancelled(), writer.stored_output())
+
+    async def _updates(self) -> AsyncIterator[list[bytes]]:
+        """All events but the last one. Ends early if the generation is closed."""
+        yield self._writer.begin()
+        try:
+            async for told in written(self.generation, self._writer, self._context.pool):
+                if told:
+                    yield told
+        except Exception as error:
+            self._writer.fail(error)
+
+    async def _last(self) -> list[bytes]:
+        writer = self._writer
+        return await self._context.pool.run(writer.size_of_end(), writer.last)
+
+    async def _reply(self) -> list[bytes]:
+        writer = self._writer
+        return await self._context.pool.run(writer.size_of_end(), writer.whole)
+
+    def _keep(self, reply: list[bytes]) -> None:
+        if self._is_stored:
+            store, writer = self._context.responses, self._writer
+            with suppress(CapacityError):  # what is made in the background fills the store
+                store.add(self._stored)
+                store.set_reply(self._stored, writer.status, reply, writer.stored_output())

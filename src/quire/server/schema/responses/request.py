@@ -1,0 +1,150 @@
+"""`/v1/responses`: the request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from quire.server.schema.chat import ReasoningEffort
+from quire.server.schema.common import CacheSalt, Int64, RequestIdText, TokenId
+from quire.server.schema.responses.items import Item
+
+
+class ToolParam(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A tool: a `function`, a `custom` tool that takes a text, or a `namespace` of tools."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    format: dict[str, Any] | None = None
+    """Of a custom tool: `{"type": "text"}`."""
+    tools: list[ToolParam] | None = None
+    """Of a namespace."""
+
+
+class TextFormat(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How the answer is constrained: `text` not at all, `json_object`, or `json_schema`."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+    """Accepted: the schema always holds."""
+
+
+class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The answer's form."""
+
+    format: TextFormat | None = None
+    verbosity: str | None = None
+    """Accepted; no model here knows it."""
+
+
+class ReasoningOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The reasoning before the answer."""
+
+    effort: ReasoningEffort | None = None
+    """Shown to the chat template."""
+    summary: str | None = None
+    """Accepted: the reply has the reasoning itself."""
+    generate_summary: str | None = None
+    """An older name of `summary`."""
+
+
+class ResponsesStreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How a stream is written."""
+
+    include_obfuscation: bool | None = None
+    """Accepted: no event is padded here."""
+
+
+class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a model is to respond to."""
+
+    input: str | list[Item] | None = None
+    model: str | None = None
+    instructions: str | None = None
+    """A system message before the input; those of earlier responses do not count."""
+    previous_response_id: str | None = None
+    """A stored response that this one goes on from."""
+    background: bool | None = False
+    """Answer at once, and go on when the connection ends."""
+    stream: bool | None = False
+    stream_options: ResponsesStreamOptions | None = None
+    store: bool | None = None
+    """Keep the response in memory for later requests; by default true, if the server keeps any."""
+    include: list[str] | None = None
+    """`message.output_text.logprobs` works. `reasoning.encrypted_content` is accepted: the reply
+    has the reasoning itself."""
+    metadata: dict[str, str] | None = None
+    """For the caller's own books."""
+
+    tools: list[ToolParam] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = True
+    max_tool_calls: Int64 | None = None
+    """Accepted: it limits tools that run in the server, and there are none."""
+
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    include_reasoning: bool | None = True
+    max_output_tokens: Int64 | None = None
+    """Most tokens to generate, reasoning included; by default all that the context has room for."""
+    truncation: str | None = "disabled"
+    """`auto`: of a prompt that is too long, the beginning is cut off."""
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: Int64 | None = None
+    user: str | None = None
+    """An identifier for the caller's own books, as `safety_identifier`."""
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    """Accepted: prompts with the same beginning share the cache without a key."""
+    prompt_cache_retention: str | None = None
+    """Accepted: the cache keeps what it has room for."""
+    service_tier: str | None = None
+    """Accepted; there is one tier."""
+    conversation: Any = None
+    prompt: Any = None
+    context_management: Any = None
+
+    top_k: Int64 | None = None
+    min_p: float | None = None
+    seed: Int64 | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    ignore_eos: bool | None = False
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    skip_special_tokens: bool | None = True
+    include_stop_str_in_output: bool | None = False
+    watermarking: bool | None = None
+    structured_outputs: dict[str, Any] | None = None
+    """Further constraints of the answer, as in /v1/chat/completions."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the chat template."""
+    request_id: RequestIdText | None = None
+    """The id of the response; by default a random one."""
+    session_id: str | None = None
+    """Accepted; it changes nothing here."""
+    priority: Int64 | None = 0
+    """Lower runs earlier, where the server schedules by priority."""
+    cache_salt: CacheSalt | None = None
+    """Requests share cached prefixes only with those of the same salt."""
+    vllm_xargs: dict[str, Any] | None = None
+    media_io_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+    mm_payload: str | None = None
+    """Accepted: a text model has no such payload."""
+    return_mm_kwargs: bool | None = None
+    """An older name of `mm_payload`."""
+    kv_transfer_params: dict[str, Any] | None = None
+    ec_transfer_params: dict[str, Any] | None = None
+    enable_response_messages: bool | None = False
+    previous_input_messages: list[Any] | None = None

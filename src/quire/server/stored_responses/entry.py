@@ -1,0 +1,115 @@
+"""`StoredResponse`: one response that is kept, while it is made and after."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from quire.server.replies.json_pieces import joined
+
+if TYPE_CHECKING:
+    from quire.server.schema.responses.reply import ResponseStatus
+
+_ITEM_BYTES = 200
+"""Of an item, an event or a piece of JSON, beside its text: Python's objects."""
+_SENT_AT_ONCE = 1 << 16
+
+
+class StoredItem(NamedTuple):
+    """An item as JSON text."""
+
+    id: str
+    data: bytes
+
+
+class StoredResponse:
+    """A response: its JSON text, the items of its conversation, and its events if it is a stream
+    in the background. Owned by the event loop.
+
+    Items that several responses share are counted for each: their text is there once.
+    """
+
+    def __init__(
+        self,
+        response_id: str,
+        history: Sequence[StoredItem],
+        input_items: Sequence[StoredItem],
+        *,
+        is_background: bool,
+        has_events: bool,
+    ) -> None:
+        """`history`: the items before the input."""
+        self.id = response_id
+        self.is_background = is_background
+        self.has_events = has_events
+        self.status: ResponseStatus = "queued"
+        self.reply: Sequence[bytes] = ()
+        """The response as JSON text, in pieces."""
+        self.given = (*history, *input_items)
+        """All items that the model was shown."""
+        self.output: tuple[StoredItem, ...] = ()
+        self.events: list[bytes] = []
+        """By their numbers."""
+        self.cancel: Callable[[], None] | None = None
+        """Ends the work, while there is any."""
+        self.num_bytes = _size(item.data for item in self.given)
+        self._news = asyncio.Event()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether more is to come."""
+        return self.status in ("queued", "in_progress")
+
+    @property
+    def items(self) -> tuple[StoredItem, ...]:
+        """The whole conversation, with the reply."""
+        return (*self.given, *self.output)
+
+    def set_reply(
+        self,
+        status: ResponseStatus,
+        reply: Sequence[bytes],
+        output: Sequence[StoredItem] = (),
+    ) -> int:
+        """A new state; returns how many bytes more it takes."""
+        before = _size(self.reply) + _size(item.data for item in self.output)
+        self.status, self.reply, self.output = status, reply, tuple(output)
+        if not self.is_running:
+            self.cancel = None
+            self.tell()
+        return _size(self.reply) + _size(item.data for item in self.output) - before
+
+    def add_events(self, events: Sequence[bytes]) -> int:
+        """The next events; returns how many bytes more they take."""
+        self.events += events
+        self.tell()
+        return _size(events)
+
+    def tell(self) -> None:
+        """Wakes up who waits for news."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def ended(self) -> None:
+        """Waits until it is complete, or has ended otherwise."""
+        while self.is_running:
+            await self._news.wait()
+
+    async def told(self, after: int) -> AsyncIterator[bytes]:
+        """The events behind number `after`, as they come, until the last one."""
+        position = after + 1
+        while True:
+            news, is_running = self._news, self.is_running
+            new = self.events[position:]
+            position += len(new)
+            for data in joined(new, _SENT_AT_ONCE):
+                yield data
+            if not new:
+                if not is_running:
+                    return
+                await news.wait()
+
+
+def _size(texts: Iterable[bytes]) -> int:
+    return sum(_ITEM_BYTES + len(text) for text in texts)

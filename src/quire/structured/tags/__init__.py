@@ -1,0 +1,1 @@
+"""Structural tags: a text of literal parts, free texts, and what follows schemas."""

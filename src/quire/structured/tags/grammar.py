@@ -1,0 +1,173 @@
+"""`tags_grammar`: a free text with tags in it, and what is between them, as a Lark grammar.
+
+Takes both forms that vLLM has: `structures` with `triggers`, and `format`, a tree of parts. Every
+part becomes one rule. Knows schemas only as the text that stands for them in a grammar.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from quire.structured import limits
+from quire.structured.tags.fields import (
+    NAME,
+    flag_of,
+    list_of,
+    refuse,
+    tag_error,
+    tags_of,
+    text_of,
+    texts_of,
+)
+from quire.structured.tags.texts import AddedTokens, free_text
+from quire.structured.tags.triggered import text_before, triggered_tags
+
+_AT_THE_END = (
+    "any_text works as the content of a tag, as the whole format and as the last element of its "
+    "sequence"
+)
+
+
+def tags_grammar(
+    given: Any,
+    schema: Callable[[Any], str],
+    grammar: Callable[[str], str],
+    regex: Callable[[str], str],
+    added: AddedTokens,
+) -> str:
+    """`schema` and `regex` write a schema and an expression within a grammar; `grammar` makes
+    Lark's notation of a grammar. `added`: of the vocabulary that it is for. Raises GrammarError."""
+    if not isinstance(given, Mapping):
+        raise tag_error("must be an object", given)
+    if given.get("type", NAME) != NAME:
+        raise tag_error("has the type structural_tag", given.get("type"))
+    writer = _Writer(schema, grammar, regex, added)
+    if "structures" in given:
+        root = writer.part(triggered_tags_of(given), is_last=True)
+    elif "format" in given:
+        root = writer.part(given["format"], is_last=True)
+    else:
+        raise tag_error("needs either structures and triggers, or format", given)
+    return writer.text(root)
+
+
+def triggered_tags_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The older form as a part of the type `triggered_tags`. Raises GrammarError."""
+    tags = []
+    for structure in list_of(given, "structures"):
+        begin, end = text_of(structure, "begin"), text_of(structure, "end")
+        schema = structure.get("schema")
+        content = {"type": "json_schema", "json_schema": {} if schema is None else schema}
+        tags.append({"begin": begin, "content": content, "end": end})
+    return {"type": "triggered_tags", "triggers": given.get("triggers"), "tags": tags}
+
+
+class _Writer:
+    """Writes the rules of one grammar."""
+
+    def __init__(
+        self,
+        schema: Callable[[Any], str],
+        grammar: Callable[[str], str],
+        regex: Callable[[str], str],
+        added: AddedTokens,
+    ) -> None:
+        self._schema, self._grammar, self._regex = schema, grammar, regex
+        self.added = added
+        self._rules: list[str] = []
+        self._terminals: dict[str, str] = {}
+        """Names of expressions."""
+        self._grammars: list[dict[str, str]] = []
+        self._kinds: dict[str, Callable[[Mapping[str, Any]], str]] = {
+            "const_string": lambda part: added.literal(text_of(part, "value")),
+            "json_schema": self._json_schema,
+            "regex": self._regular_expression,
+            "grammar": self._inner_grammar,
+            "optional": lambda part: f"({self.part(part.get('content'))})?",
+            "star": lambda part: f"({self.part(part.get('content'))})*",
+            "plus": lambda part: f"({self.part(part.get('content'))})+",
+            "tag": self._tag,
+            "tags_with_separator": self._separated,
+        }
+
+    def text(self, root: str) -> str:
+        """The whole grammar, whose text is `root`."""
+        named = [f"{name}: {body}" for body, name in self._terminals.items()]
+        lark = "\n".join([f"start: {root}", *self._rules, *named])
+        grammars = [{"name": "tags", "lark_grammar": lark}, *self._grammars]
+        return json.dumps({"grammars": grammars})
+
+    def part(self, part: Any, *, is_last: bool = False) -> str:
+        """What stands for one part of a format. `is_last`: the text ends with it."""
+        if not isinstance(part, Mapping):
+            raise tag_error("has a part that is no object", part)
+        kind = part.get("type")
+        if kind == "any_text":
+            if not is_last:
+                raise tag_error(_AT_THE_END, kind)
+            return self.terminal(free_text(texts_of(part, "excludes"), texts_of(part, "not_first")))
+        if kind == "sequence":
+            elements = list_of(part, "elements")
+            last = len(elements) - 1
+            written = [
+                self.part(element, is_last=is_last and i == last)
+                for i, element in enumerate(elements)
+            ]
+            return " ".join(written)
+        if kind == "or":
+            elements = list_of(part, "elements")
+            return f"({' | '.join(self.part(one, is_last=is_last) for one in elements)})"
+        if kind == "triggered_tags":
+            is_closed = flag_of(part, "at_least_one") and flag_of(part, "stop_after_first")
+            if not is_last and not is_closed:
+                raise tag_error(_AT_THE_END.replace("any_text", "triggered_tags"), kind)
+            return triggered_tags(self, part)
+        if not isinstance(kind, str) or kind not in self._kinds:
+            known = sorted([*self._kinds, "any_text", "or", "sequence", "triggered_tags"])
+            what = f"has a part of a type that does not work; use one of {', '.join(known)}"
+            raise tag_error(what, kind)
+        return self._kinds[kind](part)
+
+    def rule(self, body: str, attribute: str = "") -> str:
+        """A new rule."""
+        name = f"part_{len(self._rules)}"
+        self._rules.append(f"{name}{attribute}: {body}")
+        return name
+
+    def terminal(self, expression: str) -> str:
+        """The name of an expression."""
+        return self._terminals.setdefault(expression, f"TEXT_{len(self._terminals)}")
+
+    def _tag(self, tag: Mapping[str, Any]) -> str:
+        end, content = text_of(tag, "end"), tag.get("content")
+        begin = self.added.literal(text_of(tag, "begin"))
+        if isinstance(content, Mapping) and content.get("type") == "any_text":
+            if not end:
+                raise tag_error("any_text in a tag needs the tag's end", tag)
+            return f"{begin} {text_before(self, end, [end], texts_of(content, 'excludes'))}"
+        return f"{begin} {self.part(content)} {self.added.literal(end)}"
+
+    def _separated(self, part: Mapping[str, Any]) -> str:
+        separator = self.added.literal(text_of(part, "separator"))
+        one = self.rule(" | ".join(self._tag(tag) for tag in tags_of(part)))
+        more = "" if part.get("stop_after_first") else f" ({separator} {one})*"
+        return f"({one}{more}){'' if part.get('at_least_one') else '?'}"
+
+    def _json_schema(self, part: Mapping[str, Any]) -> str:
+        refuse(part, "style", "json")
+        return self.rule(self._schema(part.get("json_schema")))
+
+    def _regular_expression(self, part: Mapping[str, Any]) -> str:
+        refuse(part, "excludes")
+        pattern = text_of(part, "pattern")
+        limits.check_bytes("regex", pattern)
+        return self.rule(self._regex(pattern))
+
+    def _inner_grammar(self, part: Mapping[str, Any]) -> str:
+        text = text_of(part, "grammar")
+        limits.check_bytes("grammar", text)
+        name = f"grammar_{len(self._grammars)}"
+        self._grammars.append({"name": name, "lark_grammar": self._grammar(text)})
+        return f"@{name}"

@@ -1,0 +1,61 @@
+"""`after_start`: what of a part of a structural tag follows a text that it begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+MayCut = Callable[[str, int], bool]
+"""Whether a text may be cut in two at a place."""
+
+
+def after_start(part: Any, start: str, may_cut: MayCut) -> dict[str, Any] | None:
+    """What of a part follows `start`: of those of its alternatives that begin with it. None if none
+    does."""
+    if not isinstance(part, Mapping):
+        return None
+    kind = part.get("type", "tag")
+    if kind == "const_string":
+        return _shortened(part, "value", start, may_cut)
+    if kind == "tag":
+        return _shortened(part, "begin", start, may_cut)
+    if kind == "sequence":
+        first, *others = _items(part, "elements") or [None]
+        return _joined(after_start(first, start, may_cut), *others)
+    if kind == "or":
+        return _either(_items(part, "elements"), start, may_cut)
+    if kind == "plus":
+        one = part.get("content")
+        return _joined(after_start(one, start, may_cut), {"type": "star", "content": one})
+    if kind == "tags_with_separator" and part.get("at_least_one"):
+        tags = [{**tag, "type": "tag"} for tag in _items(part, "tags") if isinstance(tag, Mapping)]
+        first = _either(tags, start, may_cut)
+        if part.get("stop_after_first"):
+            return first
+        separator = {"type": "const_string", "value": part.get("separator")}
+        one = {"type": "sequence", "elements": [separator, {"type": "or", "elements": tags}]}
+        return _joined(first, {"type": "star", "content": one})
+    return None
+
+
+def _items(part: Mapping[str, Any], name: str) -> list[Any]:
+    value = part.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _shortened(
+    part: Mapping[str, Any], name: str, start: str, may_cut: MayCut
+) -> dict[str, Any] | None:
+    text = part.get(name)
+    if not isinstance(text, str) or not text.startswith(start) or not may_cut(text, len(start)):
+        return None
+    return {"type": "tag", **part, name: text[len(start) :]}
+
+
+def _either(parts: list[Any], start: str, may_cut: MayCut) -> dict[str, Any] | None:
+    rests = [rest for part in parts if (rest := after_start(part, start, may_cut)) is not None]
+    return {"type": "or", "elements": rests} if rests else None
+
+
+def _joined(first: dict[str, Any] | None, *others: Any) -> dict[str, Any] | None:
+    return None if first is None else {"type": "sequence", "elements": [first, *others]}

@@ -1,0 +1,94 @@
+"""Texts in a Lark grammar: literal ones, which special tokens cut, and free ones.
+
+A grammar is of bytes, and no bytes are a special token: it stands for itself. So a literal text is
+cut at the special tokens in it, which the grammar names; a free text has none. Free texts end where
+a literal text begins that they must not contain, spelled in ordinary tokens too, because a reader
+of the text sees no difference.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+ANYTHING = "(.|\\n)*"
+SPACE = "[ \\t\\r\\n]"
+_LARK_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|//[^\n]*|<[^<>\s]+>')
+"""A text, an expression, a comment or a name of a token in Lark's notation."""
+
+
+class AddedTokens:
+    """The added tokens of a vocabulary, which a grammar may name by their texts.
+
+    The special ones are no text. The others are tokens like any, and are also what a grammar in
+    Lark's notation means by `<name>`.
+    """
+
+    def __init__(self, ids: Mapping[str, int], special: Collection[str]) -> None:
+        """`ids`: by the text of each token. `special`: the texts of the special ones."""
+        self.ids = ids
+        """By text."""
+        self._special = frozenset(special)
+        longest_first = sorted(filter(None, special), key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+    def __contains__(self, text: str) -> bool:
+        """Whether this is the text of a special token."""
+        return text in self._special
+
+    def pieces(self, text: str) -> Iterator[str]:
+        """The text in pieces: special tokens, and what is between them."""
+        at = 0
+        for found in self._pattern.finditer(text):
+            if found.start() > at:
+                yield text[at : found.start()]
+            yield found[0]
+            at = found.end()
+        if at < len(text) or not text:
+            yield text[at:]
+
+    def may_cut(self, text: str, at: int) -> bool:
+        """Whether no special token of the text has this place within it."""
+        return all(not found.start() < at < found.end() for found in self._pattern.finditer(text))
+
+    def literal(self, text: str) -> str:
+        """The text within a grammar."""
+        return " ".join(
+            f"<[{self.ids[piece]}]>" if piece in self._special else quoted(piece)
+            for piece in self.pieces(text)
+        )
+
+    def by_id(self, lark: str) -> str:
+        """A grammar that names added tokens by their ids."""
+
+        def with_id(found: re.Match[str]) -> str:
+            token_id = self.ids.get(found[0])
+            return found[0] if token_id is None else f"<[{token_id}]>"
+
+        return _LARK_TOKEN.sub(with_id, lark)
+
+
+def quoted(text: str) -> str:
+    """A text without special tokens within a grammar."""
+    return json.dumps(text)
+
+
+def free_text(excluded: Sequence[str] = (), not_first: Sequence[str] = (), end: str = "") -> str:
+    """The expression of a text with none of the `excluded` texts in it, that does not begin with
+    one of `not_first`, nor with one of them behind white space, and ends with `end`."""
+    parts = [f"/{ANYTHING}{_expression(end)}/"]
+    if excluded:
+        parts.append(f"~/{ANYTHING}({_any_of(excluded)}){ANYTHING}/")
+    if not_first:
+        parts.append(f"~/{SPACE}*({_any_of(not_first)}){ANYTHING}/")
+    return " & ".join(parts)
+
+
+def _any_of(texts: Sequence[str]) -> str:
+    return "|".join(_expression(text) for text in dict.fromkeys(texts))
+
+
+def _expression(text: str) -> str:
+    """A regular expression within a grammar that matches this text alone."""
+    return re.escape(text).replace("/", r"\/").replace("\n", "n")

@@ -1,0 +1,139 @@
+"""`triggered_tags`: a free text in which certain texts, the triggers, begin tags.
+
+Three fields are our own. `final_tags`: tags after which the text ends. `not_first`: texts that the
+free text does not begin with, nor with white space and one of them. `is_bare`: no text but white
+space is before a tag. A tag may be a part of any type that begins with a literal text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from quire.errors import quoted as shown
+from quire.structured import limits
+from quire.structured.tags.fields import NAME, flag_of, list_of, tag_error, texts_of
+from quire.structured.tags.starts import after_start
+from quire.structured.tags.texts import SPACE, AddedTokens, free_text, quoted
+
+_SOME_SPACE = f"/{SPACE}{{0,40}}/"
+
+
+class RuleWriter(Protocol):
+    """Writes the rules of a grammar."""
+
+    added: AddedTokens
+
+    def rule(self, body: str, attribute: str = "") -> str:
+        """A new rule."""
+
+    def terminal(self, expression: str) -> str:
+        """The name of an expression."""
+
+    def part(self, part: Any, *, is_last: bool = False) -> str:
+        """What stands for a part of a format."""
+
+
+def text_before(
+    writer: RuleWriter,
+    marker: str,
+    markers: Sequence[str],
+    excluded: Sequence[str] = (),
+    not_first: Sequence[str] = (),
+    *,
+    is_bare: bool = False,
+) -> str:
+    """A free text up to the first of these markers, if that is `marker`, and the marker."""
+    added = writer.added
+    pieces = list(added.pieces(marker))
+    if marker not in added and len(pieces) == 1:
+        # It ends with the marker as soon as that is there, so that it cannot contain one.
+        spelled = [text for text in markers if any(piece in added for piece in added.pieces(text))]
+        text = _SOME_SPACE if is_bare else free_text((*excluded, *spelled), not_first)
+        return writer.rule(f"{writer.terminal(text)} {quoted(marker)}", "[lazy]")
+    first = "" if pieces[0] in added else pieces.pop(0)
+    text = free_text((*excluded, *markers), not_first, first)
+    if is_bare:
+        text = f"{_SOME_SPACE} {quoted(first)}" if first else _SOME_SPACE
+    return f"{writer.terminal(text)} {added.literal(''.join(pieces))}"
+
+
+def triggered_tags(writer: RuleWriter, part: Mapping[str, Any]) -> str:
+    """The rules of such a part. Raises GrammarError."""
+    triggers = list_of(part, "triggers")
+    for trigger in triggers:
+        if not isinstance(trigger, str) or not trigger:
+            raise tag_error("needs triggers, a list of texts", trigger)
+    triggers = _shortest(triggers, writer.added)
+    tags = _by_trigger(writer, part, "tags", triggers)
+    final = _by_trigger(writer, part, "final_tags", triggers)
+    if not tags and not final:
+        raise tag_error("No structural tags found in the grammar spec.", None)
+    at_least_one = flag_of(part, "at_least_one")
+    if flag_of(part, "stop_after_first"):
+        both = {
+            trigger: [*tags.get(trigger, ()), *final.get(trigger, ())]
+            for trigger in {**tags, **final}
+        }
+        tags, final = {}, both
+    is_bare = flag_of(part, "is_bare")
+    excluded, not_first = texts_of(part, "excludes"), texts_of(part, "not_first")
+
+    def one_of(bodies: _Bodies, unless: Sequence[str]) -> list[str]:
+        written = []
+        for trigger, ways in bodies.items():
+            text = text_before(writer, trigger, triggers, excluded, unless, is_bare=is_bare)
+            written.append(f"{text} ({' | '.join(ways)})")
+        return written
+
+    def rest(unless: Sequence[str]) -> str:
+        return writer.terminal(free_text((*excluded, *triggers), unless))
+
+    ways = one_of(final, not_first)
+    if not at_least_one:
+        ways.append(rest(not_first))
+    if tags:
+        first = writer.rule(" | ".join(one_of(tags, not_first)))
+        more = writer.rule(" | ".join(one_of(tags, ()))) if not_first else first
+        end = " | ".join([*one_of(final, ()), rest(())])
+        ways.append(f"{first} {more}* ({end})")
+    return f"({' | '.join(ways)})"
+
+
+_Bodies = Mapping[str, Sequence[str]]
+"""What may follow each trigger."""
+
+
+def _by_trigger(
+    writer: RuleWriter, part: Mapping[str, Any], name: str, triggers: Sequence[str]
+) -> dict[str, list[str]]:
+    """The rules of the tags in the field `name`, by the triggers that they begin with."""
+    if part.get(name) in (None, []):
+        return {}
+    tags = list_of(part, name)
+    limits.check_count(NAME, "tags", len(tags), limits.MAX_TAGS)
+    may_cut = writer.added.may_cut
+    bodies: dict[str, list[str]] = {}
+    for tag in tags:
+        rests = {trigger: after_start(tag, trigger, may_cut) for trigger in triggers}
+        found = {trigger: rest for trigger, rest in rests.items() if rest is not None}
+        if not found:
+            begin = tag.get("begin") if isinstance(tag, Mapping) else None
+            raise tag_error(
+                f"Trigger {shown(begin or tag)} not found in triggers {shown(triggers)}", None
+            )
+        for trigger, rest in found.items():
+            bodies.setdefault(trigger, []).append(writer.part(rest))
+    return bodies
+
+
+def _shortest(triggers: Sequence[str], added: AddedTokens) -> list[str]:
+    """The triggers that do not begin with another one."""
+    return [
+        text
+        for text in dict.fromkeys(triggers)
+        if not any(
+            text != other and text.startswith(other) and added.may_cut(text, len(other))
+            for other in triggers
+        )
+    ]

@@ -1,0 +1,227 @@
+"""The form of replies with calls: what is allowed, and which errors there are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.unit.structured.texts import follows, trial, vocabulary
+
+from quire.errors import RequestError
+from quire.parsers.call_rules import CallRules, OfferedTool
+from quire.parsers.constraint import named_as_tools, reply_constraint
+from quire.parsers.format import ReplyFormat
+from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.tool_formats.json.hermes import HermesCalls
+from quire.structured.params import StructuredOutputsParams
+from quire.structured.source import grammar_of
+
+PLAIN = ReplyFormat(None, HermesCalls())
+THINKING = ReplyFormat(ReasoningTags("<think>", "</think>"), HermesCalls())
+NUMBER = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+TOOLS = (OfferedTool("f", NUMBER, place="tools[0].function.parameters"), OfferedTool("g"))
+
+
+def call(name: str = "f", arguments: str = '{"n": 1}') -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+F, G = call(), call("g", '{"any": []}')
+
+
+def allows(
+    text: str,
+    choice: Any = "auto",
+    *,
+    format: ReplyFormat = PLAIN,
+    tools: Any = TOOLS,
+    is_reasoning: bool = False,
+    content: dict[str, Any] | None = None,
+    **fields: Any,
+) -> bool:
+    rules = CallRules(tools, choice, **fields)
+    check = trial().checked
+    spec = StructuredOutputsParams(**content) if content else None
+    wanted = reply_constraint(format, rules, check, is_reasoning=is_reasoning, content=spec)
+    assert wanted is not None
+    with named_as_tools(rules, check, spec):
+        return follows(grammar_of(check(wanted), vocabulary().added), text)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_allowed"),
+    [
+        (F, True),
+        (f"\n {F}\n{G}", True),
+        ("", False),
+        ("text", False),
+        (f"text{F}", False),
+        (f"{F}text", False),
+        (call("h"), False),
+        (call(arguments="{}"), False),
+        (call(arguments='{"n": "1"}'), False),
+    ],
+)
+def test_required(text: str, is_allowed: bool) -> None:
+    assert allows(text, "required") == is_allowed
+
+
+def test_a_named_tool_is_the_only_one_and_is_called_once() -> None:
+    rules = {"only": ("f",), "is_parallel": False}
+    allowed = [text for text in (F, G, f"{F}\n{F}", "") if allows(text, "required", **rules)]
+    assert allowed == [F]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_allowed"),
+    [
+        ("", True),
+        ("a text with <tool_call", True),
+        (F, True),
+        (f"a {F} b\n{G}{F} c < <tool", True),
+        ("a <tool_call>", False),
+        ("a <tool_call> b", False),
+        (f"a {call('h')}", False),
+        (f"{F} {call(arguments='{}')}", False),
+        (f"{F} a <tool_call>b", False),
+    ],
+)
+def test_auto(text: str, is_allowed: bool) -> None:
+    assert allows(text) == is_allowed
+
+
+def test_without_parallel_calls_a_reply_ends_after_the_first() -> None:
+    texts = [f"a{F}", F, "a", f"{F}\n{G}", f"{F}a"]
+    assert [text for text in texts if allows(text, is_parallel=False)] == [f"a{F}", F, "a"]
+    assert not allows(f"{F}\n{F}", "required", is_parallel=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "choice", "is_reasoning", "is_allowed"),
+    [
+        (f"<think>hm</think>\n\n{F}", "required", False, True),
+        (F, "required", False, True),
+        (f"hm</think>{F}", "required", True, True),
+        (F, "required", True, False),
+        (f"<think>{F}</think>{F}", "required", False, False),
+        (f"<think>hm{F}", "required", False, False),
+        (f"\n<think></think>a{F}b", "auto", False, True),
+        (f"a<think>{F}", "auto", False, True),
+        (f"<think>a{F}", "auto", False, False),
+        (f"<think>a</think>{call('h')}", "auto", False, False),
+        ("hm</think>", "auto", True, True),
+        ("hm", "auto", True, False),
+    ],
+)
+def test_reasoning_comes_first(
+    text: str, choice: str, is_reasoning: bool, is_allowed: bool
+) -> None:
+    assert allows(text, choice, format=THINKING, is_reasoning=is_reasoning) == is_allowed
+
+
+SCHEMA = {"json": {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}}
+
+
+@pytest.mark.parametrize(
+    ("content", "good", "bad"),
+    [
+        (SCHEMA, ['{"a":null}'], ["{}", "a"]),
+        ({"json_object": True}, ["{}"], ["[]"]),
+        ({"regex": "(.|\\n)*x"}, ["<x", "<tool_calx"], ["y"]),
+        ({"choice": ["<to", "<tool", "a/b"]}, ["<to", "a/b"], ["<tool_", "<"]),
+        ({"grammar": 'start: "a" B*\nB: /[b<]/'}, ["ab<"], ["b"]),
+        ({"structural_tag": json.dumps({"format": {"type": "any_text"}})}, ["a"], []),
+        (
+            {"structural_tag": json.dumps({"triggers": ["<b"], "structures": [
+                {"begin": "<b>", "schema": {"type": "null"}, "end": "</b>"}]})},
+            ["<b>null</b>c"], ["<b>1</b>"],
+        ),
+    ],
+)  # fmt: skip
+def test_the_content_of_auto_may_have_a_form_too(
+    content: dict[str, Any], good: list[str], bad: list[str]
+) -> None:
+    for format, before in ((PLAIN, ""), (THINKING, "<think>hm</think>")):
+        for text in (*good, F, f"{F}\n{G}"):
+            assert allows(before + text, format=format, content=content), text
+        for text in (*bad, call("h"), f"a{F}"):
+            assert not allows(before + text, format=format, content=content), text
+
+
+def test_the_content_alone_comes_behind_the_reasoning() -> None:
+    rules = CallRules((), "none")
+    spec = StructuredOutputsParams(**SCHEMA)
+    assert reply_constraint(PLAIN, rules, trial().checked, content=spec) is spec
+    assert reply_constraint(PLAIN, CallRules(TOOLS, "none"), trial().checked) is None
+    assert allows('<think>a</think>{"a":null}', "none", format=THINKING, content=SCHEMA)
+    assert not allows(F, "none", format=THINKING, content=SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("level", "strict", "is_held"),
+    [
+        ("auto", None, True),
+        ("auto", False, True),
+        ("function", None, False),
+        ("function", False, False),
+        ("function", True, True),
+        ("parameter", False, True),
+    ],
+)
+def test_levels_of_strictness(level: Any, strict: bool | None, is_held: bool) -> None:
+    tools = (OfferedTool("f", NUMBER, strict),)
+    assert allows(F, tools=tools, level=level)
+    assert allows(call(arguments='{"n": "1"}'), tools=tools, level=level) != is_held
+    assert not allows(call("h"), tools=tools, level=level)
+    assert not allows(call(arguments="3"), tools=tools, level=level)
+
+
+IMPOSSIBLE = {"type": "object", "properties": {"a": {"type": "string", "format": "colour"}}}
+
+
+def test_a_tool_that_is_not_strict_may_have_any_schema() -> None:
+    tools = (OfferedTool("f", IMPOSSIBLE, strict=False),)
+    assert allows(call(arguments='{"a": 3}'), tools=tools)
+    with pytest.raises(RequestError):
+        allows(F, tools=tools, level="parameter")
+
+
+def test_arguments_are_an_object_always() -> None:
+    for parameters in (None, {}, {"properties": {}}, {"type": ["null", "object"]}):
+        tools = (OfferedTool("f", parameters),)
+        assert allows(call(arguments="{}"), tools=tools)
+        assert not allows(call(arguments="null"), tools=tools)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (IMPOSSIBLE, "Unknown format: colour"),
+        ({"type": "string"}, "must have the type object"),
+        ({"properties": {str(i): {} for i in range(2000)}}, "2000 properties of one object"),
+        ({"$ref": "http://x/y"}, "nothing is fetched"),
+        ({"description": "x" * 600_000}, "bytes"),
+        (json.loads('{"not":' * 100 + "{}" + "}" * 100), "nested too deeply"),
+        ({"enum": []}, "does not work"),
+    ],
+)
+def test_a_schema_that_does_not_work_is_named(parameters: Any, message: str) -> None:
+    place = "tools[1].function.parameters"
+    tools = (TOOLS[0], OfferedTool("h", parameters, place=place))
+    with pytest.raises(RequestError, match=message) as raised:
+        allows(F, tools=tools)
+    assert raised.value.parameter == place
+    assert "structured_outputs" not in str(raised.value)
+
+
+def test_many_tools_are_too_many() -> None:
+    tools = [OfferedTool(f"t{i}", NUMBER) for i in range(257)]
+    with pytest.raises(RequestError, match="257 tools") as raised:
+        allows(F, tools=tools)
+    assert raised.value.parameter == "tools"
