@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from quire.parsers.detection.conversations import ANSWER, REASONING, answered
 from quire.parsers.detection.found import Origin
 from quire.parsers.detection.rendering import Frame, Probing
-from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import parse_whole
 from quire.parsers.reasoning.prompt import mark_at_end
 from quire.parsers.reasoning.tags import ReasoningTags
-from quire.parsers.registry import REASONING_FORMATS
+from quire.parsers.registry import REASONING_FORMATS, reply_format
 
 _USUAL = "qwen3"
 """Taken of those with equal marks if nothing else tells them apart."""
@@ -71,7 +70,7 @@ def opens(tags: ReasoningTags, prompt: str) -> bool:
 
 
 def _is_read(tags: ReasoningTags, text: str) -> bool:
-    message = parse_whole(ReplyFormat(tags), text)
+    message = parse_whole(reply_format(tags, None), text)
     return message.reasoning.strip() == REASONING and message.content.strip() == ANSWER
 
 

@@ -39,7 +39,7 @@ class MessagesWriter:
     """Writes the reply to one request."""
 
     def __init__(
-        self, head: ReplyHead, plan: ReplyPlan, max_tokens: int, max_model_len: int
+        self, head: ReplyHead, plan: ReplyPlan | None, max_tokens: int, max_model_len: int
     ) -> None:
         """`max_tokens`: as the request says."""
         self._head = head
