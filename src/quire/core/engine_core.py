@@ -171,7 +171,9 @@ class EngineCore:
     def _passage(self, request: EngineCoreRequest) -> ReasoningPassage | None:
         """The reasoning after which the request's grammar begins; None: it begins at once."""
         marks, prompt = request.reasoning, request.prompt_token_ids
-        return None if marks is None else ReasoningPassage(marks, prompt, len(prompt))
+        if marks is None or marks.is_in_grammar:
+            return None
+        return ReasoningPassage(marks, prompt, len(prompt))
 
     def abort_requests(self, request_ids: list[str]) -> None:
         """Ends requests; unknown and finished ids mean nothing. No output follows."""

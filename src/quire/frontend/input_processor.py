@@ -175,8 +175,9 @@ class InputProcessor:
         self, params: SamplingParams, prompt: Sequence[int]
     ) -> ReasoningTokens | None:
         """None: nothing depends on the reasoning, or nothing is known of it."""
-        has_grammar = params.structured_outputs is not None
         marks = params.reasoning or self._reasoning
+        is_whole = marks is not None and marks.is_in_grammar
+        has_grammar = params.structured_outputs is not None and not is_whole
         if params.thinking_token_budget is not None:
             check_budget(params, marks, has_tokenizer=self.tokenizer is not None)
             if has_grammar and self._holds_in_reasoning:

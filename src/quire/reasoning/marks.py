@@ -19,6 +19,8 @@ class ReasoningMarks(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is put at the end of a budget; it ends with `end`. Empty: `end`."""
     is_open: bool | None = None
     """Whether the prompt ends within the reasoning; None: the marks in its tokens tell."""
+    is_in_grammar: bool = False
+    """Whether the grammar of the request is one of the whole reply, with the reasoning in it."""
 
 
 class ReasoningTokens(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -30,6 +32,8 @@ class ReasoningTokens(msgspec.Struct, frozen=True, omit_defaults=True):
     opened_at: int | None = None
     """How many tokens of the prompt are before the reasoning that it ends within; None: it does not
     end within reasoning."""
+    is_in_grammar: bool = False
+    """As in `ReasoningMarks`."""
     is_closed: bool = False
     """Whether the prompt ends with an end of reasoning, so that none begins any more."""
 
@@ -49,7 +53,8 @@ class ReasoningTokens(msgspec.Struct, frozen=True, omit_defaults=True):
             opened_at = None
         elif marks.is_open and opened_at is None:
             opened_at = len(prompt)
-        return cls(begin, end, [*(encode(lead) if lead else ()), *end], opened_at, is_closed)
+        forced_end = [*(encode(lead) if lead else ()), *end]
+        return cls(begin, end, forced_end, opened_at, marks.is_in_grammar, is_closed)
 
 
 def _last(tokens: Sequence[int], mark: Sequence[int]) -> int | None:

@@ -29,7 +29,7 @@ def follow(
     """What is allowed before each of these pieces of a reply, and at the end."""
     manager = StructuredOutputManager(GrammarCompiler(source))
     end = [IDS["e"], IDS["s"]]
-    marks = ReasoningTokens([IDS[text] for text in begin], end, end, opened_at, is_closed)
+    marks = ReasoningTokens([IDS[text] for text in begin], end, end, opened_at, is_closed=is_closed)
     prompt_ids = [IDS[text] for text in prompt]
     manager.add("a", spec, passage=ReasoningPassage(marks, prompt_ids, len(prompt_ids)))
     while not manager.take_news(60.0):
