@@ -44,7 +44,8 @@ class InternLmCalls(MarkedCalls):
 class ErnieCalls(MarkedCalls):
     """ERNIE 4.5 Thinking, which puts an answer without calls between marks too."""
 
-    markers = ("<tool_call>", "<response>", "</response>")
+    answer_marks = ("<response>", "</response>")
+    markers = ("<tool_call>", *answer_marks)
     ends = ("</tool_call>",)
     before, between, after = "<tool_call>\n", "\n", "\n</tool_call>"
 
@@ -60,7 +61,8 @@ class ErnieCalls(MarkedCalls):
 class GigaChatCalls(MarkedCalls):
     """GigaChat 3 and 3.1. The text before a call ends with a mark of its own."""
 
-    markers = ("<|function_call|>", "function call<|role_sep|>", "<|message_sep|>")
+    answer_marks = ("<|message_sep|>",)
+    markers = ("<|function_call|>", "function call<|role_sep|>", *answer_marks)
     before, between = "<|function_call|>", "\n"
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
