@@ -26,13 +26,13 @@ class CallKeys:
     arguments: tuple[str, ...] = ("arguments", "parameters")
     id: tuple[str, ...] = ()
     others: tuple[str, ...] | None = None
-    """What else a call may have, which is skipped; None: every key."""
+    """What else a call without arguments may have; None: every key. All of them are skipped."""
 
 
 CALL_KEYS = CallKeys()
 BARE_KEYS = CallKeys(others=("type", "id"))
-"""Of an object that no marker says to be a call: it has arguments, or the name of a tool that the
-request offers."""
+"""Of an object that no marker says to be a call: it has arguments, or no more than the name of a
+tool that the request offers."""
 
 
 def read_json_call(reply: Reply, keys: CallKeys = CALL_KEYS) -> Parse[bool]:
@@ -140,6 +140,8 @@ class _Call:
         self._early = ""
         """Arguments that came before the name."""
         self._has_arguments = False
+        self._is_certain = True
+        """Whether it has no keys but those of calls."""
 
     def read(self, key: str) -> Parse[bool]:
         """Reads the value of a key. False: it is broken, or this is no call."""
@@ -152,13 +154,14 @@ class _Call:
             return self._id is not None
         if key in keys.arguments and not self._has_arguments:
             return (yield from self._read_arguments())
-        if keys.others is not None and key not in keys.others:
-            return False
+        self._is_certain &= keys.others is None or key in keys.others
         return (yield from json_value(reader, ignore))
 
     def begin_late(self, is_closed: bool) -> bool:
         """After the object, whose arguments came before the name or not at all. False: no call."""
-        is_certain = self._keys.others is None or self._name in self._reply.tools
+        is_certain = self._keys.others is None or (
+            self._is_certain and self._name in self._reply.tools
+        )
         if not self._name or not (self._has_arguments or (is_closed and is_certain)):
             return False
         self._reply.begin_call(self._name, self._id)

@@ -11,7 +11,8 @@ from tests.unit.structured.texts import follows, trial, vocabulary
 from quire.errors import RequestError
 from quire.parsers.call_rules import CallRules, OfferedTool
 from quire.parsers.constraint import named_as_tools, reply_constraint
-from quire.parsers.format import ReasoningTags, ReplyFormat
+from quire.parsers.format import ReplyFormat
+from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import TOOL_FORMATS
 from quire.parsers.tool_formats.json.hermes import HermesCalls
 from quire.structured.params import StructuredOutputsParams
@@ -113,7 +114,10 @@ LISTED = '[{"name": "f", "arguments": {"n": 1}}]'
         ),
         (
             "xlam",
-            [LISTED, f"a {LISTED} b", f"```json\n{LISTED}\n```", "```python\n[1, {}]\n```", '[{"name": "John"}]', BARE],
+            [
+                LISTED, f"a {LISTED} b", f"```json\n{LISTED}\n```", "```python\n[1, {}]\n```",
+                '[{"name": "John"}]', BARE,
+            ],
             [LISTED.replace('"f"', '"h"'), '[TOOL_CALLS]{"arguments": 1'],
         ),
         (

@@ -14,8 +14,9 @@ from tests.fakes.random_replies import RandomModel, tokenizer_of
 from quire.parsers.call_rules import CallRules, OfferedTool
 from quire.parsers.constraint import reply_constraint
 from quire.parsers.events import Message
-from quire.parsers.format import ReasoningTags, ReplyFormat
+from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import parse_whole
+from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import TOOL_FORMATS
 from quire.structured.config import StructuredOutputsConfig
 from quire.structured.tags.starts import first_texts

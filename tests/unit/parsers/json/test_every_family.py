@@ -39,7 +39,8 @@ def test_calls_are_read(name: str, calls: list[Call]) -> None:
 @every_format
 def test_content_is_kept(name: str) -> None:
     calls = CALLS[-1]
-    message = message_of(FORMATS[name], f"Well, so:\n\n{WRITTEN[name](calls)}\n", TOOLS)
+    text = f"Well, so:\n\n{WRITTEN[name](calls)}\n"
+    message = Message.of(parsed(FORMATS[name], list(text), TOOLS))
     assert calls_of(message) == calls
     assert message.content == "Well, so:"
 

@@ -4,8 +4,6 @@ what differs from it by its marks."""
 from __future__ import annotations
 
 from quire.parsers.json_calls import CallKeys
-from quire.parsers.reader import Parse
-from quire.parsers.reply import Reply
 from quire.parsers.tool_formats.json.marked import MarkedCalls
 
 
@@ -44,18 +42,10 @@ class InternLmCalls(MarkedCalls):
 class ErnieCalls(MarkedCalls):
     """ERNIE 4.5 Thinking, which puts an answer without calls between marks too."""
 
-    answer_marks = ("<response>", "</response>")
+    answer_marks = ("<response>\n", "<response>", "</response>")
     markers = ("<tool_call>", *answer_marks)
     ends = ("</tool_call>",)
     before, between, after = "<tool_call>\n", "\n", "\n</tool_call>"
-
-    def read_calls(self, reply: Reply) -> Parse[bool]:
-        """The marks of an answer are dropped, with a line break after the first."""
-        if reply.marker == "<tool_call>":
-            return (yield from super().read_calls(reply))
-        if reply.marker == "<response>":
-            yield from reply.reader.literal("\n")
-        return True
 
 
 class GigaChatCalls(MarkedCalls):
@@ -64,7 +54,3 @@ class GigaChatCalls(MarkedCalls):
     answer_marks = ("<|message_sep|>",)
     markers = ("<|function_call|>", "function call<|role_sep|>", *answer_marks)
     before, between = "<|function_call|>", "\n"
-
-    def read_calls(self, reply: Reply) -> Parse[bool]:
-        """Without the mark that ends a message."""
-        return reply.marker == "<|message_sep|>" or (yield from super().read_calls(reply))

@@ -60,18 +60,12 @@ class Phi4MiniCalls(MarkedCalls):
 class CohereCalls(MarkedCalls):
     """Command R7B and A, which number their calls, and write an answer between marks."""
 
-    markers = (
-        "<|START_ACTION|>",
+    answer_marks = (
         "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>",
     )  # fmt: skip
+    markers = ("<|START_ACTION|>", *answer_marks)
     ends = ("<|END_ACTION|>",)
     keys = CallKeys(("tool_name", "name"), ("parameters", "arguments"), ("tool_call_id",))
-
-    def read_calls(self, reply: Reply) -> Parse[bool]:
-        """The marks of an answer are dropped."""
-        if reply.marker != self.markers[0]:
-            return True
-        return (yield from super().read_calls(reply))
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """With the number, which a schema cannot say."""
