@@ -49,6 +49,9 @@ class ServerContext:
     """Made with the first chat."""
     reply_format: ReplyFormat | None = None
     """How the model writes reasoning and tool calls; None until a chat asks (`reply_format_of`)."""
+    takes_late_system: dict[bool, bool] = field(default_factory=dict)
+    """Whether the chat template takes instructions between turns, without and with tools; filled by
+    the first request that has such."""
     is_draining: bool = False
     is_stopping: bool = False
     """Draining is over: endless streams (the live view) end now."""

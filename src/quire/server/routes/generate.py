@@ -31,6 +31,7 @@ from quire.server.requests.beams.fields import (
 )
 from quire.server.requests.beams.generation import BeamGeneration
 from quire.server.requests.chats.plan_reply import plan_reply
+from quire.server.requests.chats.reply_form import set_reply_form
 from quire.server.requests.chats.tool_use import tool_use
 from quire.server.requests.generation import Deadline, Generation, deadline_of
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts
@@ -144,6 +145,8 @@ async def begin(
     engine.requests.check_admission(1)
     prompts = await prepare(context, request)
     writer = make_writer(context, request, head, prompts)
+    with named_as_asked(request):
+        await set_reply_form(context, prompts[0].reply, params)
     return await _start(context, http, head, request, prompts, params, deadline), writer
 
 
@@ -180,7 +183,7 @@ async def chat_prompts(context: ServerContext, request: ChatRequest) -> list[Pre
 
 
 async def _chat_prompt(context: ServerContext, request: ChatRequest) -> PreparedPrompt:
-    tools = tool_use(request)
+    tools = tool_use(request, context.args.tool_strict_level)
     prompt = await chat_prompt(context, request)
     return replace(prompt, reply=await plan_reply(context, request, tools, prompt.text or ""))
 

@@ -16,6 +16,9 @@ from quire.server.stored_responses.of_server import response_store
 if TYPE_CHECKING:
     from quire.server.replies.responses.writer import ResponsesWriter
 
+if TYPE_CHECKING:
+    from quire.server.replies.responses.writer import ResponsesWriter
+
 
 class ResponseRun:
     """Makes one response, and keeps it if it is stored."""
