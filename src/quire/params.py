@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum, IntEnum
 from typing import Any, Protocol
 
@@ -212,6 +212,7 @@ class SamplingParams(
     routed_experts_prompt_start: int = 0
     trace_decode_token_ids: list[int] | None = None
     _bad_words_token_ids: list[list[int]] | None = None
+    _kept_token_ids: list[int] | None = None
 
     def __post_init__(self) -> None:
         _refuse_not_yet(self)
@@ -259,6 +260,16 @@ class SamplingParams(
     def bad_words_token_ids(self) -> list[list[int]] | None:
         """`bad_words` as tokens; None before `update_from_tokenizer`."""
         return self._bad_words_token_ids
+
+    @property
+    def kept_token_ids(self) -> list[int]:
+        """Special tokens that the text has although `skip_special_tokens` leaves special tokens
+        out: the marks that a reader of replies looks for. A server sets them, never a caller."""
+        return self._kept_token_ids or []
+
+    def keep_tokens(self, token_ids: Iterable[int]) -> None:
+        """Sets `kept_token_ids`."""
+        self._kept_token_ids = sorted(token_ids)
 
     @property
     def output_text_buffer_length(self) -> int:

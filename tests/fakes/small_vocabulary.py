@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from quire.structured.vocabulary import VocabularySource
+from quire.tokenizer.pieces import piece_table
 
 MERGES = [("n", "o"), ("y", "e"), ("ye", "s"), ("{", "}"), ("{", '"')]
 VOCAB_SIZE = 300
@@ -20,7 +21,9 @@ def tokenizer() -> Tokenizer:
     built = Tokenizer(models.BPE(vocab, MERGES))
     built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     built.decoder = decoders.ByteLevel()
-    built.add_tokens([AddedToken("<eos>", special=True), AddedToken("<end>", special=True)])
+    special = ("<eos>", "<end>", "<|call|>")
+    built.add_tokens([AddedToken(text, special=True) for text in special])
+    built.add_tokens([AddedToken("<call>", special=False)])
     return built
 
 
@@ -31,8 +34,17 @@ def ids() -> dict[str, int]:
 
 
 def source() -> VocabularySource:
-    known = ids()
-    return VocabularySource(tokenizer().to_str(), VOCAB_SIZE, (known["<eos>"], known["<end>"]))
+    known, built = ids(), tokenizer()
+    pieces = piece_table(built)
+    assert pieces is not None
+    return VocabularySource(
+        tokenizer_json=built.to_str(),
+        vocab_size=VOCAB_SIZE,
+        eos_token_ids=(known["<eos>"], known["<end>"]),
+        added_tokens={text: known[text] for text in ("<eos>", "<end>", "<|call|>", "<call>")},
+        special_tokens=frozenset({"<eos>", "<end>", "<|call|>"}),
+        token_bytes=[pieces.piece_bytes(each) for each in range(len(known))],
+    )
 
 
 def allowed(mask: NDArray[np.int32] | bytes) -> set[str | int]:

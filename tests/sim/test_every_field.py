@@ -68,7 +68,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "min_tokens": {"stop_token_ids": [*range(128)], "ignore_eos": False},
 }
 """What must be set too, for a field to have an effect or to be accepted."""
-NOT_SAMPLED = set(NOT_YET) | {"_bad_words_token_ids"}
+NOT_SAMPLED = set(NOT_YET) | {"_bad_words_token_ids", "_kept_token_ids"}
 """Fields that no request may use, and what `bad_words` becomes."""
 
 

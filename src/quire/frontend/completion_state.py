@@ -64,6 +64,7 @@ class CompletionState:
                 prompt_token_ids,
                 skip_special_tokens=params.skip_special_tokens,
                 spaces_between_special_tokens=params.spaces_between_special_tokens,
+                kept_token_ids=params.kept_token_ids,
             )
             if params.stop:
                 self._stop = StopChecker(

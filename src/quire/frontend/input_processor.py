@@ -60,7 +60,7 @@ class InputProcessor:
         self._grammars = GrammarTrial(
             config.structured_outputs,
             config.model.vocab_size,
-            lambda: () if tokenizer is None else tokenizer.added_tokens.values(),
+            lambda: {} if tokenizer is None else tokenizer.added_texts,
         )
         self._logits_processors = load_processors(config.model.logits_processors)
         self._numbers = itertools.count()

@@ -8,7 +8,7 @@ whole.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,11 @@ class ToolFormat(ABC):
     """Each begins a call, or several, wherever it comes in the answer."""
     opening_markers: tuple[str, ...] = ()
     """Begin a call as the first text of the answer alone: bare JSON, a list. Is not read."""
+    bare_markers: tuple[str, ...] = ()
+    """Each begins a call wherever it comes, and is its first character. Is not read."""
+
+    other_texts: tuple[str, ...] = ()
+    """Texts that `read_calls` looks for, beside the markers and what `grammar` writes."""
 
     @abstractmethod
     def read_calls(self, reply: Reply) -> Parse[bool]:
@@ -53,6 +58,11 @@ class ToolFormat(ABC):
         it allows.
         """
 
+    def literal_texts(self) -> tuple[str, ...]:
+        """All texts that calls are known by, each of which may be, or contain, a special token."""
+        written = _texts_within(self.grammar({"f": {}}, is_parallel=True))
+        return (*self.markers, *self.opening_markers, *self.other_texts, *written)
+
 
 @dataclass(frozen=True)
 class ReplyFormat:
@@ -60,6 +70,12 @@ class ReplyFormat:
 
     reasoning: ReasoningTags | None = None
     tools: ToolFormat | None = None
+
+    def literal_texts(self, *, has_tools: bool) -> tuple[str, ...]:
+        """All texts that reasoning and calls are known by."""
+        tags, tools = self.reasoning, self.tools if has_tools else None
+        marks = () if tags is None else (*tags.begins, *tags.ends, tags.header, *tags.answer_marks)
+        return (*marks, *(() if tools is None else tools.literal_texts()))
 
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
         """Reads a whole reply. `has_tools`: calls are looked for."""
@@ -74,7 +90,7 @@ class ReplyFormat:
             opening = yield from reply.reader.starts_with(*tools.opening_markers)
             reply.content(space)
             if opening is not None:
-                yield from _read_calls(reply, tools, opening)
+                yield from read_marked_calls(reply, tools, opening, is_read=False)
         yield from _read_answer(reply, tags, tools)
 
 
@@ -123,7 +139,8 @@ def _read_calls_in_reasoning(
 
 
 def _read_answer(reply: Reply, tags: ReasoningTags | None, tools: ToolFormat | None) -> Parse[None]:
-    calls = () if tools is None else tools.markers
+    bare = () if tools is None else tools.bare_markers
+    calls = () if tools is None else tools.markers + bare
     begins = tags.begins if tags is not None and tags.may_repeat else ()
     dropped = () if tags is None else tags.answer_marks
     while True:
@@ -131,7 +148,9 @@ def _read_answer(reply: Reply, tags: ReasoningTags | None, tools: ToolFormat | N
         if mark is None:
             return
         if tools is not None and mark in calls:
-            yield from _read_calls(reply, tools, mark)
+            if mark in bare:
+                reply.reader.unread(mark)
+            yield from read_marked_calls(reply, tools, mark, is_read=mark not in bare)
         elif tags is not None and mark in begins:
             yield from _read_reasoning(reply, tags, tools)
         elif tags is not None and tags.trims_answer:
@@ -145,10 +164,12 @@ def _read_space(reply: Reply) -> Parse[str]:
     return reply.reader.recorded()
 
 
-def _read_calls(reply: Reply, tools: ToolFormat, marker: str) -> Parse[None]:
+def read_marked_calls(
+    reply: Reply, tools: ToolFormat, marker: str, *, is_read: bool = True
+) -> Parse[None]:
+    """Reads calls at a marker, which was read or comes next; what is none becomes content."""
     text = yield from _try_calls(reply, tools, marker)
     if text is not None:
-        is_read = marker not in tools.opening_markers
         reply.content(marker + text if is_read else text)
 
 
@@ -160,3 +181,19 @@ def _try_calls(reply: Reply, tools: ToolFormat, marker: str) -> Parse[str | None
     is_call = yield from tools.read_calls(reply)
     text = reply.reader.recorded()
     return None if is_call or reply.num_calls > before else text
+
+
+def _texts_within(part: Any) -> Iterator[str]:
+    """The literal texts of a part of a structural tag."""
+    if isinstance(part, Mapping):
+        for key, value in part.items():
+            if key in _LITERALS and isinstance(value, str):
+                yield value
+            elif key != "json_schema":
+                yield from _texts_within(value)
+    elif isinstance(part, list):
+        for each in part:
+            yield from _texts_within(each)
+
+
+_LITERALS = frozenset({"begin", "end", "value", "separator"})

@@ -2,74 +2,184 @@
 
 from __future__ import annotations
 
-from quire.parsers.json_text import json_string, json_string_value, json_value
-from quire.parsers.reader import Emit, Parse, ignore
+from dataclasses import dataclass
+
+from quire.parsers.json_text import (
+    json_elements,
+    json_members,
+    json_string,
+    json_string_value,
+    json_value,
+)
+from quire.parsers.reader import WHITE_SPACE, Emit, Parse, TextReader, ignore
 from quire.parsers.reply import Reply
 
-_NAME = ("name",)
-_ARGUMENTS = ("arguments", "parameters")
+_MAX_NAME_CHARS = 256
+"""Of a tool whose name is written outside of JSON."""
 
 
-def read_json_call(
-    reply: Reply,
-    name_keys: tuple[str, ...] = _NAME,
-    arguments_keys: tuple[str, ...] = _ARGUMENTS,
-    id_keys: tuple[str, ...] = (),
-) -> Parse[bool]:
+@dataclass(frozen=True)
+class CallKeys:
+    """The keys of a call's object."""
+
+    name: tuple[str, ...] = ("name",)
+    arguments: tuple[str, ...] = ("arguments", "parameters")
+    id: tuple[str, ...] = ()
+    others: tuple[str, ...] | None = None
+    """What else a call without arguments may have; None: every key. All of them are skipped."""
+
+
+CALL_KEYS = CallKeys()
+BARE_KEYS = CallKeys(others=("type", "id"))
+"""Of an object that no marker says to be a call: it has arguments, or no more than the name of a
+tool that the request offers."""
+
+
+def read_json_call(reply: Reply, keys: CallKeys = CALL_KEYS) -> Parse[bool]:
     """Reads one object. False if it is no call: then none has begun.
 
     Arguments are passed on as they were written, as they come, if the name came before them.
-    Arguments that are a JSON text in a string are that text. Without arguments they are `{}`.
-    Other keys are skipped.
+    Without arguments they are `{}`.
     """
-    reader = reply.reader
-    if (yield from reader.skip_space()) != "{":
-        return False
-    reader.take(1)
-    name: str | None = None
-    call_id: str | None = None
-    early: list[str] | None = None
-    has_begun = False
-    while True:
-        if (yield from reader.skip_space()) == "}":
+    call = _Call(reply, keys)
+    is_closed = yield from json_members(reply.reader, call.read)
+    return call.has_begun or call.begin_late(is_closed)
+
+
+def read_json_calls(reply: Reply, keys: CallKeys = CALL_KEYS) -> Parse[bool]:
+    """Reads a call, or a list of calls. False if there is none.
+
+    What else is in the list is skipped; a list that begins with no object is none of calls.
+    """
+    before = reply.num_calls
+
+    def element() -> Parse[bool]:
+        if reply.num_calls > before and (yield from reply.reader.skip_space()) != "{":
+            return (yield from json_value(reply.reader, ignore))
+        yield from read_json_call(reply, keys)
+        return True
+
+    if (yield from reply.reader.skip_space()) == "[":
+        yield from json_elements(reply.reader, element)
+    else:
+        yield from element()
+    return reply.num_calls > before
+
+
+def read_arguments(reader: TextReader, emit: Emit) -> Parse[bool]:
+    """Reads the value of arguments: an object, or a string that has one as its text. `null` and
+    an empty string are `{}`. False if it is missing or cut short."""
+    char = yield from reader.skip_space()
+    if char == "n" and (yield from reader.literal("null")):
+        emit("{}")
+        return True
+    if char != '"':
+        return (yield from json_value(reader, emit))
+    reader_emit = _Counted(emit)
+    is_whole = yield from json_string_value(reader, reader_emit)
+    if is_whole and not reader_emit.has_text:
+        emit("{}")
+    return is_whole
+
+
+def read_name(reader: TextReader, *ends: str) -> Parse[str]:
+    """Reads a name up to one of these, which is not read, or to where it cannot go on."""
+    parts: list[str] = []
+    while len(parts) < _MAX_NAME_CHARS and (yield from reader.starts_with(*ends)) is None:
+        char = yield from reader.next_char()
+        if not char or char in "\r\n":
             break
-        key = yield from json_string(reader)
-        if key is None or (yield from reader.skip_space()) != ":":
-            return has_begun
+        parts.append(reader.take(1))
+    return "".join(parts).strip()
+
+
+def read_named_call(reply: Reply, name: str, *ends: str, call_id: str | None = None) -> Parse[None]:
+    """The call of a tool whose name was read: reads its arguments. Without them they are `{}`, and
+    the call is complete if one of `ends` follows."""
+    reply.begin_call(name, call_id)
+    char = yield from reply.reader.skip_space()
+    if char and char in '{"n':
+        is_whole = yield from read_arguments(reply.reader, reply.arguments)
+    else:
+        reply.arguments("{}")
+        is_whole = (yield from reply.reader.starts_with(*ends)) is not None
+    if is_whole:
+        reply.end_call()
+
+
+def read_end(reply: Reply, *ends: str) -> Parse[None]:
+    """Reads what closes calls: brackets too many, and one of `ends`. Each may be missing."""
+    reader = reply.reader
+    reader.record()
+    while (yield from reader.skip_space()) in ("}", "]"):
         reader.take(1)
-        if key in name_keys and name is None:
-            name = yield from json_string(reader)
-            if not name:
-                return False
-        elif key in id_keys and (yield from reader.skip_space()) == '"':
-            call_id = yield from json_string(reader)
-        elif key in arguments_keys and early is None and not has_begun:
-            if name is None:
-                early = []
-                is_whole = yield from _read_arguments(reply, early.append)
-            else:
-                reply.begin_call(name, call_id)
-                has_begun = True
-                is_whole = yield from _read_arguments(reply, reply.arguments)
-            if not is_whole:
-                return has_begun
-        elif not (yield from json_value(reader, ignore)):
-            return has_begun
-        char = yield from reader.skip_space()
-        if char == ",":
-            reader.take(1)
-        elif char != "}":
-            return has_begun
-    reader.take(1)
-    if not has_begun:
-        if name is None:
+    space = "".join(char for char in reader.recorded() if char in WHITE_SPACE)
+    if (yield from reader.literal(*ends)) is None:
+        reply.content(space)
+
+
+class _Counted:
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self.has_text = False
+
+    def __call__(self, text: str) -> None:
+        self.has_text = self.has_text or bool(text)
+        self._emit(text)
+
+
+class _Call:
+    """A call whose object is read."""
+
+    def __init__(self, reply: Reply, keys: CallKeys) -> None:
+        self.has_begun = False
+        self._reply = reply
+        self._keys = keys
+        self._name = ""
+        self._id: str | None = None
+        self._early = ""
+        """Arguments that came before the name."""
+        self._has_arguments = False
+        self._is_certain = True
+        """Whether it has no keys but those of calls."""
+
+    def read(self, key: str) -> Parse[bool]:
+        """Reads the value of a key. False: it is broken, or this is no call."""
+        reader, keys = self._reply.reader, self._keys
+        if key in keys.name and not self._name:
+            self._name = (yield from json_string(reader)) or ""
+            return bool(self._name)
+        if key in keys.id and (yield from reader.skip_space()) == '"':
+            self._id = yield from json_string(reader)
+            return self._id is not None
+        if key in keys.arguments and not self._has_arguments:
+            return (yield from self._read_arguments())
+        self._is_certain &= keys.others is None or key in keys.others
+        return (yield from json_value(reader, ignore))
+
+    def begin_late(self, is_closed: bool) -> bool:
+        """After the object, whose arguments came before the name or not at all. False: no call."""
+        is_certain = self._keys.others is None or (
+            self._is_certain and self._name in self._reply.tools
+        )
+        if not self._name or not (self._has_arguments or (is_closed and is_certain)):
             return False
-        reply.begin_call(name, call_id)
-        reply.arguments("".join(early or ()) or "{}")
-    reply.end_call()
-    return True
+        self._reply.begin_call(self._name, self._id)
+        self._reply.arguments(self._early or "{}")
+        self._reply.end_call()
+        return True
 
-
-def _read_arguments(reply: Reply, emit: Emit) -> Parse[bool]:
-    is_text = (yield from reply.reader.skip_space()) == '"'
-    return (yield from (json_string_value if is_text else json_value)(reply.reader, emit))
+    def _read_arguments(self) -> Parse[bool]:
+        reply = self._reply
+        if not self._name:
+            early: list[str] = []
+            is_whole = yield from read_arguments(reply.reader, early.append)
+            self._early = "".join(early)
+            self._has_arguments = is_whole
+            return is_whole
+        reply.begin_call(self._name, self._id)
+        self.has_begun = self._has_arguments = True
+        is_whole = yield from read_arguments(reply.reader, reply.arguments)
+        if is_whole:
+            reply.end_call()
+        return is_whole

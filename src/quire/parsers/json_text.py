@@ -1,17 +1,18 @@
 """JSON in the text of a model, read as it arrives: values as they were written, and strings.
 
 Nothing is built of a value: it is passed on as text. A text that is no JSON is read up to where it
-would end if it were, so that broken arguments end where their brackets do.
+would end if it were, so that broken arguments end where their brackets do, or where a tag comes.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from quire.parsers.reader import Emit, Parse, TextReader
 
 _IN_STRING = re.compile(r'["\\]')
-_IN_BRACKETS = re.compile(r'["{}\[\]]')
+_IN_BRACKETS = re.compile(r'["{}\[\]<]')
 _SCALAR_END = re.compile(r"[,}\]:\s<]")
 _MAX_KEY_CHARS = 512
 """Of a string that is read whole: a key, or the name of a tool."""
@@ -27,7 +28,7 @@ def json_value(reader: TextReader, emit: Emit) -> Parse[bool]:
         return (yield from _string(reader, emit))
     if char in "{[":
         return (yield from _brackets(reader, emit))
-    if char in ",}]:":
+    if char in ",}]:<":
         return False
     while True:
         end = reader.find(lambda text, at: _place(_SCALAR_END, text, at))
@@ -36,6 +37,35 @@ def json_value(reader: TextReader, emit: Emit) -> Parse[bool]:
             return True
         if not (yield from reader.more()):
             return False
+
+
+def json_members(reader: TextReader, read: Callable[[str], Parse[bool]]) -> Parse[bool]:
+    """Reads an object and white space before it; `read` reads the value of a key. False if there
+    is none, `read` says so, or it is broken or cut short: then what is left of it is not read."""
+    if (yield from reader.skip_space()) != "{":
+        return False
+    reader.take(1)
+    while (yield from reader.skip_space()) != "}":
+        key = yield from json_string(reader)
+        if key is None or (yield from reader.skip_space()) != ":":
+            return False
+        reader.take(1)
+        if not (yield from read(key)) or not (yield from _separator(reader, "}")):
+            return False
+    reader.take(1)
+    return True
+
+
+def json_elements(reader: TextReader, read: Callable[[], Parse[bool]]) -> Parse[bool]:
+    """Reads a list, as `json_members` reads an object; `read` reads an element."""
+    if (yield from reader.skip_space()) != "[":
+        return False
+    reader.take(1)
+    while (yield from reader.skip_space()) != "]":
+        if not (yield from read()) or not (yield from _separator(reader, "]")):
+            return False
+    reader.take(1)
+    return True
 
 
 def json_string(reader: TextReader, most: int = _MAX_KEY_CHARS) -> Parse[str | None]:
@@ -119,6 +149,14 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(value, text) if "\\" in text else text
 
 
+def _separator(reader: TextReader, close: str) -> Parse[bool]:
+    """Reads a comma; `close`, which may come instead, is not read."""
+    char = yield from reader.skip_space()
+    if char == ",":
+        reader.take(1)
+    return char in (",", close)
+
+
 def _string(reader: TextReader, emit: Emit) -> Parse[bool]:
     emit(reader.take(1))
     if not (yield from _inside_string(reader, emit)):
@@ -159,6 +197,8 @@ def _brackets(reader: TextReader, emit: Emit) -> Parse[bool]:
             if not (yield from _string(reader, emit)):
                 return False
             continue
+        if char == "<":  # JSON has none outside of strings
+            return False
         emit(reader.take(1))
         depth += 1 if char in "{[" else -1
         if depth == 0:

@@ -10,7 +10,9 @@ linear in the text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -23,6 +25,11 @@ WHITE_SPACE = " \t\r\n"
 
 def ignore(text: str) -> None:
     """Takes text that nobody needs."""
+
+
+@lru_cache(maxsize=256)
+def _any_of(chars: frozenset[str]) -> re.Pattern[str]:
+    return re.compile(f"[{re.escape(''.join(sorted(chars)))}]")
 
 
 class TextReader:
@@ -77,8 +84,11 @@ class TextReader:
 
     def unread(self, text: str) -> None:
         """Puts text that was read back, to be read again. Not while `record` keeps it."""
-        self._text, self._at = text + self._text[self._at :], 0
         self.num_read -= len(text)
+        if self._text.endswith(text, 0, self._at):
+            self._at -= len(text)
+        else:
+            self._text, self._at = text + self._text[self._at :], 0
 
     def more(self) -> Parse[bool]:
         """Waits for more text than there is. False: there is none."""
@@ -122,11 +132,11 @@ class TextReader:
         Where several begin at one place, the longest counts. Returns the marker; None if none
         comes: then all of the text went to `emit`.
         """
-        firsts = {marker[0] for marker in markers}
+        firsts = _any_of(frozenset(marker[0] for marker in markers)) if markers else None
         while True:
             text, at = self._text, self._at
-            found = [place for char in firsts if (place := text.find(char, at)) >= 0]
-            place = min(found, default=len(text))
+            found = firsts.search(text, at) if firsts else None
+            place = found.start() if found else len(text)
             if place > at:
                 emit(self.take(place - at))
                 continue

@@ -29,6 +29,7 @@ from quire.server.endpoints import ENDPOINTS, SWITCHES, Endpoint, endpoints_of
 from quire.server.http import ignored_fields
 from quire.server.http.auth import PROBE_PATHS, AuthMiddleware
 from quire.server.http.body import BodyMiddleware
+from quire.server.http.error_forms import for_route
 from quire.server.http.local_guard import LocalGuardMiddleware
 from quire.server.http.problems import Problem, problem_of
 from quire.server.http.request_id import RequestIdMiddleware
@@ -159,7 +160,7 @@ def _with_error_replies(handler: Callable[..., Any], *, logs_stack: bool) -> Cal
         except Exception as error:
             if logs_stack:
                 logger.info("a request is answered with an error", exc_info=error)
-            return _answer(problem_of(error))
+            return _answer(request, problem_of(error))
 
     return endpoint
 
@@ -167,28 +168,29 @@ def _with_error_replies(handler: Callable[..., Any], *, logs_stack: bool) -> Cal
 def _absent(path: str, reason: str) -> Callable[..., Any]:
     """A handler that says why there is no such path."""
 
-    async def endpoint(_: Request) -> Response:
-        return _answer(Problem(404, f"{path} does not exist in this server: {reason}."))
+    async def endpoint(request: Request) -> Response:
+        return _answer(request, Problem(404, f"{path} does not exist in this server: {reason}."))
 
     return endpoint
 
 
-def _answer(problem: Problem) -> Response:
+def _answer(request: Request, problem: Problem) -> Response:
+    problem = for_route(request.scope, problem)
     return Response(
         problem.body(), problem.status, headers=problem.headers, media_type="application/json"
     )
 
 
-async def _on_http_exception(_: Request, error: Exception) -> Response:
+async def _on_http_exception(request: Request, error: Exception) -> Response:
     """Starlette's errors: unknown path or method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     detail = str(error.detail) if isinstance(error, HTTPException) else ""
-    return _answer(Problem(status, detail, headers=headers))
+    return _answer(request, Problem(status, detail, headers=headers))
 
 
-async def _on_exception(_: Request, error: Exception) -> Response:
-    return _answer(problem_of(error))
+async def _on_exception(request: Request, error: Exception) -> Response:
+    return _answer(request, problem_of(error))
 
 
 def _exposition_maker(

@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 from quire import env
 from quire.server.args import ServerArgs
-from quire.server.routes import engine, generate, page, server_info, service, text
+from quire.server.routes import engine, generate, messages, page, server_info, service, text
 from quire.server.routes.responses import create, stored
 from quire.server.schema import chat, completion
 from quire.server.schema import engine as control
+from quire.server.schema import messages as anthropic
+from quire.server.schema import messages_reply as anthropic_reply
 from quire.server.schema import service as schema
 from quire.server.schema.responses import events, reply
 from quire.server.schema.responses.request import ResponsesRequest
@@ -44,13 +46,15 @@ class Endpoint:
     stream: Any = None
     """Type of the events, where the request can ask for a stream."""
     has_named_events: bool = False
-    """Events have names, and the last one is a whole reply; otherwise it is `[DONE]`."""
+    """Events have names, and end without a mark; otherwise the last one is `[DONE]`."""
     query: Any = None
     """Type of the query's parameters; None: there are none."""
     errors: tuple[int, ...] = ()
     """Statuses besides 200, 401 and 503."""
     can_be_unwell: bool = False
     """503 has the same body as 200."""
+    form: Literal["openai", "messages"] = "openai"
+    """Of errors."""
     switch: Switch | None = None
     """What must be on; None: the endpoint always exists."""
 
@@ -89,6 +93,17 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST", "/v1/chat/completions/batch", generate.chat_completions_batch, "generation",
         chat.BatchChatRequest, chat.ChatResponse, errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "POST", "/v1/messages", messages.create_message, "generation",
+        anthropic.MessagesRequest, anthropic_reply.MessagesReply,
+        stream=anthropic_reply.StreamEvent, has_named_events=True, errors=(*_BAD_BODY, 500),
+        form="messages",
+    ),
+    Endpoint(
+        "POST", "/v1/messages/count_tokens", messages.count_tokens, "prompts",
+        anthropic.CountTokensRequest, anthropic_reply.TokenCount, errors=_BAD_BODY,
+        form="messages",
     ),
     Endpoint(
         "POST", "/invocations", generate.invocations, "generation",

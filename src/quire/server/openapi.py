@@ -10,15 +10,20 @@ import html
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.server.endpoints import Endpoint
+from quire.server.http.error_forms import OVERLOADED
 from quire.server.schema.common import ErrorResponse
+from quire.server.schema.messages_reply import MessagesErrorResponse
 from quire.version import __version__
 
+if TYPE_CHECKING:
+    from quire.server.endpoints import Endpoint
+
 _REF = "#/components/schemas/{name}"
+_ERRORS = {"openai": ErrorResponse, "messages": MessagesErrorResponse}
 _STATUS_TEXTS = {
     200: "OK", 400: "The request is invalid", 401: "The API key is missing or wrong",
     404: "No such model or stored response", 408: "The body took too long",
@@ -26,12 +31,13 @@ _STATUS_TEXTS = {
     415: "The body is not JSON", 500: "The engine failed on this request",
     504: "The call took longer than its timeout",
     503: "Not now: try again after Retry-After seconds",
+    OVERLOADED: "Not now: try again after Retry-After seconds",
 }  # fmt: skip
 
 
 def openapi_document(endpoints: Sequence[Endpoint], has_auth: bool) -> dict[str, Any]:
     """The document, version 3.1."""
-    types: list[Any] = [ErrorResponse]
+    types: list[Any] = [*_ERRORS.values()]
     for endpoint in endpoints:
         for kind in (endpoint.request, endpoint.response, endpoint.stream):
             types += _each(kind)
@@ -118,8 +124,8 @@ def _responses(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
         events = {"type": "object", "properties": {"data": data}, "required": ["data"]}
         content["text/event-stream"] = {"schema": events}
     responses = {"200": {"description": _STATUS_TEXTS[200], "content": content}}
-    error = {"application/json": {"schema": {"$ref": _REF.format(name="ErrorResponse")}}}
-    for status in (*endpoint.errors, 401, 503):
+    error = {"application/json": {"schema": _schema(_ERRORS[endpoint.form], by_type)}}
+    for status in (*endpoint.errors, 401, 503 if endpoint.form == "openai" else OVERLOADED):
         body = content if status == 503 and endpoint.can_be_unwell else error
         responses[str(status)] = {"description": _STATUS_TEXTS[status], "content": body}
     return responses

@@ -10,7 +10,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,11 +18,8 @@ from quire.structured.limits import parser_limits
 from quire.structured.matcher import GrammarMatcher, error_of
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.source import grammar_of
-from quire.structured.vocabulary import VocabularySource, load_vocabulary
+from quire.structured.vocabulary import Vocabulary, VocabularySource, load_vocabulary
 from quire.units import KiB, MiB
-
-if TYPE_CHECKING:
-    from llguidance import LLTokenizer
 
 NUM_THREADS = 2
 """A second one, so that a slow grammar does not keep all others waiting."""
@@ -65,7 +61,7 @@ class GrammarCompiler:
         self._pool: ThreadPoolExecutor | None = None
         self._entries: OrderedDict[bytes, Future[CompiledGrammar]] = OrderedDict()
         """By digest, the most recently used last; some are not compiled yet."""
-        self._vocabulary: tuple[VocabularySource, LLTokenizer] | None = None
+        self._vocabulary: tuple[VocabularySource, Vocabulary] | None = None
         self._vocabulary_lock = threading.Lock()
 
     def submit(self, spec: StructuredOutputsParams) -> Future[CompiledGrammar]:
@@ -105,8 +101,8 @@ class GrammarCompiler:
         from llguidance import LLMatcher
 
         source, vocabulary = self._load_vocabulary()
-        text = grammar_of(spec)
-        matcher = LLMatcher(vocabulary, text, log_level=0, limits=parser_limits())
+        text = grammar_of(spec, vocabulary.added)
+        matcher = LLMatcher(vocabulary.tokenizer, text, log_level=0, limits=parser_limits())
         if matcher.is_error():
             message = f"the grammar cannot be compiled: {error_of(matcher)}"
             raise GrammarError(message, parameter="structured_outputs")
@@ -114,7 +110,7 @@ class GrammarCompiler:
         num_bytes = _BYTES_PER_GRAMMAR + _BYTES_PER_CHAR * len(text)
         return CompiledGrammar(start, num_bytes, source.eos_token_ids)
 
-    def _load_vocabulary(self) -> tuple[VocabularySource, LLTokenizer]:
+    def _load_vocabulary(self) -> tuple[VocabularySource, Vocabulary]:
         with self._vocabulary_lock:
             if self._vocabulary is None:
                 source = self._read_source()

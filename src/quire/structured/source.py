@@ -16,7 +16,7 @@ from quire.errors import GrammarError
 from quire.structured import limits
 from quire.structured.params import FIELD, StructuredOutputsParams
 from quire.structured.schemas.exact import make_exact
-from quire.structured.tags.texts import NO_SPECIAL_TOKENS, SpecialTokens
+from quire.structured.tags.texts import AddedTokens
 
 WHITE_SPACE = r"[ \t\n\r]{1,40}"
 """Between the parts of JSON, where a request says nothing: bounded, because a model may write
@@ -33,8 +33,8 @@ _SCHEMA_WITHIN = (
 )  # fmt: skip
 
 
-def grammar_of(spec: StructuredOutputsParams, special: SpecialTokens = NO_SPECIAL_TOKENS) -> str:
-    """`special`: of the vocabulary that the grammar is for. Raises GrammarError, which names the
+def grammar_of(spec: StructuredOutputsParams, added: AddedTokens) -> str:
+    """`added`: of the vocabulary that the grammar is for. Raises GrammarError, which names the
     field, for what is too large or makes no grammar."""
     kind = spec.kind
     value = getattr(spec, kind)
@@ -51,13 +51,17 @@ def grammar_of(spec: StructuredOutputsParams, special: SpecialTokens = NO_SPECIA
     if kind == "choice":
         return _choice_grammar(value)
     if kind == "grammar":
-        return _grammar(lark_of(value))
+        return _grammar(added.by_id(lark_of(value)))
     from quire.structured.tags.grammar import tags_grammar  # rarely needed
 
     tags = parsed_json("structural_tag", value)
     limits.check_depth("structural_tag", tags, limits.MAX_TAG_DEPTH)
     return tags_grammar(
-        tags, lambda schema: inline_schema(schema, spec), lark_of, regex_terminal, special
+        tags,
+        lambda schema: inline_schema(schema, spec),
+        lambda text: added.by_id(lark_of(text)),
+        regex_terminal,
+        added,
     )
 
 

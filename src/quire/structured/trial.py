@@ -8,12 +8,11 @@ and it needs nothing of the engine.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -23,9 +22,7 @@ from quire.structured.limits import parser_limits
 from quire.structured.params import FIELD, StructuredOutputsParams
 from quire.structured.schemas.places import with_place
 from quire.structured.source import grammar_of, parsed_schema
-
-if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+from quire.structured.vocabulary import Vocabulary, byte_vocabulary
 
 _MAX_KNOWN = 1024
 """Grammars whose outcome is kept, by digest."""
@@ -41,13 +38,14 @@ class GrammarTrial:
         self,
         config: StructuredOutputsConfig,
         vocab_size: int,
-        added_tokens: Callable[[], Iterable[str]],
+        added_tokens: Callable[[], Mapping[str, bool]],
     ) -> None:
-        """`vocab_size`: the width of the logits. `added_tokens` is called at the first grammar."""
+        """`vocab_size`: the width of the logits. `added_tokens`: whether each one is special, by
+        its text; is called at the first grammar."""
         self._config = config
         self._vocab_size = vocab_size
         self._added_tokens = added_tokens
-        self._stand_ins: dict[int | None, LLTokenizer] = {}
+        self._stand_ins: dict[int | None, Vocabulary] = {}
         self._known: OrderedDict[bytes, str] = OrderedDict()
         """Error messages, empty for what works, by the grammar's digest."""
         self._lock = threading.Lock()
@@ -56,11 +54,13 @@ class GrammarTrial:
         """The same with the engine's settings. Raises GrammarError for what cannot be compiled, or
         allows no text at all."""
         spec = self._settled(spec)
-        grammar = grammar_of(spec)
+        names_ids = isinstance(value := getattr(spec, spec.kind), str) and _BY_ID.search(value)
+        stand_in = self._stand_in(self._vocab_size if names_ids else None)
+        grammar = grammar_of(spec, stand_in.added)
         digest = hashlib.sha256(grammar.encode()).digest()
         message = self._known.get(digest)
         if message is None:
-            message = self._try(grammar)
+            message = self._try(stand_in, grammar)
             with self._lock:
                 self._known[digest] = message
                 if len(self._known) > _MAX_KNOWN:
@@ -84,12 +84,11 @@ class GrammarTrial:
             changes["json"] = msgspec.json.encode(parsed_schema("json", spec.json)).decode()
         return msgspec.structs.replace(spec, **changes) if changes else spec
 
-    def _try(self, grammar: str) -> str:
-        """What is wrong with it; empty if nothing is."""
+    def _try(self, stand_in: Vocabulary, grammar: str) -> str:
+        """What is wrong with a grammar; empty if nothing is."""
         from llguidance import LLMatcher
 
-        stand_in = self._stand_in(self._vocab_size if _BY_ID.search(grammar) else None)
-        matcher = LLMatcher(stand_in, grammar, log_level=0, limits=parser_limits())
+        matcher = LLMatcher(stand_in.tokenizer, grammar, log_level=0, limits=parser_limits())
         if not matcher.is_error():
             matcher.compute_bitmask()
         if not matcher.is_error():
@@ -99,25 +98,11 @@ class GrammarTrial:
             return "no text matches it"
         return message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]} ..."
 
-    def _stand_in(self, vocab_size: int | None) -> LLTokenizer:
+    def _stand_in(self, vocab_size: int | None) -> Vocabulary:
         """Of the model's vocabulary; `vocab_size`: with so many ids, which takes longer."""
         with self._lock:
             if vocab_size not in self._stand_ins:
-                self._stand_ins[vocab_size] = _stand_in(list(self._added_tokens()), vocab_size)
+                added = self._added_tokens()
+                special = [text for text, is_special in added.items() if is_special]
+                self._stand_ins[vocab_size] = byte_vocabulary(added, special, vocab_size)
             return self._stand_ins[vocab_size]
-
-
-def _stand_in(added: list[str], vocab_size: int | None) -> LLTokenizer:
-    from llguidance import LLTokenizer
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    end = "<|end of the text|>"
-    tokenizer.add_special_tokens([*dict.fromkeys(added), end])
-    ids = json.loads(tokenizer.to_str())["added_tokens"]
-    eos = next(token["id"] for token in ids if token["content"] == end)
-    size = max(vocab_size, eos + 1) if vocab_size else None
-    return LLTokenizer(tokenizer.to_str(), n_vocab=size, eos_token=eos, slices=[])

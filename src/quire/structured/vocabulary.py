@@ -1,14 +1,19 @@
 """`load_vocabulary`: a model's tokens as llguidance needs them, for all grammars of an engine.
 
 Called once per engine, by the first grammar that is compiled.
+
+Of its own, llguidance takes every added token for a special one, which no text contains, and yet
+finds them in texts that it cuts into tokens. So it is told what each token is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quire.errors import GrammarError
+from quire.structured.tags.texts import AddedTokens
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -24,14 +29,29 @@ class VocabularySource:
     """The width of the logits: ids above the tokenizer's are never allowed."""
     eos_token_ids: tuple[int, ...]
     """All that end a text; allowed where a grammar may end."""
+    added_tokens: Mapping[str, int]
+    """Ids by texts."""
+    special_tokens: frozenset[str]
+    """The added tokens that are no text."""
+    token_bytes: Sequence[bytes] | None
+    """Of every id of the tokenizer; None if its tokens are no bytes, taken alone."""
 
 
-def load_vocabulary(source: VocabularySource) -> LLTokenizer:
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A model's tokens, for grammars."""
+
+    tokenizer: LLTokenizer
+    added: AddedTokens
+
+
+def load_vocabulary(source: VocabularySource) -> Vocabulary:
     """Takes up to a second. Raises GrammarError for a tokenizer whose tokens are no bytes, or one
     that has no end-of-sequence token."""
     from llguidance import LLTokenizer
 
-    eos = [token_id for token_id in source.eos_token_ids if token_id < source.vocab_size]
+    size, added = source.vocab_size, source.added_tokens
+    eos = [token_id for token_id in source.eos_token_ids if token_id < size]
     if not eos:
         raise GrammarError(
             "structured outputs need an end-of-sequence token, and the model has none: set "
@@ -41,8 +61,78 @@ def load_vocabulary(source: VocabularySource) -> LLTokenizer:
         # llguidance would take it for the name of a model on the hub.
         raise GrammarError("structured outputs need a tokenizer in the form of tokenizer.json")
     try:
-        return LLTokenizer(source.tokenizer_json, n_vocab=source.vocab_size, eos_token=eos)
+        whole = LLTokenizer(source.tokenizer_json, n_vocab=size, eos_token=eos, slices=[])
+        if source.token_bytes is None:
+            return Vocabulary(
+                whole.with_slices(LLTokenizer.general_slices()), AddedTokens(added, added)
+            )
+        names = AddedTokens(added, source.special_tokens)
+        special = {added[text] for text in source.special_tokens if added[text] < size} | {*eos}
+        tokens = [*source.token_bytes, *[b""] * (size - len(source.token_bytes))]
+        told: Any = _Tokens(tokens, special, eos[0], _Encoder(whole, names))
+        return Vocabulary(LLTokenizer(told, eos_token=eos), names)
     except Exception as error:  # whatever the Rust library raises
         raise GrammarError(
             f"structured outputs do not work with this model's tokenizer: {error}"
         ) from None
+
+
+def byte_vocabulary(
+    added: Iterable[str], special: Collection[str], vocab_size: int | None = None
+) -> Vocabulary:
+    """A vocabulary of single bytes, these added tokens, some of which are special, and one that
+    ends a text. `vocab_size`: with further ids, which are nothing."""
+    from llguidance import LLTokenizer
+
+    texts = list(dict.fromkeys(added))
+    ids = {text: 256 + i for i, text in enumerate(texts)}
+    eos = 256 + len(texts)
+    tokens = [*(bytes([byte]) for byte in range(256)), *(text.encode() for text in texts), b"end"]
+    tokens += [b""] * ((vocab_size or 0) - len(tokens))
+    names = AddedTokens(ids, special)
+    told: Any = _Tokens(
+        tokens, {ids[text] for text in special} | {eos}, eos, lambda text: [*text.encode()]
+    )
+    return Vocabulary(LLTokenizer(told, eos_token=eos, slices=[]), names)
+
+
+class _Tokens:
+    """Tokens in the form in which llguidance takes them from Python."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(
+        self,
+        tokens: Sequence[bytes],
+        special: Iterable[int],
+        eos_token_id: int,
+        encode: Callable[[str], list[int]],
+    ) -> None:
+        self.tokens = tokens
+        self.special_token_ids = sorted(special)
+        self.eos_token_id = eos_token_id
+        self._encode = encode
+
+    def __call__(self, text: str) -> list[int]:
+        """The tokens of a text that a grammar wants, none of them special."""
+        return self._encode(text)
+
+
+class _Encoder:
+    """Cuts texts into tokens. A text that looks like a special token is cut in two before."""
+
+    def __init__(self, whole: LLTokenizer, added: AddedTokens) -> None:
+        self._whole = whole
+        self._added = added
+
+    def __call__(self, text: str) -> list[int]:
+        ids: list[int] = []
+        rest = ""
+        for piece in self._added.pieces(text):
+            if piece in self._added:
+                ids += self._whole.tokenize_str(rest + piece[0])
+                rest = piece[1:]
+            else:
+                rest += piece
+        return ids + self._whole.tokenize_str(rest)

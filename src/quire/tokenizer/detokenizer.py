@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from quire.tokenizer.pieces import PieceTable
 from quire.tokenizer.tokenizer import Tokenizer
@@ -34,18 +34,23 @@ class IncrementalDetokenizer(ABC):
         *,
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
+        kept_token_ids: Iterable[int] = (),
     ) -> IncrementalDetokenizer:
         """The implementation for this tokenizer. Reads only the prompt's last tokens.
 
+        `kept_token_ids` are not left out by `skip_special_tokens`.
         `spaces_between_special_tokens` affects only decoders that put spaces between tokens.
         """
+        skipped = _NO_IDS
+        if skip_special_tokens:
+            skipped = tokenizer.special_token_ids
+            if kept := frozenset(kept_token_ids):
+                skipped -= kept
         if tokenizer.pieces is not None:
-            return _ByteDetokenizer(tokenizer.pieces, prompt_token_ids, skip_special_tokens)
+            return _ByteDetokenizer(tokenizer.pieces, prompt_token_ids, skipped)
+        is_unspaced = not skip_special_tokens and not spaces_between_special_tokens
         return _WindowDetokenizer(
-            tokenizer,
-            prompt_token_ids,
-            skip_special_tokens=skip_special_tokens,
-            spaces_between_special_tokens=spaces_between_special_tokens,
+            tokenizer, prompt_token_ids, skipped, tokenizer.added_tokens if is_unspaced else {}
         )
 
     @abstractmethod
@@ -66,10 +71,10 @@ class _ByteDetokenizer(IncrementalDetokenizer):
     """Joins bytes: constant time per token."""
 
     def __init__(
-        self, table: PieceTable, prompt_token_ids: Sequence[int], skip_special_tokens: bool
+        self, table: PieceTable, prompt_token_ids: Sequence[int], skipped: frozenset[int]
     ) -> None:
         self._table = table
-        self._skipped = table.special_ids if skip_special_tokens else _NO_IDS
+        self._skipped = skipped
         self._pending = b""
         """Bytes of an incomplete character."""
         tail = self._last_bytes(prompt_token_ids)
@@ -129,14 +134,13 @@ class _WindowDetokenizer(IncrementalDetokenizer):
         self,
         tokenizer: Tokenizer,
         prompt_token_ids: Sequence[int],
-        *,
-        skip_special_tokens: bool,
-        spaces_between_special_tokens: bool,
+        skipped: frozenset[int],
+        unspaced: Mapping[int, str],
     ) -> None:
+        """`unspaced`: tokens that have no space between them, with their texts."""
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_token_ids if skip_special_tokens else _NO_IDS
-        joined = skip_special_tokens or spaces_between_special_tokens
-        self._unspaced = {} if joined else tokenizer.added_tokens
+        self._skipped = skipped
+        self._unspaced = unspaced
         self._window: list[int] = []
         self._num_settled = 0
         self._last_was_added = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quire.config.model_files import DEMO_MODEL_PATH
 from quire.config.records import ModelConfig
 from quire.errors import GrammarError
@@ -33,9 +35,23 @@ def vocabulary_source(config: ModelConfig) -> VocabularySource:
     tokenizer = load_tokenizer(config)
     if tokenizer is None:
         raise GrammarError("structured outputs need a tokenizer: leave out skip_tokenizer_init")
+    return source_of(tokenizer, config.vocab_size, config.eos_token_ids)
+
+
+def source_of(
+    tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int]
+) -> VocabularySource:
+    """What grammars have to know of a tokenizer, and of a model with these ids that end a text."""
     own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    eos = tuple(dict.fromkeys([*own, *eos_token_ids]))
+    added, pieces = tokenizer.added_tokens, tokenizer.pieces
+    special = {*tokenizer.special_token_ids, *eos}
+    ids = range(min(tokenizer.max_token_id + 1, vocab_size))
     return VocabularySource(
         tokenizer_json=tokenizer.backend.to_str(),
-        vocab_size=config.vocab_size,
-        eos_token_ids=tuple(dict.fromkeys([*own, *config.eos_token_ids])),
+        vocab_size=vocab_size,
+        eos_token_ids=eos,
+        added_tokens={text: token_id for token_id, text in added.items()},
+        special_tokens=frozenset(text for token_id, text in added.items() if token_id in special),
+        token_bytes=None if pieces is None else [pieces.piece_bytes(each) for each in ids],
     )

@@ -198,6 +198,12 @@ class Tokenizer:
         return {token_id: token.content for token_id, token in added.items()}
 
     @cached_property
+    def added_texts(self) -> dict[str, bool]:
+        """Whether each added token is special, by its text."""
+        special = self.special_token_ids
+        return {text: token_id in special for token_id, text in self.added_tokens.items()}
+
+    @cached_property
     def special_token_ids(self) -> frozenset[int]:
         """The ids that `skip_special_tokens` leaves out."""
         added = self.backend.get_added_tokens_decoder()

@@ -18,6 +18,7 @@ from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest, SchedulePlan, StepResult
 from quire.structured import compile as module
 from quire.structured.params import StructuredOutputsParams
+from quire.structured.tags.texts import AddedTokens
 from quire.structured.vocabulary import VocabularySource
 
 IDS = ids()
@@ -164,9 +165,9 @@ def test_others_go_on_while_a_grammar_is_compiled(
     may_go_on = threading.Event()
     grammar_of = module.grammar_of
 
-    def slow(spec: StructuredOutputsParams) -> str:
+    def slow(spec: StructuredOutputsParams, added: AddedTokens) -> str:
         may_go_on.wait(60)
-        return grammar_of(spec)
+        return grammar_of(spec, added)
 
     monkeypatch.setattr(module, "grammar_of", slow)
     for name, spec in {"a": CHOICE, "aborted": CHOICE, "b": None}.items():

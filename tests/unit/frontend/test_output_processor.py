@@ -211,6 +211,16 @@ def test_the_stop_tokens_text_is_left_out(bench: Bench, kind: RequestOutputKind)
     assert output.outputs[0].text == text + "<|end|>"
 
 
+def test_a_server_keeps_marks_that_are_special_tokens(bench: Bench) -> None:
+    params = SamplingParams(max_tokens=40)
+    params.keep_tokens({256})
+    request = bench.inputs.process("r", [1, 2], params)
+    bench.outputs.add_request(request)
+    assert request.params.kept_token_ids == [256]
+    [output], _ = bench.feed(request, [65, 256, 66], "length")
+    assert output.outputs[0].text == "b<|end|>c"
+
+
 def test_without_detokenizing_there_are_only_ids(bench: Bench) -> None:
     request = bench.add(detokenize=False, logprobs=0)
     [output], _ = bench.feed(request, [65], "length", logprobs=[TokenLogprobs([65], [-0.5], [1])])

@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from tests.unit.structured.texts import follows, trial
+from tests.unit.structured.texts import follows, trial, vocabulary
 
 from quire.errors import RequestError
 from quire.parsers.call_rules import CallRules, OfferedTool
 from quire.parsers.constraint import named_as_tools, reply_constraint
-from quire.parsers.format import ReasoningTags, ReplyFormat
+from quire.parsers.format import ReplyFormat
+from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.tool_formats.json.hermes import HermesCalls
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.source import grammar_of
@@ -50,7 +51,7 @@ def allows(
     wanted = reply_constraint(format, rules, check, is_reasoning=is_reasoning, content=spec)
     assert wanted is not None
     with named_as_tools(rules, check, spec):
-        return follows(grammar_of(check(wanted)), text)
+        return follows(grammar_of(check(wanted), vocabulary().added), text)
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,28 @@ def make_harness(tiny_model: Path) -> Iterator[MakeHarness]:
         engine.shutdown()
 
 
+MakeScripted = Callable[..., Harness]
+
+
+@pytest.fixture
+def make_scripted(make_harness: MakeHarness) -> MakeScripted:
+    """A server of a model that always says this, reasons in tags and calls tools as Hermes."""
+
+    def make(text: str, **options: Any) -> Harness:
+        from scripted_core import scripted
+
+        from quire.parsers.format import ReplyFormat
+        from quire.parsers.reasoning.tags import ReasoningTags
+        from quire.parsers.tool_formats.json.hermes import HermesCalls
+
+        harness = make_harness(core=scripted(text), **options)
+        reasoning = ReasoningTags("<think>", "</think>")
+        harness.context.reply_format = ReplyFormat(reasoning, HermesCalls())
+        return harness
+
+    return make
+
+
 @pytest.fixture
 def harness(make_harness: MakeHarness) -> Harness:
     return make_harness()

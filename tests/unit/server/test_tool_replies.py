@@ -5,13 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scripted_core import scripted
 
-from quire.parsers.format import ReplyFormat
-from quire.parsers.reasoning.tags import ReasoningTags
-from quire.parsers.tool_formats.json.hermes import HermesCalls
-
-from .conftest import Harness, MakeHarness
+from .conftest import Harness
 from .test_completions import events_of
 
 CHAT = "/v1/chat/completions"
@@ -29,18 +24,6 @@ BODY = {
     "messages": [{"role": "user", "content": "x"}], "tools": [tool("f"), tool("g")],
     "max_tokens": 400,
 }  # fmt: skip
-
-
-@pytest.fixture
-def make_scripted(make_harness: MakeHarness) -> Any:
-    def make(text: str, **options: Any) -> Harness:
-        harness = make_harness(core=scripted(text), **options)
-        harness.context.reply_format = ReplyFormat(
-            ReasoningTags("<think>", "</think>"), HermesCalls()
-        )
-        return harness
-
-    return make
 
 
 def ask(harness: Harness, **fields: Any) -> Any:

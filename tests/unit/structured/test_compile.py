@@ -11,6 +11,7 @@ from quire.errors import GrammarError, RequestError
 from quire.structured import compile as module
 from quire.structured.compile import GrammarCompiler
 from quire.structured.params import StructuredOutputsParams
+from quire.structured.tags.texts import AddedTokens
 from quire.structured.vocabulary import VocabularySource
 
 CHOICE = StructuredOutputsParams(choice=["yes", "no"])
@@ -99,10 +100,10 @@ def test_a_grammar_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     may_go_on = threading.Event()
     grammar_of = module.grammar_of
 
-    def slow(spec: StructuredOutputsParams) -> str:
+    def slow(spec: StructuredOutputsParams, added: AddedTokens) -> str:
         compiled.append(spec)
         may_go_on.wait(60)
-        return grammar_of(spec)
+        return grammar_of(spec, added)
 
     monkeypatch.setattr(module, "grammar_of", slow)
     compiler = GrammarCompiler(source)

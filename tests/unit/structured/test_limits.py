@@ -195,7 +195,7 @@ def test_what_works_and_what_does_not_is_known_the_second_time() -> None:
     for spec, works in (("a+", True), ("(a", False)):
         tried = []
         try_it = one._try
-        one._try = lambda grammar, t=tried, f=try_it: (t.append(grammar), f(grammar))[1]  # type: ignore[method-assign]
+        one._try = lambda *given, t=tried, f=try_it: (t.append(given), f(*given))[1]  # type: ignore[method-assign]
         for _ in range(3):
             try:
                 one.checked(StructuredOutputsParams(regex=spec))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from small_vocabulary import allowed, ids, source
@@ -11,6 +12,7 @@ from quire.structured import compile as module
 from quire.structured.compile import GrammarCompiler
 from quire.structured.manager import GrammarNews, StructuredOutputManager
 from quire.structured.params import StructuredOutputsParams
+from quire.structured.tags.texts import AddedTokens
 from quire.structured.vocabulary import VocabularySource
 
 IDS = ids()
@@ -93,10 +95,10 @@ def test_requests_that_end_while_their_grammar_is_compiled(
     may_go_on = threading.Event()
     grammar_of = module.grammar_of
 
-    def slow(spec: StructuredOutputsParams) -> str:
+    def slow(spec: StructuredOutputsParams, added: AddedTokens) -> str:
         begun.append(spec)
         may_go_on.wait(WAIT_S)
-        return grammar_of(spec)
+        return grammar_of(spec, added)
 
     monkeypatch.setattr(module, "grammar_of", slow)
     for number in range(module.NUM_THREADS):
@@ -139,7 +141,7 @@ def test_tokens_without_a_choice_are_taken_at_once(
 
 def test_the_end_is_forced_where_there_is_one_token_for_it() -> None:
     known = source()
-    only_eos = VocabularySource(known.tokenizer_json, known.vocab_size, (IDS["<eos>"],))
+    only_eos = replace(known, eos_token_ids=(IDS["<eos>"],))
     manager = StructuredOutputManager(GrammarCompiler(lambda: only_eos))
     manager.add("a", CHOICE, may_force=True)
     manager.add("b", StructuredOutputsParams(regex="a{100}"), may_force=True)

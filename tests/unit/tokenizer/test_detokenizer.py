@@ -162,3 +162,16 @@ def test_random_bytes_through_byte_fallback_never_break_a_later_text() -> None:
         assert "".join(pieces).endswith(
             "The quick brown fox jumps over the lazy dog, again and again."
         )
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "word_level"])
+def test_some_special_tokens_may_be_kept(kind: str) -> None:
+    tokenizer = tokenizer_of(kind)
+    first, kept, last = sorted(tokenizer.special_token_ids)
+    ids = [first, kept, *tokenizer.encode("fox", add_special_tokens=False), kept, last]
+    plain = "".join(stream(tokenizer, [], [ids], skip=True))
+    detokenizer = IncrementalDetokenizer.create(tokenizer, [], kept_token_ids=[kept, 10**6])
+    text = "".join([detokenizer.push(ids), detokenizer.finish()])
+    mark = tokenizer.token_text(kept)
+    assert plain.split() == ["fox"]
+    assert text.replace(" ", "") == f"{mark}fox{mark}"

@@ -14,7 +14,7 @@ from quire.parsers.detection.conversations import Call
 from quire.parsers.detection.shared_text import shared_begin, shared_end
 from quire.parsers.format import Part, Schemas, ToolFormat
 from quire.parsers.grammar import tags
-from quire.parsers.json_calls import read_json_call
+from quire.parsers.json_calls import CallKeys, read_json_call
 from quire.parsers.json_text import json_value
 from quire.parsers.reader import Parse
 from quire.parsers.reply import Reply
@@ -77,8 +77,8 @@ class JsonInTags(ToolFormat):
         """One call, and the mark behind it, which may be missing."""
         marks, reader = self._marks, reply.reader
         if marks.name_end is None:
-            keys = (marks.name_key,), (marks.arguments_key,)
-            if not (yield from read_json_call(reply, *keys)):
+            keys = CallKeys((marks.name_key,), (marks.arguments_key,))
+            if not (yield from read_json_call(reply, keys)):
                 return False
         else:
             name = yield from _read_name(reply, marks.name_end)

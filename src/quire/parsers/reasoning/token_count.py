@@ -5,8 +5,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from quire.tokenizer import IncrementalDetokenizer
+if TYPE_CHECKING:
+    from quire.tokenizer import IncrementalDetokenizer
 
 
 class ReasoningTokenCount:

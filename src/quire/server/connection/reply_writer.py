@@ -6,12 +6,14 @@ import re
 from http import HTTPStatus
 
 from quire.server.connection.request_head import Headers
+from quire.server.http.error_forms import OVERLOADED
 from quire.server.http.problems import Problem
 
 _VERSION = b"HTTP/1.1"
+_PHRASES = {status.value: status.phrase for status in HTTPStatus} | {OVERLOADED: "Overloaded"}
 _STATUS_LINES = {
-    status.value: b"%s %d %s\r\n" % (_VERSION, status.value, status.phrase.encode())
-    for status in HTTPStatus
+    status: b"%s %d %s\r\n" % (_VERSION, status, phrase.encode())
+    for status, phrase in _PHRASES.items()
 }
 _WITHOUT_BODY = frozenset({204, 304})
 _MAX_EARLY_ZEROS = 8

@@ -1,5 +1,8 @@
 """API keys: reads them, and checks every request.
 
+A key comes as `Authorization: Bearer KEY`, or as `x-api-key: KEY` from Anthropic's clients. With
+both, one that is valid is enough.
+
 The check compares the raw path of the request, before any decoding or routing. Only paths on a
 short list need no key.
 """
@@ -83,10 +86,12 @@ class AuthMiddleware:
             await self._app(scope, receive, send)
         else:
             await send_problem(
+                scope,
                 send,
                 Problem(
                     401,
-                    "This server needs an API key: send it as `Authorization: Bearer KEY`.",
+                    "This server needs an API key: send it as `Authorization: Bearer KEY` or "
+                    "`x-api-key: KEY`.",
                     headers={"WWW-Authenticate": "Bearer"},
                 ),
             )
@@ -96,15 +101,22 @@ class AuthMiddleware:
             return True
         # A browser asks whether it may call (CORS) without the key; CORSMiddleware answers that
         # before it comes here, so that an OPTIONS request here is like any other.
-        values = [value for name, value in scope["headers"] if name == b"authorization"]
-        if len(values) != 1:
-            return False
-        scheme, _, key = values[0].partition(b" ")
-        if scheme.lower() != b"bearer":
-            return False
-        given = _digest(key.strip())
-        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
+        given = [_digest(key) for key in _keys_of_request(scope)]
+        matches = [hmac.compare_digest(one, digest) for one in given for digest in self._digests]
         return any(matches)
+
+
+def _keys_of_request(scope: Scope) -> list[bytes]:
+    """The keys that a request has: one for each of the two headers, or none."""
+    keys = []
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    bearers = [value for name, value in headers if name == b"authorization"]
+    if len(bearers) == 1:
+        scheme, _, key = bearers[0].partition(b" ")
+        if scheme.lower() == b"bearer":
+            keys.append(key.strip())
+    own = [value for name, value in headers if name == b"x-api-key"]
+    return [*keys, own[0].strip()] if len(own) == 1 else keys
 
 
 def _digest(key: bytes) -> bytes:

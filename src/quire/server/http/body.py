@@ -27,7 +27,7 @@ class BodyMiddleware:
             await self._app(scope, receive, send)
             return
         if self._claimed_length(scope) > self._max_body_bytes:
-            await send_problem(send, self._too_large())
+            await send_problem(scope, send, self._too_large())
             return
         num_bytes = num_pending = 0
 

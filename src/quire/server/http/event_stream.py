@@ -8,19 +8,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from starlette.types import Receive, Scope, Send
 
 from quire.server.http.problems import HttpError, Problem, problem_of
 
 DONE = b"data: [DONE]\n\n"
-_COMMENT = b": keep-alive\n\n"
-"""What readers of events skip."""
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamForm:
+    """What a stream has besides its parts."""
+
+    end: bytes
+    """After the last part."""
+    keep_alive: bytes
+    """While nothing comes."""
+    error: Callable[[Problem], bytes]
+    """In place of the end, after the status line was sent."""
 
 
 def event(payload: bytes) -> bytes:
@@ -31,6 +42,11 @@ def event(payload: bytes) -> bytes:
 def error_event(problem: Problem) -> bytes:
     """An error as an event, after the status line was sent."""
     return event(problem.body())
+
+
+OPENAI_FORM = StreamForm(end=DONE, keep_alive=b": keep-alive\n\n", error=error_event)
+"""A comment keeps the connection alive, which readers of events skip."""
+PLAIN_FORM = replace(OPENAI_FORM, end=b"")
 
 
 class EventStream:
@@ -45,13 +61,14 @@ class EventStream:
         parts: AsyncIterator[bytes],
         close: Callable[[], None],
         *,
-        ends_with_done: bool = True,
+        form: StreamForm = OPENAI_FORM,
         keep_alive_s: float = 0,
     ) -> None:
-        """`keep_alive_s`: seconds without a part after which a comment is sent; 0: never."""
+        """`keep_alive_s`: seconds without a part after which the form's `keep_alive` is sent; 0:
+        never."""
         self._parts = parts
         self._close = close
-        self._last = DONE if ends_with_done else b""
+        self._form = form
         self._keep_alive_s = keep_alive_s
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
@@ -60,7 +77,7 @@ class EventStream:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             async for data in self._guarded_parts():
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-            await send({"type": "http.response.body", "body": self._last, "more_body": False})
+            await send({"type": "http.response.body", "body": self._form.end, "more_body": False})
         finally:
             self._close()
             watcher.cancel()
@@ -74,17 +91,17 @@ class EventStream:
             async for data in parts:
                 yield data
         except Exception as error:
-            yield error_event(problem_of(error))
+            yield self._form.error(problem_of(error))
 
     async def _parts_and_comments(self) -> AsyncIterator[bytes]:
-        """The parts, and a comment whenever none came for a while."""
+        """The parts, and the form's `keep_alive` whenever none came for a while."""
         parts = aiter(self._parts)
         pending = asyncio.ensure_future(anext(parts))
         try:
             while True:
                 done, _ = await asyncio.wait({pending}, timeout=self._keep_alive_s)
                 if not done:
-                    yield _COMMENT
+                    yield self._form.keep_alive
                     continue
                 try:
                     yield pending.result()

@@ -35,7 +35,7 @@ class LocalGuardMiddleware:
         if problem is None:
             await self._app(scope, receive, send)
         else:
-            await send_problem(send, problem)
+            await send_problem(scope, send, problem)
 
     def _problem(self, scope: Scope) -> Problem | None:
         host = ""

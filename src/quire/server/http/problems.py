@@ -1,7 +1,7 @@
 """Converts exceptions to HTTP error replies: status, error type, message, invalid field.
 
 All routes and middleware use it, so that all errors have one form: `{"error": {"message", "type",
-"param", "code"}}`. Names and statuses are vLLM's.
+"param", "code"}}`. Names and statuses are vLLM's. (`error_forms` has the form of other APIs.)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TYPES = {
     503: "ServiceUnavailableError",
     504: "GatewayTimeoutError",
 }
-_MAX_MESSAGE_CHARS = 2000
+MAX_MESSAGE_CHARS = 2000
 _MAX_PATH_CHARS = 600
 """The end of a decoder's message: the location of the mistake in the body."""
 _PATH = re.compile(r" - at `\$\.?([^`]{0,200})`$")
@@ -57,7 +57,7 @@ class Problem:
     def body(self) -> bytes:
         """The JSON body."""
         kind = self.type or _TYPES.get(self.status) or HTTPStatus(self.status).phrase
-        message = self.message[:_MAX_MESSAGE_CHARS]
+        message = self.message[:MAX_MESSAGE_CHARS]
         info = ErrorInfo(message=message, type=kind, param=self.param, code=self.status)
         return msgspec.json.encode(ErrorResponse(error=info))
 
@@ -104,8 +104,8 @@ def decode_problem(error: Exception) -> Problem:
     if isinstance(error, UnicodeDecodeError):
         return Problem(400, "The JSON body is not valid UTF-8.", type="Bad Request")
     text = str(error)
-    if len(text) > _MAX_MESSAGE_CHARS:  # it quotes a large value
-        text = f"{text[: _MAX_MESSAGE_CHARS // 2]} ... {text[-_MAX_PATH_CHARS:]}"
+    if len(text) > MAX_MESSAGE_CHARS:  # it quotes a large value
+        text = f"{text[: MAX_MESSAGE_CHARS // 2]} ... {text[-_MAX_PATH_CHARS:]}"
     where = _PATH.search(text) or _MISSING_FIELD.search(text)
     param = where.group(1) if where and where.group(1) else None
     return Problem(400, f"Invalid request body: {text}", param=param, type="Bad Request")

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from quire.log import get_logger
 from quire.metrics.http_metrics import HttpMetrics
 from quire.server.http import ignored_fields
+from quire.server.http.error_forms import route_path
 from quire.server.http.problems import Problem, problem_of
 from quire.server.http.responses import send_problem
 
@@ -72,15 +73,15 @@ class RequestIdMiddleware:
             if is_valid:
                 await self._app(scope, receive, send_with_id)
             else:
-                await send_problem(send_with_id, self._refusal())
+                await send_problem(scope, send_with_id, self._refusal())
         except Exception as error:
             if status:
                 raise  # the answer has begun: the connection is cut
-            await send_problem(send_with_id, problem_of(error))
+            await send_problem(scope, send_with_id, problem_of(error))
         finally:
             seconds = time.perf_counter() - begin
             self._http_metrics.observe(
-                _route_path(scope),
+                route_path(scope),
                 scope["method"],
                 status,
                 seconds,
@@ -101,7 +102,7 @@ class RequestIdMiddleware:
         )
 
     def _log(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
-        if self._has_access_log and _route_path(scope) not in self._quiet_paths:
+        if self._has_access_log and route_path(scope) not in self._quiet_paths:
             client = scope.get("client")
             logger.info(
                 "%s %s %s -> %s in %.3f s (%s)",
@@ -112,12 +113,6 @@ class RequestIdMiddleware:
                 seconds,
                 request_id,
             )
-
-
-def _route_path(scope: Scope) -> str:
-    """The path without the server's `root_path`."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
 
 
 def _content_length(headers: Iterable[tuple[bytes, bytes]]) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from starlette.types import Send
+from starlette.types import Scope, Send
 
+from quire.server.http.error_forms import for_route
 from quire.server.http.problems import Problem
 
 
-async def send_problem(send: Send, problem: Problem) -> None:
-    """Answers with an error body."""
+async def send_problem(scope: Scope, send: Send, problem: Problem) -> None:
+    """Answers with an error body, in the form of the request's route."""
+    problem = for_route(scope, problem)
     headers = [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
     await send_bytes(send, problem.status, problem.body(), headers)
 

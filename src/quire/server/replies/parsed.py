@@ -21,7 +21,7 @@ from quire.parsers.events import (
 )
 from quire.parsers.parser import ReplyParser
 from quire.parsers.reasoning.token_count import ReasoningTokenCount
-from quire.server.requests.chats.reply_plan import ReplyPlan
+from quire.server.requests.chats.reply_plan import PLAIN, ReplyPlan
 from quire.tokenizer import IncrementalDetokenizer, Tokenizer
 
 
@@ -29,10 +29,11 @@ class ParsedReply:
     """Reads the choices of a reply, each by a parser of its own."""
 
     def __init__(
-        self, plan: ReplyPlan, tokenizer: Tokenizer | None, prompt_token_ids: Sequence[int]
+        self, plan: ReplyPlan | None, tokenizer: Tokenizer | None, prompt_token_ids: Sequence[int]
     ) -> None:
-        """Tokens of reasoning are counted with `tokenizer`, if there is one."""
-        self.plan = plan
+        """`plan` None: the reply is its text. Tokens of reasoning are counted with `tokenizer`, if
+        there is one."""
+        self.plan = plan or PLAIN
         self._tokenizer = tokenizer
         self._prompt_token_ids = prompt_token_ids
         self._parsers: dict[int, ReplyParser] = {}
@@ -85,7 +86,7 @@ class ParsedReply:
                 if self.plan.shows_reasoning:
                     yield event
             elif isinstance(event, CallBegins | Arguments | CallEnds):
-                if event.index and not self.plan.tools.is_parallel:
+                if event.index and not self.plan.tools.rules.is_parallel:
                     continue
                 if isinstance(event, CallBegins) and event.id is None:
                     event = replace(event, id=new_call_id())

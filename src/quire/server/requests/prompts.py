@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.chat.job import ChatInput
 from quire.errors import RequestError
@@ -16,7 +16,6 @@ from quire.frontend.tokenization import Truncation
 from quire.frontend.too_long import prompt_too_long, text_too_long
 from quire.inputs import TokensPrompt
 from quire.server.context import ServerContext
-from quire.server.requests.chats.reply_plan import PLAIN, ReplyPlan
 from quire.server.requests.request_work import count_chars
 from quire.server.schema.chat import ChatMessage, ChatRequest
 from quire.server.schema.completion import PROMPT_KINDS, CompletionRequest
@@ -24,6 +23,9 @@ from quire.server.schema.service import TokenizeRequest
 from quire.server.work_pool import INLINE_SIZE, check_wanted
 from quire.tokenizer import Tokenizer
 from quire.tokenizer.tokenizer import PIECE_CHARS
+
+if TYPE_CHECKING:
+    from quire.server.requests.chats.reply_plan import ReplyPlan
 
 _IDS_PER_UNIT = 16
 """Token ids that take as long to check as one unit of the pool's work."""
@@ -37,8 +39,8 @@ class PreparedPrompt:
     text: str | None
     """None if the caller sent token ids."""
     cache_salt: str | None = None
-    reply: ReplyPlan = PLAIN
-    """How its reply is read."""
+    reply: ReplyPlan | None = None
+    """How its reply is read; None: it is its text."""
 
     def for_engine(self) -> TokensPrompt:
         """The argument of `generate`."""

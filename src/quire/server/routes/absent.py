@@ -10,9 +10,9 @@ _REASONS: dict[str, tuple[str, ...]] = {
     "only text goes in": (
         "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/realtime",
     ),
-    "the APIs that work are /v1/chat/completions, /v1/responses and /v1/completions": (
-        "/v1/responses/render", "/v1/messages", "/v1/messages/count_tokens", "/v1/messages/render",
-        "/cohere/v2/chat", "/cohere/v2/chat/render", "/v1/systemone",
+    "what works is /v1/chat/completions, /v1/responses, /v1/messages and /v1/completions": (
+        "/v1/responses/render", "/v1/messages/render", "/cohere/v2/chat", "/cohere/v2/chat/render",
+        "/v1/systemone",
     ),
     "LoRA adapters do not work yet": ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
     "prompts and replies are computed in one place; /v1/completions takes token ids": (

@@ -31,6 +31,7 @@ from quire.server.requests.beams.fields import (
 )
 from quire.server.requests.beams.generation import BeamGeneration
 from quire.server.requests.chats.plan_reply import plan_reply
+from quire.server.requests.chats.reply_form import set_reply_form
 from quire.server.requests.chats.tool_use import tool_use
 from quire.server.requests.generation import Deadline, Generation, deadline_of
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts
@@ -144,6 +145,8 @@ async def begin(
     engine.requests.check_admission(1)
     prompts = await prepare(context, request)
     writer = make_writer(context, request, head, prompts)
+    with named_as_asked(request):
+        await set_reply_form(context, prompts[0].reply, params)
     return await _start(context, http, head, request, prompts, params, deadline), writer
 
 
@@ -161,9 +164,14 @@ async def _whole_reply(http: Request, generation: Generation, writer: _WholeWrit
     if finals is None:
         return Response()
     size = writer.whole_size(finals)
-    reply = pieced_response(await context.pool.run(size, writer.whole, finals))
+    return whole_reply(http, await context.pool.run(size, writer.whole, finals))
+
+
+def whole_reply(http: Request, pieces: Sequence[bytes]) -> Response:
+    """A reply that does not stream; its headers tell of the server's load if the request asks."""
+    reply = pieced_response(pieces)
     form = http.headers.get(LOAD_FORMAT_HEADER, "")
-    report = load_report(form, context.loaded_engine().metrics.series)
+    report = load_report(form, context_of(http).loaded_engine().metrics.series)
     if report is not None:
         reply.headers[LOAD_HEADER] = report
     return reply
@@ -175,7 +183,7 @@ async def chat_prompts(context: ServerContext, request: ChatRequest) -> list[Pre
 
 
 async def _chat_prompt(context: ServerContext, request: ChatRequest) -> PreparedPrompt:
-    tools = tool_use(request)
+    tools = tool_use(request, context.args.tool_strict_level)
     prompt = await chat_prompt(context, request)
     return replace(prompt, reply=await plan_reply(context, request, tools, prompt.text or ""))
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from quire.server import ui
-from quire.server.http.event_stream import EventStream, event
+from quire.server.http.event_stream import PLAIN_FORM, EventStream, event
 from quire.server.http.problems import HttpError, Problem
 from quire.server.live import INTERVAL_S, LiveView
 from quire.server.routes.bodies import context_of, json_response
@@ -50,7 +50,7 @@ async def live_view(http: Request) -> Response | ASGIApp:
         nonlocal is_closed
         is_closed = True
 
-    return EventStream(snapshots(), close, ends_with_done=False)
+    return EventStream(snapshots(), close, form=PLAIN_FORM)
 
 
 async def openapi(http: Request) -> Response:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from quire.server.replies.json_pieces import joined
-from quire.server.schema.responses.reply import ResponseStatus
+
+if TYPE_CHECKING:
+    from quire.server.schema.responses.reply import ResponseStatus
 
 _ITEM_BYTES = 200
 """Of an item, an event or a piece of JSON, beside its text: Python's objects."""

@@ -9,12 +9,15 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from quire.errors import CapacityError, RequestError, quoted
 from quire.server.http.problems import HttpError, Problem
-from quire.server.schema.responses.reply import ResponseStatus
 from quire.server.stored_responses.entry import StoredItem, StoredResponse
 from quire.units import format_bytes
+
+if TYPE_CHECKING:
+    from quire.server.schema.responses.reply import ResponseStatus
 
 
 @dataclass(slots=True)

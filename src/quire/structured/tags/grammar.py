@@ -21,7 +21,7 @@ from quire.structured.tags.fields import (
     text_of,
     texts_of,
 )
-from quire.structured.tags.texts import SpecialTokens, free_text
+from quire.structured.tags.texts import AddedTokens, free_text
 from quire.structured.tags.triggered import text_before, triggered_tags
 
 _AT_THE_END = (
@@ -35,15 +35,15 @@ def tags_grammar(
     schema: Callable[[Any], str],
     grammar: Callable[[str], str],
     regex: Callable[[str], str],
-    special: SpecialTokens,
+    added: AddedTokens,
 ) -> str:
     """`schema` and `regex` write a schema and an expression within a grammar; `grammar` makes
-    Lark's notation of a grammar. Raises GrammarError."""
+    Lark's notation of a grammar. `added`: of the vocabulary that it is for. Raises GrammarError."""
     if not isinstance(given, Mapping):
         raise tag_error("must be an object", given)
     if given.get("type", NAME) != NAME:
         raise tag_error("has the type structural_tag", given.get("type"))
-    writer = _Writer(schema, grammar, regex, special)
+    writer = _Writer(schema, grammar, regex, added)
     if "structures" in given:
         root = writer.part(triggered_tags_of(given), is_last=True)
     elif "format" in given:
@@ -72,16 +72,16 @@ class _Writer:
         schema: Callable[[Any], str],
         grammar: Callable[[str], str],
         regex: Callable[[str], str],
-        special: SpecialTokens,
+        added: AddedTokens,
     ) -> None:
         self._schema, self._grammar, self._regex = schema, grammar, regex
-        self.special = special
+        self.added = added
         self._rules: list[str] = []
         self._terminals: dict[str, str] = {}
         """Names of expressions."""
         self._grammars: list[dict[str, str]] = []
         self._kinds: dict[str, Callable[[Mapping[str, Any]], str]] = {
-            "const_string": lambda part: special.literal(text_of(part, "value")),
+            "const_string": lambda part: added.literal(text_of(part, "value")),
             "json_schema": self._json_schema,
             "regex": self._regular_expression,
             "grammar": self._inner_grammar,
@@ -142,15 +142,15 @@ class _Writer:
 
     def _tag(self, tag: Mapping[str, Any]) -> str:
         end, content = text_of(tag, "end"), tag.get("content")
-        begin = self.special.literal(text_of(tag, "begin"))
+        begin = self.added.literal(text_of(tag, "begin"))
         if isinstance(content, Mapping) and content.get("type") == "any_text":
             if not end:
                 raise tag_error("any_text in a tag needs the tag's end", tag)
             return f"{begin} {text_before(self, end, [end], texts_of(content, 'excludes'))}"
-        return f"{begin} {self.part(content)} {self.special.literal(end)}"
+        return f"{begin} {self.part(content)} {self.added.literal(end)}"
 
     def _separated(self, part: Mapping[str, Any]) -> str:
-        separator = self.special.literal(text_of(part, "separator"))
+        separator = self.added.literal(text_of(part, "separator"))
         one = self.rule(" | ".join(self._tag(tag) for tag in tags_of(part)))
         more = "" if part.get("stop_after_first") else f" ({separator} {one})*"
         return f"({one}{more}){'' if part.get('at_least_one') else '?'}"

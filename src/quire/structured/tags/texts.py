@@ -10,23 +10,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 ANYTHING = "(.|\\n)*"
 SPACE = "[ \\t\\r\\n]"
+_LARK_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|//[^\n]*|<[^<>\s]+>')
+"""A text, an expression, a comment or a name of a token in Lark's notation."""
 
 
-class SpecialTokens:
-    """The special tokens of a vocabulary, and what stands for them in a grammar."""
+class AddedTokens:
+    """The added tokens of a vocabulary, which a grammar may name by their texts.
 
-    def __init__(self, terms: Mapping[str, str]) -> None:
-        """`terms`: by the text of the token."""
-        self._terms = terms
-        longest_first = sorted(filter(None, terms), key=len, reverse=True)
+    The special ones are no text. The others are tokens like any, and are also what a grammar in
+    Lark's notation means by `<name>`.
+    """
+
+    def __init__(self, ids: Mapping[str, int], special: Collection[str]) -> None:
+        """`ids`: by the text of each token. `special`: the texts of the special ones."""
+        self.ids = ids
+        """By text."""
+        self._special = frozenset(special)
+        longest_first = sorted(filter(None, special), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
     def __contains__(self, text: str) -> bool:
-        return text in self._terms
+        """Whether this is the text of a special token."""
+        return text in self._special
 
     def pieces(self, text: str) -> Iterator[str]:
         """The text in pieces: special tokens, and what is between them."""
@@ -45,10 +54,19 @@ class SpecialTokens:
 
     def literal(self, text: str) -> str:
         """The text within a grammar."""
-        return " ".join(self._terms.get(piece) or quoted(piece) for piece in self.pieces(text))
+        return " ".join(
+            f"<[{self.ids[piece]}]>" if piece in self._special else quoted(piece)
+            for piece in self.pieces(text)
+        )
 
+    def by_id(self, lark: str) -> str:
+        """A grammar that names added tokens by their ids."""
 
-NO_SPECIAL_TOKENS = SpecialTokens({})
+        def with_id(found: re.Match[str]) -> str:
+            token_id = self.ids.get(found[0])
+            return found[0] if token_id is None else f"<[{token_id}]>"
+
+        return _LARK_TOKEN.sub(with_id, lark)
 
 
 def quoted(text: str) -> str:

@@ -14,7 +14,7 @@ from quire.errors import quoted as shown
 from quire.structured import limits
 from quire.structured.tags.fields import NAME, flag_of, list_of, tag_error, texts_of
 from quire.structured.tags.starts import after_start
-from quire.structured.tags.texts import SPACE, SpecialTokens, free_text, quoted
+from quire.structured.tags.texts import SPACE, AddedTokens, free_text, quoted
 
 _SOME_SPACE = f"/{SPACE}{{0,40}}/"
 
@@ -22,7 +22,7 @@ _SOME_SPACE = f"/{SPACE}{{0,40}}/"
 class RuleWriter(Protocol):
     """Writes the rules of a grammar."""
 
-    special: SpecialTokens
+    added: AddedTokens
 
     def rule(self, body: str, attribute: str = "") -> str:
         """A new rule."""
@@ -44,20 +44,18 @@ def text_before(
     is_bare: bool = False,
 ) -> str:
     """A free text up to the first of these markers, if that is `marker`, and the marker."""
-    special = writer.special
-    pieces = list(special.pieces(marker))
-    if marker not in special and len(pieces) == 1:
+    added = writer.added
+    pieces = list(added.pieces(marker))
+    if marker not in added and len(pieces) == 1:
         # It ends with the marker as soon as that is there, so that it cannot contain one.
-        spelled = [
-            text for text in markers if any(piece in special for piece in special.pieces(text))
-        ]
+        spelled = [text for text in markers if any(piece in added for piece in added.pieces(text))]
         text = _SOME_SPACE if is_bare else free_text((*excluded, *spelled), not_first)
         return writer.rule(f"{writer.terminal(text)} {quoted(marker)}", "[lazy]")
-    first = "" if pieces[0] in special else pieces.pop(0)
+    first = "" if pieces[0] in added else pieces.pop(0)
     text = free_text((*excluded, *markers), not_first, first)
     if is_bare:
         text = f"{_SOME_SPACE} {quoted(first)}" if first else _SOME_SPACE
-    return f"{writer.terminal(text)} {special.literal(''.join(pieces))}"
+    return f"{writer.terminal(text)} {added.literal(''.join(pieces))}"
 
 
 def triggered_tags(writer: RuleWriter, part: Mapping[str, Any]) -> str:
@@ -66,7 +64,7 @@ def triggered_tags(writer: RuleWriter, part: Mapping[str, Any]) -> str:
     for trigger in triggers:
         if not isinstance(trigger, str) or not trigger:
             raise tag_error("needs triggers, a list of texts", trigger)
-    triggers = _shortest(triggers, writer.special)
+    triggers = _shortest(triggers, writer.added)
     tags = _by_trigger(writer, part, "tags", triggers)
     final = _by_trigger(writer, part, "final_tags", triggers)
     if not tags and not final:
@@ -114,7 +112,7 @@ def _by_trigger(
         return {}
     tags = list_of(part, name)
     limits.check_count(NAME, "tags", len(tags), limits.MAX_TAGS)
-    may_cut = writer.special.may_cut
+    may_cut = writer.added.may_cut
     bodies: dict[str, list[str]] = {}
     for tag in tags:
         rests = {trigger: after_start(tag, trigger, may_cut) for trigger in triggers}
@@ -129,13 +127,13 @@ def _by_trigger(
     return bodies
 
 
-def _shortest(triggers: Sequence[str], special: SpecialTokens) -> list[str]:
+def _shortest(triggers: Sequence[str], added: AddedTokens) -> list[str]:
     """The triggers that do not begin with another one."""
     return [
         text
         for text in dict.fromkeys(triggers)
         if not any(
-            text != other and text.startswith(other) and special.may_cut(text, len(other))
+            text != other and text.startswith(other) and added.may_cut(text, len(other))
             for other in triggers
         )
     ]

@@ -1,39 +1,56 @@
-"""Hermes: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, once for each call."""
+"""An object for each mark, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes and
+what differs from it by its marks."""
 
 from __future__ import annotations
 
-import json
-
-from quire.parsers.format import Part, Schemas, ToolFormat
-from quire.parsers.grammar import tags
-from quire.parsers.json_calls import read_json_call
-from quire.parsers.reader import Parse
-from quire.parsers.reply import Reply
+from quire.parsers.json_calls import CallKeys
+from quire.parsers.tool_formats.json.marked import MarkedCalls
 
 
-class HermesCalls(ToolFormat):
-    """Nous Hermes, Qwen 2.5 and 3, Granite 4 and many others."""
+class HermesCalls(MarkedCalls):
+    """Nous Hermes, Qwen 2.5 and 3, Granite 4 and many others. Line breaks as Qwen has them."""
 
     markers = ("<tool_call>",)
+    ends = ("</tool_call>",)
+    before, between, after = "<tool_call>\n", "\n", "\n</tool_call>"
 
-    def read_calls(self, reply: Reply) -> Parse[bool]:
-        """One object, and the closing tag, which may be missing."""
-        if not (yield from read_json_call(reply)):
-            return False
-        yield from reply.reader.skip_space()
-        yield from reply.reader.literal("</tool_call>")
-        return True
 
-    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """Line breaks as Qwen's templates write them."""
-        return tags(
-            (
-                (
-                    f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": ',
-                    schema,
-                    "}\n</tool_call>",
-                )
-                for name, schema in tools.items()
-            ),
-            separator="\n" if is_parallel else None,
-        )
+class LongcatCalls(MarkedCalls):
+    """LongCat-Flash."""
+
+    markers = ("<longcat_tool_call>",)
+    ends = ("</longcat_tool_call>",)
+    before, between, after = "<longcat_tool_call>\n", "\n", "\n</longcat_tool_call>"
+
+
+class Granite20bCalls(MarkedCalls):
+    """Granite 20B function calling: a mark before each object, none after it."""
+
+    markers = ("<function_call>",)
+    before, between = "<function_call> ", "\n"
+
+
+class InternLmCalls(MarkedCalls):
+    """InternLM 2 and 2.5."""
+
+    markers = ("<|action_start|><|plugin|>",)
+    ends = ("<|action_end|>",)
+    keys = CallKeys(arguments=("parameters", "arguments"))
+    before, between, after = "<|action_start|><|plugin|>\n", "\n", "<|action_end|>"
+
+
+class ErnieCalls(MarkedCalls):
+    """ERNIE 4.5 Thinking, which puts an answer without calls between marks too."""
+
+    answer_marks = ("<response>\n", "<response>", "</response>")
+    markers = ("<tool_call>", *answer_marks)
+    ends = ("</tool_call>",)
+    before, between, after = "<tool_call>\n", "\n", "\n</tool_call>"
+
+
+class GigaChatCalls(MarkedCalls):
+    """GigaChat 3 and 3.1. The text before a call ends with a mark of its own."""
+
+    answer_marks = ("<|message_sep|>",)
+    markers = ("<|function_call|>", "function call<|role_sep|>", *answer_marks)
+    before, between = "<|function_call|>", "\n"

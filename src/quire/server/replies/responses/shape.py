@@ -85,8 +85,10 @@ _SAME_NAME = (
 """Fields that the reply repeats as they are."""
 
 
-def usage_of_response(usage: Usage, reasoning_tokens: int) -> ResponseUsage:
+def usage_of_response(usage: Usage) -> ResponseUsage:
     """A reply's usage by the names of a response."""
+    details = usage.completion_tokens_details
+    reasoning_tokens = details.reasoning_tokens if details else 0
     return ResponseUsage(
         input_tokens=usage.prompt_tokens,
         input_tokens_details=InputTokensDetails(

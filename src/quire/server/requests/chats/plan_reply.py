@@ -14,11 +14,12 @@ async def plan_reply(
 ) -> ReplyPlan:
     """`prompt`: as it was rendered."""
     found = await reply_format_of(context)
+    tags, is_continued = found.reasoning, request.continue_final_message is True
     return ReplyPlan(
         format=found,
         tools=tools,
-        is_reasoning=found.reasoning is not None
-        and found.reasoning.is_open_in(prompt, is_continued=request.continue_final_message is True),
+        is_reasoning=tags is not None and tags.is_open_in(prompt, is_continued=is_continued),
+        may_reason=tags is not None and not prompt.rstrip().endswith(tags.ends),
         skips_special_tokens=request.skip_special_tokens is not False,
         shows_reasoning=request.include_reasoning is not False,
     )

@@ -17,6 +17,8 @@ class ReplyPlan:
     tools: ToolUse = field(default_factory=ToolUse)
     is_reasoning: bool = False
     """The prompt ends within the reasoning."""
+    may_reason: bool = True
+    """The reply may begin with reasoning: the prompt does not end behind it."""
     skips_special_tokens: bool = True
     """The text has no special tokens."""
     shows_reasoning: bool = True

@@ -7,10 +7,11 @@ the same in other words. Called by the routes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from quire.errors import RequestError, quoted
+from quire.parsers.call_rules import CallRules, Choice, OfferedTool, StrictLevel
 from quire.server.schema.chat import ChatFields, FunctionDefinition, Tool
 
 _USAGE = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
@@ -21,16 +22,9 @@ _NO_TOOLS = "When using `tool_choice`, `tools` must be set."
 class ToolUse:
     """What a request says of tools."""
 
-    mode: Literal["none", "auto", "required"] = "none"
-    """Whether the reply may consist of calls, or has to."""
-    offered: tuple[FunctionDefinition, ...] = ()
-    """Shown to the model."""
-    callable_names: tuple[str, ...] = ()
-    """Those that the reply may call."""
+    rules: CallRules = field(default_factory=lambda: CallRules((), "none"))
     is_named: bool = False
     """The request names the one tool that is called. Then a reply ends with `stop`, as OpenAI's."""
-    is_parallel: bool = True
-    """A reply may have several calls."""
     is_legacy: bool = False
     """Asked by `functions`: the reply has a `function_call`."""
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -39,23 +33,24 @@ class ToolUse:
     @property
     def is_searched(self) -> bool:
         """Whether the reply is searched for calls."""
-        return self.mode != "none"
+        return self.rules.choice != "none"
 
 
-def tool_use(request: ChatFields) -> ToolUse:
-    """Raises RequestError for what is invalid, or does not fit together."""
+def tool_use(request: ChatFields, level: StrictLevel = "auto") -> ToolUse:
+    """`level`: how far arguments follow their schemas. Raises RequestError for what is invalid, or
+    does not fit together."""
     if not request.functions and request.function_call is None:
-        return _tool_use(request.tools, request.tool_choice, request.parallel_tool_calls, False)
+        return _tool_use(request.tools, request.tool_choice, request.parallel_tool_calls, level)
     if request.tools is not None or request.tool_choice is not None:
         raise RequestError(
             "functions and function_call are the earlier names of tools and tool_choice; use "
             "either, not both",
             parameter="functions",
         )
-    return _legacy_use(request)
+    return _legacy_use(request, level)
 
 
-def _legacy_use(request: ChatFields) -> ToolUse:
+def _legacy_use(request: ChatFields, level: StrictLevel) -> ToolUse:
     """`functions` as tools. A reply has one call. Errors name the fields that were given."""
     choice = request.function_call
     if isinstance(choice, Mapping):
@@ -64,36 +59,42 @@ def _legacy_use(request: ChatFields) -> ToolUse:
     if request.functions:
         tools = [Tool(function=function) for function in request.functions]
     try:
-        return _tool_use(tools, choice, False, True)
+        use = _tool_use(tools, choice, False, level, "functions[{}]")
     except RequestError as error:
         names = {"tool_choice": "function_call", "tools": "functions"}
         name = (error.parameter or "").split(".")[0]
         message = str(error).replace("tool_choice", "function_call").replace("tools", "functions")
         raise RequestError(message, parameter=names.get(name, name), value=error.value) from None
+    return replace(use, is_legacy=True)
 
 
 def _tool_use(
-    tools: list[Tool] | None, choice: Any, is_parallel: bool | None, is_legacy: bool
+    tools: list[Tool] | None,
+    choice: Any,
+    is_parallel: bool | None,
+    level: StrictLevel,
+    place: str = "tools[{}].function",
 ) -> ToolUse:
+    """`place`: where a request has a function, by its index."""
     if tools is not None and not tools:
         raise RequestError("tools must not be an empty list; leave it out", parameter="tools")
     if not tools:
         if choice not in (None, "none", "auto"):
             raise RequestError(_NO_TOOLS, parameter="tool_choice")
         return ToolUse()
-    offered = tuple(tool.function for tool in tools)
-    names = _names(offered)
-    mode, named, is_named = _choice(choice, names)
-    schemas = {one.name: one.parameters or {"type": "object"} for one in offered}
-    return ToolUse(
-        mode=mode,
-        offered=offered,
-        callable_names=named,
-        is_named=is_named,
+    offered = [tool.function for tool in tools]
+    mode, names, is_named = _choice(choice, _names(offered))
+    rules = CallRules(
+        tools=tuple(
+            OfferedTool(one.name, one.parameters, one.strict, f"{place.format(index)}.parameters")
+            for index, one in enumerate(offered)
+        ),
+        choice=mode,
+        only=frozenset(names),
         is_parallel=is_parallel is not False and not is_named,
-        is_legacy=is_legacy,
-        schemas={name: schemas[name] for name in named},
+        level=level,
     )
+    return ToolUse(rules, is_named, schemas={tool.name: tool.schema for tool in rules.allowed})
 
 
 def _names(offered: Iterable[FunctionDefinition]) -> tuple[str, ...]:
@@ -113,10 +114,7 @@ def _names(offered: Iterable[FunctionDefinition]) -> tuple[str, ...]:
     return tuple(names)
 
 
-_Mode = Literal["none", "auto", "required"]
-
-
-def _choice(choice: Any, names: tuple[str, ...]) -> tuple[_Mode, tuple[str, ...], bool]:
+def _choice(choice: Any, names: tuple[str, ...]) -> tuple[Choice, tuple[str, ...], bool]:
     """The mode, the tools that may be called, and whether it is one that the request names."""
     if choice is None or choice == "auto":
         return "auto", names, False
@@ -137,7 +135,7 @@ def _choice(choice: Any, names: tuple[str, ...]) -> tuple[_Mode, tuple[str, ...]
 
 def _allowed(
     choice: Mapping[str, Any], names: tuple[str, ...]
-) -> tuple[_Mode, tuple[str, ...], bool]:
+) -> tuple[Choice, tuple[str, ...], bool]:
     """OpenAI's choice among some of the tools."""
     allowed = choice.get("allowed_tools", choice)
     mode, given = allowed.get("mode", "auto"), allowed.get("tools")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.fakes.replies import message_of
+from replies import message_of
 
 from quire.parsers.events import Message, ToolCall
 from quire.parsers.format import ReplyFormat

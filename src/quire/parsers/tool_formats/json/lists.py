@@ -1,0 +1,112 @@
+"""One mark for all calls, and a list of objects: `<tool_calls>[{"name": ...}]</tool_calls>`."""
+
+from __future__ import annotations
+
+import json
+
+from quire.parsers.format import Part, Schemas
+from quire.parsers.grammar import one_of, regex, schema, sequence, tag, text
+from quire.parsers.json_calls import CallKeys, read_arguments, read_end
+from quire.parsers.json_text import json_elements, json_members
+from quire.parsers.reader import Parse
+from quire.parsers.reply import Reply
+from quire.parsers.tool_formats.json.marked import MarkedCalls
+
+
+class GraniteCalls(MarkedCalls):
+    """Granite 3: a special token in 3.0, a text from 3.1 on."""
+
+    markers = ("<|tool_call|>", "<tool_call>")
+    ends = ("</tool_call>",)
+    opening, between, closing = "<|tool_call|>[", ", ", "]"
+
+
+class JambaCalls(MarkedCalls):
+    """Jamba 1.5 and 1.6."""
+
+    markers = ("<tool_calls>",)
+    ends = ("</tool_calls>",)
+    opening, between, closing = "<tool_calls>[", ", ", "]</tool_calls>"
+
+
+class HunyuanCalls(JambaCalls):
+    """Hunyuan A13B, which may begin with the name of its role."""
+
+    opening_markers = ("助手：",)
+
+    def read_calls(self, reply: Reply) -> Parse[bool]:
+        """The name of the role is dropped."""
+        if reply.marker in self.opening_markers:
+            return (yield from reply.reader.literal(reply.marker)) is not None
+        return (yield from super().read_calls(reply))
+
+
+class Phi4MiniCalls(MarkedCalls):
+    """Phi-4 mini: the mark is a word, and a call only with the bracket behind it."""
+
+    markers = ("functools",)
+    opening, between, closing = "functools[", ", ", "]"
+
+
+class CohereCalls(MarkedCalls):
+    """Command R7B and A, which number their calls, and write an answer between marks."""
+
+    answer_marks = (
+        "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>",
+    )  # fmt: skip
+    markers = ("<|START_ACTION|>", *answer_marks)
+    ends = ("<|END_ACTION|>",)
+    keys = CallKeys(("tool_name", "name"), ("parameters", "arguments"), ("tool_call_id",))
+
+    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
+        """With the number, which a schema cannot say."""
+        calls = one_of(
+            (
+                tag(
+                    '{"tool_call_id": "',
+                    sequence(
+                        regex("[0-9]{1,3}"),
+                        text(f'", "tool_name": {json.dumps(name)}, "parameters": '),
+                        schema(arguments),
+                    ),
+                    "}",
+                )
+                for name, arguments in tools.items()
+            ),
+            ", " if is_parallel else None,
+        )
+        return sequence(text("<|START_ACTION|>["), calls, text("]<|END_ACTION|>"))
+
+
+class ApertusCalls(MarkedCalls):
+    """Apertus: the name is the key, `[{"f": {...}}]`."""
+
+    markers = ("<|tools_prefix|>",)
+    ends = ("<|tools_suffix|>",)
+    opening, between, closing = "<|tools_prefix|>[", ", ", "]<|tools_suffix|>"
+
+    def head(self, name: str) -> str:
+        """The name alone."""
+        return f"{{{json.dumps(name)}: "
+
+    def read_calls(self, reply: Reply) -> Parse[bool]:
+        """Each key is a call."""
+        reader, before = reply.reader, reply.num_calls
+
+        def member(name: str) -> Parse[bool]:
+            if not name or (yield from reader.skip_space()) not in ("{", "n"):
+                return False
+            reply.begin_call(name)
+            is_whole = yield from read_arguments(reader, reply.arguments)
+            if is_whole:
+                reply.end_call()
+            return is_whole
+
+        if (yield from reader.skip_space()) == "[":
+            yield from json_elements(reader, lambda: json_members(reader, member))
+        else:
+            yield from json_members(reader, member)
+        if reply.num_calls == before:
+            return False
+        yield from read_end(reply, *self.ends)
+        return True

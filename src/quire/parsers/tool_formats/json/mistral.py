@@ -1,0 +1,62 @@
+"""Mistral: `[TOOL_CALLS]f[ARGS]{...}` once for each call, and `[TOOL_CALLS][{"name": ...}]` before
+the tokenizers of version 11."""
+
+from __future__ import annotations
+
+import random
+import string
+
+from quire.parsers.format import Part, Schemas
+from quire.parsers.grammar import tags
+from quire.parsers.json_calls import CallKeys, read_name, read_named_call
+from quire.parsers.reader import Parse
+from quire.parsers.reply import Reply
+from quire.parsers.tool_formats.json.marked import MarkedCalls
+
+_ALPHANUMERIC = string.ascii_letters + string.digits
+_ID_CHARS = 9
+
+
+class MistralCalls(MarkedCalls):
+    """Both forms, whichever the model writes; the grammar has the newer one."""
+
+    markers = ("[TOOL_CALLS]",)
+    keys = CallKeys(id=("id",))
+
+    def make_id(self, name: str, index: int) -> str:  # noqa: ARG002
+        """Mistral's templates refuse other ids."""
+        return "".join(random.choices(_ALPHANUMERIC, k=_ID_CHARS))
+
+    def read_calls(self, reply: Reply) -> Parse[bool]:
+        """A call with its name before the arguments, or a list, or an object."""
+        reader = reply.reader
+        while (yield from reader.skip_space()) == "[":  # some write the mark twice
+            if (yield from reader.literal("[TOOL_CALLS]")) is None:
+                break
+        if (yield from reader.next_char()) in ("[", "{"):
+            return (yield from super().read_calls(reply))
+        name = yield from read_name(reader, "[", "{")
+        call_id: str | None = None
+        if (yield from reader.literal("[CALL_ID]")) is not None:
+            call_id = yield from read_name(reader, "[", "{")
+        is_sure = (yield from reader.starts_with("[ARGS]", "{")) is not None
+        if not name or not (is_sure or name in reply.tools):
+            return False
+        yield from reader.literal("[ARGS]")
+        yield from read_named_call(reply, name, "[TOOL_CALLS]", call_id=call_id or None)
+        return True
+
+    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
+        """Of the newer form."""
+        calls = ((f"[TOOL_CALLS]{name}[ARGS]", schema, "") for name, schema in tools.items())
+        return tags(calls, separator="" if is_parallel else None)
+
+
+class MistralListCalls(MistralCalls):
+    """With the grammar of the older form."""
+
+    opening, between, closing = "[TOOL_CALLS] [", ", ", "]"
+
+    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
+        """Of the older form."""
+        return MarkedCalls.grammar(self, tools, is_parallel=is_parallel)

@@ -1,0 +1,121 @@
+"""The name outside of JSON, between tokens of the model's own, and the arguments as JSON.
+
+Calls stand in a section. Its marks are dropped wherever they come, so that calls without a section
+are calls too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from quire.parsers.format import Part, Schemas, ToolFormat
+from quire.parsers.grammar import one_of, regex, schema, sequence, tag, tags, text
+from quire.parsers.json_calls import read_end, read_name, read_named_call
+from quire.parsers.reader import Parse
+from quire.parsers.reply import Reply
+
+
+class DeepSeekV31Calls(ToolFormat):
+    """DeepSeek V3.1: `f<｜tool▁sep｜>{...}` between the marks of a call."""
+
+    markers = ("<｜tool▁call▁begin｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+    middle: ClassVar[str] = "{}<｜tool▁sep｜>"
+    """What is between the mark of a call and its arguments. The braces stand for the name."""
+    after: ClassVar[str] = "<｜tool▁call▁end｜>"
+    between: ClassVar[str] = ""
+
+    def read_calls(self, reply: Reply) -> Parse[bool]:
+        """One call. Its arguments may be in a fence of Markdown."""
+        if reply.marker != self.markers[0]:
+            return True
+        reader = reply.reader
+        name = yield from self.read_name(reply)
+        if not name:
+            return False
+        yield from reader.skip_space()
+        yield from reader.literal("```json", "```")
+        yield from read_named_call(reply, name, "```", "<｜tool▁call▁end｜>")
+        yield from reader.skip_space()
+        yield from reader.literal("```")
+        yield from read_end(reply, "<｜tool▁call▁end｜>")
+        return True
+
+    def read_name(self, reply: Reply) -> Parse[str]:
+        """Empty if this is no call."""
+        name = yield from read_name(reply.reader, "<｜tool▁sep｜>")
+        return name if (yield from reply.reader.literal("<｜tool▁sep｜>")) else ""
+
+    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
+        """A section."""
+        begin, opening, closing = self.markers
+        calls = (
+            (begin + self.middle.format(name), arguments, self.after)
+            for name, arguments in tools.items()
+        )
+        return sequence(
+            text(opening),
+            tags(calls, separator=self.between if is_parallel else None),
+            text(closing),
+        )
+
+
+class DeepSeekV3Calls(DeepSeekV31Calls):
+    """DeepSeek V3 and R1: a kind before the name, and the arguments always in a fence."""
+
+    middle = "function<｜tool▁sep｜>{}\n```json\n"
+    after = "\n```<｜tool▁call▁end｜>"
+    between = "\n"
+
+    def read_name(self, reply: Reply) -> Parse[str]:
+        """The name behind the kind."""
+        if not (yield from super().read_name(reply)):
+            return ""
+        name = yield from read_name(reply.reader, "```", "{", "<｜tool▁call▁end｜>")
+        return name if (yield from reply.reader.next_char()) else ""
+
+
+_KIMI_ID = re.compile(r"(?:functions\.)?(.+):\d{1,9}")
+
+
+class KimiK2Calls(ToolFormat):
+    """Kimi K2: the id `functions.f:0` has the name; the model reads it again, so it is kept."""
+
+    markers = (
+        "<|tool_call_begin|>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
+    )  # fmt: skip
+
+    def read_calls(self, reply: Reply) -> Parse[bool]:
+        """One call. One without a number is a call of a tool that the request offers."""
+        if reply.marker != self.markers[0]:
+            return True
+        separator = "<|tool_call_argument_begin|>"
+        call_id = yield from read_name(reply.reader, separator)
+        if (yield from reply.reader.literal(separator)) is None:
+            return False
+        found = _KIMI_ID.fullmatch(call_id)
+        name = found[1] if found else call_id.removeprefix("functions.")
+        if not found and name not in reply.tools:
+            return False
+        end = "<|tool_call_end|>"
+        yield from read_named_call(reply, name, end, call_id=call_id if found else None)
+        yield from read_end(reply, end)
+        return True
+
+    def make_id(self, name: str, index: int) -> str:
+        """As the model would."""
+        return f"functions.{name}:{index}"
+
+    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
+        """A section. The model counts."""
+        begin, opening, closing = self.markers
+        middle = (regex("[0-9]{1,3}"), text("<|tool_call_argument_begin|>"))
+        calls = (
+            tag(
+                f"{begin}functions.{name}:",
+                sequence(*middle, schema(arguments)),
+                "<|tool_call_end|>",
+            )
+            for name, arguments in tools.items()
+        )
+        return sequence(text(opening), one_of(calls, "" if is_parallel else None), text(closing))

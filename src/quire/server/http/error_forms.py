@@ -1,0 +1,59 @@
+"""The form of error replies by route: that of the API to which the route belongs.
+
+All routes answer with `problems.Problem`, but those of Anthropic's Messages API, whose clients read
+another form, other types and other statuses. Whoever sends a problem calls `for_route`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+from starlette.types import Scope
+
+from quire.server.http.problems import MAX_MESSAGE_CHARS, Problem
+from quire.server.schema.messages_reply import MessagesError, MessagesErrorResponse
+
+MESSAGES_PATHS = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
+OVERLOADED = 529
+"""Stands for 503, whether there is too much to do or the server is about to begin or to end."""
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    OVERLOADED: "overloaded_error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesProblem(Problem):
+    """An error reply in the form of the Messages API."""
+
+    def body(self) -> bytes:
+        """The JSON body."""
+        other = "invalid_request_error" if self.status < 500 else "api_error"
+        message = self.message[:MAX_MESSAGE_CHARS]
+        error = MessagesError(type=_TYPES.get(self.status, other), message=message)
+        return msgspec.json.encode(MessagesErrorResponse(error=error))
+
+
+def messages_problem(problem: Problem) -> MessagesProblem:
+    """The problem as the Messages API tells it."""
+    status = OVERLOADED if problem.status == 503 else problem.status
+    return MessagesProblem(status, problem.message, headers=problem.headers)
+
+
+def for_route(scope: Scope, problem: Problem) -> Problem:
+    """The problem in the form of the request's route."""
+    path = route_path(scope)
+    return messages_problem(problem) if path in MESSAGES_PATHS else problem
+
+
+def route_path(scope: Scope) -> str:
+    """The path without the server's `root_path`."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))

@@ -1,0 +1,1 @@
+"""Replies in Anthropic's form."""

@@ -1,0 +1,127 @@
+"""`/v1/messages`: replies and streams, out of a `Generation`'s outputs.
+
+A stream has the events `message_start`, those of each block, `message_delta` and `message_stop`.
+A whole reply is the sum of the same events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from quire.outputs import CompletionOutput, RequestOutput
+from quire.server.http.problems import HttpError, Problem
+from quire.server.replies.head import ReplyHead
+from quire.server.replies.messages.blocks import BlockWriter, whole_blocks
+from quire.server.replies.messages.events import encoded_event
+from quire.server.replies.parsed import ParsedReply
+from quire.server.replies.portions import Update, size_of, size_of_whole, written
+from quire.server.requests.chats.reply_plan import ReplyPlan
+from quire.server.schema.messages_reply import (
+    EndDelta,
+    MessageDelta,
+    MessagesReply,
+    MessageStart,
+    MessageStop,
+    MessagesUsage,
+    StopReason,
+    StreamEvent,
+)
+from quire.server.work_pool import WorkPool
+
+if TYPE_CHECKING:
+    from quire.server.requests.generation import Generation
+
+
+class MessagesWriter:
+    """Writes the reply to one request."""
+
+    def __init__(
+        self, head: ReplyHead, plan: ReplyPlan | None, max_tokens: int, max_model_len: int
+    ) -> None:
+        """`max_tokens`: as the request says."""
+        self._head = head
+        self._reply = ParsedReply(plan, None, ())
+        self._blocks = BlockWriter()
+        self._max_tokens = max_tokens
+        self._max_model_len = max_model_len
+        self._num_tokens = 0
+        """Of the reply so far."""
+        self._has_begun = False
+
+    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
+        """How much there is to write of a whole reply, in the pool's units."""
+        return size_of_whole(finals, 0)
+
+    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
+        """The reply to a request that does not stream. Raises HttpError if it was aborted."""
+        [final] = finals
+        [one] = final.outputs
+        self._num_tokens = len(one.token_ids)
+        events = self._blocks.write(self._reply.events(one))
+        end = self._end(final, one)
+        events += self._blocks.end()
+        message = self._frame(final)
+        message.content = whole_blocks(events)
+        message.stop_reason, message.stop_sequence = end.stop_reason, end.stop_sequence
+        return [msgspec.json.encode(message)]
+
+    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
+        """The events of a streamed reply, those of one step together."""
+        async for data in written(generation, self, pool):
+            if data:
+                yield data
+
+    def size(self, update: Update) -> int:
+        """How much there is to write of what a step brought, in the pool's units."""
+        return size_of(update.completion)
+
+    def events(self, updates: Sequence[Update]) -> bytes:
+        """The events that tell of these."""
+        parts = [encoded_event(event) for update in updates for event in self._events(update)]
+        return b"".join(parts)
+
+    def _events(self, update: Update) -> Iterable[StreamEvent]:
+        output, one = update.output, update.completion
+        if not self._has_begun:
+            self._has_begun = True
+            yield MessageStart(message=self._frame(output))
+        self._num_tokens += len(one.token_ids)
+        yield from self._blocks.write(self._reply.events(one))
+        if one.finish_reason is not None:
+            end = self._end(output, one)
+            yield from self._blocks.end()
+            yield MessageDelta(delta=end, usage=self._usage(output))
+            yield MessageStop()
+
+    def _frame(self, output: RequestOutput) -> MessagesReply:
+        head, usage = self._head, self._usage(output)
+        return MessagesReply(id=head.id, model=head.model, content=[], usage=usage)
+
+    def _usage(self, output: RequestOutput) -> MessagesUsage:
+        cached = output.num_cached_tokens or 0
+        return MessagesUsage(
+            input_tokens=len(output.prompt_token_ids or ()) - cached,
+            cache_read_input_tokens=cached,
+            output_tokens=self._num_tokens,
+        )
+
+    def _end(self, output: RequestOutput, one: CompletionOutput) -> EndDelta:
+        """How the reply ended. To be asked once its last events were written, before the open block
+        is closed."""
+        reason: StopReason = "end_turn"
+        if one.finish_reason == "length":
+            num_tokens = len(output.prompt_token_ids or ()) + self._num_tokens
+            is_full = num_tokens >= self._max_model_len and self._num_tokens < self._max_tokens
+            reason = "model_context_window_exceeded" if is_full else "max_tokens"
+        elif one.finish_reason in ("abort", "error"):
+            raise HttpError(Problem(500, "The server aborted this request."))
+        elif self._blocks.num_calls and not self._blocks.has_open_call:
+            reason = "tool_use"
+        elif isinstance(one.stop_reason, str):  # it may have cut a call, which must not run then
+            return EndDelta(stop_reason="stop_sequence", stop_sequence=one.stop_reason)
+        elif self._blocks.num_calls:
+            reason = "tool_use"
+        return EndDelta(stop_reason=reason)

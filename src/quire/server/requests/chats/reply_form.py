@@ -1,0 +1,47 @@
+"""`set_reply_form`: what the reply to a chat has to look like.
+
+Calls of tools are held to the tools that the request offers; a form that the request asks for
+begins behind the reasoning. Called by the routes once the prompt is known.
+"""
+
+from __future__ import annotations
+
+from quire.params import SamplingParams
+from quire.parsers.constraint import named_as_tools, reply_constraint
+from quire.server.context import ServerContext
+from quire.server.requests.chats.reply_plan import ReplyPlan
+from quire.server.work_pool import INLINE_SIZE
+from quire.structured.params import StructuredOutputsParams
+
+
+async def set_reply_form(
+    context: ServerContext, plan: ReplyPlan | None, params: SamplingParams
+) -> None:
+    """Puts the form of the reply that `plan` and the parameters ask for into these. Raises
+    RequestError, which names the tool or the field that is at fault."""
+    if plan is None:
+        return
+    content = params.structured_outputs
+    has_reasoning = plan.format.reasoning is not None
+    if not plan.tools.is_searched and (content is None or not has_reasoning):
+        return
+    form = await context.pool.run(INLINE_SIZE + 1, _form, context, plan, content)
+    params.structured_outputs = form
+
+
+def _form(
+    context: ServerContext, plan: ReplyPlan, content: StructuredOutputsParams | None
+) -> StructuredOutputsParams | None:
+    rules, check = plan.tools.rules, context.loaded_engine().input_processor.check_grammar
+    with named_as_tools(rules, check, content):
+        form = reply_constraint(
+            plan.format,
+            rules,
+            check,
+            is_reasoning=plan.is_reasoning,
+            may_reason=plan.may_reason,
+            content=content,
+        )
+        if form is not None:
+            check(form)
+    return form

@@ -1,0 +1,156 @@
+"""`chat_request`: a request in Anthropic's form as the chat request that asks for the same.
+
+Prompt, sampling, tools and structure are those of `/v1/chat/completions`, which checks the values.
+`named_as_asked` puts its errors into the caller's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from quire.errors import RequestError
+from quire.server.requests.messages.conversation import chat_messages
+from quire.server.requests.messages.tools import chat_tool_choice, chat_tools
+from quire.server.schema.chat import ChatRequest
+from quire.server.schema.messages import MessagesRequest, OutputFormat, PromptFields, Thinking
+from quire.server.schema.response_format import JsonSchemaFormat, ResponseFormat
+
+_SAME_NAME = (
+    "stream", "temperature", "top_p", "top_k", "metadata", "cache_salt", "watermarking",
+    "kv_transfer_params", "ec_transfer_params", "vllm_xargs", "mm_payload", "return_mm_kwargs",
+)  # fmt: skip
+"""Fields that a chat request has too."""
+_OWN_NAMES = {
+    "stop": "stop_sequences",
+    "response_format.json_schema.schema": "output_config.format.schema",
+    "response_format.json_schema": "output_config.format",
+    "response_format": "output_config.format",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "reasoning_effort": "output_config.effort",
+}
+"""Fields of a chat request by what stands for them here."""
+_TOO_LONG = {"input_tokens", "input_text"}
+_LEAST_BUDGET = 1024
+
+
+def chat_prompt_fields(request: PromptFields, *, merges_system: bool) -> dict[str, Any]:
+    """The fields of a chat request that make its prompt. Raises RequestError.
+
+    `merges_system`: see `chat_messages`.
+    """
+    if request.mcp_servers:
+        raise RequestError(
+            "mcp_servers: this server calls no others; leave it out, and let the client run the "
+            "tools",
+            parameter="mcp_servers",
+        )
+    messages = chat_messages(request.system, request.messages, merges_system=merges_system)
+    fields: dict[str, Any] = {
+        "model": request.model,
+        "messages": messages,
+        "tools": chat_tools(request.tools),
+        "tool_choice": chat_tool_choice(request.tool_choice),
+        "chat_template_kwargs": request.chat_template_kwargs,
+        **_reasoning(request),
+    }
+    if request.tool_choice is not None:
+        fields["parallel_tool_calls"] = not request.tool_choice.disable_parallel_tool_use
+    if messages and messages[-1].role == "assistant":
+        fields |= _going_on(request, messages[-1].tool_calls)
+    return fields
+
+
+def chat_request(
+    request: MessagesRequest, max_model_len: int, *, merges_system: bool
+) -> ChatRequest:
+    """The chat request. Raises RequestError."""
+    _refuse_container(request)
+    fields = chat_prompt_fields(request, merges_system=merges_system)
+    fields |= {name: getattr(request, name) for name in _SAME_NAME}
+    return ChatRequest(
+        **fields,
+        stop=request.stop_sequences,
+        max_tokens=min(request.max_tokens, max_model_len),  # the reply says where that ended it
+        thinking_token_budget=_budget(request.thinking, request.max_tokens),
+        response_format=_response_format(request),
+    )
+
+
+@contextmanager
+def named_as_asked() -> Iterator[None]:
+    """Errors of the chat request name the fields of this form."""
+    try:
+        yield
+    except RequestError as error:
+        name, message = error.parameter or "", str(error)
+        if name in _TOO_LONG:  # clients look for these words, and then shorten the conversation
+            message = f"prompt is too long: {message}"
+        elif name in _OWN_NAMES:
+            message, name = message.replace(name, _OWN_NAMES[name]), _OWN_NAMES[name]
+        else:
+            raise
+        raise RequestError(message, parameter=name, value=error.value) from None
+
+
+def _going_on(request: PromptFields, tool_calls: Any) -> dict[str, Any]:
+    """A conversation that ends with the assistant's words: the reply goes on with them."""
+    if tool_calls:
+        raise RequestError(
+            f"messages[{len(request.messages) - 1}]: the conversation ends with calls of tools; "
+            "send their results as blocks of type tool_result in a turn of the user",
+            parameter="messages",
+        )
+    return {"add_generation_prompt": False, "continue_final_message": True}
+
+
+def _reasoning(request: PromptFields) -> dict[str, Any]:
+    """How much the model reasons, as its chat template gets it."""
+    effort = request.output_config.effort if request.output_config is not None else None
+    fields: dict[str, Any] = {"reasoning_effort": effort}
+    if request.thinking is None:
+        return fields
+    if request.thinking.type == "disabled":
+        return {"reasoning_effort": "none"}
+    if request.thinking.type == "enabled" and effort is None:
+        own = request.chat_template_kwargs or {}
+        return {"chat_template_kwargs": {"enable_thinking": True, **own}}
+    return fields
+
+
+def _budget(thinking: Thinking | None, max_tokens: int) -> int | None:
+    """Most tokens of the reasoning; None: as many as the reply may have."""
+    if thinking is None or thinking.type != "enabled":
+        return None
+    budget = thinking.budget_tokens
+    if budget is None or not _LEAST_BUDGET <= budget < max_tokens:
+        raise RequestError(
+            f"thinking.budget_tokens must be at least {_LEAST_BUDGET} and less than max_tokens, "
+            f"which is {max_tokens}; got {budget}",
+            parameter="thinking.budget_tokens",
+            value=budget,
+        )
+    return budget
+
+
+def _response_format(request: MessagesRequest) -> ResponseFormat | None:
+    wanted: OutputFormat | None = request.output_format
+    if request.output_config is not None and request.output_config.format is not None:
+        wanted = request.output_config.format
+    if wanted is None:
+        return None
+    if wanted.schema is None:
+        raise RequestError(
+            "output_config.format.schema: a format of type json_schema needs a schema",
+            parameter="output_config.format.schema",
+        )
+    schema = JsonSchemaFormat(name="output", schema=wanted.schema)
+    return ResponseFormat(type="json_schema", json_schema=schema)
+
+
+def _refuse_container(request: MessagesRequest) -> None:
+    if request.container is not None:
+        raise RequestError(
+            "container: this server runs no code; leave it out", parameter="container"
+        )

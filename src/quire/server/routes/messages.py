@@ -1,0 +1,89 @@
+"""`/v1/messages` and `/v1/messages/count_tokens`: Anthropic's Messages API over the chats' own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from quire.server.context import ServerContext
+from quire.server.http.event_stream import EventStream
+from quire.server.replies.head import ReplyHead
+from quire.server.replies.messages.events import MESSAGES_FORM
+from quire.server.replies.messages.writer import MessagesWriter
+from quire.server.requests.chats.tool_use import tool_use
+from quire.server.requests.messages.chat_request import (
+    chat_prompt_fields,
+    chat_request,
+    named_as_asked,
+)
+from quire.server.requests.messages.late_system import merges_system
+from quire.server.requests.prompts import PreparedPrompt, chat_prompt
+from quire.server.requests.request_work import count_chars
+from quire.server.routes.bodies import (
+    context_of,
+    json_response,
+    pieced_response,
+    read_body,
+)
+from quire.server.routes.generate import begin, chat_prompts, until_gone
+from quire.server.schema.chat import ChatRequest
+from quire.server.schema.messages import CountTokensRequest, MessagesRequest, PromptFields
+from quire.server.schema.messages_reply import ContextManagement, TokenCount
+from quire.server.work_pool import INLINE_SIZE
+
+
+async def create_message(http: Request) -> Response | ASGIApp:
+    """Continues a conversation, in Anthropic's form."""
+    context = context_of(http)
+    asked = await read_body(http, MessagesRequest)
+    max_model_len = context.config.model.max_model_len
+
+    def make_writer(
+        _: ServerContext, __: ChatRequest, head: ReplyHead, prompts: list[PreparedPrompt]
+    ) -> MessagesWriter:
+        return MessagesWriter(head, prompts[0].reply, asked.max_tokens, max_model_len)
+
+    with named_as_asked():
+        convert = partial(chat_request, asked, max_model_len)
+        request = await _converted(context, asked, convert)
+        head = ReplyHead.of(context, http, request, "msg")
+        head = replace(head, id=head.id.replace("-", "_", 1))  # as Anthropic's begin
+        generation, writer = await begin(http, request, head, chat_prompts, make_writer)
+    if not asked.stream:
+        finals = await until_gone(http, generation, generation.final_outputs())
+        if finals is None:
+            return Response()
+        size = writer.whole_size(finals)
+        return pieced_response(await context.pool.run(size, writer.whole, finals))
+    return EventStream(
+        writer.stream(generation, context.pool),
+        generation.close,
+        form=MESSAGES_FORM,
+        keep_alive_s=context.args.sse_keep_alive_interval,
+    )
+
+
+async def count_tokens(http: Request) -> Response:
+    """How many tokens the prompt of a conversation has, in Anthropic's form."""
+    context = context_of(http)
+    asked = await read_body(http, CountTokensRequest)
+    context.served_name(asked.model)
+    with named_as_asked():
+        fields = await _converted(context, asked, partial(chat_prompt_fields, asked))
+        request = ChatRequest(**fields)
+        tool_use(request)  # refuses tools that cannot be
+        count = len((await chat_prompt(context, request)).token_ids)
+    management = ContextManagement(original_input_tokens=count)
+    return json_response(TokenCount(input_tokens=count, context_management=management))
+
+
+async def _converted(context: ServerContext, asked: PromptFields, convert: Any) -> Any:
+    """What `convert` makes of a request, on a thread if it is large."""
+    merges = await merges_system(context, asked)
+    size = count_chars(asked, INLINE_SIZE)
+    return await context.pool.run(size, partial(convert, merges_system=merges))

@@ -1,0 +1,308 @@
+"""Requests of `/v1/messages` as chat requests: the same prompt, the same fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from quire.errors import RequestError
+from quire.server.requests.messages.chat_request import chat_prompt_fields, chat_request
+from quire.server.schema.chat import ChatRequest
+from quire.server.schema.messages import MessagesRequest
+
+from .conftest import Harness
+from .messages_client import BODY, COUNT, PATH, TOOLS
+
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": "é", "b": [1.5, None]}}
+RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "42"}
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def converted(*, merges_system: bool = False, **fields: Any) -> ChatRequest:
+    asked = msgspec.convert({**BODY, **fields}, MessagesRequest)
+    return chat_request(asked, 100_000, merges_system=merges_system)
+
+
+def messages(*turns: Any, **fields: Any) -> list[Any]:
+    """The messages of a chat, without fields that say nothing. A turn is a role and its content."""
+    asked = [{"role": role, "content": content} for role, content in turns]
+    plain = msgspec.to_builtins(converted(messages=asked, **fields).messages)
+    return [{name: value for name, value in one.items() if value is not None} for one in plain]
+
+
+def refusal(*turns: Any, **fields: Any) -> str:
+    asked = [{"role": role, "content": content} for role, content in turns] or BODY["messages"]
+    with pytest.raises(RequestError) as caught:
+        converted(messages=asked, **fields)
+    assert caught.value.parameter
+    assert caught.value.parameter in str(caught.value) or "messages[" in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_conversation_of_texts() -> None:
+    assert messages(
+        ("user", "a"), ("assistant", [text("b"), text("c")]), ("user", [text("d"), text("e")])
+    ) == [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "bc"},
+        {"role": "user", "content": [text("d"), text("e")]},
+    ]  # fmt: skip
+
+
+def test_turns_of_one_role_are_one() -> None:
+    assert messages(("user", "a"), ("user", [text("b")]), ("assistant", "c"), ("assistant", "d"),
+                    ("user", "e")) == [
+        {"role": "user", "content": [text("a"), text("b")]},
+        {"role": "assistant", "content": "cd"},
+        {"role": "user", "content": "e"},
+    ]  # fmt: skip
+
+
+def test_a_call_and_its_result() -> None:
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "x"}
+    hidden = {"type": "redacted_thinking", "data": "AAAA"}
+    found = messages(
+        ("user", "q"),
+        ("assistant", [thinking, hidden, text("I look."), CALL]),
+        ("user", [RESULT, text("go on")]),
+    )
+    function = {"name": "f", "arguments": '{"a": "é", "b": [1.5, null]}'}
+    assert found[1:] == [
+        {
+            "role": "assistant", "content": "I look.", "reasoning": "hm",
+            "tool_calls": [{"id": "toolu_1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "content": "42", "tool_call_id": "toolu_1", "name": "f"},
+        {"role": "user", "content": "go on"},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, ""), ("", ""), ("a", "a"), ([], ""), ([text("a"), text(""), text("b")], "a\nb"),
+        ([{"type": "tool_reference", "tool_name": "f"}], "f"),
+    ],
+)  # fmt: skip
+def test_results_in_all_their_forms(content: Any, words: str) -> None:
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": content, "is_error": True}
+    found = messages(("user", "q"), ("assistant", [CALL]), ("user", [result]))
+    assert found[1].keys() == {"role", "tool_calls"}
+    assert found[2:] == [{"role": "tool", "content": words, "tool_call_id": "toolu_1", "name": "f"}]
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a"},
+          "title": "T", "context": "C"}, "T\n\nC\n\na"),
+        ({"type": "document", "source": {"type": "content", "content": "a"}}, "a"),
+        ({"type": "document", "source": {"type": "content", "content": [text("a"), text("b")]},
+          "citations": {"enabled": False}}, "a\n\nb"),
+        ({"type": "search_result", "source": "http://x", "title": "T", "content": [text("a")]},
+         "T\n\nhttp://x\n\na"),
+        ({"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "1h"}}, "a"),
+    ],
+)  # fmt: skip
+def test_blocks_that_are_texts(block: Any, words: str) -> None:
+    assert messages(("user", [block])) == [{"role": "user", "content": words}]
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        ({"type": "image", "source": {"type": "base64", "data": "AAAA"}}, "images"),
+        ({"type": "document", "source": {"type": "base64", "media_type": "application/pdf",
+                                         "data": "AAAA"}}, "application/pdf"),
+        ({"type": "document", "source": {"type": "url", "url": "http://x"}}, "url"),
+        ({"type": "document"}, "source"),
+        ({"type": "document", "source": {"type": "text", "data": "a"},
+          "citations": {"enabled": True}}, "citations"),
+        ({"type": "text"}, "needs text"),
+        ({"type": "tool_use", "id": "a", "name": "b", "input": {}}, "tool_use"),
+        ({"type": "thinking", "thinking": "a"}, "thinking"),
+        ({"type": "tool_result", "content": "a"}, "tool_use_id"),
+        ({"type": "tool_result", "tool_use_id": "a",
+          "content": [{"type": "image", "source": {"type": "url"}}]}, "images"),
+        ({"type": "container_upload"}, "container_upload"),
+    ],
+)  # fmt: skip
+def test_blocks_that_do_not_work_are_named(block: Any, words: str) -> None:
+    message = refusal(("user", "a"), ("assistant", "b"), ("user", [text("c"), block]))
+    assert "messages[2].content[1]" in message
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    "block",
+    [{"type": "image"}, {"type": "tool_result", "tool_use_id": "a"}, {"type": "server_tool_use"},
+     {"type": "tool_use", "name": "f"}, {"type": "tool_use", "id": "a"}, {"type": "text"}],
+)  # fmt: skip
+def test_blocks_that_an_assistant_does_not_have_are_named(block: Any) -> None:
+    message = refusal(("user", "a"), ("assistant", [block]), ("user", "b"))
+    assert "messages[1].content[0]" in message
+
+
+HEADER = "x-anthropic-billing-header: cc_version=2.1; cch=0123;"
+
+
+@pytest.mark.parametrize(
+    ("system", "words"),
+    [
+        ("a", ["a"]), ([text("a"), text("b")], ["ab"]), ([], []), ("", []), (None, []),
+        ([text(HEADER), text("a")], ["a"]), (f"{HEADER}\na", ["a"]), (HEADER, []),
+    ],
+)  # fmt: skip
+def test_the_system_prompt_without_the_billing_header(system: Any, words: list[str]) -> None:
+    found = messages(("user", "q"), system=system)
+    assert found == [
+        *({"role": "system", "content": each} for each in words),
+        {"role": "user", "content": "q"},
+    ]
+
+
+def test_instructions_between_turns_stay_there_or_come_first() -> None:
+    turns = (
+        ("user", "a"), ("system", "x"), ("assistant", "b"), ("user", "c"),
+        ("system", [text(HEADER)]), ("system", [text("y")]),
+    )  # fmt: skip
+    roles = [one["role"] for one in messages(*turns, system="s")]
+    assert roles == ["system", "user", "system", "assistant", "user", "system"]
+    merged = messages(*turns, system="s", merges_system=True)
+    assert merged[0] == {"role": "system", "content": "s\n\nx\n\ny"}
+    assert [one["role"] for one in merged[1:]] == ["user", "assistant", "user"]
+
+
+def test_a_reply_goes_on_with_what_the_assistant_said_last() -> None:
+    asked = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "The answer is"}]
+    request = converted(messages=asked)
+    assert request.continue_final_message is True
+    assert request.add_generation_prompt is False
+    assert converted().continue_final_message is False
+    assert "calls of tools" in refusal(("user", "a"), ("assistant", [CALL]))
+
+
+def test_tools() -> None:
+    tools = [
+        {"name": "f", "input_schema": {"properties": {"a": {}}}, "strict": True,
+         "cache_control": {"type": "ephemeral"}},
+        {"type": "custom", "name": "g", "description": "d", "input_schema": {"type": "object"}},
+    ]  # fmt: skip
+    f, g = [tool.function for tool in converted(tools=tools).tools or ()]
+    assert (f.name, f.parameters, f.strict) == (
+        "f", {"type": "object", "properties": {"a": {}}}, True
+    )  # fmt: skip
+    assert (g.name, g.description, g.parameters) == ("g", "d", {"type": "object"})
+    assert converted(tools=[]).tools is None
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ({"type": "web_search_20250305", "name": "web_search"}, "web_search_20250305"),
+        ({"type": "bash_20250124", "name": "bash"}, "bash_20250124"),
+        ({"name": "f"}, "input_schema"),
+        ({"name": "", "input_schema": {}}, "name"),
+    ],
+)
+def test_tools_that_do_not_work_are_named(tool: Any, words: str) -> None:
+    message = refusal(tools=[TOOLS[0], tool])
+    assert "tools[1]" in message
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected", "is_parallel"),
+    [
+        (None, None, True),
+        ({"type": "auto"}, "auto", True),
+        ({"type": "any", "disable_parallel_tool_use": True}, "required", False),
+        ({"type": "none"}, "none", True),
+        ({"type": "tool", "name": "f"}, {"type": "function", "function": {"name": "f"}}, True),
+    ],
+)
+def test_choices_of_tools(choice: Any, expected: Any, is_parallel: bool) -> None:
+    request = converted(tools=TOOLS, tool_choice=choice)
+    assert (request.tool_choice, request.parallel_tool_calls) == (expected, is_parallel)
+
+
+def test_a_choice_of_no_tool_is_refused() -> None:
+    assert "name" in refusal(tools=TOOLS, tool_choice={"type": "tool"})
+
+
+def test_fields_of_sampling_and_of_vllm() -> None:
+    given = {
+        "temperature": 0.5, "top_p": 0.9, "top_k": 3, "stream": True, "metadata": {"user_id": "x"},
+        "cache_salt": "s", "vllm_xargs": {"a": 1}, "chat_template_kwargs": {"x": 1},
+    }  # fmt: skip
+    request = converted(**given, stop_sequences=["a"], service_tier="auto")
+    assert {name: getattr(request, name) for name in given} == given
+    assert (request.stop, request.max_tokens, request.n) == (["a"], 400, 1)
+    assert converted(max_tokens=2**40).max_tokens == 100_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "effort", "budget", "variables"),
+    [
+        ({}, None, None, None),
+        ({"thinking": {"type": "adaptive"}}, None, None, None),
+        ({"thinking": {"type": "disabled"}}, "none", None, None),
+        ({"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}}, "none", None,
+         None),
+        ({"output_config": {"effort": "xhigh"}}, "xhigh", None, None),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000}, None, 1024,
+         {"enable_thinking": True}),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024, "display": "omitted"},
+          "max_tokens": 2000, "chat_template_kwargs": {"enable_thinking": False}}, None, 1024,
+         {"enable_thinking": False}),
+    ],
+)  # fmt: skip
+def test_thinking(fields: Any, effort: Any, budget: Any, variables: Any) -> None:
+    request = converted(**fields)
+    assert request.reasoning_effort == effort
+    assert request.thinking_token_budget == budget
+    assert request.chat_template_kwargs == variables
+
+
+@pytest.mark.parametrize("budget", [None, -1, 0, 1023, 1500, 2**62])
+def test_a_thinking_budget_that_cannot_be_is_refused(budget: Any) -> None:
+    thinking = {"type": "enabled", "budget_tokens": budget}
+    assert "at least 1024" in refusal(thinking=thinking, max_tokens=1500)
+
+
+@pytest.mark.parametrize("place", ["output_config", "output_format"])
+def test_a_format_of_the_answer(place: str) -> None:
+    wanted: Any = {"type": "json_schema", "schema": {"type": "object"}}
+    request = converted(**{place: wanted if place == "output_format" else {"format": wanted}})
+    assert request.response_format is not None
+    assert request.response_format.json_schema is not None
+    assert request.response_format.json_schema.schema == {"type": "object"}
+    assert "schema" in refusal(output_format={"type": "json_schema"})
+
+
+@pytest.mark.parametrize("field", ["mcp_servers", "container"])
+def test_what_the_vendor_runs_is_refused(field: str) -> None:
+    assert refusal(**{field: [{"type": "url", "url": "http://x"}]}).startswith(field)
+
+
+def test_the_prompt_is_that_of_the_same_chat(harness: Harness) -> None:
+    """Counted here, and as `/tokenize` and `/v1/messages` count it."""
+    turns = [
+        {"role": "user", "content": "q"}, {"role": "assistant", "content": [text("a"), CALL]},
+        {"role": "user", "content": [RESULT, text("go")]},
+    ]  # fmt: skip
+    body = {"model": "tiny", "messages": turns, "system": "s", "tools": TOOLS}
+    counted = harness.post(COUNT, body).json()
+    asked = msgspec.convert({**body, "max_tokens": 1}, MessagesRequest)
+    chat = ChatRequest(**chat_prompt_fields(asked, merges_system=False))
+    plain = {name: msgspec.to_builtins(getattr(chat, name)) for name in ("messages", "tools")}
+    tokenized = harness.post("/tokenize", plain).json()
+    assert counted["input_tokens"] == tokenized["count"]
+    assert counted["context_management"] == {"original_input_tokens": tokenized["count"]}
+    usage = harness.post(PATH, {**body, "max_tokens": 2}).json()["usage"]
+    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == tokenized["count"]
