@@ -194,7 +194,7 @@ def _read_space(reply: Reply) -> Parse[str]:
 def read_marked_calls(
     reply: Reply, tools: ToolFormat, marker: str, *, is_read: bool = True
 ) -> Parse[None]:
-    """Reads calls at a marker, which was read or comes next; what is none becomes content."""
+    """Reads calls at a marker; what is none becomes content. `is_read`: the marker was read."""
     text = yield from _try_calls(reply, tools, marker)
     if text is not None:
         reply.content(marker + text if is_read else text)

@@ -13,6 +13,8 @@ from quire.structured.schemas.patterns import rust_pattern
 from quire.structured.source import regex_body
 
 _DEFINITIONS = ("$defs", "definitions")
+_MOST_ITEMS = 64
+"""Of an array, beyond those that it has to have: more are not counted."""
 _ANYTHING = "(.|\\n)*"
 _ANY_KEY = "[A-Za-z0-9_.-]{1,64}"
 
@@ -32,7 +34,7 @@ class Layout:
     around: tuple[str, str] | None = None
     """Around all calls."""
     separator: str = "\n"
-    """Between calls."""
+    """Between calls. What follows the last call must not begin with it."""
     excluded: tuple[str, ...] = ()
     """What a string cannot contain, since it would end there."""
 
@@ -70,26 +72,39 @@ def in_order(schema: Mapping[str, Any], part: Callable[[str, Any], Part]) -> Par
     )
 
 
-def one_and_more(
+def with_separator(
     schema: Mapping[str, Any], separator: str, part: Callable[[str, Any], Part]
 ) -> Part:
-    """Properties with a separator between them: those required first, then any others."""
+    """The properties of a schema, each as its `part`, with a separator between them."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         return const("")
     required = schema.get("required")
-    needed = [key for key in properties if key in (required if type(required) is list else ())]
-    parts = {key: part(key, of) for key, of in properties.items()}
-    others: Part = {"type": "or", "elements": [parts[key] for key in parts if key not in needed]}
-    row: list[Part] = []
-    for key in needed:
-        row += [const(separator), parts[key]] if row else [parts[key]]
-    if len(needed) == len(parts):
-        return sequence(*row)
-    more: Part = {"type": "star", "content": sequence(const(separator), others)}
-    if needed:
-        return sequence(*row, more)
-    return {"type": "optional", "content": sequence(others, more)}
+    needed = set(required) if isinstance(required, list) else set()
+    return {
+        "type": "members",
+        "elements": [part(key, of) for key, of in properties.items()],
+        "optional": [i for i, key in enumerate(properties) if key not in needed],
+        "separator": separator,
+    }
+
+
+def items(item: Part, separator: str, array: Mapping[str, Any]) -> Part:
+    """The items of an array, as many as its schema says."""
+    least, most = array.get("minItems", 0), array.get("maxItems")
+    is_counted = most is not None and most - least <= _MOST_ITEMS
+    following = sequence(const(separator), item)
+    if not is_counted and not least:
+        return {
+            "type": "optional",
+            "content": sequence(item, {"type": "star", "content": following}),
+        }
+    more = const("") if is_counted else {"type": "star", "content": following}
+    for count in range(most if is_counted else least, 0, -1):
+        more = sequence(item if count == 1 else following, more)
+        if count > least:
+            more = {"type": "optional", "content": more}
+    return more
 
 
 def _argument(key: str, of: Any, root: Mapping[str, Any], layout: Layout) -> Part:
