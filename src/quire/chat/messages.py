@@ -29,12 +29,27 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 def template_messages(
-    messages: Sequence[Any], content_format: ContentFormat
+    messages: Sequence[Any],
+    content_format: ContentFormat,
+    *,
+    missing: Any = None,
+    keeps_text: bool = False,
 ) -> list[dict[str, Any]]:
-    """The messages, which are JSON, without keys whose value is None. Changes their contents."""
+    """The messages, which are JSON, without keys whose value is None. Changes their contents.
+
+    `missing`: the content of an assistant's message without any, as beside calls of tools.
+    `keeps_text`: text is not made a list of parts.
+    """
     if not messages:
         raise _error("there must be at least one message", messages)
-    return [_message(index, message, content_format) for index, message in enumerate(messages)]
+    converted = []
+    for index, given in enumerate(messages):
+        is_text = keeps_text and isinstance(given, dict) and isinstance(given.get("content"), str)
+        message = _message(index, given, "string" if is_text else content_format)
+        if message["role"] == "assistant":
+            message.setdefault("content", missing)
+        converted.append(message)
+    return converted
 
 
 def check_nesting(value: Any, what: str) -> None:

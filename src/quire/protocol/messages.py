@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from quire.params import SamplingParams
+from quire.reasoning.marks import ReasoningTokens
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
 
@@ -37,6 +38,8 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     banned_token_ids: list[int] = []
     """Forbidden until `min_tokens` are generated: what ends a request, and all EOS ids even if they
     are ignored."""
+    reasoning: ReasoningTokens | None = None
+    """The marks of reasoning, if a grammar or a budget depends on them."""
     cache_salt: str | None = None
     priority: int = 0
     """Lower runs earlier under the `priority` policy."""
@@ -57,7 +60,8 @@ class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     num_computed_tokens: int
     """Tokens whose K/V is in these blocks already (prefix hits)."""
     banned_token_ids: list[int] = []
-    """As in `EngineCoreRequest`."""
+    reasoning: ReasoningTokens | None = None
+    """Both as in `EngineCoreRequest`."""
 
 
 class SchedulePlan(msgspec.Struct, kw_only=True):
@@ -121,6 +125,8 @@ class StepResult(msgspec.Struct, kw_only=True):
     """For the requests that asked, of the prompt tokens that the step's tokens predict."""
     failures: dict[str, str] = {}
     """Requests that cannot go on, and why: nothing else here is theirs."""
+    unmet: list[str] = []
+    """Those of them whose own fields leave nothing to choose."""
 
 
 class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -141,6 +147,8 @@ class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Seconds since the epoch when it first ran."""
     error: str | None = None
     """Why, when `finish_reason` is `error`."""
+    is_unmet: bool = False
+    """The error is one of the request's own fields: nothing failed."""
 
 
 class SchedulerStats(msgspec.Struct, kw_only=True):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.parsers.detection.conversations import ANSWER, REASONING, answered
 from quire.parsers.detection.found import Origin
 from quire.parsers.detection.rendering import Frame, Probing
-from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import parse_whole
-from quire.parsers.reasoning.prompt import mark_at_end
 from quire.parsers.reasoning.tags import ReasoningTags
-from quire.parsers.registry import REASONING_FORMATS
+from quire.parsers.registry import REASONING_FORMATS, reply_format
 
 _USUAL = "qwen3"
 """Taken of those with equal marks if nothing else tells them apart."""
@@ -53,7 +51,8 @@ def find_reasoning(
     text = "\n".join(sources)
     for is_named in (_has_both, _has_end):
         named = [name for name in names if is_named(REASONING_FORMATS[name], text)]
-        if named:
+        modest = [name for name in named if not REASONING_FORMATS[name].is_implied]
+        if named := modest or named:
             name = max(named, key=lambda name: _num_named(REASONING_FORMATS[name], text))
             return _found(name, "the chat template names its marks")
     return None
@@ -66,12 +65,12 @@ def _rank(name: str, likely: Sequence[str]) -> tuple[bool, ...]:
 
 
 def opens(tags: ReasoningTags, prompt: str) -> bool:
-    """Whether the prompt ends within reasoning."""
-    return bool(mark_at_end(prompt, tags.begins, tags.ends))
+    """Whether the prompt ends with the mark that begins reasoning."""
+    return replace(tags, is_implied=False).is_open_in(prompt)
 
 
 def _is_read(tags: ReasoningTags, text: str) -> bool:
-    message = parse_whole(ReplyFormat(tags), text)
+    message = parse_whole(reply_format(tags, None), text)
     return message.reasoning.strip() == REASONING and message.content.strip() == ANSWER
 
 
