@@ -82,29 +82,24 @@ class FormatFinder:
                 text, is_stopped = None, _takes_long(error)
 
 
-def find_blocking(
-    choice: FormatChoice, model: ModelConfig, templates: ChatTemplates
-) -> FoundFormat:
+def find_blocking(choice: FormatChoice, model: ModelConfig, renderer: ChatRenderer) -> FoundFormat:
     """The same for a caller that may wait."""
-    facts = _facts(model, templates)
+    facts = _facts(model, renderer.templates)
     key = _key(choice, facts)
     if key in _kept:
         return _kept[key]
-    renderer = ChatRenderer(templates)
     probing = detect(choice, facts)
     text: str | None = None
     is_stopped = False
-    try:
-        while True:
+    while True:
+        try:
             chat = probing.send(text)
-            try:
-                text = None if is_stopped else renderer.render(chat)
-            except QuireError as error:
-                text, is_stopped = None, _takes_long(error)
-    except StopIteration as end:
-        return _keep(key, end.value)
-    finally:
-        renderer.close()
+        except StopIteration as end:
+            return _keep(key, end.value)
+        try:
+            text = None if is_stopped else renderer.render(chat)
+        except QuireError as error:
+            text, is_stopped = None, _takes_long(error)
 
 
 def _takes_long(error: QuireError) -> bool:
