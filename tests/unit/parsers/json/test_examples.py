@@ -81,7 +81,11 @@ def said(content: str, *calls: ToolCall) -> Message:
         ("mistral", f'[TOOL_CALLS] {{"name": "f", "arguments": {A}}}\nmore',
          said("\nmore", call())),
         ("mistral", "[TOOL_CALLS]g[TOOL_CALLS]f", said("", call("g", "{}"), cut("{}"))),
-        ("mistral", f"f[TOOL_CALLS]{A}", said(f"f[TOOL_CALLS]{A}")),
+        ("mistral", f"x f[TOOL_CALLS]{A}", said("x f", call())),
+        ("mistral", f"f[TOOL_CALLS][ARGS]{A}[TOOL_CALLS]{A}",
+         said(f"f[TOOL_CALLS]{A}", call())),
+        ("mistral", f"f [TOOL_CALLS]{A}", said(f"f [TOOL_CALLS]{A}")),
+        ("mistral", f"x[TOOL_CALLS]{A}", said(f"x[TOOL_CALLS]{A}")),
         ("mistral", "[TOOL_CALLS]no such tool", said("[TOOL_CALLS]no such tool")),
         # names between tokens
         ("deepseek_v3", f"{V3}f\n{A}<｜tool▁call▁end｜>x", said("x", call())),
