@@ -90,7 +90,7 @@ class ReplyFormat:
             opening = yield from reply.reader.starts_with(*tools.opening_markers)
             reply.content(space)
             if opening is not None:
-                yield from _read_calls(reply, tools, opening, is_read=False)
+                yield from read_marked_calls(reply, tools, opening, is_read=False)
         yield from _read_answer(reply, tags, tools)
 
 
@@ -150,7 +150,7 @@ def _read_answer(reply: Reply, tags: ReasoningTags | None, tools: ToolFormat | N
         if tools is not None and mark in calls:
             if mark in bare:
                 reply.reader.unread(mark)
-            yield from _read_calls(reply, tools, mark, is_read=mark not in bare)
+            yield from read_marked_calls(reply, tools, mark, is_read=mark not in bare)
         elif tags is not None and mark in begins:
             yield from _read_reasoning(reply, tags, tools)
         elif tags is not None and tags.trims_answer:
@@ -164,7 +164,10 @@ def _read_space(reply: Reply) -> Parse[str]:
     return reply.reader.recorded()
 
 
-def _read_calls(reply: Reply, tools: ToolFormat, marker: str, *, is_read: bool) -> Parse[None]:
+def read_marked_calls(
+    reply: Reply, tools: ToolFormat, marker: str, *, is_read: bool = True
+) -> Parse[None]:
+    """Reads calls at a marker; what is none becomes content. `is_read`: the marker was read."""
     text = yield from _try_calls(reply, tools, marker)
     if text is not None:
         reply.content(marker + text if is_read else text)

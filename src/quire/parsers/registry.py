@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from quire.parsers.format import ToolFormat
+from quire.parsers.channels import harmony, kimi_k3, muse_glimmer
+from quire.parsers.format import ReplyFormat, ToolFormat
 from quire.parsers.reasoning.families import FAMILIES
 from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.tool_formats.json import bare, hermes, lists, mistral, named
+from quire.parsers.tool_formats.tagged import (
+    elements,
+    gemma,
+    pairs,
+    parameter_families,
+    plamo,
+    pythonic,
+)
 
 TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "hermes": hermes.HermesCalls,
@@ -14,26 +23,75 @@ TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "cohere_command4": lists.CohereCalls,
     "deepseek_v3": named.DeepSeekV3Calls,
     "deepseek_v31": named.DeepSeekV31Calls,
+    "deepseek_v32": parameter_families.DeepSeekV32Calls,
+    "deepseek_v4": parameter_families.DeepSeekV4Calls,
+    "deepseek_v41": parameter_families.DeepSeekV41Calls,
+    "dots": parameter_families.DotsCalls,
     "ernie45": hermes.ErnieCalls,
+    "functiongemma": gemma.FunctionGemmaCalls,
+    "gemma4": gemma.GemmaCalls,
     "gigachat3": hermes.GigaChatCalls,
+    "glm45": pairs.Glm45Calls,
+    "glm47": pairs.Glm47Calls,
     "granite": lists.GraniteCalls,
     "granite-20b-fc": hermes.Granite20bCalls,
     "granite4": hermes.HermesCalls,
+    "hunyuan_a13b": lists.HunyuanCalls,
+    "hy_v4": pairs.HunyuanV4Calls,
+    "hy_v3": pairs.HunyuanV3Calls,
     "inkling": hermes.InklingCalls,
     "internlm": hermes.InternLmCalls,
     "jamba": lists.JambaCalls,
-    "hunyuan_a13b": lists.HunyuanCalls,
+    "k2_horizon": pairs.K2HorizonCalls,
     "kimi_k2": named.KimiK2Calls,
+    "kimi_k3": kimi_k3.KimiK3Calls,
+    "lfm2": pythonic.Lfm2Calls,
+    "ling3": pairs.Glm47Calls,
     "llama3_json": bare.LlamaCalls,
     "llama4_json": bare.LlamaCalls,
+    "llama4_pythonic": pythonic.Llama4PythonicCalls,
     "longcat": hermes.LongcatCalls,
+    "mimo": parameter_families.MiMoCalls,
+    "minicpm5": parameter_families.MiniCPM5Calls,
+    "minimax_m2": parameter_families.MiniMaxM2Calls,
+    "minimax_m3": elements.MiniMaxM3Calls,
     "mistral": mistral.MistralCalls,
     "mistral_list": mistral.MistralListCalls,
+    "muse_glimmer": muse_glimmer.MuseGlimmerCalls,
+    "olmo3": pythonic.Olmo3Calls,
+    "openai": harmony.HarmonyCalls,
     "phi4_mini_json": lists.Phi4MiniCalls,
+    "plamo3": plamo.PlamoCalls,
+    "poolside_v1": pairs.PoolsideCalls,
+    "pythonic": pythonic.PythonicCalls,
+    "qwen3_coder": parameter_families.Qwen3CoderCalls,
     "qwen3_json": hermes.HermesCalls,
+    "qwen3_xml": parameter_families.Qwen3CoderCalls,
+    "seed_oss": parameter_families.SeedOssCalls,
+    "step3": parameter_families.Step3Calls,
+    "step3p5": parameter_families.Qwen3CoderCalls,
     "xlam": bare.XlamCalls,
 }
 """For `--tool-call-parser`. Of two that read a template alike, `detection` takes the first."""
 
-REASONING_FORMATS: dict[str, ReasoningTags] = FAMILIES
+REASONING_FORMATS: dict[str, ReasoningTags] = {
+    **FAMILIES,
+    "openai_gptoss": harmony.HARMONY_REASONING,
+}
 """For `--reasoning-parser`."""
+
+_CHANNELS: tuple[tuple[type[ReplyFormat], str, str], ...] = (
+    (harmony.HarmonyFormat, "openai_gptoss", "openai"),
+    (kimi_k3.KimiK3Format, "kimi_k3", "kimi_k3"),
+    (muse_glimmer.MuseGlimmerFormat, "muse_glimmer", "muse_glimmer"),
+)
+"""Formats that replace `ReplyFormat`, with their names of reasoning and of calls."""
+
+
+def reply_format(reasoning: ReasoningTags | None, tools: ToolFormat | None) -> ReplyFormat:
+    """The format of replies with this reasoning and these calls, of which either may be missing."""
+    for format, reasoning_name, tools_name in _CHANNELS:
+        is_tools = isinstance(tools, TOOL_FORMATS[tools_name])
+        if is_tools or (tools is None and reasoning == REASONING_FORMATS[reasoning_name]):
+            return format(reasoning, tools)
+    return ReplyFormat(reasoning, tools)

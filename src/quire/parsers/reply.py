@@ -99,6 +99,10 @@ class Reply:
             begin = self.reasoning_spans.pop()[0]
         self.reasoning_spans.append((begin, end))
 
+    def insert_reasoning(self, text: str) -> None:
+        """More of the reasoning, which is not in the text."""
+        self._reasoning.take(text)
+
     def end_reasoning(self, *, keeps_space: bool) -> None:
         """The reasoning is over. `keeps_space`: white space at its end is part of it."""
         self.is_reasoning = False

@@ -20,10 +20,10 @@ from quire.parsers.detection.json_in_tags import json_in_tags
 from quire.parsers.detection.reasoning import opens
 from quire.parsers.detection.rendering import Frame, Probing, Reply
 from quire.parsers.events import Message
-from quire.parsers.format import ReplyFormat, ToolFormat
+from quire.parsers.format import ToolFormat
 from quire.parsers.parser import parse_whole
 from quire.parsers.reasoning.tags import ReasoningTags
-from quire.parsers.registry import TOOL_FORMATS
+from quire.parsers.registry import TOOL_FORMATS, reply_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Samples:
         is_reasoning = (
             tags is not None and sample.reply.follows_prompt and opens(tags, self.frame.prompt)
         )
-        reply = ReplyFormat(tags, format)
+        reply = reply_format(tags, format)
         return parse_whole(reply, sample.reply.text, SCHEMAS, is_reasoning=is_reasoning)
 
 

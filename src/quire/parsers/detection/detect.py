@@ -12,8 +12,7 @@ from quire.parsers.detection.names import NONE, FormatChoice
 from quire.parsers.detection.reasoning import SWITCHED_ON, FoundReasoning, find_reasoning
 from quire.parsers.detection.rendering import Frame, Probing, frame
 from quire.parsers.detection.table import REASONING_BY_TYPE, TOOLS_BY_TYPE, names_of
-from quire.parsers.format import ReplyFormat
-from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
+from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS, reply_format
 
 _ASKED = "as asked for"
 _BY_TYPE = "by the kind of model"
@@ -36,7 +35,7 @@ def detect(choice: FormatChoice, facts: CheckpointFacts) -> Probing[FoundFormat]
     tags = None if found_reasoning is None else found_reasoning.tags
     found_calls = yield from _calls(choice, facts, frames, found_reasoning)
     return FoundFormat(
-        ReplyFormat(tags, None if found_calls is None else found_calls.format),
+        reply_format(tags, None if found_calls is None else found_calls.format),
         tools=None if found_calls is None else found_calls.origin,
         reasoning=None if found_reasoning is None else found_reasoning.origin,
         shows_tools=_shows_tools(frames),

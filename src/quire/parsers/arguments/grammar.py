@@ -1,0 +1,150 @@
+"""Parts of structural tags for calls whose arguments are written one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.parsers.arguments.values import Types, json_text, types_of
+from quire.parsers.format import Part, Schemas
+
+_DEFINITIONS = ("$defs", "definitions")
+_ANY_KEY = "[A-Za-z0-9_.-]{1,64}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the template of a model writes calls: the texts around each thing.
+
+    `{name}` stands for the tool, `{key}` for the argument, `{type}` for its type.
+    """
+
+    call: tuple[str, str]
+    text: tuple[str, str]
+    """Around an argument that is a string."""
+    value: tuple[str, str] | None = None
+    """Around any other, which is JSON; None: the same."""
+    around: tuple[str, str] | None = None
+    """Around all calls."""
+    separator: str = "\n"
+    """Between calls. What follows the last call must not begin with it."""
+    excluded: tuple[str, ...] = ()
+    """What a string cannot contain, since it would end there."""
+
+
+def calls_part(tools: Schemas, layout: Layout, *, is_parallel: bool) -> Part:
+    """One call of these tools, or one and more if `is_parallel`."""
+    before, after = layout.call
+    calls = separated(
+        [
+            tag(before.replace("{name}", name), arguments_part(schema, layout), after)
+            for name, schema in tools.items()
+        ],
+        layout.separator if is_parallel else None,
+    )
+    return tag(layout.around[0], calls, layout.around[1]) if layout.around else calls
+
+
+def arguments_part(schema: Mapping[str, Any], layout: Layout) -> Part:
+    """The arguments in the order of the schema; those it does not require may be missing."""
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or not properties:
+        if schema.get("additionalProperties") is False:
+            return const("")
+        return {"type": "star", "content": _any_argument(layout)}
+    return in_order(schema, lambda key, of: _argument(key, of, schema, layout))
+
+
+def in_order(schema: Mapping[str, Any], part: Callable[[str, Any], Part]) -> Part:
+    """The properties of a schema, each as its `part`."""
+    required = schema.get("required")
+    needed = set(required) if isinstance(required, list) else set()
+    parts = [(key, part(key, of)) for key, of in schema["properties"].items()]
+    return sequence(
+        *(one if key in needed else {"type": "optional", "content": one} for key, one in parts)
+    )
+
+
+def with_separator(
+    schema: Mapping[str, Any], separator: str, part: Callable[[str, Any], Part]
+) -> Part:
+    """The properties of a schema, each as its `part`, with a separator between them."""
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or not properties:
+        return const("")
+    required = schema.get("required")
+    needed = set(required) if isinstance(required, list) else set()
+    return {
+        "type": "members",
+        "elements": [part(key, of) for key, of in properties.items()],
+        "optional": [i for i, key in enumerate(properties) if key not in needed],
+        "separator": separator,
+    }
+
+
+def _argument(key: str, of: Any, root: Mapping[str, Any], layout: Layout) -> Part:
+    types = types_of(of, root)
+    is_text = "string" in types
+    around = layout.text if is_text or layout.value is None else layout.value
+    before, after = (text.replace("{key}", key).replace("{type}", _name(types)) for text in around)
+    content = text_part(of, layout.excluded) if is_text else json_part(of, root)
+    return tag(before, content, after)
+
+
+def _any_argument(layout: Layout) -> Part:
+    """A string under any name."""
+    before, after = layout.text
+    head, tail = before.replace("{type}", "string").split("{key}", 1)
+    key = {"type": "regex", "pattern": _ANY_KEY}
+    return sequence(const(head), key, tag(tail, text_part({}, layout.excluded), after))
+
+
+def _name(types: Types) -> str:
+    """What stands for one of these types in a tag."""
+    if "string" in types or len(types) > 1:
+        return "string" if "string" in types else min(types - {"null"})
+    return "number" if types == {"integer"} else min(types)
+
+
+def text_part(schema: Any, excluded: Sequence[str]) -> Part:
+    """A string as it is: one of an `enum`, or any without what would end it."""
+    values = schema.get("enum") if isinstance(schema, Mapping) else None
+    if isinstance(values, list) and values:
+        words = [value if isinstance(value, str) else json_text(value) for value in values]
+        return {"type": "or", "elements": [const(word) for word in words]}
+    return {"type": "any_text", "excludes": list(excluded)}
+
+
+def json_part(schema: Any, root: Mapping[str, Any]) -> Part:
+    """A value of a schema, which may refer to definitions of `root`."""
+    if not isinstance(schema, Mapping):
+        return {"type": "json_schema", "json_schema": schema}
+    definitions = {key: root[key] for key in _DEFINITIONS if key in root}
+    return {"type": "json_schema", "json_schema": {**definitions, **schema}}
+
+
+def tag(begin: str, content: Part, end: str) -> Part:
+    """A part between two texts."""
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def separated(tags: Sequence[Part], separator: str | None) -> Part:
+    """One of these tags; one and more if there is a `separator`."""
+    return {
+        "type": "tags_with_separator",
+        "tags": list(tags),
+        "separator": separator or "",
+        "at_least_one": True,
+        "stop_after_first": separator is None,
+    }
+
+
+def sequence(*parts: Part) -> Part:
+    """Parts in a row."""
+    return {"type": "sequence", "elements": list(parts)}
+
+
+def const(text: str) -> Part:
+    """A text."""
+    return {"type": "const_string", "value": text}

@@ -1,0 +1,221 @@
+"""Literals of Python in the text of a model, read as they arrive and told as JSON.
+
+Read by hand: nothing is evaluated, time is linear, and depth is bounded. Tuples and sets become
+arrays. A word that is no literal becomes a string. A string ends at a quote that can end it, one
+before a comma, a colon or a bracket: models forget to escape quotes within.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+from quire.parsers.reader import WHITE_SPACE, Emit, Parse, TextReader
+
+MAX_DEPTH = 64
+_STRING = re.compile(r"[rRbBfFuU]{0,2}['\"]")
+_QUOTES = ('"""', "'''", '"', "'")
+_PREFIX = "rRbBfFuU"
+_CLOSING = {"[": "]", "(": ")"}
+_SCALAR_END = re.compile(r"[,\]})(\[{:=\"']")
+_FOLLOWS_STRING = ",:)]}"
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
+_ESCAPES = {
+    "n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "0": "\0",
+    "\\": "\\", "'": "'", '"': '"', "\n": "",
+}  # fmt: skip
+_BY_CODE = {"x": 2, "u": 4, "U": 8}
+_HEX = "0123456789abcdefABCDEF"
+_MOST_SPACE = 256
+
+
+def json_of_literal(text: str) -> str | None:
+    """A whole literal that is a list, tuple or dict, as JSON; None if the text is none."""
+    if text[:1] not in ("[", "{", "("):
+        return None
+    reader, parts = TextReader(), list[str]()
+    reader.push(text)
+    reader.end()
+    parse = _whole(reader, parts.append)
+    try:
+        next(parse)
+    except StopIteration as stopped:
+        return "".join(parts) if stopped.value else None
+    return None
+
+
+def _whole(reader: TextReader, emit: Emit) -> Parse[bool]:
+    is_read = yield from python_value(reader, emit)
+    return is_read and not (yield from reader.skip_space())
+
+
+def python_value(reader: TextReader, emit: Emit, depth: int = MAX_DEPTH) -> Parse[bool]:
+    """Reads one value; its JSON text goes to `emit`. False if it is missing, broken, cut short or
+    nested deeper than `depth`."""
+    char = yield from reader.skip_space()
+    if char in _CLOSING:
+        return depth > 0 and (yield from _list(reader, emit, depth))
+    if char == "{":
+        return depth > 0 and (yield from _dict(reader, emit, depth))
+    if (yield from _is_string(reader)):
+        return (yield from python_string(reader, emit))
+    return (yield from _scalar(reader, emit))
+
+
+def _is_string(reader: TextReader) -> Parse[bool]:
+    while True:
+        text = reader.available()[:3]
+        if _STRING.match(text):
+            return True
+        if len(text) > 2 or text.strip(_PREFIX) or not (yield from reader.more()):
+            return False
+
+
+def python_string(reader: TextReader, emit: Emit) -> Parse[bool]:
+    """Reads a string with its prefix and quotes; the string in JSON goes to `emit`."""
+    is_raw = "r" in (yield from reader.while_in(_PREFIX, 2)).lower()
+    quote = yield from reader.literal(*_QUOTES)
+    if quote in ('""', None):
+        return False
+    emit('"')
+    while True:
+        found = yield from reader.until((quote, "\\"), lambda text: emit(_escaped(text)))
+        if found is None:
+            return False
+        if found == "\\":
+            yield from _escape(reader, emit, is_raw=is_raw)
+        elif len(quote) > 1:
+            break
+        else:
+            space = yield from reader.while_in(WHITE_SPACE, _MOST_SPACE)
+            char = yield from reader.next_char()
+            if not char or char in _FOLLOWS_STRING:
+                break
+            emit(_escaped(quote + space))
+    emit('"')
+    return True
+
+
+def _escape(reader: TextReader, emit: Emit, *, is_raw: bool) -> Parse[None]:
+    """Reads what follows a backslash."""
+    char = yield from reader.next_char()
+    reader.take(len(char))
+    if is_raw or char not in _BY_CODE:
+        value = None if is_raw else _ESCAPES.get(char)
+        emit(_escaped("\\" + char if value is None else value))
+        return
+    size = _BY_CODE[char]
+    digits = yield from reader.while_in(_HEX, size)
+    code = int(digits, 16) if len(digits) == size else -1
+    if 0xD800 <= code <= 0xDFFF:
+        emit(f"\\u{code:04x}")  # half of a pair: in JSON the other half completes it
+    else:
+        emit(_escaped(chr(code) if 0 <= code <= 0x10FFFF else f"\\{char}{digits}"))
+
+
+def _scalar(reader: TextReader, emit: Emit) -> Parse[bool]:
+    parts: list[str] = []
+    while (end := reader.find(_scalar_end)) < 0:
+        parts.append(reader.take(len(reader.available())))
+        if not (yield from reader.more()):
+            return False
+    parts.append(reader.take(end))
+    word = "".join(parts).strip()
+    if word:
+        emit(scalar(word))
+    return bool(word)
+
+
+def _scalar_end(text: str, at: int) -> int:
+    found = _SCALAR_END.search(text, at)
+    return found.start() if found else -1
+
+
+def scalar(word: str) -> str:
+    """A number, a constant or a bare word, in JSON."""
+    known = _WORDS.get(word.lower())
+    if known is not None:
+        return known
+    plain = word.replace("_", "") if word[:1] in "+-.0123456789" else ""
+    try:
+        if _NUMBER.fullmatch(plain) and math.isfinite(float(plain)):
+            return plain
+        if plain.lstrip("+-0").isdecimal():
+            return str(int(plain))
+        if math.isfinite(number := float(plain)):
+            return repr(number)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return str(int(plain, 0))
+    except ValueError:
+        return json.dumps(word, ensure_ascii=False)
+
+
+def _list(reader: TextReader, emit: Emit, depth: int) -> Parse[bool]:
+    closing = _CLOSING[reader.take(1)]
+    emit("[")
+    return (yield from _rest_of_list(reader, emit, closing, depth, count=0))
+
+
+def _rest_of_list(
+    reader: TextReader, emit: Emit, closing: str, depth: int, count: int
+) -> Parse[bool]:
+    """Elements up to the closing bracket, after `count` that were read."""
+    while True:
+        char = yield from reader.skip_space()
+        if count and char != closing:
+            if (yield from reader.literal(",")) is None:
+                return False
+            char = yield from reader.skip_space()
+        if char == closing:
+            reader.take(1)
+            emit("]")
+            return True
+        if count:
+            emit(", ")
+        if not (yield from python_value(reader, emit, depth - 1)):
+            return False
+        count += 1
+
+
+def _dict(reader: TextReader, emit: Emit, depth: int) -> Parse[bool]:
+    reader.take(1)
+    if (yield from reader.skip_space()) == "}":
+        reader.take(1)
+        emit("{}")
+        return True
+    count = 0
+    while True:
+        key: list[str] = []
+        if not (yield from python_value(reader, key.append, depth - 1)):
+            return False
+        if (yield from reader.skip_space()) != ":":
+            if count:
+                return False
+            emit("[" + "".join(key))
+            return (yield from _rest_of_list(reader, emit, "}", depth, count=1))
+        reader.take(1)
+        emit(("{" if not count else ", ") + _key("".join(key)) + ": ")
+        if not (yield from python_value(reader, emit, depth - 1)):
+            return False
+        count += 1
+        yield from reader.skip_space()
+        is_last = (yield from reader.literal(",")) is None
+        char = yield from reader.skip_space()
+        if char == "}":
+            reader.take(1)
+            emit("}")
+            return True
+        if is_last:
+            return False
+
+
+def _key(value: str) -> str:
+    return value if value.startswith('"') else json.dumps(value, ensure_ascii=False)
+
+
+def _escaped(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]

@@ -1,0 +1,224 @@
+"""Values that are written without their type, as a text: the tool's JSON schema says what they are.
+
+A string is the text as it is. Anything else is JSON, or nearly so (`True`, `+5`); what is neither
+becomes a string, so that nothing is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from quire.parsers.arguments.python_literals import json_of_literal
+from quire.parsers.reader import WHITE_SPACE, Emit
+
+Types = frozenset[str]
+"""Of JSON schema: those that a value may have."""
+TEXT: Types = frozenset({"string"})
+NOT_TEXT: Types = frozenset({"integer", "number", "boolean", "null", "object", "array"})
+ANY: Types = frozenset()
+"""Not known: JSON if the text is some, a string otherwise."""
+Trim = Literal["", "line", "space"]
+"""What belongs to the markup at both ends of a text: nothing, one line break, all white space."""
+
+_STREAMED = (TEXT, frozenset({"string", "null"}))
+_CONTAINERS = frozenset({"object", "array"})
+_ALIASES = {
+    "str": "string", "text": "string", "varchar": "string", "char": "string", "enum": "string",
+    "int": "integer", "long": "integer", "short": "integer", "unsigned": "integer",
+    "float": "number", "double": "number", "bool": "boolean", "binary": "boolean",
+    "dict": "object", "map": "object", "list": "array", "arr": "array", "sequence": "array",
+}  # fmt: skip
+"""Of types that are no JSON schema but come in schemas."""
+_MOST_SCHEMAS = 200
+"""Schemas looked at for one value."""
+_HINTS = (("properties", "object"), ("additionalProperties", "object"), ("items", "array"))
+"""Types that a schema has without saying so."""
+_WHOLE = re.compile(r"[+-]?[0-9]{1,300}")
+
+
+def types_of(schema: Any, root: Mapping[str, Any]) -> Types:
+    """The types that a schema allows; strings if it says nothing. `root` has its definitions."""
+    found: set[str] = set()
+    for one in _alternatives(schema, root):
+        found |= _own_types(one)
+    return frozenset(found) or TEXT
+
+
+def schema_of_type(name: str, schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What a schema says of its values of a type, such as `array`; None if it has none."""
+    return next((one for one in _alternatives(schema, root) if name in _own_types(one)), None)
+
+
+def _alternatives(schema: Any, root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The schema, and those that it refers to or chooses from."""
+    left = [schema]
+    for _ in range(_MOST_SCHEMAS):
+        if not left:
+            return
+        schema = left.pop(0)
+        if not isinstance(schema, Mapping):
+            continue
+        yield schema
+        if isinstance(reference := schema.get("$ref"), str):
+            left.append(_referred(reference, root))
+        for key in ("anyOf", "oneOf", "allOf"):
+            left += branches if isinstance(branches := schema.get(key), list) else []
+
+
+def _own_types(schema: Mapping[str, Any]) -> set[str]:
+    given = schema.get("type")
+    names = given if isinstance(given, list) else [given]
+    found = {_ALIASES.get(one.lower(), one.lower()) for one in names if isinstance(one, str)}
+    values = schema.get("enum")
+    found |= {_type_of(value) for value in values} if isinstance(values, list) else set()
+    if "const" in schema:
+        found.add(_type_of(schema["const"]))
+    if given is None:
+        found |= {kind for key, kind in _HINTS if key in schema}
+    return found
+
+
+def _referred(reference: str, root: Mapping[str, Any]) -> Any:
+    place: Any = root
+    for name in reference.removeprefix("#/").split("/") if reference.startswith("#/") else ():
+        place = place.get(name) if isinstance(place, Mapping) else None
+    return place
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    kinds = {str: "string", int: "integer", float: "number", list: "array", dict: "object"}
+    return kinds.get(type(value), "null")
+
+
+def type_named(name: str) -> Types:
+    """The type of a name as templates write it, such as `array[string]`."""
+    name = name.split("[", 1)[0].strip().lower()
+    return frozenset({_ALIASES.get(name, name)}) & (TEXT | NOT_TEXT)
+
+
+def converted(text: str, types: Types) -> str:
+    """The value that a text stands for, as a JSON text."""
+    if types == TEXT:
+        return json_text(text)
+    word = text.strip()
+    lower = word.lower()
+    if "null" in types and lower in ("null", "none"):
+        return "null"
+    kind = _kind(word)
+    if kind in types or (kind == "integer" and "number" in types) or (kind and not types):
+        return word
+    if "boolean" in types and lower in ("true", "false"):
+        return lower
+    if "boolean" in types and "string" not in types and word in ("0", "1"):
+        return "true" if word == "1" else "false"
+    if number := _number(word, types):
+        return number
+    if (not types or types & _CONTAINERS) and (literal := json_of_literal(word)) is not None:
+        return literal
+    return word if kind and "string" not in types else json_text(text)
+
+
+def json_text(text: str) -> str:
+    """A string in JSON."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _kind(text: str) -> str:
+    """The type of a JSON text; empty if it is none, or no finite number."""
+    try:
+        return _type_of(json.loads(text, parse_constant=_refused, parse_float=_finite))
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _refused(text: str) -> Any:
+    raise ValueError(text)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(text)
+    return number
+
+
+def _number(word: str, types: Types) -> str:
+    """A number that is not written as in JSON; empty if there is none."""
+    if types & {"integer", "number"} and _WHOLE.fullmatch(word):
+        return str(int(word))
+    if "number" in types:
+        try:
+            return repr(_finite(word))
+        except ValueError:
+            return ""
+    return ""
+
+
+class ValueWriter:
+    """Writes one value as JSON while its text arrives. Strings are passed on as they come."""
+
+    def __init__(self, emit: Emit, types: Types, trim: Trim) -> None:
+        """`emit` takes the JSON text."""
+        self._emit, self._types = emit, types
+        self.trim = trim
+        self._parts: list[str] = []
+        """What was not told: all of the text, or its end, which may have to be cut off."""
+        self._is_streamed = False
+        self._is_at_start = True
+
+    def take(self, text: str) -> None:
+        """More of the text."""
+        if self._is_at_start:
+            text = text.lstrip(WHITE_SPACE) if self.trim == "space" else text
+            if not text:
+                return
+            self._is_at_start = False
+            text = text.removeprefix("\n") if self.trim == "line" else text
+        if not self._is_streamed:
+            self._parts.append(text)
+            if self._types not in _STREAMED or not self._is_surely_text():
+                return
+            self._is_streamed = True
+            self._emit('"')
+            text = "".join(self._parts)
+            self._parts.clear()
+        self._pass_on(text)
+
+    def end(self) -> None:
+        """The text is complete."""
+        rest = self._cut("".join(self._parts))
+        if self._is_streamed:
+            self._emit(_escaped(rest) + '"')
+        else:
+            self._emit(converted(rest, self._types))
+
+    def _is_surely_text(self) -> bool:
+        """Whether the value is no null, of what may be a string or null."""
+        if self._types == TEXT:
+            return True
+        text = "".join(self._parts)
+        return len(text) > 8 or not any(
+            word.startswith(text.strip().lower()) for word in ("null", "none")
+        )
+
+    def _pass_on(self, text: str) -> None:
+        sure = self._cut(text)
+        if sure or (text and self.trim == "line"):
+            self._emit(_escaped("".join(self._parts) + sure))
+            self._parts.clear()
+        self._parts.append(text[len(sure) :])
+
+    def _cut(self, text: str) -> str:
+        """Without what belongs to the markup at the end."""
+        if self.trim == "line":
+            return text.removesuffix("\n")
+        return text.rstrip(WHITE_SPACE) if self.trim == "space" else text
+
+
+def _escaped(text: str) -> str:
+    return json_text(text)[1:-1]

@@ -1,0 +1,1 @@
+"""Families whose replies are messages on channels: each replaces `ReplyFormat` as a whole."""

@@ -1,0 +1,107 @@
+"""Muse Glimmer: messages to a recipient, ` to=self<|message|>...<|eom|>`.
+
+What the model writes to itself is reasoning, to the user content, to anyone else calls in tags.
+"""
+
+from __future__ import annotations
+
+import re
+
+from quire.parsers.arguments.grammar import Layout
+from quire.parsers.arguments.values import ANY
+from quire.parsers.format import (
+    Part,
+    ReplyFormat,
+    Schemas,
+    read_marked_calls,
+)
+from quire.parsers.reader import Parse, ignore
+from quire.parsers.reply import Reply
+from quire.parsers.tool_formats.tagged.parameters import ParameterCalls, ParameterTags
+
+_START, _MESSAGE = "<|start|>", "<|message|>"
+_ENDS = ("<|eom|>", "<|eot|>")
+_BODY_ENDS = (*_ENDS, _START)
+_SELF, _USER = "self", "user"
+_RECIPIENT = re.compile(r"\bto=([A-Za-z0-9_.-]{1,256})")
+
+
+class MuseGlimmerCalls(ParameterCalls):
+    """Calls in tags. A name may come twice, as `f.f`, for a tool without a group."""
+
+    tags = ParameterTags(
+        call=("<atem:invoke name=",),
+        call_end="</atem:invoke>",
+        parameter=("<atem:parameter name=",),
+        parameter_end="</atem:parameter>",
+        sections=("<atem:function_calls>",),
+        section_ends=("</atem:function_calls>",),
+        unknown=ANY,
+    )
+    layout = Layout(
+        call=('<atem:invoke name="{name}">\n', "</atem:invoke>\n"),
+        text=('<atem:parameter name="{key}">', "</atem:parameter>\n"),
+        around=("<atem:function_calls>\n", "</atem:function_calls>"),
+        separator="",
+    )
+
+    def tool_name(self, reply: Reply, name: str) -> str:
+        """Without the group, if the tool has none."""
+        group, _, rest = name.partition(".")
+        return group if name not in reply.tools and group == rest and group in reply.tools else name
+
+    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
+        """A message to the first tool, with all calls."""
+        part = super().grammar(tools, is_parallel=is_parallel)
+        return {**part, "begin": f" to={next(iter(tools))}{_MESSAGE}{part['begin']}"}
+
+
+class MuseGlimmerFormat(ReplyFormat):
+    """Muse Glimmer. A prompt ends before the recipient, or within a message."""
+
+    def literal_texts(self, *, has_tools: bool) -> tuple[str, ...]:
+        """With the marks that messages have without tools too."""
+        return (*super().literal_texts(has_tools=has_tools), *_BODY_ENDS, _MESSAGE)
+
+    def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
+        """Reads messages. Tags count in messages to tools, and where no message has begun."""
+        reader = reply.reader
+        found: str | None = None
+        if reply.is_reasoning:
+            recipient: str | None = _SELF
+        else:
+            recipient = yield from _recipient(reply, found)
+        while recipient is not None:
+            tools = self.tools if has_tools and recipient not in (_SELF, _USER) else None
+            reply.is_reasoning = recipient == _SELF and self.reasoning is not None
+            emit = reply.reasoning if reply.is_reasoning else reply.content
+            if recipient and tools is not None:
+                emit = ignore
+            markers = () if tools is None else tools.markers
+            found = yield from reader.until((*_BODY_ENDS, *markers), emit)
+            while tools is not None and found in tools.markers:
+                yield from read_marked_calls(reply, tools, str(found))
+                found = yield from reader.until((*_BODY_ENDS, *markers), emit)
+            if reply.is_reasoning and found is not None:
+                reply.end_reasoning(keeps_space=True)
+            recipient = None if found is None else (yield from _recipient(reply, found))
+
+
+def _recipient(reply: Reply, found: str | None) -> Parse[str | None]:
+    """Reads the header of the next message, after what ended the last one; returns whom it is to.
+    Empty if the reply begins without a header; None at its end."""
+    reader = reply.reader
+    reader.record()
+    char = yield from reader.skip_space()
+    if found != _START:
+        begin = yield from reader.literal(_START, _MESSAGE, "to=")
+        if begin is None and found is None and char:
+            reply.content(reader.recorded())
+            return ""
+        if begin == _MESSAGE:
+            return _USER
+    parts: list[str] = []
+    if (yield from reader.until((_MESSAGE,), parts.append)) is None:
+        return None
+    recipient = _RECIPIENT.search(reader.recorded())
+    return _USER if recipient is None else recipient.group(1)

@@ -1,0 +1,1 @@
+"""Calls whose arguments are no plain JSON: tags, literals of Python, channels."""

@@ -1,0 +1,147 @@
+"""Calls in tags that name the tool and each argument: `<function=f><parameter=k>v</parameter>...`.
+
+Qwen3-Coder, MiniMax M2, DeepSeek V3.2 and others differ in the names of the tags alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from quire.parsers.arguments.grammar import Layout, calls_part
+from quire.parsers.arguments.reading import behind_space, read_value, tag_head
+from quire.parsers.arguments.values import ANY, NOT_TEXT, TEXT, Trim, Types
+from quire.parsers.arguments.writer import ArgumentsWriter
+from quire.parsers.format import Part, Schemas, ToolFormat
+from quire.parsers.json_calls import read_json_call
+from quire.parsers.reader import Parse, TextReader
+from quire.parsers.reply import Reply
+
+
+@dataclass(frozen=True)
+class ParameterTags:
+    """The names of tags. A tag's text goes up to where the name of a tool or argument comes."""
+
+    call: tuple[str, ...]
+    call_end: str
+    parameter: tuple[str, ...]
+    parameter_end: str
+    sections: tuple[str, ...] = ()
+    """Begin what holds calls; a call may come without."""
+    section_ends: tuple[str, ...] = ()
+    is_section_end_text: bool = False
+    """Whether a value may contain it."""
+    around: tuple[str, ...] = ()
+    """Come around calls in a section, and mean nothing."""
+    trim: Trim = ""
+    unknown: Types = TEXT
+    """Of an argument that the tool does not have."""
+    has_cdata: bool = False
+    """Whether a value may be written as `<![CDATA[...]]>`."""
+
+    @property
+    def value_ends(self) -> tuple[str, ...]:
+        """What a value cannot contain."""
+        ends = (self.parameter_end, *self.parameter, self.call_end)
+        return ends if self.is_section_end_text else (*ends, *self.section_ends)
+
+
+class ParameterCalls(ToolFormat):
+    """A family that writes calls in such tags."""
+
+    tags: ParameterTags
+    layout: Layout
+
+    def __init_subclass__(cls) -> None:
+        tags = cls.tags
+        cls.markers = (*tags.sections, *tags.call)
+        cls.other_texts = (*tags.value_ends, *tags.section_ends, *tags.around)
+
+    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
+        """As the family's template writes calls."""
+        layout = replace(self.layout, excluded=self.tags.value_ends)
+        return calls_part(tools, layout, is_parallel=is_parallel)
+
+    def read_calls(self, reply: Reply) -> Parse[bool]:
+        """One call without a section, or those of a section; closing tags may be missing."""
+        tags, reader, before = self.tags, reply.reader, reply.num_calls
+        is_section = reply.marker in tags.sections
+        found: str | None = reply.marker
+        if is_section:
+            yield from self._skip(reader)
+            if (yield from reader.next_char()) == "{":
+                return (yield from self._read_json(reply))
+            found = yield from reader.literal(*tags.call)
+        while found in tags.call:
+            name, _ = yield from tag_head(reader)
+            if not name or any(char.isspace() for char in name):
+                return False
+            found = yield from self._read_call(reply, self.tool_name(reply, name))
+            if found == tags.call_end:
+                next_tags = tags.call if is_section else ()
+                found = yield from self._after_call(reader, *next_tags, *tags.section_ends)
+        return reply.num_calls > before
+
+    def _read_json(self, reply: Reply) -> Parse[bool]:
+        """A call in JSON in place of tags."""
+        if not (yield from read_json_call(reply)):
+            return False
+        yield from behind_space(reply.reader, *self.tags.section_ends)
+        return True
+
+    def tool_name(self, reply: Reply, name: str) -> str:  # noqa: ARG002
+        """The tool that the model means."""
+        return name
+
+    def _read_call(self, reply: Reply, name: str) -> Parse[str | None]:
+        """Reads the arguments. Returns what ended the call, None if it was cut short."""
+        tags, reader = self.tags, reply.reader
+        writer = ArgumentsWriter(reply, name, trim=tags.trim, unknown=tags.unknown)
+        ends = (tags.call_end, *tags.section_ends, *tags.call)
+        found = yield from reader.until((*ends, *tags.parameter))
+        while found in tags.parameter:
+            key, attributes = yield from tag_head(reader)
+            if key:
+                found = yield from self._read_value(reader, writer, key, attributes)
+            if not key or found == tags.parameter_end:
+                found = yield from reader.until((*ends, *tags.parameter))
+        if found is not None:
+            writer.end()
+        return found
+
+    def _read_value(
+        self, reader: TextReader, writer: ArgumentsWriter, key: str, attributes: Mapping[str, str]
+    ) -> Parse[str | None]:
+        tags = self.tags
+        types = writer.types(key, _hint(attributes))
+        value = writer.value(key, types)
+        if tags.has_cdata and (yield from reader.literal("<![CDATA[")):
+            value.trim = ""
+            if (yield from reader.until(("]]>",), value.take)) is None:
+                return None
+            found = yield from reader.until(tags.value_ends)
+        else:
+            found = yield from read_value(reader, tags.value_ends, value.take, types)
+        if found is not None:
+            value.end()
+        return found
+
+    def _after_call(self, reader: TextReader, *texts: str) -> Parse[str | None]:
+        """Reads one of these texts behind a call, with what means nothing before it."""
+        around = self.tags.around
+        while (found := (yield from behind_space(reader, *texts, *around))) in around:
+            pass
+        return found
+
+    def _skip(self, reader: TextReader) -> Parse[None]:
+        """Reads what means nothing before calls."""
+        while True:
+            yield from reader.skip_space()
+            if (yield from reader.literal(*self.tags.around)) is None:
+                return
+
+
+def _hint(attributes: Mapping[str, str]) -> Types:
+    """What DeepSeek's tags say of a value; without it a value may be JSON."""
+    is_text = attributes.get("string")
+    return ANY if is_text is None else TEXT if is_text == "true" else NOT_TEXT

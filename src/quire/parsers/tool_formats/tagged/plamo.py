@@ -1,0 +1,74 @@
+"""Calls of PLaMo 3: a tag for each thing, the arguments as JSON."""
+
+from __future__ import annotations
+
+from quire.parsers.arguments.grammar import separated, tag
+from quire.parsers.arguments.reading import behind_space, up_to
+from quire.parsers.format import Part, Schemas, ToolFormat
+from quire.parsers.json_text import json_value
+from quire.parsers.reader import Parse
+from quire.parsers.reply import Reply
+
+_MOST_NAME = 256
+
+
+def _begin(name: str) -> str:
+    return f"<|plamo:begin_tool_{name}:plamo|>"
+
+
+def _end(name: str) -> str:
+    return f"<|plamo:end_tool_{name}:plamo|>"
+
+
+_JSON = "<|plamo:constrain|>json<|plamo:msg|>"
+
+
+class PlamoCalls(ToolFormat):
+    """PLaMo 3."""
+
+    markers = (_begin("requests"),)
+
+    def read_calls(self, reply: Reply) -> Parse[bool]:
+        """Calls up to the end of the section; closing tags may be missing."""
+        reader, count = reply.reader, 0
+        while (yield from self._next_call(reply)):
+            name = yield from up_to(reader, "<", "\n", _MOST_NAME)
+            if not name or (yield from reader.literal(_end("name")[1:])) is None:
+                break
+            yield from reader.skip_space()
+            if (yield from reader.literal(_begin("arguments"))) is None:
+                break
+            yield from reader.literal(_JSON)
+            reply.begin_call(name.strip())
+            count += 1
+            if (yield from reader.skip_space()) == "<":
+                reply.arguments("{}")
+            elif not (yield from json_value(reader, reply.arguments)):
+                break
+            reply.end_call()
+            yield from behind_space(reader, _end("arguments"))
+            yield from behind_space(reader, _end("request"))
+        if count:
+            yield from behind_space(reader, _end("requests"))
+        return count > 0
+
+    def _next_call(self, reply: Reply) -> Parse[bool]:
+        yield from reply.reader.skip_space()
+        if (yield from reply.reader.literal(_begin("request"))) is None:
+            return False
+        yield from reply.reader.skip_space()
+        return (yield from reply.reader.literal(_begin("name"))) is not None
+
+    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
+        """As PLaMo's template writes calls."""
+        calls = [
+            tag(
+                f"{_begin('request')}{_begin('name')}{name}{_end('name')}"
+                f"{_begin('arguments')}{_JSON}",
+                {"type": "json_schema", "json_schema": dict(schema)},
+                _end("arguments") + _end("request"),
+            )
+            for name, schema in tools.items()
+        ]
+        content = separated(calls, "" if is_parallel else None)
+        return tag(_begin("requests"), content, _end("requests"))

@@ -1,0 +1,135 @@
+"""Calls written as in Python: `[f(a=1, b="x"), g()]`, or one in each line."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from typing import Any
+
+from quire.parsers.arguments.grammar import (
+    const,
+    json_part,
+    separated,
+    sequence,
+    tag,
+    with_separator,
+)
+from quire.parsers.arguments.python_literals import python_value
+from quire.parsers.arguments.reading import behind_space
+from quire.parsers.arguments.writer import ArgumentsWriter
+from quire.parsers.format import Part, Schemas, ToolFormat
+from quire.parsers.reader import Parse, TextReader
+from quire.parsers.reply import Reply
+
+_NAME = string.ascii_letters + string.digits + "_.-"
+_MOST_NAME = 256
+
+
+class PythonicCalls(ToolFormat):
+    """Llama 3.2, ToolACE: the answer begins with a list of calls."""
+
+    opening_markers: tuple[str, ...] = ("[",)
+    begin, end = "[", "]"
+    """Around calls, in a grammar."""
+    separator = ", "
+    after: tuple[str, ...] = ()
+    """May follow the calls, beside the bracket."""
+
+    def read_calls(self, reply: Reply) -> Parse[bool]:
+        """A call is one if the name of an argument, or nothing, is in the brackets."""
+        reader, before = reply.reader, reply.num_calls
+        if reply.marker in self.opening_markers:
+            yield from reader.literal(reply.marker)
+        yield from reader.skip_space()
+        if reply.marker != "[":
+            yield from reader.literal("[")
+        while (yield from _read_call(reply)):
+            yield from behind_space(reader, ",")
+            if (yield from reader.skip_space()) == "]":
+                break
+        if reply.num_calls == before:
+            return False
+        yield from behind_space(reader, "]")
+        yield from behind_space(reader, *self.after)
+        return True
+
+    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
+        """Values are JSON, which is nearly a part of Python, and read too."""
+        calls = [tag(f"{name}(", _arguments(schema), ")") for name, schema in tools.items()]
+        content = separated(calls, self.separator if is_parallel else None)
+        return tag(self.begin, content, self.end)
+
+
+class Llama4PythonicCalls(PythonicCalls):
+    """Llama 4, which at times writes marks around the list."""
+
+    opening_markers = ("<|python_start|>", "[")
+    after = other_texts = ("<|python_end|>",)
+
+
+class Olmo3Calls(PythonicCalls):
+    """Olmo 3: a call in each line."""
+
+    markers = ("<function_calls>",)
+    opening_markers = ()
+    begin, end = "<function_calls>", "</function_calls>"
+    separator = "\n"
+    after = ("</function_calls>",)
+
+
+class Lfm2Calls(PythonicCalls):
+    """LFM2: the list is between marks. The model may repeat it, with a mark at its end alone."""
+
+    markers = ("<|tool_call_start|>",)
+    opening_markers = ()
+    begin, end = "<|tool_call_start|>[", "]<|tool_call_end|>"
+
+    def read_calls(self, reply: Reply) -> Parse[bool]:
+        """What is repeated is dropped."""
+        reader, end = reply.reader, "<|tool_call_end|>"
+        if not (yield from super().read_calls(reply)):
+            return False
+        if (yield from reader.literal(end)) is None:
+            return True
+        if (yield from behind_space(reader, "[")):
+            parts = ["["]
+            if (yield from reader.until((end,), parts.append)) is None:
+                reply.content("".join(parts))
+        return True
+
+
+def _read_call(reply: Reply) -> Parse[bool]:
+    """Reads one call. False if it is none, or cut short."""
+    reader = reply.reader
+    yield from reader.skip_space()
+    name = yield from reader.while_in(_NAME, _MOST_NAME)
+    if not name or (yield from reader.skip_space()) != "(":
+        return False
+    reader.take(1)
+    writer: ArgumentsWriter | None = None
+    while (yield from reader.skip_space()) != ")":
+        key = yield from _key(reader)
+        if key is None:
+            return False
+        writer = writer or ArgumentsWriter(reply, name)
+        if not (yield from python_value(reader, writer.member(key))):
+            return False
+        if (yield from reader.skip_space()) == ",":
+            reader.take(1)
+    reader.take(1)
+    (writer or ArgumentsWriter(reply, name)).end()
+    return True
+
+
+def _key(reader: TextReader) -> Parse[str | None]:
+    key = yield from reader.while_in(_NAME, _MOST_NAME)
+    if not key or (yield from reader.skip_space()) != "=":
+        return None
+    reader.take(1)
+    return None if (yield from reader.next_char()) == "=" else key
+
+
+def _arguments(schema: Mapping[str, Any]) -> Part:
+    return with_separator(
+        schema, ", ", lambda key, of: sequence(const(f"{key}="), json_part(of, schema))
+    )
