@@ -36,20 +36,29 @@ def detect_content_format(source: str) -> ContentFormat:
 
 @lru_cache(maxsize=32)
 def expects_no_content(source: str) -> bool:
-    """Whether the template asks if a message's content is none. Others print or search it, and
-    need an empty one."""
+    """Whether the template asks if a message's content is none, and does not search it without
+    having asked. Others print or search it, and need an empty one."""
     tree = _parsed(source)
     if tree is None:
         return False
     messages = set(_message_names(tree))
     contents = {"content", *_names_of_content(tree, messages)}
+
+    def is_content(node: nodes.Node) -> bool:
+        return _name_of(node) in contents or _is_content_of(node, messages)
+
+    for branch in tree.find_all(nodes.If):
+        if isinstance(branch.test, nodes.Compare) and any(
+            op.op in ("in", "notin") and is_content(op.expr) for op in branch.test.ops
+        ):
+            return False
     asked = [test.node for test in tree.find_all(nodes.Test) if test.name == "none"]
     asked += [
         compared.expr
         for compared in tree.find_all(nodes.Compare)
         if any(op.op in ("eq", "ne") and _is_none(op.expr) for op in compared.ops)
     ]
-    return any(_name_of(node) in contents or _is_content_of(node, messages) for node in asked)
+    return any(is_content(node) for node in asked)
 
 
 def _is_none(node: nodes.Node) -> bool:
