@@ -49,7 +49,7 @@ class ToolFormat(ABC):
         """An id for a call for which the model wrote none, where the model reads ids of a certain
         form alone. None: any id will do, and the caller makes it.
 
-        `name`: of the tool. `index`: how many calls the conversation has before this one.
+        `name`: of the tool. `index`: of the call in its reply.
         """
         return None
 

@@ -89,12 +89,18 @@ class ParsedReply:
                 if event.index and not self.plan.tools.rules.is_parallel:
                     continue
                 if isinstance(event, CallBegins) and event.id is None:
-                    event = replace(event, id=new_call_id())
+                    event = replace(event, id=self._new_id(event))
                 yield event
             else:
                 yield event
 
+    def _new_id(self, call: CallBegins) -> str:
+        """An id for a call to which the model gave none, in a form that the model reads."""
+        tools = self.plan.format.tools
+        made = None if tools is None else tools.make_id(call.name, call.index)
+        return made or new_call_id()
+
 
 def new_call_id() -> str:
-    """An id for a call to which the model gave none."""
+    """An id like vLLM's."""
     return f"chatcmpl-tool-{secrets.token_hex(16)}"
