@@ -49,7 +49,7 @@ class ToolFormat(ABC):
         """An id for a call for which the model wrote none, where the model reads ids of a certain
         form alone. None: any id will do, and the caller makes it.
 
-        `name`: of the tool. `index`: of the call in its reply.
+        `name`: of the tool. `index`: how many calls the conversation has before this one.
         """
         return None
 
@@ -91,6 +91,18 @@ class ReplyFormat:
         tags, tools = self.reasoning, self.tools if has_tools else None
         marks = () if tags is None else (*tags.begins, *tags.ends, tags.header, *tags.answer_marks)
         return (*marks, *(() if tools is None else tools.literal_texts()))
+
+    def own_form(
+        self,
+        calls: Part | None,  # noqa: ARG002
+        content: Part | None,  # noqa: ARG002
+        *,
+        must_call: bool,  # noqa: ARG002
+        is_reasoning: bool,  # noqa: ARG002
+    ) -> Part | None:
+        """The form of a whole reply, with these calls or this content, where `parse` is not that of
+        `ReplyFormat`. None: as `constraint` makes it of the tags and markers."""
+        return None
 
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
         """Reads a whole reply. `has_tools`: calls are looked for."""

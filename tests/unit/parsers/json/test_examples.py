@@ -104,8 +104,8 @@ def said(content: str, *calls: ToolCall) -> Message:
          said(f"<|tool_call_begin|>x<|tool_call_argument_begin|>{A}")),
         ("kimi_k2", "<|tool_calls_section_begin|><|tool_calls_section_end|>x", said("x")),
         # marks around answers
-        ("ernie45", "<response>\nYes.\n</response>\n", said("Yes.\n\n")),
-        ("cohere_command3", "<|START_RESPONSE|>Yes.<|END_RESPONSE|>", said("Yes.")),
+        ("ernie45", "<response>\nYes.\n</response>\n", said("Yes.\n")),
+        ("cohere_command3", "\n<|START_RESPONSE|>Yes.<|END_RESPONSE|>", said("Yes.")),
         ("cohere_command3", '<|START_ACTION|>[\n {"tool_call_id": "0", "tool_name": "f", '
          f'"parameters": {A}}}\n]<|END_ACTION|>', said("", call("f", A, "0"))),
         ("gigachat3", f'Wait.<|message_sep|>\n\nfunction call<|role_sep|>\n{{"name": "f", '
