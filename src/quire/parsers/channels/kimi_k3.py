@@ -47,7 +47,7 @@ class KimiK3Calls(ToolFormat):
             yield from reader.skip_space()
             if (yield from reader.literal(f"{_OPEN}call ")) is None:
                 break
-            name = (yield from _attributes(reader)).get("tool", "")
+            name = ((yield from _attributes(reader)) or {}).get("tool", "")
             if not name:
                 break
             found = yield from _read_arguments(reply, name)
@@ -75,6 +75,8 @@ def _read_arguments(reply: Reply, name: str) -> Parse[str | None]:
     found = yield from reader.until((begin, *_VALUE_ENDS[1:]))
     while found == begin:
         attributes = yield from _attributes(reader)
+        if attributes is None:
+            return None
         key, kind = attributes.get("key", ""), attributes.get("type", "string")
         types = writer.types(key, TEXT if kind == "string" else type_named(kind) or ANY)
         value = writer.value(key, types)
@@ -89,11 +91,11 @@ def _read_arguments(reply: Reply, name: str) -> Parse[str | None]:
     return found
 
 
-def _attributes(reader: TextReader) -> Parse[dict[str, str]]:
-    """Reads the rest of a tag."""
+def _attributes(reader: TextReader) -> Parse[dict[str, str] | None]:
+    """Reads the rest of a tag. None if it is cut short."""
     parts: list[str] = []
     if (yield from reader.until((_SEP,), parts.append)) is None:
-        return {}
+        return None
     found = _ATTRIBUTE.findall("".join(parts))
     return {key: value.replace("&quot;", '"').replace("&amp;", "&") for key, value in found}
 
