@@ -169,7 +169,8 @@ class SamplingParams(
     max_tokens: int | None = 16
     """Most tokens to generate; None: until the context is full."""
     min_tokens: int = 0
-    """Before this many tokens, ignore end-of-sequence, stop tokens and stop strings."""
+    """Before this many tokens, ignore end-of-sequence, stop tokens and stop strings; but where
+    `structured_outputs` allows nothing else, the text ends."""
     logprobs: int | None = None
     """Number of most likely tokens whose log-probabilities to return; -1: the whole vocabulary."""
     prompt_logprobs: int | None = None

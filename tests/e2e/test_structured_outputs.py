@@ -100,6 +100,18 @@ def test_texts_match(client: openai.OpenAI, fields: dict[str, Any], pattern: str
             assert re.fullmatch(pattern, each), each
 
 
+def test_fields_that_leave_no_token_in_the_middle_are_an_error_of_the_caller(
+    client: openai.OpenAI,
+) -> None:
+    body = {"structured_outputs": {"choice": ["no", "nothing"]}, "bad_words": ["o"]}
+    asked: dict[str, Any] = {"model": "tiny", "prompt": "x", "max_tokens": 50, "extra_body": body}
+    with pytest.raises(openai.BadRequestError, match=r"no token left to choose.*bad_words"):
+        client.completions.create(**asked)
+    with pytest.raises(openai.APIError, match="no token left to choose") as raised:
+        list(client.completions.create(**asked, stream=True))
+    assert raised.value.code == 400
+
+
 @pytest.mark.parametrize("as_format", [True, False])
 def test_a_schema_in_completions(client: openai.OpenAI, as_format: bool) -> None:
     schema = {"name": "pet", "schema": SCHEMA, "strict": True}

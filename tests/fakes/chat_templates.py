@@ -161,3 +161,32 @@ FEATURES_STYLE = """{%- macro show(value, depth=0) -%}
 {#- a comment -#}
 {% if add_generation_prompt %}go{% endif %}
 """
+
+AGENT_STYLE = """{%- if documents %}{% for d in documents %}[{{ loop.index0 }}] {{ d.title }}: {{ d['text'] }}
+{% endfor %}{% endif %}
+{%- set rest = messages[1:] if messages[0].role in ['system', 'developer'] else messages %}
+{%- if messages[0].role in ['system', 'developer'] %}{{ messages[0].role.title() }}: {{ messages[0].content.strip() }}
+{% endif %}
+{%- if tools is not none and tools|length > 0 %}{% for t in tools|map(attribute='function') %}{{ t|tojson(indent=2, ensure_ascii=true, sort_keys=true) }}
+{% for name, p in t.parameters.get('properties', {}).items() %}{{ name }}={{ p.type | upper if p.type is string else p.type|join('|') }};{% endfor %}
+{% endfor %}{% endif %}
+{%- set ns = namespace(last=-1, open=false) %}
+{%- for m in rest[::-1] %}{% if m.role == 'user' and ns.last < 0 %}{% set ns.last = rest|length - 1 - loop.index0 %}{% endif %}{% endfor %}
+{%- for m in rest %}
+{%- if m.role == 'tool' %}<r>{{ m.content if m.content is string else m.content|tojson }}</r>{% continue %}{% endif %}
+{{- '<|' ~ m['role'] ~ '|>' }}
+{%- if m.role == 'assistant' %}
+{%- generation %}
+{%- if m.reasoning_content is defined and m.reasoning_content is string and loop.index0 > ns.last %}<think>{{ m.reasoning_content.strip('\\n') }}</think>{% endif %}
+{%- if m.content is not none %}{% set text = m.content.split('</think>')[-1].lstrip('\\n') if '</think>' in m.content else m.content %}{{ text.rstrip() }}{% else %}(no text){% endif %}
+{%- for call in m.tool_calls or [] %}{% if call.function is defined %}{% set call = call.function %}{% endif %}
+<call>{{ call.name }}{% for k, v in call.arguments|items %}<{{ k }}>{{ v if v is string else v|tojson }}{% if v is boolean or v is number %}#{% elif v is iterable and v is not mapping %}[{{ v|length }}]{% endif %}{% endfor %}</call>{% endfor %}
+{%- endgeneration %}
+{%- else %}{{ m.content }}{% endif %}
+{% endfor %}
+{%- if rest|selectattr('role', 'equalto', 'user')|list|length > 9 %}{{ raise_exception('too long') }}{% endif %}
+{%- if strftime_now is defined %}{{ strftime_now('%Y') }}{% endif %}
+{%- if add_generation_prompt %}<|assistant|>{{ '<think></think>' if enable_thinking is defined and not enable_thinking else '' }}{% endif %}
+"""
+"""What the templates of agents' models call: tools and their results over several turns, documents,
+reasoning of the last turn alone, answers without content."""

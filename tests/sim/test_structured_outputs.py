@@ -263,7 +263,6 @@ def test_tokens_without_a_choice_are_not_computed_one_by_one(
 
 
 IMPOSSIBLE: dict[str, dict[str, Any]] = {
-    "min_tokens": {"min_tokens": 30},
     "allowed_token_ids": {"allowed_token_ids": [0]},
     "bad_words": {"bad_words": ["a", "p"]},
 }
@@ -282,6 +281,22 @@ def test_parameters_that_leave_no_token_are_an_error_of_their_request(
         )
     assert first.outputs[0].finish_reason == "error"
     assert bits(others) == bits(alone)
+
+
+def test_the_text_ends_before_min_tokens_where_nothing_else_is_allowed(
+    settings: dict[str, Any],
+) -> None:
+    with LLM(**settings) as llm:
+        eos = set(llm.llm_engine.model_config.eos_token_ids)
+        params = params_of({"regex": "(yes|no)!*"}, min_tokens=8, max_tokens=30, temperature=1.0)
+        ended, longer = (
+            llm.generate(PROMPTS[0], given, use_tqdm=False)[0].outputs[0]
+            for given in (params_of({"choice": ["yes", "no"]}, min_tokens=20), params)
+        )
+    assert ended.text in ("yes", "no")
+    assert ended.finish_reason == "stop"
+    assert eos.issuperset(ended.token_ids[len(ended.text) :])
+    assert len(longer.token_ids) >= 8
 
 
 def test_an_ignored_end_comes_after_the_text_alone(settings: dict[str, Any]) -> None:

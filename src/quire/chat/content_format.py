@@ -1,7 +1,8 @@
 """Finds out which form of a message's content a chat template expects: text, or a list of parts.
 
-`openai`: the template loops over the content of a message; `string`: it prints it. Called by
-`rendering`. Reads the parsed template alone, as vLLM does.
+`openai`: the template loops over the content of a message; `string`: it prints it. And whether it
+expects that there may be none, as in messages with calls of tools. Called by `rendering`. Reads the
+parsed template alone, as vLLM does.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ from quire.chat.sandbox.environment import environment
 @lru_cache(maxsize=32)
 def detect_content_format(source: str) -> ContentFormat:
     """The format, found by the template's loops; `string` if the template cannot be parsed."""
-    try:
-        tree = environment().parse_as_written(source)
-    except (jinja2.TemplateError, RecursionError):
+    tree = _parsed(source)
+    if tree is None:
         return "string"
     messages = set(_message_names(tree))
     contents = set(_names_of_content(tree, messages))
@@ -32,6 +32,36 @@ def detect_content_format(source: str) -> ContentFormat:
         if is_named_so or name in contents or _is_content_of(loop.iter, messages):
             return "openai"
     return "string"
+
+
+@lru_cache(maxsize=32)
+def expects_no_content(source: str) -> bool:
+    """Whether the template asks if a message's content is none. Others print or search it, and
+    need an empty one."""
+    tree = _parsed(source)
+    if tree is None:
+        return False
+    messages = set(_message_names(tree))
+    contents = {"content", *_names_of_content(tree, messages)}
+    asked = [test.node for test in tree.find_all(nodes.Test) if test.name == "none"]
+    asked += [
+        compared.expr
+        for compared in tree.find_all(nodes.Compare)
+        if any(op.op in ("eq", "ne") and _is_none(op.expr) for op in compared.ops)
+    ]
+    return any(_name_of(node) in contents or _is_content_of(node, messages) for node in asked)
+
+
+def _is_none(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.Const) and node.value is None
+
+
+def _parsed(source: str) -> nodes.Template | None:
+    """None for a template that cannot be parsed."""
+    try:
+        return environment().parse_as_written(source)
+    except (jinja2.TemplateError, RecursionError):
+        return None
 
 
 def _loops(tree: nodes.Node) -> Iterator[nodes.For]:
@@ -57,11 +87,18 @@ def _message_names(tree: nodes.Template) -> Iterator[str]:
 
 
 def _names_of_content(tree: nodes.Template, messages: set[str]) -> Iterator[str]:
-    """Variables set to a message's content, and macro parameters that it is passed to."""
+    """Variables set to a message's content, and macro parameters that it is passed to.
+
+    A variable that is also set to another field of messages, like their calls, is none.
+    """
+    set_to_content, set_to_others = set[str](), set[str]()
     for assignment in tree.find_all(nodes.Assign):
         name = _name_of(assignment.target)
         if name and _is_content_of(assignment.node, messages):
-            yield name
+            set_to_content.add(name)
+        elif name and _is_field_of(assignment.node, messages):
+            set_to_others.add(name)
+    yield from set_to_content - set_to_others
     macros = {macro.name: [arg.name for arg in macro.args] for macro in tree.find_all(nodes.Macro)}
     for call in tree.find_all(nodes.Call):
         parameters = macros.get(_name_of(call.node) or "", [])
@@ -92,8 +129,15 @@ def _name_of(node: nodes.Node | None) -> str | None:
 def _is_content_of(node: nodes.Node | None, messages: set[str]) -> bool:
     """`message.content` or `message["content"]`."""
     bare = _bare(node)
+    if not _is_field_of(bare, messages):
+        return False
     if isinstance(bare, nodes.Getattr):
-        return bare.attr == "content" and _name_of(bare.node) in messages
-    if isinstance(bare, nodes.Getitem) and isinstance(bare.arg, nodes.Const):
-        return bare.arg.value == "content" and _name_of(bare.node) in messages
-    return False
+        return bare.attr == "content"
+    return isinstance(bare, nodes.Getitem) and (
+        isinstance(bare.arg, nodes.Const) and bare.arg.value == "content"
+    )
+
+
+def _is_field_of(node: nodes.Node | None, messages: set[str]) -> bool:
+    bare = _bare(node)
+    return isinstance(bare, nodes.Getattr | nodes.Getitem) and _name_of(bare.node) in messages

@@ -29,12 +29,23 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 def template_messages(
-    messages: Sequence[Any], content_format: ContentFormat
+    messages: Sequence[Any], content_format: ContentFormat, *, has_none: bool = False
 ) -> list[dict[str, Any]]:
-    """The messages, which are JSON, without keys whose value is None. Changes their contents."""
+    """The messages, which are JSON, without keys whose value is None. Changes their contents.
+
+    An assistant's content that is missing, as beside calls of tools, becomes None for a template
+    that asks for that (`has_none`), and empty for any other, since many would search it.
+    """
     if not messages:
         raise _error("there must be at least one message", messages)
-    return [_message(index, message, content_format) for index, message in enumerate(messages)]
+    missing = None if has_none else _joined([], content_format)
+    converted = []
+    for index, given in enumerate(messages):
+        message = _message(index, given, content_format)
+        if message["role"] == "assistant":
+            message.setdefault("content", missing)
+        converted.append(message)
+    return converted
 
 
 def check_nesting(value: Any, what: str) -> None:

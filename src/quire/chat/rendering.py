@@ -10,7 +10,7 @@ from typing import Any
 
 import jinja2
 
-from quire.chat.content_format import detect_content_format
+from quire.chat.content_format import detect_content_format, expects_no_content
 from quire.chat.job import RenderJob
 from quire.chat.messages import check_nesting, template_messages
 from quire.chat.sandbox.environment import render_template
@@ -50,7 +50,8 @@ def _rendered(job: RenderJob) -> str:
     content_format = chat.content_format or detect_content_format(job.template)
     for what in ("messages", "tools", "documents", "chat_template_kwargs"):
         check_nesting(getattr(chat, what), what)
-    messages = template_messages(chat.messages, content_format)
+    has_none = content_format == "string" and expects_no_content(job.template)
+    messages = template_messages(chat.messages, content_format, has_none=has_none)
     final_text = _mark_end(messages) if chat.continue_final_message else None
     variables = {
         **job.special_tokens,

@@ -125,7 +125,8 @@ class EngineCore:
             if news.error is None:
                 scheduler.grammar_is_ready(news.request_id)
             else:
-                ended.append(scheduler.end_with_error(news.request_id, news.error))
+                unmet = news.is_unmet
+                ended.append(scheduler.end_with_error(news.request_id, news.error, is_unmet=unmet))
         return ended
 
     def _forget_grammars(self, outputs: EngineCoreOutputs) -> None:

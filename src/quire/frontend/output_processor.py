@@ -118,6 +118,7 @@ class OutputProcessor:
                 gaps_s.append(now - last)
             if completion.is_finished:
                 record.error = output.error or record.error
+                record.is_unmet |= output.is_unmet
                 self._close(record, completion, now)
             elif completion.is_lazy:
                 continue

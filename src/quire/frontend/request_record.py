@@ -35,8 +35,8 @@ class RequestRecord:
     """
 
     __slots__ = (
-        "completions", "error", "input", "num_open", "num_with_tokens", "prompt_logprobs", "sink",
-        "stream_interval",
+        "completions", "error", "input", "is_unmet", "num_open", "num_with_tokens",
+        "prompt_logprobs", "sink", "stream_interval",
     )  # fmt: skip
 
     def __init__(self, request: EngineInput, sink: Sink | None) -> None:
@@ -44,6 +44,8 @@ class RequestRecord:
         self.sink = sink
         """None: outputs are returned by `process_outputs`, or no caller waits any longer."""
         self.error: str | None = None
+        self.is_unmet = False
+        """The error is one of the request's own fields."""
         self.completions: list[CompletionState] = []
         self.num_open = 0
         """Completions that have begun and not ended."""

@@ -121,6 +121,8 @@ class StepResult(msgspec.Struct, kw_only=True):
     """For the requests that asked, of the prompt tokens that the step's tokens predict."""
     failures: dict[str, str] = {}
     """Requests that cannot go on, and why: nothing else here is theirs."""
+    unmet: list[str] = []
+    """Those of them whose own fields leave nothing to choose."""
 
 
 class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -141,6 +143,8 @@ class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Seconds since the epoch when it first ran."""
     error: str | None = None
     """Why, when `finish_reason` is `error`."""
+    is_unmet: bool = False
+    """The error is one of the request's own fields: nothing failed."""
 
 
 class SchedulerStats(msgspec.Struct, kw_only=True):

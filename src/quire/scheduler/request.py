@@ -128,7 +128,9 @@ class Request:
         for taken, token_id in enumerate(token_ids, start=1):
             self.token_ids.append(token_id)
             self.num_tokens += 1
-            if token_id in self.stop_token_ids and self.num_tokens >= self.min_total_tokens:
+            # Before min_tokens none is chosen, except where a grammar allows nothing else.
+            may_stop = self.num_tokens >= self.min_total_tokens or self.has_grammar
+            if may_stop and token_id in self.stop_token_ids:
                 self.status = RequestStatus.FINISHED_STOPPED
                 self.stop_reason = None if token_id in self.eos_token_ids else token_id
                 return token_ids[:taken]

@@ -81,9 +81,12 @@ class Scheduler:
         """A request that was added with a grammar may start."""
         self.states.grammar_is_ready(self.states.by_id[request_id])
 
-    def end_with_error(self, request_id: str, error: str) -> EngineCoreOutput:
-        """Ends an unfinished request that no plan in flight has, and that cannot go on."""
-        return self._end_with_error(self.states.by_id[request_id], error)
+    def end_with_error(
+        self, request_id: str, error: str, *, is_unmet: bool = False
+    ) -> EngineCoreOutput:
+        """Ends an unfinished request that no plan in flight has, and that cannot go on; `is_unmet`:
+        because of its own fields."""
+        return self._end_with_error(self.states.by_id[request_id], error, is_unmet)
 
     def abort_request(self, request_id: str) -> None:
         """Ends a request between two steps; unknown and finished ids mean nothing."""
@@ -177,7 +180,7 @@ class Scheduler:
         if len(states.by_id) < num_before:
             states.drop_finished()
         if result.failures:
-            outputs += self._end_failed(step, result.failures)
+            outputs += self._end_failed(step, result)
         self.pacing.result_came(self._num_arrived)
         return self._outputs(outputs)
 
@@ -256,19 +259,24 @@ class Scheduler:
         self.pacing.forget(request)
         self.states.finish(request, status)
 
-    def _end_failed(self, step: PlanInFlight, failures: dict[str, str]) -> list[EngineCoreOutput]:
+    def _end_failed(self, step: PlanInFlight, result: StepResult) -> list[EngineCoreOutput]:
         """Ends the requests of a step that cannot go on."""
         outputs = []
         for request in step.requests:
-            error = failures.get(request.request_id)
+            error = result.failures.get(request.request_id)
             if error is not None and request.status is RequestStatus.RUNNING:
                 self.kv.forget(request.blocks)
-                outputs.append(self._end_with_error(request, error))
+                is_unmet = request.request_id in result.unmet
+                outputs.append(self._end_with_error(request, error, is_unmet))
         return outputs
 
-    def _end_with_error(self, request: Request, error: str) -> EngineCoreOutput:
+    def _end_with_error(
+        self, request: Request, error: str, is_unmet: bool = False
+    ) -> EngineCoreOutput:
         self._finish(request, RequestStatus.FINISHED_ERROR)
-        return EngineCoreOutput(request_id=request.request_id, finish_reason="error", error=error)
+        return EngineCoreOutput(
+            request_id=request.request_id, finish_reason="error", error=error, is_unmet=is_unmet
+        )
 
     def _outputs(self, outputs: list[EngineCoreOutput]) -> EngineCoreOutputs:
         return EngineCoreOutputs(

@@ -17,7 +17,6 @@ from quire.server.args import ServerArgs
 from quire.server.http.ignored_fields import IgnoredFields
 from quire.server.http.problems import HttpError, not_found, unavailable
 from quire.server.requests.request_work import WorkLimits
-from quire.server.stored_responses.store import ResponseStore
 from quire.server.work_pool import WorkPool
 from quire.version import __version__
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from quire.frontend.online.async_llm import AsyncLLM
     from quire.parsers.detection.finder import FormatFinder
     from quire.parsers.format import ReplyFormat
+    from quire.server.stored_responses.store import ResponseStore
     from quire.tokenizer import Tokenizer
 
 ServerState = Literal["loading", "ready", "paused", "draining", "stalled", "dead"]
@@ -43,6 +43,8 @@ class ServerContext:
     engine: AsyncLLM | None = None
     chat: AsyncChatRenderer | None = None
     """None without a tokenizer."""
+    responses: ResponseStore | None = None
+    """Made with the first request for one; see `stored_responses`."""
     formats: FormatFinder | None = None
     """Made with the first chat."""
     reply_format: ReplyFormat | None = None
@@ -60,17 +62,10 @@ class ServerContext:
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     ignored_fields: IgnoredFields = field(default_factory=IgnoredFields)
     """Tells callers of fields without effect."""
-    responses: ResponseStore = field(init=False)
-    """The responses that are stored."""
     pool: WorkPool = field(init=False)
     """Runs work that grows with the size of a request."""
 
     def __post_init__(self) -> None:
-        self.responses = ResponseStore(
-            self.args.response_store_bytes,
-            self.args.max_stored_responses,
-            self.args.response_store_time,
-        )
         self.pool = WorkPool(self.args.max_large_requests, self.args.max_large_requests_waiting)
 
     def state(self) -> tuple[ServerState, str]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from quire.errors import GrammarError, quoted
-from quire.structured.merging import most_merged, multiple_of
 from quire.structured.params import FIELD
+from quire.structured.schemas.merging import most_merged, multiple_of
 from quire.units import KiB
 
 MAX_BYTES = {

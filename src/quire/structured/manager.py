@@ -34,6 +34,8 @@ class GrammarNews:
     request_id: str
     error: str | None
     """Why it cannot."""
+    is_unmet: bool = False
+    """Because of the grammar that it asked for: nothing failed."""
 
 
 @dataclass(slots=True)
@@ -124,9 +126,9 @@ class StructuredOutputManager:
                 if token_id in one.eos:
                     break
                 one.matcher.advance([token_id])
-        except GrammarError as error:
+        except QuireError as error:
             del self._following[request_id]
-            self._failed.append(GrammarNews(request_id, str(error)))
+            self._failed.append(_failed(request_id, error))
         return forced
 
     def forget(self, request_id: str) -> None:
@@ -149,7 +151,7 @@ class StructuredOutputManager:
         try:
             grammar = compiling.future.result()
         except QuireError as error:
-            return GrammarNews(request_id, str(error))
+            return _failed(request_id, error)
         except Exception as error:
             logger.exception("compiling a grammar failed")
             return GrammarNews(request_id, f"compiling the grammar failed: {error}")
@@ -161,3 +163,7 @@ class StructuredOutputManager:
     def _tell(self, request_id: str, _future: Future[CompiledGrammar]) -> None:
         """On the thread that compiled, or at once."""
         self._done.put(request_id)
+
+
+def _failed(request_id: str, error: QuireError) -> GrammarNews:
+    return GrammarNews(request_id, str(error), isinstance(error, GrammarError))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.errors import GrammarError
+from quire.errors import GrammarError, IntegrityError
 from quire.units import ceil_div
 
 if TYPE_CHECKING:
@@ -43,13 +43,14 @@ class GrammarMatcher:
         return GrammarMatcher(self._matcher.deep_copy(), self.mask)
 
     def advance(self, token_ids: list[int]) -> None:
-        """Takes in the request's next tokens. Raises GrammarError for one that is not allowed, and
-        where the next mask takes more than the limits; it is of no use then. After the end of the
+        """Takes in the request's next tokens. Raises GrammarError where the next mask takes more
+        than the limits, and IntegrityError for a token that its mask forbade; it is of no use then.
+        After the end of the
         text only end-of-sequence tokens are allowed, any number of them."""
         if self._matcher.is_stopped():
             return
         if not self._matcher.consume_tokens(token_ids):
-            raise GrammarError(f"the grammar refuses a token: {error_of(self._matcher)}")
+            raise IntegrityError(f"the grammar refuses a token: {error_of(self._matcher)}")
         self.mask = _compute_mask(self._matcher, len(self.mask))
 
 

@@ -15,6 +15,7 @@ import msgspec
 from quire.errors import GrammarError
 from quire.structured import limits
 from quire.structured.params import FIELD, StructuredOutputsParams
+from quire.structured.schemas.exact import make_exact
 from quire.structured.tags.texts import AddedTokens
 
 WHITE_SPACE = r"[ \t\n\r]{1,40}"
@@ -156,7 +157,8 @@ def _grammar(lark: str) -> str:
 
 
 def _with_options(schema: dict[str, Any], spec: StructuredOutputsParams) -> dict[str, Any]:
-    """With llguidance's options: the defaults, then those of the schema, then the request's."""
+    """As llguidance has to have it, with options: the defaults, the schema's, the request's."""
+    make_exact(schema)
     if spec.disable_additional_properties:
         _close_objects(schema)
     options: dict[str, Any] = {"whitespace_pattern": WHITE_SPACE}

@@ -20,7 +20,7 @@ from quire.errors import GrammarError
 from quire.structured.config import StructuredOutputsConfig
 from quire.structured.limits import parser_limits
 from quire.structured.params import FIELD, StructuredOutputsParams
-from quire.structured.places import with_place
+from quire.structured.schemas.places import with_place
 from quire.structured.source import grammar_of, parsed_schema
 from quire.structured.vocabulary import Vocabulary, byte_vocabulary
 

@@ -96,7 +96,9 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.utils.counter": {"quire.vllm.own.utils": "Counter"},
     "vllm.utils.math_utils": {"quire.units": "cdiv=ceil_div round_up"},
     "vllm.utils.mem_constants": {"quire.units": "GiB_bytes=GiB KiB_bytes=KiB MiB_bytes=MiB"},
-    "vllm.utils.network_utils": {"quire.vllm.own.utils": "get_ip get_open_port"},
+    "vllm.utils.network_utils": {
+        "quire.vllm.own.utils": "get_ip get_open_port get_open_ports_list"
+    },
     "vllm.utils.system_utils": {"quire.vllm.own.utils": "set_ulimit"},
     "vllm.v1.engine.async_llm": {"quire": "AsyncEngineArgs AsyncLLM=AsyncLLMEngine"},
     "vllm.v1.engine.exceptions": {"quire.errors": "EngineDeadError EngineGenerateError"},

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NO_CHOICE = (
     "there is no token left to choose: those that structured_outputs or allowed_token_ids allow "
-    "here are forbidden by min_tokens, bad_words or logit_bias; leave one of them out"
+    "here are forbidden by bad_words or logit_bias; leave one of them out"
 )
 
 
@@ -151,6 +151,7 @@ def _requests_of(batch: StepBatch, logits_rows: NDArray[np.bool_]) -> list[int]:
 def _withdraw(result: StepResult, plan: SchedulePlan, failures: dict[str, str]) -> None:
     """Leaves of the failed requests nothing but their failure."""
     result.failures = failures
+    result.unmet = [name for name, message in failures.items() if message == _NO_CHOICE]
     for index, request_id in enumerate(plan.request_ids):
         if request_id in failures:
             result.sampled_token_ids[index] = []

@@ -109,11 +109,16 @@ class SamplingRows:
             columns.mask = TokenMasks.join(lines)
         for name, states in self._states.items():
             if states:
-                setattr(columns, name, self._lists(states, rows, num_tokens, chosen))
+                setattr(columns, name, self._lists(states, rows, num_tokens, chosen, masks or {}))
         return columns
 
     def _lists(
-        self, states: dict[int, TokenState], rows: Ints, num_tokens: Ints, chosen: Ints | None
+        self,
+        states: dict[int, TokenState],
+        rows: Ints,
+        num_tokens: Ints,
+        chosen: Ints | None,
+        masks: Mapping[int, NDArray[np.uint32]],
     ) -> TokenLists | None:
         """None: all are empty."""
         lists: list[tuple[Ints, NDArray[np.float32] | None] | None] = [None] * len(rows)
@@ -122,7 +127,7 @@ class SamplingRows:
             state = states.get(row)
             if state is None or (chosen is not None and chosen[index] >= 0):
                 continue
-            tokens = state.tokens(int(num_tokens[index]))
+            tokens = state.tokens(int(num_tokens[index]), masks.get(row))
             if tokens is None:
                 del states[row]
             elif len(tokens[0]):

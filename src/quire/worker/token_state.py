@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.sampling.masks import MASK_BITS
+
 if TYPE_CHECKING:
     from quire.protocol import ScheduledRequest
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Words = NDArray[np.uint32]
 
 
 class TokenState(ABC):
@@ -28,9 +31,12 @@ class TokenState(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def tokens(self, num_tokens: int) -> tuple[Ints, Floats | None] | None:
+    def tokens(
+        self, num_tokens: int, mask: Words | None = None
+    ) -> tuple[Ints, Floats | None] | None:
         """The ids and their numbers, when the request has so many tokens. None: there are none now
-        and will be none later."""
+        and will be none later. `mask`: bits of the tokens that a grammar allows, if there is one.
+        """
 
     def append(self, token_id: int) -> None:  # noqa: B027 (most need not know)
         """Takes in the request's next token."""
@@ -44,12 +50,17 @@ class FixedTokens(TokenState):
     def __init__(self, ids: list[int]) -> None:
         self._ids = np.array(ids, np.int32)
 
-    def tokens(self, num_tokens: int) -> tuple[Ints, None]:  # noqa: ARG002 (at every step)
+    def tokens(
+        self,
+        num_tokens: int,  # noqa: ARG002 (at every step)
+        mask: Words | None = None,  # noqa: ARG002
+    ) -> tuple[Ints, None]:
         return self._ids, None
 
 
 class TokenBias(TokenState):
-    """`logit_bias`; bans until `min_tokens`; bans of what would complete a bad word."""
+    """`logit_bias`; bans until `min_tokens`, but where a grammar allows nothing else; bans of what
+    would complete a bad word."""
 
     __slots__ = ("_always", "_bad_words", "_ban", "_ban_until")
 
@@ -67,16 +78,19 @@ class TokenBias(TokenState):
         output = request.token_ids[request.num_prompt_tokens :]
         self._bad_words = _BadWords([word for word in words if len(word) > 1], output)
 
-    def tokens(self, num_tokens: int) -> tuple[Ints, Floats] | None:
+    def tokens(self, num_tokens: int, mask: Words | None = None) -> tuple[Ints, Floats] | None:
         ids, values = self._always
         if num_tokens >= self._ban_until:
             self._ban = self._ban[:0]
+        ban = self._ban
+        if mask is not None and len(ban) and not _allows_others(mask, ban):
+            ban = ban[:0]
         bad = self._bad_words.endings()
-        if len(self._ban) or bad:
-            banned = np.concatenate([self._ban, np.array(bad, np.int32)])
+        if len(ban) or bad:
+            banned = np.concatenate([ban, np.array(bad, np.int32)])
             ids = np.concatenate([ids, banned])
             values = np.concatenate([values, np.full(len(banned), -np.inf, np.float32)])
-        is_over = not len(ids) and not self._bad_words.any()
+        is_over = not len(ids) and not len(self._ban) and not self._bad_words.any()
         return None if is_over else (ids, values)
 
     def append(self, token_id: int) -> None:
@@ -100,7 +114,11 @@ class SeenTokens(TokenState):
         self._ids = np.fromiter(counts, np.int32, len(counts))
         self._counts = np.fromiter(counts.values(), np.float32, len(counts))
 
-    def tokens(self, num_tokens: int) -> tuple[Ints, Floats]:  # noqa: ARG002 (`append` counts)
+    def tokens(
+        self,
+        num_tokens: int,  # noqa: ARG002 (`append` counts)
+        mask: Words | None = None,  # noqa: ARG002
+    ) -> tuple[Ints, Floats]:
         size = len(self._place_of)
         return self._ids[:size], self._counts[:size]
 
@@ -116,6 +134,15 @@ class SeenTokens(TokenState):
 
 
 _LEAST_ROOM = 64
+
+
+def _allows_others(mask: Words, ids: Ints) -> bool:
+    """Whether a mask has a token beside these."""
+    words = mask.copy()
+    for token_id in ids.tolist():
+        if token_id // MASK_BITS < len(words):
+            words[token_id // MASK_BITS] &= ~np.uint32(1 << token_id % MASK_BITS)
+    return bool(words.any())
 
 
 class _BadWords:

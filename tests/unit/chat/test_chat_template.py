@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from chat_templates import (
+    AGENT_STYLE,
     FEATURES_STYLE,
     LLAMA3_STYLE,
     MACRO_STYLE,
@@ -31,6 +32,7 @@ TEMPLATES = {
     "qwen3": QWEN3_STYLE,
     "mistral": MISTRAL_STYLE,
     "features": FEATURES_STYLE,
+    "agent": AGENT_STYLE,
 }
 
 HELLO = {"role": "user", "content": ' Hello, "world" & <all>\n你好 '}
@@ -58,6 +60,8 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
     "thought": [HELLO, THOUGHT, HELLO, THOUGHT],
     "reasoned": [HELLO, REASONED],
     "tools": [SYSTEM, HELLO, CALL, RESULT],
+    "developer": [{"role": "developer", "content": " Be brief. "}, HELLO],
+    "turns": [HELLO, CALL, RESULT, {**CALL, "content": "More."}, RESULT, ANSWER, HELLO],
 }
 
 
@@ -106,6 +110,51 @@ def test_renders_as_transformers(
         assert ours() == expected
 
 
+CALL_ALONE = {**CALL, "content": None}
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages if m['content'] is none %}none{% endfor %}",
+        "{% for m in messages if m.content == none %}none{% endfor %}",
+        "{% for m in messages %}{% set c = m.content %}{{ 'none' if c is none }}{% endfor %}",
+        "{% macro f(x) %}{{ 'none' if x is none }}{% endmacro %}"
+        "{% for m in messages %}{{ f(m.content) }}{% endfor %}",
+    ],
+)
+def test_a_template_that_asks_for_it_gets_no_content(template: str) -> None:
+    for call in (CALL_ALONE, {key: value for key, value in CALL.items() if key != "content"}):
+        messages = [HELLO, call, RESULT, HELLO]
+        assert rendered_here(template, messages, add_generation_prompt=False) == "none"
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{% for m in messages %}[{{ m.content }}]{% endfor %}", "[a][]"),
+        ("{% for m in messages %}[{{ m.content | trim | tojson }}]{% endfor %}", '["a"][""]'),
+        ("{% for m in messages %}{{ '[' + m['content'] + ']' }}{% endfor %}", "[a][]"),
+        (
+            "{% for m in messages %}[{% for p in m.content %}{{ p.text }}{% endfor %}]{% endfor %}",
+            "[a][]",
+        ),
+    ],
+)
+def test_other_templates_get_empty_content(template: str, expected: str) -> None:
+    messages = [{"role": "user", "content": "a"}, CALL_ALONE]
+    assert rendered_here(template, messages, add_generation_prompt=False) == expected
+
+
+def test_documents_reach_the_template_as_with_transformers(theirs: PreTrainedTokenizerFast) -> None:
+    documents = [{"title": "T<b>", "text": "ü"}, {"title": "S", "text": "more"}]
+    expected = theirs.apply_chat_template(
+        [HELLO], documents=documents, chat_template=AGENT_STYLE, tokenize=False
+    )
+    given = {"documents": documents, "add_generation_prompt": False}
+    assert rendered_here(AGENT_STYLE, [HELLO], roles=ROLES, **given) == expected
+
+
 @pytest.mark.parametrize("template", ["llama3", "qwen3", "mistral"])
 def test_continues_the_final_message_as_transformers(
     theirs: PreTrainedTokenizerFast, template: str
@@ -147,6 +196,16 @@ def test_content_parts_are_joined_or_kept() -> None:
         assert "abc" in rendered_here(source, [{"role": "user", "content": "abc"}])
     with pytest.raises(RequestError, match=r"UndefinedError|has no attribute"):
         rendered_here(PARTS_STYLE, messages, content_format="string")
+
+
+def test_a_loop_over_calls_is_none_over_content() -> None:
+    source = (
+        "{% for message in messages %}{% if message.tool_calls is defined %}"
+        "{% set calls = message.tool_calls %}{% else %}{% set calls = message.content %}"
+        "{% endif %}{% for call in calls %}{% endfor %}{% endfor %}"
+    )
+    assert detect_content_format(source) == "string"
+    assert detect_content_format(source.replace("message.tool_calls %}", "[] %}")) == "openai"
 
 
 def test_no_tool_calls_are_none_for_every_template() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -111,6 +112,27 @@ def test_explain_says_what_the_next_turn_of_a_chat_costs(
         assert told is None or told in rows[0]
     assert main(["explain", str(tiny_model), "--no-enable-prefix-caching"]) == 0
     assert "next turn of a chat" not in capsys.readouterr().out
+
+
+def test_explain_says_how_replies_are_read(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text(
+        "{{ tools | tojson if tools }}{% for m in messages %}{{ m.content }}{% for call in "
+        "m.tool_calls or [] %}<go>{{ call.function.name }}<with>{{ call.function.arguments | "
+        "tojson }}</go>{% endfor %}<end>{% endfor %}{{ '<think>' if add_generation_prompt }}"
+    )
+    assert main(["explain", str(tiny_model), "--chat-template", str(template)]) == 0
+    text = capsys.readouterr().out
+    assert "qwen3 (the chat template opens it in the prompt)" in text
+    assert "json_in_tags (from the chat template: '<go>NAME<with>{...}</go>')" in text
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    words = ["--chat-template", str(template), "--reasoning-parser", "none"]
+    assert main(["explain", str(tiny_model), *words]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"reasoning +not looked for\n", text)
+    assert re.search(r"calls of tools +not looked for: the chat template shows no tools", text)
 
 
 def test_explain_in_json(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,7 @@ def test_each_kind(spec: StructuredOutputsParams, first: set[str]) -> None:
         (StructuredOutputsParams(json={"type": "wrong"}), "cannot be compiled"),
         (StructuredOutputsParams(json="{"), "not valid JSON"),
         (StructuredOutputsParams(grammar="start: nobody"), "cannot be compiled"),
-        (StructuredOutputsParams(json={"type": "string", "format": "no"}), "cannot be compiled"),
+        (StructuredOutputsParams(json={"type": "string", "format": "iri"}), "cannot be compiled"),
     ],
     ids=str,
 )

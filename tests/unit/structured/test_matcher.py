@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_vocabulary import VOCAB_SIZE, allowed, ids, source
 
-from quire.errors import GrammarError
+from quire.errors import GrammarError, IntegrityError
 from quire.structured import limits
 from quire.structured.compile import GrammarCompiler
 from quire.structured.matcher import GrammarMatcher, without
@@ -57,7 +57,7 @@ def test_the_way_does_not_matter() -> None:
 @pytest.mark.parametrize("token_id", [IDS["x"], IDS["<eos>"], VOCAB_SIZE - 1])
 def test_a_token_that_is_not_allowed_is_an_error(token_id: int) -> None:
     matcher = start(choice=["yes", "no"])
-    with pytest.raises(GrammarError, match="refuses a token"):
+    with pytest.raises(IntegrityError, match="refuses a token"):
         matcher.advance([token_id])
 
 

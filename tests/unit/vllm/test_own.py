@@ -27,7 +27,7 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.utils import FlexibleArgumentParser, random_uuid
 from vllm.utils.async_utils import merge_async_iterators
 from vllm.utils.counter import Counter
-from vllm.utils.network_utils import get_ip, get_open_port
+from vllm.utils.network_utils import get_ip, get_open_port, get_open_ports_list
 from vllm.utils.system_utils import set_ulimit
 
 from quire.errors import ConfigError
@@ -78,8 +78,19 @@ def test_a_configuration_file_as_words(tmp_path: Path) -> None:
     )
     parser = FlexibleArgumentParser()
     parser.add_argument("--c", action=argparse.BooleanOptionalAction)
+    parser.add_argument_group("More", "Its first sentence.\n\nMuch more.").add_argument("--x")
+    assert "Its first sentence." in parser.format_help()
+    assert "Much more" not in parser.format_help()
     words = parser.load_config_file(str(file))
     assert words == ["--a-b", "--list", "x", "2", "--port", "7", "--j", '{"k": [1]}', "--no-c"]
+    given = ["--c", "--config", str(file), "--port", "9"]
+    parser.add_argument("--port", type=int)
+    for name in ("a-b", "none", "no"):
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--list", nargs="*")
+    parser.add_argument("--j", type=json.loads)
+    found = parser.parse_args(given)
+    assert (found.port, found.c, found.list, found.j) == (9, True, ["x", "2"], {"k": [1]})
     with pytest.raises(ConfigError, match="must be of a yaml/yml type"):
         parser.load_config_file("options.json")
     with pytest.raises(ConfigError, match="No such file"):
@@ -209,6 +220,9 @@ def test_small_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VLLM_PORT", str(taken))
         assert get_open_port() > taken
         assert get_vllm_port() == envs.VLLM_PORT == taken
+        some = get_open_ports_list(3)
+        assert len(set(some)) == 3
+        assert min(some) > taken
     for wrong, message in (
         ("tcp://10.0.0.1:80", "appears to be a URI"),
         ("65536", "must be a valid integer"),

@@ -56,6 +56,24 @@ def test_allowed_tokens_are_the_same_at_every_step() -> None:
         state.append(9)
 
 
+def test_bans_until_min_tokens_are_off_where_a_grammar_allows_nothing_else() -> None:
+    state = TOKEN_STATES["bias"](started([], banned=[3, 40], min_tokens=2, logit_bias={1: 2.0}))
+    assert state is not None
+
+    def ids(allowed: list[int], count: int) -> list[int]:
+        mask = np.zeros(2, np.uint32)
+        for token_id in allowed:
+            mask[token_id // 32] |= np.uint32(1 << token_id % 32)
+        tokens = state.tokens(len(PROMPT) + count, mask)
+        assert tokens is not None
+        return tokens[0].tolist()
+
+    assert ids([3, 5], 0) == [1, 3, 40]
+    assert ids([3], 0) == ids([3, 40], 1) == [1]
+    assert ids([5], 1) == [1, 3, 40]
+    assert ids([5], 2) == [1]
+
+
 WORDS = [[5], [6, 7], [8, 7, 9], [4, 9]]
 BAN = -np.inf
 

@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quire.cli.chat_facts import reply_rows, turn_rows
 from quire.cli.terminal import quiet_log
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
@@ -78,6 +79,8 @@ def _sections(plan: EnginePlan, asked: str) -> Iterator[tuple[str, list[tuple[st
         ],
     )
     yield "bounds of a step", _bound_rows(plan)
+    if replies := reply_rows(plan.config):
+        yield "replies to chats", replies
 
 
 def _model_rows(plan: EnginePlan, asked: str) -> list[tuple[str, str]]:
@@ -133,7 +136,7 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         *_request_rows(plan),
         ("  of the longest kind", f"{longest:.1f} requests at once"),
         ("  prefix caching", "on" if cache.enable_prefix_caching else "off"),
-        *_turn_rows(plan),
+        *turn_rows(plan.config),
     ]
 
 
@@ -170,39 +173,6 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
-
-
-def _turn_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    """What the prefix cache is worth to a chat, which depends on the chat template."""
-    model = plan.config.model
-    path = model.tokenizer_path
-    if path is None or not plan.config.cache.enable_prefix_caching:
-        return []
-    from quire.chat.job import ChatInput
-    from quire.chat.prefix_reuse import Message, probe_prefix_reuse
-    from quire.chat.renderer import ChatRenderer
-    from quire.chat.templates import ChatTemplates
-    from quire.config.model_files import read_optional_json_object
-    from quire.tokenizer.special_tokens import read_special_tokens
-
-    config = read_optional_json_object(path / "tokenizer_config.json")
-    templates = ChatTemplates.of_model(model, read_special_tokens(path, config).roles)
-    if not templates:
-        return []
-    renderer = ChatRenderer(templates)
-
-    def render(
-        messages: list[Message], tools: list[Message] | None, variables: dict[str, Any], /
-    ) -> str:
-        return renderer.render(ChatInput(messages, tools=tools, chat_template_kwargs=variables))
-
-    has_reasoning = any("think" in source for source in templates.templates.values())
-    try:
-        return [
-            ("  next turn of a chat", str(probe_prefix_reuse(render, has_reasoning=has_reasoning)))
-        ]
-    finally:
-        renderer.close()
 
 
 def _origin(plan: EnginePlan) -> str:

@@ -53,6 +53,7 @@ class Parser(argparse.ArgumentParser):
         for group in self._action_groups:
             if group.title not in self._hidden:
                 formatter.start_section(group.title)
+                formatter.add_text((group.description or "").partition("\n\n")[0] or None)
                 formatter.add_arguments(group._group_actions)
                 formatter.end_section()
         formatter.add_text(HINT if self._hidden else self.epilog)
@@ -133,9 +134,7 @@ class Parser(argparse.ArgumentParser):
         """The options of the `--config` file, as arguments; empty without a file."""
         if "--config" not in self.flags():
             return []
-        finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        finder.add_argument("--config", type=Path)
-        path = finder.parse_known_args(list(words))[0].config
+        path = config_path(words)[0]
         if path is None:
             return []
         found: list[str] = []
@@ -162,6 +161,14 @@ class Parser(argparse.ArgumentParser):
 
     def _negates(self, name: str) -> bool:
         return "--no-" + name[2:] in self.flags()
+
+
+def config_path(words: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The file that `--config` names, and the other words."""
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    finder.add_argument("--config", type=Path)
+    found, others = finder.parse_known_args(list(words))
+    return found.config, others
 
 
 class _Formatter(argparse.HelpFormatter):

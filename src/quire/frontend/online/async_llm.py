@@ -152,7 +152,8 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         reasoning_parser_kwargs: None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs as `sampling_params.output_kind` says. Arguments and errors are those of
-        `add_request`; also raises EngineGenerateError if this request failed."""
+        `add_request`; also raises EngineGenerateError if this request failed, and RequestError if
+        its fields left no token to choose in the middle of the text."""
         stream = await self.add_request(
             request_id,
             prompt,

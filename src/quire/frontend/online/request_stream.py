@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from quire.errors import EngineGenerateError, QuireError
+from quire.errors import EngineGenerateError, QuireError, RequestError
 from quire.frontend.online.wakeups import Wakeups
 from quire.frontend.request_record import RequestRecord
 from quire.outputs import RequestOutput
@@ -49,7 +49,8 @@ class RequestStream:
     def put(self, output: RequestOutput) -> None:
         """The next output; merged with one that has not been taken yet."""
         if output.finished and any(one.finish_reason == "error" for one in output.outputs):
-            self._error = EngineGenerateError(output.error or "the engine failed")
+            kind = RequestError if self.record.is_unmet else EngineGenerateError
+            self._error = kind(output.error or "the engine failed")
         if self._pending is None:
             self._pending = output
         else:

@@ -93,7 +93,7 @@ def called(
         }
         for index, call in enumerate(calls)
     ]
-    reply = {"role": "assistant", "content": content, "tool_calls": tool_calls}
+    reply = {"role": "assistant", "content": content or None, "tool_calls": tool_calls}
     return [QUESTION, {**reply, **_reasoned(reasoning)}]
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.parsers.detection.conversations import ANSWER, REASONING, answered
 from quire.parsers.detection.found import Origin
 from quire.parsers.detection.rendering import Frame, Probing
 from quire.parsers.parser import parse_whole
-from quire.parsers.reasoning.prompt import mark_at_end
 from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, reply_format
 
@@ -65,8 +64,8 @@ def _rank(name: str, likely: Sequence[str]) -> tuple[bool, ...]:
 
 
 def opens(tags: ReasoningTags, prompt: str) -> bool:
-    """Whether the prompt ends within reasoning."""
-    return bool(mark_at_end(prompt, tags.begins, tags.ends))
+    """Whether the prompt ends with the mark that begins reasoning."""
+    return replace(tags, is_implied=False).is_open_in(prompt)
 
 
 def _is_read(tags: ReasoningTags, text: str) -> bool:

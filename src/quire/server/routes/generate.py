@@ -164,9 +164,14 @@ async def _whole_reply(http: Request, generation: Generation, writer: _WholeWrit
     if finals is None:
         return Response()
     size = writer.whole_size(finals)
-    reply = pieced_response(await context.pool.run(size, writer.whole, finals))
+    return whole_reply(http, await context.pool.run(size, writer.whole, finals))
+
+
+def whole_reply(http: Request, pieces: Sequence[bytes]) -> Response:
+    """A reply that does not stream; its headers tell of the server's load if the request asks."""
+    reply = pieced_response(pieces)
     form = http.headers.get(LOAD_FORMAT_HEADER, "")
-    report = load_report(form, context.loaded_engine().metrics.series)
+    report = load_report(form, context_of(http).loaded_engine().metrics.series)
     if report is not None:
         reply.headers[LOAD_HEADER] = report
     return reply

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quire.config.command_line.parser import Parser, read_config
+from quire.config.command_line.parser import Parser, config_path, read_config
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger
 
@@ -64,7 +64,12 @@ class FlexibleArgumentParser(Parser):
         if self._subparsers is None:  # else the parser of the command does this
             try:
                 words = self._whole(words)
-                words = [*self._config_words(words), *words]
+                if "--config" in self.flags():
+                    words = [*self._config_words(words), *words]
+                else:
+                    path, words = config_path(words)
+                    from_file = [] if path is None else self.load_config_file(str(path))
+                    words = [*self._whole(from_file), *words]
             except ConfigError as error:
                 self.error(str(error))
         found, rest = argparse.ArgumentParser.parse_known_args(self, words, namespace)

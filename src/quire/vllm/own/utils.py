@@ -37,13 +37,26 @@ class Counter:
 
 def get_open_port() -> int:
     """A TCP port that is free now; from `VLLM_PORT` upwards if that is set. Raises ConfigError."""
+    return _first_open(get_vllm_port() or 0)
+
+
+def get_open_ports_list(count: int = 5) -> list[int]:
+    """So many different ports that are free now. Raises ConfigError."""
+    found: dict[int, None] = {}
     first = get_vllm_port() or 0
+    while len(found) < count:
+        port = _first_open(max(first, *found) + 1 if first and found else first)
+        found[port] = None
+    return list(found)
+
+
+def _first_open(first: int) -> int:
     if first == 0:
         return _bind(0)
     for port in range(first, _LAST_PORT + 1):
         with suppress(OSError):
             return _bind(port)
-    raise ConfigError(f"no port from VLLM_PORT={first} upwards is free; unset it for any")
+    raise ConfigError(f"no port from {first} upwards is free; unset VLLM_PORT for any")
 
 
 def _bind(port: int) -> int:

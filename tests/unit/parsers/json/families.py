@@ -124,7 +124,7 @@ WRITTEN: dict[str, Callable[[Sequence[Call]], str]] = {
     "mistral": lambda calls: "".join(
         f"[TOOL_CALLS]{tool}[ARGS]{_text(values)}" for tool, values in calls
     ),
-    "mistral_list": lambda calls: f"[TOOL_CALLS]{_list(calls)}",
+    "mistral_list": lambda calls: f"[TOOL_CALLS] {_list(calls)}",
     "phi4_mini_json": lambda calls: f"functools{_list(calls)}",
     "qwen3_json": _HERMES,
     "xlam": _list,

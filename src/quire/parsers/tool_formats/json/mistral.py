@@ -55,7 +55,7 @@ class MistralCalls(MarkedCalls):
 class MistralListCalls(MistralCalls):
     """With the grammar of the older form."""
 
-    opening, between, closing = "[TOOL_CALLS][", ", ", "]"
+    opening, between, closing = "[TOOL_CALLS] [", ", ", "]"
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """Of the older form."""

@@ -64,12 +64,17 @@ class ResponseOutput:
             elif isinstance(event, CallEnds):
                 yield from self._end("completed")
 
-    def finish(self, *, is_cut: bool) -> Iterator[StreamEvent]:
-        """The reply is over; `is_cut`: before its end. A reply of nothing is an empty message."""
+    def finish(self) -> Iterator[StreamEvent]:
+        """The reply is over. A reply of nothing is an empty message; a call is only complete if
+        the parser said so."""
         if not self._items:
             yield from self._begin(OpenMessage(0, self._pieces))
         is_call = isinstance(self._open, OpenCall | OpenCustomCall)
-        yield from self._end("incomplete" if is_cut or is_call else "completed")
+        yield from self._end("incomplete" if is_call else "completed")
+
+    def cut(self) -> Iterator[StreamEvent]:
+        """The reply ended before its end."""
+        yield from self._end("incomplete")
 
     def _keep(self, logprobs: JsonList | None) -> None:
         if self._logprobs is None:

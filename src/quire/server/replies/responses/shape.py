@@ -87,16 +87,15 @@ _SAME_NAME = (
 
 def usage_of_response(usage: Usage) -> ResponseUsage:
     """A reply's usage by the names of a response."""
-    details = usage.completion_tokens_details or None
+    details = usage.completion_tokens_details
+    reasoning_tokens = details.reasoning_tokens if details else 0
     return ResponseUsage(
         input_tokens=usage.prompt_tokens,
         input_tokens_details=InputTokensDetails(
             cached_tokens=usage.prompt_tokens_details.cached_tokens
         ),
         output_tokens=usage.completion_tokens,
-        output_tokens_details=OutputTokensDetails(
-            reasoning_tokens=details.reasoning_tokens if details else 0
-        ),
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning_tokens),
         total_tokens=usage.total_tokens,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from quire.outputs import CompletionOutput
 from quire.server.http.problems import problem_of
@@ -13,7 +14,6 @@ from quire.server.replies.portions import Update, size_of
 from quire.server.replies.responses.output import ResponseOutput
 from quire.server.replies.responses.shape import ResponseShape, usage_of_response
 from quire.server.replies.usage import UsageCounter, timings
-from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.responses.kept_items import as_input, stored_item
 from quire.server.requests.responses.tools import Offered
 from quire.server.schema.responses import events
@@ -21,6 +21,9 @@ from quire.server.schema.responses.events import StreamEvent
 from quire.server.schema.responses.reply import Response, ResponseError, ResponseStatus
 from quire.server.stored_responses.entry import StoredItem
 from quire.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from quire.server.requests.prompts import PreparedPrompt
 
 _CHARS_PER_UNIT = 64
 """Characters that are encoded as fast as one unit of the pool's sizes is done."""
@@ -112,10 +115,10 @@ class ResponsesWriter:
         for update in updates:
             one = update.completion
             self._counter.see(0, update.output)
-            made, logprobs = self._parsed.events(one), self._logprobs.positions(one)
-            num_reasoning = self._parsed.reasoning_tokens(one.index)
-            self._counter.add(one.index, len(one.token_ids), num_reasoning)
-            told += self._told(self._output.take(made, logprobs))
+            parsed = self._parsed.events(one)
+            reasoning_tokens = self._parsed.reasoning_tokens(one.index)
+            self._counter.add(one.index, len(one.token_ids), reasoning_tokens)
+            told += self._told(self._output.take(parsed, self._logprobs.positions(one)))
             if one.finish_reason is not None:
                 told += self._finish(one)
         return told
@@ -126,12 +129,14 @@ class ResponsesWriter:
         return 64 + num_chars // _CHARS_PER_UNIT
 
     def last(self) -> list[bytes]:
-        """The event of the whole."""
+        """The event of the whole, after those of what was cut short."""
+        told = self._told(self._output.cut())
         kind = _LAST[self.status]
-        return self._told([kind(response=self._response())])  # type: ignore[call-arg]
+        return told + self._told([kind(response=self._response())])  # type: ignore[call-arg]
 
     def whole(self) -> list[bytes]:
         """The response, in pieces."""
+        self._told(self._output.cut())
         return self._pieces.encode(self._response())
 
     def fail(self, error: BaseException) -> None:
@@ -145,6 +150,7 @@ class ResponsesWriter:
 
     def cancelled(self) -> list[bytes]:
         """The response with what there was when it was cancelled, in pieces."""
+        self._told(self._output.cut())
         return self._pieces.encode(self._response("cancelled"))
 
     def _finish(self, one: CompletionOutput) -> list[bytes]:
@@ -153,7 +159,7 @@ class ResponsesWriter:
             message = "The reply was aborted." if one.finish_reason == "abort" else "It failed."
             self._error = ResponseError(code="server_error", message=message)
         is_cut = self._error is not None or one.finish_reason == "length"
-        return self._told(self._output.finish(is_cut=is_cut))
+        return self._told(self._output.cut() if is_cut else self._output.finish())
 
     def _response(self, status: ResponseStatus | None = None) -> Response:
         usage = usage_of_response(self._counter.total())

@@ -45,8 +45,6 @@ def check_fields(request: ResponsesRequest) -> None:
                 f"{name} does not work here, got {quoted(value):.100}; {instead}.",
                 parameter=name,
             )
-    if request.input is None:
-        raise RequestError("input is required: a text, or a list of items", parameter="input")
     for name in request.include or ():
         if name not in _INCLUDES + _HOSTED_INCLUDES:
             raise RequestError(

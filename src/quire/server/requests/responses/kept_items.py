@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from quire.errors import RequestError
 from quire.server.requests.responses.messages import kind_of
 from quire.server.schema.responses.items import (
     CustomToolCall,
@@ -30,8 +31,10 @@ _PREFIXES = {
 _decode = msgspec.json.Decoder(Item).decode
 
 
-def input_items(given: str | Sequence[Item]) -> list[Item]:
-    """The items of an input."""
+def input_items(given: str | Sequence[Item] | None) -> list[Item]:
+    """The items of an input. Raises RequestError if there is none."""
+    if given is None:
+        raise RequestError("input is required: a text, or a list of items", parameter="input")
     if isinstance(given, str):
         return [Item(type="message", role="user", content=given)]
     return list(given)

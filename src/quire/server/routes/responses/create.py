@@ -21,14 +21,14 @@ from quire.server.requests.responses.conversion import chat_request, named_as_as
 from quire.server.requests.responses.kept_items import input_items, kept_item, restored
 from quire.server.requests.responses.messages import kind_of
 from quire.server.requests.responses.tools import Offered, offered_tools
-from quire.server.routes.bodies import context_of, pieced_response, read_body
-from quire.server.routes.generate import begin, chat_prompts, until_gone
-from quire.server.routes.responses.events import event_stream
+from quire.server.routes.bodies import context_of, named_event_stream, pieced_response, read_body
+from quire.server.routes.generate import begin, chat_prompts, until_gone, whole_reply
 from quire.server.routes.responses.run import ResponseRun
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.responses.items import Item
 from quire.server.schema.responses.request import ResponsesRequest
 from quire.server.stored_responses.entry import StoredItem, StoredResponse
+from quire.server.stored_responses.of_server import response_store
 
 _UNITS_PER_ITEM = 8
 """Units of the pool's sizes for an item that is converted."""
@@ -56,14 +56,14 @@ async def create_response(http: Request) -> Response | ASGIApp:
     if request.background:
         return _in_background(context, asked, run, writer)
     if request.stream:
-        return event_stream(context, run.stream(), run.generation.close)
+        return named_event_stream(context, run.stream(), run.generation.close)
     pieces = await until_gone(http, run.generation, run.whole())
-    return pieced_response(pieces) if pieces else Response()
+    return whole_reply(http, pieces) if pieces else Response()
 
 
 async def _asked(http: Request, context: ServerContext, request: ResponsesRequest) -> _Asked:
     check_fields(request)
-    store = context.responses
+    store = response_store(context)
     is_stored = store.is_on and request.store is not False
     if request.background and not is_stored:
         raise RequestError(_NEEDS_STORE[store.is_on], parameter="background")
@@ -72,7 +72,7 @@ async def _asked(http: Request, context: ServerContext, request: ResponsesReques
         ignored.append("store")
     context.ignored_fields.tell(http, ignored)
     history = _history(context, request)
-    given = [_resolved(context, item) for item in input_items(request.input or "")]
+    given = [_resolved(context, item) for item in input_items(request.input)]
     offered = offered_tools(request.tools or [])
     size = _UNITS_PER_ITEM * len(given)
     size += sum(len(item.data) // _BYTES_PER_UNIT + _UNITS_PER_ITEM for item in history)
@@ -93,7 +93,7 @@ def _history(context: ServerContext, request: ResponsesRequest) -> tuple[StoredI
     """The items of the response that this one goes on from."""
     if request.previous_response_id is None:
         return ()
-    previous = context.responses.get(request.previous_response_id, "previous_response_id")
+    previous = response_store(context).get(request.previous_response_id, "previous_response_id")
     if previous.status not in ("completed", "incomplete"):
         raise RequestError(
             f"previous_response_id: that response is {previous.status}; only one that is complete "
@@ -105,7 +105,9 @@ def _history(context: ServerContext, request: ResponsesRequest) -> tuple[StoredI
 
 def _resolved(context: ServerContext, item: Item) -> Item | StoredItem:
     """The item itself, where the input refers to it."""
-    return context.responses.item(item.id or "") if kind_of(item) == "item_reference" else item
+    return (
+        response_store(context).item(item.id or "") if kind_of(item) == "item_reference" else item
+    )
 
 
 def _converted(
@@ -156,7 +158,7 @@ def _in_background(
     context: ServerContext, asked: _Asked, run: ResponseRun, writer: ResponsesWriter
 ) -> Response | ASGIApp:
     """Answers with what there is, and goes on."""
-    store, stored = context.responses, asked.stored
+    store, stored = response_store(context), asked.stored
     queued = writer.queued()
     try:
         store.add(stored)
@@ -164,14 +166,11 @@ def _in_background(
         run.generation.close()
         raise
     store.set_reply(stored, "queued", queued)
+    stored.cancel = run.generation.close
     context.keep(run.in_background())
     if asked.request.stream:
-        return event_stream(context, stored.told(-1), _nothing)
+        return named_event_stream(context, stored.told(-1))
     return pieced_response(queued)
-
-
-def _nothing() -> None:
-    """A background response goes on without its reader."""
 
 
 _NEEDS_STORE = {

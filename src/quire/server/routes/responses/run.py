@@ -11,6 +11,10 @@ from quire.server.context import ServerContext
 from quire.server.replies.portions import written
 from quire.server.requests.generation import Generation
 from quire.server.stored_responses.entry import StoredResponse
+from quire.server.stored_responses.of_server import response_store
+
+if TYPE_CHECKING:
+    from quire.server.replies.responses.writer import ResponsesWriter
 
 if TYPE_CHECKING:
     from quire.server.replies.responses.writer import ResponsesWriter
@@ -58,8 +62,7 @@ class ResponseRun:
 
     async def in_background(self) -> None:
         """Makes a response that is kept already, with its events for those who ask for them."""
-        stored, store = self._stored, self._context.responses
-        stored.cancel = self.generation.close
+        stored, store = self._stored, response_store(self._context)
         try:
             async for told in self._updates():
                 if stored.status == "queued" and self._writer.has_output:
@@ -98,7 +101,7 @@ class ResponseRun:
 
     def _keep(self, reply: list[bytes]) -> None:
         if self._is_stored:
-            store, writer = self._context.responses, self._writer
+            store, writer = response_store(self._context), self._writer
             with suppress(CapacityError):  # what is made in the background fills the store
                 store.add(self._stored)
                 store.set_reply(self._stored, writer.status, reply, writer.stored_output())

@@ -8,9 +8,13 @@ from starlette.types import ASGIApp
 
 from quire.errors import RequestError, quoted
 from quire.server.replies.json_pieces import JsonPieces
-from quire.server.routes.bodies import context_of, json_response, pieced_response
+from quire.server.routes.bodies import (
+    context_of,
+    json_response,
+    named_event_stream,
+    pieced_response,
+)
 from quire.server.routes.query import read_query
-from quire.server.routes.responses.events import event_stream
 from quire.server.schema.responses.reply import (
     ItemList,
     ItemsQuery,
@@ -18,6 +22,7 @@ from quire.server.schema.responses.reply import (
     ResponseQuery,
 )
 from quire.server.stored_responses.entry import StoredItem, StoredResponse
+from quire.server.stored_responses.of_server import response_store
 
 
 async def get_response(http: Request) -> Response | ASGIApp:
@@ -32,7 +37,7 @@ async def get_response(http: Request) -> Response | ASGIApp:
                 parameter="stream",
             )
         after = -1 if query.starting_after is None else query.starting_after
-        return event_stream(context_of(http), stored.told(after), _nothing)
+        return named_event_stream(context_of(http), stored.told(after))
     if query.starting_after is not None:
         raise RequestError("starting_after needs stream=true", parameter="starting_after")
     return pieced_response(stored.reply)
@@ -54,7 +59,7 @@ async def cancel_response(http: Request) -> Response:
 async def delete_response(http: Request) -> Response:
     """Forgets a stored response, and ends it if it is still made."""
     stored = _stored(http)
-    context_of(http).responses.delete(stored.id)
+    response_store(context_of(http)).delete(stored.id)
     return json_response(ResponseDeleted(id=stored.id))
 
 
@@ -82,7 +87,7 @@ async def list_input_items(http: Request) -> Response:
 
 
 def _stored(http: Request) -> StoredResponse:
-    return context_of(http).responses.get(http.path_params["response_id"])
+    return response_store(context_of(http)).get(http.path_params["response_id"])
 
 
 def _index_of(items: list[StoredItem], item_id: str) -> int:
@@ -92,7 +97,3 @@ def _index_of(items: list[StoredItem], item_id: str) -> int:
     raise RequestError(
         f"after: no item of this response has the id {quoted(item_id)}", parameter="after"
     )
-
-
-def _nothing() -> None:
-    """A stored response is there without its reader."""

@@ -27,7 +27,7 @@ def with_place(message: str, schema: Any) -> str:
     keywords: set[str] = set()
     if found := _KEYWORDS.search(message):
         keywords = set(json.loads(found[1]))
-    for path, node in _schemas(schema, "#"):
+    for path, node in schemas(schema):
         is_it = bool(keywords & node.keys())
         for keyword, pattern in _VALUES.items():
             if value := pattern.search(message):
@@ -37,11 +37,11 @@ def with_place(message: str, schema: Any) -> str:
     return message
 
 
-def _schemas(value: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def schemas(value: Any, path: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
     """All schemas within one, whose depth is bounded, with their places."""
     if isinstance(value, list):
         for index, part in enumerate(value):
-            yield from _schemas(part, f"{path}/{index}")
+            yield from schemas(part, f"{path}/{index}")
     if not isinstance(value, dict):
         return
     yield path, value
@@ -49,6 +49,6 @@ def _schemas(value: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         if key in _NAMED and isinstance(part, dict):
             for name, schema in part.items():
                 escaped = name.replace("~", "~0").replace("/", "~1")
-                yield from _schemas(schema, f"{path}/{key}/{escaped}")
+                yield from schemas(schema, f"{path}/{key}/{escaped}")
         elif key not in ("enum", "const", "default", "examples"):
-            yield from _schemas(part, f"{path}/{key}")
+            yield from schemas(part, f"{path}/{key}")

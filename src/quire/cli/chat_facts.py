@@ -1,0 +1,66 @@
+"""What `quire explain` says of chats. It depends on the chat template, which is rendered for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quire.chat.prefix_reuse import Message
+    from quire.chat.templates import ChatTemplates
+    from quire.config import EngineConfig
+
+Rows = list[tuple[str, str]]
+
+
+def reply_rows(config: EngineConfig) -> Rows:
+    """How replies are read, and how that was found."""
+    templates = _templates(config)
+    if templates is None:
+        return []
+    from quire.parsers.detection.finder import find_blocking
+    from quire.parsers.detection.names import FormatChoice
+
+    choice = FormatChoice.of(None, config.structured_outputs.reasoning_parser)
+    found = find_blocking(choice, config.model, templates)
+    calls = str(found.tools or "not looked for: it is not known how the model writes them")
+    if found.tools is None and not found.shows_tools:
+        calls = "not looked for: the chat template shows no tools"
+    return [("reasoning", str(found.reasoning or "not looked for")), ("calls of tools", calls)]
+
+
+def turn_rows(config: EngineConfig) -> Rows:
+    """What the prefix cache is worth to a chat."""
+    templates = _templates(config) if config.cache.enable_prefix_caching else None
+    if not templates:
+        return []
+    from quire.chat.job import ChatInput
+    from quire.chat.prefix_reuse import probe_prefix_reuse
+    from quire.chat.renderer import ChatRenderer
+
+    renderer = ChatRenderer(templates)
+
+    def render(
+        messages: list[Message], tools: list[Message] | None, variables: dict[str, Any], /
+    ) -> str:
+        return renderer.render(ChatInput(messages, tools=tools, chat_template_kwargs=variables))
+
+    has_reasoning = any("think" in source for source in templates.templates.values())
+    try:
+        return [
+            ("  next turn of a chat", str(probe_prefix_reuse(render, has_reasoning=has_reasoning)))
+        ]
+    finally:
+        renderer.close()
+
+
+def _templates(config: EngineConfig) -> ChatTemplates | None:
+    """None without a tokenizer."""
+    path = config.model.tokenizer_path
+    if path is None:
+        return None
+    from quire.chat.templates import ChatTemplates
+    from quire.config.model_files import read_optional_json_object
+    from quire.tokenizer.special_tokens import read_special_tokens
+
+    special = read_special_tokens(path, read_optional_json_object(path / "tokenizer_config.json"))
+    return ChatTemplates.of_model(config.model, special.roles)

@@ -1,0 +1,90 @@
+"""`rust_pattern`: a `pattern` of a JSON schema in llguidance's notation, that of Rust's `regex`.
+
+JSON Schema's is that of ECMA 262. What both have with different meanings is written out: white
+space, the dot, and characters that have a meaning in the classes of Rust alone. pydantic's patterns
+of decimal numbers get a form without look-ahead.
+"""
+
+from __future__ import annotations
+
+import re
+
+_SPACE = (
+    r"\t\n\x0b\x0c\r \x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
+    r"\x{feff}"
+)
+r"""What `\s` is in ECMA 262: with the byte order mark, without U+0085."""
+_DOT = r"[^\n\r\x{2028}\x{2029}]"
+_PART = re.compile(r"(?s)\\u([0-9A-Fa-f]{4})|\\.|.")
+"""An escaped character or a character."""
+_MAX_DIGITS = 64
+
+_DECIMAL = r"^(?!^[-+.]*$)[+-]?0*"
+_DECIMAL_KINDS = (
+    ("any", re.compile(r"\\d\*\\\.\?\\d\*\$")),
+    ("places", re.compile(r"\\d\*\\\.\?\\d\{0,(\d{1,4})\}0\*\$")),
+    ("digits", re.compile(
+        r"\(\?:\\d\{0,(\d{1,4})\}\|\(\?=\[\\d\.\]\{1,\d{1,4}\}0\*\$\)\\d\*\\\.\\d\*0\*\$\)"
+    )),
+    ("both", re.compile(
+        r"\(\?:\\d\{0,(\d{1,4})\}\|\(\?=\[\\d\.\]\{1,\d{1,4}\}0\*\$\)"
+        r"\\d\{0,\1\}\\\.\\d\{0,(\d{1,4})\}0\*\$\)"
+    )),
+)  # fmt: skip
+"""How pydantic goes on after `_DECIMAL`, by what a number's field has: nothing, `decimal_places`,
+`max_digits`, both."""
+
+
+def rust_pattern(pattern: str) -> str:
+    """The same pattern for llguidance. What it cannot be is left for llguidance to refuse."""
+    if pattern.startswith(_DECIMAL):
+        return _decimal(pattern.removeprefix(_DECIMAL)) or pattern
+    parts: list[str] = []
+    in_class = False
+    for found in _PART.finditer(pattern):
+        part = found[0]
+        if found[1] is not None:
+            part = rf"\x{{{found[1]}}}"
+        elif part == r"\s":
+            part = _SPACE if in_class else f"[{_SPACE}]"
+        elif part == r"\S":
+            part = f"[^{_SPACE}]"
+        elif in_class:
+            in_class = part != "]"
+            part = f"\\{part}" if part in "[&~" else part
+        elif part == ".":
+            part = _DOT
+        else:
+            in_class = part == "["
+        parts.append(part)
+    return "".join(parts)
+
+
+def _decimal(rest: str) -> str | None:
+    """Decimal numbers, without needless zeros behind the point; None for an unknown pattern."""
+    for kind, pattern in _DECIMAL_KINDS:
+        found = pattern.fullmatch(rest)
+        if found is None:
+            continue
+        limits = [int(text) for text in found.groups()]
+        if any(limit > _MAX_DIGITS for limit in limits):
+            return None
+        return f"^[+-]?(?:{_digits(kind, limits)})$"
+    return None
+
+
+def _digits(kind: str, limits: list[int]) -> str:
+    if kind == "any":
+        return r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+"
+    if kind == "places":
+        return f"[0-9]+{_fraction(limits[0])}"
+    if kind == "both":
+        whole, places = limits
+        return f"[0-9]{{1,{whole}}}{_fraction(places)}" if whole else f"0{_fraction(places)}"
+    [most] = limits
+    split = (rf"[0-9]{{{whole}}}\.[0-9]{{1,{most - whole}}}" for whole in range(1, most))
+    return "|".join([f"[0-9]{{1,{most}}}", *split])
+
+
+def _fraction(places: int) -> str:
+    return rf"(?:\.[0-9]{{1,{places}}})?" if places else ""
