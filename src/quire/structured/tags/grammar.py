@@ -19,7 +19,7 @@ from quire.structured.tags.fields import (
     tag_error,
     tags_of,
     text_of,
-    texts_of,
+    unwanted_of,
 )
 from quire.structured.tags.texts import AddedTokens, free_text
 from quire.structured.tags.triggered import text_before, triggered_tags
@@ -108,7 +108,7 @@ class _Writer:
         if kind == "any_text":
             if not is_last:
                 raise tag_error(_AT_THE_END, kind)
-            return self.terminal(free_text(texts_of(part, "excludes"), texts_of(part, "not_first")))
+            return self.terminal(free_text(unwanted_of(part)))
         if kind == "sequence":
             elements = list_of(part, "elements")
             last = len(elements) - 1
@@ -147,7 +147,7 @@ class _Writer:
         if isinstance(content, Mapping) and content.get("type") == "any_text":
             if not end:
                 raise tag_error("any_text in a tag needs the tag's end", tag)
-            return f"{begin} {text_before(self, end, [end], texts_of(content, 'excludes'))}"
+            return f"{begin} {text_before(self, end, [end], unwanted_of(content))}"
         return f"{begin} {self.part(content)} {self.added.literal(end)}"
 
     def _separated(self, part: Mapping[str, Any]) -> str:

@@ -18,7 +18,6 @@ from quire.server.schema.chat import ChatRequest
 from quire.server.schema.completion import CompletionRequest
 
 _REFUSED: dict[str, tuple[object, ...]] = {
-    "stop": (None, []),
     "stop_token_ids": (None, []),
     "min_tokens": (None, 0),
     "frequency_penalty": (None, 0.0),
@@ -30,6 +29,7 @@ _REFUSED: dict[str, tuple[object, ...]] = {
     "logprob_token_ids": (None, []),
     "prompt_logprobs": (None,),
     "repetition_detection": (None,),
+    "thinking_token_budget": (None, -1),
     "vllm_xargs": (None, {}),
 }
 """Field names with their values without effect; the message suggests the first."""
@@ -121,4 +121,5 @@ def beam_search_params(
         length_penalty=1.0 if penalty is None else penalty,
         include_stop_str_in_output=params.include_stop_str_in_output,
         skip_special_tokens=params.skip_special_tokens,
+        stop=params.stop,
     )
