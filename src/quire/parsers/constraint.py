@@ -51,7 +51,7 @@ def reply_constraint(
     if not schemas and content is None:
         return None
     if not schemas:
-        answer = _content_part(content) if content is not None else {}
+        answer = format.answer_form(_content_part(content)) if content is not None else {}
         markers: Sequence[str] = ()
     else:
         tools = _tools_of(format)
@@ -62,7 +62,7 @@ def reply_constraint(
         elif content is None:
             answer = _text_with_calls(format, calls, schemas, rules)
         else:
-            answer = _calls_or(_content_part(content), tools, calls, schemas)
+            answer = _calls_or(format.answer_form(_content_part(content)), tools, calls, schemas)
     whole = _after_reasoning(format.reasoning, answer, markers, is_reasoning, may_reason)
     if whole is answer and not schemas:
         return content

@@ -92,6 +92,10 @@ class ReplyFormat:
         marks = () if tags is None else (*tags.begins, *tags.ends, tags.header, *tags.answer_marks)
         return (*marks, *(() if tools is None else tools.literal_texts()))
 
+    def answer_form(self, content: Part) -> Part:
+        """The form of an answer without calls that is to have the form `content`."""
+        return content
+
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
         """Reads a whole reply. `has_tools`: calls are looked for."""
         tags, tools = self.reasoning, self.tools if has_tools else None
