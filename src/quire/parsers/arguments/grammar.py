@@ -100,7 +100,7 @@ def items(item: Part, separator: str, array: Mapping[str, Any]) -> Part:
             "content": sequence(item, {"type": "star", "content": following}),
         }
     more = const("") if is_counted else {"type": "star", "content": following}
-    for count in range(most if is_counted else least, 0, -1):
+    for count in range(int(most or 0) if is_counted else least, 0, -1):
         more = sequence(item if count == 1 else following, more)
         if count > least:
             more = {"type": "optional", "content": more}
