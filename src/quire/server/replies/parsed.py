@@ -76,6 +76,7 @@ class ParsedReply:
             self._tokenizer,
             self._prompt_token_ids,
             skip_special_tokens=self.plan.skips_special_tokens,
+            kept_token_ids=self.plan.kept_token_ids,
         )
         self._counts[index] = ReasoningTokenCount(detokenizer)
 

@@ -1,4 +1,5 @@
-"""`set_reply_form`: what the reply to a chat has to look like.
+"""`set_reply_form`: what the reply to a chat has to look like, and what the engine has to know of
+its marks.
 
 Calls of tools are held to the tools that the request offers; a form that the request asks for
 begins behind the reasoning. Called by the routes once the prompt is known.
@@ -23,6 +24,7 @@ async def set_reply_form(
     if plan is None:
         return
     content, tags = params.structured_outputs, plan.format.reasoning
+    params.keep_tokens(plan.kept_token_ids)
     if tags is not None:
         params.mark_reasoning(
             ReasoningMarks(tags.begin, tags.end, is_open=plan.is_reasoning, is_in_grammar=True)

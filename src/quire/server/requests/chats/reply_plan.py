@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from quire.parsers.format import ReplyFormat
@@ -20,7 +21,9 @@ class ReplyPlan:
     may_reason: bool = True
     """The reply may begin with reasoning: the prompt does not end behind it."""
     skips_special_tokens: bool = True
-    """The text has no special tokens."""
+    """The text has no special tokens but those that are kept."""
+    kept_token_ids: Sequence[int] = ()
+    """Special tokens that the text has in any case: the marks of reasoning and calls."""
     shows_reasoning: bool = True
     """The reply tells the reasoning, or leaves it out."""
 
