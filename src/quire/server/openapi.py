@@ -61,9 +61,11 @@ def openapi_document(endpoints: Sequence[Endpoint], has_auth: bool) -> dict[str,
         "components": {"schemas": components},
     }
     if has_auth:
-        bearer = {"type": "http", "scheme": "bearer"}
-        document["components"]["securitySchemes"] = {"bearer": bearer}
-        document["security"] = [{"bearer": []}]
+        document["components"]["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
+        document["security"] = [{"bearer": []}, {"header": []}]
     return document
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import Harness, MakeHarness
+from .conftest import Harness, MakeHarness, MakeScripted
 from .messages_client import BODY, COUNT, PATH, TOOLS
 
 KEY = "secret-key"
@@ -59,7 +59,9 @@ def test_a_body_that_is_wrong(harness: Harness, path: str, body: bytes, words: s
         ({"temperature": -1}, "temperature"),
         ({"top_p": 7}, "top_p"),
         ({"top_k": -5}, "top_k"),
-        ({"stop_sequences": ["x"] * 1000}, "stop_sequences"),
+        ({"stop_sequences": ["x"] * 1000}, "stop_sequences: 1000 strings"),
+        ({"stop_sequences": ["x"] * 1000}, "(max_stop_strings 16)"),
+        ({"tools": [{"name": "f", "input_schema": {"type": 5}}]}, "tools[0].input_schema"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tool_choice": {"type": "sometimes"}}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "h"}}, "tool_choice"),
@@ -76,6 +78,7 @@ def test_a_field_that_is_wrong_is_named(harness: Harness, fields: Any, words: st
         message = error_of(reply, 400, "invalid_request_error")
         assert words in message
         assert "response_format" not in message
+        assert "function" not in message
 
 
 def test_a_prompt_that_is_too_long_says_so_in_the_words_that_clients_look_for(
@@ -138,20 +141,25 @@ def test_a_missing_key(make_harness: MakeHarness, path: str) -> None:
     assert "x-api-key" in message
 
 
-def test_what_the_vendor_adds_is_accepted(harness: Harness) -> None:
+def test_what_the_vendor_adds_is_accepted(make_scripted: MakeScripted) -> None:
     """Marks for the cache mean nothing here and are silent; fields that nobody knows are named."""
+    harness = make_scripted("x")
     mark = {"type": "ephemeral"}
     content = [{"type": "text", "text": "x", "cache_control": mark}]
     body = {
         **BODY, "max_tokens": 1, "messages": [{"role": "user", "content": content}],
         "system": [{"type": "text", "text": "s", "cache_control": mark}],
         "tools": [{**TOOLS[0], "cache_control": mark, "eager_input_streaming": True}],
-        "metadata": {"user_id": "u"}, "service_tier": "standard_only",
+        "cache_control": mark, "metadata": {"user_id": "u"}, "service_tier": "standard_only",
     }  # fmt: skip
     headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "a-2026-01-01"}
     reply = harness.post(f"{PATH}?beta=true", body, headers=headers)
     assert reply.status_code == 200, reply.text
     assert "X-Quire-Ignored-Fields" not in reply.headers
+    assert reply.headers["request-id"] == reply.headers["x-request-id"]
+    thinking = {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}
+    reply = harness.post(PATH, {**body, "max_tokens": 2000, "thinking": thinking})
+    assert reply.headers["X-Quire-Ignored-Fields"] == "thinking.budget_tokens, thinking.display"
     reply = harness.post(PATH, {**body, "context_management": {"edits": []}, "speed": "fast"})
     assert reply.status_code == 200
     assert reply.headers["X-Quire-Ignored-Fields"] == "context_management, speed"

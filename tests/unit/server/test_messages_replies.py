@@ -166,6 +166,14 @@ def test_usage_counts_prompt_and_reply(make_scripted: MakeScripted) -> None:
     assert delta["usage"]["input_tokens"] == count.json()["input_tokens"]
 
 
+def test_usage_tells_the_tokens_of_thinking(make_scripted: MakeScripted) -> None:
+    text = "<think>hm</think>abc"
+    message = both(make_scripted(text))
+    assert message["usage"]["output_tokens"] == len(text) + 1
+    details = message["usage"]["output_tokens_details"]
+    assert details == {"thinking_tokens": len("hm")}
+
+
 def test_a_stream_without_news_is_kept_alive_by_pings() -> None:
     """And one that fails ends with an error in the API's form."""
     bodies: list[bytes] = []

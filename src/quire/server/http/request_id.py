@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from quire.log import get_logger
 from quire.metrics.http_metrics import HttpMetrics
 from quire.server.http import ignored_fields
-from quire.server.http.error_forms import route_path
+from quire.server.http.error_forms import MESSAGES_PATHS, route_path
 from quire.server.http.problems import Problem, problem_of
 from quire.server.http.responses import send_problem
 
@@ -63,7 +63,7 @@ class RequestIdMiddleware:
                 reply_bytes = _content_length(message.get("headers", ()))
                 message["headers"] = [
                     *message.get("headers", []),
-                    (b"x-request-id", request_id.encode()),
+                    *((name, request_id.encode()) for name in _names(scope)),
                     *ignored_fields.header_of(scope),
                 ]
             await send(message)
@@ -113,6 +113,12 @@ class RequestIdMiddleware:
                 seconds,
                 request_id,
             )
+
+
+def _names(scope: Scope) -> tuple[bytes, ...]:
+    """The headers that return the id: Anthropic's clients read another one."""
+    is_messages = route_path(scope) in MESSAGES_PATHS
+    return (b"x-request-id", b"request-id") if is_messages else (b"x-request-id",)
 
 
 def _content_length(headers: Iterable[tuple[bytes, bytes]]) -> int:

@@ -19,6 +19,7 @@ from quire.server.requests.chats.tool_use import tool_use
 from quire.server.requests.messages.chat_request import (
     chat_prompt_fields,
     chat_request,
+    fields_without_effect,
     named_as_asked,
 )
 from quire.server.requests.messages.late_system import merges_system
@@ -46,8 +47,10 @@ async def create_message(http: Request) -> Response | ASGIApp:
     def make_writer(
         _: ServerContext, __: ChatRequest, head: ReplyHead, prompts: list[PreparedPrompt]
     ) -> MessagesWriter:
-        return MessagesWriter(head, prompts[0].reply, asked.max_tokens, max_model_len)
+        [prompt], tokenizer = prompts, context.loaded_engine().tokenizer
+        return MessagesWriter(head, prompt, tokenizer, asked.max_tokens, max_model_len)
 
+    context.ignored_fields.tell(http, fields_without_effect(asked))
     with named_as_asked():
         convert = partial(chat_request, asked, max_model_len)
         request = await _converted(context, asked, convert)

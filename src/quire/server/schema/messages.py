@@ -120,6 +120,8 @@ class PromptFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     """An older name of `output_config.format`."""
+    cache_control: dict[str, Any] | None = None
+    """Accepted: all of a prompt is cached."""
     mcp_servers: list[Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template."""

@@ -14,6 +14,12 @@ StopReason = Literal[
 ]  # fmt: skip
 
 
+class OutputTokensDetails(msgspec.Struct, kw_only=True):
+    """What the tokens of a reply are."""
+
+    thinking_tokens: Count
+
+
 class MessagesUsage(msgspec.Struct, kw_only=True):
     """Token counts. The prompt has all three kinds of input tokens together."""
 
@@ -25,6 +31,8 @@ class MessagesUsage(msgspec.Struct, kw_only=True):
     """Of the prompt, found in the prefix cache."""
     output_tokens: Count = 0
     """Of the reply so far, reasoning and calls included."""
+    output_tokens_details: OutputTokensDetails | msgspec.UnsetType = msgspec.UNSET
+    """Of a reply that is complete, by a model that reasons."""
 
 
 class TextBlock(msgspec.Struct, kw_only=True, tag="text"):

@@ -18,7 +18,6 @@ from quire.server.replies.messages.blocks import BlockWriter, whole_blocks
 from quire.server.replies.messages.events import encoded_event
 from quire.server.replies.parsed import ParsedReply
 from quire.server.replies.portions import Update, size_of, size_of_whole, written
-from quire.server.requests.chats.reply_plan import ReplyPlan
 from quire.server.schema.messages_reply import (
     EndDelta,
     MessageDelta,
@@ -26,24 +25,32 @@ from quire.server.schema.messages_reply import (
     MessageStart,
     MessageStop,
     MessagesUsage,
+    OutputTokensDetails,
     StopReason,
     StreamEvent,
 )
 from quire.server.work_pool import WorkPool
+from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from quire.server.requests.generation import Generation
+    from quire.server.requests.prompts import PreparedPrompt
 
 
 class MessagesWriter:
     """Writes the reply to one request."""
 
     def __init__(
-        self, head: ReplyHead, plan: ReplyPlan | None, max_tokens: int, max_model_len: int
+        self,
+        head: ReplyHead,
+        prompt: PreparedPrompt,
+        tokenizer: Tokenizer | None,
+        max_tokens: int,
+        max_model_len: int,
     ) -> None:
         """`max_tokens`: as the request says."""
         self._head = head
-        self._reply = ParsedReply(plan, None, ())
+        self._reply = ParsedReply(prompt.reply, tokenizer, prompt.token_ids)
         self._blocks = BlockWriter()
         self._max_tokens = max_tokens
         self._max_model_len = max_model_len
@@ -64,6 +71,7 @@ class MessagesWriter:
         end = self._end(final, one)
         events += self._blocks.end()
         message = self._frame(final)
+        message.usage = self._last_usage(final)
         message.content = whole_blocks(events)
         message.stop_reason, message.stop_sequence = end.stop_reason, end.stop_sequence
         return [msgspec.json.encode(message)]
@@ -93,7 +101,7 @@ class MessagesWriter:
         if one.finish_reason is not None:
             end = self._end(output, one)
             yield from self._blocks.end()
-            yield MessageDelta(delta=end, usage=self._usage(output))
+            yield MessageDelta(delta=end, usage=self._last_usage(output))
             yield MessageStop()
 
     def _frame(self, output: RequestOutput) -> MessagesReply:
@@ -107,6 +115,12 @@ class MessagesWriter:
             cache_read_input_tokens=cached,
             output_tokens=self._num_tokens,
         )
+
+    def _last_usage(self, output: RequestOutput) -> MessagesUsage:
+        usage = self._usage(output)
+        if (num_thinking := self._reply.reasoning_tokens(0)) is not None:
+            usage.output_tokens_details = OutputTokensDetails(thinking_tokens=num_thinking)
+        return usage
 
     def _end(self, output: RequestOutput, one: CompletionOutput) -> EndDelta:
         """How the reply ended. To be asked once its last events were written, before the open block

@@ -6,6 +6,7 @@ Prompt, sampling, tools and structure are those of `/v1/chat/completions`, which
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,7 +28,6 @@ _OWN_NAMES = {
     "response_format.json_schema.schema": "output_config.format.schema",
     "response_format.json_schema": "output_config.format",
     "response_format": "output_config.format",
-    "thinking_token_budget": "thinking.budget_tokens",
     "reasoning_effort": "output_config.effort",
 }
 """Fields of a chat request by what stands for them here."""
@@ -62,18 +62,30 @@ def chat_prompt_fields(request: PromptFields, *, merges_system: bool) -> dict[st
     return fields
 
 
+def fields_without_effect(request: MessagesRequest) -> list[str]:
+    """The accepted fields that ask for something that this server does not do."""
+    thinking = request.thinking
+    if thinking is None:
+        return []
+    given = {
+        "thinking.budget_tokens": thinking.type == "enabled",
+        "thinking.display": thinking.display not in (None, "summarized"),
+    }
+    return [name for name, is_given in given.items() if is_given]
+
+
 def chat_request(
     request: MessagesRequest, max_model_len: int, *, merges_system: bool
 ) -> ChatRequest:
     """The chat request. Raises RequestError."""
     _refuse_container(request)
+    _check_budget(request.thinking, request.max_tokens)
     fields = chat_prompt_fields(request, merges_system=merges_system)
     fields |= {name: getattr(request, name) for name in _SAME_NAME}
     return ChatRequest(
         **fields,
         stop=request.stop_sequences,
         max_tokens=min(request.max_tokens, max_model_len),  # the reply says where that ended it
-        thinking_token_budget=_budget(request.thinking, request.max_tokens),
         response_format=_response_format(request),
     )
 
@@ -84,14 +96,21 @@ def named_as_asked() -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        name, message = error.parameter or "", str(error)
+        name, message = error.parameter, str(error)
+        if name is None:
+            raise
         if name in _TOO_LONG:  # clients look for these words, and then shorten the conversation
             message = f"prompt is too long: {message}"
-        elif name in _OWN_NAMES:
-            message, name = message.replace(name, _OWN_NAMES[name]), _OWN_NAMES[name]
-        else:
-            raise
-        raise RequestError(message, parameter=name, value=error.value) from None
+        own = _own_name(name)
+        message = re.sub(rf"\b{re.escape(name)}(?!\w)", own, message) if own != name else message
+        raise RequestError(message, parameter=own, value=error.value) from None
+
+
+def _own_name(name: str) -> str:
+    """What a field of a chat request is called here."""
+    if name.startswith("tools["):
+        return name.replace(".function.parameters", ".input_schema").replace(".function.", ".")
+    return _OWN_NAMES.get(name, name)
 
 
 def _going_on(request: PromptFields, tool_calls: Any) -> dict[str, Any]:
@@ -119,10 +138,9 @@ def _reasoning(request: PromptFields) -> dict[str, Any]:
     return fields
 
 
-def _budget(thinking: Thinking | None, max_tokens: int) -> int | None:
-    """Most tokens of the reasoning; None: as many as the reply may have."""
+def _check_budget(thinking: Thinking | None, max_tokens: int) -> None:
     if thinking is None or thinking.type != "enabled":
-        return None
+        return
     budget = thinking.budget_tokens
     if budget is None or not _LEAST_BUDGET <= budget < max_tokens:
         raise RequestError(
@@ -131,7 +149,6 @@ def _budget(thinking: Thinking | None, max_tokens: int) -> int | None:
             parameter="thinking.budget_tokens",
             value=budget,
         )
-    return budget
 
 
 def _response_format(request: MessagesRequest) -> ResponseFormat | None:

@@ -11,6 +11,7 @@ BILLING_HEADER = "x-anthropic-billing-header"
 """Begins a line that some clients put before their instructions. It differs from request to
 request, so that no prompt would begin like the one before it."""
 
+_PLAIN = ("text",)
 _TEXT_TYPES = ("text", "document", "search_result", "tool_reference")
 
 
@@ -28,16 +29,27 @@ def required(path: str, block: Block, name: str) -> str:
     return text
 
 
-def texts_of(path: str, content: str | Sequence[Block] | None) -> list[str]:
-    """The texts of content that may hold nothing else, without empty ones. Raises RequestError."""
+def texts_of(
+    path: str, content: str | Sequence[Block] | None, types: Sequence[str] = _TEXT_TYPES
+) -> list[str]:
+    """The texts of content that may hold blocks of these types, without empty ones. Raises
+    RequestError."""
     if not isinstance(content, Sequence) or isinstance(content, str):
         return [content] if content else []
-    texts = [text_of(f"{path}[{index}]", block) for index, block in enumerate(content)]
+    texts = [text_of(f"{path}[{index}]", block, types) for index, block in enumerate(content)]
     return [text for text in texts if text]
 
 
-def text_of(path: str, block: Block) -> str:
-    """The text of a block of one of the types that are text. Raises RequestError."""
+def text_of(path: str, block: Block, types: Sequence[str] = _TEXT_TYPES) -> str:
+    """The text of a block, which is of one of these types. Raises RequestError."""
+    if block.type == "image":
+        raise wrong_block(path, "images are not supported: only text goes in; leave them out")
+    if block.type not in types:
+        raise wrong_block(
+            f"{path}.type",
+            f"blocks of type {quoted(block.type)} are not supported here; those of type "
+            f"{', '.join(types)} are",
+        )
     if block.type == "text":
         if block.text is None:
             raise wrong_block(f"{path}.text", "a block of type text needs text")
@@ -46,21 +58,13 @@ def text_of(path: str, block: Block) -> str:
         return _joined(block.title, block.context, _document(path, block))
     if block.type == "search_result":
         source = block.source if isinstance(block.source, str) else None
-        return _joined(block.title, source, *texts_of(f"{path}.content", block.content))
-    if block.type == "tool_reference":
-        return required(path, block, "tool_name")
-    if block.type == "image":
-        raise wrong_block(path, "images are not supported: only text goes in; leave them out")
-    raise wrong_block(
-        f"{path}.type",
-        f"blocks of type {quoted(block.type)} are not supported here; those of type "
-        f"{', '.join(_TEXT_TYPES)} are",
-    )
+        return _joined(block.title, source, *texts_of(f"{path}.content", block.content, _PLAIN))
+    return required(path, block, "tool_name")
 
 
 def instructions(path: str, content: str | Sequence[Block] | None) -> str:
     """The text of a system prompt, without the billing header. Raises RequestError."""
-    return "".join(_without_header(text) for text in texts_of(path, content))
+    return "".join(_without_header(text) for text in texts_of(path, content, _PLAIN))
 
 
 def _without_header(text: str) -> str:
@@ -78,7 +82,7 @@ def _document(path: str, block: Block) -> str:
     if source.type == "text" and source.media_type in (None, "text/plain"):
         return source.data or ""
     if source.type == "content":
-        return _joined(*texts_of(f"{path}.source.content", source.content))
+        return _joined(*texts_of(f"{path}.source.content", source.content, _PLAIN))
     raise wrong_block(
         f"{path}.source",
         f"documents of type {quoted(source.type)} with media type {quoted(source.media_type)} are "

@@ -53,6 +53,6 @@ def _tool(path: str, definition: ToolDefinition) -> Tool:
             name=definition.name,
             description=definition.description,
             parameters={"type": "object", **definition.input_schema},
-            strict=definition.strict,
+            strict=definition.strict is True,  # others hold as far as they can be compiled
         )
     )
