@@ -25,11 +25,12 @@ async def set_reply_form(
         return
     content, tags = params.structured_outputs, plan.format.reasoning
     params.keep_tokens(plan.kept_token_ids)
+    holds_at_once = tags is None or context.config.structured_outputs.enable_in_reasoning
+    is_given = not plan.tools.is_searched and (content is None or holds_at_once)
     if tags is not None:
-        params.mark_reasoning(
-            ReasoningMarks(tags.begin, tags.end, is_open=plan.is_reasoning, is_in_grammar=True)
-        )
-    if not plan.tools.is_searched and (content is None or tags is None):
+        marks = ReasoningMarks(tags.begin, tags.end, plan.is_reasoning, is_in_grammar=not is_given)
+        params.mark_reasoning(marks)
+    if is_given:
         return
     form = await context.pool.run(INLINE_SIZE + 1, _form, context, plan, content)
     params.structured_outputs = form
