@@ -49,12 +49,11 @@ class ServerContext:
     """Made with the first chat."""
     reply_format: ReplyFormat | None = None
     """How the model writes reasoning and tool calls; None until a chat asks (`reply_format_of`)."""
-    kept_token_ids: dict[bool, list[int]] = field(default_factory=dict)
-    """The special tokens that replies keep for their reader, without and with tools; filled by the
-    first chats."""
     takes_late_system: dict[bool, bool] = field(default_factory=dict)
     """Whether the chat template takes instructions between turns, without and with tools; filled by
     the first request that has such."""
+    kept_token_ids: dict[bool, list[int]] = field(default_factory=dict)
+    """Special tokens that replies are read by, without and with calls (`kept_tokens_of`)."""
     is_draining: bool = False
     is_stopping: bool = False
     """Draining is over: endless streams (the live view) end now."""

@@ -23,8 +23,8 @@ async def set_reply_form(
     RequestError, which names the tool or the field that is at fault."""
     if plan is None:
         return
-    content, tags = params.structured_outputs, plan.format.reasoning
     params.keep_tokens(plan.kept_token_ids)
+    content, tags = params.structured_outputs, plan.format.reasoning
     holds_at_once = tags is None or context.config.structured_outputs.enable_in_reasoning
     is_given = not plan.tools.is_searched and (content is None or holds_at_once)
     if tags is not None:
