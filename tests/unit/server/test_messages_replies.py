@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
+from fake_core import FakeCore
 from starlette.types import Message
 
 from quire.errors import CapacityError
+from quire.protocol import EngineCoreOutputs
 from quire.server.http.event_stream import EventStream
 from quire.server.replies.messages.events import MESSAGES_FORM
 
-from .conftest import MakeScripted
+from .conftest import MakeHarness, MakeScripted
 from .messages_client import BODY, PATH, TOOLS, create, events_of, same, streamed
 
 CALLS = (
@@ -201,6 +204,17 @@ def test_a_stream_without_news_is_kept_alive_by_pings() -> None:
         b"\n\n"
     )
     assert end == b""
+
+
+def test_pings_need_no_option(make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    class SlowCore(FakeCore):
+        def step(self) -> EngineCoreOutputs:
+            time.sleep(0.3)
+            return super().step()
+
+    monkeypatch.setattr("quire.server.routes.messages._PING_S", 0.05)
+    reply = make_harness(core=SlowCore).post(PATH, {**BODY, "max_tokens": 1, "stream": True})
+    assert events_of(reply)[0] == {"type": "ping"}
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])

@@ -37,6 +37,10 @@ from quire.server.schema.messages import CountTokensRequest, MessagesRequest, Pr
 from quire.server.schema.messages_reply import ContextManagement, TokenCount
 from quire.server.work_pool import INLINE_SIZE
 
+_PING_S = 15.0
+"""Seconds without an event after which a stream sends a ping, where the options do not say: prompts
+of agents are long, and their clients give up on a stream that is silent for minutes."""
+
 
 async def create_message(http: Request) -> Response | ASGIApp:
     """Continues a conversation, in Anthropic's form."""
@@ -67,7 +71,7 @@ async def create_message(http: Request) -> Response | ASGIApp:
         writer.stream(generation, context.pool),
         generation.close,
         form=MESSAGES_FORM,
-        keep_alive_s=context.args.sse_keep_alive_interval,
+        keep_alive_s=context.args.sse_keep_alive_interval or _PING_S,
     )
 
 
