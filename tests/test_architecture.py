@@ -22,6 +22,7 @@ LAYERS: list[list[str]] = [
     ["errors", "suggest", "units", "version"],
     ["env", "system"],
     ["log", "files", "param_checks"],
+    ["reasoning"],
     ["structured"],
     ["params", "outputs"],
     ["inputs", "config", "beam_search"],

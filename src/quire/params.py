@@ -35,6 +35,7 @@ from quire.param_checks import (
     has_surrogates,
     is_int,
 )
+from quire.reasoning.marks import ReasoningMarks
 from quire.structured.params import StructuredOutputsParams, structured_outputs_of
 from quire.suggest import did_you_mean
 
@@ -50,7 +51,6 @@ NOT_YET: dict[str, tuple[object, ...]] = {
     "watermarking": (None, False),
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None,),
-    "thinking_token_budget": (None, -1),
     "routed_experts_prompt_start": (0,),
     "trace_decode_token_ids": (None, []),
 }
@@ -207,17 +207,20 @@ class SamplingParams(
     skip_reading_prefix_cache: bool | None = None
     """True: compute the whole prompt even if its beginning is cached."""
     thinking_token_budget: int | None = None
+    """Most tokens of reasoning: after them its end is put. None or -1: as many as it takes."""
     repetition_detection: RepetitionDetectionParams | None = None
     """End an output that repeats itself, with the finish reason `repetition`."""
     routed_experts_prompt_start: int = 0
     trace_decode_token_ids: list[int] | None = None
     _bad_words_token_ids: list[list[int]] | None = None
+    _reasoning: ReasoningMarks | None = None
     _kept_token_ids: list[int] | None = None
 
     def __post_init__(self) -> None:
         _refuse_not_yet(self)
         self._normalise_numbers()
         self._normalise_stops()
+        self.thinking_token_budget = _checked_budget(self.thinking_token_budget)
         self.logit_bias = checked_logit_bias(self.logit_bias)
         self.allowed_token_ids = checked_allowed_token_ids(self.allowed_token_ids)
         self.bad_words = checked_bad_words(self.bad_words)
@@ -260,6 +263,11 @@ class SamplingParams(
     def bad_words_token_ids(self) -> list[list[int]] | None:
         """`bad_words` as tokens; None before `update_from_tokenizer`."""
         return self._bad_words_token_ids
+
+    @property
+    def reasoning(self) -> ReasoningMarks | None:
+        """How the reasoning of this request is marked; None: as the engine's options say."""
+        return self._reasoning
 
     @property
     def kept_token_ids(self) -> list[int]:
@@ -316,6 +324,10 @@ class SamplingParams(
         ids = [found] if isinstance(found, int) else list(found)
         extra = [token_id for token_id in ids if token_id != eos_token_id]
         self.stop_token_ids = list(dict.fromkeys([*(self.stop_token_ids or []), *extra]))
+
+    def mark_reasoning(self, marks: ReasoningMarks) -> None:
+        """Says how the reasoning of this request is marked: grammars begin after it."""
+        self._reasoning = marks
 
     def update_from_tokenizer(self, tokenizer: TextEncoder) -> None:
         """Turns `bad_words` into tokens. Raises RequestError for what is no token, or too many."""
@@ -454,6 +466,15 @@ _FLAGS = (
     "skip_clone",
     "flat_logprobs",
 )
+
+
+def _checked_budget(given: Any) -> int | None:
+    if given is None or (is_int(given) and given == -1):
+        return None
+    if not is_int(given) or not 0 <= given < 2**63:
+        message = "`thinking_token_budget` must be a non-negative integer or -1 for unlimited."
+        raise error("thinking_token_budget", given, f"{message[:-1]}, got {quoted(given)}.")
+    return int(given)
 
 
 def _checked_detection(given: Any) -> RepetitionDetectionParams | None:

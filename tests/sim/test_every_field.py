@@ -19,7 +19,9 @@ from quire.params import NOT_YET, RequestOutputKind, SamplingParams
 from quire.structured.params import StructuredOutputsParams
 
 RANDOM = np.random.default_rng(8)
-LONG, SHORT = RANDOM.integers(0, 256, 37).tolist(), RANDOM.integers(0, 256, 6).tolist()
+BEGIN = 27
+"""The token `<`, which begins reasoning here."""
+LONG, SHORT = [[*RANDOM.integers(0, 256, size).tolist(), BEGIN] for size in (36, 5)]
 BASE: dict[str, Any] = {"seed": 11, "max_tokens": 14, "ignore_eos": True, "logprobs": 2}
 FIELDS: dict[str, list[Any]] = {
     "n": [2, 3],
@@ -55,6 +57,7 @@ FIELDS: dict[str, list[Any]] = {
     "extra_args": [{"any": ["thing"]}],
     "bad_words": [["a", "bc"], ["x" * 9]],
     "skip_reading_prefix_cache": [True, False],
+    "thinking_token_budget": [0, 3],
     "repetition_detection": [{"max_pattern_size": 2, "min_count": 2}],
 }  # fmt: skip
 BESIDE: dict[str, dict[str, Any]] = {
@@ -68,8 +71,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "min_tokens": {"stop_token_ids": [*range(128)], "ignore_eos": False},
 }
 """What must be set too, for a field to have an effect or to be accepted."""
-NOT_SAMPLED = set(NOT_YET) | {"_bad_words_token_ids", "_kept_token_ids"}
-"""Fields that no request may use, and what `bad_words` becomes."""
+NOT_SAMPLED = set(NOT_YET) | {"_bad_words_token_ids", "_kept_token_ids", "_reasoning"}
+"""Fields that no request may use, what `bad_words` becomes, and what a server says."""
 
 
 def cases() -> list[dict[str, Any]]:
@@ -94,6 +97,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory, backend: str) -> dict[str
     return {
         "model": str(model), "backend": backend, "max_model_len": 64, "num_threads": 1,
         "dtype": "float32",
+        "reasoning_config": {"reasoning_start_str": "<", "reasoning_end_str": ">"},
     }  # fmt: skip
 
 

@@ -38,22 +38,43 @@ def detect_content_format(source: str) -> ContentFormat:
 def expects_no_content(source: str) -> bool:
     """Whether the template asks if a message's content is none. Others print or search it, and
     need an empty one."""
+    return _asks_of_content(source, "none")
+
+
+@lru_cache(maxsize=32)
+def expects_text(source: str) -> bool:
+    """Whether the template asks if a message's content is a string: one that loops over content
+    then takes text too."""
+    return _asks_of_content(source, "string")
+
+
+def _asks_of_content(source: str, test: str) -> bool:
     tree = _parsed(source)
     if tree is None:
         return False
-    messages = set(_message_names(tree))
-    contents = {"content", *_names_of_content(tree, messages)}
-    asked = [test.node for test in tree.find_all(nodes.Test) if test.name == "none"]
-    asked += [
-        compared.expr
-        for compared in tree.find_all(nodes.Compare)
-        if any(op.op in ("eq", "ne") and _is_none(op.expr) for op in compared.ops)
-    ]
-    return any(_name_of(node) in contents or _is_content_of(node, messages) for node in asked)
+    contents = {"content", *_names_of_content(tree, set(_message_names(tree)))}
+    asked = [node.node for node in tree.find_all(nodes.Test) if node.name == test]
+    if test == "none":
+        asked += [
+            compared.expr
+            for compared in tree.find_all(nodes.Compare)
+            if any(op.op in ("eq", "ne") and _is_constant(op.expr, None) for op in compared.ops)
+        ]
+    return any(_name_of(node) in contents or _names_content(node) for node in asked)
 
 
-def _is_none(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.Const) and node.value is None
+def _names_content(node: nodes.Node | None) -> bool:
+    """`X.content`, `X["content"]` or `X.get("content")`, of whatever."""
+    bare = _bare(node)
+    if isinstance(bare, nodes.Getattr):
+        return bare.attr == "content"
+    if isinstance(bare, nodes.Call) and isinstance(bare.node, nodes.Getattr) and bare.args:
+        return bare.node.attr == "get" and _is_constant(bare.args[0], "content")
+    return isinstance(bare, nodes.Getitem) and _is_constant(bare.arg, "content")
+
+
+def _is_constant(node: nodes.Node, value: str | None) -> bool:
+    return isinstance(node, nodes.Const) and node.value == value
 
 
 def _parsed(source: str) -> nodes.Template | None:
@@ -87,18 +108,15 @@ def _message_names(tree: nodes.Template) -> Iterator[str]:
 
 
 def _names_of_content(tree: nodes.Template, messages: set[str]) -> Iterator[str]:
-    """Variables set to a message's content, and macro parameters that it is passed to.
-
-    A variable that is also set to another field of messages, like their calls, is none.
-    """
-    set_to_content, set_to_others = set[str](), set[str]()
+    """Variables set to a message's content, and macro parameters that it is passed to."""
+    held: dict[str, set[str]] = {}
     for assignment in tree.find_all(nodes.Assign):
-        name = _name_of(assignment.target)
-        if name and _is_content_of(assignment.node, messages):
-            set_to_content.add(name)
-        elif name and _is_field_of(assignment.node, messages):
-            set_to_others.add(name)
-    yield from set_to_content - set_to_others
+        name, attribute = _name_of(assignment.target), _attribute_of(assignment.node, messages)
+        if name and attribute:
+            held.setdefault(name, set()).add(attribute)
+    for name, attributes in held.items():
+        if attributes == {"content"}:  # a variable for calls may hold the content of old messages
+            yield name
     macros = {macro.name: [arg.name for arg in macro.args] for macro in tree.find_all(nodes.Macro)}
     for call in tree.find_all(nodes.Call):
         parameters = macros.get(_name_of(call.node) or "", [])
@@ -128,16 +146,14 @@ def _name_of(node: nodes.Node | None) -> str | None:
 
 def _is_content_of(node: nodes.Node | None, messages: set[str]) -> bool:
     """`message.content` or `message["content"]`."""
-    bare = _bare(node)
-    if not _is_field_of(bare, messages):
-        return False
-    if isinstance(bare, nodes.Getattr):
-        return bare.attr == "content"
-    return isinstance(bare, nodes.Getitem) and (
-        isinstance(bare.arg, nodes.Const) and bare.arg.value == "content"
-    )
+    return _attribute_of(node, messages) == "content"
 
 
-def _is_field_of(node: nodes.Node | None, messages: set[str]) -> bool:
+def _attribute_of(node: nodes.Node | None, messages: set[str]) -> str | None:
+    """The name of what is taken of a message; None if the node is something else."""
     bare = _bare(node)
-    return isinstance(bare, nodes.Getattr | nodes.Getitem) and _name_of(bare.node) in messages
+    if isinstance(bare, nodes.Getattr) and _name_of(bare.node) in messages:
+        return bare.attr
+    if isinstance(bare, nodes.Getitem) and isinstance(bare.arg, nodes.Const):
+        return str(bare.arg.value) if _name_of(bare.node) in messages else None
+    return None

@@ -29,19 +29,23 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 def template_messages(
-    messages: Sequence[Any], content_format: ContentFormat, *, has_none: bool = False
+    messages: Sequence[Any],
+    content_format: ContentFormat,
+    *,
+    missing: Any = None,
+    keeps_text: bool = False,
 ) -> list[dict[str, Any]]:
     """The messages, which are JSON, without keys whose value is None. Changes their contents.
 
-    An assistant's content that is missing, as beside calls of tools, becomes None for a template
-    that asks for that (`has_none`), and empty for any other, since many would search it.
+    `missing`: the content of an assistant's message without any, as beside calls of tools.
+    `keeps_text`: text is not made a list of parts.
     """
     if not messages:
         raise _error("there must be at least one message", messages)
-    missing = None if has_none else _joined([], content_format)
     converted = []
     for index, given in enumerate(messages):
-        message = _message(index, given, content_format)
+        is_text = keeps_text and isinstance(given, dict) and isinstance(given.get("content"), str)
+        message = _message(index, given, "string" if is_text else content_format)
         if message["role"] == "assistant":
             message.setdefault("content", missing)
         converted.append(message)

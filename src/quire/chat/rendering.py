@@ -6,12 +6,13 @@ no files.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import jinja2
 
-from quire.chat.content_format import detect_content_format, expects_no_content
-from quire.chat.job import RenderJob
+from quire.chat.content_format import detect_content_format, expects_no_content, expects_text
+from quire.chat.job import ContentFormat, RenderJob
 from quire.chat.messages import check_nesting, template_messages
 from quire.chat.sandbox.environment import render_template
 from quire.chat.sandbox.limits import TemplateLimitError, new_budget
@@ -50,8 +51,34 @@ def _rendered(job: RenderJob) -> str:
     content_format = chat.content_format or detect_content_format(job.template)
     for what in ("messages", "tools", "documents", "chat_template_kwargs"):
         check_nesting(getattr(chat, what), what)
-    has_none = content_format == "string" and expects_no_content(job.template)
-    messages = template_messages(chat.messages, content_format, has_none=has_none)
+    keeps_text = chat.content_format is None and expects_text(job.template)
+    first, *others = _for_missing(content_format, job.template)
+
+    def filled(missing: Any) -> str:
+        messages = template_messages(
+            chat.messages, content_format, missing=missing, keeps_text=keeps_text
+        )
+        return _filled(job, messages)
+
+    for later in others:
+        with suppress(TypeError, jinja2.UndefinedError):
+            return filled(first)
+        first = later
+    return filled(first)
+
+
+def _for_missing(content_format: ContentFormat, template: str) -> tuple[Any, ...]:
+    """What a template gets as the content of a message without any: the first that it takes.
+
+    A key that is not there makes many templates fail, and None is printed by many.
+    """
+    if content_format == "openai":
+        return [], [{"type": "text", "text": ""}]
+    return (None, "") if expects_no_content(template) else ("",)
+
+
+def _filled(job: RenderJob, messages: list[dict[str, Any]]) -> str:
+    chat = job.chat
     final_text = _mark_end(messages) if chat.continue_final_message else None
     variables = {
         **job.special_tokens,

@@ -83,10 +83,15 @@ class EngineArgs:
     structured_outputs_config: dict[str, Any] | None = field(default_factory=dict)
     """Settings for the structured output of all requests, `{"disable_any_whitespace": true}`: JSON
     without optional white space; `disable_additional_properties`: JSON objects with no properties
-    but those that the schema names. The `backend` is `auto` or `guidance`."""
+    but those that the schema names; `enable_in_reasoning`: grammars hold for the reasoning too. The
+    `backend` is `auto` or `guidance`."""
     reasoning_parser: str = ""
     """How the model marks its reasoning: a name of vLLM's, such as `qwen3`; `none`: replies are not
     split. By default it is found from the checkpoint (quire explain MODEL prints it)."""
+    reasoning_config: dict[str, Any] | None = None
+    """Marks of reasoning for `thinking_token_budget`, instead of those of `reasoning_parser`:
+    `{"reasoning_start_str": "<think>", "reasoning_end_str": "Enough. </think>"}`. The end is put
+    where the budget is used up; it ends with the format's own end."""
     block_size: int | None = None
     """Tokens in a KV cache block, a multiple of 16; 16 by default."""
     enable_prefix_caching: bool | None = None

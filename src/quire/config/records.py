@@ -14,6 +14,7 @@ from typing import Any, Literal
 from quire.config.kv_cache import KVCacheDtype, KVMemoryChoice
 from quire.config.kv_groups import KVLayout
 from quire.config.quantization import Quantization
+from quire.reasoning.marks import ReasoningMarks
 from quire.structured.config import StructuredOutputsConfig
 
 SchedulingPolicy = Literal["fcfs", "priority"]
@@ -197,6 +198,8 @@ class EngineConfig:
     device: DeviceConfig
     observability: ObservabilityConfig
     structured_outputs: StructuredOutputsConfig = field(default_factory=StructuredOutputsConfig)
+    reasoning: ReasoningMarks | None = None
+    """As the options say; None: they say nothing."""
 
     @property
     def model_config(self) -> ModelConfig:
@@ -227,6 +230,11 @@ class EngineConfig:
     def structured_outputs_config(self) -> StructuredOutputsConfig:
         """`structured_outputs`."""
         return self.structured_outputs
+
+    @property
+    def reasoning_config(self) -> ReasoningMarks | None:
+        """`reasoning`."""
+        return self.reasoning
 
     @property
     def parallel_config(self) -> ParallelConfig:

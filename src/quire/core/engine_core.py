@@ -23,6 +23,7 @@ from quire.kvcache.block_map import block_map
 from quire.log import get_logger
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulePlan
+from quire.reasoning.passage import ReasoningPassage
 from quire.scheduler import Scheduler
 from quire.structured.compile import GrammarCompiler
 from quire.structured.manager import StructuredOutputManager
@@ -104,7 +105,8 @@ class EngineCore:
                 break
             if plan.structured_output_request_ids:
                 masks = self.structured_outputs.masks(plan.structured_output_request_ids)
-                plan.grammar_bitmask = masks
+                plan.structured_output_request_ids = [*masks]
+                plan.grammar_bitmask = [*masks.values()]
             submitted.append(_SubmittedPlan(plan, time.perf_counter()))
             try:
                 executor.submit(plan)
@@ -164,7 +166,15 @@ class EngineCore:
                 params.structured_outputs,
                 ignore_eos=params.ignore_eos,
                 may_force=not self.config.model.logits_processors and _may_force(params),
+                passage=self._passage(request),
             )
+
+    def _passage(self, request: EngineCoreRequest) -> ReasoningPassage | None:
+        """The reasoning after which the request's grammar begins; None: it begins at once."""
+        marks, prompt = request.reasoning, request.prompt_token_ids
+        if marks is None or marks.is_in_grammar:
+            return None
+        return ReasoningPassage(marks, prompt, len(prompt))
 
     def abort_requests(self, request_ids: list[str]) -> None:
         """Ends requests; unknown and finished ids mean nothing. No output follows."""

@@ -10,18 +10,28 @@ import copy
 import hashlib
 import itertools
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+import msgspec
 
 from quire.config.records import EngineConfig
 from quire.errors import RequestError, quoted
-from quire.frontend.model_checks import check_bans, check_params, check_processor
+from quire.frontend.model_checks import (
+    check_bans,
+    check_budget,
+    check_params,
+    check_processor,
+    check_reasoning,
+)
 from quire.frontend.prompt_parser import ParsedPrompt, PromptParser
 from quire.frontend.tokenization import Tokenization
 from quire.inputs import PromptType
 from quire.logits_processors.loading import load_processors
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
+from quire.reasoning.marks import ReasoningTokens
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.trial import GrammarTrial
 from quire.system import clock
@@ -55,6 +65,8 @@ class InputProcessor:
 
     def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None) -> None:
         self.model_config = config.model
+        self._reasoning = config.reasoning
+        self._holds_in_reasoning = config.structured_outputs.enable_in_reasoning
         self.tokenizer = tokenizer
         self._prompts = PromptParser(config.model, tokenizer)
         self._grammars = GrammarTrial(
@@ -107,6 +119,7 @@ class InputProcessor:
             stop_token_ids=self._stop_token_ids(resolved),
             banned_token_ids=self._banned_token_ids(resolved),
             eos_token_ids=[] if self.eos_token_id is None else [self.eos_token_id],
+            reasoning=self._reasoning_tokens(resolved, parsed.token_ids),
             cache_salt=parsed.cache_salt,
             priority=priority,
         )
@@ -158,6 +171,33 @@ class InputProcessor:
         check_bans(resolved, self._banned_token_ids(resolved), self.model_config)
         return resolved
 
+    def _reasoning_tokens(
+        self, params: SamplingParams, prompt: Sequence[int]
+    ) -> ReasoningTokens | None:
+        """None: nothing depends on the reasoning, or nothing is known of it."""
+        marks = params.reasoning or self._reasoning
+        is_whole = marks is not None and marks.is_in_grammar
+        has_grammar = params.structured_outputs is not None and not is_whole
+        if params.thinking_token_budget is not None:
+            check_budget(params, marks, has_tokenizer=self.tokenizer is not None)
+            if has_grammar and self._holds_in_reasoning:
+                raise RequestError(
+                    "thinking_token_budget needs an end of the reasoning, which structured_outputs "
+                    "with enable_in_reasoning may forbid; leave one of them out.",
+                    parameter="thinking_token_budget",
+                    value=params.thinking_token_budget,
+                )
+        elif not has_grammar or self._holds_in_reasoning:
+            return None
+        if marks is None or self.tokenizer is None:
+            return None
+        if self._reasoning is not None and self._reasoning.end == marks.end:
+            marks = msgspec.structs.replace(marks, forced_end=self._reasoning.forced_end)
+        encode = partial(self.tokenizer.encode, add_special_tokens=False)
+        tokens = ReasoningTokens.of(marks, prompt, encode)
+        check_reasoning(marks, tokens, self.model_config)
+        return tokens
+
     def _stop_token_ids(self, params: SamplingParams) -> list[int]:
         ids = list(params.stop_token_ids or [])
         if self.eos_token_id is not None and not params.ignore_eos:
@@ -193,6 +233,7 @@ class InputProcessor:
                 stop_token_ids=base.stop_token_ids,
                 banned_token_ids=base.banned_token_ids,
                 eos_token_ids=base.eos_token_ids,
+                reasoning=base.reasoning,
                 cache_salt=base.cache_salt,
                 priority=base.priority,
             )

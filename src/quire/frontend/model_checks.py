@@ -12,6 +12,7 @@ from quire.errors import RequestError, quoted
 from quire.logits_processors.interface import LogitsProcessor, class_name
 from quire.param_checks import check_for_model, outside_vocabulary
 from quire.params import SamplingParams
+from quire.reasoning.marks import ReasoningMarks, ReasoningTokens
 
 
 def check_params(params: SamplingParams, model: ModelConfig, *, has_tokenizer: bool) -> None:
@@ -79,3 +80,32 @@ def check_bans(params: SamplingParams, banned_token_ids: list[int], model: Model
             parameter="allowed_token_ids",
             value=params.allowed_token_ids,
         )
+
+
+def check_budget(
+    params: SamplingParams, marks: ReasoningMarks | None, *, has_tokenizer: bool
+) -> None:
+    """Raises RequestError for a budget of reasoning whose end nobody knows."""
+    if marks is not None and has_tokenizer:
+        return
+    why, how = "reasoning_config is not configured", "set --reasoning-parser or --reasoning-config"
+    if not has_tokenizer:
+        why, how = "there is no tokenizer", "start without skip_tokenizer_init"
+    raise RequestError(
+        f"thinking_token_budget is set but {why}; {how} to use thinking_token_budget.",
+        parameter="thinking_token_budget",
+        value=params.thinking_token_budget,
+    )
+
+
+def check_reasoning(marks: ReasoningMarks, tokens: ReasoningTokens, model: ModelConfig) -> None:
+    """Raises RequestError for marks of reasoning that the model cannot write."""
+    for text, ids in ((marks.begin, tokens.begin), (marks.end, tokens.forced_end)):
+        outside = outside_vocabulary(ids, model.vocab_size)
+        if outside or not ids:
+            raise RequestError(
+                f"the mark {quoted(text)} of the reasoning is no text of this model's: its tokens "
+                f"{ids} are not all below {model.vocab_size}; set --reasoning-parser to the "
+                "model's own",
+                parameter="thinking_token_budget",
+            )

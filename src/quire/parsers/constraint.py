@@ -8,6 +8,7 @@ requests with the same tools and rules have the same grammar.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,11 +17,11 @@ import msgspec
 
 from quire.errors import GrammarError, IntegrityError, RequestError
 from quire.parsers.call_rules import CallRules, Check
-from quire.parsers.format import Part, ReasoningTags, ReplyFormat, ToolFormat
+from quire.parsers.format import Part, ReasoningTags, ReplyFormat, Schemas, ToolFormat
 from quire.structured.params import FIELD, KINDS, StructuredOutputsParams
 from quire.structured.source import parsed_json, parsed_schema
 from quire.structured.tags.grammar import triggered_tags_of
-from quire.structured.tags.starts import after_start
+from quire.structured.tags.starts import first_texts
 
 _SPACE: Part = {"type": "regex", "pattern": "[ \\t\\r\\n]{0,40}"}
 
@@ -53,21 +54,15 @@ def reply_constraint(
         answer = _content_part(content) if content is not None else {}
         markers: Sequence[str] = ()
     else:
-        tools = format.tools
-        if tools is None:
-            raise RequestError(
-                "tools need a model whose calls of tools are read: name the form of its calls with "
-                "--tool-call-parser",
-                parameter="tools",
-            )
+        tools = _tools_of(format)
         calls = tools.grammar(schemas, is_parallel=rules.is_parallel)
         markers = tools.markers
         if rules.choice == "required":
             answer = _sequence(_SPACE, calls)
         elif content is None:
-            answer = _text_with_calls(format, tools, calls, rules)
+            answer = _text_with_calls(format, calls, schemas, rules)
         else:
-            answer = _calls_or(_content_part(content), tools, calls)
+            answer = _calls_or(_content_part(content), tools, calls, schemas)
     whole = _after_reasoning(format.reasoning, answer, markers, is_reasoning, may_reason)
     if whole is answer and not schemas:
         return content
@@ -95,47 +90,71 @@ def named_as_tools(
         raise GrammarError(f"{message}: offer fewer of them", parameter="tools") from None
 
 
-def _text_with_calls(format: ReplyFormat, tools: ToolFormat, calls: Part, rules: CallRules) -> Part:
-    """Text in which a marker begins calls. The marks of reasoning in it stay where they may be."""
-    tags = format.reasoning
+def _text_with_calls(format: ReplyFormat, calls: Part, schemas: Schemas, rules: CallRules) -> Part:
+    """Text in which a marker begins calls. The marks of reasoning and of answers may be in it."""
+    tags, tools = format.reasoning, _tools_of(format)
+    triggers, is_opening = _triggers(tools, calls, schemas)
     begins, marks = ((), ()) if tags is None else (tags.begins, tags.answer_marks)
+    marks = (*marks, *tools.answer_marks)
     others = [_text_of(mark) for mark in marks]
     if tags is not None and tags.may_repeat:
         others += [_sequence(_text_of(begin), _reasoning(tags, tools.markers)) for begin in begins]
         marks = (*marks, *begins)
-    opening = any(_begins_with(calls, text) for text in tools.opening_markers)
-    final = []
-    if any(_begins_with(calls, marker) for marker in tools.markers):
-        if rules.is_parallel:
-            others.append(calls)
-        else:
-            final = [calls]
-    elif not opening:
-        raise IntegrityError(f"{type(tools).__name__}.grammar begins with none of its markers")
-    text = {
-        "type": "triggered_tags",
-        "triggers": [*tools.markers, *marks],
-        "tags": others,
-        "final_tags": final,
-        "not_first": [*begins, *tools.opening_markers],
+    final = [calls] if triggers and not rules.is_parallel else []
+    if triggers and rules.is_parallel:
+        others.append(calls)
+    text: Part = {
+        "excluded_patterns": list(tools.call_patterns(schemas)),
+        "not_first": list(begins),
+        "not_first_patterns": list(tools.opening_patterns(schemas)),
     }
-    if not others and not final:
-        text = {**text, "type": "any_text", "excludes": text["triggers"]}
-    if not opening:
-        return text
-    return {"type": "or", "elements": [_sequence(_SPACE, calls), text]}
+    if others or final:
+        triggers = [*triggers, *marks]
+        text |= {"type": "triggered_tags", "triggers": triggers, "tags": others}
+        text |= {"final_tags": final}
+    else:
+        text |= {"type": "any_text"}
+    return {"type": "or", "elements": [_sequence(_SPACE, calls), text]} if is_opening else text
 
 
-def _calls_or(content: Part, tools: ToolFormat, calls: Part) -> Part:
+def _triggers(tools: ToolFormat, calls: Part, schemas: Schemas) -> tuple[list[str], bool]:
+    """The texts that begin calls anywhere in an answer; whether others begin an answer alone."""
+    triggers, is_opening = dict[str, None](), False
+    patterns = tools.call_patterns(schemas)
+    sure = [marker for marker in tools.markers if re.escape(marker) in patterns]
+    firsts = first_texts(calls)
+    if not firsts:
+        raise IntegrityError(f"{type(tools).__name__}.grammar does not begin with a text")
+    for text in firsts:
+        markers = [one for one in sure if text.startswith(one)]
+        if not markers and text.startswith(tools.opening_markers):
+            is_opening = True
+        else:
+            triggers[min(markers, key=len, default=text)] = None
+    return list(triggers), is_opening
+
+
+def _tools_of(format: ReplyFormat) -> ToolFormat:
+    if format.tools is None:
+        raise RequestError(
+            "tools need a model whose calls of tools are read: name the form of its calls with "
+            "--tool-call-parser",
+            parameter="tools",
+        )
+    return format.tools
+
+
+def _calls_or(content: Part, tools: ToolFormat, calls: Part, schemas: Schemas) -> Part:
     """Calls, or this content."""
-    if any(_begins_with(calls, text) for text in tools.opening_markers):
+    triggers, is_opening = _triggers(tools, calls, schemas)
+    if is_opening or not {*triggers} <= {*tools.markers}:
         raise RequestError(
             "a reply of this model's cannot be either calls of tools or of a given form, because "
-            'its calls begin like any JSON: set tool_choice to "none" or "required", or leave out '
-            "what the reply has to look like",
+            'no mark tells its calls from other text: set tool_choice to "none" or "required", or '
+            "leave out what the reply has to look like",
             parameter="tool_choice",
         )
-    only_calls = {**_one_of(tools.markers, [calls]), "is_bare": True}
+    only_calls = {**_one_of(triggers, [calls]), "is_bare": True}
     return {"type": "or", "elements": [only_calls, _without(content, tools.markers)]}
 
 
@@ -205,10 +224,6 @@ def _content_part(content: StructuredOutputsParams) -> Part:
     if isinstance(tag, Mapping) and "structures" in tag:
         return triggered_tags_of(tag)
     return {} if not isinstance(tag, Mapping) else tag.get("format") or {}
-
-
-def _begins_with(part: Part, text: str) -> bool:
-    return after_start(part, text, lambda _text, _at: True) is not None
 
 
 def _sequence(*parts: Any) -> Part:

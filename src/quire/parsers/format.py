@@ -7,10 +7,11 @@ whole.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from quire.parsers.reader import Parse
 from quire.parsers.reasoning.tags import ReasoningTags as ReasoningTags
@@ -32,6 +33,8 @@ class ToolFormat(ABC):
     bare_markers: tuple[str, ...] = ()
     """Each begins a call wherever it comes, and is its first character. Is not read."""
 
+    answer_marks: ClassVar[tuple[str, ...]] = ()
+    """Markers that begin no call, but stand around an answer: they are dropped."""
     other_texts: tuple[str, ...] = ()
     """Texts that `read_calls` looks for, beside the markers and what `grammar` writes."""
 
@@ -58,10 +61,22 @@ class ToolFormat(ABC):
         it allows.
         """
 
+    def call_patterns(self, tools: Schemas) -> tuple[str, ...]:  # noqa: ARG002
+        """What a text without calls does not contain: regular expressions of what `read_calls`
+        takes for the begin of a call, other than in the form of `grammar`. Without `/` and line
+        breaks; of white space, `[ \\t\\r\\n]`."""
+        markers = (*self.markers, *self.bare_markers)
+        return tuple(re.escape(text) for text in markers if text not in self.answer_marks)
+
+    def opening_patterns(self, tools: Schemas) -> tuple[str, ...]:  # noqa: ARG002
+        """The same for the begin of the answer: what it does not begin with."""
+        return tuple(map(re.escape, self.opening_markers))
+
     def literal_texts(self) -> tuple[str, ...]:
         """All texts that calls are known by, each of which may be, or contain, a special token."""
         written = _texts_within(self.grammar({"f": {}}, is_parallel=True))
-        return (*self.markers, *self.opening_markers, *self.other_texts, *written)
+        markers = (*self.markers, *self.opening_markers, *self.bare_markers)
+        return (*markers, *self.other_texts, *written)
 
 
 @dataclass(frozen=True)
@@ -167,7 +182,7 @@ def _read_space(reply: Reply) -> Parse[str]:
 def read_marked_calls(
     reply: Reply, tools: ToolFormat, marker: str, *, is_read: bool = True
 ) -> Parse[None]:
-    """Reads calls at a marker, which was read or comes next; what is none becomes content."""
+    """Reads calls at a marker; what is none becomes content. `is_read`: the marker was read."""
     text = yield from _try_calls(reply, tools, marker)
     if text is not None:
         reply.content(marker + text if is_read else text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.parsers.channels import harmony, inkling, kimi_k3, muse_glimmer
+from quire.parsers.channels import harmony, kimi_k3, muse_glimmer
 from quire.parsers.format import ReplyFormat, ToolFormat
 from quire.parsers.reasoning.families import FAMILIES
 from quire.parsers.reasoning.tags import ReasoningTags
@@ -37,9 +37,9 @@ TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "granite-20b-fc": hermes.Granite20bCalls,
     "granite4": hermes.HermesCalls,
     "hunyuan_a13b": lists.HunyuanCalls,
-    "hy_v3": pairs.HunyuanV3Calls,
     "hy_v4": pairs.HunyuanV4Calls,
-    "inkling": inkling.InklingCalls,
+    "hy_v3": pairs.HunyuanV3Calls,
+    "inkling": hermes.InklingCalls,
     "internlm": hermes.InternLmCalls,
     "jamba": lists.JambaCalls,
     "k2_horizon": pairs.K2HorizonCalls,
@@ -82,7 +82,6 @@ REASONING_FORMATS: dict[str, ReasoningTags] = {
 
 _CHANNELS: tuple[tuple[type[ReplyFormat], str, str], ...] = (
     (harmony.HarmonyFormat, "openai_gptoss", "openai"),
-    (inkling.InklingFormat, "inkling", "inkling"),
     (kimi_k3.KimiK3Format, "kimi_k3", "kimi_k3"),
     (muse_glimmer.MuseGlimmerFormat, "muse_glimmer", "muse_glimmer"),
 )

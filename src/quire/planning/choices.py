@@ -27,6 +27,8 @@ from quire.config.resolve import Usage
 from quire.errors import CheckpointError, ConfigError
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.facts import Facts
+from quire.planning.reasoning_marks import reasoning_marks
+from quire.reasoning.marks import ReasoningMarks
 from quire.structured.config import StructuredOutputsConfig
 from quire.weights import PACKED_NAME, PackedHeader
 
@@ -57,6 +59,7 @@ class Choices:
     """Most tokens of any reply of a server; None: as many as fit."""
     served_names: tuple[str, ...]
     structured_outputs: StructuredOutputsConfig
+    reasoning: ReasoningMarks | None
 
 
 def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
@@ -69,6 +72,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
     if args.max_logprobs < -1:
         raise ConfigError(f"max_logprobs must be -1 or more, got {args.max_logprobs}; try 20")
     sampling_defaults = resolve.resolve_sampling_defaults(args, facts.generation)
+    structured_outputs = _structured_outputs(args)
     return Choices(
         arithmetic=arithmetic,
         kv_cache_dtype=resolve_kv_cache_dtype(
@@ -82,7 +86,8 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         sampling_defaults=sampling_defaults,
         max_output_tokens=resolve.resolve_max_output_tokens(args, sampling_defaults),
         served_names=resolve.served_names(args, checkpoint.name),
-        structured_outputs=_structured_outputs(args),
+        structured_outputs=structured_outputs,
+        reasoning=reasoning_marks(args.reasoning_config, structured_outputs.reasoning_parser),
     )
 
 

@@ -73,6 +73,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         device=facts.device,
         observability=facts.observability,
         structured_outputs=choices.structured_outputs,
+        reasoning=choices.reasoning,
     )
     return EnginePlan(config, compiled, needs, facts)
 

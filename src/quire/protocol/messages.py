@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from quire.params import SamplingParams
+from quire.reasoning.marks import ReasoningTokens
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
 
@@ -37,6 +38,8 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     banned_token_ids: list[int] = []
     """Forbidden until `min_tokens` are generated: what ends a request, and all EOS ids even if they
     are ignored."""
+    reasoning: ReasoningTokens | None = None
+    """The marks of reasoning, if a grammar or a budget depends on them."""
     cache_salt: str | None = None
     priority: int = 0
     """Lower runs earlier under the `priority` policy."""
@@ -57,7 +60,8 @@ class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     num_computed_tokens: int
     """Tokens whose K/V is in these blocks already (prefix hits)."""
     banned_token_ids: list[int] = []
-    """As in `EngineCoreRequest`."""
+    reasoning: ReasoningTokens | None = None
+    """Both as in `EngineCoreRequest`."""
 
 
 class SchedulePlan(msgspec.Struct, kw_only=True):

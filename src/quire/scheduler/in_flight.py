@@ -68,6 +68,7 @@ class PlanInFlight:
             first_entries=blocks.first_entries.copy(),
             num_computed_tokens=request.num_computed_tokens,
             banned_token_ids=request.banned_token_ids,
+            reasoning=request.reasoning,
         )
         self.add(request, count)
 

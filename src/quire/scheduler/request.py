@@ -55,9 +55,9 @@ class Request:
         "banned_token_ids", "blocks", "eos_token_ids", "forced_token_ids", "has_grammar",
         "is_generating", "max_total_tokens", "min_total_tokens", "num_cached_tokens",
         "num_collected_tokens", "num_computed_tokens", "num_plans_in_flight", "num_preemptions",
-        "num_prompt_tokens", "num_tokens", "number", "repetition_detection", "request_id",
-        "sampling_params", "scheduled_time", "skip_reading_cache", "sort_key", "status",
-        "stop_reason", "stop_token_ids", "token_ids",
+        "num_prompt_tokens", "num_tokens", "number", "reasoning", "repetition_detection",
+        "request_id", "sampling_params", "scheduled_time", "skip_reading_cache", "sort_key",
+        "status", "stop_reason", "stop_token_ids", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +103,7 @@ class Request:
         self.stop_token_ids = frozenset(message.stop_token_ids)
         self.eos_token_ids = frozenset(message.eos_token_ids)
         self.banned_token_ids = message.banned_token_ids
+        self.reasoning = message.reasoning
         self.skip_reading_cache = bool(params.skip_reading_prefix_cache)
         if params.prompt_logprobs is not None:  # they come of computing
             self.skip_reading_cache = True

@@ -26,22 +26,26 @@ class StructuredOutputsConfig:
     """How the model marks its reasoning; empty: it is found from the checkpoint."""
     reasoning_parser_plugin: str = ""
     enable_in_reasoning: bool = False
+    """Whether grammars hold from the begin of a reply, for the reasoning too."""
 
     def __post_init__(self) -> None:
         check_backend("structured_outputs_config.backend", self.backend, ConfigError)
-        for name in ("disable_any_whitespace", "disable_additional_properties"):
+        for name in (
+            "disable_any_whitespace",
+            "disable_additional_properties",
+            "enable_in_reasoning",
+        ):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ConfigError(
                     f"structured_outputs_config.{name} must be True or False, got {quoted(value)}"
                 )
-        for name in ("reasoning_parser_plugin", "enable_in_reasoning"):
-            value = getattr(self, name)
-            if value not in ("", None, False):
-                raise ConfigError(
-                    f"structured_outputs_config.{name}={quoted(value)} is not supported: replies "
-                    "are not split into reasoning and answer yet; leave it out"
-                )
+        if self.reasoning_parser_plugin not in ("", None):
+            raise ConfigError(
+                "structured_outputs_config.reasoning_parser_plugin="
+                f"{quoted(self.reasoning_parser_plugin)} is not supported: formats are part of "
+                "Quire; leave it out"
+            )
 
     @classmethod
     def of(cls, given: Mapping[str, object] | None) -> StructuredOutputsConfig:

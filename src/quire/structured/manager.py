@@ -17,8 +17,14 @@ from numpy.typing import NDArray
 
 from quire.errors import GrammarError, QuireError
 from quire.log import get_logger
+from quire.reasoning.passage import ReasoningPassage
 from quire.structured.compile import CompiledGrammar, GrammarCompiler
-from quire.structured.matcher import GrammarMatcher, only_token, without
+from quire.structured.matcher import (
+    GrammarMatcher,
+    MatcherAfterReasoning,
+    only_token,
+    without,
+)
 from quire.structured.params import StructuredOutputsParams
 
 logger = get_logger(__name__)
@@ -41,21 +47,23 @@ class GrammarNews:
 @dataclass(slots=True)
 class _Compiling:
     future: Future[CompiledGrammar]
+    passage: ReasoningPassage | None
     ignore_eos: bool
     may_force: bool
 
 
 @dataclass(slots=True)
 class _Following:
-    matcher: GrammarMatcher
+    matcher: GrammarMatcher | MatcherAfterReasoning
     eos: tuple[int, ...]
     ignore_eos: bool
     may_force: bool
 
-    def mask(self) -> NDArray[np.int32]:
-        """With end-of-sequence tokens that the request ignores only where nothing else may come."""
+    def mask(self) -> NDArray[np.int32] | None:
+        """With end-of-sequence tokens that the request ignores only where nothing else may come.
+        None: every token is allowed."""
         mask = self.matcher.mask
-        if not self.ignore_eos:
+        if mask is None or not self.ignore_eos:
             return mask
         left = without(mask, self.eos)
         return left if left.any() else mask
@@ -82,11 +90,13 @@ class StructuredOutputManager:
         *,
         ignore_eos: bool = False,
         may_force: bool = False,
+        passage: ReasoningPassage | None = None,
     ) -> None:
         """Has the grammar of a new request compiled. `may_force`: a token that is the only one
-        allowed is the request's, whatever else it asks for, and nothing is reported of it."""
+        allowed is the request's, whatever else it asks for, and nothing is reported of it.
+        `passage`, at the end of the prompt: the grammar begins after this reasoning."""
         future = self._compiler.submit(spec)
-        self._compiling[request_id] = _Compiling(future, ignore_eos, may_force)
+        self._compiling[request_id] = _Compiling(future, passage, ignore_eos, may_force)
         future.add_done_callback(partial(self._tell, request_id))
 
     @property
@@ -107,10 +117,13 @@ class StructuredOutputManager:
             pass
         return news
 
-    def masks(self, request_ids: list[str]) -> list[bytes]:
+    def masks(self, request_ids: list[str]) -> dict[str, bytes]:
         """Which tokens each of these may choose next: little-endian words of 32 bits, bit t % 32 of
-        word t // 32 for token t."""
-        return [self._following[request_id].mask().tobytes() for request_id in request_ids]
+        word t // 32 for token t. Without those that may choose every token."""
+        masks = {request_id: self._following[request_id].mask() for request_id in request_ids}
+        return {
+            request_id: mask.tobytes() for request_id, mask in masks.items() if mask is not None
+        }
 
     def advance(self, request_id: str, token_ids: list[int], most: int) -> list[int]:
         """Takes in a request's next tokens. Returns those that must follow, because no others are
@@ -119,7 +132,8 @@ class StructuredOutputManager:
         try:
             one.matcher.advance(token_ids)
             while one.may_force and len(forced) < min(most, _MOST_FORCED):
-                token_id = only_token(one.mask())
+                mask = one.mask()
+                token_id = None if mask is None else only_token(mask)
                 if token_id is None:
                     break
                 forced.append(token_id)
@@ -155,8 +169,11 @@ class StructuredOutputManager:
         except Exception as error:
             logger.exception("compiling a grammar failed")
             return GrammarNews(request_id, f"compiling the grammar failed: {error}")
+        matcher: GrammarMatcher | MatcherAfterReasoning = grammar.start.copy()
+        if compiling.passage is not None:
+            matcher = MatcherAfterReasoning(grammar.start.copy(), compiling.passage)
         self._following[request_id] = _Following(
-            grammar.start.copy(), grammar.eos_token_ids, compiling.ignore_eos, compiling.may_force
+            matcher, grammar.eos_token_ids, compiling.ignore_eos, compiling.may_force
         )
         return GrammarNews(request_id, None)
 

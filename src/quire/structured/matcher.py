@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import GrammarError, IntegrityError
+from quire.reasoning.passage import ReasoningPassage
 from quire.units import ceil_div
 
 if TYPE_CHECKING:
@@ -52,6 +53,76 @@ class GrammarMatcher:
         if not self._matcher.consume_tokens(token_ids):
             raise IntegrityError(f"the grammar refuses a token: {error_of(self._matcher)}")
         self.mask = _compute_mask(self._matcher, len(self.mask))
+
+
+class MatcherAfterReasoning:
+    """Begins a grammar where the reasoning ends; within the reasoning every token is allowed.
+
+    At its begin, if the prompt neither opens nor closes the reasoning, a reply may begin with the
+    reasoning or with what the grammar allows.
+    """
+
+    __slots__ = ("_ahead", "_begin", "_matcher", "_passage")
+
+    def __init__(self, matcher: GrammarMatcher, passage: ReasoningPassage) -> None:
+        """`matcher` is at the begin of the grammar, `passage` at the end of the prompt."""
+        self._matcher = matcher
+        self._passage: ReasoningPassage | None = passage
+        """None: the answer has begun."""
+        self._begin = [] if passage.is_open else passage.marks.begin
+        """What is left of the begin of the reasoning, where that may still come."""
+        self._ahead: GrammarMatcher | None = matcher
+        """Behind what was generated of the begin; None: the grammar does not allow that."""
+        if passage.marks.is_closed:
+            self._passage = None
+        elif len(self._begin) > 1:
+            self._ahead = matcher.copy()
+
+    @property
+    def mask(self) -> NDArray[np.int32] | None:
+        """As a `GrammarMatcher` has it; None: every token is allowed."""
+        if self._passage is None:
+            return self._matcher.mask
+        if not self._begin:
+            return None
+        if self._ahead is None:
+            bits = np.zeros_like(self._matcher.mask.view(np.uint32))
+        else:
+            bits = self._ahead.mask.view(np.uint32).copy()
+        word, bit = divmod(self._begin[0], _MASK_BITS)
+        bits[word] |= np.uint32(1 << bit)
+        mask: NDArray[np.int32] = bits.view(np.int32)
+        return mask
+
+    def advance(self, token_ids: list[int]) -> None:
+        """As that of a `GrammarMatcher`."""
+        for place, token_id in enumerate(token_ids):
+            if self._passage is None:
+                self._matcher.advance(token_ids[place:])
+                return
+            self._advance_before_answer(self._passage, token_id)
+
+    def _advance_before_answer(self, passage: ReasoningPassage, token_id: int) -> None:
+        passage.extend((token_id,))
+        if passage.is_open:
+            self._begin = []
+        elif not self._begin:
+            self._passage = None
+        elif token_id == self._begin[0]:
+            self._begin = self._begin[1:]
+            self._try_ahead(token_id)
+        else:
+            if self._ahead is None:
+                raise IntegrityError("a token was forbidden: it does not begin the reasoning")
+            self._matcher, self._passage = self._ahead, None
+            self._matcher.advance([token_id])
+
+    def _try_ahead(self, token_id: int) -> None:
+        try:
+            if self._ahead is not None:
+                self._ahead.advance([token_id])
+        except (GrammarError, IntegrityError):
+            self._ahead = None
 
 
 def only_token(mask: NDArray[np.int32]) -> int | None:

@@ -17,7 +17,7 @@ from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest
 from quire.sampling.columns import COLUMNS, LOGPROBS_KINDS, SamplingColumns, TokenLists
 from quire.sampling.masks import TokenMasks
-from quire.worker.token_state import TOKEN_STATES, TokenState
+from quire.worker.token_state import TOKEN_STATES, ThinkingBudget, TokenState
 
 Ints = NDArray[np.int32]
 
@@ -43,6 +43,8 @@ class SamplingRows:
         """The rows where a column is not neutral."""
         self._states: dict[str, dict[int, TokenState]] = {name: {} for name in TOKEN_STATES}
         """Of each list of tokens, by row."""
+        self._budgets: dict[int, ThinkingBudget] = {}
+        """Of the rows whose reasoning is limited."""
 
     def set(self, row: int, request: ScheduledRequest) -> None:
         """Fills a row that is being started."""
@@ -58,6 +60,8 @@ class SamplingRows:
             state = make(request)
             if state is not None:
                 self._states[name][row] = state
+        if params.thinking_token_budget is not None and request.reasoning is not None:
+            self._budgets[row] = ThinkingBudget(request, request.reasoning)
 
     def clear(self, row: int) -> None:
         """Forgets a row that is being released."""
@@ -65,10 +69,13 @@ class SamplingRows:
             users.discard(row)
         for states in self._states.values():
             states.pop(row, None)
+        self._budgets.pop(row, None)
 
     def advance(self, rows: Ints, token_ids: Ints) -> None:
         """Takes in the next token of each of these rows [L]."""
-        for states in self._states.values():
+        followed: tuple[Mapping[int, TokenState | ThinkingBudget], ...]
+        followed = (*self._states.values(), self._budgets)
+        for states in followed:
             if not states:
                 continue
             for row, token_id in zip(rows.tolist(), token_ids.tolist(), strict=True):
@@ -91,6 +98,8 @@ class SamplingRows:
         row: what is allowed where only some tokens are."""
         if not len(rows):
             return None
+        if self._budgets:
+            chosen = self._with_forced(rows, chosen)
         neutral = {name for name, users in self._users.items() if not users}
         used: dict[str, Any] = {
             name: array[rows] for name, array in self._columns.items() if name not in neutral
@@ -111,6 +120,21 @@ class SamplingRows:
             if states:
                 setattr(columns, name, self._lists(states, rows, num_tokens, chosen, masks or {}))
         return columns
+
+    def _with_forced(self, rows: Ints, chosen: Ints | None) -> Ints | None:
+        """`chosen`, with the tokens that end the reasoning of rows whose budget is used up."""
+        forced = chosen
+        for index, row in enumerate(rows.tolist()):
+            if chosen is not None and chosen[index] >= 0:
+                continue
+            budget = self._budgets.get(row)
+            token_id = None if budget is None else budget.forced()
+            if token_id is None:
+                continue
+            if forced is chosen:
+                forced = np.full(len(rows), -1, np.int32) if chosen is None else chosen.copy()
+            forced[index] = token_id  # type: ignore[index]
+        return forced
 
     def _lists(
         self,

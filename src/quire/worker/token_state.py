@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.reasoning.marks import ReasoningTokens
+from quire.reasoning.passage import ReasoningPassage
 from quire.sampling.masks import MASK_BITS
 
 if TYPE_CHECKING:
@@ -131,6 +133,24 @@ class SeenTokens(TokenState):
             self._counts = np.concatenate([self._counts, np.zeros(room, np.float32)])
         self._ids[place] = token_id
         self._counts[place] += 1
+
+
+class ThinkingBudget:
+    """`thinking_token_budget`: the token that ends the reasoning, where it is long enough."""
+
+    __slots__ = ("_budget", "_passage")
+
+    def __init__(self, request: ScheduledRequest, marks: ReasoningTokens) -> None:
+        self._budget = request.sampling_params.thinking_token_budget or 0
+        self._passage = ReasoningPassage(marks, request.token_ids, request.num_prompt_tokens)
+
+    def append(self, token_id: int) -> None:
+        """Takes in the request's next token."""
+        self._passage.extend((token_id,))
+
+    def forced(self) -> int | None:
+        """The token that comes next, whatever the logits are; None: one is chosen."""
+        return self._passage.forced(self._budget)
 
 
 _LEAST_ROOM = 64

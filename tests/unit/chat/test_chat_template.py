@@ -233,6 +233,27 @@ def test_templates_that_print_content_want_text(template: str) -> None:
     assert detect_content_format(template) == "string"
 
 
+@pytest.mark.parametrize("content", ["m.content", "m['content']", "m.get('content')", "c"])
+def test_text_stays_text_for_templates_that_take_both(content: str) -> None:
+    source = (
+        "{% for m in messages %}{% set c = m.content %}{% if CONTENT is string %}{{ c }}!{% else %}"
+        "{% for part in c %}{{ part.text }};{% endfor %}{% endif %}{% endfor %}"
+    ).replace("CONTENT", content)
+    parts = [{"type": "text", "text": "a"}, "b"]
+    assert rendered_here(source, [{"role": "user", "content": "a"}]) == "a!"
+    assert rendered_here(source, [{"role": "user", "content": parts}]) == "a;b;"
+    given = {"content_format": "openai"}
+    assert rendered_here(source, [{"role": "user", "content": "a"}], **given) == "a;"
+
+
+def test_templates_that_search_what_they_ask_for_get_a_text() -> None:
+    source = (
+        "{% for m in messages %}{{ 'x' if m.content is not none }}"
+        "{{ 'y' if 'a' in m.content else 'n' }}{% endfor %}"
+    )
+    assert rendered_here(source, [CALL_ALONE]) == "xn"
+
+
 def test_arguments_of_tool_calls_may_be_json_text() -> None:
     call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": None}}]}
     assert '"arguments": {}}' in rendered_here(QWEN3_STYLE, [HELLO, call])

@@ -134,7 +134,6 @@ def test_a_wrong_value_is_named_with_its_rule(given: dict[str, object], message:
     "given",
     [
         {"prompt_logprob_start": 1},
-        {"thinking_token_budget": 5},
     ],
 )
 def test_what_does_not_work_yet_is_refused_not_ignored(given: dict[str, object]) -> None:

@@ -13,6 +13,7 @@ from quire.parsers.call_rules import CallRules, OfferedTool
 from quire.parsers.constraint import named_as_tools, reply_constraint
 from quire.parsers.format import ReplyFormat
 from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.registry import TOOL_FORMATS
 from quire.parsers.tool_formats.json.hermes import HermesCalls
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.source import grammar_of
@@ -94,6 +95,56 @@ def test_a_named_tool_is_the_only_one_and_is_called_once() -> None:
 )
 def test_auto(text: str, is_allowed: bool) -> None:
     assert allows(text) == is_allowed
+
+
+BARE = '{"name": "f", "parameters": {"n": 1}}'
+LISTED = '[{"name": "f", "arguments": {"n": 1}}]'
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        (
+            "llama3_json",
+            [BARE, f"a {{ {BARE}; {BARE} b", 'a {"x": {}} {"name": "John", "age": 3}', "{"],
+            [
+                BARE.replace("1", '"1"'), 'a {"name": "h", "parameters": {}}', '{"parameters": 3',
+                '{"name": "f"}', '{"id": "x", "name":"f"', '{"name": "\\u0066"',
+            ],
+        ),
+        (
+            "xlam",
+            [
+                LISTED, f"a {LISTED} b", f"```json\n{LISTED}\n```", "```python\n[1, {}]\n```",
+                '[{"name": "John"}]', BARE,
+            ],
+            [LISTED.replace('"f"', '"h"'), '[TOOL_CALLS]{"arguments": 1'],
+        ),
+        (
+            "phi4_mini_json",
+            [f"functools{LISTED}", "import functools\n"],
+            ['functools[{"name": "h"', "functools [", 'functools{"name"'],
+        ),
+        ("granite", [f"<|tool_call|>{LISTED}", f"a<tool_call>{LISTED}"], ["<tool_call>"]),
+        (
+            "ernie45",
+            [f"<response>\na</response>{F}", "<response>"],
+            ["<tool_call>", f"<tool_call>{LISTED}"],
+        ),
+    ],
+)  # fmt: skip
+def test_auto_with_other_marks(name: str, good: list[str], bad: list[str]) -> None:
+    format = ReplyFormat(None, TOOL_FORMATS[name]())
+    allowed = {text: allows(text, format=format) for text in (*good, *bad)}
+    assert allowed == {**dict.fromkeys(good, True), **dict.fromkeys(bad, False)}
+
+
+def test_calls_that_look_like_any_json_leave_no_room_for_other_json() -> None:
+    format = ReplyFormat(None, TOOL_FORMATS["llama3_json"]())
+    with pytest.raises(RequestError, match="no mark tells its calls from other text") as raised:
+        allows("{}", format=format, content={"json_object": True})
+    assert raised.value.parameter == "tool_choice"
+    assert allows(BARE, "required", format=format, content={"json_object": True})
 
 
 def test_without_parallel_calls_a_reply_ends_after_the_first() -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from tests.fakes.trained_tokenizers import byte_level
 from tokenizers import AddedToken
 
-from quire.parsers.format import ReasoningTags, ReplyFormat
+from quire.parsers.format import ReplyFormat
 from quire.parsers.kept_tokens import kept_token_ids
+from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.tool_formats.json.hermes import HermesCalls
 from quire.tokenizer import Tokenizer
 

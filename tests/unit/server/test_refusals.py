@@ -20,7 +20,7 @@ NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
         "allowed_token_ids": [], "bad_words": [""],
         "kv_transfer_params": {"a": 1},
         "length_penalty": 2.0, "vllm_xargs": {"a": 2**70}, "logprob_token_ids": [1],
-        "thinking_token_budget": 5, "prompt_embeds": "abc", "repetition_detection": {"a": 1},
+        "thinking_token_budget": -2, "prompt_embeds": "abc", "repetition_detection": {"a": 1},
     }.items()),
     *((CHAT, name, value) for name, value in {
         "tool_choice": "required", "function_call": {"name": "f"}, "audio": {"voice": "x"},

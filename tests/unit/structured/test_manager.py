@@ -35,7 +35,7 @@ def wait(manager: StructuredOutputManager, count: int) -> dict[str, str | None]:
 
 
 def masks(manager: StructuredOutputManager, *request_ids: str) -> list[set[str | int]]:
-    return [allowed(mask) for mask in manager.masks(list(request_ids))]
+    return [allowed(mask) for mask in manager.masks(list(request_ids)).values()]
 
 
 def test_requests_follow_their_own_tokens(manager: StructuredOutputManager) -> None:

@@ -127,6 +127,12 @@ def test_additional_properties_can_be_disabled() -> None:
             ["", "<a>1</a>", "<a>1</a>,<b>2</a>"], ["<a>1</a><a>1</a>", ","],
         ),
         (
+            {"format": {"type": "members", "separator": ",", "optional": [0, 2],
+                "elements": [_tag("a", NUMBER), _tag("b", NUMBER), _tag("c", NUMBER)]}},
+            ["b1</a>", "a1</a>,b2</a>,c3</a>", "b1</a>,c2</a>"],
+            ["", "a1</a>", "b1</a>,b2</a>", "b1</a>,a2</a>", ",b1</a>", "b1</a>,"],
+        ),
+        (
             {"format": {"type": "or", "elements": [NUMBER, {"type": "star", "content":
                 {"type": "sequence", "elements": [NUMBER, {"type": "const_string",
                  "value": ";"}]}}]}},
@@ -157,6 +163,10 @@ def test_texts_of_structural_tags(tag: object, good: list[str], bad: list[str]) 
         ({"format": {**NUMBER, "style": "qwen_xml"}}, "has a part with style"),
         ({"format": {"type": "any_text", "excludes": ["x", 3]}}, "needs excludes, a list of texts"),
         ({"format": {"type": "sequence", "elements": [{"type": "any_text"}, NUMBER]}}, "any_text"),
+        (
+            {"format": {"type": "members", "elements": [NUMBER], "separator": "", "optional": 3}},
+            "needs optional, a list of positions",
+        ),
         (
             {"format": _tag("<a>", {"type": "any_text", "excludes": [""]}, "</a>")},
             "needs excludes, a list of texts",

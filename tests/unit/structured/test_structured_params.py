@@ -110,7 +110,7 @@ def test_from_what_json_has() -> None:
     "fields",
     [
         {"backend": "xgrammar"}, {"backend": "outlines"}, {"backend": "lm-format-enforcer"},
-        {"backend": 3}, {"reasoning_parser_plugin": "x.py"}, {"enable_in_reasoning": True},
+        {"backend": 3}, {"reasoning_parser_plugin": "x.py"}, {"enable_in_reasoning": 1},
         {"disable_any_whitespace": "yes"}, {"unknown": 1},
     ],
 )  # fmt: skip

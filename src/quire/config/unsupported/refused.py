@@ -97,9 +97,6 @@ REFUSED: dict[str, _Names] = {
     "formats are part of Quire; a plugin is written for classes of vLLM's": {
         "reasoning_parser_plugin": (None, ""),
     },
-    "the reasoning has no budget yet": {
-        "reasoning_config": (None, {}),
-    },
     "watermarks are not implemented": {
         "watermark_config": (None, {}),
     },

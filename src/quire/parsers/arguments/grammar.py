@@ -28,7 +28,7 @@ class Layout:
     around: tuple[str, str] | None = None
     """Around all calls."""
     separator: str = "\n"
-    """Between calls."""
+    """Between calls. What follows the last call must not begin with it."""
     excluded: tuple[str, ...] = ()
     """What a string cannot contain, since it would end there."""
 
@@ -66,26 +66,21 @@ def in_order(schema: Mapping[str, Any], part: Callable[[str, Any], Part]) -> Par
     )
 
 
-def one_and_more(
+def with_separator(
     schema: Mapping[str, Any], separator: str, part: Callable[[str, Any], Part]
 ) -> Part:
-    """Properties with a separator between them: those required first, then any others."""
+    """The properties of a schema, each as its `part`, with a separator between them."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         return const("")
     required = schema.get("required")
-    needed = [key for key in properties if key in (required if type(required) is list else ())]
-    parts = {key: part(key, of) for key, of in properties.items()}
-    others: Part = {"type": "or", "elements": [parts[key] for key in parts if key not in needed]}
-    row: list[Part] = []
-    for key in needed:
-        row += [const(separator), parts[key]] if row else [parts[key]]
-    if len(needed) == len(parts):
-        return sequence(*row)
-    more: Part = {"type": "star", "content": sequence(const(separator), others)}
-    if needed:
-        return sequence(*row, more)
-    return {"type": "optional", "content": sequence(others, more)}
+    needed = set(required) if isinstance(required, list) else set()
+    return {
+        "type": "members",
+        "elements": [part(key, of) for key, of in properties.items()],
+        "optional": [i for i, key in enumerate(properties) if key not in needed],
+        "separator": separator,
+    }
 
 
 def _argument(key: str, of: Any, root: Mapping[str, Any], layout: Layout) -> Part:

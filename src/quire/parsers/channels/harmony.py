@@ -25,6 +25,8 @@ _FUNCTIONS = "functions."
 class HarmonyCalls(ToolFormat):
     """The calls of gpt-oss. A reply has one."""
 
+    other_texts = (*_BEGINS, *_BODY_ENDS, "<|constrain|>")
+
     def read_calls(self, reply: Reply) -> Parse[bool]:
         """Reads the arguments of a call of the tool that `reply.marker` names.
 
@@ -59,6 +61,10 @@ HARMONY_REASONING = ReasoningTags("<|channel|>analysis<|message|>", "<|end|>")
 
 class HarmonyFormat(ReplyFormat):
     """gpt-oss. Messages of one kind have a line break between them."""
+
+    def literal_texts(self, *, has_tools: bool) -> tuple[str, ...]:
+        """The same with and without tools, since a model may call one all the same."""
+        return (*super().literal_texts(has_tools=has_tools), *HarmonyCalls.other_texts)
 
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
         """Reads messages. Without tools a call is content."""

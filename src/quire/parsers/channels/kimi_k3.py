@@ -105,6 +105,10 @@ def _escaped(text: str) -> str:
 class KimiK3Format(ReplyFormat):
     """Kimi K3."""
 
+    def literal_texts(self, *, has_tools: bool) -> tuple[str, ...]:
+        """With the marks that channels have without tools too."""
+        return (*super().literal_texts(has_tools=has_tools), _OPEN, _CLOSE, _SEP)
+
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
         """Reads channels. Text outside of them is part of the answer."""
         markers = [f"{mark}{name}{_SEP}" for mark in (_OPEN, _CLOSE) for name in _CHANNELS]

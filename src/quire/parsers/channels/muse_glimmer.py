@@ -39,9 +39,10 @@ class MuseGlimmerCalls(ParameterCalls):
         unknown=ANY,
     )
     layout = Layout(
-        call=('<atem:invoke name="{name}">\n', "</atem:invoke>"),
+        call=('<atem:invoke name="{name}">\n', "</atem:invoke>\n"),
         text=('<atem:parameter name="{key}">', "</atem:parameter>\n"),
-        around=("<atem:function_calls>\n", "\n</atem:function_calls>"),
+        around=("<atem:function_calls>\n", "</atem:function_calls>"),
+        separator="",
     )
 
     def tool_name(self, reply: Reply, name: str) -> str:
@@ -57,6 +58,10 @@ class MuseGlimmerCalls(ParameterCalls):
 
 class MuseGlimmerFormat(ReplyFormat):
     """Muse Glimmer. A prompt ends before the recipient, or within a message."""
+
+    def literal_texts(self, *, has_tools: bool) -> tuple[str, ...]:
+        """With the marks that messages have without tools too."""
+        return (*super().literal_texts(has_tools=has_tools), *_BODY_ENDS, _MESSAGE)
 
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
         """Reads messages. Tags count in messages to tools, and where no message has begun."""

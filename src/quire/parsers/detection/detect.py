@@ -87,16 +87,16 @@ def _calls(
     if choice.tools is not None:
         return FoundCalls(TOOL_FORMATS[choice.tools](), Origin(choice.tools, _ASKED))
     likely = names_of(TOOLS_BY_TYPE, facts.hf_config, TOOL_FORMATS)
-    if frames and frames[0].has_tools and _shows_tools(frames):
-        samples = yield from render_samples(
-            frames[0], None if reasoning is None else reasoning.tags
-        )
+    frame = next(iter(frames), None)
+    if frame is not None:
+        samples = yield from render_samples(frame, None if reasoning is None else reasoning.tags)
         if samples is not None:
             known = best_known(samples, likely)
             if known is not None and is_clean(samples, known.format):
                 return known
-            return derived(samples) or known
-    elif frames:
-        return None  # the model is not told of tools
-    name = likely[0] if likely else None
-    return None if name is None else FoundCalls(TOOL_FORMATS[name](), Origin(name, _BY_TYPE))
+            found = derived(samples) or known
+            if found is not None:
+                return found
+        elif not _shows_tools(frames):
+            return None  # the model is not told of tools
+    return FoundCalls(TOOL_FORMATS[likely[0]](), Origin(likely[0], _BY_TYPE)) if likely else None

@@ -51,7 +51,8 @@ def find_reasoning(
     text = "\n".join(sources)
     for is_named in (_has_both, _has_end):
         named = [name for name in names if is_named(REASONING_FORMATS[name], text)]
-        if named:
+        modest = [name for name in named if not REASONING_FORMATS[name].is_implied]
+        if named := modest or named:
             name = max(named, key=lambda name: _num_named(REASONING_FORMATS[name], text))
             return _found(name, "the chat template names its marks")
     return None

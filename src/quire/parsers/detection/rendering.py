@@ -70,15 +70,22 @@ class Frame:
             if beginning and reply.startswith(beginning, space):
                 rest = self._without_tail(reply[space + len(beginning) :])
                 return Reply(rest, follows_prompt=beginning.strip() == opened.strip())
-        return Reply(self._without_tail(reply), follows_prompt=not opened.strip())
+        begin = _before_a_tag(opened, len(shared_begin(opened, reply)))
+        return Reply(self._without_tail(reply[begin:]), follows_prompt=not opened.strip())
 
     def _without_tail(self, reply: str) -> str:
-        if reply.endswith(self.tail):
-            return reply[: len(reply) - len(self.tail)]
+        for text, tail in ((reply, self.tail), (reply.rstrip(), self.tail.strip())):
+            if text.endswith(tail):
+                return text[: len(text) - len(tail)]
         shared = shared_end(reply, self.tail)
         while shared and shared[0] not in _TAG_BEGINS:
             shared = shared[1:]
         return reply[: len(reply) - len(shared)]
+
+
+def _before_a_tag(text: str, place: int) -> int:
+    """The last place up to this one where a tag begins; 0 if there is none."""
+    return max(0, *(text.rfind(char, 0, place + 1) for char in _TAG_BEGINS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 from quire.errors import GrammarError, quoted
 from quire.structured import limits
 from quire.structured.params import FIELD
+from quire.structured.tags.texts import Unwanted, expression
 
 NAME = "structural_tag"
 
@@ -52,8 +53,17 @@ def texts_of(part: Mapping[str, Any], name: str) -> list[str]:
     for text in texts:
         if not isinstance(text, str) or not text:
             raise tag_error(f"needs {name}, a list of texts", text)
-        limits.check_count(NAME, f"characters of {name}", len(text), limits.MAX_EXCLUDED_TEXT)
+        most = limits.MAX_PATTERN_BYTES if name.endswith("patterns") else limits.MAX_EXCLUDED_TEXT
+        limits.check_count(NAME, f"characters of {name}", len(text), most)
     return texts
+
+
+def unwanted_of(part: Mapping[str, Any]) -> Unwanted:
+    """What the free text of a part does not have. Raises GrammarError."""
+    return Unwanted(
+        (*map(expression, texts_of(part, "excludes")), *texts_of(part, "excluded_patterns")),
+        (*map(expression, texts_of(part, "not_first")), *texts_of(part, "not_first_patterns")),
+    )
 
 
 def refuse(part: Mapping[str, Any], name: str, *values: object) -> None:

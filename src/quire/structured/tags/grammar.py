@@ -19,7 +19,7 @@ from quire.structured.tags.fields import (
     tag_error,
     tags_of,
     text_of,
-    texts_of,
+    unwanted_of,
 )
 from quire.structured.tags.texts import AddedTokens, free_text
 from quire.structured.tags.triggered import text_before, triggered_tags
@@ -90,6 +90,7 @@ class _Writer:
             "plus": lambda part: f"({self.part(part.get('content'))})+",
             "tag": self._tag,
             "tags_with_separator": self._separated,
+            "members": self._members,
         }
 
     def text(self, root: str) -> str:
@@ -107,7 +108,7 @@ class _Writer:
         if kind == "any_text":
             if not is_last:
                 raise tag_error(_AT_THE_END, kind)
-            return self.terminal(free_text(texts_of(part, "excludes"), texts_of(part, "not_first")))
+            return self.terminal(free_text(unwanted_of(part)))
         if kind == "sequence":
             elements = list_of(part, "elements")
             last = len(elements) - 1
@@ -146,7 +147,7 @@ class _Writer:
         if isinstance(content, Mapping) and content.get("type") == "any_text":
             if not end:
                 raise tag_error("any_text in a tag needs the tag's end", tag)
-            return f"{begin} {text_before(self, end, [end], texts_of(content, 'excludes'))}"
+            return f"{begin} {text_before(self, end, [end], unwanted_of(content))}"
         return f"{begin} {self.part(content)} {self.added.literal(end)}"
 
     def _separated(self, part: Mapping[str, Any]) -> str:
@@ -154,6 +155,22 @@ class _Writer:
         one = self.rule(" | ".join(self._tag(tag) for tag in tags_of(part)))
         more = "" if part.get("stop_after_first") else f" ({separator} {one})*"
         return f"({one}{more}){'' if part.get('at_least_one') else '?'}"
+
+    def _members(self, part: Mapping[str, Any]) -> str:
+        """`elements` in their order with `separator` between them; `optional` are the positions of
+        those that may be missing."""
+        separator = self.added.literal(text_of(part, "separator"))
+        elements, optional = list_of(part, "elements"), part.get("optional", [])
+        limits.check_count(NAME, "members", len(elements), limits.MAX_PROPERTIES)
+        if not isinstance(optional, list):
+            raise tag_error("needs optional, a list of positions", optional)
+        first = more = '""'  # what may follow: with none before it, and with one
+        for i, element in reversed(list(enumerate(elements))):
+            one = self.rule(self.part(element))
+            is_needed = i not in optional
+            first = self.rule(f"{one} {more}" if is_needed else f"{one} {more} | {first}")
+            more = self.rule(f"({separator} {one}){'' if is_needed else '?'} {more}")
+        return first
 
     def _json_schema(self, part: Mapping[str, Any]) -> str:
         refuse(part, "style", "json")

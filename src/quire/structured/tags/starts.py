@@ -21,6 +21,10 @@ def after_start(part: Any, start: str, may_cut: MayCut) -> dict[str, Any] | None
         return _shortened(part, "begin", start, may_cut)
     if kind == "sequence":
         first, *others = _items(part, "elements") or [None]
+        text = first.get("value") if isinstance(first, Mapping) else None
+        if isinstance(text, str) and len(text) < len(start) and start.startswith(text) and others:
+            rest = {"type": "sequence", "elements": others}
+            return after_start(rest, start[len(text) :], may_cut)
         return _joined(after_start(first, start, may_cut), *others)
     if kind == "or":
         return _either(_items(part, "elements"), start, may_cut)
@@ -59,3 +63,29 @@ def _either(parts: list[Any], start: str, may_cut: MayCut) -> dict[str, Any] | N
 
 def _joined(first: dict[str, Any] | None, *others: Any) -> dict[str, Any] | None:
     return None if first is None else {"type": "sequence", "elements": [first, *others]}
+
+
+def first_texts(part: Any) -> list[str]:
+    """The literal texts that a part may begin with, each as long as can be told. Empty if one of
+    its alternatives begins with none."""
+    if not isinstance(part, Mapping):
+        return []
+    kind = part.get("type", "tag")
+    if kind == "tag":
+        return [part["begin"]] if part.get("begin") else []
+    if kind == "const_string":
+        return [part["value"]] if part.get("value") else []
+    if kind == "plus":
+        return first_texts(part.get("content"))
+    if kind == "sequence":
+        first, *others = _items(part, "elements") or [None]
+        texts = first_texts(first)
+        is_text = isinstance(first, Mapping) and first.get("type") == "const_string"
+        if not is_text or not others:
+            return texts
+        more = first_texts({"type": "sequence", "elements": others})
+        return [text + next_text for text in texts or [""] for next_text in more] or texts
+    if kind in ("or", "tags_with_separator"):
+        each = [first_texts(one) for one in _items(part, "elements" if kind == "or" else "tags")]
+        return [text for texts in each for text in texts] if all(each) else []
+    return []

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 ANYTHING = "(.|\\n)*"
 SPACE = "[ \\t\\r\\n]"
@@ -74,21 +75,33 @@ def quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def free_text(excluded: Sequence[str] = (), not_first: Sequence[str] = (), end: str = "") -> str:
-    """The expression of a text with none of the `excluded` texts in it, that does not begin with
-    one of `not_first`, nor with one of them behind white space, and ends with `end`."""
-    parts = [f"/{ANYTHING}{_expression(end)}/"]
-    if excluded:
-        parts.append(f"~/{ANYTHING}({_any_of(excluded)}){ANYTHING}/")
-    if not_first:
-        parts.append(f"~/{SPACE}*({_any_of(not_first)}){ANYTHING}/")
+@dataclass(frozen=True)
+class Unwanted:
+    """What a free text does not have, as regular expressions."""
+
+    anywhere: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+    """It does not begin with one of these, nor with one of them behind white space."""
+
+    def texts(self, texts: Iterable[str]) -> Unwanted:
+        """These texts too, anywhere."""
+        return Unwanted((*self.anywhere, *map(expression, texts)), self.first)
+
+
+def free_text(unwanted: Unwanted, end: str = "") -> str:
+    """The expression of a text that ends with `end`."""
+    parts = [f"/{ANYTHING}{expression(end)}/"]
+    if unwanted.anywhere:
+        parts.append(f"~/{ANYTHING}({_any_of(unwanted.anywhere)}){ANYTHING}/")
+    if unwanted.first:
+        parts.append(f"~/{SPACE}*({_any_of(unwanted.first)}){ANYTHING}/")
     return " & ".join(parts)
 
 
-def _any_of(texts: Sequence[str]) -> str:
-    return "|".join(_expression(text) for text in dict.fromkeys(texts))
-
-
-def _expression(text: str) -> str:
+def expression(text: str) -> str:
     """A regular expression within a grammar that matches this text alone."""
     return re.escape(text).replace("/", r"\/").replace("\n", "n")
+
+
+def _any_of(expressions: Iterable[str]) -> str:
+    return "|".join(dict.fromkeys(expressions))

@@ -1,8 +1,10 @@
 """`triggered_tags`: a free text in which certain texts, the triggers, begin tags.
 
-Three fields are our own. `final_tags`: tags after which the text ends. `not_first`: texts that the
-free text does not begin with, nor with white space and one of them. `is_bare`: no text but white
-space is before a tag. A tag may be a part of any type that begins with a literal text.
+Some fields are our own. `final_tags`: tags after which the text ends. `not_first`: texts that the
+free text does not begin with, nor with white space and one of them. `excluded_patterns` and
+`not_first_patterns` are `excludes` and `not_first` as regular expressions, which stand in a grammar
+as they are. `is_bare`: no text but white space is before a tag. A tag may be a part of any type
+that begins with a literal text.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from typing import Any, Protocol
 
 from quire.errors import quoted as shown
 from quire.structured import limits
-from quire.structured.tags.fields import NAME, flag_of, list_of, tag_error, texts_of
+from quire.structured.tags.fields import NAME, flag_of, list_of, tag_error, unwanted_of
 from quire.structured.tags.starts import after_start
-from quire.structured.tags.texts import SPACE, AddedTokens, free_text, quoted
+from quire.structured.tags.texts import SPACE, AddedTokens, Unwanted, free_text, quoted
 
 _SOME_SPACE = f"/{SPACE}{{0,40}}/"
 
@@ -38,8 +40,7 @@ def text_before(
     writer: RuleWriter,
     marker: str,
     markers: Sequence[str],
-    excluded: Sequence[str] = (),
-    not_first: Sequence[str] = (),
+    unwanted: Unwanted,
     *,
     is_bare: bool = False,
 ) -> str:
@@ -49,10 +50,10 @@ def text_before(
     if marker not in added and len(pieces) == 1:
         # It ends with the marker as soon as that is there, so that it cannot contain one.
         spelled = [text for text in markers if any(piece in added for piece in added.pieces(text))]
-        text = _SOME_SPACE if is_bare else free_text((*excluded, *spelled), not_first)
+        text = _SOME_SPACE if is_bare else free_text(unwanted.texts(spelled))
         return writer.rule(f"{writer.terminal(text)} {quoted(marker)}", "[lazy]")
     first = "" if pieces[0] in added else pieces.pop(0)
-    text = free_text((*excluded, *markers), not_first, first)
+    text = free_text(unwanted.texts(markers), first)
     if is_bare:
         text = f"{_SOME_SPACE} {quoted(first)}" if first else _SOME_SPACE
     return f"{writer.terminal(text)} {added.literal(''.join(pieces))}"
@@ -71,31 +72,28 @@ def triggered_tags(writer: RuleWriter, part: Mapping[str, Any]) -> str:
         raise tag_error("No structural tags found in the grammar spec.", None)
     at_least_one = flag_of(part, "at_least_one")
     if flag_of(part, "stop_after_first"):
-        both = {
-            trigger: [*tags.get(trigger, ()), *final.get(trigger, ())]
-            for trigger in {**tags, **final}
-        }
-        tags, final = {}, both
+        final = {name: [*tags.get(name, ()), *final.get(name, ())] for name in {**tags, **final}}
+        tags = {}
     is_bare = flag_of(part, "is_bare")
-    excluded, not_first = texts_of(part, "excludes"), texts_of(part, "not_first")
+    unwanted = unwanted_of(part)
+    later = Unwanted(unwanted.anywhere)
 
-    def one_of(bodies: _Bodies, unless: Sequence[str]) -> list[str]:
-        written = []
-        for trigger, ways in bodies.items():
-            text = text_before(writer, trigger, triggers, excluded, unless, is_bare=is_bare)
-            written.append(f"{text} ({' | '.join(ways)})")
-        return written
+    def one_of(bodies: _Bodies, without: Unwanted) -> list[str]:
+        return [
+            f"{text_before(writer, name, triggers, without, is_bare=is_bare)} ({' | '.join(ways)})"
+            for name, ways in bodies.items()
+        ]
 
-    def rest(unless: Sequence[str]) -> str:
-        return writer.terminal(free_text((*excluded, *triggers), unless))
+    def rest(without: Unwanted) -> str:
+        return writer.terminal(free_text(without.texts(triggers)))
 
-    ways = one_of(final, not_first)
+    ways = one_of(final, unwanted)
     if not at_least_one:
-        ways.append(rest(not_first))
+        ways.append(rest(unwanted))
     if tags:
-        first = writer.rule(" | ".join(one_of(tags, not_first)))
-        more = writer.rule(" | ".join(one_of(tags, ()))) if not_first else first
-        end = " | ".join([*one_of(final, ()), rest(())])
+        first = writer.rule(" | ".join(one_of(tags, unwanted)))
+        more = first if unwanted == later else writer.rule(" | ".join(one_of(tags, later)))
+        end = " | ".join([*one_of(final, later), rest(later)])
         ways.append(f"{first} {more}* ({end})")
     return f"({' | '.join(ways)})"
 

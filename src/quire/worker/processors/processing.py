@@ -79,7 +79,7 @@ class LogitsProcessing:
         places[is_new] = of_sampled
         step.batch.want_logits, step.batch.logits_places = True, places
         step.batch.sampling = _of_prompts(columns, is_new)
-        return WithheldRows(replace(columns.take(in_order), chosen=None), of_sampled)
+        return WithheldRows(columns.take(in_order), of_sampled)
 
     def choose(
         self, model: CompiledModel, raw: Logits | None, withheld: WithheldRows

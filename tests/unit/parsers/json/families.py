@@ -107,6 +107,11 @@ WRITTEN: dict[str, Callable[[Sequence[Call]], str]] = {
     "granite4": _HERMES,
     "hermes": _HERMES,
     "hunyuan_a13b": lambda calls: f"<tool_calls>{_list(calls)}</tool_calls>",
+    "inkling": lambda calls: "".join(
+        f'<|message_model|><|content_invoke_tool_json|>{{"name":{_text(tool)},"args":'
+        f"{_text(values)}}}<|end_message|>"
+        for tool, values in calls
+    ),
     "internlm": lambda calls: "\n".join(
         f"<|action_start|><|plugin|>\n{call}<|action_end|>"
         for call in _objects(calls, arguments="parameters")

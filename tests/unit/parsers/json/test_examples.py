@@ -107,6 +107,9 @@ def said(content: str, *calls: ToolCall) -> Message:
         ("gigachat3", f'Wait.<|message_sep|>\n\nfunction call<|role_sep|>\n{{"name": "f", '
          f'"arguments": {A}}}', said("Wait.", call())),
         ("hunyuan_a13b", "助手：Yes", said("Yes")),
+        ("inkling", f'<|content_text|>So.<|end_message|><|message_model|>f'
+         f'<|content_invoke_tool_json|>{{"name":"f","args":{A}}}<|end_message|>',
+         said("So.", call())),
         ("apertus", f'Hi <|tools_prefix|>[{{"f": {A}, "g": {{}}}}]',
          said("Hi", call(), call("g", "{}"))),
         ("apertus", '<|tools_prefix|>[{"f": "text"}]', said('<|tools_prefix|>[{"f": "text"}]')),

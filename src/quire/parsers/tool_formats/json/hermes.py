@@ -3,7 +3,11 @@ what differs from it by its marks."""
 
 from __future__ import annotations
 
-from quire.parsers.json_calls import CallKeys
+import json
+
+from quire.parsers.json_calls import CallKeys, read_name
+from quire.parsers.reader import Parse
+from quire.parsers.reply import Reply
 from quire.parsers.tool_formats.json.marked import MarkedCalls
 
 
@@ -54,3 +58,24 @@ class GigaChatCalls(MarkedCalls):
     answer_marks = ("<|message_sep|>",)
     markers = ("<|function_call|>", "function call<|role_sep|>", *answer_marks)
     before, between = "<|function_call|>", "\n"
+
+
+class InklingCalls(MarkedCalls):
+    """Inkling, which writes blocks; the name of a tool may stand before its block too."""
+
+    answer_marks = ("<|content_text|>", "<|end_message|>", "<|content_model_end_sampling|>")
+    markers = ("<|content_invoke_tool_json|>", "<|message_model|>", *answer_marks)
+    ends = ("<|end_message|>", "<|content_model_end_sampling|>")
+    keys = CallKeys(arguments=("args", "arguments"))
+    before, after = "<|message_model|><|content_invoke_tool_json|>", "<|end_message|>"
+
+    def read_calls(self, reply: Reply) -> Parse[bool]:
+        """What is between a message's begin and its block is dropped."""
+        if reply.marker != "<|message_model|>":
+            return (yield from super().read_calls(reply))
+        yield from read_name(reply.reader, "<|")
+        return (yield from reply.reader.starts_with("<|")) is not None
+
+    def head(self, name: str) -> str:
+        """Without spaces."""
+        return f'{{"name":{json.dumps(name)},"args":'

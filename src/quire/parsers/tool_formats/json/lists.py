@@ -18,7 +18,12 @@ class GraniteCalls(MarkedCalls):
 
     markers = ("<|tool_call|>", "<tool_call>")
     ends = ("</tool_call>",)
-    opening, between, closing = "<|tool_call|>[", ", ", "]"
+    between, closing = ", ", "]"
+
+    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
+        """With either mark."""
+        begin = {"type": "or", "elements": [text(f"{marker}[") for marker in self.markers]}
+        return sequence(begin, super().grammar(tools, is_parallel=is_parallel))
 
 
 class JambaCalls(MarkedCalls):
@@ -46,6 +51,10 @@ class Phi4MiniCalls(MarkedCalls):
 
     markers = ("functools",)
     opening, between, closing = "functools[", ", ", "]"
+
+    def call_patterns(self, tools: Schemas) -> tuple[str, ...]:  # noqa: ARG002
+        """A word of Python too."""
+        return (r"functools[ \t\r\n]*[\[{]",)
 
 
 class CohereCalls(MarkedCalls):

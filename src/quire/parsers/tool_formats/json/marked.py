@@ -30,6 +30,10 @@ class MarkedCalls(ToolFormat):
     """What is written before the first call, before each, between two, after each and after the
     last."""
 
+    def literal_texts(self) -> tuple[str, ...]:
+        """With the ends, which a grammar may leave out."""
+        return (*super().literal_texts(), *self.ends)
+
     def read_calls(self, reply: Reply) -> Parse[bool]:
         """As the class says."""
         if reply.marker in self.answer_marks:

@@ -64,12 +64,12 @@ class MiniMaxM3Calls(ToolFormat):
             tag(
                 f'{_MARK}<invoke name="{name}">\n',
                 _members(schema, schema),
-                f"{_MARK}</invoke>",
+                f"{_MARK}</invoke>\n",
             )
             for name, schema in tools.items()
         ]
-        begin, end = f"{_MARK}<tool_call>\n", f"\n{_MARK}</tool_call>"
-        return tag(begin, separated(calls, "\n" if is_parallel else None), end)
+        begin, end = f"{_MARK}<tool_call>\n", f"{_MARK}</tool_call>"
+        return tag(begin, separated(calls, "" if is_parallel else None), end)
 
 
 def _read_call(reply: Reply, name: str) -> Parse[bool]:

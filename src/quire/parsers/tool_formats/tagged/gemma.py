@@ -9,11 +9,11 @@ from typing import Any
 from quire.parsers.arguments.grammar import (
     const,
     json_part,
-    one_and_more,
     separated,
     sequence,
     tag,
     text_part,
+    with_separator,
 )
 from quire.parsers.arguments.reading import behind_space
 from quire.parsers.arguments.values import (
@@ -46,6 +46,7 @@ class GemmaCalls(ToolFormat):
     quoted: Types = TEXT
     """What a value between marks is, where no schema says."""
     markers: tuple[str, ...] = ("<|tool_call>",)
+    other_texts: tuple[str, ...] = (quote,)
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
         """One call and what closes it, which may be missing. `call` may be missing too."""
@@ -76,7 +77,7 @@ class GemmaCalls(ToolFormat):
         return separated(calls, "" if is_parallel else None)
 
     def _arguments(self, schema: Mapping[str, Any]) -> Part:
-        return one_and_more(schema, ",", lambda key, of: self._argument(key, of, schema))
+        return with_separator(schema, ",", lambda key, of: self._argument(key, of, schema))
 
     def _argument(self, key: str, of: Any, root: Mapping[str, Any]) -> Part:
         return sequence(const(f"{key}:"), self._value(of, root))
@@ -87,7 +88,7 @@ class GemmaCalls(ToolFormat):
             return tag(self.quote, text_part(schema, (self.quote,)), self.quote)
         inner = schema_of_type("object", schema, root)
         if inner is not None:
-            members = one_and_more(inner, ",", lambda key, of: self._argument(key, of, root))
+            members = with_separator(inner, ",", lambda key, of: self._argument(key, of, root))
             return tag("{", members, "}")
         array = schema_of_type("array", schema, root)
         if array is None:
@@ -104,6 +105,7 @@ class FunctionGemmaCalls(GemmaCalls):
     quote = "<escape>"
     quoted = ANY
     markers = ("<start_function_call>",)
+    other_texts = (quote,)
 
 
 class _Values:

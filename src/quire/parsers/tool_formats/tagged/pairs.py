@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 
 from quire.parsers.arguments.grammar import Layout, calls_part
 from quire.parsers.arguments.reading import behind_space, read_value, up_to
@@ -78,6 +78,7 @@ class PairCalls(ToolFormat):
 
     def __init_subclass__(cls) -> None:
         cls.markers = tuple(one for one in (cls.tags.section, cls.tags.call) if one)
+        cls.other_texts = tuple(filter(None, astuple(cls.tags)))
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """As the family's template writes calls."""
@@ -181,10 +182,13 @@ def pair_layout(tags: PairTags, line: str = "") -> Layout:
     """How calls in these tags are written. `line`: what is behind the name and each pair."""
     begin = f"{tags.key}{{key}}{tags.key_end}{line}"
     return Layout(
-        call=(f"{tags.call}{{name}}{tags.name_end}{line}", tags.call_end),
+        call=(
+            f"{tags.call}{{name}}{tags.name_end}{line}",
+            tags.call_end + (line if tags.section else ""),
+        ),
         text=(f"{begin}{tags.value}", f"{tags.value_end}{line}"),
-        around=(f"{tags.section}{line}", f"{line}{tags.section_end}") if tags.section else None,
-        separator="\n",
+        around=(f"{tags.section}{line}", tags.section_end) if tags.section else None,
+        separator="" if tags.section else "\n",
         excluded=tags.value_ends,
     )
 

@@ -62,9 +62,10 @@ class MiniMaxM2Calls(ParameterCalls):
         section_ends=("</minimax:tool_call>",),
     )
     layout = Layout(
-        call=('<invoke name="{name}">\n', "</invoke>"),
+        call=('<invoke name="{name}">\n', "</invoke>\n"),
         text=('<parameter name="{key}">', "</parameter>\n"),
-        around=("<minimax:tool_call>\n", "\n</minimax:tool_call>"),
+        around=("<minimax:tool_call>\n", "</minimax:tool_call>"),
+        separator="",
     )
 
 
@@ -81,9 +82,10 @@ class DotsCalls(ParameterCalls):
         trim="space",
     )
     layout = Layout(
-        call=('<invoke name="{name}">\n', "</invoke>"),
+        call=('<invoke name="{name}">\n', "</invoke>\n"),
         text=('<parameter name="{key}">', "</parameter>\n"),
-        around=("<dots_function_call>\n", "\n</dots_function_call>"),
+        around=("<dots_function_call>\n", "</dots_function_call>"),
+        separator="",
     )
 
 
@@ -102,10 +104,11 @@ def _dsml(mark: str, section: str, *others: str) -> ParameterTags:
 def _dsml_layout(mark: str, section: str) -> Layout:
     begin, end = f'<{mark}parameter name="{{key}}" string=', f"</{mark}parameter>\n"
     return Layout(
-        call=(f'<{mark}invoke name="{{name}}">\n', f"</{mark}invoke>"),
+        call=(f'<{mark}invoke name="{{name}}">\n', f"</{mark}invoke>\n"),
         text=(f'{begin}"true">', end),
         value=(f'{begin}"false">', end),
-        around=(f"<{mark}{section}>\n", f"\n</{mark}{section}>"),
+        around=(f"<{mark}{section}>\n", f"</{mark}{section}>"),
+        separator="",
     )
 
 

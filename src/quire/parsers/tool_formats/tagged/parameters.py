@@ -53,7 +53,9 @@ class ParameterCalls(ToolFormat):
     layout: Layout
 
     def __init_subclass__(cls) -> None:
-        cls.markers = (*cls.tags.sections, *cls.tags.call)
+        tags = cls.tags
+        cls.markers = (*tags.sections, *tags.call)
+        cls.other_texts = (*tags.value_ends, *tags.section_ends, *tags.around)
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """As the family's template writes calls."""

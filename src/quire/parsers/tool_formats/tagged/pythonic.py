@@ -6,7 +6,14 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-from quire.parsers.arguments.grammar import const, json_part, one_and_more, separated, sequence, tag
+from quire.parsers.arguments.grammar import (
+    const,
+    json_part,
+    separated,
+    sequence,
+    tag,
+    with_separator,
+)
 from quire.parsers.arguments.python_literals import python_value
 from quire.parsers.arguments.reading import behind_space
 from quire.parsers.arguments.writer import ArgumentsWriter
@@ -57,7 +64,7 @@ class Llama4PythonicCalls(PythonicCalls):
     """Llama 4, which at times writes marks around the list."""
 
     opening_markers = ("<|python_start|>", "[")
-    after = ("<|python_end|>",)
+    after = other_texts = ("<|python_end|>",)
 
 
 class Olmo3Calls(PythonicCalls):
@@ -123,6 +130,6 @@ def _key(reader: TextReader) -> Parse[str | None]:
 
 
 def _arguments(schema: Mapping[str, Any]) -> Part:
-    return one_and_more(
+    return with_separator(
         schema, ", ", lambda key, of: sequence(const(f"{key}="), json_part(of, schema))
     )

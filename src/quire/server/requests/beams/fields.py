@@ -30,6 +30,7 @@ _REFUSED: dict[str, tuple[object, ...]] = {
     "logprob_token_ids": (None, []),
     "prompt_logprobs": (None,),
     "repetition_detection": (None,),
+    "thinking_token_budget": (None, -1),
     "vllm_xargs": (None, {}),
 }
 """Field names with their values without effect; the message suggests the first."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from quire.params import SamplingParams
 from quire.parsers.constraint import named_as_tools, reply_constraint
+from quire.reasoning.marks import ReasoningMarks
 from quire.server.context import ServerContext
 from quire.server.requests.chats.reply_plan import ReplyPlan
 from quire.server.work_pool import INLINE_SIZE
@@ -21,9 +22,12 @@ async def set_reply_form(
     RequestError, which names the tool or the field that is at fault."""
     if plan is None:
         return
-    content = params.structured_outputs
-    has_reasoning = plan.format.reasoning is not None
-    if not plan.tools.is_searched and (content is None or not has_reasoning):
+    content, tags = params.structured_outputs, plan.format.reasoning
+    if tags is not None:
+        params.mark_reasoning(
+            ReasoningMarks(tags.begin, tags.end, is_open=plan.is_reasoning, is_in_grammar=True)
+        )
+    if not plan.tools.is_searched and (content is None or tags is None):
         return
     form = await context.pool.run(INLINE_SIZE + 1, _form, context, plan, content)
     params.structured_outputs = form

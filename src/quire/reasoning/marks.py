@@ -1,0 +1,66 @@
+"""The marks of reasoning, as texts and as tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+_MOST_SPACE = 2
+"""Tokens of white space that a template writes after the end."""
+
+
+class ReasoningMarks(msgspec.Struct, frozen=True, omit_defaults=True):
+    """As texts."""
+
+    begin: str
+    end: str
+    forced_end: str = ""
+    """What is put at the end of a budget; it ends with `end`. Empty: `end`."""
+    is_open: bool | None = None
+    """Whether the prompt ends within the reasoning; None: the marks in its tokens tell."""
+    is_in_grammar: bool = False
+    """Whether the grammar of the request is one of the whole reply, with the reasoning in it."""
+
+
+class ReasoningTokens(msgspec.Struct, frozen=True, omit_defaults=True):
+    """As tokens, for one prompt."""
+
+    begin: list[int]
+    end: list[int]
+    forced_end: list[int]
+    opened_at: int | None = None
+    """How many tokens of the prompt are before the reasoning that it ends within; None: it does not
+    end within reasoning."""
+    is_in_grammar: bool = False
+    """As in `ReasoningMarks`."""
+    is_closed: bool = False
+    """Whether the prompt ends with an end of reasoning, so that none begins any more."""
+
+    @classmethod
+    def of(
+        cls, marks: ReasoningMarks, prompt: Sequence[int], encode: Callable[[str], list[int]]
+    ) -> ReasoningTokens:
+        """`encode` gives the tokens of a text; without tokens of one mark there are none."""
+        begin, end = encode(marks.begin), encode(marks.end)
+        if not begin or not end:
+            return cls([], [], [])
+        lead = marks.forced_end.removesuffix(marks.end)
+        begin_at, end_at = _last(prompt, begin), _last(prompt, end)
+        opened_at = begin_at if begin_at is not None and (end_at or 0) < begin_at else None
+        is_closed = end_at is not None and len(prompt) - end_at <= _MOST_SPACE
+        if marks.is_open is False:
+            opened_at = None
+        elif marks.is_open and opened_at is None:
+            opened_at = len(prompt)
+        forced_end = [*(encode(lead) if lead else ()), *end]
+        return cls(begin, end, forced_end, opened_at, marks.is_in_grammar, is_closed)
+
+
+def _last(tokens: Sequence[int], mark: Sequence[int]) -> int | None:
+    """Where the last of these marks ends."""
+    size = len(mark)
+    for begin in range(len(tokens) - size, -1, -1):
+        if tokens[begin] == mark[0] and list(tokens[begin : begin + size]) == list(mark):
+            return begin + size
+    return None

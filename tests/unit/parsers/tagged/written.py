@@ -1,0 +1,117 @@
+"""Texts that a grammar of calls allows, made at random from its parts, with the values in them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from typing import Any
+
+_WORDS = [
+    "",
+    " ",
+    "a b",
+    '"',
+    "\\",
+    "\n",
+    "{",
+    "]",
+    "<",
+    "</",
+    "日本😀",
+    "null ",
+    "-1",
+    "'",
+    "&lt;",
+]
+
+
+class Writer:
+    """Writes a text of a part. `values` are those of the arguments, in order."""
+
+    def __init__(self, seed: int) -> None:
+        self._dice = random.Random(seed)
+        self.values: list[Any] = []
+
+    def text(self, part: Mapping[str, Any]) -> str:
+        """One of the texts that the part allows."""
+        kind = part["type"]
+        if kind == "const_string":
+            return str(part["value"])
+        if kind == "sequence":
+            return "".join(self.text(one) for one in part["elements"])
+        if kind == "or":
+            return self._choice(part["elements"])
+        if kind == "optional":
+            return self.text(part["content"]) if self._dice.random() < 0.7 else ""
+        if kind in ("star", "plus"):
+            count = self._dice.randrange(3) + (kind == "plus")
+            return "".join(self.text(part["content"]) for _ in range(count))
+        if kind == "tag":
+            return self._tag(part)
+        if kind == "tags_with_separator":
+            count = 1 if part["stop_after_first"] else 1 + self._dice.randrange(3)
+            tags = [self._tag(self._dice.choice(part["tags"])) for _ in range(count)]
+            return str(part["separator"]).join(tags)
+        if kind == "members":
+            optional = part["optional"]
+            return str(part["separator"]).join(
+                self.text(one)
+                for i, one in enumerate(part["elements"])
+                if i not in optional or self._dice.random() < 0.7
+            )
+        if kind == "regex":
+            return "key_" + str(self._dice.randrange(10**6))
+        assert kind == "json_schema", kind
+        value = self._value(part["json_schema"], part["json_schema"].get("$defs", {}))
+        self.values.append(value)
+        return json.dumps(value, ensure_ascii=False)
+
+    def _tag(self, tag: Mapping[str, Any]) -> str:
+        content = tag["content"]
+        if content["type"] != "any_text":
+            return f"{tag['begin']}{self.text(content)}{tag['end']}"
+        excluded = (tag["end"], *content["excludes"])
+        words = [*_WORDS, *(text[: self._dice.randrange(len(text))] for text in excluded)]
+        text = "".join(self._dice.choices(words, k=self._dice.randrange(6)))
+        while any(one in (text + tag["end"])[: -len(tag["end"])] for one in excluded) or (
+            (text + tag["end"]).find(tag["end"]) < len(text)
+        ):
+            text = text[1:]
+        self.values.append(text)
+        return f"{tag['begin']}{text}{tag['end']}"
+
+    def _choice(self, elements: list[Mapping[str, Any]]) -> str:
+        chosen = self._dice.choice(elements)
+        if all(one["type"] == "const_string" for one in elements):
+            self.values.append(chosen["value"])
+        return self.text(chosen)
+
+    def _value(self, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
+        if "$ref" in schema:
+            return self._value(definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions)
+        if "enum" in schema:
+            return self._dice.choice(schema["enum"])
+        kind = schema.get("type", "object")
+        if kind == "object":
+            properties = schema.get("properties", {})
+            return {key: self._value(of, definitions) for key, of in properties.items()}
+        if kind == "array":
+            return [
+                self._value(schema["items"], definitions) for _ in range(self._dice.randrange(3))
+            ]
+        if kind == "string":
+            words = [*_WORDS, "</parameter>", "</arg_value>", "<|call|>", "</invoke>"]
+            return "".join(self._dice.choices(words, k=self._dice.randrange(4)))
+        if kind == "boolean":
+            return self._dice.random() < 0.5
+        return self._dice.randrange(-100, 100) * (1 if kind == "integer" else 0.5)
+
+
+def leaves(value: Any) -> list[Any]:
+    """The scalars in values, in order; an empty container has none."""
+    if isinstance(value, dict):
+        return [leaf for one in value.values() for leaf in leaves(one)]
+    if isinstance(value, list):
+        return [leaf for one in value for leaf in leaves(one)]
+    return [value]

@@ -1,0 +1,130 @@
+"""Every reply that follows a constraint parses into calls of offered tools that validate."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import Any
+
+import jsonschema
+import pytest
+from tests.fakes.random_replies import RandomModel, tokenizer_of
+
+from quire.parsers.call_rules import CallRules, OfferedTool
+from quire.parsers.constraint import reply_constraint
+from quire.parsers.events import Message
+from quire.parsers.format import ReplyFormat
+from quire.parsers.parser import parse_whole
+from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.registry import TOOL_FORMATS
+from quire.structured.config import StructuredOutputsConfig
+from quire.structured.tags.starts import first_texts
+from quire.structured.trial import GrammarTrial
+
+SCHEMAS: dict[str, Any] = {
+    "get_weather": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "maxLength": 6},
+            "unit": {"enum": ["C", "F"]},
+            "days": {"type": "integer", "minimum": 1},
+        },
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+    "now": {"type": "object", "properties": {}, "additionalProperties": False},
+    "put-all": {
+        "type": "object",
+        "properties": {
+            "items": {"type": "array", "items": {"$ref": "#/$defs/item"}, "maxItems": 2},
+            "note": {"anyOf": [{"type": "string", "maxLength": 5}, {"type": "null"}]},
+            "deep": {"type": "object", "properties": {"x": {"type": "number"}},
+                     "required": ["x"], "additionalProperties": False},
+        },
+        "required": ["items", "note"],
+        "additionalProperties": False,
+        "$defs": {"item": {"type": "object", "properties": {"ok": {"type": "boolean"}},
+                           "required": ["ok"], "additionalProperties": False}},
+    },
+}  # fmt: skip
+TOOLS = [OfferedTool(name, schema) for name, schema in SCHEMAS.items()]
+REASONING = ReasoningTags("<think>", "</think>")
+KINDS = ("special", "ordinary", "none")
+"""What the marks of a format are in the vocabulary."""
+MARK = re.compile(r"</?[^<>\s=]+>|\[[A-Z_]+\]")
+"""What may be a token of its own."""
+FORMATS = sorted(set(TOOL_FORMATS))
+SEEDS = range(6)
+
+
+@lru_cache(maxsize=4)
+def model_of(name: str, kind: str) -> RandomModel:
+    texts = ReplyFormat(REASONING, TOOL_FORMATS[name]()).literal_texts(has_tools=True)
+    marks = [mark for text in texts for mark in MARK.findall(text)]
+    return RandomModel(
+        tokenizer_of(marks if kind == "special" else (), marks if kind == "ordinary" else ())
+    )
+
+
+def replies(name: str, kind: str, choice: Any, **fields: Any) -> list[Message]:
+    """Messages of the replies that ended, for each seed."""
+    tools = TOOL_FORMATS[name]()
+    format = ReplyFormat(None if kind == "none" else REASONING, tools)
+    model = model_of(name, kind)
+    tokenizer = model.tokenizer
+    trial = GrammarTrial(
+        StructuredOutputsConfig(), tokenizer.max_token_id + 1, lambda: tokenizer.added_texts
+    )
+    is_reasoning = fields.pop("is_reasoning", False)
+    rules = CallRules(TOOLS, choice, **fields)
+    spec = reply_constraint(format, rules, trial.checked, is_reasoning=is_reasoning)
+    assert spec is not None
+    spec = trial.checked(spec)
+    start = ""
+    if choice == "auto":
+        start = first_texts(tools.grammar(SCHEMAS, is_parallel=rules.is_parallel))[0]
+        start = min((one for one in tools.markers if start.startswith(one)), default=start)
+    texts = [model.reply(spec, seed, begin=start if seed % 2 else "") for seed in SEEDS]
+    messages = []
+    for text in texts:
+        if text is not None:
+            message = parse_whole(format, text, SCHEMAS, is_reasoning=is_reasoning)
+            check(message, text)
+            messages.append(message)
+    return messages
+
+
+def check(message: Message, text: str) -> None:
+    for call in message.tool_calls:
+        assert call.is_complete, text
+        assert call.name in SCHEMAS, text
+        jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_required(name: str, kind: str) -> None:
+    messages = replies(name, kind, "required")
+    assert messages
+    for message in messages:
+        assert message.tool_calls
+        assert not message.content.strip()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_named(name: str) -> None:
+    messages = replies(
+        name, "special", "required", only=("put-all",), is_parallel=False, is_reasoning=True
+    )
+    assert messages
+    for message in messages:
+        assert [call.name for call in message.tool_calls] == ["put-all"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_auto(name: str, kind: str) -> None:
+    assert replies(name, kind, "auto")
+    for message in replies(name, kind, "auto", is_parallel=False):
+        assert len(message.tool_calls) <= 1
