@@ -15,7 +15,7 @@ import msgspec
 from quire import env
 from quire.errors import quoted
 from quire.outputs import Logprob
-from quire.param_checks import as_float, as_int, error
+from quire.param_checks import as_float, as_int, checked_stop, error
 
 MAX_LENGTH_PENALTY = 16.0
 """Largest exponent of a length, positive or negative: a power of any length is a finite number."""
@@ -42,18 +42,22 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
     prompt included, end-of-sequence token not. Larger values favour longer sequences; in
     [-16, 16]."""
     include_stop_str_in_output: bool = False
-    """Keep the end-of-sequence token in the token ids of the server's replies; `LLM.beam_search`
-    always does."""
+    """Keep stop strings in the text, and the end-of-sequence token in the token ids of the server's
+    replies; `LLM.beam_search` always keeps tokens."""
     structured_outputs: Any = None
     skip_special_tokens: bool = True
     """Leave special tokens out of the text."""
     watermarking: bool | None = None
+    stop: str | list[str] | None = None
+    """Strings that end a sequence; vLLM has none. Not part of the text unless
+    `include_stop_str_in_output`."""
 
     def __post_init__(self) -> None:
         self.beam_width = as_int("beam_width", self.beam_width)
         self.max_tokens = as_int("max_tokens", self.max_tokens)
         self.temperature = as_float("temperature", self.temperature)
         self.length_penalty = as_float("length_penalty", self.length_penalty)
+        self.stop = checked_stop(self.stop)
         for name in _FLAGS:
             value = getattr(self, name)
             if not isinstance(value, bool):
@@ -104,7 +108,7 @@ class BeamSearchSequence:
     finish_reason: str | None = None
     """`stop`, `length` or `abort`."""
     stop_reason: int | str | None = None
-    """The end-of-sequence token, if it ended the sequence."""
+    """The end-of-sequence token or the stop string that ended the sequence."""
 
 
 @dataclass

@@ -224,6 +224,21 @@ def _token_id(key: object) -> int | None:
         return None
 
 
+def checked_stop(given: Any) -> list[str]:
+    """Stop strings as a list."""
+    given = [] if given is None else given
+    stop = [given] if isinstance(given, str) else given
+    if not isinstance(stop, LISTS) or not all(isinstance(text, str) for text in stop):
+        message = f"stop must be a string or a list of strings, got {quoted(given)}."
+        raise error("stop", given, message)
+    stop = list(stop)
+    if any(has_surrogates(text) for text in stop):
+        raise error("stop", stop, f"stop must be valid Unicode, got {quoted(stop)}.")
+    if not all(stop):
+        raise error("stop", stop, "stop cannot contain an empty string.")
+    return stop
+
+
 def check_for_model(params: Any, vocab_size: int, max_logprobs: int) -> None:
     """Raises RequestError for fields of SamplingParams that name tokens outside of the vocabulary,
     or want more log-probabilities than allowed; `max_logprobs` -1: as many as there are tokens."""

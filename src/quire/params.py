@@ -31,8 +31,8 @@ from quire.param_checks import (
     checked_extra_args,
     checked_logit_bias,
     checked_logprob_token_ids,
+    checked_stop,
     error,
-    has_surrogates,
     is_int,
 )
 from quire.reasoning.marks import ReasoningMarks
@@ -378,16 +378,7 @@ class SamplingParams(
             )
 
     def _normalise_stops(self) -> None:
-        given = [] if self.stop is None else self.stop
-        stop = [given] if isinstance(given, str) else given
-        if not isinstance(stop, LISTS) or not all(isinstance(text, str) for text in stop):
-            message = f"stop must be a string or a list of strings, got {quoted(given)}."
-            raise error("stop", given, message)
-        stop = list(stop)
-        if any(has_surrogates(text) for text in stop):
-            raise error("stop", stop, f"stop must be valid Unicode, got {quoted(stop)}.")
-        if not all(stop):
-            raise error("stop", stop, "stop cannot contain an empty string.")
+        stop = checked_stop(self.stop)
         if stop and not self.detokenize:
             raise error(
                 "stop",

@@ -28,7 +28,6 @@ ABSENT_COMMANDS = {
     "preload": "weights are mapped from their files, which the system keeps in its cache",
     "snapshot": "a start takes a second; `quire quantize` makes it shorter",
     "download-kernels": "the kernels are in the package",
-    "bench sweep startup": "`quire bench startup` measures one setting: a start takes a second",
     "bench sweep serve_workload": "`quire bench sweep serve`, whose --bench-params has the request "
     "rates or numbers of users; it looks for none between them",
     "bench sweep plot_pareto": "`quire bench sweep plot` draws any two values; a frontier over "

@@ -7,6 +7,7 @@ text: a character that begins in the prompt can end in the output.
 from __future__ import annotations
 
 import codecs
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -56,6 +57,10 @@ class IncrementalDetokenizer(ABC):
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that is final after these tokens; may be empty, or include text of earlier
         tokens."""
+
+    def copy(self) -> IncrementalDetokenizer:
+        """Another one at the same place."""
+        return copy.copy(self)
 
     @abstractmethod
     def finish(self) -> str:
@@ -149,6 +154,11 @@ class _WindowDetokenizer(IncrementalDetokenizer):
 
     def push(self, token_ids: Sequence[int]) -> str:
         return "".join([self._push_one(token_id) for token_id in token_ids])
+
+    def copy(self) -> IncrementalDetokenizer:
+        copied = copy.copy(self)
+        copied._window = self._window.copy()
+        return copied
 
     def finish(self) -> str:
         return self._settle(self._decode(self._window))

@@ -18,6 +18,7 @@ from quire.frontend.input_processor import EngineInput, InputProcessor
 from quire.inputs import TokensPrompt
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.tokenizer import Tokenizer
+from quire.tokenizer.detokenizer import IncrementalDetokenizer, _WindowDetokenizer
 
 MakeConfig = Callable[..., EngineConfig]
 PROMPT = [3, 1, 4, 1, 5]
@@ -63,7 +64,13 @@ def output_of(request: EngineInput, flat: FlatLogprobs | None, reason: str) -> R
 
 
 def plain_search(
-    table: Table, width: int, steps: int, eos: int, ignore_eos: bool, penalty: float
+    table: Table,
+    width: int,
+    steps: int,
+    eos: int,
+    ignore_eos: bool,
+    penalty: float,
+    stops: Callable[[list[int]], bool] = lambda _: False,
 ) -> list[tuple[list[int], float]]:
     """The rules in their plainest form: every sequence is kept, and sorted at the end."""
     beams, completed = [(PROMPT, 0.0)], []
@@ -71,7 +78,7 @@ def plain_search(
         grown = []
         for tokens, total in beams:
             for token, logprob in table.best(tokens, 2 * width):
-                is_end = token == eos and not ignore_eos
+                is_end = (token == eos and not ignore_eos) or stops([*tokens, token])
                 (completed if is_end else grown).append(([*tokens, token], total + logprob))
         beams = sorted(grown, key=lambda one: -one[1])[:width]
 
@@ -106,6 +113,58 @@ def test_the_same_sequences_as_by_the_plain_rules(
         run(search, table)
         found = [(beam.token_ids, beam.cum_logprob) for beam in search.best()]
         assert found == plain_search(table, width, 9, eos, ignore_eos, penalty)
+
+
+@pytest.mark.parametrize("width", [1, 3, 6])
+@pytest.mark.parametrize("stops", [["e"], ["ab", "\u00e9", "t", "5"], list("abcdefghijkl")])
+def test_stop_strings_end_sequences(
+    processor: InputProcessor, tokenizer: Tokenizer, width: int, stops: list[str]
+) -> None:
+    eos = processor.eos_token_id
+    assert eos is not None
+
+    def text_of(ids: list[int]) -> str:
+        detokenizer = IncrementalDetokenizer.create(tokenizer, PROMPT)
+        return detokenizer.push(ids[len(PROMPT) :])
+
+    num_stopped = 0
+    for seed in range(4):
+        table = Table(eos, 1.0, seed)
+        params = BeamSearchParams(width, 12, stop=stops, include_stop_str_in_output=seed % 2 > 0)
+        search = begin_search(processor, "r", PROMPT, params)
+        run(search, table)
+        plain = plain_search(
+            table, width, 12, eos, False, 1.0, lambda ids: any(s in text_of(ids) for s in stops)
+        )
+        assert [(beam.token_ids, beam.cum_logprob) for beam in search.best()] == plain
+        for one, beam in zip(
+            request_output_of(search, tokenizer).outputs, search.best(), strict=True
+        ):
+            whole = text_of(beam.token_ids)
+            if isinstance(one.stop_reason, str):
+                num_stopped += 1
+                assert one.finish_reason == "stop"
+                assert one.token_ids == beam.token_ids[len(PROMPT) :]
+                end = whole.index(one.stop_reason) + len(one.stop_reason) * (seed % 2)
+                assert one.text == whole[:end]
+            else:
+                assert not any(stop in whole for stop in stops)
+    assert num_stopped or len(stops) < 5 or width == 1
+
+
+def test_a_window_detokenizer_is_copied_with_its_window(tokenizer: Tokenizer) -> None:
+    """`_WindowDetokenizer` keeps a list."""
+    one = _WindowDetokenizer(
+        tokenizer, PROMPT, skip_special_tokens=True, spaces_between_special_tokens=True
+    )
+    other = one.copy()
+    assert one.push([70, 71]) == other.copy().push([70, 71]) == other.push([70, 71])
+
+
+def test_stop_strings_need_a_tokenizer(make_config: MakeConfig) -> None:
+    processor = InputProcessor(make_config(), None)
+    with pytest.raises(RequestError, match="need a tokenizer"):
+        begin_search(processor, "r", PROMPT, BeamSearchParams(2, 4, stop="x"))
 
 
 def test_the_search_ends_when_nothing_can_become_better(processor: InputProcessor) -> None:

@@ -45,6 +45,7 @@ def test_defaults_and_order_are_vllms() -> None:
     assert BeamSearchParams.__struct_fields__ == (
         "beam_width", "max_tokens", "ignore_eos", "temperature", "length_penalty",
         "include_stop_str_in_output", "structured_outputs", "skip_special_tokens", "watermarking",
+        "stop",
     )  # fmt: skip
 
 

@@ -143,8 +143,26 @@ def test_the_end_of_a_sequence(real: tuple[LLM, Harness], monkeypatch: pytest.Mo
     assert {choice["finish_reason"] for choice in ignored} == {"length"}
 
 
+def test_a_stop_string_ends_a_sequence(real: tuple[LLM, Harness]) -> None:
+    _, harness = real
+    body = {**TEXT, "n": 4, "length_penalty": 0, "return_token_ids": True}
+    longest = harness.post("/v1/completions", body).json()["choices"][0]["text"]
+    stop = longest[len(longest) // 2 :][:2]
+    without, with_stop = (
+        harness.post("/v1/completions", {**body, "stop": stop, **more}).json()["choices"]
+        for more in ({}, {"include_stop_str_in_output": True})
+    )
+    ended = [one for one in without if one["stop_reason"] == stop]
+    assert ended
+    assert {one["finish_reason"] for one in ended} == {"stop"}
+    for one, other in zip(without, with_stop, strict=True):
+        assert stop not in one["text"]
+        assert other["text"] == one["text"] + stop * (one["stop_reason"] == stop)
+        assert other["token_ids"] == one["token_ids"]
+
+
 @pytest.mark.parametrize(("change", "param"), [
-    ({"stop": ["x"]}, "stop"), ({"stop": "x"}, "stop"), ({"stop_token_ids": [5]}, "stop_token_ids"),
+    ({"stop": [""]}, "stop"), ({"stop_token_ids": [5]}, "stop_token_ids"),
     ({"min_tokens": 1}, "min_tokens"), ({"logit_bias": {"5": 1}}, "logit_bias"),
     ({"allowed_token_ids": [5]}, "allowed_token_ids"), ({"bad_words": ["x"]}, "bad_words"),
     ({"frequency_penalty": 0.5}, "frequency_penalty"),

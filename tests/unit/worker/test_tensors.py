@@ -22,7 +22,7 @@ from quire.logits_processors import AdapterLogitsProcessor, LogitsProcessor
 
 class KeepsTheBest(LogitsProcessor):
     def __init__(self, vllm_config, device, is_pin_memory):
-        self.device = torch.device(device)
+        assert device.type == "cpu"
 
     def is_argmax_invariant(self):
         return False

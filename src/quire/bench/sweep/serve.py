@@ -7,22 +7,25 @@ all of the sweep in summary.csv. Options, files and keys are those of vLLM's swe
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import re
 import shlex
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from quire.bench.sweep.results import (
+    csv_of,
+    file_name,
+    new_experiment,
+    read_result,
+    run_command,
+    table_of,
+)
 from quire.bench.sweep.server_process import ServerProcess
 from quire.bench.sweep.settings import Setting, are_linked, parse_links, read_settings
-from quire.errors import BackendError, ConfigError, QuireError
+from quire.errors import ConfigError, QuireError
 from quire.files import write_text
 
 _SHOWN = (
@@ -87,13 +90,7 @@ class _Sweep:
         self._serve_settings = read_settings(args.serve_params)
         self._bench_settings = read_settings(args.bench_params)
         self._links = parse_links(args.link_vars)
-        name = args.experiment_name or datetime.now().strftime("%Y%m%d_%H%M%S")
-        self._directory = Path(args.output_dir) / name
-        if args.resume != self._directory.exists():
-            raise ConfigError(
-                f"{self._directory} does not exist: there is nothing to resume" if args.resume else
-                f"{self._directory} exists; go on with --resume, or give another --experiment-name"
-            )  # fmt: skip
+        self._directory = new_experiment(args.output_dir, args.experiment_name, args.resume)
 
     def run(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -106,12 +103,12 @@ class _Sweep:
                     for bench in wanted:
                         found += self._measure(server, serve, bench)
             except QuireError as error:
-                self._note_failure(self._directory / _file_name(f"SERVE-{serve.name}"), error)
+                self._note_failure(self._directory / file_name(f"SERVE-{serve.name}"), error)
         if not self._args.dry_run:
-            write_text(self._directory / "summary.csv", _csv(found))
+            write_text(self._directory / "summary.csv", csv_of(found))
             settings = [*self._serve_settings, *self._bench_settings]
             varied = list(dict.fromkeys(name for one in settings for name in one.options))
-            print("\n".join(_table(found, varied)))
+            print("\n".join(table_of(found, varied, _SHOWN)))
         print(f"results: {self._directory}")
         return found
 
@@ -165,26 +162,14 @@ class _Sweep:
             if self._args.dry_run:
                 return None
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._call(command)
+            run_command(command, shows_output=self._args.show_stdout)
             if self._args.after_bench_cmd is not None:
-                self._call(shlex.split(self._args.after_bench_cmd))
+                run_command(
+                    shlex.split(self._args.after_bench_cmd), shows_output=self._args.show_stdout
+                )
             elif server is not None:
                 server.reset_caches()
-        try:
-            result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise BackendError(f"{path}: the benchmark left no results: {error}") from None
-        return result
-
-    def _call(self, command: Sequence[str]) -> None:
-        output = None if self._args.show_stdout else subprocess.PIPE
-        try:
-            done = subprocess.run(command, stdout=output, stderr=output, text=True, check=False)
-        except OSError as error:
-            raise ConfigError(f"{command[0]} cannot be run: {error.strerror}") from None
-        if done.returncode:
-            told = (done.stderr or "").strip()[-600:]
-            raise BackendError(f"{shlex.join(command)} ended with code {done.returncode}: {told}")
+        return read_result(path)
 
     def _note_failure(self, place: Path, error: QuireError) -> None:
         """Writes the failure down, or raises it unless the sweep is to go on."""
@@ -198,36 +183,4 @@ class _Sweep:
     def _place(self, serve: Setting, bench: Setting) -> Path:
         parts = [f"SERVE-{serve.name}"] * bool(serve.options or serve.given_name)
         parts += [f"BENCH-{bench.name}"] * bool(bench.options or bench.given_name)
-        return self._directory / _file_name("-".join(parts) or "default")
-
-
-def _file_name(text: str) -> str:
-    return re.sub(r"[^\w.=,+-]+", "_", text)[:200]
-
-
-def _csv(results: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each run; lists are left out."""
-    rows = [
-        {key: value for key, value in result.items() if not isinstance(value, (list, dict))}
-        for result in results
-    ]
-    names = dict.fromkeys(name for row in rows for name in row)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(names), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _table(results: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> Iterator[str]:
-    """One line for each run: its settings, and what sweeps look at."""
-    columns = [name for name in _SHOWN if any(name in result for result in results)]
-    rows = [[*varied, "run", *columns]]
-    for result in results:
-        settings = [str(result.get(name, "")) for name in varied]
-        numbers = [f"{float(result[name]):.2f}" if name in result else "" for name in columns]
-        rows.append([*settings, str(result["run_number"]), *numbers])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells)
+        return self._directory / file_name("-".join(parts) or "default")

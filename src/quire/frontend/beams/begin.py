@@ -9,6 +9,7 @@ from quire.beam_search import BeamSearchParams
 from quire.config.records import ModelConfig
 from quire.errors import RequestError
 from quire.frontend.beams.search import BeamSearch
+from quire.frontend.beams.stop_strings import StopStrings
 from quire.inputs import PromptType
 from quire.params import RequestOutputKind, SamplingParams
 
@@ -58,12 +59,22 @@ def begin_search(
         trace_headers=trace_headers,
     )
     room = model.max_model_len - len(base.prompt_token_ids)
+    stops = params.stop if isinstance(params.stop, list) else []
+    tokenizer = processor.tokenizer
+    if stops and tokenizer is None:
+        message = "stop strings need a tokenizer, which skip_tokenizer_init left out"
+        raise RequestError(message, parameter="stop", value=stops)
     return BeamSearch(
         base,
         params,
         max_tokens=min(params.max_tokens, room),
         eos_token_id=processor.eos_token_id,
         keeps_logprobs=num_logprobs is not None,
+        stop_strings=(
+            StopStrings(stops, tokenizer, skip_special=params.skip_special_tokens)
+            if stops and tokenizer is not None
+            else None
+        ),
     )
 
 

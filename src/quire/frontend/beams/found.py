@@ -32,7 +32,7 @@ def sequences_of(search: BeamSearch, tokenizer: Tokenizer | None) -> BeamSearchO
                 cum_logprob=beam.cum_logprob,
                 text=text,
                 finish_reason=beam.finish_reason,
-                stop_reason=_stop_reason(beam),
+                stop_reason=beam.stop_reason,
             )
         )
     return BeamSearchOutput(sequences)
@@ -59,11 +59,14 @@ def _completion(
 ) -> CompletionOutput:
     params = search.params
     token_ids = shown = beam.token_ids[search.num_prompt_tokens :]
-    if beam.finish_reason == "stop":
+    keeps, text = params.include_stop_str_in_output, ""
+    if isinstance(beam.stop_reason, int):
         shown = token_ids[:-1]
-        token_ids = token_ids if params.include_stop_str_in_output else shown
-    text = ""
-    if tokenizer is not None:
+        token_ids = token_ids if keeps else shown
+    if search.stop_strings is not None and isinstance(beam.stop_reason, str):
+        prompt = search.base.prompt_token_ids
+        text = search.stop_strings.cut(prompt, token_ids, beam.stop_reason, keeps=keeps)
+    elif tokenizer is not None:
         text = tokenizer.decode(shown, skip_special_tokens=params.skip_special_tokens)
     return CompletionOutput(
         index=index,
@@ -72,7 +75,7 @@ def _completion(
         cumulative_logprob=beam.cum_logprob,
         logprobs=_flat(beam, token_ids),
         finish_reason=beam.finish_reason,
-        stop_reason=_stop_reason(beam),
+        stop_reason=beam.stop_reason,
     )
 
 
@@ -96,7 +99,3 @@ def _prompt(search: BeamSearch) -> dict[str, Any]:
     if (salt := base.core_requests[0].cache_salt) is not None:
         prompt["cache_salt"] = salt
     return prompt
-
-
-def _stop_reason(beam: Beam) -> int | None:
-    return beam.token_ids[-1] if beam.finish_reason == "stop" else None

@@ -17,6 +17,7 @@ import msgspec
 
 from quire.beam_search import BeamSearchParams
 from quire.errors import EngineGenerateError
+from quire.frontend.beams.stop_strings import BeamText, StopStrings
 from quire.outputs import FlatLogprobs, RequestOutput
 from quire.system import clock
 
@@ -49,6 +50,10 @@ class Beam:
     history: History | None
     """None for the prompt, and where nobody wants it."""
     finish_reason: str = "length"
+    stop_reason: int | str | None = None
+    """The end-of-sequence token or the stop string that ended it."""
+    text: BeamText | None = None
+    """None without stop strings."""
 
     def candidates(self) -> list[list[Candidate]]:
         """Those of each generated token, in order."""
@@ -66,6 +71,7 @@ class _Step(NamedTuple):
     beam: Beam
     candidates: list[Candidate]
     token_id: int
+    text: BeamText | None = None
 
 
 _value = attrgetter("cum_logprob")
@@ -74,11 +80,11 @@ _value = attrgetter("cum_logprob")
 class BeamSearch:
     """The beams of one prompt. The rules are vLLM's.
 
-    At each step every beam offers its 2 x `beam_width` best next tokens. Those that are the
-    end-of-sequence token end a sequence; of the others the `beam_width` best by the sum of their
-    log-probabilities go on, where sums are equal the earlier beam's. At the end the best by score
-    are returned, of those that have ended and those that have not. The search is over before
-    `max_tokens` when none of the beams can become better than those that have ended.
+    At each step every beam offers its 2 x `beam_width` best next tokens. Those that are the end-of-
+    sequence token, or complete a stop string, end a sequence; of the others the `beam_width` best
+    by the sum of their log-probabilities go on, where sums are equal the earlier beam's. At the end
+    the best by score are returned, of those that have ended and those that have not. The search is
+    over before `max_tokens` when none of the beams can become better than those that have ended.
     """
 
     def __init__(
@@ -89,9 +95,11 @@ class BeamSearch:
         max_tokens: int,
         eos_token_id: int | None,
         keeps_logprobs: bool,
+        stop_strings: StopStrings | None = None,
     ) -> None:
         """`base` is the request of the first step. `max_tokens`: no more than the context has room
-        for. `keeps_logprobs`: those of all places are wanted at the end."""
+        for. `keeps_logprobs`: those of all places are wanted at the end. `stop_strings`: those of
+        `params`, if there are any."""
         self.base = base
         self.params = params
         self._eos_token_id = eos_token_id
@@ -101,7 +109,10 @@ class BeamSearch:
         self.num_steps_left = max_tokens
         """At most."""
         self._num_steps = 0
-        self._beams = [Beam(base.prompt_token_ids, 0.0, None)]
+        self.stop_strings = stop_strings
+        prompt = base.prompt_token_ids
+        text = None if stop_strings is None else stop_strings.begin(prompt)
+        self._beams = [Beam(prompt, 0.0, None, text=text)]
         """Those that go on, the best first."""
         self._ended: list[Beam] = []
         """The best of those that have ended, the best first."""
@@ -170,19 +181,23 @@ class BeamSearch:
             return
         self._num_steps += 1
         self.num_steps_left -= 1
-        ends: list[_Step] = []
+        ends: list[Beam] = []
         steps: list[_Step] = []
         eos = None if self.params.ignore_eos else self._eos_token_id
         for beam, output in zip(self._beams, outputs, strict=True):
             candidates = _best(output, self.base.params.logprobs)
             for token_id, logprob, _ in candidates[: self._num_offered]:
-                step = _Step(beam.cum_logprob + logprob, beam, candidates, token_id)
-                (ends if token_id == eos else steps).append(step)
+                text, stop = self._text(beam, token_id)
+                step = _Step(beam.cum_logprob + logprob, beam, candidates, token_id, text)
+                if token_id == eos:
+                    ends.append(self._made(step, token_id))
+                elif stop is not None:
+                    ends.append(self._made(step, stop))
+                else:
+                    steps.append(step)
         width = self.params.beam_width
-        ended = [*self._ended, *(self._made(step, "stop") for step in ends)]
-        self._ended = nlargest(width, ended, key=self.score)
-        best = nlargest(width, steps, key=_value)
-        self._beams = [self._made(step, "length") for step in best]
+        self._ended = nlargest(width, [*self._ended, *ends], key=self.score)
+        self._beams = [self._made(step) for step in nlargest(width, steps, key=_value)]
 
     def best(self) -> list[Beam]:
         """The best sequences by score, the best first."""
@@ -210,11 +225,18 @@ class BeamSearch:
         bound = max(self._score(best.cum_logprob, length) for length in lengths)
         return self.score(self._ended[-1]) >= bound
 
-    def _made(self, step: _Step, finish_reason: str) -> Beam:
+    def _text(self, beam: Beam, token_id: int) -> tuple[BeamText | None, str | None]:
+        """The text of a beam with one more token, and the stop string that it completes."""
+        if self.stop_strings is None or beam.text is None:
+            return None, None
+        return self.stop_strings.follow(beam.text, token_id)
+
+    def _made(self, step: _Step, stop_reason: int | str | None = None) -> Beam:
         beam = step.beam
         history = History(step.candidates, beam.history) if self._keeps_logprobs else None
         tokens = [*beam.token_ids, step.token_id]
-        return Beam(tokens, step.cum_logprob, history, finish_reason)
+        finish_reason = "length" if stop_reason is None else "stop"
+        return Beam(tokens, step.cum_logprob, history, finish_reason, stop_reason, step.text)
 
 
 def _best(output: RequestOutput, asked: int | None) -> list[Candidate]:

@@ -26,7 +26,9 @@ from quire.server.work_pool import check_wanted
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
-_TEXT_FIELDS = {"prompt", "messages", "system", "documents", "tokens"}
+_TEXT_FIELDS = {
+    "prompt", "messages", "system", "documents", "tokens", "input", "instructions",
+}  # fmt: skip
 _BLANK = b" \t\n\r"
 _token_ids = msgspec.json.Decoder(list[TokenId])
 _texts = msgspec.json.Decoder(list[str])

@@ -81,7 +81,7 @@ class ResponseStore:
         return found[0]
 
     def check(self, response: StoredResponse) -> None:
-        """Raises RequestError for a response that can never be kept."""
+        """Raises RequestError for a response that cannot be kept."""
         if response.id in self._kept:
             raise RequestError(
                 f"request_id: there is a response with the id {quoted(response.id)}",
@@ -96,7 +96,9 @@ class ResponseStore:
             )
 
     def add(self, response: StoredResponse) -> None:
-        """Keeps a response. Raises CapacityError if those that are being made leave no room."""
+        """Keeps a response. Raises as `check`, and CapacityError if those that are being made leave
+        no room."""
+        self.check(response)
         self._make_room(response.num_bytes, 1)
         until = asyncio.get_running_loop().time() + self._seconds
         self._kept[response.id] = _Kept(response, until)

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import re
 
-_SPACE = (
-    r"\t\n\x0b\x0c\r \x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
-    r"\x{feff}"
-)
-r"""What `\s` is in ECMA 262: with the byte order mark, without U+0085."""
+_SPACE = r"[^\S\x85]\x{feff}"
+r"""What `\s` is in ECMA 262, within a class: Rust's, without U+0085, and the byte order mark."""
 _DOT = r"[^\n\r\x{2028}\x{2029}]"
 _PART = re.compile(r"(?s)\\u([0-9A-Fa-f]{4})|\\.|.")
 """An escaped character or a character."""

@@ -22,7 +22,7 @@ from quire.logits_processors import AdapterLogitsProcessor, BatchUpdate, LogitsP
 from quire.logits_processors.interface import class_name
 from quire.sampling.reference import not_finite
 from quire.worker.processors.members import Members
-from quire.worker.processors.tensors import array_of, takes_tensors, tensor_of
+from quire.worker.processors.tensors import array_of, device_for, takes_tensors, tensor_of
 
 logger = get_logger(__name__)
 
@@ -36,7 +36,8 @@ class GuardedProcessor:
         """Raises ConfigError if the processor cannot be made."""
         self.name = class_name(cls)
         self._takes_tensors = takes_tensors(cls)
-        self._make: Callable[[], LogitsProcessor] = lambda: cls(config, "cpu", False)
+        device = device_for(cls)
+        self._make: Callable[[], LogitsProcessor] = lambda: cls(config, device, False)
         try:
             self._processor = self._make()
             self.is_argmax_invariant = bool(self._processor.is_argmax_invariant())

@@ -22,6 +22,11 @@ def takes_tensors(cls: type[Any]) -> bool:
     return any(_is_of_torch(value) for module in modules for value in vars(module or cls).values())
 
 
+def device_for(cls: type[Any]) -> Any:
+    """The device that a processor is made with."""
+    return sys.modules["torch"].device("cpu") if takes_tensors(cls) else "cpu"
+
+
 def tensor_of(logits: Logits) -> Any:
     """A tensor in the same memory."""
     return sys.modules["torch"].from_numpy(logits)

@@ -220,6 +220,17 @@ def test_an_id_of_the_callers_is_taken_once(make_scripted: Any) -> None:
     harness = make_scripted("Hello")
     assert whole(harness, request_id="mine")["id"] == "mine"
     assert refused(harness, request_id="mine")["param"] == "request_id"
+    assert refused(harness, request_id="a\r\nb")["param"] == "request_id"
+
+    async def twice(client: httpx.AsyncClient) -> list[Any]:
+        body = body_of(request_id="both")
+        return await asyncio.gather(*(client.post(RESPONSES, json=body) for _ in range(2)))
+
+    harness.run(twice)
+    store = response_store(harness.context)
+    for response_id in ("mine", "both"):
+        harness.request("DELETE", f"{RESPONSES}/{response_id}")
+    assert (len(store), store.num_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("path", ["resp_x", "resp_x/input_items", "%00", "a" * 3000])

@@ -10,6 +10,10 @@ COMMANDS = (
     Command("latency", "bench.latency", "Seconds of one batch, in this process"),
     Command("throughput", "bench.throughput", "Tokens per second, in this process"),
     Command("serve", "bench.serve", "A load on a running server: TTFT, TPOT, ITL, E2EL"),
-    Command("sweep", "bench.sweep", "A load on a server, under many settings: sweep serve | plot"),
+    Command(
+        "sweep",
+        "bench.sweep",
+        "A load on a server, under many settings: sweep serve | startup | plot",
+    ),
     Command("startup", "bench.startup", "Seconds until a fresh process is ready"),
 )

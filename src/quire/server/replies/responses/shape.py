@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +33,8 @@ class ResponseShape:
     created_at: int
     model: str
     is_stored: bool
+    num_bytes: int
+    """Of the request, which the response repeats in part."""
 
     def response(
         self,
@@ -41,6 +42,7 @@ class ResponseShape:
         output: Sequence[OutputItem] = (),
         usage: ResponseUsage | None = None,
         error: ResponseError | None = None,
+        ended_at: int | None = None,
     ) -> Response:
         """The response in this state."""
         request = self.request
@@ -49,7 +51,7 @@ class ResponseShape:
             id=self.id,
             created_at=self.created_at,
             status=status,
-            completed_at=int(time.time()) if status == "completed" else None,
+            completed_at=ended_at if status == "completed" else None,
             background=request.background is True,
             error=error,
             incomplete_details=IncompleteDetails(reason="max_output_tokens") if is_cut else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,7 @@ class ResponsesWriter:
         self._counter = UsageCounter()
         self._num_events = 0
         self._finish_reason: str | None = None
+        self._ended_at: int | None = None
         self._error: ResponseError | None = None
 
     @property
@@ -91,6 +93,10 @@ class ResponsesWriter:
     def in_progress(self) -> list[bytes]:
         """The response while it is made, in pieces."""
         return self._pieces.encode(self.shape.response("in_progress"))
+
+    def size_of_begin(self) -> int:
+        """How much there is to write before the output, in the pool's units."""
+        return 64 + 2 * self.shape.num_bytes // _CHARS_PER_UNIT
 
     def begin(self) -> list[bytes]:
         """The first events."""
@@ -125,8 +131,7 @@ class ResponsesWriter:
 
     def size_of_end(self) -> int:
         """How much there is to write of the whole, in the pool's units."""
-        num_chars = len(self.shape.request.instructions or "") + 4 * self._output.num_chars
-        return 64 + num_chars // _CHARS_PER_UNIT
+        return self.size_of_begin() + 4 * self._output.num_chars // _CHARS_PER_UNIT
 
     def last(self) -> list[bytes]:
         """The event of the whole, after those of what was cut short."""
@@ -155,6 +160,7 @@ class ResponsesWriter:
 
     def _finish(self, one: CompletionOutput) -> list[bytes]:
         self._finish_reason = one.finish_reason
+        self._ended_at = int(time.time())
         if one.finish_reason in ("abort", "error"):
             message = "The reply was aborted." if one.finish_reason == "abort" else "It failed."
             self._error = ResponseError(code="server_error", message=message)
@@ -164,7 +170,7 @@ class ResponsesWriter:
     def _response(self, status: ResponseStatus | None = None) -> Response:
         usage = usage_of_response(self._counter.total())
         response = self.shape.response(
-            status or self.status, self._output.items(), usage, self._error
+            status or self.status, self._output.items(), usage, self._error, self._ended_at
         )
         if self._has_metrics:
             response.metrics = timings(self._counter.stats)

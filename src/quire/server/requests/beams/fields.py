@@ -18,7 +18,6 @@ from quire.server.schema.chat import ChatRequest
 from quire.server.schema.completion import CompletionRequest
 
 _REFUSED: dict[str, tuple[object, ...]] = {
-    "stop": (None, []),
     "stop_token_ids": (None, []),
     "min_tokens": (None, 0),
     "frequency_penalty": (None, 0.0),
@@ -122,4 +121,5 @@ def beam_search_params(
         length_penalty=1.0 if penalty is None else penalty,
         include_stop_str_in_output=params.include_stop_str_in_output,
         skip_special_tokens=params.skip_special_tokens,
+        stop=params.stop,
     )

@@ -29,9 +29,10 @@ _NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",
     "truncate_prompt_tokens": "truncation",
-    "messages": "input",
 }
 """Fields of the chat that have another name here."""
+_MESSAGES = "messages"
+"""Made of the input: errors tell of messages, and name the input."""
 
 
 def chat_request(
@@ -70,6 +71,8 @@ def named_as_asked() -> Iterator[None]:
         yield
     except RequestError as error:
         name = error.parameter or ""
+        if name.split("[")[0] == _MESSAGES:
+            raise RequestError(str(error), parameter="input", value=error.value) from None
         for chats, ours in _NAMES.items():
             if name == chats or name.startswith((f"{chats}.", f"{chats}[")):
                 message = str(error).replace(chats, ours)

@@ -90,18 +90,20 @@ def chosen_tools(
         name = _name_of(choice, offered)
         return tools, {"type": "function", "function": {"name": name}}
     if kind == "allowed_tools":
-        return _allowed(offered, choice)
+        return tools, _allowed(offered, choice)
     raise _wrong_choice(f"its type is {quoted(kind)}")
 
 
-def _allowed(offered: Offered, choice: dict[str, Any]) -> tuple[list[Tool], str]:
-    mode, allowed = choice.get("mode", "auto"), choice.get("tools")
-    if mode not in ("auto", "required"):
-        raise _wrong_choice(f"its mode is {quoted(mode)}, not auto or required")
+def _allowed(offered: Offered, choice: dict[str, Any]) -> dict[str, Any]:
+    """A choice among some of the tools, as a chat has it."""
+    allowed = choice.get("tools")
     if not isinstance(allowed, list) or not allowed:
         raise _wrong_choice("allowed_tools needs `tools`, a list with names")
-    names = {_name_of(one, offered) for one in allowed}
-    return [each.tool for name, each in offered.items() if name in names], mode
+    named = [{"type": "function", "function": {"name": _name_of(one, offered)}} for one in allowed]
+    return {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": choice.get("mode", "auto"), "tools": named},
+    }
 
 
 def _name_of(named: object, offered: Offered) -> str:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.errors import QuireError, RequestError
+from quire.errors import RequestError
 from quire.server.context import ServerContext
 from quire.server.replies.head import ReplyHead
 from quire.server.replies.responses.open_items import new_id
@@ -21,8 +21,9 @@ from quire.server.requests.responses.conversion import chat_request, named_as_as
 from quire.server.requests.responses.kept_items import input_items, kept_item, restored
 from quire.server.requests.responses.messages import kind_of
 from quire.server.requests.responses.tools import Offered, offered_tools
-from quire.server.routes.bodies import context_of, named_event_stream, pieced_response, read_body
+from quire.server.routes.bodies import context_of, pieced_response, read_body
 from quire.server.routes.generate import begin, chat_prompts, until_gone, whole_reply
+from quire.server.routes.responses.events import event_stream
 from quire.server.routes.responses.run import ResponseRun
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.responses.items import Item
@@ -54,9 +55,9 @@ async def create_response(http: Request) -> Response | ASGIApp:
         asked = await _asked(http, context, request)
         run, writer = await _begin(http, context, asked)
     if request.background:
-        return _in_background(context, asked, run, writer)
+        return await _in_background(context, asked, run, writer)
     if request.stream:
-        return named_event_stream(context, run.stream(), run.generation.close)
+        return event_stream(context, run.stream(), run.generation.close)
     pieces = await until_gone(http, run.generation, run.whole())
     return whole_reply(http, pieces) if pieces else Response()
 
@@ -73,10 +74,9 @@ async def _asked(http: Request, context: ServerContext, request: ResponsesReques
     context.ignored_fields.tell(http, ignored)
     history = _history(context, request)
     given = [_resolved(context, item) for item in input_items(request.input)]
-    offered = offered_tools(request.tools or [])
-    size = _UNITS_PER_ITEM * len(given)
+    size = _UNITS_PER_ITEM * (len(given) + len(request.tools or ()))
     size += sum(len(item.data) // _BYTES_PER_UNIT + _UNITS_PER_ITEM for item in history)
-    chat, kept = await context.pool.run(size, _converted, request, history, given, offered)
+    chat, kept, offered = await context.pool.run(size, _converted, request, history, given)
     stored = StoredResponse(
         request.request_id or new_id("resp"),
         history,
@@ -105,22 +105,22 @@ def _history(context: ServerContext, request: ResponsesRequest) -> tuple[StoredI
 
 def _resolved(context: ServerContext, item: Item) -> Item | StoredItem:
     """The item itself, where the input refers to it."""
-    return (
-        response_store(context).item(item.id or "") if kind_of(item) == "item_reference" else item
-    )
+    if kind_of(item) != "item_reference":
+        return item
+    return response_store(context).item(item.id or "")
 
 
 def _converted(
     request: ResponsesRequest,
     history: Sequence[StoredItem],
     given: Sequence[Item | StoredItem],
-    offered: Offered,
-) -> tuple[ChatRequest, list[StoredItem]]:
-    """The chat, and the input's items for the store."""
+) -> tuple[ChatRequest, list[StoredItem], Offered]:
+    """The chat, the input's items for the store, and the tools."""
+    offered = offered_tools(request.tools or [])
     items = [restored([one])[0] if isinstance(one, StoredItem) else one for one in given]
     chat = chat_request(request, restored(history), items, offered)
     kept = [one if isinstance(one, StoredItem) else kept_item(one) for one in given]
-    return chat, kept
+    return chat, kept, offered
 
 
 async def _begin(
@@ -128,7 +128,7 @@ async def _begin(
 ) -> tuple[ResponseRun, ResponsesWriter]:
     head = ReplyHead.of(context, http, asked.chat, "resp")
     head = replace(head, id=asked.stored.id)
-    is_told = asked.request.stream is True
+    is_told, num_bytes = asked.request.stream is True, len(await http.body())
 
     def make_writer(
         context: ServerContext, _: ChatRequest, head: ReplyHead, prompts: list[PreparedPrompt]
@@ -136,7 +136,13 @@ async def _begin(
         [prompt] = prompts
         defaults = context.config.model.default_sampling_params
         shape = ResponseShape(
-            asked.request, defaults, head.id, head.created, head.model, asked.is_stored
+            asked.request,
+            defaults,
+            head.id,
+            head.created,
+            head.model,
+            asked.is_stored,
+            num_bytes,
         )
         engine = context.loaded_engine()
         return ResponsesWriter(
@@ -154,22 +160,22 @@ async def _begin(
     return run, writer
 
 
-def _in_background(
+async def _in_background(
     context: ServerContext, asked: _Asked, run: ResponseRun, writer: ResponsesWriter
 ) -> Response | ASGIApp:
     """Answers with what there is, and goes on."""
     store, stored = response_store(context), asked.stored
-    queued = writer.queued()
     try:
+        queued = await context.pool.run(writer.size_of_begin(), writer.queued)
         store.add(stored)
-    except QuireError:
+    except BaseException:
         run.generation.close()
         raise
     store.set_reply(stored, "queued", queued)
     stored.cancel = run.generation.close
     context.keep(run.in_background())
     if asked.request.stream:
-        return named_event_stream(context, stored.told(-1))
+        return event_stream(context, stored.told(-1))
     return pieced_response(queued)
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from quire.errors import CapacityError
+from quire.errors import QuireError
 from quire.server.context import ServerContext
 from quire.server.replies.portions import written
 from quire.server.requests.generation import Generation
@@ -66,7 +66,7 @@ class ResponseRun:
         try:
             async for told in self._updates():
                 if stored.status == "queued" and self._writer.has_output:
-                    store.set_reply(stored, "in_progress", self._writer.in_progress())
+                    store.set_reply(stored, "in_progress", await self._in_progress())
                 if stored.has_events:
                     store.add_events(stored, told)
             if self._writer.has_ended and stored.has_events:
@@ -83,13 +83,18 @@ class ResponseRun:
 
     async def _updates(self) -> AsyncIterator[list[bytes]]:
         """All events but the last one. Ends early if the generation is closed."""
-        yield self._writer.begin()
+        writer = self._writer
+        yield await self._context.pool.run(writer.size_of_begin(), writer.begin)
         try:
             async for told in written(self.generation, self._writer, self._context.pool):
                 if told:
                     yield told
         except Exception as error:
             self._writer.fail(error)
+
+    async def _in_progress(self) -> list[bytes]:
+        writer = self._writer
+        return await self._context.pool.run(writer.size_of_begin(), writer.in_progress)
 
     async def _last(self) -> list[bytes]:
         writer = self._writer
@@ -102,6 +107,6 @@ class ResponseRun:
     def _keep(self, reply: list[bytes]) -> None:
         if self._is_stored:
             store, writer = response_store(self._context), self._writer
-            with suppress(CapacityError):  # what is made in the background fills the store
+            with suppress(QuireError):  # others fill the store, or one has taken the id
                 store.add(self._stored)
                 store.set_reply(self._stored, writer.status, reply, writer.stored_output())

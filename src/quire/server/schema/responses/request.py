@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from quire.server.schema.chat import ReasoningEffort
-from quire.server.schema.common import CacheSalt, Int64, RequestIdText, TokenId
+from quire.server.schema.common import CacheSalt, Int64, TokenId
 from quire.server.schema.responses.items import Item
+
+Identifier = Annotated[str, Meta(max_length=512)]
+"""Replies repeat it."""
+ResponseId = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+$")]
+"""Stands in URLs."""
 
 
 class ToolParam(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -99,10 +105,10 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     temperature: float | None = None
     top_p: float | None = None
     top_logprobs: Int64 | None = None
-    user: str | None = None
-    """An identifier for the caller's own books, as `safety_identifier`."""
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    user: Identifier | None = None
+    """For the caller's own books, as `safety_identifier`."""
+    safety_identifier: Identifier | None = None
+    prompt_cache_key: Identifier | None = None
     """Accepted: prompts with the same beginning share the cache without a key."""
     prompt_cache_retention: str | None = None
     """Accepted: the cache keeps what it has room for."""
@@ -129,7 +135,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     """Further constraints of the answer, as in /v1/chat/completions."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template."""
-    request_id: RequestIdText | None = None
+    request_id: ResponseId | None = None
     """The id of the response; by default a random one."""
     session_id: str | None = None
     """Accepted; it changes nothing here."""

@@ -8,5 +8,6 @@ ABOUT = "Measures under many settings, one after the other, as vLLM's sweep does
 
 COMMANDS = (
     Command("serve", "bench.sweep.serve", "A load on a server that is started for each setting"),
+    Command("startup", "bench.sweep.startup", "How long a start takes, for each setting"),
     Command("plot", "bench.sweep.plot", "Curves of a sweep's results, as SVG"),
 )

@@ -1,0 +1,248 @@
+"""What a request of `/v1/responses` asks of the chat: its messages, tools and fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from quire.errors import RequestError
+from quire.server.requests.responses.conversion import chat_request
+from quire.server.requests.responses.kept_items import input_items
+from quire.server.requests.responses.tools import custom_input, offered_tools
+from quire.server.schema.chat import ChatRequest
+from quire.server.schema.responses.request import ResponsesRequest
+
+from .asking import function
+
+USER = {"role": "user", "content": "Hi"}
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a":1}'}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "42"}
+REASONING = {"type": "reasoning", "summary": [], "content": [
+    {"type": "reasoning_text", "text": "hm"}]}  # fmt: skip
+ANSWER = {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", "content": [
+    {"type": "output_text", "text": "So.", "annotations": [], "logprobs": []}]}  # fmt: skip
+
+
+def chat_of(**fields: Any) -> ChatRequest:
+    fields.setdefault("input", "x")
+    request = msgspec.convert(fields, ResponsesRequest)
+    offered = offered_tools(request.tools or [])
+    return chat_request(request, [], input_items(request.input), offered)
+
+
+def messages_of(*items: Any, **fields: Any) -> list[dict[str, Any]]:
+    """The chat's messages, without what they do not have."""
+    messages = msgspec.to_builtins(chat_of(input=list(items), **fields).messages)
+    return [
+        {name: value for name, value in message.items() if value is not None}
+        for message in messages
+    ]
+
+
+def chats_call(call_id: str = "c1", name: str = "f", arguments: str = '{"a":1}') -> Any:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+@pytest.mark.parametrize(
+    ("items", "messages"),
+    [
+        ([USER], [USER]),
+        ([{"type": "message", **USER}], [USER]),
+        (
+            [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}],
+            [USER],
+        ),
+        (
+            [{"role": "user", "content": [{"type": "input_text", "text": text} for text in "ab"]}],
+            [{"role": "user", "content": [{"type": "text", "text": text} for text in "ab"]}],
+        ),
+        (
+            [USER, REASONING, ANSWER, CALL, OUTPUT],
+            [
+                USER,
+                {"role": "assistant", "reasoning": "hm", "content": "So.",
+                 "tool_calls": [chats_call()]},
+                {"role": "tool", "tool_call_id": "c1", "content": "42"},
+            ],
+        ),
+        (
+            [USER, CALL, {**CALL, "call_id": "c2"}, OUTPUT, {**OUTPUT, "call_id": "c2"}, ANSWER],
+            [
+                USER,
+                {"role": "assistant", "tool_calls": [chats_call(), chats_call("c2")]},
+                {"role": "tool", "tool_call_id": "c1", "content": "42"},
+                {"role": "tool", "tool_call_id": "c2", "content": "42"},
+                {"role": "assistant", "content": "So."},
+            ],
+        ),
+        (
+            [USER, REASONING, CALL],
+            [USER, {"role": "assistant", "reasoning": "hm", "tool_calls": [chats_call()]}],
+        ),
+        (
+            [USER, {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}]}],
+            [USER, {"role": "assistant", "reasoning": "s"}],
+        ),
+        ([USER, ANSWER, ANSWER], [USER, *[{"role": "assistant", "content": "So."}] * 2]),
+        (
+            [USER, {"type": "custom_tool_call", "call_id": "c1", "name": "run", "input": 'a"b'},
+             {"type": "custom_tool_call_output", "call_id": "c1",
+              "output": [{"type": "input_text", "text": "ok"}]}],
+            [
+                USER,
+                {"role": "assistant",
+                 "tool_calls": [chats_call(name="run", arguments='{"input":"a\\"b"}')]},
+                {"role": "tool", "tool_call_id": "c1", "content": "ok"},
+            ],
+        ),
+        (
+            [USER, {**CALL, "namespace": "ns"}],
+            [USER, {"role": "assistant", "tool_calls": [chats_call(name="ns__f")]}],
+        ),
+    ],
+)  # fmt: skip
+def test_items_are_messages(items: list[Any], messages: list[Any]) -> None:
+    assert messages_of(*items) == messages
+
+
+def test_instructions_come_first_as_one_message() -> None:
+    system = {"role": "system", "content": "B"}
+    developer = {"role": "developer", "content": [{"type": "input_text", "text": "C"}]}
+    assert messages_of(USER, instructions="A") == [{"role": "system", "content": "A"}, USER]
+    assert messages_of(system, developer, USER, system, instructions="A") == [
+        {"role": "system", "content": "A\n\nB\n\nC"}, USER, system,
+    ]  # fmt: skip
+    assert messages_of(system, USER) == [system, USER]
+
+
+@pytest.mark.parametrize("status", ["incomplete", "in_progress"])
+def test_a_message_that_is_not_complete_is_gone_on_with(status: str) -> None:
+    chat = chat_of(input=[USER, {**ANSWER, "status": status}])
+    assert (chat.add_generation_prompt, chat.continue_final_message) == (False, True)
+    chat = chat_of(input=[USER, {**ANSWER, "status": status}, USER])
+    assert (chat.add_generation_prompt, chat.continue_final_message) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "tool", "content": "x"},
+        {"role": "user"},
+        {"role": "user", "content": [{"type": "input_image"}]},
+        {"role": "user", "content": [{"type": "input_file"}]},
+        OUTPUT,
+        {"type": "function_call", "name": "f", "arguments": "{}"},
+        {"type": "function_call", "call_id": "c1"},
+        {"type": "function_call_output", "call_id": "c1"},
+        {"type": "reasoning", "encrypted_content": "x"},
+        {"type": "web_search_call", "id": "ws_1"},
+        {"type": "computer_call_output", "call_id": "c1", "output": "x"},
+        {},
+    ],
+)
+def test_what_a_model_cannot_be_shown_is_refused(item: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        messages_of(item)
+    assert caught.value.parameter == "input"
+
+
+def test_no_items_are_refused() -> None:
+    with pytest.raises(RequestError, match="must not be empty"):
+        messages_of()
+
+
+def test_fields_have_the_chats_names() -> None:
+    chat = chat_of(
+        instructions="A", max_output_tokens=7, reasoning={"effort": "low"}, truncation="auto",
+        include=["message.output_text.logprobs"], top_logprobs=3, temperature=0.5, top_k=4,
+        stop=["x"], seed=1, chat_template_kwargs={"a": 1}, cache_salt="s", priority=3,
+        text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
+    )  # fmt: skip
+    assert chat.max_completion_tokens == 7
+    assert chat.reasoning_effort == "low"
+    assert chat.truncate_prompt_tokens == -1
+    assert (chat.logprobs, chat.top_logprobs) == (True, 3)
+    assert (chat.temperature, chat.top_k, chat.stop, chat.seed) == (0.5, 4, ["x"], 1)
+    assert (chat.chat_template_kwargs, chat.cache_salt, chat.priority) == ({"a": 1}, "s", 3)
+    assert chat.response_format is not None
+    assert chat.response_format.json_schema is not None
+    assert chat.response_format.json_schema.schema == {"type": "object"}
+    assert chat_of(text={"format": {"type": "text"}}).response_format is None
+    assert chat_of(top_logprobs=3).logprobs is False
+
+
+@pytest.mark.parametrize(
+    ("choice", "chats"),
+    [
+        (None, None), ("auto", "auto"), ("none", "none"), ("required", "required"),
+        ({"type": "function", "name": "f"}, {"type": "function", "function": {"name": "f"}}),
+        ({"type": "custom", "name": "run"}, {"type": "function", "function": {"name": "run"}}),
+        ({"type": "function", "name": "g"}, {"type": "function", "function": {"name": "ns__g"}}),
+        ({"type": "function", "name": "ns__g"},
+         {"type": "function", "function": {"name": "ns__g"}}),
+        ({"type": "allowed_tools", "mode": "required", "tools": [{"name": "f"}]},
+         {"type": "allowed_tools", "allowed_tools": {
+             "mode": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}}),
+    ],
+)  # fmt: skip
+def test_tools_are_functions(choice: Any, chats: Any) -> None:
+    tools = [
+        function("f", description="d", strict=True), {"type": "custom", "name": "run"},
+        {"type": "namespace", "name": "ns", "tools": [function("g")]},
+    ]  # fmt: skip
+    chat = chat_of(tools=tools, tool_choice=choice)
+    assert chat.tools is not None
+    assert [tool.function.name for tool in chat.tools] == ["f", "run", "ns__g"]
+    assert (chat.tools[0].function.strict, chat.tools[0].function.description) == (True, "d")
+    assert chat.tools[1].function.parameters is not None
+    assert chat.tools[1].function.parameters["required"] == ["input"]
+    assert chat.tool_choice == chats
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"type": kind}
+        for kind in (
+            "web_search", "web_search_preview", "file_search", "code_interpreter", "mcp",
+            "computer_use_preview", "image_generation", "local_shell", "shell", "apply_patch",
+        )
+    ]
+    + [
+        {"type": "function"},
+        {"type": "custom", "name": "x", "format": {"type": "grammar", "syntax": "lark"}},
+        {"type": "namespace", "name": "x"},
+        {"type": "namespace", "name": "x", "tools": [{"type": "namespace", "name": "y"}]},
+    ],
+)  # fmt: skip
+def test_tools_that_nobody_runs_are_refused(tool: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        chat_of(tools=[tool])
+    assert caught.value.parameter == "tools"
+    with pytest.raises(RequestError):
+        chat_of(tools=[function("f"), function("f")])
+
+
+@pytest.mark.parametrize(
+    "choice",
+    ["other", {"type": "function", "name": "g"}, {"type": "file_search"}, {},
+     {"type": "allowed_tools", "tools": []}, {"type": "allowed_tools", "tools": ["f"]}],
+)  # fmt: skip
+def test_choices_that_do_not_work_are_refused(choice: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        chat_of(tools=[function("f")], tool_choice=choice)
+    assert caught.value.parameter == "tool_choice"
+
+
+def test_a_choice_without_tools() -> None:
+    assert chat_of(tool_choice="auto").tool_choice is None
+    with pytest.raises(RequestError):
+        chat_of(tool_choice="required")
+
+
+def test_the_text_of_a_custom_tool() -> None:
+    assert custom_input('{"input": "a\\n"}') == "a\n"
+    assert custom_input("just text") == "just text"
+    assert custom_input('{"input": "cut') == '{"input": "cut'
