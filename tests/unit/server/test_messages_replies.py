@@ -90,6 +90,18 @@ def test_one_call_where_no_more_are_wanted(make_scripted: MakeScripted) -> None:
     assert kinds(message) == ["thinking", "text", "tool_use"]
 
 
+def test_a_schema_that_no_grammar_can_hold_is_accepted(make_scripted: MakeScripted) -> None:
+    """Unless the tool is strict: tools of agents have all kinds of schemas."""
+    schema = {"type": "object", "properties": {"a": {"propertyNames": {"pattern": "^x"}}}}
+    text = '<tool_call>{"name": "f", "arguments": {"a": 5}}</tool_call>'
+    harness = make_scripted(text)
+    tool = {"name": "f", "input_schema": schema}
+    assert both(harness, tools=[tool])["content"][0]["input"] == {"a": 5}
+    reply = harness.post(PATH, {**BODY, "tools": [{**tool, "strict": True}]})
+    assert reply.status_code == 400
+    assert "tools[0].input_schema" in reply.json()["error"]["message"]
+
+
 def test_a_reply_that_says_nothing_has_an_empty_text(make_scripted: MakeScripted) -> None:
     message = both(make_scripted(""))
     assert message["content"] == [{"type": "text", "text": ""}]
