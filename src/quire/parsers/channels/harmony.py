@@ -66,6 +66,24 @@ class HarmonyFormat(ReplyFormat):
         """The same with and without tools, since a model may call one all the same."""
         return (*super().literal_texts(has_tools=has_tools), *HarmonyCalls.other_texts)
 
+    def own_form(
+        self, calls: Part | None, content: Part | None, *, must_call: bool, is_reasoning: bool
+    ) -> Part:
+        """Messages of analysis, and of commentary where there may be words, then a call or the
+        final message."""
+        marks = [*_BEGINS[:3], *_ENDS]
+        start: Part = {"type": "optional", "content": const("<|start|>assistant")}
+        body = tag("", {"type": "any_text", "excludes": marks}, "<|end|>")
+        names = [const("analysis"), *([] if must_call else [const("commentary")])]
+        channel: Part = {"type": "or", "elements": names}
+        before = sequence(start, const("<|channel|>"), channel, const("<|message|>"), body)
+        text = content or {"type": "any_text", "excludes": marks}
+        ways = [] if must_call else [sequence(start, const("<|channel|>final<|message|>"), text)]
+        if calls is not None:
+            ways.append(calls)
+        whole = sequence({"type": "star", "content": before}, {"type": "or", "elements": ways})
+        return sequence(body, whole) if is_reasoning else whole
+
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
         """Reads messages. Without tools a call is content."""
         reader = reply.reader
