@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from fake_core import FakeCore
+from tiny_model import SPECIAL
 
 from quire.protocol import EngineCoreRequest
 
@@ -23,7 +26,13 @@ def scripted(text: str) -> type[FakeCore]:
 
 
 def token_ids_of(text: str) -> list[int]:
-    """The tokens of a text in the tiny model's vocabulary."""
+    """The tokens of a text in the tiny model's vocabulary, special ones by their names."""
+    parts = re.split("(" + "|".join(map(re.escape, SPECIAL)) + ")", text)
+    named = {name: 256 + index for index, name in enumerate(SPECIAL)}
+    return [one for part in parts for one in ([named[part]] if part in named else _bytes(part))]
+
+
+def _bytes(text: str) -> list[int]:
     from tokenizers import pre_tokenizers
 
     symbols = {symbol: at for at, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}

@@ -13,16 +13,19 @@ from quire.cli.commands.bench import sweep
 from quire.params import NOT_YET
 from quire.server.endpoints import ENDPOINTS, SWITCHES
 from quire.server.requests import refusals
+from quire.server.requests.responses import checks
 from quire.server.routes.absent import ABSENT_ROUTES
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.common import GenerationFields
 from quire.server.schema.completion import CompletionRequest
+from quire.server.schema.responses.request import ResponsesRequest
 
 _KINDS = {
     "both": GenerationFields,
     "/v1/completions": CompletionRequest,
     "/v1/chat/completions": ChatRequest,
 }
+_RESPONSES = "/v1/responses"
 ABSENT_COMMANDS = {
     "launch render": "`quire serve` has `/v1/chat/completions/render` and `/v1/completions/render`",
     "preload": "weights are mapped from their files, which the system keeps in its cache",
@@ -42,6 +45,8 @@ def request_fields() -> str:
     rows = []
     for kind, struct in _KINDS.items():
         rows.append([kind, codes(sorted(_own(struct) - {*_refused(), *_without_effect()}))])
+    responses = {field.name for field in msgspec.structs.fields(ResponsesRequest)}
+    rows.append([_RESPONSES, codes(sorted(responses - {*checks.REFUSED, *checks.WITHOUT_EFFECT}))])
     rows.append(["accepted, without effect", codes(sorted(_without_effect()))])
     return table(["requests", "fields"], rows)
 
@@ -55,6 +60,8 @@ def refused_fields() -> str:
         for name in sorted(refused)
         if name in every
     ]
+    for name, (accepted, _) in checks.REFUSED.items():
+        rows.append([code(name), codes(map(repr, accepted)), _RESPONSES])
     return table(["field", "accepted values", "requests"], rows)
 
 

@@ -34,11 +34,13 @@ def template_messages(
     *,
     missing: Any = None,
     keeps_text: bool = False,
+    has_text_arguments: bool = False,
 ) -> list[dict[str, Any]]:
     """The messages, which are JSON, without keys whose value is None. Changes their contents.
 
     `missing`: the content of an assistant's message without any, as beside calls of tools.
-    `keeps_text`: text is not made a list of parts.
+    `keeps_text`: text is not made a list of parts. `has_text_arguments`: arguments of calls are
+    JSON texts, not objects.
     """
     if not messages:
         raise _error("there must be at least one message", messages)
@@ -48,6 +50,8 @@ def template_messages(
         message = _message(index, given, "string" if is_text else content_format)
         if message["role"] == "assistant":
             message.setdefault("content", missing)
+        for function in _functions(message.get("tool_calls", ())) if has_text_arguments else ():
+            function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
         converted.append(message)
     return converted
 

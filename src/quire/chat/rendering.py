@@ -6,13 +6,13 @@ no files.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import Any
 
 import jinja2
 
 from quire.chat.content_format import detect_content_format, expects_no_content, expects_text
-from quire.chat.job import ContentFormat, RenderJob
+from quire.chat.job import ChatInput, ContentFormat, RenderJob
 from quire.chat.messages import check_nesting, template_messages
 from quire.chat.sandbox.environment import render_template
 from quire.chat.sandbox.limits import TemplateLimitError, new_budget
@@ -52,29 +52,41 @@ def _rendered(job: RenderJob) -> str:
     for what in ("messages", "tools", "documents", "chat_template_kwargs"):
         check_nesting(getattr(chat, what), what)
     keeps_text = chat.content_format is None and expects_text(job.template)
-    first, *others = _for_missing(content_format, job.template)
-
-    def filled(missing: Any) -> str:
+    failure: Exception | None = None
+    for missing, has_text_arguments in _forms(chat, content_format, job.template):
         messages = template_messages(
-            chat.messages, content_format, missing=missing, keeps_text=keeps_text
-        )
-        return _filled(job, messages)
+            chat.messages, content_format, missing=missing, keeps_text=keeps_text,
+            has_text_arguments=has_text_arguments,
+        )  # fmt: skip
+        try:
+            return _filled(job, messages)
+        except (TypeError, jinja2.UndefinedError) as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure
 
-    for later in others:
-        with suppress(TypeError, jinja2.UndefinedError):
-            return filled(first)
-        first = later
-    return filled(first)
 
+def _forms(
+    chat: ChatInput, content_format: ContentFormat, template: str
+) -> Iterator[tuple[Any, bool]]:
+    """The content that a message without any gets, and whether arguments of calls are texts. The
+    first form that a template does not fail with is taken.
 
-def _for_missing(content_format: ContentFormat, template: str) -> tuple[Any, ...]:
-    """What a template gets as the content of a message without any: the first that it takes.
-
-    A key that is not there makes many templates fail, and None is printed by many.
+    A key that is not there makes many templates fail, and many print None. Arguments are objects
+    for all templates but some that join them to a text.
     """
+    messages = [message for message in chat.messages if isinstance(message, dict)]
+    has_calls = any(message.get("tool_calls") for message in messages)
+    contents: tuple[Any, ...] = ("",)
     if content_format == "openai":
-        return [], [{"type": "text", "text": ""}]
-    return (None, "") if expects_no_content(template) else ("",)
+        contents = [], [{"type": "text", "text": ""}]
+    elif expects_no_content(template):
+        contents = None, ""
+    if all(message.get("content") is not None for message in messages):
+        contents = contents[:1]
+    yield from ((content, False) for content in contents)
+    if has_calls:
+        yield from ((content, True) for content in contents)
 
 
 def _filled(job: RenderJob, messages: list[dict[str, Any]]) -> str:

@@ -15,8 +15,8 @@ StrictLevel = Literal["auto", "function", "parameter"]
 """How far arguments follow their schemas, by vLLM's names. In vLLM `auto` leaves a reply that need
 not be a call without any grammar, unless a tool is strict; here names are held in every level, and:
 
-- `auto`: schemas hold. Of a tool with `strict: false` they hold if they can be compiled, and
-  otherwise the arguments are any object.
+- `auto`: schemas hold. Of a tool with `strict: false` they hold as far as they can: keywords that
+  cannot be compiled say nothing, and without others the arguments are any object.
 - `function`: arguments are any object, but for tools with `strict: true`.
 - `parameter`: schemas hold, whatever the tools say.
 """
@@ -56,6 +56,11 @@ class OfferedTool:
             check(StructuredOutputsParams(json=parsed_schema("json", schema)))
         except GrammarError as error:
             message = str(error).replace(f"{FIELD}.json", self.place)
+            if self.strict is not False:
+                message += (
+                    '; with "strict": false a tool may have any schema, which holds as far as'
+                )
+                message += " it can"
             raise GrammarError(message, parameter=self.place) from None
 
     def held_schema(self, level: StrictLevel, check: Check) -> Mapping[str, Any]:
@@ -64,11 +69,18 @@ class OfferedTool:
             return _ANY_OBJECT
         schema = self.schema
         if level == "auto" and self.strict is False:
-            try:
-                self.check_schema(schema, check)
-            except GrammarError:
-                return _ANY_OBJECT
+            return self._as_far_as_it_can(schema, check)
         return schema
+
+    def _as_far_as_it_can(self, schema: Mapping[str, Any], check: Check) -> Mapping[str, Any]:
+        """The schema, or what of it can be compiled."""
+        for one in (schema, {**schema, "x-guidance": {"lenient": True}}):
+            try:
+                self.check_schema(one, check)
+            except GrammarError:
+                continue
+            return one
+        return _ANY_OBJECT
 
     def _error(self, what: str, value: object) -> GrammarError:
         return GrammarError(f"{self.place} {what}", parameter=self.place, value=value)

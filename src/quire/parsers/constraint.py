@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from quire.errors import GrammarError, IntegrityError, RequestError
+from quire.errors import GrammarError, RequestError
 from quire.parsers.call_rules import CallRules, Check
 from quire.parsers.format import Part, ReasoningTags, ReplyFormat, Schemas, ToolFormat
 from quire.structured.params import FIELD, KINDS, StructuredOutputsParams
@@ -45,27 +45,27 @@ def reply_constraint(
     - `none`, or no tools: the content alone, behind the reasoning.
     - `required`: nothing but calls; several only if `is_parallel`.
     - `auto`: a text in which a marker begins calls, of offered tools alone. With `content` the
-      answer is either calls or that.
+      answer is either calls or that. Any text, where no text announces the model's calls.
     """
     schemas = rules.schemas(check) if rules.choice != "none" else {}
     if not schemas and content is None:
         return None
-    if not schemas:
-        answer = format.answer_form(_content_part(content)) if content is not None else {}
-        markers: Sequence[str] = ()
-    else:
-        tools = _tools_of(format)
-        calls = tools.grammar(schemas, is_parallel=rules.is_parallel)
-        markers = tools.markers
-        if rules.choice == "required":
-            answer = _sequence(_SPACE, calls)
-        elif content is None:
-            answer = _text_with_calls(format, calls, schemas, rules)
-        else:
-            answer = _calls_or(format.answer_form(_content_part(content)), tools, calls, schemas)
-    whole = _after_reasoning(format.reasoning, answer, markers, is_reasoning, may_reason)
-    if whole is answer and not schemas:
-        return content
+    calls: Part | None = None
+    if schemas:
+        calls = _tools_of(format).grammar(schemas, is_parallel=rules.is_parallel)
+    must_call = rules.choice == "required"
+    part = None if content is None or must_call else _content_part(content)
+    whole = format.own_form(calls, part, must_call=must_call, is_reasoning=is_reasoning)
+    if whole is None:
+        answer = part
+        if calls is not None:
+            answer = _answer(format, calls, part, schemas, rules)
+        if answer is None:
+            return None
+        markers = _tools_of(format).markers if calls is not None else ()
+        whole = _after_reasoning(format.reasoning, answer, markers, is_reasoning, may_reason)
+        if whole is part:
+            return content
     tag = msgspec.json.encode({"type": "structural_tag", "format": whole}).decode()
     options = content or StructuredOutputsParams(structural_tag=tag)
     return msgspec.structs.replace(options, **{**dict.fromkeys(KINDS), "structural_tag": tag})
@@ -90,10 +90,31 @@ def named_as_tools(
         raise GrammarError(f"{message}: offer fewer of them", parameter="tools") from None
 
 
-def _text_with_calls(format: ReplyFormat, calls: Part, schemas: Schemas, rules: CallRules) -> Part:
+def _answer(
+    format: ReplyFormat, calls: Part, content: Part | None, schemas: Schemas, rules: CallRules
+) -> Part | None:
+    """What follows the reasoning. None: any text, of a model that announces calls by no text."""
+    if rules.choice == "required":
+        return _sequence(_SPACE, calls)
+    triggers, is_opening = _triggers(_tools_of(format), calls, schemas)
+    if content is not None:
+        return _calls_or(content, _tools_of(format), calls, triggers, is_opening=is_opening)
+    if not triggers and not is_opening:
+        return None
+    return _text_with_calls(format, calls, schemas, rules, triggers, is_opening=is_opening)
+
+
+def _text_with_calls(
+    format: ReplyFormat,
+    calls: Part,
+    schemas: Schemas,
+    rules: CallRules,
+    triggers: list[str],
+    *,
+    is_opening: bool,
+) -> Part:
     """Text in which a marker begins calls. The marks of reasoning and of answers may be in it."""
     tags, tools = format.reasoning, _tools_of(format)
-    triggers, is_opening = _triggers(tools, calls, schemas)
     begins, marks = ((), ()) if tags is None else (tags.begins, tags.answer_marks)
     marks = (*marks, *tools.answer_marks)
     others = [_text_of(mark) for mark in marks]
@@ -122,15 +143,12 @@ def _triggers(tools: ToolFormat, calls: Part, schemas: Schemas) -> tuple[list[st
     triggers, is_opening = dict[str, None](), False
     patterns = tools.call_patterns(schemas)
     sure = [marker for marker in tools.markers if re.escape(marker) in patterns]
-    firsts = first_texts(calls)
-    if not firsts:
-        raise IntegrityError(f"{type(tools).__name__}.grammar does not begin with a text")
-    for text in firsts:
+    for text in first_texts(calls):
         markers = [one for one in sure if text.startswith(one)]
         if not markers and text.startswith(tools.opening_markers):
             is_opening = True
-        else:
-            triggers[min(markers, key=len, default=text)] = None
+        else:  # the shortest that its tokens allow is taken
+            triggers.update(dict.fromkeys([*markers, text]))
     return list(triggers), is_opening
 
 
@@ -144,10 +162,11 @@ def _tools_of(format: ReplyFormat) -> ToolFormat:
     return format.tools
 
 
-def _calls_or(content: Part, tools: ToolFormat, calls: Part, schemas: Schemas) -> Part:
+def _calls_or(
+    content: Part, tools: ToolFormat, calls: Part, triggers: list[str], *, is_opening: bool
+) -> Part:
     """Calls, or this content."""
-    triggers, is_opening = _triggers(tools, calls, schemas)
-    if is_opening or not {*triggers} <= {*tools.markers}:
+    if is_opening or not triggers or not all(text.startswith(tools.markers) for text in triggers):
         raise RequestError(
             "a reply of this model's cannot be either calls of tools or of a given form, because "
             'no mark tells its calls from other text: set tool_choice to "none" or "required", or '

@@ -52,6 +52,8 @@ class ServerContext:
     takes_late_system: dict[bool, bool] = field(default_factory=dict)
     """Whether the chat template takes instructions between turns, without and with tools; filled by
     the first request that has such."""
+    kept_token_ids: dict[bool, list[int]] = field(default_factory=dict)
+    """Special tokens that replies are read by, without and with calls (`kept_tokens_of`)."""
     is_draining: bool = False
     is_stopping: bool = False
     """Draining is over: endless streams (the live view) end now."""

@@ -24,6 +24,16 @@ async def reply_format_of(context: ServerContext) -> ReplyFormat:
     return context.reply_format
 
 
+def kept_tokens_of(context: ServerContext, format: ReplyFormat, *, has_tools: bool) -> list[int]:
+    """The special tokens that the text of a reply in the model's format has to have."""
+    known = context.kept_token_ids
+    if has_tools not in known:
+        from quire.parsers.kept_tokens import kept_token_ids
+
+        known[has_tools] = kept_token_ids(format, context.tokenizer(), has_tools=has_tools)
+    return known[has_tools]
+
+
 def _finder(context: ServerContext) -> FormatFinder:
     from quire.parsers.detection.finder import FormatFinder
     from quire.parsers.detection.names import FormatChoice

@@ -104,9 +104,14 @@ def inline_schema(schema: Any, spec: StructuredOutputsParams) -> str:
 
 def regex_terminal(regex: str) -> str:
     """A regular expression within a Lark grammar."""
+    return f"/{regex_body(regex)}/"
+
+
+def regex_body(regex: str) -> str:
+    """The same without the slashes."""
     from llguidance import regex_to_lark
 
-    return f"/{regex_to_lark(regex, '')}/"
+    return regex_to_lark(regex, "")
 
 
 def lark_of(grammar: str) -> str:

@@ -261,6 +261,18 @@ def test_arguments_of_tool_calls_may_be_json_text() -> None:
     assert '"arguments": {"x": 1}}' in rendered_here(QWEN3_STYLE, [HELLO, call])
 
 
+def test_templates_that_join_arguments_to_a_text_get_them_so() -> None:
+    source = (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}"
+        "{{ c.function.name + c.function.arguments }}{% endfor %}{% endfor %}"
+    )
+    for call in (CALL, CALL_ALONE):
+        assert rendered_here(source, [HELLO, call]) == 'add{"a": 1, "b": "ü<"}'
+    source = "{% for m in messages %}{{ m.tool_calls + 1 }}{% endfor %}"
+    with pytest.raises(RequestError, match="TypeError"):
+        rendered_here(source, [CALL])
+
+
 def test_malformed_arguments_in_the_history_are_empty() -> None:
     for arguments in ("{x", "[1]", "3", [1], 5):
         calls = [{"function": {"name": "f", "arguments": arguments}}] * 2

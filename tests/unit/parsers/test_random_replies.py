@@ -17,7 +17,7 @@ from quire.parsers.events import Message
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import parse_whole
 from quire.parsers.reasoning.tags import ReasoningTags
-from quire.parsers.registry import TOOL_FORMATS
+from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS, reply_format
 from quire.structured.config import StructuredOutputsConfig
 from quire.structured.tags.starts import first_texts
 from quire.structured.trial import GrammarTrial
@@ -54,13 +54,21 @@ KINDS = ("special", "ordinary", "none")
 """What the marks of a format are in the vocabulary."""
 MARK = re.compile(r"</?[^<>\s=]+>|\[[A-Z_]+\]")
 """What may be a token of its own."""
+UNHELD = ("inkling", "kimi_k3", "muse_glimmer")
+"""No text announces their calls, so that `auto` leaves them as they are."""
 FORMATS = sorted(set(TOOL_FORMATS))
 SEEDS = range(6)
 
 
+def format_of(name: str, kind: str) -> ReplyFormat:
+    """Without reasoning where its end would have to be written letter by letter."""
+    own = REASONING_FORMATS.get({"openai": "openai_gptoss"}.get(name, name), REASONING)
+    return reply_format(None if kind == "none" else own, TOOL_FORMATS[name]())
+
+
 @lru_cache(maxsize=4)
 def model_of(name: str, kind: str) -> RandomModel:
-    texts = ReplyFormat(REASONING, TOOL_FORMATS[name]()).literal_texts(has_tools=True)
+    texts = format_of(name, kind).literal_texts(has_tools=True)
     marks = [mark for text in texts for mark in MARK.findall(text)]
     return RandomModel(
         tokenizer_of(marks if kind == "special" else (), marks if kind == "ordinary" else ())
@@ -70,7 +78,7 @@ def model_of(name: str, kind: str) -> RandomModel:
 def replies(name: str, kind: str, choice: Any, **fields: Any) -> list[Message]:
     """Messages of the replies that ended, for each seed."""
     tools = TOOL_FORMATS[name]()
-    format = ReplyFormat(None if kind == "none" else REASONING, tools)
+    format = format_of(name, kind)
     model = model_of(name, kind)
     tokenizer = model.tokenizer
     trial = GrammarTrial(
@@ -79,12 +87,13 @@ def replies(name: str, kind: str, choice: Any, **fields: Any) -> list[Message]:
     is_reasoning = fields.pop("is_reasoning", False)
     rules = CallRules(TOOLS, choice, **fields)
     spec = reply_constraint(format, rules, trial.checked, is_reasoning=is_reasoning)
-    assert spec is not None
+    if spec is None:
+        assert name in UNHELD
+        return [Message()]
     spec = trial.checked(spec)
     start = ""
     if choice == "auto":
-        start = first_texts(tools.grammar(SCHEMAS, is_parallel=rules.is_parallel))[0]
-        start = min((one for one in tools.markers if start.startswith(one)), default=start)
+        start = next(iter(first_texts(tools.grammar(SCHEMAS, is_parallel=True))), "")
     texts = [model.reply(spec, seed, begin=start if seed % 2 else "") for seed in SEEDS]
     messages = []
     for text in texts:
@@ -109,7 +118,7 @@ def test_required(name: str, kind: str) -> None:
     assert messages
     for message in messages:
         assert message.tool_calls
-        assert not message.content.strip()
+        assert name in UNHELD or not message.content.strip()
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from quire.parsers.format import ReplyFormat
+from quire.parsers.tool_formats.json.hermes import HermesCalls
+
 from .conftest import Harness
 from .test_completions import events_of
 
@@ -134,6 +137,33 @@ def test_tokens_of_reasoning_are_counted(make_scripted: Any) -> None:
     options = {"stream": True, "stream_options": {"include_usage": True}}
     last = events_of(harness.post(CHAT, {**BODY, **options}))[-1]
     assert last["usage"] == usage
+
+
+class MistralLike(HermesCalls):
+    """Hermes, but that a special token begins a call, and ids have a form of their own."""
+
+    markers = ("<|im_start|>",)
+    before = "<|im_start|>"
+
+    def make_id(self, name: str, index: int) -> str | None:
+        return f"{name}:{index}"
+
+
+def test_marks_that_are_special_tokens_are_found_and_others_left_out(make_scripted: Any) -> None:
+    harness = make_scripted('<|endoftext|>So<|im_start|>{"name": "f", "arguments": {}}')
+    harness.context.reply_format = ReplyFormat(None, MistralLike())
+    before = [
+        {"role": "assistant", "content": "", "tool_calls": [
+            {"id": "f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        ]},
+        {"role": "tool", "tool_call_id": "f:0", "content": "1"},
+    ]  # fmt: skip
+    message = ask(harness, messages=[*BODY["messages"], *before], ignore_eos=True)["message"]
+    assert message["content"] == "So"
+    assert called(message) == [("f", "{}")]
+    assert [call["id"] for call in message["tool_calls"]] == ["f:1"]
+    text = ask(harness, tool_choice="none", ignore_eos=True)["message"]["content"]
+    assert text == 'So{"name": "f", "arguments": {}}'
 
 
 def test_reasoning_can_be_left_out(make_scripted: Any) -> None:

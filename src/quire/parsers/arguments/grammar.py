@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from quire.parsers.arguments.values import Types, json_text, types_of
 from quire.parsers.format import Part, Schemas
+from quire.structured.schemas.patterns import rust_pattern
+from quire.structured.source import regex_body
 
 _DEFINITIONS = ("$defs", "definitions")
+_MOST_ITEMS = 64
+"""Of an array, beyond those that it has to have: more are not counted."""
+_ANYTHING = "(.|\\n)*"
 _ANY_KEY = "[A-Za-z0-9_.-]{1,64}"
 
 
@@ -83,6 +89,25 @@ def with_separator(
     }
 
 
+def items(item: Part, separator: str, array: Mapping[str, Any]) -> Part:
+    """The items of an array, as many as its schema says."""
+    least, most = array.get("minItems", 0), array.get("maxItems")
+    is_counted = most is not None and most - least <= _MOST_ITEMS
+    following = sequence(const(separator), item)
+    if not is_counted and not least:
+        return {
+            "type": "optional",
+            "content": sequence(item, {"type": "star", "content": following}),
+        }
+    more = const("") if is_counted else {"type": "star", "content": following}
+    longest: int = most if most is not None and is_counted else least
+    for count in range(longest, 0, -1):
+        more = sequence(item if count == 1 else following, more)
+        if count > least:
+            more = {"type": "optional", "content": more}
+    return more
+
+
 def _argument(key: str, of: Any, root: Mapping[str, Any], layout: Layout) -> Part:
     types = types_of(of, root)
     is_text = "string" in types
@@ -113,7 +138,33 @@ def text_part(schema: Any, excluded: Sequence[str]) -> Part:
     if isinstance(values, list) and values:
         words = [value if isinstance(value, str) else json_text(value) for value in values]
         return {"type": "or", "elements": [const(word) for word in words]}
-    return {"type": "any_text", "excludes": list(excluded)}
+    text: Part = {"type": "any_text", "excludes": list(excluded)}
+    patterns = _patterns(schema) if isinstance(schema, Mapping) else []
+    return {**text, "patterns": patterns} if patterns else text
+
+
+def _patterns(schema: Mapping[str, Any]) -> list[str]:
+    """What a string matches by the keywords of its schema, or of one of its branches."""
+    patterns = []
+    least, most = schema.get("minLength", 0), schema.get("maxLength")
+    if least or most is not None:
+        patterns.append(f"(.|\\n){{{least},{'' if most is None else most}}}")
+    if isinstance(pattern := schema.get("pattern"), str):
+        patterns.append(_found(rust_pattern(pattern)))
+    for keyword in ("anyOf", "oneOf"):
+        branches = [one for one in schema.get(keyword) or () if isinstance(one, Mapping)]
+        texts = [_patterns(one) for one in branches if "string" in (one.get("type") or "string")]
+        if texts and all(len(each) == 1 for each in texts):
+            patterns.append("|".join(f"({each[0]})" for each in texts))
+    return patterns
+
+
+def _found(pattern: str) -> str:
+    """The expression of a text in which the pattern is found."""
+    is_whole = re.search(r"(?<!\\)(\\\\)*\$$", pattern) is not None
+    before, after = ("" if pattern.startswith("^") else _ANYTHING), "" if is_whole else _ANYTHING
+    inner = pattern.removeprefix("^")
+    return f"{before}({regex_body(inner[:-1] if is_whole else inner)}){after}"
 
 
 def json_part(schema: Any, root: Mapping[str, Any]) -> Part:

@@ -137,7 +137,7 @@ def _merit(samples: Samples, format: ToolFormat) -> tuple[Any, ...] | None:
         message = samples.message(sample, format)
         if not _has_calls(message, sample.calls):
             return None
-        is_clean &= not message.content.strip()
+        is_clean &= _without_space(message.content) in _without_space(samples.frame.opened)
     num_read = 0
     for sample in samples.further:
         message = samples.message(sample, format)
@@ -153,6 +153,10 @@ def _merit(samples: Samples, format: ToolFormat) -> tuple[Any, ...] | None:
         max(map(len, begins), default=0),
         max(map(len, marks), default=0),
     )
+
+
+def _without_space(text: str) -> str:
+    return "".join(text.split())
 
 
 def _has_calls(message: Message, calls: Sequence[Call]) -> bool:

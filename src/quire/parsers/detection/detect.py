@@ -9,13 +9,22 @@ from typing import Any
 from quire.parsers.detection.calls import FoundCalls, best_known, derived, is_clean, render_samples
 from quire.parsers.detection.found import FoundFormat, Origin
 from quire.parsers.detection.names import NONE, FormatChoice
-from quire.parsers.detection.reasoning import SWITCHED_ON, FoundReasoning, find_reasoning
+from quire.parsers.detection.reasoning import (
+    SWITCHED_ON,
+    FoundReasoning,
+    find_reasoning,
+    named_by_marks,
+)
 from quire.parsers.detection.rendering import Frame, Probing, frame
+from quire.parsers.detection.response_template import read_response_template
 from quire.parsers.detection.table import REASONING_BY_TYPE, TOOLS_BY_TYPE, names_of
+from quire.parsers.format import ToolFormat
+from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS, reply_format
 
 _ASKED = "as asked for"
 _BY_TYPE = "by the kind of model"
+_DECLARED = "as the checkpoint's response_template says"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +34,18 @@ class CheckpointFacts:
     hf_config: Mapping[str, Any]
     templates: Mapping[str, str]
     """Its chat templates by name."""
+    response_template: object = None
+    """As its tokenizer's configuration has it."""
 
 
 def detect(choice: FormatChoice, facts: CheckpointFacts) -> Probing[FoundFormat]:
     """The format. What was asked for is taken; what was not is looked for in the chat templates,
     then by the kind of model."""
     frames = yield from _frames(facts)
-    found_reasoning = yield from _reasoning(choice, facts, frames)
+    declared = read_response_template(facts.response_template)
+    found_reasoning = yield from _reasoning(choice, facts, frames, declared.reasoning)
     tags = None if found_reasoning is None else found_reasoning.tags
-    found_calls = yield from _calls(choice, facts, frames, found_reasoning)
+    found_calls = yield from _calls(choice, facts, frames, tags, declared.calls)
     return FoundFormat(
         reply_format(tags, None if found_calls is None else found_calls.format),
         tools=None if found_calls is None else found_calls.origin,
@@ -55,12 +67,15 @@ def _frames(facts: CheckpointFacts) -> Probing[list[Frame]]:
 
 
 def _shows_tools(frames: Sequence[Frame]) -> bool:
-    by_tools = {one.has_tools: one.before for one in reversed(frames)}
+    by_tools = {one.has_tools: one.prompt for one in reversed(frames)}
     return True in by_tools and by_tools[True] != by_tools.get(False)
 
 
 def _reasoning(
-    choice: FormatChoice, facts: CheckpointFacts, frames: Sequence[Frame]
+    choice: FormatChoice,
+    facts: CheckpointFacts,
+    frames: Sequence[Frame],
+    declared: ReasoningTags | None,
 ) -> Probing[FoundReasoning | None]:
     if choice.reasoning == NONE:
         return None
@@ -68,6 +83,8 @@ def _reasoning(
         tags = REASONING_FORMATS[choice.reasoning]
         return FoundReasoning(tags, Origin(choice.reasoning, _ASKED))
     likely = names_of(REASONING_BY_TYPE, facts.hf_config, REASONING_FORMATS)
+    if declared is not None:
+        return named_by_marks(declared, likely, _DECLARED)
     found = yield from find_reasoning(frames, facts.templates.values(), likely)
     if found is None:
         name = next((name for name in likely if not REASONING_FORMATS[name].is_implied), None)
@@ -80,23 +97,24 @@ def _calls(
     choice: FormatChoice,
     facts: CheckpointFacts,
     frames: Sequence[Frame],
-    reasoning: FoundReasoning | None,
+    reasoning: ReasoningTags | None,
+    declared: ToolFormat | None,
 ) -> Probing[FoundCalls | None]:
     if choice.tools == NONE:
         return None
     if choice.tools is not None:
         return FoundCalls(TOOL_FORMATS[choice.tools](), Origin(choice.tools, _ASKED))
     likely = names_of(TOOLS_BY_TYPE, facts.hf_config, TOOL_FORMATS)
-    frame = next(iter(frames), None)
-    if frame is not None:
-        samples = yield from render_samples(frame, None if reasoning is None else reasoning.tags)
-        if samples is not None:
-            known = best_known(samples, likely)
-            if known is not None and is_clean(samples, known.format):
-                return known
-            found = derived(samples) or known
-            if found is not None:
-                return found
-        elif not _shows_tools(frames):
-            return None  # the model is not told of tools
+    samples = (yield from render_samples(frames[0], reasoning)) if frames else None
+    if declared is not None and (samples is None or is_clean(samples, declared)):
+        return FoundCalls(declared, Origin(str(declared), _DECLARED))
+    if samples is not None:
+        known = best_known(samples, likely)
+        if known is not None and is_clean(samples, known.format):
+            return known
+        found = derived(samples) or known
+        if found is not None:
+            return found
+    elif frames and not _shows_tools(frames):
+        return None  # the model is not told of tools
     return FoundCalls(TOOL_FORMATS[likely[0]](), Origin(likely[0], _BY_TYPE)) if likely else None

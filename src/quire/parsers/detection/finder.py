@@ -13,6 +13,7 @@ import msgspec
 from quire.chat.async_renderer import AsyncChatRenderer
 from quire.chat.renderer import ChatRenderer
 from quire.chat.templates import ChatTemplates
+from quire.config.model_files import read_optional_json_object
 from quire.config.records import ModelConfig
 from quire.errors import CapacityError, QuireError
 from quire.log import get_logger
@@ -22,6 +23,7 @@ from quire.parsers.detection.names import FormatChoice
 
 logger = get_logger(__name__)
 
+_TOKENIZER_CONFIG = "tokenizer_config.json"
 _MAX_KEPT = 32
 _kept: dict[bytes, FoundFormat] = {}
 
@@ -36,7 +38,7 @@ class FormatFinder:
         self, choice: FormatChoice, model: ModelConfig, renderer: AsyncChatRenderer
     ) -> None:
         self._choice = choice
-        self._facts = CheckpointFacts(model.hf_config, renderer.templates.templates)
+        self._model = model
         self._renderer = renderer
         self._search: asyncio.Task[FoundFormat] | None = None
 
@@ -60,10 +62,11 @@ class FormatFinder:
             self._search = None
 
     async def _find(self) -> FoundFormat:
-        key = _key(self._choice, self._facts)
+        facts = await asyncio.to_thread(_facts, self._model, self._renderer.templates)
+        key = _key(self._choice, facts)
         if key in _kept:
             return _kept[key]
-        probing = detect(self._choice, self._facts)
+        probing = detect(self._choice, facts)
         text: str | None = None
         while True:
             try:
@@ -82,7 +85,7 @@ def find_blocking(
     choice: FormatChoice, model: ModelConfig, templates: ChatTemplates
 ) -> FoundFormat:
     """The same for a caller that may wait."""
-    facts = CheckpointFacts(model.hf_config, templates.templates)
+    facts = _facts(model, templates)
     key = _key(choice, facts)
     if key in _kept:
         return _kept[key]
@@ -102,11 +105,23 @@ def find_blocking(
         renderer.close()
 
 
+def _facts(model: ModelConfig, templates: ChatTemplates) -> CheckpointFacts:
+    path = model.tokenizer_path
+    config = {} if path is None else read_optional_json_object(path / _TOKENIZER_CONFIG)
+    return CheckpointFacts(model.hf_config, templates.templates, config.get("response_template"))
+
+
 def _key(choice: FormatChoice, facts: CheckpointFacts) -> bytes:
     kind = facts.hf_config.get("model_type")
     return hashlib.sha256(
         msgspec.json.encode(
-            [choice.tools, choice.reasoning, str(kind), sorted(facts.templates.items())]
+            [
+                choice.tools,
+                choice.reasoning,
+                str(kind),
+                sorted(facts.templates.items()),
+                facts.response_template,
+            ]
         )
     ).digest()
 

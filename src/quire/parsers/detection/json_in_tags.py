@@ -97,23 +97,24 @@ class JsonInTags(ToolFormat):
         """As the template writes them."""
         marks = self._marks
         calls = [self._call(name, schema) for name, schema in tools.items()]
-        form = tags(calls, separator=marks.between if is_parallel else None)
+        space = marks.begin[: len(marks.begin) - len(marks.begin.lstrip())]
+        form = tags(calls, separator=marks.between + space if is_parallel else None)
         if not (marks.begin_all or marks.end_all):
             return form
         return {
             "type": "tag",
-            "begin": marks.begin_all,
+            "begin": marks.begin_all.lstrip() + space,
             "content": form,
             "end": marks.end_all,
         }
 
     def _call(self, name: str, schema: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], str]:
-        marks = self._marks
+        marks, begin = self._marks, self._marks.begin.lstrip()
         if marks.name_end is not None:
-            return marks.begin + name + marks.name_end, schema, marks.end
+            return begin + name + marks.name_end, schema, marks.end
         keys = json.dumps(marks.name_key), json.dumps(marks.arguments_key)
         head = f"{{{keys[0]}: {json.dumps(name)}, {keys[1]}: "
-        return marks.begin + head, schema, "}" + marks.end
+        return begin + head, schema, "}" + marks.end
 
 
 def _read_name(reply: Reply, end: str) -> Parse[str]:

@@ -58,6 +58,16 @@ def find_reasoning(
     return None
 
 
+def named_by_marks(tags: ReasoningTags, likely: Sequence[str], how: str) -> FoundReasoning:
+    """The format of a family with these marks, which knows more; else of the marks alone."""
+    names = sorted(REASONING_FORMATS, key=lambda name: _rank(name, likely))
+    for name in names:
+        family = REASONING_FORMATS[name]
+        if (family.begin, family.end) == (tags.begin, tags.end):
+            return _found(name, how)
+    return FoundReasoning(tags, Origin(f"{tags.begin}...{tags.end}", how))
+
+
 def _rank(name: str, likely: Sequence[str]) -> tuple[bool, ...]:
     """The least is taken first. A reply is not said to reason where neither prompt nor reply do."""
     tags = REASONING_FORMATS[name]

@@ -45,12 +45,12 @@ class Frame:
 
     has_tools: bool
     variables: Mapping[str, Any] | None
-    before: str
-    """The conversation up to its last question."""
     prompt: str
-    """The same with the beginning of the reply."""
+    """The question, with the beginning of the reply."""
+    opened: str
+    """What the prompt has behind the question's words."""
     header: str
-    """What comes between the two, before an answer without reasoning."""
+    """What comes between question and answer, if the answer has no reasoning."""
     tail: str
     """What comes after an answer."""
 
@@ -61,10 +61,9 @@ class Frame:
         return None if text is None else self._cut(text)
 
     def _cut(self, text: str) -> Reply | None:
-        if not text.startswith(self.before):
+        reply, opened = _behind_question(text), self.opened
+        if reply is None:
             return None
-        reply = text[len(self.before) :]
-        opened = self.prompt[len(self.before) :]
         for beginning in (opened, self.header, opened.strip(), self.header.strip()):
             space = len(reply) - len(reply.lstrip()) if beginning == beginning.strip() else 0
             if beginning and reply.startswith(beginning, space):
@@ -99,16 +98,21 @@ class Reply:
 
 def frame(*, has_tools: bool, variables: Mapping[str, Any] | None = None) -> Probing[Frame | None]:
     """The frame; None if the template refuses what it takes to see it."""
-    before = yield from rendered([QUESTION], has_tools=has_tools, variables=variables)
     prompt = yield from rendered(
         [QUESTION], has_tools=has_tools, is_prompt=True, variables=variables
     )
     plain = yield from rendered(answered(ANSWER), has_tools=has_tools, variables=variables)
-    if before is None or prompt is None or plain is None:
+    if prompt is None or plain is None:
         return None
-    before = shared_begin(before, prompt, plain)
-    place = plain.find(ANSWER, len(before))
-    if place < 0:
+    opened, closed = _behind_question(prompt), _behind_question(plain)
+    place = -1 if closed is None else closed.find(ANSWER)
+    if opened is None or closed is None or place < 0:
         return None
-    header = shared_begin(prompt[len(before) :], plain[len(before) : place])
-    return Frame(has_tools, variables, before, prompt, header, plain[place + len(ANSWER) :])
+    header = shared_begin(opened, closed[:place])
+    return Frame(has_tools, variables, prompt, opened, header, closed[place + len(ANSWER) :])
+
+
+def _behind_question(text: str) -> str | None:
+    """What follows the words of the question; None if they are not there."""
+    place = text.rfind(QUESTION["content"])
+    return None if place < 0 else text[place + len(QUESTION["content"]) :]

@@ -76,8 +76,15 @@ class ParsedReply:
             self._tokenizer,
             self._prompt_token_ids,
             skip_special_tokens=self.plan.skips_special_tokens,
+            kept_token_ids=self.plan.kept_token_ids,
         )
         self._counts[index] = ReasoningTokenCount(detokenizer)
+
+    def _new_id(self, call: CallBegins) -> str:
+        tools = self.plan.format.tools
+        index = self.plan.num_calls_before + call.index
+        own = None if tools is None else tools.make_id(call.name, index)
+        return own or f"chatcmpl-tool-{secrets.token_hex(16)}"
 
     def _shown(self, events: Iterable[Event]) -> Iterable[Event]:
         """Without what the request does not want, and with an id for each call."""
@@ -89,12 +96,7 @@ class ParsedReply:
                 if event.index and not self.plan.tools.rules.is_parallel:
                     continue
                 if isinstance(event, CallBegins) and event.id is None:
-                    event = replace(event, id=new_call_id())
+                    event = replace(event, id=self._new_id(event))
                 yield event
             else:
                 yield event
-
-
-def new_call_id() -> str:
-    """An id for a call to which the model gave none."""
-    return f"chatcmpl-tool-{secrets.token_hex(16)}"

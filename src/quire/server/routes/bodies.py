@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from quire.server.context import ServerContext
+from quire.server.http.event_stream import PLAIN_FORM, EventStream
 from quire.server.http.problems import HttpError, Problem, decode_problem
 from quire.server.replies.json_pieces import joined
 from quire.server.requests.body_decoder import Decoded, body_decoder
@@ -102,6 +103,22 @@ def _decode_large(context: ServerContext, data: bytes, kind: type[Body]) -> Deco
 def json_response(value: Any, status: int = 200) -> Response:
     """A JSON answer."""
     return Response(_encoder.encode(value), status, media_type="application/json")
+
+
+def named_event_stream(
+    context: ServerContext, events: AsyncIterator[bytes], close: Callable[[], None] | None = None
+) -> EventStream:
+    """A reply of events that have names; its end has none. `close`: frees their source."""
+    return EventStream(
+        events,
+        close or _nothing,
+        form=PLAIN_FORM,
+        keep_alive_s=context.args.sse_keep_alive_interval,
+    )
+
+
+def _nothing() -> None:
+    """The source of the events goes on without their reader."""
 
 
 def pieced_response(pieces: Sequence[bytes]) -> Response:

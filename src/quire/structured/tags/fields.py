@@ -8,7 +8,7 @@ from typing import Any
 from quire.errors import GrammarError, quoted
 from quire.structured import limits
 from quire.structured.params import FIELD
-from quire.structured.tags.texts import Unwanted, expression
+from quire.structured.tags.texts import FreeText, expression
 
 NAME = "structural_tag"
 
@@ -58,11 +58,12 @@ def texts_of(part: Mapping[str, Any], name: str) -> list[str]:
     return texts
 
 
-def unwanted_of(part: Mapping[str, Any]) -> Unwanted:
-    """What the free text of a part does not have. Raises GrammarError."""
-    return Unwanted(
+def free_text_of(part: Mapping[str, Any]) -> FreeText:
+    """What the free text of a part may be. Raises GrammarError."""
+    return FreeText(
         (*map(expression, texts_of(part, "excludes")), *texts_of(part, "excluded_patterns")),
         (*map(expression, texts_of(part, "not_first")), *texts_of(part, "not_first_patterns")),
+        tuple(texts_of(part, "patterns")),
     )
 
 

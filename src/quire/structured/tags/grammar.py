@@ -14,12 +14,12 @@ from quire.structured import limits
 from quire.structured.tags.fields import (
     NAME,
     flag_of,
+    free_text_of,
     list_of,
     refuse,
     tag_error,
     tags_of,
     text_of,
-    unwanted_of,
 )
 from quire.structured.tags.texts import AddedTokens, free_text
 from quire.structured.tags.triggered import text_before, triggered_tags
@@ -79,6 +79,9 @@ class _Writer:
         self._rules: list[str] = []
         self._terminals: dict[str, str] = {}
         """Names of expressions."""
+        self._written: dict[int, str] = {}
+        """Rules of parts by the parts' identities, which `_keep` makes sure of."""
+        self._keep: list[object] = []
         self._grammars: list[dict[str, str]] = []
         self._kinds: dict[str, Callable[[Mapping[str, Any]], str]] = {
             "const_string": lambda part: added.literal(text_of(part, "value")),
@@ -108,7 +111,7 @@ class _Writer:
         if kind == "any_text":
             if not is_last:
                 raise tag_error(_AT_THE_END, kind)
-            return self.terminal(free_text(unwanted_of(part)))
+            return self.terminal(free_text(free_text_of(part)))
         if kind == "sequence":
             elements = list_of(part, "elements")
             last = len(elements) - 1
@@ -141,18 +144,27 @@ class _Writer:
         """The name of an expression."""
         return self._terminals.setdefault(expression, f"TEXT_{len(self._terminals)}")
 
+    def _once(self, part: object, body: Callable[[], str]) -> str:
+        """The rule of something that may stand in several places."""
+        name = self._written.get(id(part))
+        if name is None:
+            self._keep.append(part)
+            name = self._written[id(part)] = self.rule(body())
+        return name
+
     def _tag(self, tag: Mapping[str, Any]) -> str:
         end, content = text_of(tag, "end"), tag.get("content")
         begin = self.added.literal(text_of(tag, "begin"))
         if isinstance(content, Mapping) and content.get("type") == "any_text":
             if not end:
                 raise tag_error("any_text in a tag needs the tag's end", tag)
-            return f"{begin} {text_before(self, end, [end], unwanted_of(content))}"
+            return f"{begin} {text_before(self, end, [end], free_text_of(content))}"
         return f"{begin} {self.part(content)} {self.added.literal(end)}"
 
     def _separated(self, part: Mapping[str, Any]) -> str:
         separator = self.added.literal(text_of(part, "separator"))
-        one = self.rule(" | ".join(self._tag(tag) for tag in tags_of(part)))
+        tags = tags_of(part)
+        one = self._once(tags, lambda: " | ".join(self._tag(tag) for tag in tags))
         more = "" if part.get("stop_after_first") else f" ({separator} {one})*"
         return f"({one}{more}){'' if part.get('at_least_one') else '?'}"
 
@@ -174,7 +186,7 @@ class _Writer:
 
     def _json_schema(self, part: Mapping[str, Any]) -> str:
         refuse(part, "style", "json")
-        return self.rule(self._schema(part.get("json_schema")))
+        return self._once(part, lambda: self._schema(part.get("json_schema")))
 
     def _regular_expression(self, part: Mapping[str, Any]) -> str:
         refuse(part, "excludes")

@@ -32,12 +32,12 @@ def after_start(part: Any, start: str, may_cut: MayCut) -> dict[str, Any] | None
         one = part.get("content")
         return _joined(after_start(one, start, may_cut), {"type": "star", "content": one})
     if kind == "tags_with_separator" and part.get("at_least_one"):
-        tags = [{**tag, "type": "tag"} for tag in _items(part, "tags") if isinstance(tag, Mapping)]
+        tags = _items(part, "tags")
         first = _either(tags, start, may_cut)
         if part.get("stop_after_first"):
             return first
         separator = {"type": "const_string", "value": part.get("separator")}
-        one = {"type": "sequence", "elements": [separator, {"type": "or", "elements": tags}]}
+        one = {"type": "sequence", "elements": [separator, {**part, "stop_after_first": True}]}
         return _joined(first, {"type": "star", "content": one})
     return None
 

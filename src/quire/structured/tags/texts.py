@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ANYTHING = "(.|\\n)*"
 SPACE = "[ \\t\\r\\n]"
@@ -76,25 +76,28 @@ def quoted(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Unwanted:
-    """What a free text does not have, as regular expressions."""
+class FreeText:
+    """What a free text may be, by regular expressions."""
 
-    anywhere: tuple[str, ...] = ()
-    first: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    """It has none of these in it."""
+    not_first: tuple[str, ...] = ()
     """It does not begin with one of these, nor with one of them behind white space."""
+    patterns: tuple[str, ...] = ()
+    """The whole of it matches each of these."""
 
-    def texts(self, texts: Iterable[str]) -> Unwanted:
-        """These texts too, anywhere."""
-        return Unwanted((*self.anywhere, *map(expression, texts)), self.first)
+    def without(self, texts: Iterable[str]) -> FreeText:
+        """With none of these texts in it either."""
+        return replace(self, excluded=(*self.excluded, *map(expression, texts)))
 
 
-def free_text(unwanted: Unwanted, end: str = "") -> str:
+def free_text(text: FreeText, end: str = "") -> str:
     """The expression of a text that ends with `end`."""
-    parts = [f"/{ANYTHING}{expression(end)}/"]
-    if unwanted.anywhere:
-        parts.append(f"~/{ANYTHING}({_any_of(unwanted.anywhere)}){ANYTHING}/")
-    if unwanted.first:
-        parts.append(f"~/{SPACE}*({_any_of(unwanted.first)}){ANYTHING}/")
+    parts = [f"/{ANYTHING}{expression(end)}/", *(f"/{pattern}/" for pattern in text.patterns)]
+    if text.excluded:
+        parts.append(f"~/{ANYTHING}({_any_of(text.excluded)}){ANYTHING}/")
+    if text.not_first:
+        parts.append(f"~/{SPACE}*({_any_of(text.not_first)}){ANYTHING}/")
     return " & ".join(parts)
 
 

@@ -3,20 +3,21 @@
 Some fields are our own. `final_tags`: tags after which the text ends. `not_first`: texts that the
 free text does not begin with, nor with white space and one of them. `excluded_patterns` and
 `not_first_patterns` are `excludes` and `not_first` as regular expressions, which stand in a grammar
-as they are. `is_bare`: no text but white space is before a tag. A tag may be a part of any type
-that begins with a literal text.
+as they are; the whole free text matches each of `patterns`. `is_bare`: no text but white space is
+before a tag. A tag may be a part of any type that begins with a literal text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from quire.errors import quoted as shown
 from quire.structured import limits
-from quire.structured.tags.fields import NAME, flag_of, list_of, tag_error, unwanted_of
+from quire.structured.tags.fields import NAME, flag_of, free_text_of, list_of, tag_error
 from quire.structured.tags.starts import after_start
-from quire.structured.tags.texts import SPACE, AddedTokens, Unwanted, free_text, quoted
+from quire.structured.tags.texts import SPACE, AddedTokens, FreeText, free_text, quoted
 
 _SOME_SPACE = f"/{SPACE}{{0,40}}/"
 
@@ -40,7 +41,7 @@ def text_before(
     writer: RuleWriter,
     marker: str,
     markers: Sequence[str],
-    unwanted: Unwanted,
+    before: FreeText,
     *,
     is_bare: bool = False,
 ) -> str:
@@ -50,10 +51,10 @@ def text_before(
     if marker not in added and len(pieces) == 1:
         # It ends with the marker as soon as that is there, so that it cannot contain one.
         spelled = [text for text in markers if any(piece in added for piece in added.pieces(text))]
-        text = _SOME_SPACE if is_bare else free_text(unwanted.texts(spelled))
+        text = _SOME_SPACE if is_bare else free_text(before.without(spelled))
         return writer.rule(f"{writer.terminal(text)} {quoted(marker)}", "[lazy]")
     first = "" if pieces[0] in added else pieces.pop(0)
-    text = free_text(unwanted.texts(markers), first)
+    text = free_text(before.without(markers), first)
     if is_bare:
         text = f"{_SOME_SPACE} {quoted(first)}" if first else _SOME_SPACE
     return f"{writer.terminal(text)} {added.literal(''.join(pieces))}"
@@ -75,25 +76,25 @@ def triggered_tags(writer: RuleWriter, part: Mapping[str, Any]) -> str:
         final = {name: [*tags.get(name, ()), *final.get(name, ())] for name in {**tags, **final}}
         tags = {}
     is_bare = flag_of(part, "is_bare")
-    unwanted = unwanted_of(part)
-    later = Unwanted(unwanted.anywhere)
+    first_text = free_text_of(part)
+    text = replace(first_text, not_first=())
 
-    def one_of(bodies: _Bodies, without: Unwanted) -> list[str]:
+    def one_of(bodies: _Bodies, before: FreeText) -> list[str]:
         return [
-            f"{text_before(writer, name, triggers, without, is_bare=is_bare)} ({' | '.join(ways)})"
+            f"{text_before(writer, name, triggers, before, is_bare=is_bare)} ({' | '.join(ways)})"
             for name, ways in bodies.items()
         ]
 
-    def rest(without: Unwanted) -> str:
-        return writer.terminal(free_text(without.texts(triggers)))
+    def rest(before: FreeText) -> str:
+        return writer.terminal(free_text(before.without(triggers)))
 
-    ways = one_of(final, unwanted)
+    ways = one_of(final, first_text)
     if not at_least_one:
-        ways.append(rest(unwanted))
+        ways.append(rest(first_text))
     if tags:
-        first = writer.rule(" | ".join(one_of(tags, unwanted)))
-        more = first if unwanted == later else writer.rule(" | ".join(one_of(tags, later)))
-        end = " | ".join([*one_of(final, later), rest(later)])
+        first = writer.rule(" | ".join(one_of(tags, first_text)))
+        more = first if first_text == text else writer.rule(" | ".join(one_of(tags, text)))
+        end = " | ".join([*one_of(final, text), rest(text)])
         ways.append(f"{first} {more}* ({end})")
     return f"({' | '.join(ways)})"
 

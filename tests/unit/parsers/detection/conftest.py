@@ -22,13 +22,15 @@ def detected() -> Detect:
     """Called with a template, the choice, and the model_type."""
 
     def run(
-        template: str | None, choice: FormatChoice | None = None, model_type: str = ""
+        template: str | None,
+        choice: FormatChoice | None = None,
+        model_type: str = "",
+        response_template: object = None,
     ) -> FoundFormat:
         given = {} if template is None else {"default": template}
         templates = ChatTemplates(given, {"eos_token": "<|im_end|>"})
-        probing = detect(
-            choice or FormatChoice(), CheckpointFacts({"model_type": model_type}, given)
-        )
+        facts = CheckpointFacts({"model_type": model_type}, given, response_template)
+        probing = detect(choice or FormatChoice(), facts)
         text: Any = None
         while True:
             try:

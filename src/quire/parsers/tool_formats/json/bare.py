@@ -40,7 +40,6 @@ class XlamCalls(MarkedCalls):
 
 
 _SPACE = r"[ \t\r\n]*"
-_TEXT = r'"([^"\\]|\\.)*"'
 
 
 def _object_pattern(tools: Schemas) -> str:
@@ -51,7 +50,7 @@ def _object_pattern(tools: Schemas) -> str:
         return rf'"({"|".join(names)})"{_SPACE}:{_SPACE}'
 
     name, arguments = key("name"), key("arguments", "parameters")
-    other = rf'({key("type", "id", "name")}({_TEXT}|[^"{{}}\[\],]*){_SPACE},{_SPACE})*'
+    other = rf'({key("type", "id", "name")}"[^"]*"{_SPACE},{_SPACE}){{0,3}}'
     names = "|".join(map(re.escape, tools))
     offered = rf'{name}"(({names})"|[^"]*\\)'
     return rf"\{{{_SPACE}{other}({offered}|{arguments})"

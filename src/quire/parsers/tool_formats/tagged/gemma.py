@@ -8,6 +8,7 @@ from typing import Any
 
 from quire.parsers.arguments.grammar import (
     const,
+    items,
     json_part,
     separated,
     sequence,
@@ -96,8 +97,7 @@ class GemmaCalls(ToolFormat):
         if array is None:
             return json_part(schema, root)
         item = self._value(array.get("items", {}), root)
-        more = {"type": "star", "content": sequence(const(","), item)}
-        return tag("[", {"type": "optional", "content": sequence(item, more)}, "]")
+        return tag("[", items(item, ",", array), "]")
 
 
 class FunctionGemmaCalls(GemmaCalls):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.server.context import ServerContext
-from quire.server.reply_format import reply_format_of
+from quire.server.reply_format import kept_tokens_of, reply_format_of
 from quire.server.requests.chats.reply_plan import ReplyPlan
 from quire.server.requests.chats.tool_use import ToolUse
 from quire.server.schema.chat import ChatRequest
@@ -20,6 +20,8 @@ async def plan_reply(
         tools=tools,
         is_reasoning=tags is not None and tags.is_open_in(prompt, is_continued=is_continued),
         may_reason=tags is not None and not prompt.rstrip().endswith(tags.ends),
+        kept_token_ids=kept_tokens_of(context, found, has_tools=tools.is_searched),
+        num_calls_before=sum(len(message.tool_calls or ()) for message in request.messages),
         skips_special_tokens=request.skip_special_tokens is not False,
         shows_reasoning=request.include_reasoning is not False,
     )

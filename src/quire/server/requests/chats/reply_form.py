@@ -22,6 +22,7 @@ async def set_reply_form(
     RequestError, which names the tool or the field that is at fault."""
     if plan is None:
         return
+    params.keep_tokens(plan.kept_token_ids)
     content, tags = params.structured_outputs, plan.format.reasoning
     if tags is not None:
         params.mark_reasoning(

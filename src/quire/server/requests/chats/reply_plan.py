@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from quire.parsers.format import ReplyFormat
@@ -19,8 +20,12 @@ class ReplyPlan:
     """The prompt ends within the reasoning."""
     may_reason: bool = True
     """The reply may begin with reasoning: the prompt does not end behind it."""
+    kept_token_ids: Sequence[int] = ()
+    """Special tokens that the text has nevertheless: the format's marks."""
+    num_calls_before: int = 0
+    """Calls of tools in the conversation so far."""
     skips_special_tokens: bool = True
-    """The text has no special tokens."""
+    """The text has no other special tokens."""
     shows_reasoning: bool = True
     """The reply tells the reasoning, or leaves it out."""
 

@@ -16,7 +16,7 @@ _HOSTED_INCLUDES = (
     "web_search_call.action.sources",
 )  # fmt: skip
 """Of tools and inputs that do not exist here: nothing is left out without them."""
-_REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
+REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "conversation": ((None,), "go on from a response with previous_response_id"),
     "prompt": ((None,), "there are no stored prompts: send the text as instructions and input"),
     "context_management": ((None, []), "send the items that the model is to see"),
@@ -28,7 +28,7 @@ _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "mm_processor_kwargs": ((None, {}), "only text goes in"),
 }
 """Fields with their values without effect, and what to do instead."""
-_WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
+WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "service_tier": (None, "auto", "default"),
     "session_id": (None,),
 }
@@ -38,7 +38,7 @@ _MOST_METADATA, _MOST_KEY, _MOST_VALUE = 16, 64, 512
 
 def check_fields(request: ResponsesRequest) -> None:
     """Raises RequestError for the first field whose value cannot be had."""
-    for name, (neutral, instead) in _REFUSED.items():
+    for name, (neutral, instead) in REFUSED.items():
         value: Any = getattr(request, name)
         if value not in neutral:
             raise RequestError(
@@ -66,7 +66,7 @@ def check_fields(request: ResponsesRequest) -> None:
 def fields_without_effect(request: ResponsesRequest) -> list[str]:
     """The accepted fields whose values ask for something that is not done."""
     names = [
-        name for name, neutral in _WITHOUT_EFFECT.items() if getattr(request, name) not in neutral
+        name for name, neutral in WITHOUT_EFFECT.items() if getattr(request, name) not in neutral
     ]
     include = request.include or []
     if request.top_logprobs and LOGPROBS not in include:

@@ -21,9 +21,8 @@ from quire.server.requests.responses.conversion import chat_request, named_as_as
 from quire.server.requests.responses.kept_items import input_items, kept_item, restored
 from quire.server.requests.responses.messages import kind_of
 from quire.server.requests.responses.tools import Offered, offered_tools
-from quire.server.routes.bodies import context_of, pieced_response, read_body
+from quire.server.routes.bodies import context_of, named_event_stream, pieced_response, read_body
 from quire.server.routes.generate import begin, chat_prompts, until_gone, whole_reply
-from quire.server.routes.responses.events import event_stream
 from quire.server.routes.responses.run import ResponseRun
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.responses.items import Item
@@ -57,7 +56,7 @@ async def create_response(http: Request) -> Response | ASGIApp:
     if request.background:
         return await _in_background(context, asked, run, writer)
     if request.stream:
-        return event_stream(context, run.stream(), run.generation.close)
+        return named_event_stream(context, run.stream(), run.generation.close)
     pieces = await until_gone(http, run.generation, run.whole())
     return whole_reply(http, pieces) if pieces else Response()
 
@@ -175,7 +174,7 @@ async def _in_background(
     stored.cancel = run.generation.close
     context.keep(run.in_background())
     if asked.request.stream:
-        return event_stream(context, stored.told(-1))
+        return named_event_stream(context, stored.told(-1))
     return pieced_response(queued)
 
 

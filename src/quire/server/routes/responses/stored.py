@@ -8,9 +8,13 @@ from starlette.types import ASGIApp
 
 from quire.errors import RequestError, quoted
 from quire.server.replies.json_pieces import JsonPieces
-from quire.server.routes.bodies import context_of, json_response, pieced_response
+from quire.server.routes.bodies import (
+    context_of,
+    json_response,
+    named_event_stream,
+    pieced_response,
+)
 from quire.server.routes.query import read_query
-from quire.server.routes.responses.events import event_stream
 from quire.server.schema.responses.reply import (
     ItemList,
     ItemsQuery,
@@ -33,7 +37,7 @@ async def get_response(http: Request) -> Response | ASGIApp:
                 parameter="stream",
             )
         after = -1 if query.starting_after is None else query.starting_after
-        return event_stream(context_of(http), stored.told(after))
+        return named_event_stream(context_of(http), stored.told(after))
     if query.starting_after is not None:
         raise RequestError("starting_after needs stream=true", parameter="starting_after")
     return pieced_response(stored.reply)
