@@ -17,11 +17,16 @@ def reply_rows(config: EngineConfig) -> Rows:
     templates = _templates(config)
     if templates is None:
         return []
+    from quire.chat.renderer import ChatRenderer
     from quire.parsers.detection.finder import find_blocking
     from quire.parsers.detection.names import FormatChoice
 
     choice = FormatChoice.of(None, config.structured_outputs.reasoning_parser)
-    found = find_blocking(choice, config.model, templates)
+    renderer = ChatRenderer(templates)
+    try:
+        found = find_blocking(choice, config.model, renderer)
+    finally:
+        renderer.close()
     calls = str(found.tools or "not looked for: it is not known how the model writes them")
     if found.tools is None and not found.shows_tools:
         calls = "not looked for: the chat template shows no tools"

@@ -70,6 +70,7 @@ class OfferedTool:
         schema = self.schema
         if level == "auto" and self.strict is False:
             return self._as_far_as_it_can(schema, check)
+        self.check_schema(schema, check)  # what is written of it later takes its values as they are
         return schema
 
     def _as_far_as_it_can(self, schema: Mapping[str, Any], check: Check) -> Mapping[str, Any]:

@@ -71,6 +71,19 @@ def reply_constraint(
     return msgspec.structs.replace(options, **{**dict.fromkeys(KINDS), "structural_tag": tag})
 
 
+def _calls(tools: ToolFormat, schemas: Schemas, rules: CallRules) -> Part:
+    """The form of the calls. Raises GrammarError for a schema that refers to itself where the
+    form of calls writes out what is referred to."""
+    try:
+        return tools.grammar(schemas, is_parallel=rules.is_parallel)
+    except RecursionError:
+        raise GrammarError(
+            "the parameters of a tool refer to themselves, which does not work with this model's "
+            "form of calls: write them out to the depth that is needed",
+            parameter="tools",
+        ) from None
+
+
 @contextmanager
 def named_as_tools(
     rules: CallRules, check: Check, content: StructuredOutputsParams | None = None

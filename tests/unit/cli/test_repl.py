@@ -11,6 +11,7 @@ import pytest
 
 from quire.cli.conversation.repl import Conversation, Repl, TokenCounts
 from quire.cli.terminal import History, StopOnInterrupt, printable, read_line
+from quire.parsers.events import Content, Event, Message
 
 
 class Parrot(Conversation):
@@ -19,12 +20,12 @@ class Parrot(Conversation):
     interrupt_after: int | None = None
     is_closed = False
 
-    def stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
+    def stream(self, messages: list[dict[str, str]]) -> Iterator[Event]:
         try:
             for number, word in enumerate(messages[-1]["content"].split(), start=1):
                 if number == self.interrupt_after:
                     os.kill(os.getpid(), signal.SIGINT)
-                yield word + " "
+                yield Content(word + " ")
         finally:
             self.is_closed = True
             self.counts = TokenCounts(prompt=5, cached=2, completion=3)
@@ -85,7 +86,7 @@ def test_a_second_interrupt_is_not_held_back() -> None:
 
 
 def test_commands(repl: Repl) -> None:
-    repl.conversation.remember("a", "b")
+    repl.conversation.remember("a", Message("b"))
     assert "/system" in repl.command("/help")
     repl.command("/reset")
     assert repl.conversation.history == []

@@ -62,7 +62,7 @@ def test_stopping_early_frees_the_request(tiny_model: Path) -> None:
         next(stream)
         stream.close()  # type: ignore[attr-defined]
         assert not conversation.engine.has_unfinished_requests()
-        whole = "".join(conversation.stream([{"role": "user", "content": "hello"}]))
+        whole = [*conversation.stream([{"role": "user", "content": "hello"}])]
         assert conversation.counts.completion > 1
         assert conversation.counts.cached > 0
         assert whole

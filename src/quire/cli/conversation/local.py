@@ -17,6 +17,13 @@ from quire.cli.conversation.repl import Conversation, TokenCounts
 from quire.config.engine_args import EngineArgs
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.params import RequestOutputKind, SamplingParams
+from quire.parsers.detection.finder import find_blocking
+from quire.parsers.detection.found import FoundFormat
+from quire.parsers.detection.names import FormatChoice
+from quire.parsers.events import Content, Event
+from quire.parsers.format import ReplyFormat
+from quire.parsers.kept_tokens import kept_token_ids
+from quire.parsers.parser import ReplyParser
 
 
 class LocalConversation(Conversation):
@@ -34,25 +41,41 @@ class LocalConversation(Conversation):
         if templates:
             self._renderer.start()
         self._numbers = itertools.count()
+        self._reasoning_parser = args.reasoning_parser
+        self._found: FoundFormat | None = None
 
     @property
     def is_chat(self) -> bool:
         """Whether the model has a chat template."""
         return bool(self._renderer.templates)
 
-    def stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
-        """The answer, piece by piece; closing the generator aborts the request."""
-        if self.is_chat:
-            tokenizer = self.engine.get_tokenizer().inner
-            text = self._renderer.render(ChatInput(messages))
-            ids = tokenizer.encode(text, add_special_tokens=False)
-            yield from self._generate({"prompt_token_ids": ids})
-        else:
-            yield from self._generate({"prompt": messages[-1]["content"]})
+    def stream(self, messages: list[dict[str, str]]) -> Iterator[Event]:
+        """The reasoning and the answer, piece by piece; closing the generator ends the request."""
+        if not self.is_chat:
+            for text in self._generate({"prompt": messages[-1]["content"]}, self._params()):
+                yield from _as_content(text)
+            return
+        tokenizer = self.engine.get_tokenizer().inner
+        prompt = self._renderer.render(ChatInput(messages))
+        ids = tokenizer.encode(prompt, add_special_tokens=False)
+        format, params = self._format(), self._params()
+        params.keep_tokens(kept_token_ids(format, tokenizer, has_tools=False))
+        tags = format.reasoning
+        parser = ReplyParser(format, is_reasoning=tags is not None and tags.is_open_in(prompt))
+        for text in self._generate({"prompt_token_ids": ids}, params):
+            yield from parser.feed(text)
+        yield from parser.finish()
 
-    def _generate(self, prompt: Any) -> Iterator[str]:
+    def _format(self) -> ReplyFormat:
+        """How the model writes its reasoning; found out with the first message."""
+        if self._found is None:
+            choice = FormatChoice.of(None, self._reasoning_parser)
+            self._found = find_blocking(choice, self.engine.model_config, self._renderer)
+        return self._found.reply
+
+    def _generate(self, prompt: Any, params: SamplingParams) -> Iterator[str]:
         request_id = f"run-{next(self._numbers)}"
-        self.engine.add_request(request_id, prompt, self._params())
+        self.engine.add_request(request_id, prompt, params)
         self.counts = TokenCounts()
         try:
             while self.engine.has_unfinished_requests():
@@ -75,3 +98,8 @@ class LocalConversation(Conversation):
         """Frees the model."""
         self._renderer.close()
         self.engine.shutdown()
+
+
+def _as_content(text: str) -> Iterator[Event]:
+    if text:
+        yield Content(text)

@@ -9,6 +9,7 @@ from quire.cli.conversation.client import Piece, Server
 from quire.cli.conversation.repl import Conversation, TokenCounts
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_count
+from quire.parsers.events import Content, Event, Reasoning
 
 
 def add_server_options(parser: Parser, quick_metavar: str) -> None:
@@ -38,19 +39,14 @@ class RemoteConversation(Conversation):
         self._server = server
         self._model = model
 
-    def stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
-        """Yields the answer's text; separate reasoning is put between think tags."""
+    def stream(self, messages: list[dict[str, str]]) -> Iterator[Event]:
+        """The reasoning and the answer, as the server tells them apart."""
         body = {"model": self._model, "messages": messages, **self.settings}
-        is_thinking = False
         for piece in self._server.stream("/chat/completions", body):
-            if piece.reasoning and not is_thinking:
-                is_thinking = True
-                yield "<think>\n"
-            yield piece.reasoning
-            if piece.text and is_thinking:
-                is_thinking = False
-                yield "\n</think>\n"
-            yield piece.text
+            if piece.reasoning:
+                yield Reasoning(piece.reasoning)
+            if piece.text:
+                yield Content(piece.text)
             self._count(piece)
 
     def complete(self, prompt: str) -> Iterator[str]:

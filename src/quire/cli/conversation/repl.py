@@ -10,7 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from quire.cli.terminal import History, StopOnInterrupt, dim, printable, read_line
+from quire.cli.conversation.reply_printer import ReplyPrinter
+from quire.cli.terminal import History, StopOnInterrupt, dim, read_line
+from quire.parsers.events import Event, Message
 from quire.suggest import did_you_mean
 
 SETTINGS: dict[str, Callable[[str], object]] = {
@@ -57,20 +59,21 @@ class Conversation(ABC):
         self.counts = TokenCounts()
 
     @abstractmethod
-    def stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
-        """Yields the answer's text in pieces; fills `counts`. Closing it stops the request."""
+    def stream(self, messages: list[dict[str, str]]) -> Iterator[Event]:
+        """Yields the reasoning and the answer in pieces; fills `counts`. Closing it stops the
+        request."""
 
     def messages_with(self, text: str) -> list[dict[str, str]]:
         """The whole conversation, the new message last."""
         system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         return [*system, *self.history, {"role": "user", "content": text}]
 
-    def remember(self, text: str, answer: str) -> None:
-        """Adds a message and its answer to the history."""
-        self.history += [
-            {"role": "user", "content": text},
-            {"role": "assistant", "content": answer},
-        ]
+    def remember(self, text: str, reply: Message) -> None:
+        """Adds a message and its reply to the history."""
+        answer = {"role": "assistant", "content": reply.content}
+        if reply.reasoning:
+            answer["reasoning"] = reply.reasoning
+        self.history += [{"role": "user", "content": text}, answer]
 
 
 @dataclass(slots=True)
@@ -104,26 +107,27 @@ class Repl:
         """Sends one message, prints the answer as it comes, and returns it."""
         begin = time.perf_counter()
         first: float | None = None
-        pieces: list[str] = []
+        events: list[Event] = []
+        printer = ReplyPrinter()
         with self._stop as stop:
             stream = self.conversation.stream(self.conversation.messages_with(text))
-            for piece in stream:
-                if piece and first is None:
+            for event in stream:
+                if first is None:
                     first = time.perf_counter()
-                pieces.append(piece)
-                print(printable(piece), end="", flush=True)
+                events.append(event)
+                printer.show(event)
                 if stop.requested:
                     print(dim(" [stopped]"), end="")
                     break
             close = getattr(stream, "close", None)
             if close is not None:
                 close()
-        print()
-        answer = "".join(pieces)
-        self.conversation.remember(text, answer)
+        printer.end()
+        reply = Message.of(events)
+        self.conversation.remember(text, reply)
         if self.show_stats and first is not None:
             print(dim(speed_line(self.conversation.counts, begin, first, time.perf_counter())))
-        return answer
+        return reply.content
 
     def command(self, line: str) -> str:
         """Carries out a slash command and returns what to print."""

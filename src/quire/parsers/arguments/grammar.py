@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quire.errors import GrammarError
 from quire.parsers.arguments.values import Types, json_text, types_of
 from quire.parsers.format import Part, Schemas
 from quire.structured.schemas.patterns import rust_pattern
@@ -89,10 +90,24 @@ def with_separator(
     }
 
 
+def _bounds(schema: Mapping[str, Any], least: str, most: str) -> tuple[int, int | None]:
+    """Raises GrammarError for a least count that is too large to be written out."""
+    low, high = schema.get(least, 0), schema.get(most)
+    low = low if isinstance(low, int) else 0
+    if low > _MOST_ITEMS:
+        raise GrammarError(
+            f"{least} {low} in the parameters of a tool is more than works with this model's form "
+            f"of calls: at most {_MOST_ITEMS}",
+            parameter="tools",
+        )
+    return low, high if isinstance(high, int) else None
+
+
 def items(item: Part, separator: str, array: Mapping[str, Any]) -> Part:
     """The items of an array, as many as its schema says."""
-    least, most = array.get("minItems", 0), array.get("maxItems")
+    least, most = _bounds(array, "minItems", "maxItems")
     is_counted = most is not None and most - least <= _MOST_ITEMS
+    last = most if is_counted and most is not None else least
     following = sequence(const(separator), item)
     if not is_counted and not least:
         return {
@@ -100,8 +115,7 @@ def items(item: Part, separator: str, array: Mapping[str, Any]) -> Part:
             "content": sequence(item, {"type": "star", "content": following}),
         }
     more = const("") if is_counted else {"type": "star", "content": following}
-    longest: int = most if most is not None and is_counted else least
-    for count in range(longest, 0, -1):
+    for count in range(last, 0, -1):
         more = sequence(item if count == 1 else following, more)
         if count > least:
             more = {"type": "optional", "content": more}

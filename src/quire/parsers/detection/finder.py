@@ -81,28 +81,23 @@ class FormatFinder:
                 text = None
 
 
-def find_blocking(
-    choice: FormatChoice, model: ModelConfig, templates: ChatTemplates
-) -> FoundFormat:
+def find_blocking(choice: FormatChoice, model: ModelConfig, renderer: ChatRenderer) -> FoundFormat:
     """The same for a caller that may wait."""
-    facts = _facts(model, templates)
+    facts = _facts(model, renderer.templates)
     key = _key(choice, facts)
     if key in _kept:
         return _kept[key]
-    renderer = ChatRenderer(templates)
     probing = detect(choice, facts)
     text: str | None = None
-    try:
-        while True:
+    while True:
+        try:
             chat = probing.send(text)
-            try:
-                text = renderer.render(chat)
-            except QuireError:
-                text = None
-    except StopIteration as end:
-        return _keep(key, end.value)
-    finally:
-        renderer.close()
+        except StopIteration as end:
+            return _keep(key, end.value)
+        try:
+            text = renderer.render(chat)
+        except QuireError:
+            text = None
 
 
 def _facts(model: ModelConfig, templates: ChatTemplates) -> CheckpointFacts:
