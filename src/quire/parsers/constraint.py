@@ -52,7 +52,7 @@ def reply_constraint(
         return None
     calls: Part | None = None
     if schemas:
-        calls = _tools_of(format).grammar(schemas, is_parallel=rules.is_parallel)
+        calls = _calls(_tools_of(format), schemas, rules)
     must_call = rules.choice == "required"
     part = None if content is None or must_call else _content_part(content)
     whole = format.own_form(calls, part, must_call=must_call, is_reasoning=is_reasoning)
@@ -69,6 +69,19 @@ def reply_constraint(
     tag = msgspec.json.encode({"type": "structural_tag", "format": whole}).decode()
     options = content or StructuredOutputsParams(structural_tag=tag)
     return msgspec.structs.replace(options, **{**dict.fromkeys(KINDS), "structural_tag": tag})
+
+
+def _calls(tools: ToolFormat, schemas: Schemas, rules: CallRules) -> Part:
+    """The form of the calls. Raises GrammarError for a schema that refers to itself where the
+    form of calls writes out what is referred to."""
+    try:
+        return tools.grammar(schemas, is_parallel=rules.is_parallel)
+    except RecursionError:
+        raise GrammarError(
+            "the parameters of a tool refer to themselves, which does not work with this model's "
+            "form of calls: write them out to the depth that is needed",
+            parameter="tools",
+        ) from None
 
 
 @contextmanager

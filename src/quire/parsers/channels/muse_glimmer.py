@@ -10,9 +10,7 @@ import re
 from quire.parsers.arguments.grammar import Layout
 from quire.parsers.arguments.values import ANY
 from quire.parsers.format import (
-    Part,
     ReplyFormat,
-    Schemas,
     read_marked_calls,
 )
 from quire.parsers.reader import Parse, ignore
@@ -39,21 +37,18 @@ class MuseGlimmerCalls(ParameterCalls):
         unknown=ANY,
     )
     layout = Layout(
-        call=('<atem:invoke name="{name}">\n', "</atem:invoke>\n"),
+        call=(
+            f' to={{name}}{_MESSAGE}<atem:function_calls>\n<atem:invoke name="{{name}}">\n',
+            "</atem:invoke>\n</atem:function_calls>",
+        ),
         text=('<atem:parameter name="{key}">', "</atem:parameter>\n"),
-        around=("<atem:function_calls>\n", "</atem:function_calls>"),
-        separator="",
+        separator=f"<|eom|>{_START}assistant",
     )
 
     def tool_name(self, reply: Reply, name: str) -> str:
         """Without the group, if the tool has none."""
         group, _, rest = name.partition(".")
         return group if name not in reply.tools and group == rest and group in reply.tools else name
-
-    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """A message to the first tool, with all calls."""
-        part = super().grammar(tools, is_parallel=is_parallel)
-        return {**part, "begin": f" to={next(iter(tools))}{_MESSAGE}{part['begin']}"}
 
 
 class MuseGlimmerFormat(ReplyFormat):
