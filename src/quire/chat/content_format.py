@@ -36,9 +36,9 @@ def detect_content_format(source: str) -> ContentFormat:
 
 @lru_cache(maxsize=32)
 def expects_no_content(source: str) -> bool:
-    """Whether the template asks if a message's content is none. Others print or search it, and
-    need an empty one."""
-    return _asks_of_content(source, "none")
+    """Whether the template asks if a message's content is none, and does not search it without
+    having asked. Others print or search it, and need an empty one."""
+    return _asks_of_content(source, "none") and not _searches_content(source)
 
 
 @lru_cache(maxsize=32)
@@ -48,11 +48,31 @@ def expects_text(source: str) -> bool:
     return _asks_of_content(source, "string")
 
 
+def _searches_content(source: str) -> bool:
+    """Whether a condition is nothing but a search in content."""
+    tree = _parsed(source)
+    if tree is None:
+        return False
+    contents = _contents(tree)
+    searched = (
+        op.expr
+        for branch in tree.find_all(nodes.If)
+        if isinstance(branch.test, nodes.Compare)
+        for op in branch.test.ops
+        if op.op in ("in", "notin")
+    )
+    return any(_name_of(node) in contents or _names_content(node) for node in searched)
+
+
+def _contents(tree: nodes.Template) -> set[str]:
+    return {"content", *_names_of_content(tree, set(_message_names(tree)))}
+
+
 def _asks_of_content(source: str, test: str) -> bool:
     tree = _parsed(source)
     if tree is None:
         return False
-    contents = {"content", *_names_of_content(tree, set(_message_names(tree)))}
+    contents = _contents(tree)
     asked = [node.node for node in tree.find_all(nodes.Test) if node.name == test]
     if test == "none":
         asked += [

@@ -15,6 +15,8 @@ from quire.parsers.events import (
 )
 from quire.parsers.reader import WHITE_SPACE, Emit, TextReader
 
+_MAX_WORD_CHARS = 256
+
 
 class HeldSpace:
     """Passes text on, but for white space at its end, which waits for what follows it."""
@@ -64,6 +66,7 @@ class Reply:
         """Where reasoning is in the text, from a character up to before another one."""
         self._events: list[Event] = []
         self._content = HeldSpace(lambda text: self._events.append(Content(text)))
+        self._content_end = ""
         self._reasoning = HeldSpace(lambda text: self._events.append(Reasoning(text)))
 
     def taken(self) -> list[Event]:
@@ -74,6 +77,12 @@ class Reply:
     def content(self, text: str) -> None:
         """More of the answer."""
         self._content.take(text)
+        self._content_end = (self._content_end + text[-_MAX_WORD_CHARS:])[-_MAX_WORD_CHARS:]
+
+    def last_word(self) -> str:
+        """The word that the answer so far ends with; empty if it ends with white space."""
+        words = self._content_end.rsplit(maxsplit=1)
+        return words[-1] if words and self._content_end.endswith(words[-1]) else ""
 
     def drop_content_space(self) -> None:
         """White space at the end of the answer so far is no part of it."""
@@ -104,6 +113,7 @@ class Reply:
     def begin_call(self, name: str, call_id: str | None = None) -> int:
         """A call of a tool; returns its index."""
         self._content.drop()
+        self._content_end = ""
         self.end_reasoning(keeps_space=False)
         self.reader.recorded()  # a call that began never becomes content
         index = self.num_calls

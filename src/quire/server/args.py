@@ -94,8 +94,9 @@ class ServerArgs:
     default_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Variables of the chat template that requests do not set themselves."""
     tool_call_parser: str | None = None
-    """How the model writes calls of tools: a name of vLLM's, such as `hermes`; `none`: calls stay
-    text. By default it is found from the checkpoint (quire explain MODEL prints it)."""
+    """How the model writes calls of tools: a name of vLLM's, such as `hermes`, or `mistral_list`
+    for the Mistral models that write a list of calls; `none`: calls stay text. By default it is
+    found from the checkpoint (quire explain MODEL prints it)."""
     enable_auto_tool_choice: bool = False
     """Accepted for compatibility: calls are looked for wherever it is known how the model writes
     them."""
@@ -110,7 +111,7 @@ class ServerArgs:
     """Write tokens of log-probabilities as `token_id:ID`, unless the request says otherwise."""
     sse_keep_alive_interval: int = 0
     """Seconds without an event after which a stream sends a comment, so that no proxy closes it; 0:
-    never."""
+    never. `/v1/messages` sends pings instead, with 0 every 15 seconds."""
     fingerprint_mode: Literal["full", "hash", "custom", "none"] = "full"
     """system_fingerprint of replies: version and a hash of the model (`full` and `hash`), the text
     of --fingerprint-value, or nothing."""

@@ -136,6 +136,11 @@ def test_a_template_that_asks_for_it_gets_no_content(template: str) -> None:
         ("{% for m in messages %}[{{ m.content | trim | tojson }}]{% endfor %}", '["a"][""]'),
         ("{% for m in messages %}{{ '[' + m['content'] + ']' }}{% endfor %}", "[a][]"),
         (
+            "{% for m in messages %}{% set c = m.content %}{% if 'x' in c %}x{% endif %}"
+            "{% if c is none %}none{% else %}[{{ c }}]{% endif %}{% endfor %}",
+            "[a][]",
+        ),
+        (
             "{% for m in messages %}[{% for p in m.content %}{{ p.text }}{% endfor %}]{% endfor %}",
             "[a][]",
         ),

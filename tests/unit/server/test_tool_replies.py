@@ -8,6 +8,7 @@ import pytest
 
 from quire.parsers.format import ReplyFormat
 from quire.parsers.tool_formats.json.hermes import HermesCalls
+from quire.parsers.tool_formats.json.mistral import MistralCalls
 
 from .conftest import Harness
 from .test_completions import events_of
@@ -81,6 +82,17 @@ def test_a_reply_with_reasoning_content_and_two_calls(make_scripted: Any) -> Non
     assert reason == "tool_calls"
     assert called(summed) == called(message)
     assert (summed["reasoning"], summed["content"]) == ("hm", "I look.")
+
+
+def test_ids_in_the_form_that_the_model_reads(make_scripted: Any) -> None:
+    harness = make_scripted('[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]Xy3456789[ARGS]{}')
+    harness.context.reply_format = ReplyFormat(None, MistralCalls())
+    message = ask(harness)["message"]
+    assert called(message) == [("f", '{"a": 1}'), ("g", "{}")]
+    made, written = (call["id"] for call in message["tool_calls"])
+    assert len(made) == 9
+    assert made.isalnum()
+    assert written == "Xy3456789"
 
 
 def test_content_is_null_where_there_are_calls_alone(make_scripted: Any) -> None:

@@ -81,7 +81,11 @@ def said(content: str, *calls: ToolCall) -> Message:
         ("mistral", f'[TOOL_CALLS] {{"name": "f", "arguments": {A}}}\nmore',
          said("\nmore", call())),
         ("mistral", "[TOOL_CALLS]g[TOOL_CALLS]f", said("", call("g", "{}"), cut("{}"))),
-        ("mistral", f"f[TOOL_CALLS]{A}", said(f"f[TOOL_CALLS]{A}")),
+        ("mistral", f"x f[TOOL_CALLS]{A}", said("x f", call())),
+        ("mistral", f"f[TOOL_CALLS][ARGS]{A}[TOOL_CALLS]{A}",
+         said(f"f[TOOL_CALLS]{A}", call())),
+        ("mistral", f"f [TOOL_CALLS]{A}", said(f"f [TOOL_CALLS]{A}")),
+        ("mistral", f"x[TOOL_CALLS]{A}", said(f"x[TOOL_CALLS]{A}")),
         ("mistral", "[TOOL_CALLS]no such tool", said("[TOOL_CALLS]no such tool")),
         # names between tokens
         ("deepseek_v3", f"{V3}f\n{A}<｜tool▁call▁end｜>x", said("x", call())),
@@ -100,8 +104,8 @@ def said(content: str, *calls: ToolCall) -> Message:
          said(f"<|tool_call_begin|>x<|tool_call_argument_begin|>{A}")),
         ("kimi_k2", "<|tool_calls_section_begin|><|tool_calls_section_end|>x", said("x")),
         # marks around answers
-        ("ernie45", "<response>\nYes.\n</response>\n", said("Yes.\n\n")),
-        ("cohere_command3", "<|START_RESPONSE|>Yes.<|END_RESPONSE|>", said("Yes.")),
+        ("ernie45", "<response>\nYes.\n</response>\n", said("Yes.\n")),
+        ("cohere_command3", "\n<|START_RESPONSE|>Yes.<|END_RESPONSE|>", said("Yes.")),
         ("cohere_command3", '<|START_ACTION|>[\n {"tool_call_id": "0", "tool_name": "f", '
          f'"parameters": {A}}}\n]<|END_ACTION|>', said("", call("f", A, "0"))),
         ("gigachat3", f'Wait.<|message_sep|>\n\nfunction call<|role_sep|>\n{{"name": "f", '

@@ -19,7 +19,8 @@ class MarkedCalls(ToolFormat):
     ends: ClassVar[tuple[str, ...]] = ()
     """Close what a marker begins."""
     answer_marks: ClassVar[tuple[str, ...]] = ()
-    """Markers that begin no call, but stand around an answer: they are dropped."""
+    """Markers that begin no call, but stand around an answer: they are dropped, with the white
+    space before them."""
     keys: ClassVar[CallKeys] = CALL_KEYS
     """Grammars have the first of each."""
     opening: ClassVar[str] = ""
@@ -37,6 +38,7 @@ class MarkedCalls(ToolFormat):
     def read_calls(self, reply: Reply) -> Parse[bool]:
         """As the class says."""
         if reply.marker in self.answer_marks:
+            reply.drop_content_space()
             return True
         if not (yield from read_json_calls(reply, self.keys)):
             return False

@@ -28,14 +28,19 @@ class MistralCalls(MarkedCalls):
         return "".join(random.choices(_ALPHANUMERIC, k=_ID_CHARS))
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """A call with its name before the arguments, or a list, or an object."""
+        """A call with its name before the arguments, or a list, or an object.
+
+        Some write the name of a tool before the mark. It is content then, and a call all the same.
+        """
         reader = reply.reader
         while (yield from reader.skip_space()) == "[":  # some write the mark twice
             if (yield from reader.literal("[TOOL_CALLS]")) is None:
                 break
-        if (yield from reader.next_char()) in ("[", "{"):
-            return (yield from super().read_calls(reply))
-        name = yield from read_name(reader, "[", "{")
+        name = reply.last_word()
+        if name not in reply.tools or not (yield from reader.starts_with("[ARGS]", "{")):
+            if (yield from reader.next_char()) in ("[", "{"):
+                return (yield from super().read_calls(reply))
+            name = yield from read_name(reader, "[", "{")
         call_id: str | None = None
         if (yield from reader.literal("[CALL_ID]")) is not None:
             call_id = yield from read_name(reader, "[", "{")
