@@ -20,7 +20,6 @@ from quire.parsers.call_rules import CallRules, Check
 from quire.parsers.format import Part, ReasoningTags, ReplyFormat, Schemas, ToolFormat
 from quire.structured.params import FIELD, KINDS, StructuredOutputsParams
 from quire.structured.source import parsed_json, parsed_schema
-from quire.structured.tags.grammar import triggered_tags_of
 from quire.structured.tags.starts import first_texts
 
 _SPACE: Part = {"type": "regex", "pattern": "[ \\t\\r\\n]{0,40}"}
@@ -252,6 +251,8 @@ def _content_part(content: StructuredOutputsParams) -> Part:
     if content.kind == "choice":
         words = " | ".join(json.dumps(text) for text in dict.fromkeys(value))
         return {"type": "grammar", "grammar": f"start: CHOICE\nCHOICE: {words}"}
+    from quire.structured.tags.grammar import triggered_tags_of  # rarely needed
+
     tag = parsed_json("structural_tag", value)
     if isinstance(tag, Mapping) and "structures" in tag:
         return triggered_tags_of(tag)
