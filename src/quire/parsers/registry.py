@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.parsers.channels import harmony, kimi_k3, muse_glimmer
+from quire.parsers.channels import harmony, muse_glimmer
 from quire.parsers.format import ReplyFormat, ToolFormat
 from quire.parsers.reasoning.families import FAMILIES
 from quire.parsers.reasoning.tags import ReasoningTags
@@ -10,6 +10,7 @@ from quire.parsers.tool_formats.json import bare, hermes, lists, mistral, named
 from quire.parsers.tool_formats.tagged import (
     elements,
     gemma,
+    kimi_k3,
     pairs,
     parameter_families,
     plamo,
@@ -49,7 +50,6 @@ TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "ling3": pairs.Glm47Calls,
     "llama3_json": bare.LlamaCalls,
     "llama4_json": bare.LlamaCalls,
-    "llama4_pythonic": pythonic.Llama4PythonicCalls,
     "longcat": hermes.LongcatCalls,
     "mimo": parameter_families.MiMoCalls,
     "minicpm5": parameter_families.MiniCPM5Calls,
@@ -64,6 +64,7 @@ TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "plamo3": plamo.PlamoCalls,
     "poolside_v1": pairs.PoolsideCalls,
     "pythonic": pythonic.PythonicCalls,
+    "llama4_pythonic": pythonic.Llama4PythonicCalls,
     "qwen3_coder": parameter_families.Qwen3CoderCalls,
     "qwen3_json": hermes.HermesCalls,
     "qwen3_xml": parameter_families.Qwen3CoderCalls,
@@ -82,7 +83,6 @@ REASONING_FORMATS: dict[str, ReasoningTags] = {
 
 _CHANNELS: tuple[tuple[type[ReplyFormat], str, str], ...] = (
     (harmony.HarmonyFormat, "openai_gptoss", "openai"),
-    (kimi_k3.KimiK3Format, "kimi_k3", "kimi_k3"),
     (muse_glimmer.MuseGlimmerFormat, "muse_glimmer", "muse_glimmer"),
 )
 """Formats that replace `ReplyFormat`, with their names of reasoning and of calls."""

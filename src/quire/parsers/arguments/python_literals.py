@@ -1,8 +1,8 @@
 """Literals of Python in the text of a model, read as they arrive and told as JSON.
 
 Read by hand: nothing is evaluated, time is linear, and depth is bounded. Tuples and sets become
-arrays. A word that is no literal becomes a string. A string ends at a quote that can end it, one
-before a comma, a colon or a bracket: models forget to escape quotes within.
+arrays. A word that is no literal becomes a string. A string ends at a quote that can end it, by
+what follows: models forget to escape quotes within.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ from __future__ import annotations
 import json
 import math
 import re
+import string
 
-from quire.parsers.reader import WHITE_SPACE, Emit, Parse, TextReader
+from quire.parsers.reader import Emit, Parse, TextReader
 
 MAX_DEPTH = 64
 _STRING = re.compile(r"[rRbBfFuU]{0,2}['\"]")
 _QUOTES = ('"""', "'''", '"', "'")
 _PREFIX = "rRbBfFuU"
-_CLOSING = {"[": "]", "(": ")"}
+_CLOSING = {"[": "]", "(": ")", "{": "}"}
 _SCALAR_END = re.compile(r"[,\]})(\[{:=\"']")
-_FOLLOWS_STRING = ",:)]}"
+_NAME = string.ascii_letters + string.digits + "_"
+_MOST_NAME = 64
+_NEVER_BEHIND_CALL = "\"'):}"
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 _ESCAPES = {
@@ -28,7 +31,6 @@ _ESCAPES = {
 }  # fmt: skip
 _BY_CODE = {"x": 2, "u": 4, "U": 8}
 _HEX = "0123456789abcdefABCDEF"
-_MOST_SPACE = 256
 
 
 def json_of_literal(text: str) -> str | None:
@@ -51,16 +53,17 @@ def _whole(reader: TextReader, emit: Emit) -> Parse[bool]:
     return is_read and not (yield from reader.skip_space())
 
 
-def python_value(reader: TextReader, emit: Emit, depth: int = MAX_DEPTH) -> Parse[bool]:
+def python_value(reader: TextReader, emit: Emit, open_brackets: str = "") -> Parse[bool]:
     """Reads one value; its JSON text goes to `emit`. False if it is missing, broken, cut short or
-    nested deeper than `depth`."""
+    nested too deeply. `open_brackets`: what closes those that it is in, the innermost first."""
     char = yield from reader.skip_space()
     if char in _CLOSING:
-        return depth > 0 and (yield from _list(reader, emit, depth))
-    if char == "{":
-        return depth > 0 and (yield from _dict(reader, emit, depth))
+        if len(open_brackets) > MAX_DEPTH:
+            return False
+        read = _dict if char == "{" else _list
+        return (yield from read(reader, emit, _CLOSING[char] + open_brackets))
     if (yield from _is_string(reader)):
-        return (yield from python_string(reader, emit))
+        return (yield from _string(reader, emit, open_brackets))
     return (yield from _scalar(reader, emit))
 
 
@@ -73,7 +76,7 @@ def _is_string(reader: TextReader) -> Parse[bool]:
             return False
 
 
-def python_string(reader: TextReader, emit: Emit) -> Parse[bool]:
+def _string(reader: TextReader, emit: Emit, open_brackets: str) -> Parse[bool]:
     """Reads a string with its prefix and quotes; the string in JSON goes to `emit`."""
     is_raw = "r" in (yield from reader.while_in(_PREFIX, 2)).lower()
     quote = yield from reader.literal(*_QUOTES)
@@ -86,16 +89,46 @@ def python_string(reader: TextReader, emit: Emit) -> Parse[bool]:
             return False
         if found == "\\":
             yield from _escape(reader, emit, is_raw=is_raw)
-        elif len(quote) > 1:
+        elif len(quote) > 1 or (yield from _is_end(reader, open_brackets)):
             break
         else:
-            space = yield from reader.while_in(WHITE_SPACE, _MOST_SPACE)
-            char = yield from reader.next_char()
-            if not char or char in _FOLLOWS_STRING:
-                break
-            emit(_escaped(quote + space))
+            emit(_escaped(quote))
     emit('"')
     return True
+
+
+def _is_end(reader: TextReader, open_brackets: str) -> Parse[bool]:
+    """Whether a quote that was read ends its string."""
+    reader.record()
+    can_follow = yield from _can_follow(reader, open_brackets)
+    reader.unread(reader.recorded())
+    return can_follow
+
+
+def _can_follow(reader: TextReader, open_brackets: str) -> Parse[bool]:
+    """Whether what comes can be behind a string: brackets that close as they were opened, then a
+    comma, with the name of an argument behind it if no other bracket than a call's is open."""
+    count = 0
+    char = yield from reader.skip_space()
+    while char and char == open_brackets[count : count + 1]:
+        reader.take(1)
+        count += 1
+        char = yield from reader.skip_space()
+    if not char:
+        return True
+    if count and count == len(open_brackets):
+        return char not in _NEVER_BEHIND_CALL
+    if char == ":":
+        return not count
+    return char == "," and (open_brackets[count:] != ")" or (yield from _is_next_argument(reader)))
+
+
+def _is_next_argument(reader: TextReader) -> Parse[bool]:
+    reader.take(1)
+    if (yield from reader.skip_space()) in ("", ")"):
+        return True
+    name = yield from reader.while_in(_NAME, _MOST_NAME)
+    return bool(name) and (yield from reader.skip_space()) in ("", "=")
 
 
 def _escape(reader: TextReader, emit: Emit, *, is_raw: bool) -> Parse[None]:
@@ -154,16 +187,15 @@ def scalar(word: str) -> str:
         return json.dumps(word, ensure_ascii=False)
 
 
-def _list(reader: TextReader, emit: Emit, depth: int) -> Parse[bool]:
-    closing = _CLOSING[reader.take(1)]
+def _list(reader: TextReader, emit: Emit, open_brackets: str) -> Parse[bool]:
+    reader.take(1)
     emit("[")
-    return (yield from _rest_of_list(reader, emit, closing, depth, count=0))
+    return (yield from _rest_of_list(reader, emit, open_brackets, count=0))
 
 
-def _rest_of_list(
-    reader: TextReader, emit: Emit, closing: str, depth: int, count: int
-) -> Parse[bool]:
+def _rest_of_list(reader: TextReader, emit: Emit, open_brackets: str, count: int) -> Parse[bool]:
     """Elements up to the closing bracket, after `count` that were read."""
+    closing = open_brackets[0]
     while True:
         char = yield from reader.skip_space()
         if count and char != closing:
@@ -176,12 +208,12 @@ def _rest_of_list(
             return True
         if count:
             emit(", ")
-        if not (yield from python_value(reader, emit, depth - 1)):
+        if not (yield from python_value(reader, emit, open_brackets)):
             return False
         count += 1
 
 
-def _dict(reader: TextReader, emit: Emit, depth: int) -> Parse[bool]:
+def _dict(reader: TextReader, emit: Emit, open_brackets: str) -> Parse[bool]:
     reader.take(1)
     if (yield from reader.skip_space()) == "}":
         reader.take(1)
@@ -190,16 +222,16 @@ def _dict(reader: TextReader, emit: Emit, depth: int) -> Parse[bool]:
     count = 0
     while True:
         key: list[str] = []
-        if not (yield from python_value(reader, key.append, depth - 1)):
+        if not (yield from python_value(reader, key.append, open_brackets)):
             return False
         if (yield from reader.skip_space()) != ":":
             if count:
                 return False
             emit("[" + "".join(key))
-            return (yield from _rest_of_list(reader, emit, "}", depth, count=1))
+            return (yield from _rest_of_list(reader, emit, open_brackets, count=1))
         reader.take(1)
         emit(("{" if not count else ", ") + _key("".join(key)) + ": ")
-        if not (yield from python_value(reader, emit, depth - 1)):
+        if not (yield from python_value(reader, emit, open_brackets)):
             return False
         count += 1
         yield from reader.skip_space()

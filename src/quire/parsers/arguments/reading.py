@@ -30,13 +30,20 @@ def up_to(reader: TextReader, end: str, without: str, most: int) -> Parse[str | 
 
 def behind_space(reader: TextReader, *texts: str) -> Parse[str | None]:
     """Reads white space and the longest of these texts behind it. None, and nothing is read: none
-    of them comes. Not before a call has begun, since until then all that is read is kept."""
+    of them comes. At the end of a reply the begin of one is dropped, since the reply was cut there.
+
+    Not before a call has begun, since until then all that is read is kept.
+    """
     reader.record()
     yield from reader.skip_space()
     space = reader.recorded()
     found = yield from reader.literal(*texts)
     if found is None:
-        reader.unread(space)
+        rest = reader.available() if reader.has_ended else ""
+        if rest and any(text.startswith(rest) for text in texts):
+            reader.take(len(rest))
+        else:
+            reader.unread(space)
     return found
 
 

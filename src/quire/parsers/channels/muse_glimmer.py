@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 
-from quire.parsers.arguments.grammar import Layout
+from quire.parsers.arguments.grammar import Layout, const, sequence
 from quire.parsers.arguments.values import ANY
 from quire.parsers.format import (
     Part,
     ReplyFormat,
-    Schemas,
     read_marked_calls,
 )
 from quire.parsers.reader import Parse, ignore
@@ -39,10 +38,12 @@ class MuseGlimmerCalls(ParameterCalls):
         unknown=ANY,
     )
     layout = Layout(
-        call=('<atem:invoke name="{name}">\n', "</atem:invoke>\n"),
+        call=(
+            f' to={{name}}{_MESSAGE}<atem:function_calls>\n<atem:invoke name="{{name}}">\n',
+            "</atem:invoke>\n</atem:function_calls>",
+        ),
         text=('<atem:parameter name="{key}">', "</atem:parameter>\n"),
-        around=("<atem:function_calls>\n", "</atem:function_calls>"),
-        separator="",
+        separator=f"<|eom|>{_START}assistant",
     )
 
     def tool_name(self, reply: Reply, name: str) -> str:
@@ -50,14 +51,15 @@ class MuseGlimmerCalls(ParameterCalls):
         group, _, rest = name.partition(".")
         return group if name not in reply.tools and group == rest and group in reply.tools else name
 
-    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """A message to the first tool, with all calls."""
-        part = super().grammar(tools, is_parallel=is_parallel)
-        return {**part, "begin": f" to={next(iter(tools))}{_MESSAGE}{part['begin']}"}
-
 
 class MuseGlimmerFormat(ReplyFormat):
     """Muse Glimmer. A prompt ends before the recipient, or within a message."""
+
+    def answer_form(self, content: Part) -> Part:
+        """In a message to the user, whose header's begin may be in the prompt."""
+        head = f" to={_USER}{_MESSAGE}"
+        heads = [const(head), const(f"{_START}assistant{head}")]
+        return sequence({"type": "or", "elements": heads}, content)
 
     def literal_texts(self, *, has_tools: bool) -> tuple[str, ...]:
         """With the marks that messages have without tools too."""

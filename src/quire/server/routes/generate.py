@@ -216,7 +216,7 @@ async def _start(
     context.limits.check_reply(request, params, lengths, context.config.model.vocab_size)
     start = Generation.start
     if request.use_beam_search:
-        from quire.server.requests.beams.generation import BeamGeneration  # rarely needed
+        from quire.server.requests.beams.generation import BeamGeneration  # rarely used
 
         beams = beam_search_params(request, params, context.config.model.max_model_len)
         start = partial(BeamGeneration.begin, beams=beams)

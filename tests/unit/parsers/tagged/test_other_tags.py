@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.parsers.tagged.calls import Call, read
+from tests.unit.parsers.tagged.calls import TOOLS, Call, read
+
+from quire.parsers.events import ToolCall
+from quire.parsers.format import ReplyFormat
+from quire.parsers.parser import parse_whole
+from quire.parsers.tool_formats.tagged.elements import MiniMaxM3Calls
 
 M = "]<]minimax[>["
 QUOTE = '<|"|>'
@@ -32,6 +37,13 @@ def test_elements_are_values(inner: str, expected: object) -> None:
     assert read("minimax_m3", m3(inner)) == ("", [("f", expected)])
 
 
+def test_elements_too_deep_are_dropped() -> None:
+    inner = "<a>" * 200 + "</a>" * 200
+    assert parse_whole(
+        ReplyFormat(None, MiniMaxM3Calls()), m3(f"<i>1</i>{inner}<s>a</s>"), TOOLS
+    ).tool_calls == [ToolCall("f", None, '{"i": 1}', True)]
+
+
 def test_calls_of_minimax_m3() -> None:
     assert read("minimax_m3", f"{M}<tool_call> no") == (f"{M}<tool_call> no", [])
     assert read("minimax_m3", m3("<s>a</s>")[:-30]) == ("", [("f", "")])
@@ -50,6 +62,7 @@ def test_calls_of_minimax_m3() -> None:
         (f"call:f{{s:{QUOTE}a", None, [("f", '{"s": "a')]),
         ("call:f{i:1", None, [("f", '{"i": ')]),
         ("call:f{o:{a:[", None, [("f", '{"o": {"a": [')]),
+        ("", "", []),
         ("call:none", "<|tool_call>call:none<tool_call|>", []),
     ],
 )  # fmt: skip
@@ -75,6 +88,9 @@ def test_calls_of_plamo() -> None:
     section = plamo("(begin_tool_requests)") + call
     text = f'So: {section}{{"s": "{end}"}}{end}{call}{end}{plamo("(end_tool_requests)")} ok'
     assert read("plamo3", text) == ("So: ok", [("f", {"s": end}), ("f", {})])
+    assert read("plamo3", f"{section}{{}}{end[:-3]}") == ("", [("f", {})])
+    without = section.replace(plamo("(begin_tool_request)"), "")
+    assert read("plamo3", f"{without}{{}}{end}") == ("", [("f", {})])
     assert read("plamo3", f'{section}{{"s": ') == ("", [("f", '{"s": ')])
     assert read("plamo3", plamo("(begin_tool_requests) x")) == (
         plamo("(begin_tool_requests) x"),

@@ -43,6 +43,7 @@ def test_families_differ_in_tags_alone(name: str, text: str) -> None:
     ("text", "content", "calls"),
     [
         ("<tool_call>g</tool_call> <tool_call>g\n</tool_call>", "", [("g", {}), ("g", {})]),
+        ("a <tool_call></tool_call>b", "a b", []),
         ("<tool_call>g", "<tool_call>g", []),
         ("<tool_call> no call </tool_call>", "<tool_call> no call </tool_call>", []),
         ('<tool_call>{"name": "g"}</tool_call>', "", [("g", {})]),

@@ -66,6 +66,7 @@ def test_values_are_what_the_schema_says(key: str, value: str, expected: object)
         ("<tool_call><function=f><parameter=s>a</parameter>", "", [("f", '{"s": "a"')]),
         ("<tool_call><function=f><parameter=", "", [("f", "")]),
         ('<tool_call>{"name": "f", "arguments": {}}</tool_call>', "", [("f", {})]),
+        ("a <tool_call>\n</tool_call>b", "a b", []),
         ("<tool_call> no call", "<tool_call> no call", []),
         ("a <function=no call> b", "a <function=no call> b", []),
         ("<functions", "<functions", []),

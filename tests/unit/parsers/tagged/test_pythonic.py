@@ -34,11 +34,15 @@ def test_families_differ_in_marks_alone(name: str, text: str) -> None:
         ("so [f()]", "so [f()]", []),
         ("[f()] so", " so", [("f", {})]),
         ("[f(s='a", "", [("f", '{"s": "a')]),
-        ("[f(s='a', 5)]", ")]", [("f", '{"s": "a"')]),
+        ("[f(i=1, 5)]", ")]", [("f", '{"i": 1')]),
         ("[a.b(s='x')]", "", [("a.b", {"s": "x"})]),
         ("[f(from=1, in=(2, 3), s={'x', 'y'})]", "", [
             ("f", {"from": 1, "in": [2, 3], "s": ["x", "y"]})]),
         ("[f(s='sed -n '1,9p' f.py')]", "", [("f", {"s": "sed -n '1,9p' f.py"})]),
+        (r"""[f(s='python -c "print('hi', 'x, "y")"', i=1)]""", "", [
+            ("f", {"s": """python -c "print('hi', 'x, "y")\"""", "i": 1})]),
+        ("[f(l=['a', 'b's'], s='x')]", "", [("f", {"l": ["a", "b's"], "s": "x"})]),
+        ("[f(s='a', 'b', i=1)]", "", [("f", {"s": "a', 'b", "i": 1})]),
         ("[f(s='''a'b''', i=-07)]", "", [("f", {"s": "a'b", "i": -7})]),
     ],
 )  # fmt: skip
@@ -51,6 +55,7 @@ def test_lfm2_repeats_itself() -> None:
     assert read("lfm2", text) == ("Hi done", [("g", {})])
     text = "<|tool_call_start|>[g()]<|tool_call_end|> [1] done"
     assert read("lfm2", text) == ("[1] done", [("g", {})])
+    assert read("lfm2", "a <|tool_call_start|>[ ]<|tool_call_end|>") == ("a ", [])
 
 
 @pytest.mark.parametrize(

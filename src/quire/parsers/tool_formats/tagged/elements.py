@@ -24,7 +24,8 @@ from quire.parsers.reply import Reply
 
 _MARK = "]<]minimax[>["
 _MOST_NAME = 256
-_MAX_DEPTH = 64
+_MAX_DEPTH = 128
+_END = f"{_MARK}</invoke>"
 _TEXT_BESIDE = "$text"
 """Names the text of an element that has elements too."""
 
@@ -87,7 +88,8 @@ def _read_call(reply: Reply, name: str) -> Parse[bool]:
 
 
 def _read_elements(reader: TextReader) -> Parse[_Element | None]:
-    """Reads up to the end of a call. None if it does not come, or depth is too great."""
+    """Reads up to the end of a call. None if it does not come. An element that holds too many
+    within each other is the last that is read, and is dropped."""
     open_elements = [_Element("")]
     while True:
         last = open_elements[-1]
@@ -95,11 +97,14 @@ def _read_elements(reader: TextReader) -> Parse[_Element | None]:
             return None
         if (yield from reader.literal("</invoke>")):
             break
-        is_end = (yield from reader.literal("</", "<")) == "</"
-        name = yield from up_to(reader, ">", "<\n", _MOST_NAME)
-        if name is None or len(open_elements) > _MAX_DEPTH:
-            return None
-        if not is_end:
+        begin = yield from reader.literal("</", "<")
+        name = None if begin is None else (yield from up_to(reader, ">", "<\n", _MOST_NAME))
+        if name is None:
+            continue
+        if begin == "<" and len(open_elements) > _MAX_DEPTH:
+            open_elements[0].children.pop()
+            return None if (yield from reader.until((_END,))) is None else open_elements[0]
+        if begin == "<":
             element = _Element(name.strip())
             last.children.append(element)
             open_elements.append(element)

@@ -50,11 +50,13 @@ class GemmaCalls(ToolFormat):
     other_texts: tuple[str, ...] = (quote,)
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """One call and what closes it, which may be missing. `call` may be missing too."""
+        """One call and what closes it, which may be missing. `call` may be missing too. Marks
+        with nothing between them mean nothing."""
         reader = reply.reader
         yield from reader.skip_space()
-        if (yield from reader.literal("call:", ":")) is None:
-            return False
+        begin = yield from reader.literal("call:", ":", self.end)
+        if begin in (None, self.end):
+            return begin is not None
         yield from reader.skip_space()
         name = yield from reader.while_in(_NAME, _MOST_NAME)
         opening = yield from reader.skip_space()

@@ -85,7 +85,8 @@ class PairCalls(ToolFormat):
         return calls_part(tools, pair_layout(self.tags, self.line), is_parallel=is_parallel)
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """One call without a section, or those of a section; closing tags may be missing."""
+        """One call without a section, or those of a section; closing tags may be missing. A section
+        or call with nothing in it means nothing."""
         return (
             yield from self.read(reply, self.tags, is_section=reply.marker == self.tags.section)
         )
@@ -96,9 +97,14 @@ class PairCalls(ToolFormat):
         found: str | None = tags.call
         if is_section:
             yield from reader.skip_space()
-            found = yield from reader.literal(tags.call)
+            found = yield from reader.literal(tags.call, tags.section_end)
+            if found == tags.section_end:
+                return True
         while found == tags.call:
-            if (yield from reader.skip_space()) == "{":
+            char = yield from reader.skip_space()
+            if (yield from reader.literal(tags.call_end)):
+                return True
+            if char == "{":
                 found = yield from _read_json(reply, tags)
             else:
                 found = yield from self._read_call(reply, tags)

@@ -63,7 +63,8 @@ class ParameterCalls(ToolFormat):
         return calls_part(tools, layout, is_parallel=is_parallel)
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """One call without a section, or those of a section; closing tags may be missing."""
+        """One call without a section, or those of a section; closing tags may be missing. A section
+        without calls means nothing."""
         tags, reader, before = self.tags, reply.reader, reply.num_calls
         is_section = reply.marker in tags.sections
         found: str | None = reply.marker
@@ -71,7 +72,9 @@ class ParameterCalls(ToolFormat):
             yield from self._skip(reader)
             if (yield from reader.next_char()) == "{":
                 return (yield from self._read_json(reply))
-            found = yield from reader.literal(*tags.call)
+            found = yield from reader.literal(*tags.call, *tags.section_ends)
+            if found in tags.section_ends:
+                return True
         while found in tags.call:
             name, _ = yield from tag_head(reader)
             if not name or any(char.isspace() for char in name):

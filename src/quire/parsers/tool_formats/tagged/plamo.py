@@ -53,9 +53,9 @@ class PlamoCalls(ToolFormat):
         return count > 0
 
     def _next_call(self, reply: Reply) -> Parse[bool]:
+        """Reads up to the name of a call. The first of its tags may be missing."""
         yield from reply.reader.skip_space()
-        if (yield from reply.reader.literal(_begin("request"))) is None:
-            return False
+        yield from reply.reader.literal(_begin("request"))
         yield from reply.reader.skip_space()
         return (yield from reply.reader.literal(_begin("name"))) is not None
 

@@ -36,13 +36,18 @@ class PythonicCalls(ToolFormat):
     """May follow the calls, beside the bracket."""
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """A call is one if the name of an argument, or nothing, is in the brackets."""
+        """A call is one if the name of an argument, or nothing, is in the brackets. An empty list
+        between marks means nothing."""
         reader, before = reply.reader, reply.num_calls
         if reply.marker in self.opening_markers:
             yield from reader.literal(reply.marker)
         yield from reader.skip_space()
         if reply.marker != "[":
             yield from reader.literal("[")
+        if self.markers and (yield from reader.skip_space()) == "]":
+            reader.take(1)
+            yield from reader.literal(*self.after)
+            return True
         while (yield from _read_call(reply)):
             yield from behind_space(reader, ",")
             if (yield from reader.skip_space()) == "]":
@@ -112,7 +117,7 @@ def _read_call(reply: Reply) -> Parse[bool]:
         if key is None:
             return False
         writer = writer or ArgumentsWriter(reply, name)
-        if not (yield from python_value(reader, writer.member(key))):
+        if not (yield from python_value(reader, writer.member(key), ")")):
             return False
         if (yield from reader.skip_space()) == ",":
             reader.take(1)
