@@ -14,6 +14,7 @@ from quire.executor import UniProcExecutor
 from quire.llm import LLM
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
+from quire.reasoning.marks import ReasoningMarks
 from quire.structured.params import StructuredOutputsParams
 
 BEGIN, END = "<think>", "</think>"
@@ -100,6 +101,41 @@ def test_in_company(
     with LLM(**{**settings, **options}) as llm:
         assert tokens(generate(llm, logprobs=0)) == tokens(alone)
         assert tokens(generate(llm)) == tokens(alone)
+
+
+def test_a_grammar_of_the_whole_reply(settings: dict[str, Any]) -> None:
+    """A budget ends the reasoning where the grammar can: behind a whole character."""
+    tag = {
+        "type": "structural_tag",
+        "format": {
+            "type": "sequence",
+            "elements": [
+                {
+                    "type": "triggered_tags",
+                    "triggers": [END],
+                    "tags": [{"type": "const_string", "value": END}],
+                    "at_least_one": True,
+                    "stop_after_first": True,
+                },
+                {"type": "grammar", "grammar": 'start: "apple" | "pear"'},
+            ],
+        },
+    }
+    params = []
+    for seed in range(12):
+        one = params_of({"structural_tag": json.dumps(tag)}, 1.0, seed=seed)
+        one.mark_reasoning(ReasoningMarks(BEGIN, END, is_open=True, is_in_grammar=True))
+        params.append(one)
+    with LLM(**settings) as llm:
+        outputs = llm.generate(["Fruit:" + BEGIN] * len(params), params, use_tqdm=False)
+        again = llm.generate(["Fruit:" + BEGIN], params[5], use_tqdm=False)
+    for output in outputs:
+        [one] = output.outputs
+        reasoning, _, answer = one.text.partition(END)
+        assert one.finish_reason == "stop"
+        assert answer in CHOICE
+        assert len(reasoning.encode()) <= 9 + 3
+    assert tokens(again) == tokens(outputs[5:6])
 
 
 def test_reasoning_under_the_grammar(settings: dict[str, Any]) -> None:

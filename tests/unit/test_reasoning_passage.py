@@ -9,7 +9,7 @@ from quire.planning.reasoning_marks import reasoning_marks
 from quire.reasoning.marks import ReasoningMarks, ReasoningTokens
 from quire.reasoning.passage import ReasoningPassage
 
-MARKS = ReasoningMarks("<a>", "</a>", "so</a>")
+MARKS = ReasoningMarks("<a>", "</a>", forced_end="so</a>")
 
 
 def ids(text: str) -> list[int]:
@@ -95,12 +95,12 @@ def test_closed_by_the_prompt(prompt: str, is_closed: bool) -> None:
         (
             {"reasoning_end_str": "Stop.</think>"},
             "qwen3",
-            ReasoningMarks("<think>", "</think>", "Stop.</think>"),
+            ReasoningMarks("<think>", "</think>", forced_end="Stop.</think>"),
         ),
         (
             {"reasoning_start_str": "(", "reasoning_end_str": ")"},
             "",
-            ReasoningMarks("(", ")", ")"),
+            ReasoningMarks("(", ")", forced_end=")"),
         ),
     ],
 )

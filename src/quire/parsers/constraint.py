@@ -50,22 +50,19 @@ def reply_constraint(
     schemas = rules.schemas(check) if rules.choice != "none" else {}
     if not schemas and content is None:
         return None
-    calls: Part | None = None
-    if schemas:
-        calls = _tools_of(format).grammar(schemas, is_parallel=rules.is_parallel)
     must_call = rules.choice == "required"
-    part = None if content is None or must_call else _content_part(content)
-    whole = format.own_form(calls, part, must_call=must_call, is_reasoning=is_reasoning)
-    if whole is None:
-        answer = part
-        if calls is not None:
-            answer = _answer(format, calls, part, schemas, rules)
-        if answer is None:
-            return None
-        markers = _tools_of(format).markers if calls is not None else ()
-        whole = _after_reasoning(format.reasoning, answer, markers, is_reasoning, may_reason)
-        if whole is part:
-            return content
+    own = None if content is None or must_call else _content_part(content)
+    answer = None if own is None else format.answer_form(own)
+    markers: Sequence[str] = ()
+    if schemas:
+        tools = _tools_of(format)
+        answer = _answer(format, _calls(tools, schemas, rules), answer, schemas, rules)
+        markers = tools.markers
+    if answer is None:
+        return None
+    whole = _after_reasoning(format.reasoning, answer, markers, is_reasoning, may_reason)
+    if whole is own:
+        return content
     tag = msgspec.json.encode({"type": "structural_tag", "format": whole}).decode()
     options = content or StructuredOutputsParams(structural_tag=tag)
     return msgspec.structs.replace(options, **{**dict.fromkeys(KINDS), "structural_tag": tag})

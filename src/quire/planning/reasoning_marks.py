@@ -39,7 +39,7 @@ def reasoning_marks(given: Mapping[str, Any] | None, parser: str) -> ReasoningMa
             f"reasoning_config.{_END}={quoted(forced_end)} does not end the reasoning; let it end "
             f"with {end}"
         )
-    return ReasoningMarks(begin, end, forced_end)
+    return ReasoningMarks(begin, end, forced_end=forced_end)
 
 
 def _own_marks(name: str) -> ReasoningMarks | None:

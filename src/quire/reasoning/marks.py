@@ -15,10 +15,10 @@ class ReasoningMarks(msgspec.Struct, frozen=True, omit_defaults=True):
 
     begin: str
     end: str
-    forced_end: str = ""
-    """What is put at the end of a budget; it ends with `end`. Empty: `end`."""
     is_open: bool | None = None
     """Whether the prompt ends within the reasoning; None: the marks in its tokens tell."""
+    forced_end: str = ""
+    """What is put at the end of a budget; it ends with `end`. Empty: `end`."""
     is_in_grammar: bool = False
     """Whether the grammar of the request is one of the whole reply, with the reasoning in it."""
 

@@ -111,7 +111,7 @@ class ServerArgs:
     """Write tokens of log-probabilities as `token_id:ID`, unless the request says otherwise."""
     sse_keep_alive_interval: int = 0
     """Seconds without an event after which a stream sends a comment, so that no proxy closes it; 0:
-    never."""
+    never. `/v1/messages` sends pings instead, with 0 every 15 seconds."""
     fingerprint_mode: Literal["full", "hash", "custom", "none"] = "full"
     """system_fingerprint of replies: version and a hash of the model (`full` and `hash`), the text
     of --fingerprint-value, or nothing."""

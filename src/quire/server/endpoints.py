@@ -117,6 +117,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
+        "POST", "/v1/responses/input_tokens", create.count_input_tokens, "responses",
+        ResponsesRequest, reply.InputTokens, errors=_BAD_BODY,
+    ),
+    Endpoint(
+        "POST", "/v1/responses/render", create.render_response, "responses",
+        ResponsesRequest, schema.RenderedPrompt, errors=_BAD_BODY,
+    ),
+    Endpoint(
         "GET", "/v1/responses/{response_id}", stored.get_response, "responses",
         query=reply.ResponseQuery, response=reply.Response, stream=events.AnyEvent,
         has_named_events=True, errors=(400, 404),

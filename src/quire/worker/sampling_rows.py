@@ -16,7 +16,7 @@ from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest
 from quire.sampling.columns import COLUMNS, LOGPROBS_KINDS, SamplingColumns, TokenLists
-from quire.sampling.masks import TokenMasks
+from quire.sampling.masks import MASK_BITS, TokenMasks
 from quire.worker.token_state import TOKEN_STATES, ThinkingBudget, TokenState
 
 Ints = NDArray[np.int32]
@@ -99,7 +99,7 @@ class SamplingRows:
         if not len(rows):
             return None
         if self._budgets:
-            chosen = self._with_forced(rows, chosen)
+            chosen = self._with_forced(rows, chosen, masks or {})
         neutral = {name for name, users in self._users.items() if not users}
         used: dict[str, Any] = {
             name: array[rows] for name, array in self._columns.items() if name not in neutral
@@ -115,21 +115,25 @@ class SamplingRows:
             lines = [masks.get(row) for row in rows.tolist()]
             if chosen is not None:
                 lines = [None if chosen[i] >= 0 else line for i, line in enumerate(lines)]
-            columns.mask = TokenMasks.join(lines)
+            if any(line is not None for line in lines):
+                columns.mask = TokenMasks.join(lines)
         for name, states in self._states.items():
             if states:
                 setattr(columns, name, self._lists(states, rows, num_tokens, chosen, masks or {}))
         return columns
 
-    def _with_forced(self, rows: Ints, chosen: Ints | None) -> Ints | None:
-        """`chosen`, with the tokens that end the reasoning of rows whose budget is used up."""
+    def _with_forced(
+        self, rows: Ints, chosen: Ints | None, masks: Mapping[int, NDArray[np.uint32]]
+    ) -> Ints | None:
+        """`chosen`, with the tokens that end the reasoning of rows whose budget is used up. A
+        grammar that has the reasoning in it may put that off: to the end of a character."""
         forced = chosen
         for index, row in enumerate(rows.tolist()):
             if chosen is not None and chosen[index] >= 0:
                 continue
             budget = self._budgets.get(row)
             token_id = None if budget is None else budget.forced()
-            if token_id is None:
+            if token_id is None or not _allows(masks.get(row), token_id):
                 continue
             if forced is chosen:
                 forced = np.full(len(rows), -1, np.int32) if chosen is None else chosen.copy()
@@ -158,3 +162,8 @@ class SamplingRows:
                 lists[index] = tokens
                 is_used = True
         return TokenLists.join(lists) if is_used else None
+
+
+def _allows(mask: NDArray[np.uint32] | None, token_id: int) -> bool:
+    word, bit = divmod(token_id, MASK_BITS)
+    return mask is None or bool(mask[word] >> bit & 1)

@@ -154,9 +154,7 @@ def test_stop_strings_end_sequences(
 
 def test_a_window_detokenizer_is_copied_with_its_window(tokenizer: Tokenizer) -> None:
     """`_WindowDetokenizer` keeps a list."""
-    one = _WindowDetokenizer(
-        tokenizer, PROMPT, skip_special_tokens=True, spaces_between_special_tokens=True
-    )
+    one = _WindowDetokenizer(tokenizer, PROMPT, frozenset(), {})
     other = one.copy()
     assert one.push([70, 71]) == other.copy().push([70, 71]) == other.push([70, 71])
 

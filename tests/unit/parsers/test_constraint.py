@@ -109,14 +109,14 @@ LISTED = '[{"name": "f", "arguments": {"n": 1}}]'
             [BARE, f"a {{ {BARE}; {BARE} b", 'a {"x": {}} {"name": "John", "age": 3}', "{"],
             [
                 BARE.replace("1", '"1"'), 'a {"name": "h", "parameters": {}}', '{"parameters": 3',
-                '{"name": "f"}', '{"id": "x", "name":"f"', '{"name": "\\u0066"',
+                '{"name": "f"}', '{"id": "x", "name":"f"', '{"name": "h", "arguments": {}}',
             ],
         ),
         (
             "xlam",
             [
                 LISTED, f"a {LISTED} b", f"```json\n{LISTED}\n```", "```python\n[1, {}]\n```",
-                '[{"name": "John"}]', BARE,
+                '[{"x": "John"}]', BARE,
             ],
             [LISTED.replace('"f"', '"h"'), '[TOOL_CALLS]{"arguments": 1'],
         ),

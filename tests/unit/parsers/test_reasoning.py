@@ -204,3 +204,18 @@ def test_first_family_with_the_most_common_tags_expects_them() -> None:
     first = next(tags for tags in REASONING_FORMATS.values() if tags.begin == "<think>")
     assert not first.is_implied
     assert first.ends_at_call
+
+
+@pytest.mark.parametrize(
+    ("text", "begin", "end"),
+    [
+        ("<assistant><think:1a2b>\n", "<think:1a2b>", "</think:1a2b>"),
+        ("<think>, <think:1a2b>", "<think>", "</think>"),
+        ("<think: >", "<think>", "</think>"),
+        ("<think:" + "a" * 40 + "><x:1>", "<think>", "</think>"),
+        ("", "<think>", "</think>"),
+    ],
+)
+def test_tags_with_a_text_of_the_checkpoint(text: str, begin: str, end: str) -> None:
+    tags = REASONING_FORMATS["hy_v3"].spelled_in(text)
+    assert (tags.begin, tags.end) == (begin, end)

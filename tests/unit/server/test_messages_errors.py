@@ -7,6 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from quire.parsers.format import ReplyFormat
+from quire.parsers.tool_formats.json.hermes import HermesCalls
+
 from .conftest import Harness, MakeHarness, MakeScripted
 from .messages_client import BODY, COUNT, PATH, TOOLS
 
@@ -158,6 +161,9 @@ def test_what_the_vendor_adds_is_accepted(make_scripted: MakeScripted) -> None:
     assert "X-Quire-Ignored-Fields" not in reply.headers
     assert reply.headers["request-id"] == reply.headers["x-request-id"]
     thinking = {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}
+    reply = harness.post(PATH, {**body, "max_tokens": 2000, "thinking": thinking})
+    assert reply.headers["X-Quire-Ignored-Fields"] == "thinking.display"
+    harness.context.reply_format = ReplyFormat(None, HermesCalls())  # that does not reason
     reply = harness.post(PATH, {**body, "max_tokens": 2000, "thinking": thinking})
     assert reply.headers["X-Quire-Ignored-Fields"] == "thinking.budget_tokens, thinking.display"
     reply = harness.post(PATH, {**body, "context_management": {"edits": []}, "speed": "fast"})

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
+from fake_core import FakeCore
 from starlette.types import Message
 
 from quire.errors import CapacityError
+from quire.protocol import EngineCoreOutputs
 from quire.server.http.event_stream import EventStream
 from quire.server.replies.messages.events import MESSAGES_FORM
 
-from .conftest import MakeScripted
+from .conftest import MakeHarness, MakeScripted
 from .messages_client import BODY, PATH, TOOLS, create, events_of, same, streamed
 
 CALLS = (
@@ -85,6 +88,18 @@ def test_one_call_where_no_more_are_wanted(make_scripted: MakeScripted) -> None:
     choice = {"type": "auto", "disable_parallel_tool_use": True}
     message = both(make_scripted(CALLS), tools=TOOLS, tool_choice=choice)
     assert kinds(message) == ["thinking", "text", "tool_use"]
+
+
+def test_a_schema_that_no_grammar_can_hold_is_accepted(make_scripted: MakeScripted) -> None:
+    """Unless the tool is strict: tools of agents have all kinds of schemas."""
+    schema = {"type": "object", "properties": {"a": {"propertyNames": {"pattern": "^x"}}}}
+    text = '<tool_call>{"name": "f", "arguments": {"a": 5}}</tool_call>'
+    harness = make_scripted(text)
+    tool = {"name": "f", "input_schema": schema}
+    assert both(harness, tools=[tool])["content"][0]["input"] == {"a": 5}
+    reply = harness.post(PATH, {**BODY, "tools": [{**tool, "strict": True}]})
+    assert reply.status_code == 400
+    assert "tools[0].input_schema" in reply.json()["error"]["message"]
 
 
 def test_a_reply_that_says_nothing_has_an_empty_text(make_scripted: MakeScripted) -> None:
@@ -201,6 +216,17 @@ def test_a_stream_without_news_is_kept_alive_by_pings() -> None:
         b"\n\n"
     )
     assert end == b""
+
+
+def test_pings_need_no_option(make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    class SlowCore(FakeCore):
+        def step(self) -> EngineCoreOutputs:
+            time.sleep(0.3)
+            return super().step()
+
+    monkeypatch.setattr("quire.server.routes.messages._PING_S", 0.05)
+    reply = make_harness(core=SlowCore).post(PATH, {**BODY, "max_tokens": 1, "stream": True})
+    assert events_of(reply)[0] == {"type": "ping"}
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])

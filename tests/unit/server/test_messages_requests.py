@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from quire.errors import RequestError
+from quire.server.requests.chats.tool_use import tool_use
 from quire.server.requests.messages.chat_request import chat_prompt_fields, chat_request
+from quire.server.requests.messages.tools import held_as_asked
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.messages import MessagesRequest
 
@@ -25,7 +27,7 @@ def text(words: str) -> dict[str, Any]:
 
 def converted(*, merges_system: bool = False, **fields: Any) -> ChatRequest:
     asked = msgspec.convert({**BODY, **fields}, MessagesRequest)
-    return chat_request(asked, 100_000, merges_system=merges_system)
+    return chat_request(asked, 100_000, merges_system=merges_system, holds_budget=True)
 
 
 def messages(*turns: Any, **fields: Any) -> list[Any]:
@@ -200,7 +202,9 @@ def test_tools() -> None:
         "f", {"type": "object", "properties": {"a": {}}}, True
     )  # fmt: skip
     assert (g.name, g.description, g.parameters) == ("g", "d", {"type": "object"})
-    assert g.strict is False
+    assert g.strict is None
+    use = held_as_asked(tool_use(converted(tools=tools)))
+    assert [tool.strict for tool in use.rules.tools] == [True, False]
     assert converted(tools=[]).tools is None
 
 
@@ -267,6 +271,8 @@ def test_thinking(fields: Any, effort: Any, variables: Any) -> None:
     request = converted(**fields)
     assert request.reasoning_effort == effort
     assert request.chat_template_kwargs == variables
+    thinking = fields.get("thinking", {})
+    assert request.thinking_token_budget == thinking.get("budget_tokens")
 
 
 @pytest.mark.parametrize("budget", [None, -1, 0, 1023, 1500, 2**62])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.errors import CapacityError
+from quire.errors import CapacityError, RequestError
 from quire.parsers.format import ReplyFormat
 from quire.parsers.registry import TOOL_FORMATS
 from quire.server.reply_format import reply_format_of
@@ -61,3 +61,20 @@ def test_a_search_that_finds_no_room_is_tried_again(
     monkeypatch.setattr(context.chat, "render", full)
     monkeypatch.setattr("quire.parsers.detection.finder._kept", {})
     asyncio.run(scenario())
+
+
+def test_a_template_that_takes_too_long_is_asked_no_more(
+    make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = make_harness().context
+    num_rendered = [0]
+
+    async def stopped(chat: Any) -> str:
+        del chat
+        num_rendered[0] += 1
+        raise RequestError("the chat template 'default' was stopped: it takes more than 5 s")
+
+    monkeypatch.setattr(context.chat, "render", stopped)
+    monkeypatch.setattr("quire.parsers.detection.finder._kept", {})
+    asyncio.run(reply_format_of(context))
+    assert num_rendered[0] == 1

@@ -17,11 +17,11 @@ import msgspec
 
 from quire.beam_search import BeamSearchParams
 from quire.errors import EngineGenerateError
-from quire.frontend.beams.stop_strings import BeamText, StopStrings
 from quire.outputs import FlatLogprobs, RequestOutput
 from quire.system import clock
 
 if TYPE_CHECKING:
+    from quire.frontend.beams.stop_strings import BeamText, StopStrings
     from quire.frontend.input_processor import EngineInput
 
 

@@ -58,7 +58,7 @@ class InputSession:
         self._news = asyncio.Event()
         """There is a piece, or none will come."""
         self._taking = asyncio.ensure_future(self._take_pieces())
-        self._taking.add_done_callback(lambda _: self._news.set())
+        self._taking.add_done_callback(self._on_taken)
 
     def abort(self, error: QuireError | None = None) -> None:
         """No further piece is taken. Whoever waits for one gets `error`, or the end."""
@@ -89,6 +89,11 @@ class InputSession:
         async for piece in self._pieces:
             self._waiting.append(piece)
             self._news.set()
+
+    def _on_taken(self, taking: asyncio.Future[None]) -> None:
+        if not taking.cancelled():
+            taking.exception()  # known: a session that is closed early does not ask
+        self._news.set()
 
     async def _begin_piece(self) -> None:
         """Waits for the next piece. Raises StopAsyncIteration if there is none, and what the

@@ -98,7 +98,8 @@ def best_known(samples: Samples, likely: Sequence[str]) -> FoundCalls | None:
         merit = _merit(samples, candidate)
         if merit is None:
             continue
-        key = (*merit, name in likely)
+        place = likely.index(name) if name in likely else len(likely)
+        key = (*merit[:2], -place, *merit[2:])
         if best is None or key > best[0]:
             best = key, name, candidate
     if best is None:

@@ -80,7 +80,8 @@ def _reasoning(
     if choice.reasoning == NONE:
         return None
     if choice.reasoning is not None:
-        tags = REASONING_FORMATS[choice.reasoning]
+        written = [*(frame.prompt for frame in frames), *facts.templates.values()]
+        tags = REASONING_FORMATS[choice.reasoning].spelled_in("\n".join(written))
         return FoundReasoning(tags, Origin(choice.reasoning, _ASKED))
     likely = names_of(REASONING_BY_TYPE, facts.hf_config, REASONING_FORMATS)
     if declared is not None:

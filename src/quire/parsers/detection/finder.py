@@ -15,7 +15,7 @@ from quire.chat.renderer import ChatRenderer
 from quire.chat.templates import ChatTemplates
 from quire.config.model_files import read_optional_json_object
 from quire.config.records import ModelConfig
-from quire.errors import CapacityError, QuireError
+from quire.errors import CapacityError, QuireError, RequestError
 from quire.log import get_logger
 from quire.parsers.detection.detect import CheckpointFacts, detect
 from quire.parsers.detection.found import FoundFormat
@@ -68,17 +68,18 @@ class FormatFinder:
             return _kept[key]
         probing = detect(self._choice, facts)
         text: str | None = None
+        is_stopped = False
         while True:
             try:
                 chat = probing.send(text)
             except StopIteration as end:
                 return _keep(key, end.value)
             try:
-                text = await self._renderer.render(chat)
+                text = None if is_stopped else await self._renderer.render(chat)
             except CapacityError:
                 raise
-            except QuireError:
-                text = None
+            except QuireError as error:
+                text, is_stopped = None, _takes_long(error)
 
 
 def find_blocking(choice: FormatChoice, model: ModelConfig, renderer: ChatRenderer) -> FoundFormat:
@@ -89,15 +90,21 @@ def find_blocking(choice: FormatChoice, model: ModelConfig, renderer: ChatRender
         return _kept[key]
     probing = detect(choice, facts)
     text: str | None = None
+    is_stopped = False
     while True:
         try:
             chat = probing.send(text)
         except StopIteration as end:
             return _keep(key, end.value)
         try:
-            text = renderer.render(chat)
-        except QuireError:
-            text = None
+            text = None if is_stopped else renderer.render(chat)
+        except QuireError as error:
+            text, is_stopped = None, _takes_long(error)
+
+
+def _takes_long(error: QuireError) -> bool:
+    """Whether the template reached a limit, or ended its process: then it is asked no more."""
+    return not isinstance(error, RequestError) or " was stopped: " in str(error)
 
 
 def _facts(model: ModelConfig, templates: ChatTemplates) -> CheckpointFacts:

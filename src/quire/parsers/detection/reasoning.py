@@ -16,6 +16,8 @@ _USUAL = "qwen3"
 """Taken of those with equal marks if nothing else tells them apart."""
 _CLOSING = ("</", "[/")
 """What begins an end that has no other meaning."""
+_PAST = "the chat template writes past reasoning so"
+_MAX_MARK_CHARS = 64
 SWITCHED_ON = {"enable_thinking": True, "thinking": True}
 """The variables with which templates turn reasoning on."""
 
@@ -47,7 +49,9 @@ def find_reasoning(
             continue
         read = [name for name in names if _is_read(REASONING_FORMATS[name], reply.text)]
         if read:
-            return _found(_longest(read), "the chat template writes past reasoning so")
+            return _found(_longest(read), _PAST)
+        if (tags := _marks_around(reply.text)) is not None:
+            return FoundReasoning(tags, Origin(f"{tags.begin}...{tags.end}", _PAST))
     text = "\n".join(sources)
     for is_named in (_has_both, _has_end):
         named = [name for name in names if is_named(REASONING_FORMATS[name], text)]
@@ -56,6 +60,21 @@ def find_reasoning(
             name = max(named, key=lambda name: _num_named(REASONING_FORMATS[name], text))
             return _found(name, "the chat template names its marks")
     return None
+
+
+def _marks_around(text: str) -> ReasoningTags | None:
+    """The marks of an answer with reasoning, which no family has; None if that has other parts."""
+    begin, _, rest = text.partition(REASONING)
+    end, _, _ = rest.partition(ANSWER)
+    marks = begin.strip(), end.strip()
+    if any(len(mark) > _MAX_MARK_CHARS or not _has_letters(mark) for mark in marks):
+        return None
+    tags = ReasoningTags(*marks)
+    return tags if _is_read(tags, text) else None
+
+
+def _has_letters(mark: str) -> bool:
+    return any(char.isalpha() for char in mark)
 
 
 def named_by_marks(tags: ReasoningTags, likely: Sequence[str], how: str) -> FoundReasoning:

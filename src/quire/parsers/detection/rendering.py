@@ -101,12 +101,13 @@ def frame(*, has_tools: bool, variables: Mapping[str, Any] | None = None) -> Pro
     prompt = yield from rendered(
         [QUESTION], has_tools=has_tools, is_prompt=True, variables=variables
     )
-    plain = yield from rendered(answered(ANSWER), has_tools=has_tools, variables=variables)
-    if prompt is None or plain is None:
+    opened = _behind_question(prompt or "")
+    if prompt is None or opened is None:
         return None
-    opened, closed = _behind_question(prompt), _behind_question(plain)
+    plain = yield from rendered(answered(ANSWER), has_tools=has_tools, variables=variables)
+    closed = _behind_question(plain or "")
     place = -1 if closed is None else closed.find(ANSWER)
-    if opened is None or closed is None or place < 0:
+    if closed is None or place < 0:
         return None
     header = shared_begin(opened, closed[:place])
     return Frame(has_tools, variables, prompt, opened, header, closed[place + len(ANSWER) :])

@@ -7,6 +7,7 @@ from typing import Any
 
 TOOLS_BY_TYPE: dict[str, tuple[str, ...]] = {
     "apertus": ("apertus",),
+    "bailing_hybrid": ("ling3",),
     "cohere2": ("cohere_command3",),
     "deepseek_v3": ("deepseek_v3", "deepseek_v31"),
     "deepseek_v32": ("deepseek_v32",),
@@ -17,9 +18,13 @@ TOOLS_BY_TYPE: dict[str, tuple[str, ...]] = {
     "granite": ("granite",),
     "granitemoehybrid": ("granite4", "hermes"),
     "hunyuan_v1_moe": ("hunyuan_a13b",),
+    "hy_v3": ("hy_v3",),
+    "hy_v4": ("hy_v4",),
     "internlm2": ("internlm",),
     "jamba": ("jamba",),
     "kimi_k2": ("kimi_k2",),
+    "kimi_k3": ("kimi_k3",),
+    "laguna": ("poolside_v1",),
     "lfm2": ("lfm2",),
     "lfm2_moe": ("lfm2",),
     "llama4": ("llama4_pythonic",),
@@ -36,6 +41,7 @@ TOOLS_BY_TYPE: dict[str, tuple[str, ...]] = {
     "qwen3_moe": ("hermes",),
     "qwen3_next": ("hermes", "qwen3_coder"),
     "seed_oss": ("seed_oss",),
+    "step3p5": ("step3p5",),
 }
 """By `model_type`, the likeliest first; vLLM's names. Those without a row in `registry` are passed
 over."""

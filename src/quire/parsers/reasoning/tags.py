@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from quire.parsers.reasoning.prompt import last_mark, mark_at_end
+
+_OWN_TEXT = re.compile(r":[^\s<>{}'\"]{1,32}>")
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,18 @@ class ReasoningTags:
     def ends(self) -> tuple[str, ...]:
         """All spellings of the end."""
         return (self.end, *self.other_ends)
+
+    def spelled_in(self, text: str) -> ReasoningTags:
+        """These tags as a text, of a chat template or a prompt, has them: some checkpoints write
+        `<think:1a2b>` and `</think:1a2b>`, with a text of their own."""
+        stem = self.begin.removesuffix(">")
+        place = text.find(f"{stem}:")
+        found = None if place < 0 else _OWN_TEXT.match(text, place + len(stem))
+        if self.begin in text or found is None:
+            return self
+        end = self.end.replace(">", found.group())
+        marks = tuple(end if mark == self.end else mark for mark in self.answer_marks)
+        return replace(self, begin=stem + found.group(), end=end, answer_marks=marks)
 
     def is_open_in(self, prompt: str, *, is_continued: bool = False) -> bool:
         """Whether a reply to this prompt, a rendered text, begins within the reasoning.

@@ -11,7 +11,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/realtime",
     ),
     "what works is /v1/chat/completions, /v1/responses, /v1/messages and /v1/completions": (
-        "/v1/responses/render", "/v1/messages/render", "/cohere/v2/chat", "/cohere/v2/chat/render",
+        "/v1/messages/render", "/cohere/v2/chat", "/cohere/v2/chat/render",
         "/v1/systemone",
     ),
     "LoRA adapters do not work yet": ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),

@@ -29,7 +29,6 @@ from quire.server.requests.beams.fields import (
     fields_without_beams,
     refuse_with_beams,
 )
-from quire.server.requests.beams.generation import BeamGeneration
 from quire.server.requests.chats.plan_reply import plan_reply
 from quire.server.requests.chats.reply_form import set_reply_form
 from quire.server.requests.chats.tool_use import tool_use
@@ -217,6 +216,8 @@ async def _start(
     context.limits.check_reply(request, params, lengths, context.config.model.vocab_size)
     start = Generation.start
     if request.use_beam_search:
+        from quire.server.requests.beams.generation import BeamGeneration  # rarely used
+
         beams = beam_search_params(request, params, context.config.model.max_model_len)
         start = partial(BeamGeneration.begin, beams=beams)
     trace_headers = {name: http.headers[name] for name in _TRACE_HEADERS if name in http.headers}

@@ -15,6 +15,8 @@ from quire.server.http.event_stream import EventStream
 from quire.server.replies.head import ReplyHead
 from quire.server.replies.messages.events import MESSAGES_FORM
 from quire.server.replies.messages.writer import MessagesWriter
+from quire.server.reply_format import reply_format_of
+from quire.server.requests.chats.plan_reply import plan_reply
 from quire.server.requests.chats.tool_use import tool_use
 from quire.server.requests.messages.chat_request import (
     chat_prompt_fields,
@@ -23,6 +25,7 @@ from quire.server.requests.messages.chat_request import (
     named_as_asked,
 )
 from quire.server.requests.messages.late_system import merges_system
+from quire.server.requests.messages.tools import held_as_asked
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt
 from quire.server.requests.request_work import count_chars
 from quire.server.routes.bodies import (
@@ -31,11 +34,15 @@ from quire.server.routes.bodies import (
     pieced_response,
     read_body,
 )
-from quire.server.routes.generate import begin, chat_prompts, until_gone
+from quire.server.routes.generate import begin, until_gone
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.messages import CountTokensRequest, MessagesRequest, PromptFields
 from quire.server.schema.messages_reply import ContextManagement, TokenCount
 from quire.server.work_pool import INLINE_SIZE
+
+_PING_S = 15.0
+"""Seconds without an event after which a stream sends a ping, where the options do not say: prompts
+of agents are long, and their clients give up on a stream that is silent for minutes."""
 
 
 async def create_message(http: Request) -> Response | ASGIApp:
@@ -50,13 +57,14 @@ async def create_message(http: Request) -> Response | ASGIApp:
         [prompt], tokenizer = prompts, context.loaded_engine().tokenizer
         return MessagesWriter(head, prompt, tokenizer, asked.max_tokens, max_model_len)
 
-    context.ignored_fields.tell(http, fields_without_effect(asked))
+    holds_budget = await _holds_budget(context)
+    context.ignored_fields.tell(http, fields_without_effect(asked, holds_budget=holds_budget))
     with named_as_asked():
-        convert = partial(chat_request, asked, max_model_len)
+        convert = partial(chat_request, asked, max_model_len, holds_budget=holds_budget)
         request = await _converted(context, asked, convert)
         head = ReplyHead.of(context, http, request, "msg")
         head = replace(head, id=head.id.replace("-", "_", 1))  # as Anthropic's begin
-        generation, writer = await begin(http, request, head, chat_prompts, make_writer)
+        generation, writer = await begin(http, request, head, _prompts, make_writer)
     if not asked.stream:
         finals = await until_gone(http, generation, generation.final_outputs())
         if finals is None:
@@ -67,7 +75,7 @@ async def create_message(http: Request) -> Response | ASGIApp:
         writer.stream(generation, context.pool),
         generation.close,
         form=MESSAGES_FORM,
-        keep_alive_s=context.args.sse_keep_alive_interval,
+        keep_alive_s=context.args.sse_keep_alive_interval or _PING_S,
     )
 
 
@@ -83,6 +91,19 @@ async def count_tokens(http: Request) -> Response:
         count = len((await chat_prompt(context, request)).token_ids)
     management = ContextManagement(original_input_tokens=count)
     return json_response(TokenCount(input_tokens=count, context_management=management))
+
+
+async def _prompts(context: ServerContext, request: ChatRequest) -> list[PreparedPrompt]:
+    tools = held_as_asked(tool_use(request, context.args.tool_strict_level))
+    prompt = await chat_prompt(context, request)
+    return [replace(prompt, reply=await plan_reply(context, request, tools, prompt.text or ""))]
+
+
+async def _holds_budget(context: ServerContext) -> bool:
+    """Whether it is known where the model's reasoning ends."""
+    if context.config.reasoning is not None:
+        return True
+    return (await reply_format_of(context)).reasoning is not None
 
 
 async def _converted(context: ServerContext, asked: PromptFields, convert: Any) -> Any:

@@ -160,8 +160,12 @@ def _rendered_list(
 
 async def render_chat(http: Request) -> Response:
     """What a chat request would run."""
+    return await rendered_chat(http, await read_body(http, ChatRequest))
+
+
+async def rendered_chat(http: Request, request: ChatRequest) -> Response:
+    """What a chat would run, as a reply. Raises RequestError."""
     context = context_of(http)
-    request = await read_body(http, ChatRequest)
     head = ReplyHead.of(context, http, request, "chatcmpl")
     refuse_unsupported(request)
     _refuse_beams(request)

@@ -64,6 +64,15 @@ def test_a_prompt_that_opens_the_reasoning(detected: Detect) -> None:
     assert found.reply.reasoning.is_open_in("...<|im_start|>assistant\n<think>\n")
 
 
+def test_marks_of_reasoning_that_no_family_has(detected: Detect) -> None:
+    template = chatml().replace("think>", "muse:7>")
+    found = detected(template)
+    assert found.reasoning is not None
+    assert found.reasoning.name == "<muse:7>...</muse:7>"
+    message = parse_whole(found.reply, "<muse:7>\nwhy\n</muse:7>\n\nSo.")
+    assert (message.reasoning.strip(), message.content.strip()) == ("why", "So.")
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [

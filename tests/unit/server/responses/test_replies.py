@@ -191,3 +191,18 @@ def test_usage_is_that_of_a_chat(make_scripted: Any, text: str) -> None:
         assert usage["output_tokens_details"] == {"reasoning_tokens": details}
         assert usage["output_tokens"] == chat["completion_tokens"]
         assert usage["input_tokens"] == chat["prompt_tokens"]
+
+
+def test_the_prompt_is_that_of_a_chat(make_scripted: Any) -> None:
+    harness = make_scripted("x")
+    asked = {"input": "What?", "instructions": "Be short.", "max_output_tokens": 9}
+    messages = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "What?"}]
+    chat = harness.post(
+        "/v1/chat/completions/render", {"messages": messages, "max_completion_tokens": 9}
+    ).json()
+    rendered = harness.post(f"{RESPONSES}/render", asked).json()
+    for name in ("prompt", "token_ids", "sampling_params"):
+        assert rendered[name] == chat[name]
+    counted = harness.post(f"{RESPONSES}/input_tokens", asked).json()
+    count = len(chat["token_ids"])
+    assert counted == {"object": "response.input_tokens", "input_tokens": count}

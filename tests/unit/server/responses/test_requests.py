@@ -85,6 +85,8 @@ def chats_call(call_id: str = "c1", name: str = "f", arguments: str = '{"a":1}')
             [USER, {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}]}],
             [USER, {"role": "assistant", "reasoning": "s"}],
         ),
+        ([USER, {"type": "reasoning", "summary": [], "content": None}, ANSWER],
+         [USER, {"role": "assistant", "content": "So."}]),
         ([USER, ANSWER, ANSWER], [USER, *[{"role": "assistant", "content": "So."}] * 2]),
         (
             [USER, {"type": "custom_tool_call", "call_id": "c1", "name": "run", "input": 'a"b'},

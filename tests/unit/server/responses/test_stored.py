@@ -236,3 +236,48 @@ def test_an_id_of_the_callers_is_taken_once(make_scripted: Any) -> None:
 @pytest.mark.parametrize("path", ["resp_x", "resp_x/input_items", "%00", "a" * 3000])
 def test_unknown_ids_are_not_found(make_scripted: Any, path: str) -> None:
     fetched(make_scripted("x"), path, 404)
+
+
+def test_what_runs_in_the_background_has_the_bounds_too(make_scripted: Any) -> None:
+    harness = make_scripted("x" * 300, response_store_bytes=20_000, max_stored_responses=2)
+
+    async def scenario(client: httpx.AsyncClient) -> Any:
+        body = body_of(background=True, tools=[])
+        running = [(await client.post(RESPONSES, json=body)).json() for _ in range(2)]
+        full = await client.post(RESPONSES, json=body)
+        assert full.status_code == 503
+        assert "max_stored_responses 2" in full.json()["error"]["message"]
+        foreground = body_of(tools=[], max_output_tokens=2)
+        assert (await client.post(RESPONSES, json=foreground)).status_code == 200
+        for one in running:
+            await client.post(f"{RESPONSES}/{one['id']}/cancel")
+            await client.delete(f"{RESPONSES}/{one['id']}")
+        stream = await client.post(RESPONSES, json={**body, "stream": True})
+        events = events_in(stream.text)  # more than the store has room for
+        response_id = events[0]["response"]["id"]
+        check_stream(events)
+        assert events[-1]["type"] == "response.failed"
+        assert harness.context.num_generating == 0
+        return (await client.get(f"{RESPONSES}/{response_id}")).status_code
+
+    assert harness.run(scenario) == 404
+    store = response_store(harness.context)
+    assert (len(store), store.num_bytes) == (0, 0)
+    assert not store._items
+
+
+def test_a_stream_that_is_left_stores_nothing(make_scripted: Any) -> None:
+    harness = make_scripted("x" * 300)
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        body = body_of(stream=True, tools=[])
+        gone = asyncio.create_task(client.post(RESPONSES, json=body))
+        while not harness.context.num_generating:
+            await asyncio.sleep(0.01)
+        gone.cancel()
+        while harness.context.num_generating:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+
+    harness.run(scenario)
+    assert len(response_store(harness.context)) == 0

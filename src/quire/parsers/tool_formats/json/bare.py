@@ -33,24 +33,30 @@ class XlamCalls(MarkedCalls):
     ends = ("```", "</tool_call>")
     opening, between, closing = "[", ", ", "]"
 
-    def call_patterns(self, tools: Schemas) -> tuple[str, ...]:
-        """What is in a list or behind a mark is a call by its first keys."""
-        before = "|".join(map(re.escape, (*self.markers, *self.bare_markers)))
-        return (rf"({before}){_SPACE}(\[{_SPACE})?{_object_pattern(tools)}",)
+    def call_patterns(self, tools: Schemas) -> tuple[str, ...]:  # noqa: ARG002
+        """What is in a list or behind a mark is a call by its first key. Whether another one makes
+        it a call after all is more than a grammar can follow."""
+        keys = "|".join(("name", "arguments", "parameters", *(self.keys.others or ())))
+        return (rf'([\[\]>`]|json){_SPACE}\{{{_SPACE}"({keys})"',)
 
 
 _SPACE = r"[ \t\r\n]*"
 
 
 def _object_pattern(tools: Schemas) -> str:
-    """The begin of an object with a tool's name or with arguments, behind keys that a call may
-    have."""
+    """The begin of an object with a tool's name or with arguments, perhaps behind one other key.
+
+    It has no bracket but the first, so that few places of a text may be within one at once.
+    """
 
     def key(*names: str) -> str:
         return rf'"({"|".join(names)})"{_SPACE}:{_SPACE}'
 
     name, arguments = key("name"), key("arguments", "parameters")
-    other = rf'({key("type", "id", "name")}"[^"]*"{_SPACE},{_SPACE}){{0,3}}'
-    names = "|".join(map(re.escape, tools))
-    offered = rf'{name}"(({names})"|[^"]*\\)'
-    return rf"\{{{_SPACE}{other}({offered}|{arguments})"
+    value = rf'"[^"{{]*"{_SPACE},{_SPACE}'
+    offered = "|".join(map(re.escape, tools))
+    ways = (
+        rf'{name}"({offered})"', arguments, rf"{name}{value}{arguments}",
+        rf'{key("type", "id")}{value}({name}|{arguments})',
+    )  # fmt: skip
+    return rf"\{{{_SPACE}({'|'.join(ways)})"

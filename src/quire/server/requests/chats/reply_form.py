@@ -1,4 +1,5 @@
-"""`set_reply_form`: what the reply to a chat has to look like.
+"""`set_reply_form`: what the reply to a chat has to look like, and what the engine has to know of
+its marks.
 
 Calls of tools are held to the tools that the request offers; a form that the request asks for
 begins behind the reasoning. Called by the routes once the prompt is known.
@@ -24,11 +25,12 @@ async def set_reply_form(
         return
     params.keep_tokens(plan.kept_token_ids)
     content, tags = params.structured_outputs, plan.format.reasoning
+    holds_at_once = tags is None or context.config.structured_outputs.enable_in_reasoning
+    is_given = not plan.tools.is_searched and (content is None or holds_at_once)
     if tags is not None:
-        params.mark_reasoning(
-            ReasoningMarks(tags.begin, tags.end, is_open=plan.is_reasoning, is_in_grammar=True)
-        )
-    if not plan.tools.is_searched and (content is None or tags is None):
+        marks = ReasoningMarks(tags.begin, tags.end, plan.is_reasoning, is_in_grammar=not is_given)
+        params.mark_reasoning(marks)
+    if is_given:
         return
     form = await context.pool.run(INLINE_SIZE + 1, _form, context, plan, content)
     params.structured_outputs = form

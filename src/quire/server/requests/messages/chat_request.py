@@ -29,6 +29,7 @@ _OWN_NAMES = {
     "response_format.json_schema": "output_config.format",
     "response_format": "output_config.format",
     "reasoning_effort": "output_config.effort",
+    "thinking_token_budget": "thinking.budget_tokens",
 }
 """Fields of a chat request by what stands for them here."""
 _TOO_LONG = {"input_tokens", "input_text"}
@@ -62,29 +63,31 @@ def chat_prompt_fields(request: PromptFields, *, merges_system: bool) -> dict[st
     return fields
 
 
-def fields_without_effect(request: MessagesRequest) -> list[str]:
-    """The accepted fields that ask for something that this server does not do."""
+def fields_without_effect(request: MessagesRequest, *, holds_budget: bool) -> list[str]:
+    """The accepted fields that ask for something that this server does not do. `holds_budget`:
+    the tokens of reasoning can be limited."""
     thinking = request.thinking
     if thinking is None:
         return []
     given = {
-        "thinking.budget_tokens": thinking.type == "enabled",
+        "thinking.budget_tokens": thinking.type == "enabled" and not holds_budget,
         "thinking.display": thinking.display not in (None, "summarized"),
     }
     return [name for name, is_given in given.items() if is_given]
 
 
 def chat_request(
-    request: MessagesRequest, max_model_len: int, *, merges_system: bool
+    request: MessagesRequest, max_model_len: int, *, merges_system: bool, holds_budget: bool
 ) -> ChatRequest:
-    """The chat request. Raises RequestError."""
+    """The chat request. Raises RequestError. The last two as for the functions above."""
     _refuse_container(request)
-    _check_budget(request.thinking, request.max_tokens)
+    budget = _budget(request.thinking, request.max_tokens)
     fields = chat_prompt_fields(request, merges_system=merges_system)
     fields |= {name: getattr(request, name) for name in _SAME_NAME}
     return ChatRequest(
         **fields,
         stop=request.stop_sequences,
+        thinking_token_budget=budget if holds_budget else None,
         max_tokens=min(request.max_tokens, max_model_len),  # the reply says where that ended it
         response_format=_response_format(request),
     )
@@ -138,9 +141,10 @@ def _reasoning(request: PromptFields) -> dict[str, Any]:
     return fields
 
 
-def _check_budget(thinking: Thinking | None, max_tokens: int) -> None:
+def _budget(thinking: Thinking | None, max_tokens: int) -> int | None:
+    """Most tokens of the reasoning; None: as many as the reply may have."""
     if thinking is None or thinking.type != "enabled":
-        return
+        return None
     budget = thinking.budget_tokens
     if budget is None or not _LEAST_BUDGET <= budget < max_tokens:
         raise RequestError(
@@ -149,6 +153,7 @@ def _check_budget(thinking: Thinking | None, max_tokens: int) -> None:
             parameter="thinking.budget_tokens",
             value=budget,
         )
+    return budget
 
 
 def _response_format(request: MessagesRequest) -> ResponseFormat | None:

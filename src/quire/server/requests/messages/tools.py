@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from quire.errors import RequestError, quoted
+from quire.server.requests.chats.tool_use import ToolUse
 from quire.server.schema.chat import FunctionDefinition, Tool
 from quire.server.schema.messages import ToolChoice, ToolDefinition
 
@@ -32,6 +34,13 @@ def chat_tool_choice(choice: ToolChoice | None) -> str | dict[str, Any] | None:
     return {"type": "function", "function": {"name": choice.name}}
 
 
+def held_as_asked(use: ToolUse) -> ToolUse:
+    """With schemas that hold as far as they can be compiled, but for tools that are strict: in
+    Anthropic's API tools are not, unless they say so. (Templates do not get to know of it.)"""
+    tools = tuple(replace(tool, strict=tool.strict is True) for tool in use.rules.tools)
+    return replace(use, rules=replace(use.rules, tools=tools))
+
+
 def _tool(path: str, definition: ToolDefinition) -> Tool:
     if definition.type not in (None, "custom"):
         raise RequestError(
@@ -53,6 +62,6 @@ def _tool(path: str, definition: ToolDefinition) -> Tool:
             name=definition.name,
             description=definition.description,
             parameters={"type": "object", **definition.input_schema},
-            strict=definition.strict is True,  # others hold as far as they can be compiled
+            strict=definition.strict,
         )
     )

@@ -32,7 +32,8 @@ def chat_messages(instructions: str | None, items: Iterable[Item]) -> list[ChatM
         if kind == "message":
             _add_message(messages, item)
         elif kind == "reasoning":
-            messages.append(ChatMessage(role="assistant", reasoning=_reasoning(item)))
+            if reasoning := _reasoning(item):
+                messages.append(ChatMessage(role="assistant", reasoning=reasoning))
         elif kind in ("function_call", "custom_tool_call"):
             called.add(item.call_id)
             _add_call(messages, _call(item, kind))

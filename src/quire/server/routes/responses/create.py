@@ -1,49 +1,37 @@
-"""`POST /v1/responses`: makes a response, as /v1/chat/completions makes a reply."""
+"""`POST /v1/responses`: makes a response, as /v1/chat/completions makes a reply.
+
+Its prompt alone is made by `/v1/responses/render` and counted by `/v1/responses/input_tokens`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.errors import RequestError
 from quire.server.context import ServerContext
 from quire.server.replies.head import ReplyHead
-from quire.server.replies.responses.open_items import new_id
 from quire.server.replies.responses.shape import ResponseShape
 from quire.server.replies.responses.writer import ResponsesWriter
-from quire.server.requests.prompts import PreparedPrompt
-from quire.server.requests.responses.checks import check_fields, fields_without_effect
-from quire.server.requests.responses.conversion import chat_request, named_as_asked
-from quire.server.requests.responses.kept_items import input_items, kept_item, restored
-from quire.server.requests.responses.messages import kind_of
-from quire.server.requests.responses.tools import Offered, offered_tools
-from quire.server.routes.bodies import context_of, named_event_stream, pieced_response, read_body
+from quire.server.requests.prompts import PreparedPrompt, chat_prompt
+from quire.server.requests.responses.conversion import named_as_asked
+from quire.server.routes.bodies import (
+    context_of,
+    json_response,
+    named_event_stream,
+    pieced_response,
+    read_body,
+)
 from quire.server.routes.generate import begin, chat_prompts, until_gone, whole_reply
+from quire.server.routes.responses.asked import Asked, asked_of
 from quire.server.routes.responses.run import ResponseRun
+from quire.server.routes.text import rendered_chat
 from quire.server.schema.chat import ChatRequest
-from quire.server.schema.responses.items import Item
+from quire.server.schema.responses.reply import InputTokens
 from quire.server.schema.responses.request import ResponsesRequest
-from quire.server.stored_responses.entry import StoredItem, StoredResponse
 from quire.server.stored_responses.of_server import response_store
-
-_UNITS_PER_ITEM = 8
-"""Units of the pool's sizes for an item that is converted."""
-_BYTES_PER_UNIT = 64
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request that was checked and converted."""
-
-    request: ResponsesRequest
-    chat: ChatRequest
-    offered: Offered
-    stored: StoredResponse
-    is_stored: bool
 
 
 async def create_response(http: Request) -> Response | ASGIApp:
@@ -51,7 +39,7 @@ async def create_response(http: Request) -> Response | ASGIApp:
     context = context_of(http)
     request = await read_body(http, ResponsesRequest)
     with named_as_asked():
-        asked = await _asked(http, context, request)
+        asked = await asked_of(http, context, request)
         run, writer = await _begin(http, context, asked)
     if request.background:
         return await _in_background(context, asked, run, writer)
@@ -61,69 +49,28 @@ async def create_response(http: Request) -> Response | ASGIApp:
     return whole_reply(http, pieces) if pieces else Response()
 
 
-async def _asked(http: Request, context: ServerContext, request: ResponsesRequest) -> _Asked:
-    check_fields(request)
-    store = response_store(context)
-    is_stored = store.is_on and request.store is not False
-    if request.background and not is_stored:
-        raise RequestError(_NEEDS_STORE[store.is_on], parameter="background")
-    ignored = fields_without_effect(request)
-    if request.store and not store.is_on:
-        ignored.append("store")
-    context.ignored_fields.tell(http, ignored)
-    history = _history(context, request)
-    given = [_resolved(context, item) for item in input_items(request.input)]
-    size = _UNITS_PER_ITEM * (len(given) + len(request.tools or ()))
-    size += sum(len(item.data) // _BYTES_PER_UNIT + _UNITS_PER_ITEM for item in history)
-    chat, kept, offered = await context.pool.run(size, _converted, request, history, given)
-    stored = StoredResponse(
-        request.request_id or new_id("resp"),
-        history,
-        kept,
-        is_background=request.background is True,
-        has_events=request.background is True and request.stream is True,
-    )
-    if is_stored:
-        store.check(stored)
-    return _Asked(request, chat, offered, stored, is_stored)
+async def count_input_tokens(http: Request) -> Response:
+    """How many tokens the prompt of a response has."""
+    context = context_of(http)
+    request = await read_body(http, ResponsesRequest)
+    with named_as_asked():
+        asked = await asked_of(http, context, request)
+        context.served_name(request.model)
+        prompt = await chat_prompt(context, asked.chat)
+    return json_response(InputTokens(input_tokens=len(prompt.token_ids)))
 
 
-def _history(context: ServerContext, request: ResponsesRequest) -> tuple[StoredItem, ...]:
-    """The items of the response that this one goes on from."""
-    if request.previous_response_id is None:
-        return ()
-    previous = response_store(context).get(request.previous_response_id, "previous_response_id")
-    if previous.status not in ("completed", "incomplete"):
-        raise RequestError(
-            f"previous_response_id: that response is {previous.status}; only one that is complete "
-            "can be gone on from",
-            parameter="previous_response_id",
-        )
-    return previous.items
-
-
-def _resolved(context: ServerContext, item: Item) -> Item | StoredItem:
-    """The item itself, where the input refers to it."""
-    if kind_of(item) != "item_reference":
-        return item
-    return response_store(context).item(item.id or "")
-
-
-def _converted(
-    request: ResponsesRequest,
-    history: Sequence[StoredItem],
-    given: Sequence[Item | StoredItem],
-) -> tuple[ChatRequest, list[StoredItem], Offered]:
-    """The chat, the input's items for the store, and the tools."""
-    offered = offered_tools(request.tools or [])
-    items = [restored([one])[0] if isinstance(one, StoredItem) else one for one in given]
-    chat = chat_request(request, restored(history), items, offered)
-    kept = [one if isinstance(one, StoredItem) else kept_item(one) for one in given]
-    return chat, kept, offered
+async def render_response(http: Request) -> Response:
+    """What a request for a response would run."""
+    context = context_of(http)
+    request = await read_body(http, ResponsesRequest)
+    with named_as_asked():
+        asked = await asked_of(http, context, request)
+        return await rendered_chat(http, asked.chat)
 
 
 async def _begin(
-    http: Request, context: ServerContext, asked: _Asked
+    http: Request, context: ServerContext, asked: Asked
 ) -> tuple[ResponseRun, ResponsesWriter]:
     head = ReplyHead.of(context, http, asked.chat, "resp")
     head = replace(head, id=asked.stored.id)
@@ -160,7 +107,7 @@ async def _begin(
 
 
 async def _in_background(
-    context: ServerContext, asked: _Asked, run: ResponseRun, writer: ResponsesWriter
+    context: ServerContext, asked: Asked, run: ResponseRun, writer: ResponsesWriter
 ) -> Response | ASGIApp:
     """Answers with what there is, and goes on."""
     store, stored = response_store(context), asked.stored
@@ -176,11 +123,3 @@ async def _in_background(
     if asked.request.stream:
         return named_event_stream(context, stored.told(-1))
     return pieced_response(queued)
-
-
-_NEEDS_STORE = {
-    True: "background=true needs a response that is stored: leave store out, or set it to true",
-    False: "background=true needs stored responses, which this server does not have: start it "
-    "with --response-store-bytes above 0",
-}
-"""By whether the server stores responses."""

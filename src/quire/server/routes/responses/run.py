@@ -71,8 +71,10 @@ class ResponseRun:
                     store.add_events(stored, told)
             if self._writer.has_ended and stored.has_events:
                 store.add_events(stored, await self._last())
-        except Exception as error:
+        except Exception as error:  # such as: the store has no room for more events
             self._writer.fail(error)
+            if stored.has_events:
+                stored.add_events(await self._last())
         finally:
             self.generation.close()
         writer = self._writer

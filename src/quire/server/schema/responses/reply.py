@@ -103,6 +103,13 @@ class Response(msgspec.Struct, kw_only=True):
     metrics: RequestMetrics | msgspec.UnsetType = msgspec.UNSET
 
 
+class InputTokens(msgspec.Struct, kw_only=True):
+    """The size of a prompt."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: Count
+
+
 class ResponseDeleted(msgspec.Struct, kw_only=True):
     """A response that is no longer stored."""
 

@@ -1,0 +1,74 @@
+"""Instructions between the turns, with templates that take them and templates that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from quire.chat.async_renderer import AsyncChatRenderer
+from quire.chat.templates import ChatTemplates
+
+from .conftest import Harness
+from .messages_client import COUNT
+
+TAKES = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
+REFUSES = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('System message must be at the beginning.') }}{% endif %}"
+    "{{ m.role[0] }}:{{ m.content }};{% endfor %}"
+)
+DROPS = (
+    "{% if messages[0].role == 'system' %}s:{{ messages[0].content }};{% endif %}"
+    "{% for m in messages if m.role != 'system' %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
+)
+TURNS = [
+    {"role": "user", "content": "question"}, {"role": "system", "content": "be brief"},
+    {"role": "assistant", "content": "answer"}, {"role": "user", "content": "more"},
+]  # fmt: skip
+
+
+@pytest.fixture
+def with_template(harness: Harness) -> Iterator[Any]:
+    made: list[AsyncChatRenderer] = []
+
+    def use(template: str) -> Harness:
+        made.append(AsyncChatRenderer(ChatTemplates({"default": template}, {})))
+        harness.context.chat = made[-1]
+        return harness
+
+    yield use
+    for renderer in made:
+        renderer.close()
+
+
+def count(harness: Harness, turns: Any, **fields: Any) -> int:
+    """The tokens of a prompt, of which each character is one."""
+    reply = harness.post(COUNT, {"model": "tiny", "messages": turns, "system": "first", **fields})
+    assert reply.status_code == 200, reply.text
+    tokens: int = reply.json()["input_tokens"]
+    return tokens
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        (TAKES, "s:first;u:question;s:be brief;a:answer;u:more;"),
+        (REFUSES, "s:first\n\nbe brief;u:question;a:answer;u:more;"),
+        (DROPS, "s:first\n\nbe brief;u:question;a:answer;u:more;"),
+    ],
+)
+def test_they_stay_where_they_are_or_come_first(
+    with_template: Any, template: str, text: str
+) -> None:
+    harness = with_template(template)
+    assert count(harness, TURNS) == len(text)
+    assert harness.context.takes_late_system == {False: template == TAKES}
+    assert count(harness, TURNS) == len(text)
+
+
+def test_nothing_is_tried_without_them(with_template: Any) -> None:
+    harness = with_template(REFUSES)
+    assert count(harness, TURNS[:1]) == len("s:first;u:question;")
+    assert harness.context.takes_late_system == {}
