@@ -15,8 +15,8 @@ StrictLevel = Literal["auto", "function", "parameter"]
 """How far arguments follow their schemas, by vLLM's names. In vLLM `auto` leaves a reply that need
 not be a call without any grammar, unless a tool is strict; here names are held in every level, and:
 
-- `auto`: schemas hold. Of a tool with `strict: false` they hold as far as they can: keywords that
-  cannot be compiled say nothing, and without others the arguments are any object.
+- `auto`: schemas hold. Unless a tool is `strict: true`, keywords that cannot be compiled say
+  nothing; with `strict: false` a schema that does not work at all stands for any object.
 - `function`: arguments are any object, but for tools with `strict: true`.
 - `parameter`: schemas hold, whatever the tools say.
 """
@@ -68,20 +68,17 @@ class OfferedTool:
         if level == "function" and self.strict is not True:
             return _ANY_OBJECT
         schema = self.schema
-        if level == "auto" and self.strict is False:
-            return self._as_far_as_it_can(schema, check)
-        self.check_schema(schema, check)  # what is written of it later takes its values as they are
-        return schema
-
-    def _as_far_as_it_can(self, schema: Mapping[str, Any], check: Check) -> Mapping[str, Any]:
-        """The schema, or what of it can be compiled."""
-        for one in (schema, {**schema, "x-guidance": {"lenient": True}}):
+        is_lenient = level == "auto" and not self.strict
+        for one in (schema, {**schema, "x-guidance": {"lenient": True}}) if is_lenient else ():
             try:
                 self.check_schema(one, check)
             except GrammarError:
                 continue
             return one
-        return _ANY_OBJECT
+        if is_lenient and self.strict is False:
+            return _ANY_OBJECT
+        self.check_schema(schema, check)  # what is written of it later takes its values as they are
+        return schema
 
     def _error(self, what: str, value: object) -> GrammarError:
         return GrammarError(f"{self.place} {what}", parameter=self.place, value=value)

@@ -24,6 +24,15 @@ async def reply_format_of(context: ServerContext) -> ReplyFormat:
     return context.reply_format
 
 
+async def needs_tools_in_words(context: ServerContext) -> bool:
+    """Whether the model's chat template shows no tools, and nothing says how it calls them: then
+    the messages tell it (`tools_in_words`)."""
+    format = await reply_format_of(context)
+    found = None if context.formats is None else context.formats.found
+    is_off = context.args.tool_call_parser == "none"
+    return format.tools is None and found is not None and not found.shows_tools and not is_off
+
+
 def kept_tokens_of(context: ServerContext, format: ReplyFormat, *, has_tools: bool) -> list[int]:
     """The special tokens that the text of a reply in the model's format has to have."""
     known = context.kept_token_ids

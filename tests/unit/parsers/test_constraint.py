@@ -236,11 +236,12 @@ def test_levels_of_strictness(level: Any, strict: bool | None, is_held: bool) ->
 IMPOSSIBLE = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
 
 
-def test_a_tool_that_is_not_strict_may_have_any_schema() -> None:
-    tools = (OfferedTool("f", IMPOSSIBLE, strict=False),)
+@pytest.mark.parametrize("strict", [None, False])
+def test_keywords_that_cannot_be_compiled_say_nothing(strict: bool | None) -> None:
+    tools = (OfferedTool("f", IMPOSSIBLE, strict=strict),)
     assert allows(call(arguments='{"a": 3}'), tools=tools)
     number = {"type": "object", "properties": {"n": {"type": "integer", "not": {"const": 3}}}}
-    tools = (OfferedTool("f", number, strict=False),)
+    tools = (OfferedTool("f", number, strict=strict),)
     assert allows(F, tools=tools)
     assert not allows(call(arguments='{"n": "1"}'), tools=tools)
     with pytest.raises(RequestError):
@@ -252,6 +253,13 @@ def test_arguments_are_an_object_always() -> None:
         tools = (OfferedTool("f", parameters),)
         assert allows(call(arguments="{}"), tools=tools)
         assert not allows(call(arguments="null"), tools=tools)
+
+
+def test_a_schema_that_is_none_is_refused_unless_the_tool_may_have_any() -> None:
+    wrong = {"properties": {"a": {"type": "string", "minLength": "x"}}}
+    with pytest.raises(RequestError):
+        allows(F, tools=(OfferedTool("f", wrong),))
+    assert allows(F, tools=(OfferedTool("f", wrong, strict=False),))
 
 
 @pytest.mark.parametrize(
@@ -268,7 +276,7 @@ def test_arguments_are_an_object_always() -> None:
 )
 def test_a_schema_that_does_not_work_is_named(parameters: Any, message: str) -> None:
     place = "tools[1].function.parameters"
-    tools = (TOOLS[0], OfferedTool("h", parameters, place=place))
+    tools = (TOOLS[0], OfferedTool("h", parameters, strict=True, place=place))
     with pytest.raises(RequestError, match=message) as raised:
         allows(F, tools=tools)
     assert raised.value.parameter == place

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from quire.parsers.detection.found import FoundFormat
 from quire.parsers.format import ReplyFormat
 from quire.parsers.tool_formats.json.hermes import HermesCalls
 from quire.parsers.tool_formats.json.mistral import MistralCalls
@@ -176,6 +177,22 @@ def test_marks_that_are_special_tokens_are_found_and_others_left_out(make_script
     assert [call["id"] for call in message["tool_calls"]] == ["f:1"]
     text = ask(harness, tool_choice="none", ignore_eos=True)["message"]["content"]
     assert text == 'So{"name": "f", "arguments": {}}'
+
+
+def test_a_template_without_tools_is_told_of_them_in_words(make_scripted: Any) -> None:
+    harness = make_scripted('<tool_call>{"name": "f", "arguments": {}}</tool_call>')
+
+    class NothingFound:
+        found = FoundFormat(ReplyFormat())
+
+    harness.context.reply_format, harness.context.formats = ReplyFormat(), NothingFound()
+    message = ask(harness, truncate_prompt_tokens=100)["message"]  # its tokens are bytes
+    assert called(message) == [("f", "{}")]
+    prompt = harness.post(f"{CHAT}/render", BODY).json()["prompt"]
+    assert "You can call tools" in prompt
+    assert '{"name": "f", "parameters": {"type": "object"}}' in prompt
+    without = harness.post(f"{CHAT}/render", {**BODY, "tool_choice": "none"}).json()["prompt"]
+    assert "You can call tools" not in without
 
 
 def test_reasoning_can_be_left_out(make_scripted: Any) -> None:

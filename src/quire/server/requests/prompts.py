@@ -16,6 +16,7 @@ from quire.frontend.tokenization import Truncation
 from quire.frontend.too_long import prompt_too_long, text_too_long
 from quire.inputs import TokensPrompt
 from quire.server.context import ServerContext
+from quire.server.requests.chats.tools_in_words import render_chat
 from quire.server.requests.request_work import count_chars
 from quire.server.schema.chat import ChatMessage, ChatRequest
 from quire.server.schema.completion import PROMPT_KINDS, CompletionRequest
@@ -136,7 +137,9 @@ async def chat_prompt(
     others = [getattr(request, name) for name in _TEMPLATE_FIELDS[1:]]
     size += count_chars(others, INLINE_SIZE)  # no further than it makes a difference
     await context.pool.run(size, _check_template_fields, context, request)
-    text = await context.chat_renderer().render(_chat_input(context, request, messages))
+    chat = _chat_input(context, request, messages)
+    offers_tools = getattr(request, "tool_choice", None) != "none"
+    text = await render_chat(context, chat, offers_tools=offers_tools)
     special = request.add_special_tokens is True
     salt = truncation = None
     if isinstance(request, ChatRequest):

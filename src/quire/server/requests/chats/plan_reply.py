@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from quire.parsers.tool_formats.json.generic import GenericCalls
 from quire.server.context import ServerContext
-from quire.server.reply_format import kept_tokens_of, reply_format_of
+from quire.server.reply_format import kept_tokens_of, needs_tools_in_words, reply_format_of
 from quire.server.requests.chats.reply_plan import ReplyPlan
 from quire.server.requests.chats.tool_use import ToolUse
 from quire.server.schema.chat import ChatRequest
@@ -14,6 +17,8 @@ async def plan_reply(
 ) -> ReplyPlan:
     """`prompt`: as it was rendered."""
     found = await reply_format_of(context)
+    if tools.is_searched and await needs_tools_in_words(context):
+        found = replace(found, tools=GenericCalls())
     tags, is_continued = found.reasoning, request.continue_final_message is True
     return ReplyPlan(
         format=found,
