@@ -26,6 +26,8 @@ _START = "<|start|>assistant"
 class HarmonyCalls(ToolFormat):
     """The calls of gpt-oss. A reply has one."""
 
+    markers = ("<|start|>", "<|channel|>", "<|call|>", "<|return|>")
+    """Begin or end any message, so that none is in the text of another."""
     answer_marks = (
         _START,
         "<|channel|>final<|message|>",
