@@ -20,7 +20,6 @@ from quire.parsers.call_rules import CallRules, Check
 from quire.parsers.format import Part, ReasoningTags, ReplyFormat, Schemas, ToolFormat
 from quire.structured.params import FIELD, KINDS, StructuredOutputsParams
 from quire.structured.source import parsed_json, parsed_schema
-from quire.structured.tags.grammar import triggered_tags_of
 from quire.structured.tags.starts import first_texts
 
 _SPACE: Part = {"type": "regex", "pattern": "[ \\t\\r\\n]{0,40}"}
@@ -50,19 +49,22 @@ def reply_constraint(
     schemas = rules.schemas(check) if rules.choice != "none" else {}
     if not schemas and content is None:
         return None
-    must_call = rules.choice == "required"
-    own = None if content is None or must_call else _content_part(content)
-    answer = None if own is None else format.answer_form(own)
-    markers: Sequence[str] = ()
+    calls: Part | None = None
     if schemas:
-        tools = _tools_of(format)
-        answer = _answer(format, _calls(tools, schemas, rules), answer, schemas, rules)
-        markers = tools.markers
-    if answer is None:
-        return None
-    whole = _after_reasoning(format.reasoning, answer, markers, is_reasoning, may_reason)
-    if whole is own:
-        return content
+        calls = _calls(_tools_of(format), schemas, rules)
+    must_call = rules.choice == "required"
+    part = None if content is None or must_call else _content_part(content)
+    whole = format.own_form(calls, part, must_call=must_call, is_reasoning=is_reasoning)
+    if whole is None:
+        answer = part
+        if calls is not None:
+            answer = _answer(format, calls, part, schemas, rules)
+        if answer is None:
+            return None
+        markers = _tools_of(format).markers if calls is not None else ()
+        whole = _after_reasoning(format.reasoning, answer, markers, is_reasoning, may_reason)
+        if whole is part:
+            return content
     tag = msgspec.json.encode({"type": "structural_tag", "format": whole}).decode()
     options = content or StructuredOutputsParams(structural_tag=tag)
     return msgspec.structs.replace(options, **{**dict.fromkeys(KINDS), "structural_tag": tag})
@@ -249,6 +251,8 @@ def _content_part(content: StructuredOutputsParams) -> Part:
     if content.kind == "choice":
         words = " | ".join(json.dumps(text) for text in dict.fromkeys(value))
         return {"type": "grammar", "grammar": f"start: CHOICE\nCHOICE: {words}"}
+    from quire.structured.tags.grammar import triggered_tags_of  # rarely needed
+
     tag = parsed_json("structural_tag", value)
     if isinstance(tag, Mapping) and "structures" in tag:
         return triggered_tags_of(tag)

@@ -92,9 +92,17 @@ class ReplyFormat:
         marks = () if tags is None else (*tags.begins, *tags.ends, tags.header, *tags.answer_marks)
         return (*marks, *(() if tools is None else tools.literal_texts()))
 
-    def answer_form(self, content: Part) -> Part:
-        """The form of an answer without calls that is to have the form `content`."""
-        return content
+    def own_form(
+        self,
+        calls: Part | None,  # noqa: ARG002
+        content: Part | None,  # noqa: ARG002
+        *,
+        must_call: bool,  # noqa: ARG002
+        is_reasoning: bool,  # noqa: ARG002
+    ) -> Part | None:
+        """The form of a whole reply, with these calls or this content, where `parse` is not that of
+        `ReplyFormat`. None: as `constraint` makes it of the tags and markers."""
+        return None
 
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
         """Reads a whole reply. `has_tools`: calls are looked for."""

@@ -103,6 +103,11 @@ class ServerArgs:
     tool_strict_level: Literal["auto", "function", "parameter"] = "auto"
     """Least that a grammar makes sure of in requests with tools: `auto` what the request says,
     `function` the form of calls and the tools' names, `parameter` the arguments too."""
+    anthropic_disabled_thinking_effort: Literal[
+        "auto", "none", "low", "medium", "high", "xhigh", "max"
+    ] = "auto"
+    """The reasoning_effort of requests to `/v1/messages` with thinking disabled. `auto`: `none`, or
+    `low` where the chat template refuses `none` or takes it for another effort."""
     exclude_tools_when_tool_choice_none: bool = False
     """Show no tools to the model where `tool_choice` is `none`."""
     enable_force_include_usage: bool = False

@@ -54,6 +54,8 @@ class ServerContext:
     the first request that has such."""
     kept_token_ids: dict[bool, list[int]] = field(default_factory=dict)
     """Special tokens that replies are read by, without and with calls (`kept_tokens_of`)."""
+    disabled_thinking_effort: str | None = None
+    """The reasoning effort for thinking that is disabled; None until a request asks."""
     is_draining: bool = False
     is_stopping: bool = False
     """Draining is over: endless streams (the live view) end now."""

@@ -59,10 +59,6 @@ UNSUPPORTED_FLAGS: dict[str, Unsupported] = {
             "cohere_is_reasoning_model", True, "there are no routes of Cohere", is_refused=False
         ),
         Unsupported("cohere_format", "cmd4", "there are no routes of Cohere", is_refused=False),
-        Unsupported(
-            "anthropic_disabled_thinking_effort", "auto", "there are no routes of Anthropic",
-            is_refused=False,
-        ),
     )
 }  # fmt: skip
 

@@ -56,8 +56,9 @@ MARK = re.compile(r"</?[^<>\s=]+>|\[[A-Z_]+\]")
 """What may be a token of its own."""
 UNHELD = ("inkling", "kimi_k3", "muse_glimmer")
 """No text announces their calls, so that `auto` leaves them as they are."""
-FORMATS = sorted(set(TOOL_FORMATS))
-SEEDS = range(4)
+FORMATS = sorted({made: name for name, made in TOOL_FORMATS.items()}.values())
+"""A name of each class."""
+SEEDS = range(3)
 
 
 def format_of(name: str, kind: str) -> ReplyFormat:

@@ -20,20 +20,11 @@ _BODY_ENDS = (*_ENDS, "<|start|>", "<|channel|>")
 _CHANNEL = re.compile(r"<\|channel\|>\s{0,8}(\w{1,64})")
 _RECIPIENT = re.compile(r"\bto=([^\s<]{1,256})")
 _FUNCTIONS = "functions."
-_START = "<|start|>assistant"
 
 
 class HarmonyCalls(ToolFormat):
     """The calls of gpt-oss. A reply has one."""
 
-    markers = ("<|start|>", "<|channel|>", "<|call|>", "<|return|>")
-    """Begin or end any message, so that none is in the text of another."""
-    answer_marks = (
-        _START,
-        "<|channel|>final<|message|>",
-        "<|channel|>commentary<|message|>",
-        "<|end|>",
-    )
     other_texts = (*_BEGINS, *_BODY_ENDS, "<|constrain|>")
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
@@ -54,44 +45,44 @@ class HarmonyCalls(ToolFormat):
         reply.end_call()
         return True
 
-    def call_patterns(self, tools: Schemas) -> tuple[str, ...]:  # noqa: ARG002
-        """Channels with a recipient."""
-        names = ("analysis", "commentary", "final")
-        return tuple(re.escape(f"<|channel|>{name} to=") for name in names)
-
-    def opening_patterns(self, tools: Schemas) -> tuple[str, ...]:  # noqa: ARG002
-        """A recipient, before a channel."""
-        return ("to=",)
-
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:  # noqa: ARG002
         """One call, since its end stops generation. The header's begin may be in the prompt."""
+        begin = "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
         calls = [
-            tag(
-                f"<|channel|>commentary to={_FUNCTIONS}{name}{kind}<|message|>",
-                json_part(dict(schema), {}),
-                "",
-            )
+            tag(begin.replace("{name}", name), json_part(dict(schema), {}), "")
             for name, schema in tools.items()
-            for kind in (" <|constrain|>json", " json")
         ]
-        call = separated(calls, None)
-        return {"type": "or", "elements": [call, sequence(const(_START), call)]}
+        start: Part = {"type": "optional", "content": const("<|start|>assistant")}
+        return sequence(start, separated(calls, None))
 
 
-HARMONY_REASONING = ReasoningTags("<|channel|>analysis<|message|>", "<|end|>", may_repeat=True)
+HARMONY_REASONING = ReasoningTags("<|channel|>analysis<|message|>", "<|end|>")
 
 
 class HarmonyFormat(ReplyFormat):
     """gpt-oss. Messages of one kind have a line break between them."""
 
-    def answer_form(self, content: Part) -> Part:
-        """In a message on its channel, whose header's begin may be in the prompt."""
-        head = "<|channel|>final<|message|>"
-        return sequence({"type": "or", "elements": [const(head), const(_START + head)]}, content)
-
     def literal_texts(self, *, has_tools: bool) -> tuple[str, ...]:
         """The same with and without tools, since a model may call one all the same."""
         return (*super().literal_texts(has_tools=has_tools), *HarmonyCalls.other_texts)
+
+    def own_form(
+        self, calls: Part | None, content: Part | None, *, must_call: bool, is_reasoning: bool
+    ) -> Part:
+        """Messages of analysis, and of commentary where there may be words, then a call or the
+        final message."""
+        marks = [*_BEGINS[:3], *_ENDS]
+        start: Part = {"type": "optional", "content": const("<|start|>assistant")}
+        body = tag("", {"type": "any_text", "excludes": marks}, "<|end|>")
+        names = [const("analysis"), *([] if must_call else [const("commentary")])]
+        channel: Part = {"type": "or", "elements": names}
+        before = sequence(start, const("<|channel|>"), channel, const("<|message|>"), body)
+        text = content or {"type": "any_text", "excludes": marks}
+        ways = [] if must_call else [sequence(start, const("<|channel|>final<|message|>"), text)]
+        if calls is not None:
+            ways.append(calls)
+        whole = sequence({"type": "star", "content": before}, {"type": "or", "elements": ways})
+        return sequence(body, whole) if is_reasoning else whole
 
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
         """Reads messages. Without tools a call is content."""

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 
-from quire.parsers.arguments.grammar import Layout, const, sequence
+from quire.parsers.arguments.grammar import Layout
 from quire.parsers.arguments.values import ANY
 from quire.parsers.format import (
-    Part,
     ReplyFormat,
     read_marked_calls,
 )
@@ -54,12 +53,6 @@ class MuseGlimmerCalls(ParameterCalls):
 
 class MuseGlimmerFormat(ReplyFormat):
     """Muse Glimmer. A prompt ends before the recipient, or within a message."""
-
-    def answer_form(self, content: Part) -> Part:
-        """In a message to the user, whose header's begin may be in the prompt."""
-        head = f" to={_USER}{_MESSAGE}"
-        heads = [const(head), const(f"{_START}assistant{head}")]
-        return sequence({"type": "or", "elements": heads}, content)
 
     def literal_texts(self, *, has_tools: bool) -> tuple[str, ...]:
         """With the marks that messages have without tools too."""

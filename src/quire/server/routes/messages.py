@@ -24,6 +24,7 @@ from quire.server.requests.messages.chat_request import (
     fields_without_effect,
     named_as_asked,
 )
+from quire.server.requests.messages.disabled_thinking import disabled_effort
 from quire.server.requests.messages.late_system import merges_system
 from quire.server.requests.messages.tools import held_as_asked
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt
@@ -109,5 +110,8 @@ async def _holds_budget(context: ServerContext) -> bool:
 async def _converted(context: ServerContext, asked: PromptFields, convert: Any) -> Any:
     """What `convert` makes of a request, on a thread if it is large."""
     merges = await merges_system(context, asked)
+    effort = await disabled_effort(context, asked)
     size = count_chars(asked, INLINE_SIZE)
-    return await context.pool.run(size, partial(convert, merges_system=merges))
+    return await context.pool.run(
+        size, partial(convert, merges_system=merges, disabled_effort=effort)
+    )

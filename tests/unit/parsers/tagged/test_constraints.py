@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from quire.parsers.call_rules import CallRules, OfferedTool
 from quire.parsers.constraint import reply_constraint
 from quire.parsers.format import ReplyFormat
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS, reply_format
-from quire.structured.params import StructuredOutputsParams
 from quire.structured.source import grammar_of
 
 OFFERED = [OfferedTool(name, schema) for name, schema in TOOLS.items()]
@@ -25,9 +23,9 @@ def format_of(name: str) -> ReplyFormat:
     return reply_format(REASONING_FORMATS.get(REASONING.get(name, "")), TOOL_FORMATS[name]())
 
 
-def grammar(name: str, choice: Any, content: StructuredOutputsParams | None = None) -> str:
+def grammar(name: str, choice: Any) -> str:
     check = trial().checked
-    wanted = reply_constraint(format_of(name), CallRules(OFFERED, choice), check, content=content)
+    wanted = reply_constraint(format_of(name), CallRules(OFFERED, choice), check)
     assert wanted is not None
     return grammar_of(check(wanted), vocabulary().added)
 
@@ -44,33 +42,14 @@ def test_calls_and_plain_text(name: str) -> None:
     text = Writer(1).text(other)
     assert not follows(auto, text), text
     assert not follows(required, text), text
-    assert follows(auto, "Hello <b>, {there}\n")
+    words = "Hello <b>, {there}\n"
+    assert follows(auto, words if name != "openai" else f"<|channel|>final<|message|>{words}")
     assert not follows(required, "Hello")
-
-
-@pytest.mark.parametrize(
-    ("name", "before", "after"),
-    [
-        ("openai", "<|channel|>analysis<|message|>a<|end|><|start|>assistant"
-         "<|channel|>final<|message|>", ""),
-        ("openai", "<|channel|>final<|message|>", ""),
-        ("muse_glimmer", " to=self<|message|>a<|eom|><|start|>assistant to=user<|message|>", ""),
-        ("qwen3_coder", "", ""),
-    ],
-)  # fmt: skip
-def test_an_answer_of_a_form(name: str, before: str, after: str) -> None:
-    form = StructuredOutputsParams(json=json.dumps({"type": "integer"}))
-    held = grammar(name, "none", form) if name != "qwen3_coder" else grammar(name, "auto", form)
-    assert follows(held, f"{before}12{after}")
-    assert not follows(held, f"{before}x{after}")
 
 
 def test_messages_of_gpt_oss() -> None:
     held = grammar("openai", "auto")
-    texts = [
-        "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>hi",
-        "<|channel|>commentary<|message|>a<|end|><|start|>assistant"
-        "<|channel|>commentary to=functions.stop json<|message|>{}",
-    ]
-    assert [follows(held, text) for text in texts] == [True, True]
+    text = "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>"
+    assert follows(held, f"{text}final<|message|>hi")
+    assert follows(held, f"{text}commentary to=functions.stop <|constrain|>json<|message|>{{}}")
     assert not follows(held, "to=functions.stop<|channel|>commentary<|message|>{}")

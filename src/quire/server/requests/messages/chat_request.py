@@ -36,10 +36,13 @@ _TOO_LONG = {"input_tokens", "input_text"}
 _LEAST_BUDGET = 1024
 
 
-def chat_prompt_fields(request: PromptFields, *, merges_system: bool) -> dict[str, Any]:
+def chat_prompt_fields(
+    request: PromptFields, *, merges_system: bool, disabled_effort: str = "none"
+) -> dict[str, Any]:
     """The fields of a chat request that make its prompt. Raises RequestError.
 
-    `merges_system`: see `chat_messages`.
+    `merges_system`: see `chat_messages`. `disabled_effort`: the reasoning effort for thinking that
+    is disabled.
     """
     if request.mcp_servers:
         raise RequestError(
@@ -54,7 +57,7 @@ def chat_prompt_fields(request: PromptFields, *, merges_system: bool) -> dict[st
         "tools": chat_tools(request.tools),
         "tool_choice": chat_tool_choice(request.tool_choice),
         "chat_template_kwargs": request.chat_template_kwargs,
-        **_reasoning(request),
+        **_reasoning(request, disabled_effort),
     }
     if request.tool_choice is not None:
         fields["parallel_tool_calls"] = not request.tool_choice.disable_parallel_tool_use
@@ -77,12 +80,13 @@ def fields_without_effect(request: MessagesRequest, *, holds_budget: bool) -> li
 
 
 def chat_request(
-    request: MessagesRequest, max_model_len: int, *, merges_system: bool, holds_budget: bool
+    request: MessagesRequest, max_model_len: int, *, holds_budget: bool, **template: Any
 ) -> ChatRequest:
-    """The chat request. Raises RequestError. The last two as for the functions above."""
+    """The chat request. Raises RequestError. `holds_budget` as above; `template`: the options of
+    `chat_prompt_fields`."""
     _refuse_container(request)
     budget = _budget(request.thinking, request.max_tokens)
-    fields = chat_prompt_fields(request, merges_system=merges_system)
+    fields = chat_prompt_fields(request, **template)
     fields |= {name: getattr(request, name) for name in _SAME_NAME}
     return ChatRequest(
         **fields,
@@ -127,14 +131,14 @@ def _going_on(request: PromptFields, tool_calls: Any) -> dict[str, Any]:
     return {"add_generation_prompt": False, "continue_final_message": True}
 
 
-def _reasoning(request: PromptFields) -> dict[str, Any]:
+def _reasoning(request: PromptFields, disabled_effort: str) -> dict[str, Any]:
     """How much the model reasons, as its chat template gets it."""
     effort = request.output_config.effort if request.output_config is not None else None
     fields: dict[str, Any] = {"reasoning_effort": effort}
     if request.thinking is None:
         return fields
     if request.thinking.type == "disabled":
-        return {"reasoning_effort": "none"}
+        return {"reasoning_effort": disabled_effort}
     if request.thinking.type == "enabled" and effort is None:
         own = request.chat_template_kwargs or {}
         return {"chat_template_kwargs": {"enable_thinking": True, **own}}

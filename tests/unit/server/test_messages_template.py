@@ -1,4 +1,4 @@
-"""Instructions between the turns, with templates that take them and templates that do not."""
+"""What a chat template shows: whether it takes instructions between turns, and thinking off."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from quire.chat.async_renderer import AsyncChatRenderer
 from quire.chat.templates import ChatTemplates
 
-from .conftest import Harness
+from .conftest import Harness, MakeHarness
 from .messages_client import COUNT
 
 TAKES = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
@@ -72,3 +72,31 @@ def test_nothing_is_tried_without_them(with_template: Any) -> None:
     harness = with_template(REFUSES)
     assert count(harness, TURNS[:1]) == len("s:first;u:question;")
     assert harness.context.takes_late_system == {}
+
+
+@pytest.mark.parametrize(
+    ("end", "effort"),
+    [
+        ("{{ reasoning_effort }}", "none"),
+        ("{{ enable_thinking }}", "none"),
+        ("{{ 'short' if reasoning_effort == 'low' else 'long' }}", "low"),
+        ("", "low"),
+        ("{{ raise_exception('no') if reasoning_effort == 'none' else reasoning_effort }}", "low"),
+    ],
+)
+def test_the_effort_of_thinking_that_is_disabled(with_template: Any, end: str, effort: str) -> None:
+    harness = with_template(TAKES + end)
+    count(harness, TURNS[:1])
+    assert harness.context.disabled_thinking_effort is None
+    count(harness, TURNS[:1], thinking={"type": "disabled"})
+    assert harness.context.disabled_thinking_effort == effort
+
+
+def test_an_effort_that_the_options_name(make_harness: MakeHarness) -> None:
+    harness = make_harness(anthropic_disabled_thinking_effort="medium")
+    harness.context.chat = AsyncChatRenderer(
+        ChatTemplates({"default": TAKES + "{{ reasoning_effort }}"}, {})
+    )
+    text = "s:first;u:question;medium"
+    assert count(harness, TURNS[:1], thinking={"type": "disabled"}) == len(text)
+    harness.context.chat.close()

@@ -1,0 +1,84 @@
+"""Calls of tools from a real engine with a random model: those that end name offered tools, and
+their arguments validate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from tests.fakes.random_replies import tokenizer_of
+from tiny_checkpoint import write_tiny_checkpoint
+
+from quire.llm import LLM
+from quire.params import SamplingParams
+from quire.parsers.call_rules import CallRules, OfferedTool
+from quire.parsers.constraint import reply_constraint
+from quire.parsers.format import ReplyFormat
+from quire.parsers.kept_tokens import kept_token_ids
+from quire.parsers.parser import parse_whole
+from quire.parsers.registry import TOOL_FORMATS
+from quire.structured.config import StructuredOutputsConfig
+from quire.structured.trial import GrammarTrial
+from quire.tokenizer import Tokenizer
+
+SCHEMAS: dict[str, Any] = {
+    "add": {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "unit": {"enum": ["km", "mile"]}},
+        "required": ["a", "unit"],
+        "additionalProperties": False,
+    },
+    "look-up": {
+        "type": "object",
+        "properties": {"word": {"type": "string", "maxLength": 4}, "exact": {"type": "boolean"}},
+        "required": ["word"],
+        "additionalProperties": False,
+    },
+}
+TOOLS = [OfferedTool(name, schema) for name, schema in SCHEMAS.items()]
+MARKS = {
+    "hermes": ("<tool_call>", "</tool_call>"),
+    "mistral": ("[TOOL_CALLS]", "[ARGS]"),
+    "qwen3_coder": ("<tool_call>", "</tool_call>"),
+    "llama3_json": ("<|python_tag|>",),
+}
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_calls_of_a_random_model(name: str, tmp_path: Path, backend: str) -> None:
+    built = tokenizer_of(MARKS[name], ())
+    size, end = built.max_token_id + 1, built.eos_token_id
+    model = write_tiny_checkpoint(tmp_path / "tiny", vocab_size=size, eos_token_id=end)
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": end}))
+    built.backend.save(str(model / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": built.roles["eos_token"]}
+    (model / "tokenizer_config.json").write_text(json.dumps(config))
+    format = ReplyFormat(None, TOOL_FORMATS[name]())
+    tokenizer = Tokenizer.from_directory(model)
+    trial = GrammarTrial(
+        StructuredOutputsConfig(), tokenizer.max_token_id + 1, lambda: tokenizer.added_texts
+    )
+    params: list[tuple[str, SamplingParams]] = []
+    for choice in ("required", "auto"):
+        for seed in range(6):
+            spec = reply_constraint(format, CallRules(TOOLS, choice), trial.checked)  # type: ignore[arg-type]
+            one = SamplingParams(max_tokens=300, seed=seed, structured_outputs=spec)
+            one.keep_tokens(kept_token_ids(format, tokenizer, has_tools=True))
+            params.append((choice, one))
+    with LLM(str(model), backend=backend, max_model_len=400, num_threads=1) as llm:
+        outputs = llm.generate(["Hi"] * len(params), [one for _, one in params], use_tqdm=False)
+    num_calls = 0
+    for (choice, _), output in zip(params, outputs, strict=True):
+        [done] = output.outputs
+        if done.finish_reason != "stop":
+            continue
+        message = parse_whole(format, done.text, SCHEMAS)
+        assert message.tool_calls or choice == "auto", done.text
+        for call in message.tool_calls:
+            assert call.is_complete
+            jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+            num_calls += 1
+    assert num_calls
