@@ -186,12 +186,12 @@ def test_a_template_without_tools_is_told_of_them_in_words(make_scripted: Any) -
         found = FoundFormat(ReplyFormat())
 
     harness.context.reply_format, harness.context.formats = ReplyFormat(), NothingFound()
-    message = ask(harness, truncate_prompt_tokens=100)["message"]  # its tokens are bytes
-    assert called(message) == [("f", "{}")]
-    prompt = harness.post(f"{CHAT}/render", BODY).json()["prompt"]
+    body = {**BODY, "truncate_prompt_tokens": 100}  # of its tokens, which are bytes
+    assert called(ask(harness, **body)["message"]) == [("f", "{}")]
+    prompt = harness.post(f"{CHAT}/render", body).json()["prompt"]
     assert "You can call tools" in prompt
     assert '{"name": "f", "parameters": {"type": "object"}}' in prompt
-    without = harness.post(f"{CHAT}/render", {**BODY, "tool_choice": "none"}).json()["prompt"]
+    without = harness.post(f"{CHAT}/render", {**body, "tool_choice": "none"}).json()["prompt"]
     assert "You can call tools" not in without
 
 
