@@ -134,6 +134,8 @@ def test_cors_is_off_unless_asked_for(make_harness: MakeHarness) -> None:
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
+        ({"Host": "0.0.0.0:8000"}, 200),
+        ({"Host": "0.0.0.0:8000", "Origin": "http://evil.example"}, 403),
         ({"Host": "localhost:8000"}, 200),
         ({"Host": "127.0.0.1:8000", "Origin": "http://127.0.0.1:8000"}, 200),
         ({"Host": "127.9.9.9"}, 200),

@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from quire.server.http.problems import Problem
 from quire.server.http.responses import send_problem
 
-_LOCAL_NAMES = frozenset({"localhost", "::1"})
+_LOCAL_NAMES = frozenset({"localhost", "::1", "0.0.0.0", "::"})
+"""Names and addresses that mean this machine to a client on it; vLLM's examples use 0.0.0.0."""
 
 
 class LocalGuardMiddleware:
