@@ -201,6 +201,19 @@ def test_reasoning_can_be_left_out(make_scripted: Any) -> None:
     assert "reasoning" not in streamed(harness, include_reasoning=False)[0]
 
 
+def test_reasoning_goes_where_a_request_asks(make_scripted: Any) -> None:
+    harness = make_scripted(CALLS)
+    message = ask(harness, reasoning_format="deepseek")["message"]
+    assert message["reasoning_content"] == "hm"
+    assert "reasoning" not in message
+    body = {**BODY, "reasoning_format": "deepseek", "stream": True}
+    deltas = [event["choices"][0]["delta"] for event in events_of(harness.post(CHAT, body))]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "hm"
+    message = ask(harness, reasoning_format="none")["message"]
+    assert message["content"] == "<think>hm</think>I look."
+    assert message["reasoning"] is None
+
+
 def test_a_call_that_is_cut_short(make_scripted: Any) -> None:
     choice = ask(make_scripted(CALLS), max_tokens=80)
     assert choice["finish_reason"] == "length"

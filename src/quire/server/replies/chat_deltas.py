@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from quire.parsers.events import Arguments, CallBegins, Content, Event, Message, Reasoning
+from quire.server.requests.chats.reply_plan import ReplyPlan
 from quire.server.schema.chat import (
     CalledFunction,
     Delta,
@@ -15,11 +18,8 @@ from quire.server.schema.chat import (
 )
 
 
-def reply_message(role: str, message: Message, *, is_legacy: bool) -> ReplyMessage:
-    """A whole message. Its content is null where there is something else instead.
-
-    `is_legacy`: the first call is the message's `function_call`.
-    """
+def reply_message(role: str, message: Message, plan: ReplyPlan) -> ReplyMessage:
+    """A whole message. Its content is null where there is something else instead."""
     calls = [
         CalledFunction(name=call.name, arguments=call.arguments) for call in message.tool_calls
     ]
@@ -29,7 +29,9 @@ def reply_message(role: str, message: Message, *, is_legacy: bool) -> ReplyMessa
         content=None if has_others and not message.content else message.content,
         reasoning=message.reasoning or None,
     )
-    if calls and is_legacy:
+    if plan.reasoning_field == "reasoning_content":
+        made.reasoning_content, made.reasoning = made.reasoning, msgspec.UNSET
+    if calls and plan.tools.is_legacy:
         made.function_call = calls[0]
     elif calls:
         ids = [call.id or "" for call in message.tool_calls]
@@ -38,7 +40,7 @@ def reply_message(role: str, message: Message, *, is_legacy: bool) -> ReplyMessa
     return made
 
 
-def delta_of(events: Iterable[Event], *, is_legacy: bool) -> Delta | None:
+def delta_of(events: Iterable[Event], plan: ReplyPlan) -> Delta | None:
     """What a step brought; None if that is nothing. One entry for each call."""
     content: list[str] = []
     reasoning: list[str] = []
@@ -60,11 +62,10 @@ def delta_of(events: Iterable[Event], *, is_legacy: bool) -> Delta | None:
             call.function.arguments = (call.function.arguments or "") + event.text
     if not content and not reasoning and not calls:
         return None
-    delta = Delta(
-        content="".join(content) if content else None,
-        reasoning="".join(reasoning) if reasoning else None,
-    )
-    if calls and is_legacy:
+    delta = Delta(content="".join(content) if content else None)
+    if reasoning:
+        setattr(delta, plan.reasoning_field, "".join(reasoning))
+    if calls and plan.tools.is_legacy:
         delta.function_call = next(iter(calls.values())).function
     elif calls:
         delta.tool_calls = list(calls.values())

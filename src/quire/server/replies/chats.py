@@ -92,7 +92,7 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         parsed.content = self._echo + parsed.content
         choice = ChatChoice(
             index=index,
-            message=reply_message(self._role, parsed, is_legacy=self._is_legacy),
+            message=reply_message(self._role, parsed, self._reply.plan),
             logprobs=self._logprobs.chat(one),
             **self._end_of(one),
         )
@@ -101,10 +101,6 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
     def reasoning_tokens(self) -> int | None:
         """Of all choices that were written so far; None for a model that does not reason."""
         return added(self._reply.reasoning_tokens(index) for index in range(self._n))
-
-    @property
-    def _is_legacy(self) -> bool:
-        return self._reply.plan.tools.is_legacy
 
     def _end_of(self, one: CompletionOutput) -> dict[str, Any]:
         return {**super()._end_of(one), "finish_reason": self._reply.finish_reason(one)}
@@ -126,7 +122,7 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
     def _chunk(self, one: CompletionOutput) -> bytes:
         """What a step brought a choice. Nothing, if its text is held back until its meaning is
         known, and nothing else is to tell."""
-        delta = delta_of(self._reply.events(one), is_legacy=self._is_legacy)
+        delta = delta_of(self._reply.events(one), self._reply.plan)
         reasoning_tokens = self._reply.reasoning_tokens(one.index)
         self._chunks.count(one.index, len(one.token_ids), reasoning_tokens)
         tells_more = one.finish_reason is not None or self._wants_ids or self._request.logprobs

@@ -110,6 +110,9 @@ class ChatFields(GenerationFields, kw_only=True):
     echo: bool | None = False
     """Begin the reply with the last message, if it has the reply's role."""
     return_prompt_text: bool | None = None
+    reasoning_format: Literal["auto", "none", "deepseek"] | None = None
+    """Where a reply has its reasoning, by llama-server's names. `deepseek`: in
+    `reasoning_content`; `none`: in the content, between its tags; otherwise in `reasoning`."""
     include_reasoning: bool | None = True
     """Whether the reply tells the reasoning before the answer."""
     parallel_tool_calls: bool | None = True
@@ -179,7 +182,9 @@ class ReplyMessage(msgspec.Struct, kw_only=True):
     annotations: None = None
     audio: None = None
     function_call: CalledFunction | None = None
-    reasoning: str | None = None
+    reasoning: str | msgspec.UnsetType | None = None
+    reasoning_content: str | msgspec.UnsetType | None = msgspec.UNSET
+    """The same, where a request asks for it by this name."""
     tool_calls: list[ReplyToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -250,6 +255,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     role: str | None = None
     content: str | None = None
     reasoning: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[DeltaToolCall] | None = None
     function_call: DeltaFunction | None = None
 

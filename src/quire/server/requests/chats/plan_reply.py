@@ -19,6 +19,8 @@ async def plan_reply(
     found = await reply_format_of(context)
     if tools.is_searched and await needs_tools_in_words(context):
         found = replace(found, tools=GenericCalls())
+    if found.reasoning is not None and request.reasoning_format == "none":
+        found = replace(found, reasoning=replace(found.reasoning, is_content=True))
     tags, is_continued = found.reasoning, request.continue_final_message is True
     return ReplyPlan(
         format=found,
@@ -28,5 +30,8 @@ async def plan_reply(
         kept_token_ids=kept_tokens_of(context, found, has_tools=tools.is_searched),
         num_calls_before=sum(len(message.tool_calls or ()) for message in request.messages),
         skips_special_tokens=request.skip_special_tokens is not False,
+        reasoning_field=(
+            "reasoning_content" if request.reasoning_format == "deepseek" else "reasoning"
+        ),
         shows_reasoning=request.include_reasoning is not False,
     )

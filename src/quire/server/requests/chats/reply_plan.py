@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
@@ -26,6 +27,8 @@ class ReplyPlan:
     """Calls of tools in the conversation so far."""
     skips_special_tokens: bool = True
     """The text has no other special tokens."""
+    reasoning_field: Literal["reasoning", "reasoning_content"] = "reasoning"
+    """Where a message has its reasoning."""
     shows_reasoning: bool = True
     """The reply tells the reasoning, or leaves it out."""
 
