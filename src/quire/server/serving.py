@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -33,6 +34,7 @@ from quire.server.connection.http_server import HttpServer
 from quire.server.context import ServerContext
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
+from quire.server.reply_format import reply_format_of
 from quire.system.free_memory import use_one_arena
 
 logger = get_logger(__name__)
@@ -154,11 +156,17 @@ class _Server:
         )
         if self._context.chat is not None:
             self._context.chat.start()
+            self._context.keep(self._find_reply_format())
         if await self._until_signal_or_death(engine):
             await asyncio.sleep(_DEATH_NOTICE_S)
             return _Outcome(1, str(engine.dead_error))
         self._context.is_draining = True
         return await self._drain(engine)
+
+    async def _find_reply_format(self) -> None:
+        """So that the first chat need not wait for it. Fails in silence: that chat tries again."""
+        with suppress(QuireError):
+            await reply_format_of(self._context)
 
     async def _load(self) -> AsyncLLM:
         """Loads on a thread, so that /live answers and signals work during it."""
