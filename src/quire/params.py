@@ -127,8 +127,9 @@ class _CheckedNames(msgspec.StructMeta):
                     raise TypeError(f"{old} is an older name of {new}: give one of them")
                 kwargs[new] = kwargs.pop(old)
         for name in kwargs:
-            if name not in self.__struct_fields__:
-                raise TypeError(_unknown_message(name, self.__struct_fields__))
+            if name not in self.__struct_fields__ or name.startswith("_"):
+                public = tuple(one for one in self.__struct_fields__ if not one.startswith("_"))
+                raise TypeError(_unknown_message(name, public))
         return super().__call__(*args, **kwargs)
 
 

@@ -76,8 +76,10 @@ def demo(start_server: StartServer) -> RunningServer:
 
 def test_the_next_turn_computes_nothing_twice(demo: RunningServer) -> None:
     _ask_all(Chat(demo, "plain"))
-    _think_inline(Chat(demo, "inline", chat_template_kwargs={"enable_thinking": True}))
-    _think_beside(Chat(demo, "beside", chat_template_kwargs={"enable_thinking": True}))
+    thinking = {"enable_thinking": True}
+    in_content = {"chat_template_kwargs": thinking, "reasoning_format": "none"}
+    _think_inline(Chat(demo, "inline", **in_content))
+    _think_beside(Chat(demo, "beside", **in_content))
     _use_tools(Chat(demo, "tools", tools=TOOLS, tool_choice="none"))
 
 

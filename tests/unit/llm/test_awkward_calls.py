@@ -16,7 +16,7 @@ from quire.errors import QuireError
 from quire.llm import LLM
 from quire.params import SamplingParams
 
-FIELDS = SamplingParams.__struct_fields__
+FIELDS = [name for name in SamplingParams.__struct_fields__ if not name.startswith("_")]
 SHORT: dict[str, Any] = {"max_tokens": 2, "ignore_eos": True}
 CHAT = [{"role": "user", "content": "a"}]
 PROMPT = ("rompt", "oken id", "cache_salt")

@@ -87,7 +87,7 @@ def _reasoning(
     if declared is not None:
         return named_by_marks(declared, likely, _DECLARED)
     found = yield from find_reasoning(frames, facts.templates.values(), likely)
-    if found is None:
+    if found is None and not frames:  # a template that was rendered would show it
         name = next((name for name in likely if not REASONING_FORMATS[name].is_implied), None)
         if name is not None:
             found = FoundReasoning(REASONING_FORMATS[name], Origin(name, _BY_TYPE))
