@@ -93,7 +93,7 @@ def test_a_second_signal_ends_at_once(start_server: StartServer) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("delay_s", [0.1, 0.4, 0.7])
+@pytest.mark.parametrize("delay_s", [0.3, 0.5, 0.7])  # before, Python itself is starting
 def test_a_signal_while_loading_ends_at_once(
     start_server: StartServer, number: signal.Signals, delay_s: float
 ) -> None:

@@ -129,8 +129,8 @@ def test_what_changes_logits_is_what_transformers_means(case: Case, llm: LLM) ->
     params = SamplingParams(
         temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, repetition_penalty=1.25,
         logit_bias=bias, allowed_token_ids=list(range(0, vocab_size - 4)),
-        _bad_words_token_ids=words,
     )  # fmt: skip
+    params._bad_words_token_ids = words
     [output] = llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)
     tokens = list(output.outputs[0].token_ids)
     assert tokens != often
