@@ -18,6 +18,7 @@ import msgspec
 from quire.errors import GrammarError, RequestError
 from quire.parsers.call_rules import CallRules, Check
 from quire.parsers.format import Part, ReasoningTags, ReplyFormat, Schemas, ToolFormat
+from quire.parsers.grammar import const, sequence
 from quire.structured.params import FIELD, KINDS, StructuredOutputsParams
 from quire.structured.source import parsed_json, parsed_schema
 from quire.structured.tags.starts import first_texts
@@ -107,7 +108,7 @@ def _answer(
 ) -> Part | None:
     """What follows the reasoning. None: any text, of a model that announces calls by no text."""
     if rules.choice == "required":
-        return _sequence(_SPACE, calls)
+        return sequence(_SPACE, calls)
     triggers, is_opening = _triggers(_tools_of(format), calls, schemas)
     if content is not None:
         return _calls_or(content, _tools_of(format), calls, triggers, is_opening=is_opening)
@@ -129,9 +130,9 @@ def _text_with_calls(
     tags, tools = format.reasoning, _tools_of(format)
     begins, marks = ((), ()) if tags is None else (tags.begins, tags.answer_marks)
     marks = (*marks, *tools.answer_marks)
-    others = [_text_of(mark) for mark in marks]
+    others = [const(mark) for mark in marks]
     if tags is not None and tags.may_repeat:
-        others += [_sequence(_text_of(begin), _reasoning(tags, tools.markers)) for begin in begins]
+        others += [sequence(const(begin), _reasoning(tags, tools.markers)) for begin in begins]
         marks = (*marks, *begins)
     final = [calls] if triggers and not rules.is_parallel else []
     if triggers and rules.is_parallel:
@@ -147,7 +148,7 @@ def _text_with_calls(
         text |= {"final_tags": final}
     else:
         text |= {"type": "any_text"}
-    return {"type": "or", "elements": [_sequence(_SPACE, calls), text]} if is_opening else text
+    return {"type": "or", "elements": [sequence(_SPACE, calls), text]} if is_opening else text
 
 
 def _triggers(tools: ToolFormat, calls: Part, schemas: Schemas) -> tuple[list[str], bool]:
@@ -211,14 +212,14 @@ def _after_reasoning(
         return answer
     reasoning = _reasoning(tags, markers)
     if is_reasoning:
-        return _sequence(reasoning, answer)
-    begin = {**_one_of(tags.begins, map(_text_of, tags.begins)), "is_bare": True}
-    return _sequence({"type": "optional", "content": _sequence(begin, reasoning)}, answer)
+        return sequence(reasoning, answer)
+    begin = {**_one_of(tags.begins, map(const, tags.begins)), "is_bare": True}
+    return sequence({"type": "optional", "content": sequence(begin, reasoning)}, answer)
 
 
 def _reasoning(tags: ReasoningTags, markers: Sequence[str]) -> Part:
     """What follows the begin, with the end. No call is in it."""
-    ends = _one_of(tags.ends, map(_text_of, tags.ends))
+    ends = _one_of(tags.ends, map(const, tags.ends))
     return {**ends, "excludes": [marker for marker in markers if marker not in tags.ends]}
 
 
@@ -231,10 +232,6 @@ def _one_of(triggers: Sequence[str], tags: Iterable[Part]) -> Part:
         "at_least_one": True,
         "stop_after_first": True,
     }
-
-
-def _text_of(text: str) -> Part:
-    return {"type": "const_string", "value": text}
 
 
 def _content_part(content: StructuredOutputsParams) -> Part:
@@ -257,7 +254,3 @@ def _content_part(content: StructuredOutputsParams) -> Part:
     if isinstance(tag, Mapping) and "structures" in tag:
         return triggered_tags_of(tag)
     return {} if not isinstance(tag, Mapping) else tag.get("format") or {}
-
-
-def _sequence(*parts: Any) -> Part:
-    return {"type": "sequence", "elements": list(parts)}

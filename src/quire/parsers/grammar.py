@@ -11,10 +11,10 @@ from quire.parsers.format import Part
 def tags(calls: Iterable[tuple[str, Mapping[str, Any], str]], *, separator: str | None) -> Part:
     """One of these calls, each a text, a JSON value of a schema, and a text; one and more of
     them if there is a `separator`."""
-    return one_of((tag(begin, schema(value), end) for begin, value, end in calls), separator)
+    return separated((tag(begin, schema(value), end) for begin, value, end in calls), separator)
 
 
-def one_of(tags: Iterable[Part], separator: str | None) -> Part:
+def separated(tags: Iterable[Part], separator: str | None) -> Part:
     """One of these tags; one and more of them if there is a `separator`."""
     return {
         "type": "tags_with_separator",
@@ -35,7 +35,7 @@ def schema(value: Mapping[str, Any]) -> Part:
     return {"type": "json_schema", "json_schema": dict(value) or {"type": "object"}}
 
 
-def text(value: str) -> Part:
+def const(value: str) -> Part:
     """This text."""
     return {"type": "const_string", "value": value}
 

@@ -10,6 +10,7 @@ from typing import Any
 from quire.errors import GrammarError
 from quire.parsers.arguments.values import Types, json_text, types_of
 from quire.parsers.format import Part, Schemas
+from quire.parsers.grammar import const, separated, sequence, tag
 from quire.structured.schemas.patterns import rust_pattern
 from quire.structured.source import regex_body
 
@@ -187,29 +188,3 @@ def json_part(schema: Any, root: Mapping[str, Any]) -> Part:
         return {"type": "json_schema", "json_schema": schema}
     definitions = {key: root[key] for key in _DEFINITIONS if key in root}
     return {"type": "json_schema", "json_schema": {**definitions, **schema}}
-
-
-def tag(begin: str, content: Part, end: str) -> Part:
-    """A part between two texts."""
-    return {"type": "tag", "begin": begin, "content": content, "end": end}
-
-
-def separated(tags: Sequence[Part], separator: str | None) -> Part:
-    """One of these tags; one and more if there is a `separator`."""
-    return {
-        "type": "tags_with_separator",
-        "tags": list(tags),
-        "separator": separator or "",
-        "at_least_one": True,
-        "stop_after_first": separator is None,
-    }
-
-
-def sequence(*parts: Part) -> Part:
-    """Parts in a row."""
-    return {"type": "sequence", "elements": list(parts)}
-
-
-def const(text: str) -> Part:
-    """A text."""
-    return {"type": "const_string", "value": text}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 
-from quire.parsers.arguments.grammar import const, json_part, separated, sequence, tag
+from quire.parsers.arguments.grammar import json_part
 from quire.parsers.format import Part, ReasoningTags, ReplyFormat, Schemas, ToolFormat
+from quire.parsers.grammar import const, separated, sequence, tag
 from quire.parsers.json_text import json_value
 from quire.parsers.reader import Emit, Parse
 from quire.parsers.reply import Reply

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from quire.parsers.format import Part, Schemas
-from quire.parsers.grammar import one_of, regex, schema, sequence, tag, text
+from quire.parsers.grammar import const, regex, schema, separated, sequence, tag
 from quire.parsers.json_calls import CallKeys, read_arguments, read_end
 from quire.parsers.json_text import json_elements, json_members
 from quire.parsers.reader import Parse
@@ -22,7 +22,7 @@ class GraniteCalls(MarkedCalls):
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """With either mark."""
-        begin = {"type": "or", "elements": [text(f"{marker}[") for marker in self.markers]}
+        begin = {"type": "or", "elements": [const(f"{marker}[") for marker in self.markers]}
         return sequence(begin, super().grammar(tools, is_parallel=is_parallel))
 
 
@@ -69,13 +69,13 @@ class CohereCalls(MarkedCalls):
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """With the number, which a schema cannot say."""
-        calls = one_of(
+        calls = separated(
             (
                 tag(
                     '{"tool_call_id": "',
                     sequence(
                         regex("[0-9]{1,3}"),
-                        text(f'", "tool_name": {json.dumps(name)}, "parameters": '),
+                        const(f'", "tool_name": {json.dumps(name)}, "parameters": '),
                         schema(arguments),
                     ),
                     "}",
@@ -84,7 +84,7 @@ class CohereCalls(MarkedCalls):
             ),
             ", " if is_parallel else None,
         )
-        return sequence(text("<|START_ACTION|>["), calls, text("]<|END_ACTION|>"))
+        return sequence(const("<|START_ACTION|>["), calls, const("]<|END_ACTION|>"))
 
 
 class ApertusCalls(MarkedCalls):

@@ -7,7 +7,7 @@ import json
 from typing import ClassVar
 
 from quire.parsers.format import Part, Schemas, ToolFormat
-from quire.parsers.grammar import sequence, tags, text
+from quire.parsers.grammar import const, sequence, tags
 from quire.parsers.json_calls import CALL_KEYS, CallKeys, read_end, read_json_calls
 from quire.parsers.reader import Parse
 from quire.parsers.reply import Reply
@@ -56,7 +56,7 @@ class MarkedCalls(ToolFormat):
         )
         if not (self.opening or self.closing):
             return calls
-        return sequence(text(self.opening), calls, text(self.closing))
+        return sequence(const(self.opening), calls, const(self.closing))
 
     def head(self, name: str) -> str:
         """A call's object up to the arguments."""

@@ -10,7 +10,7 @@ import re
 from typing import ClassVar
 
 from quire.parsers.format import Part, Schemas, ToolFormat
-from quire.parsers.grammar import one_of, regex, schema, sequence, tag, tags, text
+from quire.parsers.grammar import const, regex, schema, separated, sequence, tag, tags
 from quire.parsers.json_calls import read_end, read_name, read_named_call
 from quire.parsers.reader import Parse
 from quire.parsers.reply import Reply
@@ -54,9 +54,9 @@ class DeepSeekV31Calls(ToolFormat):
             for name, arguments in tools.items()
         )
         return sequence(
-            text(opening),
+            const(opening),
             tags(calls, separator=self.between if is_parallel else None),
-            text(closing),
+            const(closing),
         )
 
 
@@ -109,7 +109,7 @@ class KimiK2Calls(ToolFormat):
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """A section. The model counts."""
         begin, opening, closing = self.markers
-        middle = (regex("[0-9]{1,3}"), text("<|tool_call_argument_begin|>"))
+        middle = (regex("[0-9]{1,3}"), const("<|tool_call_argument_begin|>"))
         calls = (
             tag(
                 f"{begin}functions.{name}:",
@@ -118,4 +118,6 @@ class KimiK2Calls(ToolFormat):
             )
             for name, arguments in tools.items()
         )
-        return sequence(text(opening), one_of(calls, "" if is_parallel else None), text(closing))
+        return sequence(
+            const(opening), separated(calls, "" if is_parallel else None), const(closing)
+        )

@@ -6,19 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from quire.parsers.arguments.grammar import (
-    const,
-    in_order,
-    json_part,
-    separated,
-    sequence,
-    tag,
-    text_part,
-)
+from quire.parsers.arguments.grammar import in_order, json_part, text_part
 from quire.parsers.arguments.reading import behind_space, tag_head, up_to
 from quire.parsers.arguments.values import TEXT, converted, json_text, schema_of_type, types_of
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Part, Schemas, ToolFormat
+from quire.parsers.grammar import const, separated, sequence, tag
 from quire.parsers.reader import Parse, TextReader
 from quire.parsers.reply import Reply
 

@@ -6,16 +6,7 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-from quire.parsers.arguments.grammar import (
-    const,
-    items,
-    json_part,
-    separated,
-    sequence,
-    tag,
-    text_part,
-    with_separator,
-)
+from quire.parsers.arguments.grammar import items, json_part, text_part, with_separator
 from quire.parsers.arguments.reading import behind_space
 from quire.parsers.arguments.values import (
     ANY,
@@ -29,6 +20,7 @@ from quire.parsers.arguments.values import (
 )
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Part, Schemas, ToolFormat
+from quire.parsers.grammar import const, separated, sequence, tag
 from quire.parsers.reader import Emit, Parse, TextReader
 from quire.parsers.reply import Reply
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
-from quire.parsers.arguments.grammar import Layout, calls_part, const, sequence
+from quire.parsers.arguments.grammar import Layout, calls_part
 from quire.parsers.arguments.reading import read_value
 from quire.parsers.arguments.values import ANY, TEXT, type_named
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Part, Schemas, ToolFormat
+from quire.parsers.grammar import const, sequence
 from quire.parsers.reader import Parse, TextReader
 from quire.parsers.reply import Reply
 

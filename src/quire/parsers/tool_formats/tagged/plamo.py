@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quire.parsers.arguments.grammar import separated, tag
 from quire.parsers.arguments.reading import behind_space, up_to
 from quire.parsers.format import Part, Schemas, ToolFormat
+from quire.parsers.grammar import separated, tag
 from quire.parsers.json_text import json_value
 from quire.parsers.reader import Parse
 from quire.parsers.reply import Reply

@@ -6,18 +6,12 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-from quire.parsers.arguments.grammar import (
-    const,
-    json_part,
-    separated,
-    sequence,
-    tag,
-    with_separator,
-)
+from quire.parsers.arguments.grammar import json_part, with_separator
 from quire.parsers.arguments.python_literals import python_value
 from quire.parsers.arguments.reading import behind_space
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Part, Schemas, ToolFormat
+from quire.parsers.grammar import const, separated, sequence, tag
 from quire.parsers.reader import Parse, TextReader
 from quire.parsers.reply import Reply
 
