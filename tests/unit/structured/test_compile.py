@@ -24,20 +24,20 @@ def choice(*words: str) -> StructuredOutputsParams:
 @pytest.mark.parametrize(
     ("spec", "first"),
     [
-        (CHOICE, {"y", "ye", "yes", "n", "no"}),
-        (StructuredOutputsParams(regex="[ab]+"), {"a", "b"}),
-        (StructuredOutputsParams(grammar='start: "no" | "a"'), {"n", "no", "a"}),
-        (StructuredOutputsParams(grammar='root ::= "no" | "a"'), {"n", "no", "a"}),
-        (StructuredOutputsParams(json={"enum": [1, 2]}), {"1", "2"}),
-        (StructuredOutputsParams(json='{"enum": [1, 2]}'), {"1", "2"}),
-        (StructuredOutputsParams(json_object=True), {"{", "{}", '{"'}),
+        (CHOICE, ["n", "no", "y", "ye", "yes"]),
+        (StructuredOutputsParams(regex="[ab]+"), ["a", "b"]),
+        (StructuredOutputsParams(grammar='start: "no" | "a"'), ["a", "n", "no"]),
+        (StructuredOutputsParams(grammar='root ::= "no" | "a"'), ["a", "n", "no"]),
+        (StructuredOutputsParams(json={"enum": [1, 2]}), ["1", "2"]),
+        (StructuredOutputsParams(json='{"enum": [1, 2]}'), ["1", "2"]),
+        (StructuredOutputsParams(json_object=True), ["{", '{"', "{}"]),
     ],
     ids=str,
 )
-def test_each_kind(spec: StructuredOutputsParams, first: set[str]) -> None:
+def test_each_kind(spec: StructuredOutputsParams, first: list[str]) -> None:
     grammar = GrammarCompiler(source).submit(spec).result()
     assert len(grammar.start.mask) == -(-VOCAB_SIZE // 32)
-    assert allowed(grammar.start.mask) == first
+    assert sorted(allowed(grammar.start.mask)) == first
 
 
 @pytest.mark.parametrize(
