@@ -1,10 +1,11 @@
 """What a user may say of the KV cache: its number format, by any of vLLM's names, its block size,
-and how large it is."""
+and how large it is; what is kept of K/V beyond the block pool, and where."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from quire.errors import ConfigError, quoted
@@ -79,3 +80,27 @@ def resolve_block_size(size: int | None, multiple: int) -> int:
         nearest = max(multiple, round(size / multiple) * multiple)
         raise ConfigError(f"block_size must be a multiple of {multiple}, got {size}; try {nearest}")
     return size
+
+
+KVRole = Literal["kv_both", "kv_producer", "kv_consumer"]
+"""vLLM's names. A producer stores and does not load; a consumer loads and does not store."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVStoreConfig:
+    """The tiers of the KV store, from the nearest to the farthest, and their bounds."""
+
+    chunk_blocks: int
+    """Blocks of one group in a chunk, the unit of what is stored."""
+    memory_bytes: int = 0
+    """Most bytes of chunks in the memory of the engine's process; 0: no such tier."""
+    disk_path: Path | None = None
+    """The directory of chunk files; None: no such tier."""
+    disk_bytes: int = 0
+    """Most bytes of chunk files, of all models that share the directory."""
+    remotes: tuple[str, ...] = ()
+    """URLs of tiers that several machines share: `redis://`, `rediss://`, `s3://` ..., or those of
+    installed packages."""
+    ttl_s: float | None = None
+    """Chunks that nobody has used for so long are dropped; None: only for room."""
+    role: KVRole = "kv_both"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from quire.config.kv_cache import KVCacheDtype, KVMemoryChoice
+from quire.config.kv_cache import KVCacheDtype, KVMemoryChoice, KVStoreConfig
 from quire.config.kv_groups import KVLayout
 from quire.config.quantization import Quantization
 from quire.reasoning.marks import ReasoningMarks
@@ -198,6 +198,8 @@ class EngineConfig:
     device: DeviceConfig
     observability: ObservabilityConfig
     structured_outputs: StructuredOutputsConfig = field(default_factory=StructuredOutputsConfig)
+    kv_store: KVStoreConfig | None = None
+    """None: K/V is kept in the block pool alone."""
     reasoning: ReasoningMarks | None = None
     """As the options say; None: they say nothing."""
 

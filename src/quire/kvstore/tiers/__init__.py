@@ -1,0 +1,1 @@
+"""Where chunks are kept: memory, files, Redis, object stores."""

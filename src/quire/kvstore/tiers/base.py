@@ -1,0 +1,68 @@
+"""`Tier`: the contract of a place that keeps chunks.
+
+Called by `KVStore` from its own threads, several at once. A tier may lose anything at any time. It
+stores what it is given and knows nothing of tokens, requests or models.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.kvstore.chunks import ChunkKey
+
+Buffer = bytes | bytearray | memoryview
+
+
+class TierError(Exception):
+    """A tier cannot do what it was asked: a full disk, a lost connection, wrong rights.
+
+    A chunk that is not there is no error.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class TierUsage:
+    """What a tier holds."""
+
+    num_chunks: int
+    num_bytes: int
+    max_bytes: int | None
+    """None: the place has bounds of its own."""
+
+
+class Tier(ABC):
+    """Keeps encoded chunks (`chunk_file`). Safe to call from several threads."""
+
+    name: str
+    """In metrics and messages: `memory`, `disk`, `redis` ..."""
+    is_local: bool
+    """`contains` answers at once, from an index in memory: a scheduler may ask. A tier that is not
+    local is asked on a thread of the store's, and may take as long as its timeout."""
+
+    @abstractmethod
+    def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """Whether each is there. It may be gone when it is read. Raises TierError."""
+
+    @abstractmethod
+    def read(self, key: ChunkKey, max_bytes: int) -> Buffer | None:
+        """The chunk as it was written; None: it is not there. One that is longer than `max_bytes`
+        is not read: None, and it is dropped. Raises TierError."""
+
+    @abstractmethod
+    def write(self, key: ChunkKey, parts: Sequence[Buffer]) -> None:
+        """Stores a chunk, which appears whole or not at all, and drops others where that needs
+        room. One that is there already stays. Raises TierError."""
+
+    @abstractmethod
+    def delete(self, key: ChunkKey) -> None:
+        """Drops a chunk, whether it is there or not. Raises TierError."""
+
+    @abstractmethod
+    def usage(self) -> TierUsage:
+        """What it holds, as far as it is known without asking others."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives everything back. Idempotent."""
