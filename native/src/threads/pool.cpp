@@ -89,17 +89,21 @@ uint32_t spin_for(std::atomic<uint32_t>& word, int64_t spin_ns, Wanted wanted) {
   return value;
 }
 
-// Sleeps once, unless `wanted` accepts the word's value; returns the value after that. The flag is
-// raised before the last look at the word, and the waker looks at the flag after changing the word:
-// no wake-up is lost.
+// Sleeps once, unless `wanted` accepts the word's value; returns the value after that. Who sleeps
+// is counted before the last look at the word, and the waker looks at the count after changing the
+// word: no wake-up is lost. Only sleepers change the count: a waker that was delayed could
+// otherwise undo what a thread says that goes to sleep meanwhile.
 template <class Wanted>
-uint32_t sleep_for(std::atomic<uint32_t>& word, std::atomic<bool>& sleeps, int64_t limit_ns,
+uint32_t sleep_for(std::atomic<uint32_t>& word, std::atomic<int>& sleepers, int64_t limit_ns,
                    Wanted wanted) {
-  sleeps.store(true, std::memory_order_seq_cst);
-  const uint32_t value = word.load(std::memory_order_seq_cst);
-  if (wanted(value)) return value;
-  futex_wait(word, value, limit_ns);
-  return word.load(std::memory_order_acquire);
+  sleepers.fetch_add(1, std::memory_order_seq_cst);
+  uint32_t value = word.load(std::memory_order_seq_cst);
+  if (!wanted(value)) {
+    futex_wait(word, value, limit_ns);
+    value = word.load(std::memory_order_acquire);
+  }
+  sleepers.fetch_sub(1, std::memory_order_relaxed);
+  return value;
 }
 
 // True if the thread gets no processor time while the caller looks.
@@ -109,10 +113,8 @@ bool has_no_core(const ComputeThread& thread) {
   return before >= 0 && thread.cpu_time_ns() == before;
 }
 
-void wake(std::atomic<uint32_t>& word, std::atomic<bool>& sleeps) {
-  if (!sleeps.load(std::memory_order_seq_cst)) return;
-  sleeps.store(false, std::memory_order_seq_cst);
-  futex_wake_all(word);
+void wake(std::atomic<uint32_t>& word, const std::atomic<int>& sleepers) {
+  if (sleepers.load(std::memory_order_seq_cst) > 0) futex_wake_all(word);
 }
 
 void pin_to_allowed_cpu(int index) {
@@ -146,7 +148,7 @@ Pool::~Pool() {
   if (owner_.load() != this_process.load()) return;
   stopping_ = true;
   gate_.fetch_add(kOpening, std::memory_order_seq_cst);
-  wake(gate_, helpers_sleep_);
+  wake(gate_, sleeping_helpers_);
   for (pthread_t thread : threads_) pthread_join(thread, nullptr);
 }
 
@@ -164,8 +166,8 @@ bool Pool::take() {
 void Pool::start_helpers() {
   threads_.clear();  // after a fork these were the parent's, as was the region
   gate_.store(0);
-  helpers_sleep_.store(false);
-  caller_sleeps_.store(false);
+  sleeping_helpers_.store(0);
+  sleeping_callers_.store(0);
   caller_is_inside_.store(false);
   caller_.reset();
   for (Helper& helper : helpers_) {
@@ -203,7 +205,7 @@ void Pool::serve(int index) {
     region_.entry(region_.context, worker);
     self.is_inside.store(false, std::memory_order_relaxed);
     left_.fetch_add(1, std::memory_order_seq_cst);
-    wake(left_, caller_sleeps_);
+    wake(left_, sleeping_callers_);
     // Then the core is the caller's, who has slept meanwhile.
     spin_ns = self.thread.is_lent() ? 0 : kHelperSpinNs;
   }
@@ -218,7 +220,7 @@ bool Pool::join(int index, uint32_t& seen, int64_t spin_ns) {
     uint32_t gate = gate_.load(std::memory_order_acquire);
     if (spin_ns > 0) gate = spin_for(gate_, spin_ns, is_next);
     if (spin_ns > 0 && !is_next(gate)) lend_to_caller(index);
-    while (!is_next(gate)) gate = sleep_for(gate_, helpers_sleep_, 0, is_next);
+    while (!is_next(gate)) gate = sleep_for(gate_, sleeping_helpers_, 0, is_next);
     if (stopping_) return false;
     if (gate_.compare_exchange_strong(gate, gate + 1, std::memory_order_acq_rel)) {
       helpers_[index - 1].is_inside.store(true, std::memory_order_relaxed);
@@ -265,7 +267,7 @@ void Pool::wait_for_helpers(uint32_t entered) {
       left = spin_for(left_, kCallerSpinNs, all_left);
       continue;
     }
-    left = sleep_for(left_, caller_sleeps_, borrower ? 0 : kNapNs, all_left);
+    left = sleep_for(left_, sleeping_callers_, borrower ? 0 : kNapNs, all_left);
     if (borrower) borrower->send_away();
   }
 }
@@ -296,7 +298,7 @@ void Pool::share(Worker& caller) {
   caller_is_inside_.store(true, std::memory_order_relaxed);
   const uint32_t opening = (gate_.load(std::memory_order_relaxed) / kOpening + 1) * kOpening;
   gate_.store(opening + kOpen, std::memory_order_seq_cst);
-  wake(gate_, helpers_sleep_);
+  wake(gate_, sleeping_helpers_);
   region_.entry(region_.context, caller);
   const uint32_t entered = gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & kCount;
   wait_for_helpers(entered);

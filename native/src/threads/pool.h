@@ -115,8 +115,8 @@ class Pool {
   alignas(64) std::atomic<uint32_t> gate_{0};  // see pool.cpp
   alignas(64) std::atomic<uint64_t> regions_{0};
   alignas(64) std::atomic<uint32_t> left_{0};  // helpers that are done with the region
-  alignas(64) std::atomic<bool> helpers_sleep_{false};
-  alignas(64) std::atomic<bool> caller_sleeps_{false};
+  alignas(64) std::atomic<int> sleeping_helpers_{0};
+  alignas(64) std::atomic<int> sleeping_callers_{0};
   alignas(64) std::atomic<bool> caller_is_inside_{false};  // of a region that it shares
   int lender_ = 0;                                         // the helper whose core the caller has
 };
