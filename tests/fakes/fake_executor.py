@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import Struct
+
+import numpy as np
+from numpy.typing import NDArray
 
 from quire.config.kv_groups import KVLayout
 from quire.errors import BackendError
@@ -18,6 +22,7 @@ from quire.protocol import ScheduledRequest, SchedulePlan, StepResult
 VOCAB = 997
 POISON = VOCAB
 """A token that nobody generates: with it in their context, requests fail."""
+_PLACE = Struct("<ii")
 WRONG = VOCAB + 1
 """A token that no output may hold."""
 
@@ -165,6 +170,31 @@ class FakeExecutor:
     def execute(self, plan: SchedulePlan) -> StepResult:
         self.submit(plan)
         return self.collect()
+
+    def call(self, method: str, *args: object) -> list[object]:
+        """What a KV store needs of a worker."""
+        return [getattr(self, method)(*args)]
+
+    @property
+    def block_bytes(self) -> int:
+        return _PLACE.size * self.block_size
+
+    def read_blocks(self, block_ids: list[int]) -> bytes:
+        for busy in self._busy:
+            assert not busy & set(block_ids) or self._are_full(block_ids)
+        places = [place for block in block_ids for place in self.memory[block]]
+        assert None not in places, "a block is stored that was not computed"
+        return b"".join(_PLACE.pack(*place) for place in places)
+
+    def _are_full(self, block_ids: list[int]) -> bool:
+        return all(place is not None for block in block_ids for place in self.memory[block])
+
+    def write_blocks(self, block_ids: list[int], data: NDArray[np.uint8]) -> None:
+        for busy in self._busy:
+            assert not busy & set(block_ids), "a block is loaded into that a plan in flight needs"
+        assert data.shape == (len(block_ids), self.block_bytes)
+        for block_id, content in zip(block_ids, data, strict=True):
+            self.memory[block_id] = [*_PLACE.iter_unpack(content.tobytes())]
 
     def _apply_changes(self, plan: SchedulePlan) -> None:
         for request_id in plan.released_request_ids:

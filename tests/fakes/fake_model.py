@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fake_executor import POISON, WRONG, FakeExecutor, expected_tokens, next_token
 from kv_layouts import layout_of
 
 from quire.config.records import CacheConfig, SchedulerConfig
+from quire.core.kv_transfers import KVTransfers
 from quire.errors import BackendError
 from quire.kvcache import KVCacheManager
+from quire.kvstore.chunks import ChunkShape
+from quire.kvstore.store import KVStore
+from quire.kvstore.tiers.base import Tier
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest, SchedulePlan
 from quire.scheduler import Scheduler
+from quire.scheduler.chunk_saves import ChunkSaves
+from quire.scheduler.prefix_loads import PrefixLoads
 from quire.structured.params import StructuredOutputsParams
 
 __all__ = ["POISON", "Simulation", "expected_tokens"]
@@ -32,10 +39,13 @@ class Simulation:
         max_model_len: int | None = None,
         depth: int = 1,
         tokens_per_step: int = 1,
+        tiers: Sequence[Tier] = (),
+        chunk_blocks: int = 2,
         **scheduler: object,
     ) -> None:
         """`windows`: of each group of layers. `max_model_len`: by default the longest request that
-        the pool has room for, up to four times its slots. `depth`: most plans in flight."""
+        the pool has room for, up to four times its slots. `depth`: most plans in flight.
+        `tiers`: of a KV store, with chunks of `chunk_blocks`; none: there is no store."""
         cache = CacheConfig(
             block_size=block_size,
             num_blocks=num_blocks,
@@ -47,11 +57,25 @@ class Simulation:
         kv = KVCacheManager(cache, budget * depth)
         self.max_model_len = max_model_len or kv.longest(4 * num_blocks * block_size)
         config = SchedulerConfig(budget, max_seqs, **scheduler)  # type: ignore[arg-type]
-        self.scheduler = Scheduler(config, kv, self.max_model_len, self._follow_grammar)
         self.executor = FakeExecutor(
             num_blocks, block_size, budget, max_seqs, cache.layout, tokens_per_step
         )
+        self.store: KVStore | None = None
+        saves = loads = None
+        if tiers:
+            shape = ChunkShape(chunk_blocks, self.executor.block_bytes)
+            self.store = KVStore(shape, tiers)
+            saves = ChunkSaves(kv, self.store, self.executor.read_blocks)
+            loads = PrefixLoads(kv, self.store)
+        self.scheduler = Scheduler(
+            config, kv, self.max_model_len, self._follow_grammar, saves, loads
+        )
+        self.transfers: KVTransfers | None = None
+        if self.store is not None:
+            executor: Any = self.executor
+            self.transfers = KVTransfers(self.scheduler, executor, self.store)
         self.depth = depth
+        self.was_idle = False
         self.wanted: dict[str, list[int]] = {}
         self.got: dict[str, list[int]] = {}
         self.finished: dict[str, str] = {}
@@ -115,16 +139,20 @@ class Simulation:
 
     def step(self) -> SchedulePlan | None:
         """Submits what may be in flight and takes in one result; returns its plan. None: all that
-        is left waits for grammars."""
+        is left waits for grammars, or for the KV store."""
         scheduler, executor = self.scheduler, self.executor
+        if self.transfers is not None:
+            self.transfers.advance(may_wait=self.was_idle)
+            scheduler.check_integrity()
         while len(executor.submitted) < self.depth:
             plan = scheduler.schedule()
             scheduler.check_integrity()
             if not plan.request_ids:
                 break
             executor.submit(plan)
-        if not executor.submitted:
-            assert self.compiling
+        self.was_idle = not executor.submitted
+        if self.was_idle:
+            assert self.compiling or self.scheduler.states.num_idle
             return None
         plan = executor.submitted[0]
         try:

@@ -14,17 +14,21 @@ from functools import partial
 from typing import Any
 
 from quire.config.records import EngineConfig
+from quire.core.kv_transfers import BlockReader, KVTransfers
 from quire.core.pausing import EnginePause
 from quire.core.profiling.engine_profiler import EngineProfiler
 from quire.errors import BackendError, ConfigError, IntegrityError
 from quire.executor import Executor, UniProcExecutor
 from quire.kvcache import KVCacheManager
 from quire.kvcache.block_map import block_map
+from quire.kvstore.opening import open_store
 from quire.log import get_logger
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulePlan
 from quire.reasoning.passage import ReasoningPassage
 from quire.scheduler import Scheduler
+from quire.scheduler.chunk_saves import ChunkSaves
+from quire.scheduler.prefix_loads import PrefixLoads
 from quire.structured.compile import GrammarCompiler
 from quire.structured.manager import StructuredOutputManager
 from quire.tokenizer.for_model import vocabulary_source
@@ -32,7 +36,9 @@ from quire.tokenizer.for_model import vocabulary_source
 logger = get_logger(__name__)
 
 
-_ENGINES_OWN = frozenset({"call", "close", "execute", "release_memory", "restore_memory"})
+_ENGINES_OWN = frozenset(
+    {"call", "close", "execute", "release_memory", "restore_memory", "write_blocks"}
+)
 """Methods of a worker that keep to the engine's order: called from outside, they break the model
 under running requests."""
 _GRAMMAR_WAIT_S = 0.01
@@ -63,8 +69,17 @@ class EngineCore:
         kv = KVCacheManager(config.cache, max_chunk)
         compiler = GrammarCompiler(partial(vocabulary_source, config.model))
         self.structured_outputs = StructuredOutputManager(compiler)
+        store = open_store(config.kv_store, config.cache.block_bytes)
         self.scheduler = Scheduler(
-            config.scheduler, kv, config.model.max_model_len, self.structured_outputs.advance
+            config.scheduler,
+            kv,
+            config.model.max_model_len,
+            self.structured_outputs.advance,
+            None if store is None else ChunkSaves(kv, store, BlockReader(self.executor)),
+            None if store is None or not store.is_read else PrefixLoads(kv, store),
+        )
+        self._transfers = (
+            None if store is None else KVTransfers(self.scheduler, self.executor, store)
         )
         self._pause = pause = EnginePause(self.scheduler, self.executor)
         self._profiler = profiler = EngineProfiler(config.observability.profiler)
@@ -83,10 +98,17 @@ class EngineCore:
             "start_profile": profiler.start,
             "stop_profile": profiler.stop,
         }
+        if store is not None:
+            self.commands |= {
+                "kv_store_usage": store.stats,
+                "kv_store_flush": store.flush,
+            }
         """What a front end may call by name between two steps, whichever host the core is in. None
         holds the core itself, which would then be freed late."""
         self._submitted: deque[_SubmittedPlan] = deque()
         self._collected_at = 0.0
+        self._is_idle = False
+        """The last step had nothing to compute."""
 
     def step(self) -> EngineCoreOutputs:
         """Hands the executor as many plans as it takes, and takes in the oldest result. A failure
@@ -98,6 +120,8 @@ class EngineCore:
 
     def _step(self) -> EngineCoreOutputs:
         scheduler, executor, submitted = self.scheduler, self.executor, self._submitted
+        if self._transfers is not None and not self._pause.is_frozen:
+            self._transfers.advance(may_wait=self._is_idle)
         ended = self._take_grammar_news()
         while len(submitted) < executor.max_plans_in_flight and not self._pause.is_frozen:
             plan = scheduler.schedule()
@@ -112,6 +136,7 @@ class EngineCore:
                 executor.submit(plan)
             except Exception as error:  # raised when the plan's turn comes, after those before it
                 submitted[-1].error = error
+        self._is_idle = not submitted
         outputs = self._collect(submitted.popleft()) if submitted else scheduler.snapshot()
         outputs.outputs += ended
         self._forget_grammars(outputs)
@@ -153,6 +178,8 @@ class EngineCore:
         began_at = max(submitted.at, self._collected_at)
         self._collected_at = time.perf_counter()
         scheduler.observe(plan, self._collected_at - began_at)
+        if self._transfers is not None:
+            self._transfers.observe(plan, self._collected_at - began_at)
         self._profiler.computed(plan, began_at, self._collected_at)
         return scheduler.update(plan, result)
 
@@ -193,6 +220,8 @@ class EngineCore:
     def shutdown(self) -> None:
         """Frees the model. Idempotent."""
         self.structured_outputs.shutdown()
+        if self._transfers is not None:
+            self._transfers.close()
         self.executor.shutdown()
 
 

@@ -1,11 +1,12 @@
 """Block accounting of the paged KV cache: block tables, free blocks, prefix hashes. No tensors."""
 
-from quire.kvcache.block_pool import BlockPool
+from quire.kvcache.block_pool import BlockKey, BlockPool
 from quire.kvcache.hashing import hash_block, model_root, request_root
 from quire.kvcache.manager import KVCacheManager
+from quire.kvcache.reservation import Reservation
 from quire.kvcache.sequence import CachedPrefix, SequenceBlocks
 
 __all__ = [
-    "BlockPool", "CachedPrefix", "KVCacheManager", "SequenceBlocks", "hash_block", "model_root",
-    "request_root",
+    "BlockKey", "BlockPool", "CachedPrefix", "KVCacheManager", "Reservation", "SequenceBlocks",
+    "hash_block", "model_root", "request_root",
 ]  # fmt: skip

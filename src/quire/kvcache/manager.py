@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from quire.config.records import CacheConfig
 from quire.errors import IntegrityError
-from quire.kvcache.block_pool import BlockPool
+from quire.kvcache.block_pool import BlockKey, BlockPool
 from quire.kvcache.hashing import hash_block, model_root, request_root
 from quire.kvcache.integrity import check_tables
 from quire.kvcache.prefix_search import find_prefix
+from quire.kvcache.reservation import Reservation
 from quire.kvcache.sequence import CachedPrefix, SequenceBlocks
 
 
@@ -38,6 +39,7 @@ class KVCacheManager:
         self.max_chunk = max_chunk
         self._root = model_root(config.fingerprint, config.block_size, config.kv_cache_dtype)
         self._sequences: dict[int, SequenceBlocks] = {}
+        self._reservations: set[Reservation] = set()
         groups = enumerate(config.layout.groups)
         self._windows = [(index, g.window) for index, g in groups if g.window is not None]
 
@@ -150,6 +152,31 @@ class KVCacheManager:
             for key in blocks.keys:
                 self.pool.forget((group, key))
 
+    def keys_of(
+        self, blocks: SequenceBlocks, token_ids: Sequence[int], num_entries: int
+    ) -> list[bytes]:
+        """The hashes of the first full blocks of these tokens."""
+        self._extend_keys(blocks, token_ids, num_entries)
+        return blocks.keys[:num_entries]
+
+    def reserve(self, prefix: CachedPrefix, keys: Sequence[BlockKey]) -> Reservation:
+        """Holds the blocks of a prefix, and new ones for these keys. The caller has checked that so
+        many are free."""
+        before = [block_id for table in prefix.tables for block_id in table]
+        self.pool.hold(before)
+        new = self.pool.allocate(len(keys))
+        reservation = Reservation(dict(zip(keys, new, strict=True)), before)
+        self._reservations.add(reservation)
+        return reservation
+
+    def complete(self, reservation: Reservation, written: Sequence[BlockKey]) -> None:
+        """The blocks of these keys hold their K/V: they are in the prefix cache from now on. All
+        blocks are given back, those of later keys first, so that they are reused before."""
+        for key in written:
+            self.pool.register(reservation.block_ids[key], key)
+        self.pool.release(reversed(reservation.held))
+        self._reservations.remove(reservation)
+
     def reset_prefix_cache(self) -> bool:
         """Drops every cached block. False, without any change, while a request holds blocks."""
         return self.pool.forget_cached()
@@ -157,7 +184,8 @@ class KVCacheManager:
     def check_integrity(self) -> None:
         """Raises IntegrityError if a count, a state or a key is wrong. O(blocks in use)."""
         sequences = self._sequences.values()
-        self.pool.check_integrity([table for blocks in sequences for table in blocks.tables])
+        tables = [table for blocks in sequences for table in blocks.tables]
+        self.pool.check_integrity([*tables, *(one.held for one in self._reservations)])
         check_tables(self.pool, self.layout, sequences)
 
     def _num_missing(

@@ -18,7 +18,7 @@ def check_states(
     """Raises IntegrityError unless queues, plans, progress and block tables agree."""
     requests, running = states.by_id.values(), states.running
     num_preempted = sum(not request.is_finished for request in states.leaving)
-    num_waiting = len(states.waiting) + len(states.awaiting_grammar) + states.num_held
+    num_waiting = len(states.waiting) + states.num_idle
     if len(running) + num_waiting + num_preempted != len(requests):
         raise IntegrityError("running, waiting and held do not add up to the requests there are")
     if any(one.status is RequestStatus.WAITING_FOR_FSM for one in (*running, *states.waiting)):

@@ -1,8 +1,10 @@
 """`Request`: one request's state inside the scheduler.
 
     WAITING_FOR_FSM -> WAITING -> RUNNING -> FINISHED_{STOPPED,LENGTH,ABORTED,ERROR,REPETITION}
-                          ^          |
-                          +- PREEMPTED
+                        ^  ^         |
+                        |  +- PREEMPTED
+                        v
+           WAITING_FOR_REMOTE_KVS
 
 There is no prefill and no decode state: a running request has `num_computed_tokens`, and
 each step lets it catch up with `num_tokens`.
@@ -10,11 +12,15 @@ each step lets it catch up with `num_tokens`.
 
 from __future__ import annotations
 
+import sys
 from enum import IntEnum
 
 from quire.kvcache import SequenceBlocks
 from quire.protocol import EngineCoreRequest, FinishReason
 from quire.scheduler.repetition import is_repeating
+
+NEVER_SAVED = sys.maxsize
+"""More tokens than any request has."""
 
 
 class RequestStatus(IntEnum):
@@ -25,12 +31,14 @@ class RequestStatus(IntEnum):
     """Its grammar is being compiled; until then it cannot start."""
     PREEMPTED = 2
     """Waiting again: its blocks were taken back, its tokens are kept."""
-    RUNNING = 3
-    FINISHED_STOPPED = 4
-    FINISHED_LENGTH = 5
-    FINISHED_ABORTED = 6
-    FINISHED_ERROR = 7
-    FINISHED_REPETITION = 8
+    WAITING_FOR_REMOTE_KVS = 3
+    """K/V of its tokens is being looked for, or loaded."""
+    RUNNING = 4
+    FINISHED_STOPPED = 5
+    FINISHED_LENGTH = 6
+    FINISHED_ABORTED = 7
+    FINISHED_ERROR = 8
+    FINISHED_REPETITION = 9
 
 
 FINISH_REASONS: dict[RequestStatus, FinishReason] = {
@@ -52,12 +60,35 @@ class Request:
     """
 
     __slots__ = (
-        "banned_token_ids", "blocks", "eos_token_ids", "forced_token_ids", "has_grammar",
-        "is_generating", "max_total_tokens", "min_total_tokens", "num_cached_tokens",
-        "num_collected_tokens", "num_computed_tokens", "num_plans_in_flight", "num_preemptions",
-        "num_prompt_tokens", "num_tokens", "number", "reasoning", "repetition_detection",
-        "request_id", "sampling_params", "scheduled_time", "skip_reading_cache", "sort_key",
-        "status", "stop_reason", "stop_token_ids", "token_ids",
+        "banned_token_ids",
+        "blocks",
+        "eos_token_ids",
+        "forced_token_ids",
+        "has_grammar",
+        "is_generating",
+        "max_total_tokens",
+        "may_load",
+        "min_total_tokens",
+        "num_cached_tokens",
+        "num_collected_tokens",
+        "num_computed_tokens",
+        "num_plans_in_flight",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_tokens",
+        "number",
+        "reasoning",
+        "repetition_detection",
+        "request_id",
+        "sampling_params",
+        "save_due",
+        "scheduled_time",
+        "skip_reading_cache",
+        "sort_key",
+        "status",
+        "stop_reason",
+        "stop_token_ids",
+        "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +138,10 @@ class Request:
         self.skip_reading_cache = bool(params.skip_reading_prefix_cache)
         if params.prompt_logprobs is not None:  # they come of computing
             self.skip_reading_cache = True
+        self.may_load = not self.skip_reading_cache
+        """Whether the KV store may be asked for its prefix before it starts."""
+        self.save_due = NEVER_SAVED
+        """So many computed tokens complete a further chunk for the KV store."""
         self.scheduled_time: float | None = None
         self.repetition_detection = params.repetition_detection
         self.stop_reason: int | str | None = None

@@ -19,9 +19,11 @@ from quire.protocol import (
     SchedulePlan,
     StepResult,
 )
+from quire.scheduler.chunk_saves import ChunkSaves
 from quire.scheduler.in_flight import PlanInFlight
 from quire.scheduler.integrity import check_states
 from quire.scheduler.pacing import StepPacing
+from quire.scheduler.prefix_loads import PrefixLoads
 from quire.scheduler.queue import POLICIES
 from quire.scheduler.request import FINISH_REASONS, Request, RequestStatus
 from quire.scheduler.states import RequestStates
@@ -53,18 +55,23 @@ class Scheduler:
         kv: KVCacheManager,
         max_model_len: int,
         follow_grammar: FollowGrammar | None = None,
+        saves: ChunkSaves | None = None,
+        loads: PrefixLoads | None = None,
     ) -> None:
-        """`follow_grammar` is needed for requests that have one."""
+        """`follow_grammar` is needed for requests that have one. `saves`, `loads`: what a KV store
+        is given, and what may be loaded from it."""
         self.config = config
         self.kv = kv
-        self.states = RequestStates(kv)
+        self.loads = loads
+        self.states = RequestStates(kv, saves)
         self.in_flight: deque[PlanInFlight] = deque()
         """Plans whose results are not collected, the oldest first."""
         self.pacing = StepPacing(config)
+        self._saves = saves
         self._max_model_len = max_model_len
         self._follow_grammar = follow_grammar
         self._num_arrived = 0
-        self._planner = StepPlanner(config, kv, self.states)
+        self._planner = StepPlanner(config, kv, self.states, loads)
 
     def add_request(self, message: EngineCoreRequest) -> None:
         """Queues a request. Raises RequestError if its id is taken or it could never run."""
@@ -74,6 +81,10 @@ class Scheduler:
         blocks = self.kv.open(message.cache_salt)
         request = Request(message, blocks, self._num_arrived, key, self._max_model_len)
         self._check_can_ever_run(request)
+        if self._saves is not None:
+            request.save_due = self._saves.first_due
+        if self.loads is not None and self.loads.must_look_up(request):
+            request.status = RequestStatus.WAITING_FOR_REMOTE_KVS
         self._num_arrived += 1
         self.states.add(request)
 
@@ -99,10 +110,8 @@ class Scheduler:
         return bool(len(self.states.by_id) > self.states.num_held or self.in_flight)
 
     def has_work(self) -> bool:
-        """Whether there is more to do than to wait for grammars."""
-        states = self.states
-        num_idle = states.num_held + len(states.awaiting_grammar)
-        return bool(len(states.by_id) > num_idle or self.in_flight)
+        """Whether there is more to do than to wait for grammars and for the KV store."""
+        return bool(len(self.states.by_id) > self.states.num_idle or self.in_flight)
 
     def hold_new(self) -> None:
         """Requests that come from now on wait until `release_held`. Idempotent."""
@@ -118,22 +127,28 @@ class Scheduler:
         `reset_running_requests`: they give their blocks back first, and compute their tokens again
         later; blocks that plans in flight need are kept.
         """
+        self.cancel_loads()
         if reset_running_requests:
             for request in reversed(self.states.running.copy()):
                 self.states.preempt(request)
         return self.kv.reset_prefix_cache()
 
+    def cancel_loads(self) -> None:
+        """Requests that wait for K/V from the store go on with what there is. Idempotent."""
+        for load in [*self.states.loading.values()]:
+            self.states.end_load(load)
+
     def schedule(self) -> SchedulePlan:
         """Decides the next step. A plan with requests must be executed, then given to `update` or
-        `fail`. One without is nothing to execute: every request waits for a result in flight, or
-        for its grammar."""
+        `fail`. One without is nothing to execute: every request waits for a result in flight, for
+        its grammar, or for K/V that is being loaded."""
         states = self.states
         step = PlanInFlight(self.pacing.budget(states.running, len(states.waiting)))
         self._planner.fill(step)
         if step.requests:
             step.complete(states.take_released())
             self.in_flight.append(step)
-        elif self.has_work() and not self.in_flight:
+        elif self.has_work() and not (self.in_flight or states.loading):
             raise IntegrityError(f"{len(states.by_id)} requests, and none of them can run")
         return step.plan
 
@@ -154,6 +169,8 @@ class Scheduler:
                 states.collected(request)
                 continue
             request.num_collected_tokens += count
+            if request.num_collected_tokens >= request.save_due and self._saves is not None:
+                self._saves.advanced(request)
             request_id = request.request_id
             prompt_logprobs = of_prompts.get(request_id) if of_prompts else None
             if not sampled and prompt_logprobs is None:
@@ -266,6 +283,8 @@ class Scheduler:
             error = result.failures.get(request.request_id)
             if error is not None and request.status is RequestStatus.RUNNING:
                 self.kv.forget(request.blocks)
+                if self._saves is not None:
+                    self._saves.forget(request)
                 is_unmet = request.request_id in result.unmet
                 outputs.append(self._end_with_error(request, error, is_unmet))
         return outputs

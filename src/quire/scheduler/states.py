@@ -11,7 +11,9 @@ from operator import attrgetter
 
 from quire.kvcache import KVCacheManager
 from quire.protocol import SchedulerStats
+from quire.scheduler.chunk_saves import ChunkSaves
 from quire.scheduler.counts import Counts
+from quire.scheduler.prefix_loads import PrefixLoad
 from quire.scheduler.queue import RequestQueue
 from quire.scheduler.request import Request, RequestStatus
 from quire.system import clock
@@ -31,7 +33,8 @@ class RequestStates:
     of its planned tokens, as far as its next token sees them; a waiting one holds none.
     """
 
-    def __init__(self, kv: KVCacheManager) -> None:
+    def __init__(self, kv: KVCacheManager, saves: ChunkSaves | None = None) -> None:
+        """`saves`: told of requests that give their blocks back."""
         self.by_id: dict[str, Request] = {}
         """The unfinished ones."""
         self.running: list[Request] = []
@@ -40,9 +43,14 @@ class RequestStates:
         """New requests that may not start yet, in order of arrival; None: new ones may start."""
         self.awaiting_grammar: dict[str, Request] = {}
         """New requests whose grammar is being compiled, but for those that are held."""
+        self.loading: dict[str, PrefixLoad] = {}
+        """Requests whose prefixes are being loaded; they come back to the queue."""
+        self.looking: dict[str, Request] = {}
+        """New requests for which far tiers of the KV store are asked."""
         self.leaving: set[Request] = set()
         self.counts = Counts()
         self._kv = kv
+        self._saves = saves
         self._released: list[str] = []
         """What the worker has rows for and must forget before the next step."""
 
@@ -59,6 +67,38 @@ class RequestStates:
         request.status = RequestStatus.WAITING
         if self.awaiting_grammar.pop(request.request_id, None) is not None:
             self.waiting.push(request)
+
+    def begin_load(self, load: PrefixLoad) -> None:
+        """The next waiting request waits for K/V instead."""
+        request = self.waiting.pop()
+        request.status = RequestStatus.WAITING_FOR_REMOTE_KVS
+        request.may_load = False
+        self.loading[request.request_id] = load
+
+    def end_load(self, load: PrefixLoad) -> None:
+        """A request is queued again; what was written of its prefix is in the prefix cache."""
+        request = load.request
+        del self.loading[request.request_id]
+        load.job.is_cancelled = True
+        self._kv.complete(load.reservation, load.written)
+        request.status = RequestStatus.WAITING
+        self.waiting.push(request)
+
+    def end_lookup(self, request_id: str) -> None:
+        """A request for which far tiers were asked may start; unknown ids mean nothing."""
+        request = self.by_id.get(request_id)
+        if request is None or request_id in self.loading:
+            return
+        if request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
+            request.status = RequestStatus.WAITING
+        if self.looking.pop(request_id, None) is not None:
+            self.waiting.push(request)
+
+    @property
+    def num_idle(self) -> int:
+        """Requests for which nothing can be planned now: held, or waiting for others."""
+        num_waiting = len(self.awaiting_grammar) + len(self.loading) + len(self.looking)
+        return self.num_held + num_waiting
 
     @property
     def num_held(self) -> int:
@@ -92,6 +132,7 @@ class RequestStates:
         self.running.remove(request)
         request.status = RequestStatus.PREEMPTED
         request.is_generating = False
+        request.may_load = not request.skip_reading_cache
         request.num_preemptions += 1
         self.counts.num_preemptions += 1
         self._leave(request)
@@ -107,6 +148,11 @@ class RequestStates:
             del self.held[request.request_id]
         elif request.request_id in self.awaiting_grammar:
             del self.awaiting_grammar[request.request_id]
+        elif request.request_id in self.loading:
+            self.end_load(self.loading[request.request_id])
+            self.waiting.remove(request)
+        elif request.request_id in self.looking:
+            del self.looking[request.request_id]
         elif request not in self.leaving:
             self.waiting.remove(request)
         request.status = status
@@ -151,6 +197,8 @@ class RequestStates:
     def _queue(self, request: Request) -> None:
         if request.status is RequestStatus.WAITING_FOR_FSM:
             self.awaiting_grammar[request.request_id] = request
+        elif request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
+            self.looking[request.request_id] = request
         else:
             self.waiting.push(request)
 
@@ -165,6 +213,8 @@ class RequestStates:
         blocks, num_tokens = request.blocks, request.num_collected_tokens
         if request.status is not RequestStatus.FINISHED_ERROR:
             self._kv.offer(blocks, request.token_ids, num_tokens)
+            if self._saves is not None:
+                self._saves.closing(request)
         self._kv.free(blocks, num_tokens)
         request.num_computed_tokens = request.num_collected_tokens = 0
         if request.status is RequestStatus.PREEMPTED:

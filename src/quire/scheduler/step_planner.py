@@ -9,6 +9,7 @@ from quire.config.records import SchedulerConfig
 from quire.errors import IntegrityError
 from quire.kvcache import CachedPrefix, KVCacheManager
 from quire.scheduler.in_flight import PlanInFlight
+from quire.scheduler.prefix_loads import PrefixLoads
 from quire.scheduler.request import Request
 from quire.scheduler.states import RequestStates
 
@@ -16,7 +17,15 @@ from quire.scheduler.states import RequestStates
 class StepPlanner:
     """Plans what runs, then starts what waits. Moves requests, and takes blocks for them."""
 
-    def __init__(self, config: SchedulerConfig, kv: KVCacheManager, states: RequestStates) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        kv: KVCacheManager,
+        states: RequestStates,
+        loads: PrefixLoads | None = None,
+    ) -> None:
+        """`loads`: where K/V may come from a store."""
+        self._loads = loads
         self._config = config
         self._kv = kv
         self._states = states
@@ -87,7 +96,8 @@ class StepPlanner:
         if not states.waiting:
             return
         promised = self._num_promised_blocks()
-        while states.waiting and budget and len(states.running) < self._config.max_num_seqs:
+        num_rows = self._config.max_num_seqs - len(states.loading)
+        while states.waiting and budget and len(states.running) < num_rows:
             request = states.waiting.peek()
             if request.skip_reading_cache:
                 prefix = kv.no_prefix()
@@ -95,6 +105,13 @@ class StepPlanner:
                 prefix = kv.get_computed_blocks(request.blocks, request.token_ids)
             if kv.num_free_after(request.num_tokens, prefix) < promised:
                 return
+            if self._loads is not None and request.may_load:
+                load = self._loads.plan(request, prefix)
+                if load is not None:
+                    states.begin_load(load)
+                    promised += load.num_promised
+                    num_rows -= 1
+                    continue
             missing = request.num_tokens - prefix.num_entries * kv.block_size
             count = budget.chunk(request, missing)
             if count <= 0 or (count < missing and not self._config.enable_chunked_prefill):
@@ -104,8 +121,10 @@ class StepPlanner:
             promised += kv.num_missing(request.blocks, request.num_tokens)
 
     def _num_promised_blocks(self) -> int:
-        """Blocks that running requests still need for tokens that they have already."""
-        return sum(
+        """Blocks that others still need for tokens that they have already: requests that run, and
+        those whose prefixes are being loaded."""
+        of_loads = sum([load.num_promised for load in self._states.loading.values()])
+        return of_loads + sum(
             [
                 self._kv.num_missing(request.blocks, request.num_tokens)
                 for request in self._states.running

@@ -13,6 +13,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from quire.backends.base import CompiledModel
 from quire.backends.registry import make_backend
 from quire.config.records import EngineConfig
@@ -96,6 +99,14 @@ class Worker:
                 f"{method}{inspect.signature(found)} does not take these arguments: {error}"
             ) from None
         return found(*args, **kwargs)
+
+    def read_blocks(self, block_ids: Sequence[int]) -> NDArray[np.uint8]:
+        """Copies KV blocks out: [len(block_ids), block_bytes], opaque."""
+        return self.model.read_blocks(np.array(block_ids, np.int32))
+
+    def write_blocks(self, block_ids: Sequence[int], data: NDArray[np.uint8]) -> None:
+        """Puts back what `read_blocks` gave, in these blocks. Raises ValueError on a bad shape."""
+        self.model.write_blocks(np.array(block_ids, np.int32), data)
 
     def apply_model(self, function: Callable[[CompiledModel], Any]) -> Any:
         """What a function returns of the compiled model."""

@@ -1,0 +1,128 @@
+"""`KVTransfers`: moves K/V between the block pool and the KV store, between two steps.
+
+Owned by `EngineCore`. The store's threads read and write places that may be slow; what is done here
+is to copy blocks, a bounded number of bytes a turn while others wait for their next step.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from quire.executor import Executor
+from quire.kvstore.jobs import LoadedChunk, LookupJob
+from quire.kvstore.store import KVStore
+from quire.kvstore.tiers.base import Buffer
+from quire.log import get_logger
+from quire.protocol import SchedulePlan
+from quire.scheduler import Scheduler
+from quire.scheduler.prefix_loads import PrefixLoad
+
+logger = get_logger(__name__)
+
+_WAIT_S = 0.01
+"""How long a turn waits for the store where nothing else can be done."""
+_MOST_BYTES_A_TURN = 32 << 20
+"""While requests run."""
+
+
+class BlockReader:
+    """Copies blocks out of the pool of the first worker."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def __call__(self, block_ids: list[int]) -> Buffer | None:
+        """Their K/V, one after the other; None if the worker fails."""
+        try:
+            blocks = self._executor.call("read_blocks", block_ids)[0]
+        except Exception:
+            logger.exception("K/V could not be read for the KV store")
+            return None
+        return memoryview(blocks).cast("B")
+
+
+class KVTransfers:
+    """Takes in what the store has loaded. One thread, the core's."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, store: KVStore) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._store = store
+
+    def advance(self, *, may_wait: bool) -> None:
+        """Copies loaded chunks into the pool, and lets requests go on whose prefixes are there, or
+        did not come in time. `may_wait`: there is nothing else to do."""
+        states, num_bytes = self._scheduler.states, 0
+        while num_bytes < _MOST_BYTES_A_TURN:
+            is_awaited = may_wait and bool(states.loading or states.looking)
+            news = self._store.take_news(_WAIT_S if is_awaited else 0.0)
+            if news is None:
+                break
+            if isinstance(news, LookupJob):
+                self._end_lookup(news)
+            else:
+                num_bytes += self._take(news)
+        self._end_overdue()
+
+    def observe(self, plan: SchedulePlan, duration_s: float) -> None:
+        """A plan took so long: what is loaded is compared with this."""
+        self._store.compute.observe(plan.total_num_scheduled_tokens, duration_s)
+
+    def close(self) -> None:
+        """Writes what is queued and closes the store. Idempotent."""
+        self._store.close()
+
+    def _take(self, loaded: LoadedChunk) -> int:
+        """Bytes that were copied."""
+        try:
+            load = self._scheduler.states.loading.get(loaded.job.request_id)
+            if load is None or load.job is not loaded.job:
+                return 0  # nobody waits for it any more
+            load.num_left -= 1
+            if loaded.data is None:
+                load.job.is_cancelled = True  # what comes after it is of no use
+            else:
+                self._write(load, loaded.index, loaded.data)
+            if not load.num_left:
+                self._end(load)
+            return len(loaded.data or b"")
+        finally:
+            self._store.taken(loaded)
+
+    def _write(self, load: PrefixLoad, index: int, data: memoryview) -> None:
+        one = load.chunks[index]
+        blocks = np.frombuffer(data, np.uint8).reshape(one.chunk.num_blocks, -1)
+        wanted = [place for place, _ in one.places]
+        keys = [key for _, key in one.places]
+        block_ids = [load.reservation.block_ids[key] for key in keys]
+        try:
+            if len(wanted) < len(blocks):
+                blocks = blocks[wanted]
+            self._executor.call("write_blocks", block_ids, blocks)
+        except Exception:
+            logger.exception("K/V of the KV store could not be copied into the pool")
+            return
+        load.written += keys
+
+    def _end(self, load: PrefixLoad) -> None:
+        self._scheduler.states.end_load(load)
+
+    def _end_lookup(self, job: LookupJob) -> None:
+        loads = self._scheduler.loads
+        if loads is not None and loads.lookups.get(job.request_id) is job:
+            del loads.lookups[job.request_id]
+            self._scheduler.states.end_lookup(job.request_id)
+
+    def _end_overdue(self) -> None:
+        """Nobody waits for a slow tier longer than computing would take."""
+        now, loads = time.monotonic(), self._scheduler.loads
+        for load in [*self._scheduler.states.loading.values()]:
+            if now > load.job.deadline:
+                self._store.counts.add("load_abandoned", "deadline")
+                self._end(load)
+        if loads is not None:
+            for job in [*loads.lookups.values()]:
+                if now > job.deadline:
+                    self._end_lookup(job)

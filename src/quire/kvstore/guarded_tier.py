@@ -1,0 +1,110 @@
+"""`GuardedTier`: a tier that never raises, with what was learnt of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from quire.kvstore.breaker import Breaker
+from quire.kvstore.chunk_file import HEADER_BYTES, ChunkError, decode
+from quire.kvstore.chunks import ChunkKey, ChunkShape
+from quire.kvstore.costs import ReadCosts
+from quire.kvstore.counts import StoreCounts
+from quire.kvstore.tiers.base import Buffer, Tier, TierError
+from quire.log import get_logger
+
+logger = get_logger(__name__)
+
+
+class GuardedTier:
+    """A failure is a miss, and is counted. A tier that keeps failing is left alone for a while:
+    reads and writes on their own, so that a full disk can still be read. Any thread."""
+
+    def __init__(self, tier: Tier, counts: StoreCounts) -> None:
+        self.tier = tier
+        self.name = tier.name
+        self.costs = ReadCosts()
+        self._counts = counts
+        self._reads = Breaker()
+        self._writes = Breaker()
+
+    @property
+    def can_read(self) -> bool:
+        """Whether it is worth asking."""
+        return not self._reads.is_open
+
+    @property
+    def can_write(self) -> bool:
+        """Whether it is worth giving it anything."""
+        return not self._writes.is_open
+
+    def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """Whether each is there; nothing is if the tier fails."""
+        if not self.can_read:
+            return [False] * len(keys)
+        try:
+            found = self.tier.contains(keys)
+        except TierError as error:
+            self._failed(self._reads, "lookup", error)
+            return [False] * len(keys)
+        if not self.tier.is_local:
+            self._reads.succeeded()
+        return found
+
+    def read(self, key: ChunkKey, shape: ChunkShape) -> memoryview | None:
+        """The verified K/V; None: it is not there, or not what it should be, or the tier fails."""
+        if not self.can_read:
+            return None
+        began = time.perf_counter()
+        try:
+            found = self.tier.read(key, HEADER_BYTES + shape.num_bytes)
+            if found is None:
+                return None
+            data = decode(found, key, shape)
+        except TierError as error:
+            self._failed(self._reads, "read", error)
+            return None
+        except ChunkError as error:
+            self._counts.add("corrupt", self.name)
+            logger.warning("KV store, %s: chunk %s is dropped: %s", self.name, key.name, error)
+            self.delete(key)
+            return None
+        self._reads.succeeded()
+        seconds = time.perf_counter() - began
+        self.costs.observe(shape.num_bytes, seconds)
+        self._counts.add("load_seconds", self.name, seconds)
+        self._counts.add("load_bytes", self.name, shape.num_bytes)
+        return data
+
+    def write(self, key: ChunkKey, parts: Sequence[Buffer]) -> bool:
+        """Whether the chunk was stored."""
+        if not self.can_write:
+            self._counts.add("store_dropped", "tier_failing")
+            return False
+        try:
+            self.tier.write(key, parts)
+        except TierError as error:
+            self._failed(self._writes, "write", error)
+            return False
+        self._writes.succeeded()
+        self._counts.add("store_bytes", self.name, sum(len(part) for part in parts))
+        return True
+
+    def delete(self, key: ChunkKey) -> None:
+        """Drops a chunk, if the tier can."""
+        try:
+            self.tier.delete(key)
+        except TierError as error:
+            self._failed(self._writes, "delete", error)
+
+    def _failed(self, breaker: Breaker, what: str, error: TierError) -> None:
+        self._counts.add("errors", self.name)
+        pause_s = breaker.failed()
+        if pause_s is not None:
+            logger.warning(
+                "KV store, %s: a %s failed again: %s; it is left alone for %.0f s",
+                self.name,
+                what,
+                error,
+                pause_s,
+            )

@@ -1,0 +1,49 @@
+"""What the store is asked for, and what it says: plain records between threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quire.kvstore.chunks import ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """A chunk by its name and size. Its tail may be missing: it has one block or more."""
+
+    key: ChunkKey
+    num_blocks: int
+
+
+@dataclass(eq=False, slots=True)
+class LoadJob:
+    """Chunks that a request waits for, in the order in which they are wanted."""
+
+    request_id: str
+    chunks: list[StoredChunk]
+    deadline: float
+    """`time.monotonic()` from which nobody waits any more."""
+    is_cancelled: bool = False
+    """Set by the engine's thread, read by the readers: the rest need not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedChunk:
+    """One chunk of a job was looked for."""
+
+    job: LoadJob
+    index: int
+    """Of the chunk in the job."""
+    data: memoryview | None
+    """Its K/V, verified; None: it could not be had."""
+    tier: str = ""
+
+
+@dataclass(eq=False, slots=True)
+class LookupJob:
+    """Chunks whose presence in far tiers is asked for, for a request that waits for the answer."""
+
+    request_id: str
+    chunks: list[StoredChunk]
+    deadline: float
+    found: set[ChunkKey] = field(default_factory=set)

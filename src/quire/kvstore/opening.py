@@ -1,0 +1,42 @@
+"""Makes the `KVStore` of a configuration."""
+
+from __future__ import annotations
+
+from quire.config.kv_cache import KVStoreConfig
+from quire.kvstore.chunks import ChunkShape
+from quire.kvstore.store import KVStore
+from quire.kvstore.tiers.base import Tier, TierError
+from quire.log import get_logger
+
+logger = get_logger(__name__)
+
+
+def open_store(config: KVStoreConfig | None, block_bytes: int) -> KVStore | None:
+    """None: there is none, or none of its tiers can be used. A local tier that cannot be opened is
+    left out, with a warning: it is a cache. Raises ConfigError for a URL that names no tier."""
+    if config is None:
+        return None
+    tiers = _local_tiers(config)
+    if config.remotes:
+        from quire.kvstore.tiers.registry import open_tier
+
+        tiers += [open_tier(url) for url in config.remotes]
+    if not tiers:
+        return None
+    return KVStore(ChunkShape(config.chunk_blocks, block_bytes), tiers, role=config.role)
+
+
+def _local_tiers(config: KVStoreConfig) -> list[Tier]:
+    tiers: list[Tier] = []
+    if config.memory_bytes:
+        from quire.kvstore.tiers.memory import MemoryTier
+
+        tiers.append(MemoryTier(config.memory_bytes))
+    if config.disk_path is not None:
+        from quire.kvstore.tiers.disk import DiskTier
+
+        try:
+            tiers.append(DiskTier(config.disk_path, config.disk_bytes, config.ttl_s))
+        except TierError as error:
+            logger.warning("KV store: no chunks are kept on disk: %s", error)
+    return tiers

@@ -1,0 +1,132 @@
+"""`Readers`: threads that look for chunks in the tiers, nearest first."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from quire.kvstore.chunks import ChunkKey, ChunkShape
+from quire.kvstore.guarded_tier import GuardedTier
+from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
+from quire.kvstore.write_behind import WriteBehind
+from quire.log import get_logger
+
+logger = get_logger(__name__)
+
+_MOST_UNREAD_CHUNKS = 16
+"""Chunks that were read and not taken, over all jobs: bounds the memory of loads."""
+_LOOKUP_PIECE = 64
+"""Chunks that a far tier is asked for at once."""
+
+
+class Readers:
+    """Owned by the store. News comes by a queue, which the engine's thread empties."""
+
+    def __init__(
+        self,
+        tiers: Sequence[GuardedTier],
+        writes: WriteBehind,
+        shape_of: Callable[[StoredChunk], ChunkShape],
+        num_threads: int,
+    ) -> None:
+        self.news: queue.SimpleQueue[LoadedChunk | LookupJob] = queue.SimpleQueue()
+        self._tiers = tiers
+        self._writes = writes
+        self._shape_of = shape_of
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(_MOST_UNREAD_CHUNKS)
+        self._is_closing = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"kv-store-read-{i}", daemon=True)
+            for i in range(num_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def load(self, job: LoadJob) -> None:
+        """Reads the chunks of a job; each gives one piece of news."""
+        for index in range(len(job.chunks)):
+            self._jobs.put(partial(self._read, job, index))
+
+    def look_up(self, job: LookupJob) -> None:
+        """Asks the far tiers; the job itself is the news."""
+        self._jobs.put(partial(self._look_up, job))
+
+    def delete(self, keys: Sequence[ChunkKey]) -> None:
+        """Drops chunks from every tier."""
+        self._jobs.put(partial(self._delete, keys))
+
+    def taken(self) -> None:
+        """The engine's thread has done with the data of a `LoadedChunk`."""
+        self._room.release()
+
+    def close(self, timeout_s: float) -> None:
+        """Ends the threads. Idempotent."""
+        self._is_closing = True
+        for _ in self._threads:
+            self._jobs.put(None)
+            self._room.release()
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            job = self._jobs.get()
+            if job is None:
+                return
+            job()
+
+    def _read(self, load: LoadJob, index: int) -> None:
+        """Tells of a chunk in any case: one that cannot be had is a miss."""
+        self._room.acquire()
+        loaded = LoadedChunk(load, index, None)
+        try:
+            if not load.is_cancelled and time.monotonic() < load.deadline:
+                loaded = self._find(load, index, load.chunks[index])
+        except Exception:
+            logger.exception("KV store: chunk %s was not read", load.chunks[index].key.name)
+        self.news.put(loaded)
+
+    def _delete(self, keys: Sequence[ChunkKey]) -> None:
+        for key in keys:
+            for tier in self._tiers:
+                tier.delete(key)
+
+    def _find(self, load: LoadJob, index: int, chunk: StoredChunk) -> LoadedChunk:
+        shape = self._shape_of(chunk)
+        data = self._writes.get(chunk.key)
+        if data is not None and len(data) == shape.num_bytes:
+            return LoadedChunk(load, index, data, "queue")
+        for tier in self._tiers:
+            if tier.tier.is_local and not tier.contains([chunk.key])[0]:
+                continue
+            data = tier.read(chunk.key, shape)
+            if data is not None:
+                if not tier.tier.is_local:  # nearer tiers have it next time
+                    self._writes.put(chunk.key, shape, data)
+                return LoadedChunk(load, index, data, tier.name)
+        return LoadedChunk(load, index, None)
+
+    def _look_up(self, job: LookupJob) -> None:
+        try:
+            self._ask_far_tiers(job)
+        except Exception:
+            logger.exception("KV store: no answer to what %s asked", job.request_id)
+        self.news.put(job)
+
+    def _ask_far_tiers(self, job: LookupJob) -> None:
+        """Asks in pieces, up to the first chunk that no tier has."""
+        far = [tier for tier in self._tiers if not tier.tier.is_local]
+        keys = [chunk.key for chunk in job.chunks]
+        for start in range(0, len(keys), _LOOKUP_PIECE):
+            piece = keys[start : start + _LOOKUP_PIECE]
+            if time.monotonic() > job.deadline:
+                return
+            for tier in far:
+                found = tier.contains(piece)
+                job.found.update(key for key, there in zip(piece, found, strict=True) if there)
+            if piece[-1] not in job.found:
+                return

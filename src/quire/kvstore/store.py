@@ -1,0 +1,164 @@
+"""`KVStore`: chunks of K/V in tiers. The engine's thread asks and is never kept waiting."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from quire.config.kv_cache import KVRole
+from quire.kvstore.chunks import ChunkKey, ChunkShape
+from quire.kvstore.costs import ComputeCosts
+from quire.kvstore.counts import StoreCounts, usage_of
+from quire.kvstore.guarded_tier import GuardedTier
+from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
+from quire.kvstore.readers import Readers
+from quire.kvstore.tiers.base import Buffer, Tier
+from quire.kvstore.write_behind import WriteBehind
+
+MAX_QUEUED_BYTES = 256 << 20
+NUM_READ_THREADS = 2
+_MOST_FAR_KEYS = 1 << 16
+_FAR_KEYS_LIVE_S = 60.0
+"""How long an answer of a far tier is believed."""
+_CLOSE_S = 5.0
+"""How long what is queued may take to be written at the end."""
+
+
+class KVStore:
+    """The tiers, their threads and what is known of them.
+
+    `has`, `wants`, `save` and `load` are called by the engine's thread and neither read nor ask
+    any place but memory. What was asked for comes by `take_news`.
+    """
+
+    def __init__(
+        self,
+        shape: ChunkShape,
+        tiers: Sequence[Tier],
+        *,
+        role: KVRole = "kv_both",
+        max_queued_bytes: int = MAX_QUEUED_BYTES,
+    ) -> None:
+        """`shape`: of a whole chunk. `tiers`: nearest first; closed with the store."""
+        self.shape = shape
+        self.chunk_blocks = shape.num_blocks
+        self.role = role
+        self.counts = StoreCounts()
+        self.compute = ComputeCosts()
+        self._tiers = [GuardedTier(tier, self.counts) for tier in tiers]
+        self._local = [tier for tier in self._tiers if tier.tier.is_local]
+        self._has_far = len(self._local) < len(self._tiers)
+        self._far: OrderedDict[ChunkKey, float] = OrderedDict()
+        """Chunks that a far tier said it has, and until when that is believed."""
+        self._writes = WriteBehind(self._tiers, self.counts, max_queued_bytes)
+        self._readers = Readers(self._tiers, self._writes, self.shape_of, NUM_READ_THREADS)
+        self._is_closed = False
+
+    def shape_of(self, chunk: StoredChunk) -> ChunkShape:
+        """The size of a chunk, which may be the tail of a prefix."""
+        return ChunkShape(chunk.num_blocks, self.shape.block_bytes)
+
+    def has(self, key: ChunkKey) -> bool:
+        """Whether a chunk is in a tier, as far as is known."""
+        if self._writes.holds(key) or any(tier.contains([key])[0] for tier in self._local):
+            return True
+        return self._has_far and self._far.get(key, 0.0) > time.monotonic()
+
+    def wants(self, chunk: StoredChunk) -> bool:
+        """Whether the store should be given a chunk, and has room for it now."""
+        if self.role == "kv_consumer" or self.has(chunk.key):
+            return False
+        return self._writes.has_room(self.shape_of(chunk).num_bytes)
+
+    def save(self, chunk: StoredChunk, data: Buffer) -> None:
+        """Stores a chunk some time later, or drops it if too much is queued. `data` is not to be
+        changed any more."""
+        if self._writes.put(chunk.key, self.shape_of(chunk), data) and self._has_far:
+            self._remember([chunk.key])
+
+    def seconds_to_load(self, chunks: Sequence[StoredChunk]) -> float:
+        """What loading these would take, if the nearest tier has them that has the first."""
+        for tier in self._tiers:
+            if not tier.tier.is_local or tier.contains([chunks[0].key])[0]:
+                num_bytes = sum(self.shape_of(chunk).num_bytes for chunk in chunks)
+                return tier.costs.seconds(num_bytes)
+        return 0.0
+
+    def load(self, job: LoadJob) -> None:
+        """Reads chunks; each of them is a piece of news."""
+        self._readers.load(job)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether anything is loaded from it."""
+        return self.role != "kv_producer"
+
+    @property
+    def must_look_up(self) -> bool:
+        """Whether tiers have to be asked what they have before `has` knows it."""
+        return self._has_far and self.is_read
+
+    def look_up(self, job: LookupJob) -> None:
+        """Asks far tiers; the job itself is the news."""
+        job.chunks = [chunk for chunk in job.chunks if not self.has(chunk.key)]
+        self._readers.look_up(job)
+
+    def take_news(self, timeout_s: float = 0.0) -> LoadedChunk | LookupJob | None:
+        """The next piece of news, which the caller waits for at most so long. The data of a
+        `LoadedChunk` is to be given back with `taken`."""
+        try:
+            news = self._readers.news.get(timeout=timeout_s) if timeout_s else self._next()
+        except queue.Empty:
+            return None
+        if isinstance(news, LookupJob):
+            self._remember(news.found)
+        return news
+
+    def _next(self) -> LoadedChunk | LookupJob:
+        return self._readers.news.get_nowait()
+
+    def taken(self, loaded: LoadedChunk) -> None:
+        """The data of a chunk is in the pool, or not wanted."""
+        if loaded.data is not None:
+            self.counts.add("loaded_chunks", loaded.tier)
+        self._readers.taken()
+
+    def forget(self, keys: Sequence[ChunkKey]) -> None:
+        """Drops chunks whose K/V may be invalid."""
+        for key in keys:
+            self._far.pop(key, None)
+        self._readers.delete(keys)
+
+    def stats(self) -> dict[str, Any]:
+        """What it holds and what happened."""
+        return {
+            "chunk_tokens_blocks": self.chunk_blocks,
+            "queued_bytes": self._writes.num_queued_bytes,
+            "tiers": usage_of([tier.tier for tier in self._tiers]),
+            "counts": self.counts.as_dict(),
+        }
+
+    def flush(self, timeout_s: float = _CLOSE_S) -> bool:
+        """Waits until all that was given is stored. False: it took too long."""
+        return self._writes.flush(timeout_s)
+
+    def close(self) -> None:
+        """Writes what is queued and closes the tiers. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._readers.close(_CLOSE_S)
+        self._writes.close(_CLOSE_S)
+        for tier in self._tiers:
+            tier.tier.close()
+
+    def _remember(self, keys: Sequence[ChunkKey] | set[ChunkKey]) -> None:
+        until = time.monotonic() + _FAR_KEYS_LIVE_S
+        for key in keys:
+            self._far[key] = until
+            self._far.move_to_end(key)
+        while len(self._far) > _MOST_FAR_KEYS:
+            self._far.popitem(last=False)

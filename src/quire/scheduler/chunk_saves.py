@@ -1,0 +1,71 @@
+"""`ChunkSaves`: gives the KV store the chunks whose K/V is computed.
+
+Told by the scheduler of each request that advances, and by the states of each that gives its blocks
+back. The blocks are copied at once: they are full, so that no step writes to them any more, and no
+later plan has them yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quire.kvcache import KVCacheManager
+from quire.kvstore.chunks import ChunkKey
+from quire.kvstore.jobs import StoredChunk
+from quire.kvstore.store import KVStore
+from quire.kvstore.tiers.base import Buffer
+from quire.scheduler.request import NEVER_SAVED, Request
+
+ReadBlocks = Callable[[list[int]], Buffer | None]
+"""Copies blocks out of the pool; None: that failed."""
+
+
+class ChunkSaves:
+    """Owned by the scheduler. One thread."""
+
+    def __init__(self, kv: KVCacheManager, store: KVStore, read_blocks: ReadBlocks) -> None:
+        self._store = store
+        self._read_blocks = read_blocks
+        self._block_size = kv.block_size
+        self._size = store.chunk_blocks
+        self._tokens = store.chunk_blocks * kv.block_size
+        self._is_used = store.role != "kv_consumer" and kv.enable_caching
+
+    @property
+    def first_due(self) -> int:
+        """How many tokens of a new request have to be computed before there is anything to save."""
+        return self._tokens if self._is_used else NEVER_SAVED
+
+    def advanced(self, request: Request) -> None:
+        """The request has computed at least `save_due` tokens: its further whole chunks."""
+        end = request.num_collected_tokens // self._tokens
+        for chunk in range(request.save_due // self._tokens, end + 1):
+            self._save(request, (chunk - 1) * self._size, chunk * self._size)
+        request.save_due = (end + 1) * self._tokens
+
+    def closing(self, request: Request) -> None:
+        """The request is about to give its blocks back, and all its full blocks have keys: what is
+        left behind its last whole chunk."""
+        if self._is_used:
+            end = request.num_collected_tokens // self._block_size
+            self._save(request, end // self._size * self._size, end)
+
+    def forget(self, request: Request) -> None:
+        """The K/V of a request may be invalid: the store drops its chunks."""
+        blocks = request.blocks
+        keys = blocks.keys[self._size - 1 :: self._size]
+        groups = range(len(blocks.tables))
+        self._store.forget([ChunkKey(blocks.root, key, group) for key in keys for group in groups])
+
+    def _save(self, request: Request, start: int, end: int) -> None:
+        """The entries from `start` to `end` of every group, as far as the request has them."""
+        blocks = request.blocks
+        if end <= start or end > len(blocks.keys):
+            return
+        for group, first in enumerate(blocks.first_entries):
+            chunk = StoredChunk(ChunkKey(blocks.root, blocks.keys[end - 1], group), end - start)
+            if first <= start and self._store.wants(chunk):
+                block_ids = blocks.tables[group][start - first : end - first]
+                data = self._read_blocks(block_ids)
+                if data is not None:
+                    self._store.save(chunk, data)

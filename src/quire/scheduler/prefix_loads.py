@@ -1,0 +1,190 @@
+"""`PrefixLoads`: prefixes that the KV store has and the block pool has not.
+
+Asked by `StepPlanner` for each request that could start. Decides what is loaded, and reserves the
+blocks for it; who moves bytes is the core. A request is loaded for once before each start: then it
+is admitted with whatever the prefix cache has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from quire.config.kv_groups import KVGroupSpec
+from quire.kvcache import BlockKey, CachedPrefix, KVCacheManager, Reservation
+from quire.kvstore.chunks import ChunkKey
+from quire.kvstore.jobs import LoadJob, LookupJob, StoredChunk
+from quire.kvstore.store import KVStore
+from quire.scheduler.request import Request
+
+_LOOKUP_S = 0.05
+"""How long a request waits for far tiers to say what they have."""
+_SHORTEST_DEADLINE_S = 0.25
+_DEADLINE_IF_UNKNOWN_S = 5.0
+"""Before anything was computed."""
+_PATIENCE = 1.5
+"""A load may take so many times as long as computing would."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlaces:
+    """A chunk, and where its blocks go."""
+
+    chunk: StoredChunk
+    end: int
+    """The first entry of the block table behind it."""
+    places: list[tuple[int, BlockKey]]
+    """Of each block that the pool lacks: its index in the chunk, and its key in the pool."""
+
+
+@dataclass(eq=False, slots=True)
+class PrefixLoad:
+    """A request that waits for K/V, and the blocks that are reserved for it."""
+
+    request: Request
+    job: LoadJob
+    chunks: list[ChunkPlaces]
+    """Parallel to the job's."""
+    reservation: Reservation
+    num_promised: int
+    """Blocks that the request needs beside those."""
+    num_left: int
+    """Chunks of which nothing was heard yet."""
+    written: list[BlockKey]
+    """What is in the pool already."""
+
+
+class PrefixLoads:
+    """Owned by the scheduler. One thread."""
+
+    def __init__(self, kv: KVCacheManager, store: KVStore) -> None:
+        self._kv = kv
+        self._store = store
+        groups = enumerate(kv.layout.groups)
+        self._leading_group = next((index for index, one in groups if one.window is None), 0)
+        """One that needs every chunk of a prefix, if there is one."""
+        self.lookups: dict[str, LookupJob] = {}
+        """What far tiers are asked, by request."""
+
+    def plan(self, request: Request, prefix: CachedPrefix) -> PrefixLoad | None:
+        """Reserves blocks for what the store has behind a cached prefix. None: nothing, or not
+        enough to be worth it. The caller has checked that the request can start now."""
+        found = self._find(request, prefix)
+        if not found:
+            return None
+        kv, pool = self._kv, self._kv.pool
+        num_tokens = (found[-1].end - prefix.num_entries) * kv.block_size
+        patience_s = self._patience(num_tokens, [one.chunk for one in found])
+        if patience_s is None:
+            return None
+        num_needed = pool.num_free - kv.num_free_after(request.num_tokens, prefix)
+        num_free = pool.num_free
+        keys = list(dict.fromkeys(key for one in found for _, key in one.places))
+        reservation = kv.reserve(prefix, keys)
+        job = LoadJob(
+            request.request_id, [one.chunk for one in found], time.monotonic() + patience_s
+        )
+        load = PrefixLoad(
+            request=request,
+            job=job,
+            chunks=found,
+            reservation=reservation,
+            num_promised=max(0, num_needed - (num_free - pool.num_free)),
+            num_left=len(found),
+            written=[],
+        )
+        self._store.load(job)
+        return load
+
+    def must_look_up(self, request: Request) -> bool:
+        """Whether far tiers have to be asked before a new request starts. If so, they are."""
+        if not (self._store.must_look_up and request.may_load) or request.has_grammar:
+            return False
+        job = LookupJob(request.request_id, self._wanted_by(request), time.monotonic() + _LOOKUP_S)
+        self.lookups[request.request_id] = job
+        self._store.look_up(job)
+        return True
+
+    def _wanted_by(self, request: Request) -> list[StoredChunk]:
+        """The whole chunks of a prompt, of all groups, and every tail that the last one may have:
+        what far tiers are asked for."""
+        kv, size = self._kv, self._store.chunk_blocks
+        last = (request.num_tokens - 1) // kv.block_size
+        keys = kv.keys_of(request.blocks, request.token_ids, last)
+        ends = [*range(size, last + 1, size), *range(last - last % size + 1, last + 1)]
+        groups = range(len(kv.layout.groups))
+        return [self._chunk(request, keys, end, group) for end in ends for group in groups]
+
+    def _patience(self, num_tokens: int, chunks: Sequence[StoredChunk]) -> float | None:
+        """Seconds that a load may take; None: computing is quicker."""
+        compute_s = self._store.compute.seconds(num_tokens)
+        if compute_s is None:
+            return _DEADLINE_IF_UNKNOWN_S
+        if self._store.seconds_to_load(chunks) > compute_s:
+            self._store.counts.add("gate_skipped_tokens", "slower_than_computing", num_tokens)
+            return None
+        return max(_SHORTEST_DEADLINE_S, _PATIENCE * compute_s)
+
+    def _find(self, request: Request, prefix: CachedPrefix) -> list[ChunkPlaces]:
+        """What has to be loaded for the longest prefix that the store completes, in order of
+        position; nothing if that is no longer than what is cached."""
+        kv, size = self._kv, self._store.chunk_blocks
+        last = (request.num_tokens - 1) // kv.block_size
+        if last <= prefix.num_entries:
+            return []
+        keys = kv.keys_of(request.blocks, request.token_ids, last)
+        for end in self._ends(request, keys, prefix.num_entries, size):
+            found: list[ChunkPlaces] = []
+            for index, group in enumerate(kv.layout.groups):
+                of_group = self._of_group(request, keys, end, index, group)
+                if of_group is None:
+                    break
+                found += of_group
+            else:
+                return sorted(found, key=attrgetter("end"))
+        return []
+
+    def _ends(
+        self, request: Request, keys: Sequence[bytes], num_cached: int, size: int
+    ) -> list[int]:
+        """Where stored prefixes may end, the longest first, as far as one group tells."""
+        group, end = self._leading_group, num_cached // size * size
+        ends = []
+        while end + size <= len(keys) and self._has(request, keys, end + size, group):
+            end += size
+            if end > num_cached:
+                ends.append(end)
+        tails = range(end + 1, min(end + size, len(keys) + 1))
+        ends += [one for one in tails if one > num_cached and self._has(request, keys, one, group)]
+        return ends[::-1]
+
+    def _of_group(
+        self, request: Request, keys: Sequence[bytes], end: int, index: int, group: KVGroupSpec
+    ) -> list[ChunkPlaces] | None:
+        """The chunks that a group needs for a prefix of `end` entries; None: not all are stored."""
+        kv, size = self._kv, self._store.chunk_blocks
+        first = group.first_entry(end * kv.block_size, kv.block_size)
+        found = []
+        for start in range(first // size * size, end, size):
+            stop = min(start + size, end)
+            places = [
+                (entry - start, (index, keys[entry]))
+                for entry in range(max(start, first), stop)
+                if kv.pool.lookup((index, keys[entry])) is None
+            ]
+            if places:
+                chunk = self._chunk(request, keys, stop, index)
+                if not self._store.has(chunk.key):
+                    return None
+                found.append(ChunkPlaces(chunk, stop, places))
+        return found
+
+    def _chunk(self, request: Request, keys: Sequence[bytes], end: int, group: int) -> StoredChunk:
+        """The chunk that ends with entry `end - 1`."""
+        key = ChunkKey(request.blocks.root, keys[end - 1], group)
+        return StoredChunk(key, (end - 1) % self._store.chunk_blocks + 1)
+
+    def _has(self, request: Request, keys: Sequence[bytes], end: int, group: int) -> bool:
+        return self._store.has(self._chunk(request, keys, end, group).key)

@@ -1,0 +1,180 @@
+"""A KV store under the scheduler: whatever the tiers do, every request gets its own tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from dict_tier import DictTier
+from fake_model import Simulation
+
+from quire.kvstore.tiers.base import Tier
+
+WINDOWS: list[tuple[int | None, ...]] = [(None,), (10,), (None, 10), (6, None, 18)]
+
+
+@contextmanager
+def simulation(
+    tiers: Sequence[Tier], num_blocks: int = 200, **options: object
+) -> Iterator[Simulation]:
+    simulated = Simulation(num_blocks, tiers=tiers, **options)  # type: ignore[arg-type]
+    assert simulated.store is not None
+    try:
+        yield simulated
+    finally:
+        simulated.store.close()
+
+
+def tokens_of(seed: str, count: int) -> list[int]:
+    return [random.Random(f"{seed} {place}").randrange(900) for place in range(count)]
+
+
+def flush(simulated: Simulation) -> None:
+    assert simulated.store is not None
+    assert simulated.store.flush()
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+@pytest.mark.parametrize("windows", WINDOWS, ids=str)
+@pytest.mark.parametrize("length", [9, 33, 40, 41, 47])
+def test_another_engine_finds_the_prefix(
+    windows: tuple[int | None, ...], is_local: bool, length: int
+) -> None:
+    tier = DictTier(is_local=is_local)
+    prompt = tokens_of("prompt", length)
+    with simulation([tier], windows=windows) as first:
+        first.add("a", prompt, 5)
+        first.run()
+        flush(first)
+    with simulation([tier], windows=windows) as second:
+        second.add("b", [*prompt, *tokens_of("more", 5)], 5)
+        second.run()
+        assert second.num_hit_tokens == length // 8 * 8  # whole chunks
+    assert tier.num_reads
+
+
+def test_a_next_turn_hits_up_to_the_last_full_block() -> None:
+    tier = DictTier()
+    prompt = tokens_of("prompt", 21)
+    with simulation([tier], chunk_blocks=4) as first:
+        first.add("a", prompt, 9)
+        first.run()
+        flush(first)
+        turn = [*prompt, *first.got["a"]]
+    with simulation([tier], chunk_blocks=4) as second:
+        second.add("b", [*turn, 1, 2, 3], 3)
+        second.run()
+        assert second.num_hit_tokens == 28  # of 29 tokens with K/V, in blocks of 4
+
+
+def test_what_is_stored_is_not_stored_again() -> None:
+    tier = DictTier()
+    prompt = tokens_of("prompt", 40)
+    for turn in range(3):
+        with simulation([tier]) as simulated:
+            simulated.add("a", prompt, 4)
+            simulated.run()
+            flush(simulated)
+        if turn == 0:
+            num_writes = tier.num_writes
+    assert tier.num_writes == num_writes
+
+
+def test_other_tokens_and_other_salts_find_nothing() -> None:
+    tier = DictTier()
+    prompt = tokens_of("prompt", 40)
+    with simulation([tier]) as first:
+        first.add("a", prompt, 4, cache_salt="one")
+        first.run()
+        flush(first)
+    with simulation([tier]) as second:
+        second.add("b", prompt, 4, cache_salt="two")
+        second.add("c", prompt, 4)
+        second.add("d", [prompt[0] + 1, *prompt[1:]], 4, cache_salt="one")
+        second.run()
+    assert tier.num_reads == 0
+
+
+@pytest.mark.parametrize("windows", WINDOWS, ids=str)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_preempted_request_loads_what_it_had(windows: tuple[int | None, ...], depth: int) -> None:
+    """Six requests in a pool for two of them."""
+    tier = DictTier()
+    with simulation([tier], 40, windows=windows, depth=depth, max_model_len=80) as simulated:
+        for number in range(6):
+            simulated.add(str(number), tokens_of(str(number), 20), 40)
+        simulated.run()
+        if None in windows:
+            assert simulated.num_preemptions
+            assert tier.num_reads or simulated.num_hit_tokens
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_loads_and_failures(seed: int) -> None:
+    """Requests with shared prefixes come, are aborted and preempted, over tiers that fail, lose,
+    damage and delay; engines are started again over the same tiers."""
+    choose = random.Random(seed)
+    near, far = DictTier("near"), DictTier("far", is_local=False)
+    windows, chunk_blocks = choose.choice(WINDOWS), choose.choice((1, 2, 4))
+    for start in range(3):
+        for tier in (near, far):
+            tier.failing = choose.choice((0.0, 0.0, 0.3, 1.0))
+            tier.damaged = choose.choice((0.0, 0.2))
+            tier.lost = choose.choice((0.0, 0.2))
+            tier.delay_s = choose.choice((0.0, 0.0, 0.001))
+        options = {
+            "windows": windows,
+            "depth": choose.choice((1, 2)),
+            "chunk_blocks": chunk_blocks,
+            "max_model_len": 80,
+        }
+        with simulation([near, far], choose.choice((60, 90, 200)), **options) as simulated:
+            for number in range(12):
+                shared = tokens_of(str(choose.randrange(3)), choose.randrange(4, 40))
+                own = tokens_of(f"{start} {number}", choose.randrange(1, 12))
+                name = f"{start} {number}"
+                simulated.add(name, [*shared, *own], choose.randrange(1, 20))
+                for _ in range(choose.randrange(6)):
+                    if simulated.scheduler.has_unfinished_requests():
+                        simulated.step()
+                if choose.random() < 0.15:
+                    simulated.abort(name)
+                if choose.random() < 0.1:
+                    simulated.scheduler.reset_prefix_cache(reset_running_requests=True)
+            simulated.run()
+
+
+def test_a_tier_that_hangs_is_waited_for_no_longer_than_computing_takes() -> None:
+    tier = DictTier()
+    prompt = tokens_of("prompt", 60)
+    with simulation([tier]) as first:
+        first.add("a", prompt, 4)
+        first.run()
+        flush(first)
+    tier.delay_s = 0.5
+    with simulation([tier]) as second:
+        assert second.store is not None
+        second.store.compute.observe(16, 1e-6)
+        second.store.seconds_to_load = lambda _: 0.0  # type: ignore[method-assign]
+        second.add("b", prompt, 4)
+        second.run()
+        counts = second.store.counts.as_dict()
+        assert counts["load_abandoned"] == {"deadline": 1}
+
+
+def test_loading_that_is_slower_than_computing_is_left() -> None:
+    tier = DictTier()
+    prompt = tokens_of("prompt", 60)
+    with simulation([tier]) as first:
+        first.add("a", prompt, 4)
+        first.run()
+        flush(first)
+    with simulation([tier]) as second:
+        assert second.store is not None
+        second.store.compute.observe(16, 1e-9)
+        second.add("b", prompt, 4)
+        second.run()
+        assert second.store.counts.as_dict()["gate_skipped_tokens"]
+    assert tier.num_reads == 0
