@@ -123,6 +123,12 @@ class Scheduler:
                 self.states.preempt(request)
         return self.kv.reset_prefix_cache()
 
+    def use_fingerprint(self, fingerprint: str) -> None:
+        """From now on K/V comes of a model with this fingerprint: no request holds blocks."""
+        if self.kv.use_fingerprint(fingerprint):
+            for request in self.states.by_id.values():
+                request.blocks = self.kv.open(request.cache_salt)
+
     def schedule(self) -> SchedulePlan:
         """Decides the next step. A plan with requests must be executed, then given to `update` or
         `fail`. One without is nothing to execute: every request waits for a result in flight, or
