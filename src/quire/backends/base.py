@@ -40,6 +40,8 @@ class Capabilities:
     name: str
     description: str
     """One line for people: tier, threads, features."""
+    build: str
+    """Of the code and of the instructions that compute. Where it differs, bits may differ."""
     dtypes: tuple[Dtype, ...]
     kv_cache_dtypes: tuple[str, ...]
     weight_formats: tuple[str, ...]

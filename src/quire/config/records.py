@@ -102,7 +102,8 @@ class CacheConfig:
     asked: KVMemoryChoice = field(default_factory=KVMemoryChoice)
     """What the user said about the size, for those who ask the server."""
     fingerprint: str = ""
-    """Differs between models whose K/V differ; part of the root of every block's key."""
+    """Differs between models whose K/V may differ (`planning.kv.identity`); part of the root of
+    every block's key."""
 
     @property
     def num_gpu_blocks(self) -> int:

@@ -91,7 +91,8 @@ class EnginePause:
         wanted = set(check_tags(tags)) & self._asleep
         if wanted:
             with phase(logger, f"waking up ({_named(wanted)})"):
-                self._executor.call("restore_memory", sorted(wanted))
+                for fingerprint in self._executor.call("restore_memory", sorted(wanted)):
+                    self._scheduler.use_fingerprint(fingerprint)
             self._asleep -= wanted
         if not self._asleep:
             self.resume()

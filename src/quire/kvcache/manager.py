@@ -37,6 +37,7 @@ class KVCacheManager:
         self.enable_caching = config.enable_prefix_caching
         self.pool = BlockPool(config.num_blocks)
         self.max_chunk = max_chunk
+        self._kv_cache_dtype = config.kv_cache_dtype
         self._root = model_root(config.fingerprint, config.block_size, config.kv_cache_dtype)
         self._sequences: dict[int, SequenceBlocks] = {}
         self._reservations: set[Reservation] = set()
@@ -52,6 +53,18 @@ class KVCacheManager:
         """Empty block tables; requests share blocks only under an equal salt."""
         root = request_root(self._root, cache_salt=cache_salt)
         return SequenceBlocks(root, len(self.layout.groups))
+
+    def use_fingerprint(self, fingerprint: str) -> bool:
+        """Requests that are opened from now on have K/V of a model with this fingerprint. Whether
+        it is another one: then nothing is cached any more, and those that are open have to be
+        opened again. Raises IntegrityError while requests hold blocks."""
+        root = model_root(fingerprint, self.block_size, self._kv_cache_dtype)
+        if root == self._root:
+            return False
+        if not self.pool.forget_cached():
+            raise IntegrityError("the model changes while requests hold K/V of the one before")
+        self._root = root
+        return True
 
     def longest(self, limit: int) -> int:
         """The most tokens, up to `limit`, that a request can have if it runs alone."""

@@ -36,8 +36,6 @@ class Checkpoint:
     weights: WeightSource
     packed: PackedHeader | None
     """Of packed weights."""
-    files: tuple[tuple[str, int], ...]
-    """Files that may hold weights: name and size."""
 
 
 def read_checkpoint(args: EngineArgs) -> Checkpoint:
@@ -57,11 +55,5 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
     packed = None
     if args.load_format == "auto" and has_file(path / PACKED_NAME):
         weights, packed = "packed", read_packed_header(path / PACKED_NAME)
-    files = sorted(
-        (file.name, file.stat().st_size)
-        for pattern in ("*.safetensors", "*.bin", PACKED_NAME)
-        for file in path.glob(pattern)
-        if file.is_file()
-    )
     facts, program = model_facts(hf_config), build_program(hf_config)
-    return Checkpoint(name, path, hf_config, facts, program, weights, packed, tuple(files))
+    return Checkpoint(name, path, hf_config, facts, program, weights, packed)

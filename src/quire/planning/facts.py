@@ -21,6 +21,7 @@ from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quote
 from quire.logits_processors.loading import ProcessorName, processor_names
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.environment import check_environment, log_config_file, log_level
+from quire.planning.kv.weights_digest import weights_digest
 from quire.planning.machine import available_memory
 from quire.planning.profiler import profiler_config
 
@@ -30,6 +31,8 @@ class Facts:
     """What the files, the environment and the machine say."""
 
     checkpoint: Checkpoint
+    weights_digest: str
+    """Of the weights' files: `weights_digest`."""
     tokenizer_path: Path | None
     chat_template: str | None
     """The one that the user gave, read."""
@@ -55,6 +58,7 @@ def gather_facts(args: EngineArgs) -> Facts:
     own = read_generation_config(path, checkpoint.hf_config)
     return Facts(
         checkpoint=checkpoint,
+        weights_digest=weights_digest(path, checkpoint.weights),
         tokenizer_path=_tokenizer_path(args, path),
         chat_template=_chat_template(args.chat_template),
         generation=_generation_defaults(args.generation_config, own),

@@ -8,9 +8,7 @@ are read: what cannot fit is refused before anything is loaded.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.config.engine_args import EngineArgs
 from quire.config.memory import MemoryNeeds, max_concurrency, tokens_held
@@ -18,10 +16,10 @@ from quire.config.records import CacheConfig, EngineConfig, ModelConfig
 from quire.config.resolve import Usage
 from quire.log import configure, get_logger
 from quire.models.registry import architectures_of
-from quire.planning.checkpoint import Checkpoint
-from quire.planning.choices import Arithmetic, Choices, settle_choices
+from quire.planning.choices import Choices, settle_choices
 from quire.planning.compile_plan import CompilePlan, fit_plan
 from quire.planning.facts import Facts, gather_facts
+from quire.planning.kv.identity import kv_fingerprint
 from quire.units import format_bytes
 
 logger = get_logger(__name__)
@@ -57,18 +55,20 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
     choices = settle_choices(args, usage, facts)
     fitted = fit_plan(facts.checkpoint.program, choices, facts)
     compiled, needs = fitted.plan, fitted.needs
+    model = _model_config(args, facts, choices, needs.max_model_len)
+    cache = CacheConfig(
+        block_size=needs.block_size,
+        num_blocks=compiled.kv.num_blocks,
+        kv_cache_dtype=choices.kv_cache_dtype,
+        enable_prefix_caching=args.enable_prefix_caching is not False,
+        block_bytes=needs.kv_block_bytes,
+        layout=needs.kv_layout,
+        asked=choices.kv_memory,
+    )
+    fingerprint = kv_fingerprint(model, cache, facts.backend.capabilities, facts.weights_digest)
     config = EngineConfig(
-        model=_model_config(args, facts, choices, needs.max_model_len),
-        cache=CacheConfig(
-            block_size=needs.block_size,
-            num_blocks=compiled.kv.num_blocks,
-            kv_cache_dtype=choices.kv_cache_dtype,
-            enable_prefix_caching=args.enable_prefix_caching is not False,
-            block_bytes=needs.kv_block_bytes,
-            layout=needs.kv_layout,
-            asked=choices.kv_memory,
-            fingerprint=_fingerprint(facts.checkpoint, choices.arithmetic),
-        ),
+        model=model,
+        cache=replace(cache, fingerprint=fingerprint),
         scheduler=choices.scheduler,
         device=facts.device,
         observability=facts.observability,
@@ -104,16 +104,6 @@ def _model_config(
         chat_template=facts.chat_template,
         logits_processors=facts.logits_processors,
     )
-
-
-def _fingerprint(checkpoint: Checkpoint, arithmetic: Arithmetic) -> str:
-    """Equal for equal models: their config.json, weight files (name and size) and arithmetic."""
-    parts = [
-        dict(checkpoint.hf_config), checkpoint.files, checkpoint.weights,
-        arithmetic.dtype, arithmetic.quantization,
-    ]  # fmt: skip
-    text = json.dumps(parts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _log_plan(plan: EnginePlan) -> None:

@@ -60,35 +60,12 @@ class Request:
     """
 
     __slots__ = (
-        "banned_token_ids",
-        "blocks",
-        "eos_token_ids",
-        "forced_token_ids",
-        "has_grammar",
-        "is_generating",
-        "max_total_tokens",
-        "may_load",
-        "min_total_tokens",
-        "num_cached_tokens",
-        "num_collected_tokens",
-        "num_computed_tokens",
-        "num_plans_in_flight",
-        "num_preemptions",
-        "num_prompt_tokens",
-        "num_tokens",
-        "number",
-        "reasoning",
-        "repetition_detection",
-        "request_id",
-        "sampling_params",
-        "save_due",
-        "scheduled_time",
-        "skip_reading_cache",
-        "sort_key",
-        "status",
-        "stop_reason",
-        "stop_token_ids",
-        "token_ids",
+        "banned_token_ids", "blocks", "cache_salt", "eos_token_ids", "forced_token_ids",
+        "has_grammar", "is_generating", "max_total_tokens", "may_load", "min_total_tokens",
+        "num_cached_tokens", "num_collected_tokens", "num_computed_tokens", "num_plans_in_flight",
+        "num_preemptions", "num_prompt_tokens", "num_tokens", "number", "reasoning",
+        "repetition_detection", "request_id", "sampling_params", "save_due", "scheduled_time",
+        "skip_reading_cache", "sort_key", "status", "stop_reason", "stop_token_ids", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +82,7 @@ class Request:
         self.request_id = message.request_id
         self.sampling_params = params
         self.blocks = blocks
+        self.cache_salt = message.cache_salt
         self.number = number
         """How many arrived before it."""
         self.sort_key = sort_key

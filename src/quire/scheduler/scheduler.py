@@ -138,6 +138,12 @@ class Scheduler:
         for load in [*self.states.loading.values()]:
             self.states.end_load(load)
 
+    def use_fingerprint(self, fingerprint: str) -> None:
+        """From now on K/V comes of a model with this fingerprint: no request holds blocks."""
+        if self.kv.use_fingerprint(fingerprint):
+            for request in self.states.by_id.values():
+                request.blocks = self.kv.open(request.cache_salt)
+
     def schedule(self) -> SchedulePlan:
         """Decides the next step. A plan with requests must be executed, then given to `update` or
         `fail`. One without is nothing to execute: every request waits for a result in flight, for

@@ -66,7 +66,24 @@ def open_checkpoint(path: Path) -> WeightStore:
             return format.read(_checked(path, names[0], f"{path} holds"))
         if names:
             return joined_store(_open_all(path, names, format, f"{path} holds"))
-    raise CheckpointError(
+    raise _no_weights(path)
+
+
+def weight_files(path: Path) -> list[Path]:
+    """The files that `open_checkpoint` reads, with the index before them. Raises CheckpointError
+    where it finds none of them."""
+    for format in _FORMATS:
+        index = path / format.index
+        if has_file(index):
+            names = sorted(set(read_index(index).values()))
+            return [index, *(_checked(path, name, f"{index} names") for name in names)]
+        if names := _weight_files(path, format):
+            return [_checked(path, name, f"{path} holds") for name in names]
+    raise _no_weights(path)
+
+
+def _no_weights(path: Path) -> CheckpointError:
+    return CheckpointError(
         f"{path} holds no weights: neither {_FORMATS[0].main} (or {_FORMATS[0].index}) nor "
         f"{_FORMATS[1].main}"
     )

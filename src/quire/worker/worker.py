@@ -23,6 +23,7 @@ from quire.errors import ConfigError, quoted
 from quire.log import get_logger, phase
 from quire.models import name_map
 from quire.planning.compile_plan import compile_plan
+from quire.planning.kv.identity import reread_fingerprint
 from quire.program import Program, format_program
 from quire.protocol import SchedulePlan, StepResult
 from quire.system.free_memory import release_free_memory
@@ -57,6 +58,8 @@ class Worker:
             config.model.logprobs_mode,
         )
         self._processing = _processing(config)
+        self._kv_fingerprint = config.cache.fingerprint
+        """Of the weights that are loaded."""
         self._load()
 
     def _load(self) -> None:
@@ -132,12 +135,13 @@ class Worker:
         elif "kv_cache" in tags:
             self.model.discard_kv()
 
-    def restore_memory(self, tags: Sequence[str]) -> None:
+    def restore_memory(self, tags: Sequence[str]) -> str:
         """Loads the weights again if they were released. The KV cache takes memory as it is
-        written."""
+        written. Returns the fingerprint of what it will hold: the weights may be new."""
         if "weights" in tags:
-            self._load()
+            self._load_again()
         self._has_kv = self._has_kv or "kv_cache" in tags
+        return self._kv_fingerprint
 
     def reload_weights(self) -> None:
         """Loads the weights from disk again. Raises ConfigError while the KV cache holds what the
@@ -145,6 +149,11 @@ class Worker:
         if self._has_kv:
             raise ConfigError("reload_weights needs a KV cache that is asleep: call sleep first")
         self.model.close()
+        self._load_again()
+
+    def _load_again(self) -> None:
+        capabilities = make_backend(self._config.device).capabilities
+        self._kv_fingerprint = reread_fingerprint(self._config, capabilities)
         self._load()
 
     def progress(self) -> int | None:

@@ -21,10 +21,11 @@ class SleepyExecutor(CountingExecutor):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[Any, ...]] = []
+        self.fingerprint = ""
 
     def call(self, method: Any, *args: Any, **kwargs: Any) -> list[Any]:
         self.calls.append((method, *args))
-        return [kwargs or None]
+        return [self.fingerprint] if method == "restore_memory" else [kwargs or None]
 
 
 @pytest.fixture
@@ -105,6 +106,25 @@ def test_sleeping_takes_memory_and_waking_up_gives_it_back(
     assert commands["wake_up"](None) is True
     assert executor.calls == [("restore_memory", ["weights"]), ("restore_memory", ["kv_cache"])]
     assert [(one.request_id, one.num_preemptions) for one in run(core)] == [("kept", 1)]
+
+
+def test_blocks_of_other_weights_have_other_keys(
+    core: EngineCore, executor: SleepyExecutor
+) -> None:
+    """Also those of requests that were there before: they compute their tokens again."""
+    core.add_request(request("running"))
+    core.step()
+    core.add_request(request("waiting"))
+    before = {one.blocks.root for one in core.scheduler.states.by_id.values()}
+    for fingerprint, count in (("new", 2), ("new", 2), ("newer", 3)):
+        executor.fingerprint = fingerprint
+        core.commands["pause"]("keep")
+        core.commands["sleep"](2)
+        core.commands["wake_up"](None)
+        before |= {one.blocks.root for one in core.scheduler.states.by_id.values()}
+        assert len(before) == count
+        assert core.scheduler.kv.open().root in before
+    run(core)
 
 
 def test_level_0_takes_nothing(core: EngineCore, executor: SleepyExecutor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -170,6 +171,26 @@ def test_weights_are_loaded_again_when_asked_for(tiny: Callable[..., LLM]) -> No
         assert llm.wake_up(tags=["kv_cache"])
         [found] = llm.generate("a", PARAMS, use_tqdm=False)
         assert found.outputs[0].token_ids == wanted.outputs[0].token_ids
+
+
+def test_new_weights_in_the_files_are_another_model(tmp_path: Path) -> None:
+    """What is cached of the old ones is found by nobody, also beyond the engine's own memory."""
+    model = write_tiny_checkpoint(tmp_path / "model")
+    with LLM(str(model), backend="reference", num_gpu_blocks_override=64) as llm:
+        core = llm.llm_engine.engine_core
+        [old] = llm.generate("a", PARAMS, use_tqdm=False)
+        root = core.scheduler.kv.open().root
+        llm.sleep(level=2)
+        llm.wake_up()
+        assert core.scheduler.kv.open().root == root
+        other = write_tiny_checkpoint(tmp_path / "other", seed=5)
+        shutil.copy(other / "model.safetensors", model)
+        llm.sleep(level=1)
+        llm.collective_rpc("reload_weights")
+        llm.wake_up()
+        assert core.scheduler.kv.open().root != root
+        [new] = llm.generate("a", PARAMS, use_tqdm=False)
+        assert new.outputs[0].token_ids != old.outputs[0].token_ids
 
 
 def test_closing_ends_the_wait_of_those_who_are_asleep(tiny: Callable[..., LLM]) -> None:

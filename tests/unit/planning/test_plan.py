@@ -135,15 +135,6 @@ def test_the_context_is_fitted_on_request(model_dir: Path) -> None:
         build_engine_config(args(model_dir, max_model_len=-1, kv_cache_memory_bytes=1))
 
 
-def test_the_fingerprint_follows_what_shapes_the_cache(model_dir: Path, tmp_path: Path) -> None:
-    copied = Path(shutil.copytree(model_dir, tmp_path / "copy"))
-    first = build_engine_config(args(model_dir)).cache.fingerprint
-    assert build_engine_config(args(copied)).cache.fingerprint == first
-    assert build_engine_config(args(copied, dtype="float32")).cache.fingerprint != first
-    overridden = args(copied, hf_overrides={"rope_theta": 5000.0})
-    assert build_engine_config(overridden).cache.fingerprint != first
-
-
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [

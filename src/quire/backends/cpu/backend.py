@@ -19,7 +19,7 @@ from quire.backends.base import (
     KVCacheSpec,
 )
 from quire.backends.cpu.encode import encode
-from quire.backends.cpu.library import Library, load
+from quire.backends.cpu.library import Library, build, load
 from quire.backends.cpu.lowering import NativeOp, StoredWeight, assign_storage, fuse
 from quire.backends.cpu.machine import default_num_threads
 from quire.backends.cpu.model import CpuModel
@@ -73,6 +73,7 @@ class CpuBackend(Backend):
                 f"native library, tier {self._library.isa} "
                 f"(of {', '.join(self._library.available)}), {self._num_threads} thread{plural}"
             ),
+            build=build(self._library.isa),
             dtypes=("float32", "bfloat16"),
             kv_cache_dtypes=tuple(_KV_DTYPES),
             weight_formats=WEIGHT_FORMATS,

@@ -5,6 +5,7 @@ Knows the files that the build leaves in `_native/` and nothing of what the func
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import time
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from quire.errors import BackendError, ConfigError
 from quire.log import get_logger
+from quire.system.libc import libc_version
 from quire.weights.mapped_file import use_guard
 
 logger = get_logger(__name__)
@@ -73,6 +75,13 @@ def load(isa: str | None = None) -> Library:
     guard_mappings()
     logger.debug("loaded the %s library in %.3f s", chosen, time.perf_counter() - begin)
     return Library(chosen, ffi, lib, available)
+
+
+@cache
+def build(isa: str) -> str:
+    """Names a tier's library by its bytes, and the C library, of which it has sines and cosines."""
+    digest = hashlib.sha256(_path(isa).read_bytes()).hexdigest()
+    return f"{isa} {digest[:32]} {libc_version()}"
 
 
 @cache

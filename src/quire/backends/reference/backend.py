@@ -26,6 +26,7 @@ from quire.backends.base import (
     StepOutput,
 )
 from quire.backends.reference.batch_check import check_batch
+from quire.backends.reference.build import build
 from quire.backends.reference.kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.ops import Frame, Weights, run
@@ -56,6 +57,7 @@ class ReferenceBackend(Backend):
         return Capabilities(
             name="reference",
             description=f"NumPy {np.__version__}, float32, for correctness and not for speed",
+            build=build(),
             dtypes=("float32", "bfloat16"),
             kv_cache_dtypes=KV_CACHE_DTYPES,
             weight_formats=WEIGHT_FORMATS,

@@ -1,0 +1,55 @@
+"""`kv_fingerprint`: names everything that shapes the bits of K/V.
+
+Equal fingerprints mean equal bits for equal tokens, in any process and on any machine, so that
+K/V can be kept in files and shared. What may make a difference is a part, even where it seldom
+does. The model's name and place are none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from quire.config.records import CacheConfig, EngineConfig, ModelConfig
+from quire.planning.kv.weights_digest import weights_digest
+from quire.version import __version__
+
+if TYPE_CHECKING:
+    from quire.backends.base import Capabilities
+
+_IRRELEVANT = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype"})
+"""Keys of config.json that do not reach the program. What is computed in is `ModelConfig.dtype`."""
+
+
+def kv_fingerprint(
+    model: ModelConfig, cache: CacheConfig, backend: Capabilities, weights: str
+) -> str:
+    """64 hex digits. `weights`: their `weights_digest`. The block size and the format of K/V are
+    in `kvcache.model_root`."""
+    parts = {
+        "quire": __version__,
+        "backend": [backend.name, backend.build],
+        "config": _relevant(model.hf_config),
+        "weights": [model.weights, weights],
+        "dtype": model.dtype,
+        "quantization": model.quantization,
+        "layout": asdict(cache.layout),
+        "block_bytes": cache.block_bytes,
+    }
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def reread_fingerprint(config: EngineConfig, backend: Capabilities) -> str:
+    """That of the weights that are in the files now: they may be others than at the start."""
+    weights = weights_digest(config.model.path, config.model.weights)
+    return kv_fingerprint(config.model, config.cache, backend, weights)
+
+
+def _relevant(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _relevant(item) for key, item in value.items() if key not in _IRRELEVANT}
+    return value

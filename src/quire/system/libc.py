@@ -1,0 +1,15 @@
+"""Which C library this process has."""
+
+from __future__ import annotations
+
+import os
+
+
+def libc_version() -> str:
+    """Name and version, as `glibc 2.36`; "" where the system does not say."""
+    if "CS_GNU_LIBC_VERSION" not in os.confstr_names:
+        return ""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (OSError, ValueError):
+        return ""
