@@ -26,7 +26,9 @@ def _fail_instead(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def pytest_configure() -> None:
-    """Tests press Ctrl+C, which a shell lets its background jobs ignore."""
+    """Tests press Ctrl+C, which a shell lets its background jobs ignore. They keep no K/V in the
+    user's files."""
+    os.environ["QUIRE_KV_STORE"] = "off"
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

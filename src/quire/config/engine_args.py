@@ -105,6 +105,31 @@ class EngineArgs:
     """Size of the KV cache in bytes; from the available memory by default."""
     num_gpu_blocks_override: int | None = None
     """Size of the KV cache in blocks; for tests of preemption."""
+    kv_store: bool | None = None
+    """Keep K/V beyond the KV cache and the process, in files, so that prompts that begin like
+    earlier ones start at once; on by default, unless QUIRE_KV_STORE=off. The files hold what was
+    asked, in another form. docs/kv_store.md tells more."""
+    kv_store_path: str | None = None
+    """Directory of these files; `quire/kv` in XDG_CACHE_HOME, or in ~/.cache, by default."""
+    kv_store_size: int | None = None
+    """Most bytes of the files, of all models together, as `20GiB`; by default 20 GiB, or a tenth of
+    the free disk where that is less. 0: no files."""
+    kv_store_memory: int = 0
+    """Most bytes of K/V to keep in memory, besides the KV cache, in front of the files."""
+    kv_store_url: list[str] | None = None
+    """Places of K/V that several machines share, as `redis://HOST:6379/0` or `s3://BUCKET/FOLDER`;
+    may be given several times."""
+    kv_store_ttl: float | None = None
+    """Drop K/V that nobody has used for so many seconds, also as `7d`; by default only for room."""
+    kv_offloading_size: float | None = None
+    """GiB of K/V to keep in memory: vLLM's name of kv_store_memory."""
+    kv_offloading_backend: str = "native"
+    """Who keeps it: `native` is Quire itself; there are no others."""
+    swap_space: float | None = None
+    """GiB of K/V to keep in memory: an older name of kv_offloading_size."""
+    kv_transfer_config: dict[str, Any] | None = None
+    """vLLM's way to name the tiers of the KV store: OffloadingConnector, LMCacheConnectorV1 and
+    SharedStorageConnector mean memory, files and URLs here; others are refused."""
     max_num_batched_tokens: int | None = None
     """Most tokens in one step; 4096 for `LLM`, 2048 for a server."""
     max_num_seqs: int | None = None

@@ -4,9 +4,9 @@ and how large it is; what is kept of K/V beyond the block pool, and where."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from quire.errors import ConfigError, quoted
 
@@ -104,3 +104,18 @@ class KVStoreConfig:
     ttl_s: float | None = None
     """Chunks that nobody has used for so long are dropped; None: only for room."""
     role: KVRole = "kv_both"
+
+
+@dataclass
+class KVTransferConfig:
+    """vLLM's record: an argument of an engine, `kv_transfer_config`, which is checked there."""
+
+    kv_connector: str | None = None
+    engine_id: str | None = None
+    kv_buffer_device: str = "cpu"
+    kv_role: str | None = None
+    kv_port: int = 14579
+    kv_connector_extra_config: dict[str, Any] = field(default_factory=dict)
+    kv_connector_module_path: str | None = None
+    enable_permute_local_kv: bool = False
+    kv_load_failure_policy: str = "fail"

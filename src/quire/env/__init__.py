@@ -158,6 +158,21 @@ def server_dev_mode() -> bool:
     return is_true("VLLM_SERVER_DEV_MODE")
 
 
+def kv_store_is_off() -> bool:
+    """`QUIRE_KV_STORE=off`: no KV store where no argument asks for one."""
+    value = os.environ.get("QUIRE_KV_STORE", "").strip().lower()
+    if value in ("", "auto", "on", "1", "true"):
+        return False
+    if value in _FALSE:
+        return True
+    raise ConfigError(f"QUIRE_KV_STORE={quoted(value)} is not known; use on or off")
+
+
+def turn_off_kv_store() -> None:
+    """For this process and its children, unless the user has said something."""
+    os.environ.setdefault("QUIRE_KV_STORE", "off")
+
+
 def cache_dir() -> Path:
     """Quire's cache directory: `quire` in `XDG_CACHE_HOME`. Raises RuntimeError without a home."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "quire"

@@ -21,6 +21,8 @@ from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quote
 from quire.logits_processors.loading import ProcessorName, processor_names
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.environment import check_environment, log_config_file, log_level
+from quire.planning.kv.asked import AskedStore, asked_store
+from quire.planning.kv.disk import StoreDisk, store_disk
 from quire.planning.kv.weights_digest import weights_digest
 from quire.planning.machine import available_memory
 from quire.planning.profiler import profiler_config
@@ -45,6 +47,8 @@ class Facts:
     """Those of the arguments and of installed packages, loaded once."""
     kv_cache_bytes: int | None
     """From the environment; None: it says nothing."""
+    kv_store: AskedStore
+    kv_disk: StoreDisk
     backend: Backend
     memory: AvailableMemory
 
@@ -55,6 +59,7 @@ def gather_facts(args: EngineArgs) -> Facts:
     checkpoint = read_checkpoint(args)
     device = choose_device(args.backend, args.num_threads)
     path = checkpoint.path
+    kv_store = asked_store(args)
     own = read_generation_config(path, checkpoint.hf_config)
     return Facts(
         checkpoint=checkpoint,
@@ -74,6 +79,8 @@ def gather_facts(args: EngineArgs) -> Facts:
         device=device,
         logits_processors=processor_names(args.logits_processors),
         kv_cache_bytes=env.kv_cache_bytes(),
+        kv_store=kv_store,
+        kv_disk=store_disk(kv_store),
         backend=make_backend(device),
         memory=available_memory(),
     )

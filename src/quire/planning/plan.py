@@ -8,6 +8,7 @@ are read: what cannot fit is refused before anything is loaded.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 from quire.config.engine_args import EngineArgs
@@ -20,6 +21,7 @@ from quire.planning.choices import Choices, settle_choices
 from quire.planning.compile_plan import CompilePlan, fit_plan
 from quire.planning.facts import Facts, gather_facts
 from quire.planning.kv.identity import kv_fingerprint
+from quire.planning.kv.store import describe, settle_store
 from quire.units import format_bytes
 
 logger = get_logger(__name__)
@@ -34,6 +36,8 @@ class EnginePlan:
     """What the worker makes of the configuration: `compile_plan(config)`."""
     needs: MemoryNeeds
     facts: Facts
+    no_kv_store: str
+    """Why there is no KV store, or none in files; "" where there is."""
 
 
 def build_engine_config(args: EngineArgs, usage: Usage = "llm") -> EngineConfig:
@@ -47,6 +51,7 @@ def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
     configure(facts.observability.log_level, facts.observability.log_config_file)
     plan = settle(args, usage, facts)
     _log_plan(plan)
+    _log_store(plan)
     return plan
 
 
@@ -66,6 +71,9 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         asked=choices.kv_memory,
     )
     fingerprint = kv_fingerprint(model, cache, facts.backend.capabilities, facts.weights_digest)
+    store = settle_store(
+        facts.kv_store, facts.kv_disk, cache, model.weights, facts.memory.available_bytes
+    )
     config = EngineConfig(
         model=model,
         cache=replace(cache, fingerprint=fingerprint),
@@ -73,9 +81,10 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         device=facts.device,
         observability=facts.observability,
         structured_outputs=choices.structured_outputs,
+        kv_store=store.config,
         reasoning=choices.reasoning,
     )
-    return EnginePlan(config, compiled, needs, facts)
+    return EnginePlan(config, compiled, needs, facts, store.reason)
 
 
 def _model_config(
@@ -121,3 +130,14 @@ def _log_plan(plan: EnginePlan) -> None:
         "" if cache.layout.keeps_all else f" (groups of layers: {cache.layout.describe()})",
         max_concurrency(needs, cache.num_blocks),
     )
+
+
+def _log_store(plan: EnginePlan) -> None:
+    """One line: where K/V is kept beyond the KV cache, or why nowhere."""
+    store, asked = plan.config.kv_store, plan.facts.kv_store
+    if store is None:
+        is_missed = asked.is_named and not asked.is_off
+        level = logging.WARNING if is_missed else logging.DEBUG if asked.is_off else logging.INFO
+        logger.log(level, "no KV store: %s", plan.no_kv_store)
+        return
+    logger.info("KV store: %s", "; ".join(describe(store)))

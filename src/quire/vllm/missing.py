@@ -19,7 +19,7 @@ _PROCESSORS = (
 )
 _PARSERS = "tool calls and reasoning are not parsed yet"
 _ONE_PROCESS = "this version computes in one process, on the CPU"
-_TIERS = "the KV cache has no further tiers yet"
+_TIERS = "K/V is kept and loaded by Quire itself: docs/kv_store.md"
 _WEIGHTS = "weights are not changed while a model is loaded"
 _RECORD = "vLLM's internal configuration; give the values to LLM or EngineArgs"
 _SERVER = "the server is not made of vLLM's parts; start it with the command `serve`"
@@ -56,10 +56,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.config": "CompilationConfig CompilationMode CUDAGraphMode PassConfig",
     },
     _ONE_PROCESS: {"vllm": "initialize_ray_cluster", "vllm.config": "ParallelConfig"},
-    _TIERS: {
-        "vllm.config": "ECTransferConfig KVEventsConfig KVTransferConfig",
-        "vllm.config.kv_transfer": "KVTransferConfig",
-    },
+    _TIERS: {"vllm.config": "ECTransferConfig KVEventsConfig"},
     _WEIGHTS: {"vllm.config": "WeightTransferConfig", "vllm.outputs": "WeightVersionSpan"},
     "outputs do not tell which tokens could have been chosen": {"vllm.outputs": "SamplingMask"},
     _RECORD: {

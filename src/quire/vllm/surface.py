@@ -17,9 +17,11 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.vllm.own.version": "__version__ __version_tuple__",
     },
     "vllm.config": {
+        "quire.config.kv_cache": "KVTransferConfig",
         "quire.structured.config": "StructuredOutputsConfig",
         "quire.vllm.own.profiler": "ProfilerConfig",
     },
+    "vllm.config.kv_transfer": {"quire.config.kv_cache": "KVTransferConfig"},
     "vllm.config.structured_outputs": {"quire.structured.config": "StructuredOutputsConfig"},
     "vllm.beam_search": {"quire.beam_search": "BeamSearchOutput BeamSearchSequence"},
     "vllm.distributed": {

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.cli.chat_facts import reply_rows, turn_rows
+from quire.cli.kv_store.rows import shown, store_rows
 from quire.cli.terminal import quiet_log
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
@@ -52,7 +53,7 @@ def execute(args: argparse.Namespace) -> int:
     given = engine_args(args)
     plan = plan_engine(given, args.usage)
     if args.json:
-        print(json.dumps(_plain(plan.config), indent=2))
+        print(json.dumps(_plain(shown(plan.config)), indent=2))
         return 0
     print(format_program(plan.compiled.program, fold=not args.full))
     for title, rows in _sections(plan, given.dtype):
@@ -136,6 +137,7 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         *_request_rows(plan),
         ("  of the longest kind", f"{longest:.1f} requests at once"),
         ("  prefix caching", "on" if cache.enable_prefix_caching else "off"),
+        *store_rows(plan),
         *turn_rows(plan.config),
     ]
 

@@ -17,7 +17,8 @@ _GROUPS = {
     "LoadConfig": ("download_dir", "load_format"),
     "CacheConfig": (
         "block_size", "enable_prefix_caching", "kv_cache_dtype", "gpu_memory_utilization",
-        "kv_cache_memory_bytes", "num_gpu_blocks_override",
+        "kv_cache_memory_bytes", "num_gpu_blocks_override", "kv_offloading_size",
+        "kv_offloading_backend",
     ),
     "SchedulerConfig": (
         "max_num_batched_tokens", "max_num_seqs", "enable_chunked_prefill",
@@ -28,7 +29,7 @@ _GROUPS = {
     "ProfilerConfig": ("profiler_config",),
     "LoggingConfig": ("log_level", "log_config_file", "logging_config"),
     "StructuredOutputsConfig": ("structured_outputs_config", "reasoning_parser"),
-    "VllmConfig": ("fail_on_environ_validation", "reasoning_config"),
+    "VllmConfig": ("fail_on_environ_validation", "reasoning_config", "kv_transfer_config"),
     "Frontend": ("chat_template",),
 }  # fmt: skip
 

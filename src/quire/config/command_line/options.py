@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from quire.config.command_line.values import (
     parse_count,
+    parse_duration,
     parse_json,
     parse_length,
     parse_size,
@@ -44,6 +45,10 @@ SHORT_FLAGS = {
     "max_header_bytes": ("--h11-max-incomplete-event-size",),
 }
 """vLLM's other names of options that fields have."""
+_SIZES = frozenset({"kv_store_size", "kv_store_memory"})
+"""Fields in bytes whose names do not say so."""
+_REPEATABLE = frozenset({"kv_store_url"})
+"""Lists of which each use of the option gives some."""
 
 
 def flag(field_name: str) -> str:
@@ -184,7 +189,8 @@ def _shape_of(hint: Any, name: str) -> dict[str, Any]:
         return {"choices": values, "metavar": "{" + ",".join(values) + "}"}
     if origin in (list, tuple, Sequence, set, frozenset) or hint in (list, tuple):
         element = inner[0] if inner else str
-        return {"nargs": "+", "type": _reader(element, name), "metavar": _metavar(element)}
+        shape = {"nargs": "+", "type": _reader(element, name), "metavar": _metavar(element)}
+        return {**shape, "action": "extend"} if name in _REPEATABLE else shape
     if origin in (dict, Mapping) or hint is dict:
         return {"type": parse_json, "metavar": "JSON"}
     if origin in (Union, types.UnionType):
@@ -227,9 +233,9 @@ def _reader(hint: Any, name: str) -> Callable[[str], Any]:
     if name == "max_model_len":
         return parse_length
     if hint is int:
-        return parse_size if name.endswith("_bytes") else parse_count
+        return parse_size if name.endswith("_bytes") or name in _SIZES else parse_count
     if hint is float:
-        return float
+        return parse_duration if name.endswith("_ttl") else float
     if hint is Path:
         return Path
     if hint in (str, Any, object) or type in get_args(hint):  # a class is named

@@ -100,10 +100,8 @@ REFUSED: dict[str, _Names] = {
     "watermarks are not implemented": {
         "watermark_config": (None, {}),
     },
-    "the KV cache has no further tiers yet": {
-        "kv_transfer_config": (None,),
+    "nobody is told of blocks; GET /kv and /metrics count them": {
         "kv_events_config": (None,),
-        "kv_offloading_size": (None, 0),
     },
     "weights stay in memory, in one piece": {
         "offload_backend": ("auto",),
@@ -196,6 +194,5 @@ REFUSED: dict[str, _Names] = {
     },
     "vLLM has dropped this argument": {
         "task": ("auto", "generate"),
-        "swap_space": (0, 4),
     },
 }  # fmt: skip

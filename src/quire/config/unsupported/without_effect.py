@@ -81,9 +81,6 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
         "lora_dtype": "auto",
         "lora_target_modules": None,
     },
-    "the KV cache has no further tiers yet, and kv_offloading_size is refused": {
-        "kv_offloading_backend": "native",
-    },
     "memory is the system's: there is no such allocator": {
         "enable_cumem_allocator": False,
         "enable_nccl_comm_suspend": False,

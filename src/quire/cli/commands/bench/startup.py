@@ -8,6 +8,7 @@ from quire.bench.startup import StartupArgs, run_startup
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
+from quire.env import turn_off_kv_store
 
 
 def configure(parser: Parser) -> None:
@@ -18,5 +19,6 @@ def configure(parser: Parser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Measures."""
+    turn_off_kv_store()  # what is loaded would not be measured
     run_startup(read(StartupArgs, args), engine_args(args))
     return 0

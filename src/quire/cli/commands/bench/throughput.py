@@ -9,6 +9,7 @@ from quire.bench.offline import ThroughputArgs, run_throughput
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
+from quire.env import turn_off_kv_store
 
 
 def configure(parser: Parser) -> None:
@@ -20,5 +21,6 @@ def configure(parser: Parser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Measures."""
+    turn_off_kv_store()  # what is loaded would not be measured
     run_throughput(read(ThroughputArgs, args), read(DatasetArgs, args), engine_args(args))
     return 0

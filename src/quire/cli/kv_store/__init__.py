@@ -1,0 +1,1 @@
+"""What the commands about the KV store print and do."""

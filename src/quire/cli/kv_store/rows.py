@@ -1,0 +1,40 @@
+"""The KV store in what `quire explain` prints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from quire.config.records import EngineConfig
+from quire.units import format_bytes
+
+if TYPE_CHECKING:
+    from quire.planning.plan import EnginePlan
+
+
+def store_rows(plan: EnginePlan) -> list[tuple[str, str]]:
+    """The unit of what is stored, and each tier from the nearest on."""
+    from quire.planning.kv.store import describe
+
+    store, cache = plan.config.kv_store, plan.config.cache
+    if store is None:
+        return [("KV store", f"off: {plan.no_kv_store}")]
+    tokens = store.chunk_blocks * cache.block_size
+    size = format_bytes(store.chunk_blocks * cache.block_bytes)
+    rows = [("KV store", f"chunks of {tokens} tokens, {size} for each group of layers")]
+    rows += [("  tier" if index else "  tiers", tier) for index, tier in enumerate(describe(store))]
+    if store.disk_path is None:
+        rows.append(("  no files", plan.no_kv_store))
+    if store.ttl_s is not None:
+        rows.append(("  dropped", f"what nobody has used for {store.ttl_s:g} s"))
+    return rows
+
+
+def shown(config: EngineConfig) -> EngineConfig:
+    """As it may be printed: without passwords."""
+    from quire.planning.kv.store import without_password
+
+    if config.kv_store is None:
+        return config
+    remotes = tuple(map(without_password, config.kv_store.remotes))
+    return replace(config, kv_store=replace(config.kv_store, remotes=remotes))

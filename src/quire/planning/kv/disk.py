@@ -1,0 +1,45 @@
+"""What is found where the KV store's files go: part of the facts. Nothing is made or written."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire import env
+from quire.errors import quoted
+from quire.planning.kv.asked import AskedStore
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDisk:
+    """The directory of chunk files, which need not be there yet."""
+
+    path: Path | None
+    """None: there is no place for it."""
+    free_bytes: int = 0
+    """Of its file system, for this user."""
+    problem: str = ""
+    """Why it cannot be used; "" if it can."""
+
+
+def store_disk(asked: AskedStore) -> StoreDisk:
+    """Of the directory that was asked for, or of `kv` in Quire's cache."""
+    path = asked.path
+    if path is None:
+        try:
+            path = env.cache_dir().absolute() / "kv"
+        except RuntimeError:
+            return StoreDisk(None, problem="this user has no home directory")
+    place = path
+    try:
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        stat = os.statvfs(place)
+    except OSError as error:
+        return StoreDisk(path, problem=f"{quoted(str(place))}: {error.strerror}")
+    if not place.is_dir():
+        return StoreDisk(path, problem=f"{quoted(str(place))} is no directory")
+    if not os.access(place, os.W_OK | os.X_OK):
+        return StoreDisk(path, problem=f"{quoted(str(place))} may not be written to")
+    return StoreDisk(path, stat.f_bavail * stat.f_frsize)
