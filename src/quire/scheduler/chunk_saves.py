@@ -31,24 +31,33 @@ class ChunkSaves:
         self._tokens = store.chunk_blocks * kv.block_size
         self._is_used = store.role != "kv_consumer" and kv.enable_caching
 
-    @property
-    def first_due(self) -> int:
+    def first_due(self, request: Request) -> int:
         """How many tokens of a new request have to be computed before there is anything to save."""
-        return self._tokens if self._is_used else NEVER_SAVED
+        return min(self._tokens, self._prompt_end(request)) if self._is_used else NEVER_SAVED
 
     def advanced(self, request: Request) -> None:
-        """The request has computed at least `save_due` tokens: its further whole chunks."""
-        end = request.num_collected_tokens // self._tokens
-        for chunk in range(request.save_due // self._tokens, end + 1):
-            self._save(request, (chunk - 1) * self._size, chunk * self._size)
-        request.save_due = (end + 1) * self._tokens
+        """The request has computed at least `save_due` tokens: its further whole chunks, and what
+        is left of its prompt, for those who send it again."""
+        computed = request.num_collected_tokens
+        for chunk in range(request.num_saved_chunks, computed // self._tokens):
+            self._save(request, chunk * self._size, (chunk + 1) * self._size)
+        request.num_saved_chunks = computed // self._tokens
+        prompt_end = self._prompt_end(request)
+        request.save_due = (request.num_saved_chunks + 1) * self._tokens
+        if computed < prompt_end:
+            request.save_due = min(request.save_due, prompt_end)
+        elif request.save_due - self._tokens < prompt_end:
+            self._save_tail(request, prompt_end)
+
+    def _prompt_end(self, request: Request) -> int:
+        """Where the full blocks end that the same prompt could begin with."""
+        return (request.num_prompt_tokens - 1) // self._block_size * self._block_size
 
     def closing(self, request: Request) -> None:
         """The request is about to give its blocks back, and all its full blocks have keys: what is
         left behind its last whole chunk."""
         if self._is_used:
-            end = request.num_collected_tokens // self._block_size
-            self._save(request, end // self._size * self._size, end)
+            self._save_tail(request, request.num_collected_tokens)
 
     def forget(self, request: Request) -> None:
         """The K/V of a request may be invalid: the store drops its chunks."""
@@ -56,6 +65,11 @@ class ChunkSaves:
         keys = blocks.keys[self._size - 1 :: self._size]
         groups = range(len(blocks.tables))
         self._store.forget([ChunkKey(blocks.root, key, group) for key in keys for group in groups])
+
+    def _save_tail(self, request: Request, num_tokens: int) -> None:
+        """The full blocks of the first `num_tokens` that are behind the last whole chunk."""
+        end = num_tokens // self._block_size
+        self._save(request, end // self._size * self._size, end)
 
     def _save(self, request: Request, start: int, end: int) -> None:
         """The entries from `start` to `end` of every group, as far as the request has them."""

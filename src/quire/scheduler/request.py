@@ -63,9 +63,10 @@ class Request:
         "banned_token_ids", "blocks", "cache_salt", "eos_token_ids", "forced_token_ids",
         "has_grammar", "is_generating", "max_total_tokens", "may_load", "min_total_tokens",
         "num_cached_tokens", "num_collected_tokens", "num_computed_tokens", "num_plans_in_flight",
-        "num_preemptions", "num_prompt_tokens", "num_tokens", "number", "reasoning",
-        "repetition_detection", "request_id", "sampling_params", "save_due", "scheduled_time",
-        "skip_reading_cache", "sort_key", "status", "stop_reason", "stop_token_ids", "token_ids",
+        "num_preemptions", "num_prompt_tokens", "num_saved_chunks", "num_tokens", "number",
+        "reasoning", "repetition_detection", "request_id", "sampling_params", "save_due",
+        "scheduled_time", "skip_reading_cache", "sort_key", "status", "stop_reason",
+        "stop_token_ids", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -119,7 +120,9 @@ class Request:
         self.may_load = not self.skip_reading_cache
         """Whether the KV store may be asked for its prefix before it starts."""
         self.save_due = NEVER_SAVED
-        """So many computed tokens complete a further chunk for the KV store."""
+        """With so many computed tokens there is more for the KV store."""
+        self.num_saved_chunks = 0
+        """Leading whole chunks that the store was offered."""
         self.scheduled_time: float | None = None
         self.repetition_detection = params.repetition_detection
         self.stop_reason: int | str | None = None

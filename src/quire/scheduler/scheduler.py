@@ -82,7 +82,7 @@ class Scheduler:
         request = Request(message, blocks, self._num_arrived, key, self._max_model_len)
         self._check_can_ever_run(request)
         if self._saves is not None:
-            request.save_due = self._saves.first_due
+            request.save_due = self._saves.first_due(request)
         if self.loads is not None and self.loads.must_look_up(request):
             request.status = RequestStatus.WAITING_FOR_REMOTE_KVS
         self._num_arrived += 1

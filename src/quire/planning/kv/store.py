@@ -12,7 +12,8 @@ from quire.planning.kv.disk import StoreDisk
 from quire.units import GiB, MiB, format_bytes
 
 MAX_CHUNK_BYTES = 8 * MiB
-MAX_CHUNK_TOKENS = 256
+MAX_CHUNK_TOKENS = 64
+"""Two prompts share whole chunks alone of what they have in common."""
 MAX_DEFAULT_BYTES = 20 * GiB
 DEFAULT_SHARE = 10
 """By default chunk files take at most one part in so many of the free disk."""
@@ -69,7 +70,7 @@ def settle_store(
 
 
 def chunk_blocks(block_bytes: int, block_size: int) -> int:
-    """The largest power of two of blocks that has at most 8 MiB and 256 tokens; at least 1."""
+    """The largest power of two of blocks that has at most 8 MiB and 64 tokens; at least 1."""
     most = min(MAX_CHUNK_BYTES // block_bytes, MAX_CHUNK_TOKENS // block_size)
     return 1 << max(0, most.bit_length() - 1)
 

@@ -19,8 +19,8 @@ from quire.planning.kv.store import chunk_blocks, describe, without_password
 from quire.planning.plan import EnginePlan, plan_engine, settle
 from quire.units import GiB, MiB
 
-CHUNK_BYTES = 256 * 2 * 2 * 16 * 2 * 2
-"""256 tokens of 2 layers, K and V, 2 heads of 16 numbers, 2 bytes each."""
+CHUNK_BYTES = 64 * 2 * 2 * 16 * 2 * 2
+"""64 tokens of 2 layers, K and V, 2 heads of 16 numbers, 2 bytes each."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +45,9 @@ def store(model_dir: Path, **given: Any) -> KVStoreConfig | None:
     ("block_bytes", "block_size", "wanted"),
     [
         (28 * MiB * 16 // 256, 16, 4),  # Qwen3-0.6B: 64 tokens
-        (8 * MiB * 16 // 256, 16, 16),  # Llama-3.2-1B: 256 tokens
+        (8 * MiB * 16 // 256, 16, 4),  # Llama-3.2-1B: 2 MiB
         (32 * MiB * 16 // 256, 16, 4),  # Llama-3.1-8B
-        (1024, 16, 16), (1024, 24, 8), (1024, 1024, 1), (9 * MiB, 16, 1), (3 * MiB, 16, 2),
+        (1024, 16, 4), (1024, 24, 2), (1024, 1024, 1), (9 * MiB, 16, 1), (3 * MiB, 16, 2),
     ],
 )  # fmt: skip
 def test_the_size_of_a_chunk(block_bytes: int, block_size: int, wanted: int) -> None:
@@ -62,7 +62,7 @@ def test_files_by_default(model_dir: Path, tmp_path: Path) -> None:
     for free, wanted in ((50 * GiB, 5 * GiB), (500 * GiB, 20 * GiB)):
         disk = StoreDisk(tmp_path, free)
         found = settle(args(model_dir), "llm", dataclasses.replace(facts, kv_disk=disk))
-        assert found.config.kv_store == KVStoreConfig(16, disk_path=tmp_path, disk_bytes=wanted)
+        assert found.config.kv_store == KVStoreConfig(4, disk_path=tmp_path, disk_bytes=wanted)
     for disk in (StoreDisk(tmp_path, 10 * CHUNK_BYTES - 1), StoreDisk(None, problem="no place")):
         found = settle(args(model_dir), "llm", dataclasses.replace(facts, kv_disk=disk))
         assert found.config.kv_store is None
@@ -75,9 +75,9 @@ def test_every_argument(model_dir: Path, tmp_path: Path) -> None:
         model_dir, kv_store_path=str(tmp_path / "kv"), kv_store_size=GiB, kv_store_memory=MiB,
         kv_store_url=urls, kv_store_ttl=60.0,
     )  # fmt: skip
-    assert found == KVStoreConfig(16, MiB, tmp_path / "kv", GiB, tuple(urls), 60.0, "kv_both")
+    assert found == KVStoreConfig(4, MiB, tmp_path / "kv", GiB, tuple(urls), 60.0, "kv_both")
     assert store(model_dir, kv_store_size=0) is None
-    assert store(model_dir, kv_store_size=0, kv_store_memory=MiB) == KVStoreConfig(16, MiB)
+    assert store(model_dir, kv_store_size=0, kv_store_memory=MiB) == KVStoreConfig(4, MiB)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_files_and_urls_by_vllms_names(model_dir: Path, tmp_path: Path) -> None:
             max_local_disk_size=3, remote_url="redis://h:1",
         ),
     )  # fmt: skip
-    assert lmcache == KVStoreConfig(16, 0, path, 3 * GiB, ("redis://h:1",))
+    assert lmcache == KVStoreConfig(4, 0, path, 3 * GiB, ("redis://h:1",))
     assert store(model_dir, kv_transfer_config={"kv_connector": None}) is not None
 
 
@@ -184,7 +184,7 @@ def test_files_and_urls_by_vllms_names(model_dir: Path, tmp_path: Path) -> None:
     ("given", "message"),
     [
         ({"kv_store": False, "kv_store_url": ["s3://b"]}, "kv_store_url contradict each other"),
-        ({"kv_store_size": 1000}, r"kv_store_size is 1000 B, and one chunk takes 64.0 KiB"),
+        ({"kv_store_size": 1000}, r"kv_store_size is 1000 B, and one chunk takes 16.0 KiB"),
         ({"kv_store_memory": 1000}, "one chunk takes"),
         ({"swap_space": 1 << 20}, "swap_space is .* are available; give less"),
         ({"kv_store_memory": -1}, "kv_store_memory must not be negative"),
