@@ -22,7 +22,7 @@ from quire.kvstore.tiers.disk_paths import tier_errors
 
 _LOW_SHARE = 0.95
 """Once the directory is full, so much of it is left: there is a scan for each twentieth of it."""
-_START_S = 1.0
+_START_S = 0.5
 """How long a new tier waits for its first scan, which goes on behind it."""
 _TICK_S = 5.0
 _SCAN_SHARE = 0.05

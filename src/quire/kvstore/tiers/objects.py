@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -62,7 +62,10 @@ class ObjectTier(Tier):
 
     def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
         self._raise_if_closed()
-        return [bool(found) for found in self._threads.map(self._find, keys)]
+        try:
+            return list(self._threads.map(self._find, keys))
+        except (CancelledError, RuntimeError) as error:  # it was closed meanwhile
+            raise TierError(f"{self._place} is closed") from error
 
     def read(self, key: ChunkKey, max_bytes: int) -> Buffer | None:
         self._raise_if_closed()
