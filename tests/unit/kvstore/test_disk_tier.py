@@ -155,9 +155,10 @@ def test_what_nobody_used_for_long_goes(tmp_path: Path) -> None:
     assert tier.contains([key_of(n) for n in range(3)]) == [True, False, True]
     assert len(files_in(tmp_path)) == 2
     old = time.time_ns() - int(600e9)
-    tier._index.touch(Entry(*names(0)), old)
-    tier._index.touch(Entry(*names(2)), old)
-    tier._used.clear()
+    with tier._index.books() as books:
+        books.touch(Entry(*names(0)), old)
+        books.touch(Entry(*names(2)), old)
+    tier._index._used.clear()
     os.utime(path(tmp_path, key_of(2)), (long_ago, long_ago))
     tier._next_scan = 0
     tier._tick()

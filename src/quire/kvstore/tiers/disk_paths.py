@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from quire.errors import reason
 from quire.kvstore.eviction import Entry
+from quire.kvstore.tiers.base import TierError
 
 FILE_ENDING = ".kv"
 _FOLDER = re.compile(r"[0-9a-f]{32}")
@@ -29,6 +31,15 @@ class NotOursError(OSError):
 
 MISSING = (FileNotFoundError, NotADirectoryError, NotOursError)
 """Errors that mean that there is no such chunk."""
+
+
+@contextmanager
+def tier_errors(root: Path, done: str) -> Iterator[None]:
+    """Tells an OSError as a TierError that names the directory and what could not be done."""
+    try:
+        yield
+    except OSError as error:
+        raise TierError(f"chunks in {root} cannot be {done}: {reason(error)}") from error
 
 
 def path_of(root: Path, entry: Entry) -> Path:

@@ -1,0 +1,171 @@
+"""`DiskIndex`: what is in a directory of chunks, in memory, and room for more.
+
+The files are the truth: the index is made of them by a scan, under the lock of the directory, and
+follows what this process does. Of all files of the directory, unfinished ones too, there are never
+more than `max_bytes`: a writer takes its bytes from the ledger before it writes.
+
+Methods that touch files raise OSError.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from quire.kvstore.eviction import ByteLru, Entry
+from quire.kvstore.tiers import disk_files
+from quire.kvstore.tiers.base import Buffer, TierError
+from quire.kvstore.tiers.disk_files import UnfinishedFile
+from quire.kvstore.tiers.disk_ledger import Ledger, changes_of, locked
+
+
+class DiskIndex:
+    """Safe for threads. Begins empty, until the first scan."""
+
+    def __init__(self, root: Path, new_books: Callable[[], ByteLru]) -> None:
+        """`new_books`: empty ones, with the bounds that hold."""
+        self._root = root
+        self._new_books = new_books
+        self._lock = threading.Lock()
+        """Of the next two. Nobody waits for a file with it held."""
+        self._books = new_books()
+        self._used: dict[Entry, int] = {}
+        """Uses that are not yet in the files' times, in order."""
+        self._seen_changes = 0
+        """Of the ledger, that this process made or knows of."""
+        self._must_scan = True
+
+    def __contains__(self, entry: Entry) -> bool:
+        return entry in self._books
+
+    @contextmanager
+    def books(self) -> Iterator[ByteLru]:
+        """What is held, for a short time."""
+        with self._lock:
+            yield self._books
+
+    def use(self, entries: Sequence[Entry]) -> list[bool]:
+        """Which are there. Those count as used, the first one last."""
+        now_ns = time.time_ns()
+        with self._lock:
+            found = [entry in self._books for entry in entries]
+            for at, entry in enumerate(reversed(entries)):
+                if self._books.touch(entry, now_ns + at):
+                    self._used.pop(entry, None)
+                    self._used[entry] = now_ns + at
+        return found
+
+    def put(self, entry: Entry, num_bytes: int) -> None:
+        """It was found to be there."""
+        with self._lock:
+            self._books.put(entry, num_bytes, time.time_ns())
+
+    def forget(self, entry: Entry) -> None:
+        """It was found not to be there."""
+        with self._lock:
+            self._books.drop(entry)
+            self._used.pop(entry, None)
+
+    def remove(self, entry: Entry) -> None:
+        """Removes its file, if there is one."""
+        self.forget(entry)
+        with self.ledger() as ledger:
+            ledger.add(-disk_files.remove(self._root, entry))
+
+    def write(self, entry: Entry, parts: Sequence[Buffer]) -> None:
+        """Writes a file, unless there is one. Raises TierError if there can be no room for it."""
+        num_bytes = sum(memoryview(part).nbytes for part in parts)
+        file = self._reserve(entry, num_bytes)
+        if file is None:
+            return
+        is_published = False
+        try:
+            file.write(parts)
+            with self.ledger():
+                if disk_files.size(self._root, entry) is None:  # else another one was faster
+                    file.publish()
+                    is_published = True
+                self.put(entry, num_bytes)
+        finally:
+            if not is_published:
+                file.discard()
+                with suppress(OSError), self.ledger() as ledger:
+                    ledger.add(-num_bytes)
+
+    def must_scan(self) -> bool:
+        """Whether others have changed something, or something has expired."""
+        with self._lock:
+            has_expired = self._books.has_expired(time.time_ns())
+        return has_expired or self._must_scan or changes_of(self._root) != self._seen_changes
+
+    def scan(self, ledger: Ledger, folder: str = "", num_bytes: int = 0) -> None:
+        """Makes the books and the ledger of the files, and room for `num_bytes` in `folder`.
+
+        Raises TierError if there cannot be room.
+        """
+        begun_ns = time.time_ns()
+        old, fresh = self._books, self._new_books()
+        with self._lock:
+            fresh.take_pins(old)
+        unfinished = disk_files.remove_abandoned(self._root)
+        files = [
+            (max(file.used_ns, old.used_ns(file.entry)), file)
+            for file in disk_files.scan(self._root)
+        ]
+        for used_ns, file in sorted(files, key=lambda pair: pair[0]):
+            fresh.put(file.entry, file.num_bytes, used_ns)
+        ledger.set(fresh.num_bytes + unfinished)
+        dropped = fresh.make_room(folder, num_bytes, begun_ns, unfinished)
+        for entry in dropped or ():
+            ledger.add(-disk_files.remove(self._root, entry))
+        with self._lock:
+            for entry, used_ns in self._used.items():
+                if used_ns >= begun_ns:
+                    fresh.touch(entry, used_ns)
+            fresh.take_pins(old)
+            self._books = fresh
+            self._must_scan = False
+        if dropped is None:
+            raise TierError(f"there can be no room for {num_bytes} bytes in {self._root}")
+
+    def stamp(self) -> None:
+        """Writes to the files when they were used, for other processes and the next start."""
+        with self._lock:
+            used, self._used = self._used, {}
+        for entry, used_ns in used.items():
+            disk_files.stamp(self._root, entry, used_ns)
+
+    @contextmanager
+    def ledger(self) -> Iterator[Ledger]:
+        """The ledger, locked. Notes whether others have changed it."""
+        with locked(self._root) as ledger:
+            if ledger.changes != self._seen_changes:
+                self._must_scan = True
+            try:
+                yield ledger
+            finally:
+                self._seen_changes = ledger.changes
+
+    def _reserve(self, entry: Entry, num_bytes: int) -> UnfinishedFile | None:
+        """Makes room for a file and begins it. None: it is there already."""
+        with self.ledger() as ledger:
+            there = disk_files.size(self._root, entry)
+            if there is not None:
+                self.put(entry, there)
+                return None
+            with self._lock:
+                has_room = self._books.has_room(entry.folder, num_bytes)
+            if not (has_room and self._has_room(ledger, num_bytes)):
+                self.scan(ledger, entry.folder, num_bytes)
+            ledger.add(num_bytes)
+            try:
+                return UnfinishedFile(self._root, entry, num_bytes)
+            except BaseException:
+                ledger.add(-num_bytes)
+                raise
+
+    def _has_room(self, ledger: Ledger, num_bytes: int) -> bool:
+        return ledger.is_counted and ledger.num_bytes + num_bytes <= self._books.max_bytes
