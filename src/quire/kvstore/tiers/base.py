@@ -43,7 +43,10 @@ class Tier(ABC):
 
     @abstractmethod
     def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        """Whether each is there. It may be gone when it is read. Raises TierError."""
+        """Whether each is there. It may be gone when it is read. Raises TierError.
+
+        Keys come in the order of the prompt. Those that are there count as used, the first one
+        last: where chunks have to go, those behind them go before."""
 
     @abstractmethod
     def read(self, key: ChunkKey, max_bytes: int) -> Buffer | None:

@@ -1,0 +1,241 @@
+"""Chunk files: found, read, written and removed. Knows no quota. The functions raise OSError."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.kvstore.eviction import Entry
+from quire.kvstore.tiers.base import Buffer
+from quire.kvstore.tiers.disk_paths import (
+    FILE_ENDING,
+    MISSING,
+    NotOursError,
+    chunk_name,
+    directory_of,
+    is_folder_name,
+    is_own_file,
+    is_prefix_name,
+    make_directory,
+    open_file,
+)
+
+_TEMP_ENDING = ".tmp"
+_ABANDONED_S = 3600.0
+"""Where files cannot be locked, an unfinished one is taken for abandoned after this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A chunk file, as a scan sees it."""
+
+    entry: Entry
+    num_bytes: int
+    used_ns: int
+    """When it was last used: its time of modification, in nanoseconds since 1970."""
+
+
+def scan(root: Path) -> Iterator[StoredFile]:
+    """All chunk files, in no order. Other files and what cannot be read is passed over.
+
+    A root that is not there has no files.
+    """
+    for folder, prefix, file in _files(root):
+        name = chunk_name(file.name, prefix)
+        info = _own_file(file) if name is not None else None
+        if name is not None and info is not None:
+            yield StoredFile(Entry(folder, name), info.st_size, info.st_mtime_ns)
+
+
+def remove_abandoned(root: Path) -> int:
+    """Removes unfinished files whose writers are gone. Returns the bytes of those that stay.
+
+    The lock of the directory has to be held.
+    """
+    num_bytes = 0
+    for _, _, file in _files(root):
+        info = _own_file(file) if file.name.endswith(_TEMP_ENDING) else None
+        if info is None:
+            continue
+        if _is_abandoned(file.path, info):
+            with suppress(FileNotFoundError):
+                os.unlink(file.path)
+        else:
+            num_bytes += info.st_size
+    return num_bytes
+
+
+def read(root: Path, entry: Entry, max_bytes: int) -> bytes | None:
+    """None: there is no such file, or it is longer than `max_bytes`."""
+    try:
+        with directory_of(root, entry) as directory:
+            descriptor = open_file(directory, entry.name + FILE_ENDING)
+    except MISSING:
+        return None
+    try:
+        info = os.fstat(descriptor)
+        if not is_own_file(info) or info.st_size > max_bytes:
+            return None
+        return _read_all(descriptor, info.st_size)
+    finally:
+        os.close(descriptor)
+
+
+def size(root: Path, entry: Entry) -> int | None:
+    """None: there is no such file."""
+    try:
+        with directory_of(root, entry) as directory:
+            return _size_in(directory, entry)
+    except MISSING:
+        return None
+
+
+def remove(root: Path, entry: Entry) -> int:
+    """Returns how many bytes are free now; 0 if there was no such file."""
+    try:
+        with directory_of(root, entry) as directory:
+            num_bytes = _size_in(directory, entry)
+            os.unlink(entry.name + FILE_ENDING, dir_fd=directory)
+            return num_bytes
+    except MISSING:
+        return 0
+
+
+def stamp(root: Path, entry: Entry, used_ns: int) -> None:
+    """Writes when a file was last used; one that is gone is passed over."""
+    with suppress(*MISSING), directory_of(root, entry) as directory:
+        name, times = entry.name + FILE_ENDING, (used_ns, used_ns)
+        os.utime(name, ns=times, dir_fd=directory, follow_symlinks=False)
+
+
+class UnfinishedFile:
+    """A chunk that is being written, beside the place where it will be.
+
+    It has its full size from the start, so that a scan counts it. It is locked as long as its
+    writer lives. `publish` or `discard` ends it.
+    """
+
+    def __init__(self, root: Path, entry: Entry, num_bytes: int) -> None:
+        """The lock of the directory has to be held."""
+        self._name = entry.name + FILE_ENDING
+        self._temp = f".{entry.name}.{os.getpid()}.{secrets.token_hex(8)}{_TEMP_ENDING}"
+        self._directory = make_directory(root, entry)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._descriptor = os.open(self._temp, flags, 0o600, dir_fd=self._directory)
+        except BaseException:
+            os.close(self._directory)
+            raise
+        try:
+            with suppress(OSError):  # not every file system has locks
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._descriptor, num_bytes)
+        except BaseException:
+            self.discard()
+            raise
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        """All of the chunk. Nothing is synced: after a loss of power, the checksum is wrong."""
+        views = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
+        offset = 0
+        while views:
+            written = os.pwritev(self._descriptor, views, offset)
+            offset += written
+            while views and written >= views[0].nbytes:
+                written -= views.pop(0).nbytes
+            if views:
+                views[0] = views[0][written:]
+
+    def publish(self) -> None:
+        """Gives the file its name."""
+        directory = self._directory
+        os.rename(self._temp, self._name, src_dir_fd=directory, dst_dir_fd=directory)
+        self._close()
+
+    def discard(self) -> None:
+        """Removes it."""
+        with suppress(OSError):
+            os.unlink(self._temp, dir_fd=self._directory)
+        self._close()
+
+    def _close(self) -> None:
+        try:
+            os.close(self._descriptor)
+        finally:
+            os.close(self._directory)
+
+
+def _files(root: Path) -> Iterator[tuple[str, str, os.DirEntry[str]]]:
+    """Folder, prefix and file, of all files in directories of chunks."""
+    for folder in _directories(root):
+        if not is_folder_name(folder.name):
+            continue
+        for prefix in _directories(folder.path):
+            if is_prefix_name(prefix.name):
+                for file in _children(prefix.path):
+                    yield folder.name, prefix.name, file
+
+
+def _directories(path: str | Path) -> Iterator[os.DirEntry[str]]:
+    for child in _children(path):
+        with suppress(OSError):
+            if child.is_dir(follow_symlinks=False):
+                yield child
+
+
+def _children(path: str | Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as children:
+            return list(children)
+    except OSError:
+        return []
+
+
+def _own_file(file: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        info = file.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return info if is_own_file(info) else None
+
+
+def _size_in(directory: int, entry: Entry) -> int:
+    info = os.stat(entry.name + FILE_ENDING, dir_fd=directory, follow_symlinks=False)
+    if not is_own_file(info):
+        raise NotOursError
+    return info.st_size
+
+
+def _is_abandoned(path: str, info: os.stat_result) -> bool:
+    """Whether the writer of an unfinished file has died: its lock went with it."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return info.st_mtime < time.time() - _ABANDONED_S
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _read_all(descriptor: int, num_bytes: int) -> bytes:
+    """In one piece as a rule, which no copy has to join."""
+    pieces: list[bytes] = []
+    while num_bytes:
+        piece = os.read(descriptor, num_bytes)
+        if not piece:
+            break
+        pieces.append(piece)
+        num_bytes -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

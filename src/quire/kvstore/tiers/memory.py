@@ -1,0 +1,103 @@
+"""`MemoryTier`: chunks in the memory of this process, least recently used ones dropped first."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from quire.kvstore.chunks import ChunkKey
+from quire.kvstore.eviction import ByteLru, Entry
+from quire.kvstore.tiers.base import Buffer, Tier, TierError, TierUsage
+
+
+class MemoryTier(Tier):
+    """Holds a copy of each chunk that is written."""
+
+    name = "memory"
+    is_local = True
+
+    def __init__(
+        self, max_bytes: int, ttl_s: float | None = None, folder_bytes: int | None = None
+    ) -> None:
+        """`ttl_s`: chunks that nobody has used for so long are dropped. `folder_bytes`: most bytes
+        of one folder."""
+        self._index = ByteLru(max_bytes, folder_bytes=folder_bytes, ttl_s=ttl_s)
+        self._chunks: dict[Entry, bytes] = {}
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        entries = [_entry(key) for key in keys]
+        now_ns = time.time_ns()
+        with self._lock:
+            self._drop(self._index.drop_expired(now_ns))
+            for entry in reversed(entries):
+                self._index.touch(entry, now_ns)
+            return [entry in self._chunks for entry in entries]
+
+    def read(self, key: ChunkKey, max_bytes: int) -> Buffer | None:
+        entry = _entry(key)
+        with self._lock:
+            chunk = self._chunks.get(entry)
+            if chunk is not None and len(chunk) > max_bytes:
+                self._index.drop(entry)
+                self._drop([entry])
+                chunk = None
+        return chunk
+
+    def write(self, key: ChunkKey, parts: Sequence[Buffer]) -> None:
+        entry = _entry(key)
+        if entry in self._chunks:
+            return
+        chunk = b"".join(parts)
+        now_ns = time.time_ns()
+        with self._lock:
+            if self._is_closed:
+                raise TierError("the memory tier is closed")
+            if entry in self._chunks:
+                return
+            dropped = self._index.make_room(entry.folder, len(chunk), now_ns)
+            if dropped is None:
+                raise TierError(f"there can be no room for {len(chunk)} bytes in memory")
+            self._drop(dropped)
+            self._index.put(entry, len(chunk), now_ns)
+            self._chunks[entry] = chunk
+
+    def delete(self, key: ChunkKey) -> None:
+        with self._lock:
+            self._index.drop(_entry(key))
+            self._drop([_entry(key)])
+
+    def pin(self, key: ChunkKey) -> None:
+        """Never drops the chunk, until it is unpinned as often."""
+        with self._lock:
+            self._index.pin(_entry(key))
+
+    def unpin(self, key: ChunkKey) -> None:
+        with self._lock:
+            self._index.unpin(_entry(key), time.time_ns())
+
+    def usage(self) -> TierUsage:
+        with self._lock:
+            return TierUsage(len(self._index), self._index.num_bytes, self._index.max_bytes)
+
+    def bytes_by_folder(self) -> dict[str, int]:
+        """What each model and tenant has."""
+        with self._lock:
+            return self._index.bytes_by_folder()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            for entry in list(self._chunks):
+                self._index.drop(entry)
+            self._chunks.clear()
+
+    def _drop(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._chunks.pop(entry, None)
+
+
+def _entry(key: ChunkKey) -> Entry:
+    return Entry(key.folder, key.name)

@@ -1,0 +1,189 @@
+"""`RedisTier`: chunks as values of a Redis or Valkey server, which machines share.
+
+The server has the bound (`maxmemory`, with the policy `allkeys-lru`) and drops what it likes. A
+call ends within its timeout, whatever the server does: a value that arrives in drops counts too.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from quire.errors import ConfigError
+from quire.kvstore.chunks import ChunkKey
+from quire.kvstore.tiers.base import Buffer, Tier, TierError, TierUsage
+
+if TYPE_CHECKING:
+    from redis.connection import Connection, ConnectionPool
+
+_FORM = "redis://[[user]:password@]host[:port][/database]"
+_VALKEY = re.compile("^valkey", re.IGNORECASE)
+_READ_BYTES = 1 << 20
+"""Of one call of the system, at most."""
+
+
+class RedisTier(Tier):
+    """Values `quire:kv:<folder>:<name>`. Not local: the server may be anywhere."""
+
+    name = "redis"
+    is_local = False
+
+    def __init__(
+        self,
+        url: str,
+        ttl_s: float | None = None,
+        *,
+        timeout_s: float = 10.0,
+        connect_timeout_s: float = 2.0,
+    ) -> None:
+        """`url`: `redis://`, `rediss://` (TLS) or `unix://`, with the options of redis-py. `ttl_s`:
+        the server drops what nobody has used for so long. `timeout_s`: of a call, in all.
+
+        Does not connect. Raises ConfigError if `url` is wrong or redis-py is not installed.
+        """
+        try:
+            from redis.exceptions import RedisError
+        except ImportError:
+            raise ConfigError(
+                "a redis:// tier needs redis-py: `pip install 'quire[redis]'`"
+            ) from None
+        self._redis_error: type[Exception] = RedisError
+        self._ttl_ms = None if ttl_s is None else max(1, int(ttl_s * 1000))
+        self._timeout_s = timeout_s
+        self._is_closed = False
+        self._pool = _pool_of(url, timeout_s, connect_timeout_s)
+        self._place = _place_of(url, self._pool.connection_kwargs)
+
+    def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        # Both answer 1 if the key is there, and count as its use; EXISTS does not.
+        commands: list[tuple[Any, ...]] = [
+            ("TOUCH", _name(key)) if self._ttl_ms is None else ("PEXPIRE", _name(key), self._ttl_ms)
+            for key in reversed(keys)
+        ]
+        return [reply == 1 for reply in reversed(self._ask(commands))]
+
+    def read(self, key: ChunkKey, max_bytes: int) -> Buffer | None:
+        # One byte more than may be there shows that there is more. No key: no bytes.
+        (chunk,) = self._ask([("GETRANGE", _name(key), 0, max_bytes)])
+        if not isinstance(chunk, bytes):
+            raise TierError(f"{self._place}: a value was asked for, and no bytes came")
+        if len(chunk) > max_bytes:
+            self.delete(key)
+            return None
+        return chunk or None
+
+    def write(self, key: ChunkKey, parts: Sequence[Buffer]) -> None:
+        expiry = () if self._ttl_ms is None else ("PX", self._ttl_ms)
+        self._ask([("SET", _name(key), b"".join(parts), "NX", *expiry)])
+
+    def delete(self, key: ChunkKey) -> None:
+        self._ask([("UNLINK", _name(key))])
+
+    def usage(self) -> TierUsage:
+        return TierUsage(num_chunks=0, num_bytes=0, max_bytes=None)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._pool.disconnect()
+
+    def _ask(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        """Sends commands and gives their replies, in order.
+
+        A connection on which anything fails is closed: what it still had to say is nobody's answer.
+        """
+        if self._is_closed:
+            raise TierError(f"{self._place}: closed")
+        if not commands:
+            return []
+        connection: Connection | None = None
+        limit = _TimeLimit(self._timeout_s)
+        try:
+            with limit:
+                connection = self._pool.get_connection()
+                limit.watch(connection)
+                connection.send_packed_command(connection.pack_commands(commands))
+                return [connection.read_response() for _ in commands]
+        except Exception as error:  # wrong bytes end redis-py's parser by any of them
+            if connection is not None:
+                connection.disconnect()
+            raise TierError(f"{self._place}: {self._why(error, limit)}") from error
+        finally:
+            if connection is not None:
+                self._pool.release(connection)
+
+    def _why(self, error: Exception, limit: _TimeLimit) -> str:
+        if limit.is_over:
+            return f"no answer in {self._timeout_s:g} s"
+        if self._is_closed:
+            return "closed"
+        if isinstance(error, (self._redis_error, OSError)):
+            return str(error) or type(error).__name__
+        return f"an answer that cannot be read: {error!r}"
+
+
+class _TimeLimit:
+    """Closes a connection when a time is up: a socket's timeout begins anew with each byte."""
+
+    def __init__(self, seconds: float) -> None:
+        self.is_over = False
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._connection = None
+
+    def watch(self, connection: Connection) -> None:
+        """Raises TimeoutError if connecting took all the time."""
+        with self._lock:
+            if self.is_over:
+                raise TimeoutError
+            self._connection = connection
+
+    def _end(self) -> None:
+        with self._lock:
+            self.is_over = True
+            if self._connection is not None:
+                self._connection.disconnect()
+
+
+def _pool_of(url: str, timeout_s: float, connect_timeout_s: float) -> ConnectionPool:
+    """Options in the URL come before those that are given here. valkey:// is redis://."""
+    from redis.backoff import NoBackoff
+    from redis.connection import ConnectionPool
+    from redis.retry import Retry
+
+    try:
+        pool = ConnectionPool.from_url(
+            _VALKEY.sub("redis", url),
+            socket_timeout=timeout_s,
+            socket_connect_timeout=connect_timeout_s,
+            socket_read_size=_READ_BYTES,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+            decode_responses=False,
+        )
+        pool.make_connection()  # connects to nothing; notices options that there are not
+    except (ValueError, TypeError):  # what they say may have the password in it
+        raise ConfigError(f"the URL of a Redis tier has the form {_FORM}") from None
+    return pool
+
+
+def _place_of(url: str, options: dict[str, Any]) -> str:
+    """The server's name for messages, without user and password."""
+    scheme = url.split(":", 1)[0]
+    if "path" in options:
+        return f"unix://{options['path']}"
+    return f"{scheme}://{options.get('host', 'localhost')}:{options.get('port', 6379)}"
+
+
+def _name(key: ChunkKey) -> str:
+    return f"quire:kv:{key.folder}:{key.name}"
