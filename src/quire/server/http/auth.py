@@ -5,6 +5,9 @@ both, one that is valid is enough.
 
 The check compares the raw path of the request, before any decoding or routing. Only paths on a
 short list need no key.
+
+Where there are several keys, each has K/V of its own: whoever could find blocks of another tenant
+would learn from the time of a reply what the other has asked.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ from quire.server.http.responses import send_problem
 PROBE_PATHS = frozenset({b"/health", b"/live", b"/ready", b"/ping"})
 """Paths that only say whether the server works."""
 
+TENANT_SALT = "quire_tenant_salt"
+"""Of a request's state: the salt of its tenant's K/V; None: there is one tenant."""
+_SALT_OF = b"quire K/V of one API key"
 _ENVIRONMENT = ("QUIRE_API_KEY", "VLLM_API_KEY")
 _MAX_KEY_FILE_BYTES = 1 << 20
 
@@ -79,6 +85,7 @@ class AuthMiddleware:
         """`public`: methods and raw paths that need no key."""
         self._app = app
         self._digests = [_digest(key.encode()) for key in keys]
+        self._salts = [tenant_salt(key) if len(keys) > 1 else None for key in keys]
         self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,8 +109,20 @@ class AuthMiddleware:
         # A browser asks whether it may call (CORS) without the key; CORSMiddleware answers that
         # before it comes here, so that an OPTIONS request here is like any other.
         given = [_digest(key) for key in _keys_of_request(scope)]
-        matches = [hmac.compare_digest(one, digest) for one in given for digest in self._digests]
-        return any(matches)
+        matches = [
+            (hmac.compare_digest(one, digest), salt)
+            for one in given
+            for digest, salt in zip(self._digests, self._salts, strict=True)
+        ]
+        salts = [salt for is_equal, salt in matches if is_equal]
+        if salts:
+            scope.setdefault("state", {})[TENANT_SALT] = salts[0]
+        return bool(salts)
+
+
+def tenant_salt(key: str) -> str:
+    """What no other key gives, and from which the key cannot be found: 64 hex digits."""
+    return hmac.new(key.encode(), _SALT_OF, hashlib.sha256).hexdigest()
 
 
 def _keys_of_request(scope: Scope) -> list[bytes]:

@@ -6,7 +6,7 @@ are rendered and tokenized in the server's `WorkPool`, off the event loop.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,13 @@ class PreparedPrompt:
     cache_salt: str | None = None
     reply: ReplyPlan | None = None
     """How its reply is read; None: it is its text."""
+
+    def of_tenant(self, salt: str | None) -> PreparedPrompt:
+        """With the tenant's salt before the request's own. None: there is one tenant."""
+        if salt is None:
+            return self
+        own = "" if self.cache_salt is None else f"/{self.cache_salt}"
+        return replace(self, cache_salt=salt + own)
 
     def for_engine(self) -> TokensPrompt:
         """The argument of `generate`."""

@@ -18,6 +18,7 @@ from quire.metrics.load_report import LOAD_FORMAT_HEADER, LOAD_HEADER, load_repo
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.context import ServerContext
+from quire.server.http.auth import TENANT_SALT
 from quire.server.http.event_stream import EventStream
 from quire.server.replies.chats import BatchChatWriter, ChatWriter
 from quire.server.replies.completions import CompletionWriter
@@ -142,7 +143,8 @@ async def begin(
     has_beams = request.use_beam_search is True
     params = (beam_sampling_params if has_beams else sampling_params)(context, request)
     engine.requests.check_admission(1)
-    prompts = await prepare(context, request)
+    salt = getattr(http.state, TENANT_SALT, None)
+    prompts = [prompt.of_tenant(salt) for prompt in await prepare(context, request)]
     writer = make_writer(context, request, head, prompts)
     with named_as_asked(request):
         await set_reply_form(context, prompts[0].reply, params)
