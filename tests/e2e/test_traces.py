@@ -2,62 +2,18 @@
 
 from __future__ import annotations
 
-import queue
 import signal
 import socket
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING
 
 from .conftest import StartServer
 
-messages = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+if TYPE_CHECKING:
+    from .trace_collector import Collector
 
 SOON = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-
-
-class Collector:
-    """Listens where traces are sent, and keeps the spans."""
-
-    def __init__(self) -> None:
-        self.spans: queue.Queue[Any] = queue.Queue()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                received = messages.ExportTraceServiceRequest.FromString(body)
-                for resource in received.resource_spans:
-                    for scope in resource.scope_spans:
-                        for span in scope.spans:
-                            outer.spans.put((resource.resource, span))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    collector = Collector()
-    yield collector
-    collector.close()
 
 
 def test_a_request_is_traced(start_server: StartServer, collector: Collector) -> None:
