@@ -24,6 +24,7 @@ from quire.server.http.responses import send_problem
 PROBE_PATHS = frozenset({b"/health", b"/live", b"/ready", b"/ping"})
 """Paths that only say whether the server works."""
 
+_OWNER = "quire.owner"
 _ENVIRONMENT = ("QUIRE_API_KEY", "VLLM_API_KEY")
 _MAX_KEY_FILE_BYTES = 1 << 20
 
@@ -70,7 +71,8 @@ def _keys_of_file(path: Path) -> list[str]:
 class AuthMiddleware:
     """Refuses every request that neither has a valid key nor is public.
 
-    Keys are compared as SHA-256 digests, in constant time.
+    Keys are compared as SHA-256 digests, in constant time. The digest of a request's valid key goes
+    with the request, for `owner_of`.
     """
 
     def __init__(
@@ -102,8 +104,18 @@ class AuthMiddleware:
         # A browser asks whether it may call (CORS) without the key; CORSMiddleware answers that
         # before it comes here, so that an OPTIONS request here is like any other.
         given = [_digest(key) for key in _keys_of_request(scope)]
-        matches = [hmac.compare_digest(one, digest) for one in given for digest in self._digests]
-        return any(matches)
+        valid = [
+            one for one in given for digest in self._digests if hmac.compare_digest(one, digest)
+        ]
+        if valid:
+            scope[_OWNER] = valid[0]
+        return bool(valid)
+
+
+def owner_of(scope: Scope) -> bytes:
+    """Who owns what a request leaves in the server: one value for each API key, empty without."""
+    owner: bytes = scope.get(_OWNER, b"")
+    return owner
 
 
 def _keys_of_request(scope: Scope) -> list[bytes]:
