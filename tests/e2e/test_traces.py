@@ -22,7 +22,7 @@ def test_a_request_is_traced(start_server: StartServer, collector: Collector) ->
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "X-Request-Id": "mine"}
     with server.client() as client:
         client.post("/v1/completions", json=body, headers=headers).raise_for_status()
-    resource, span = collector.spans.get(timeout=10)
+    resource, span = collector.spans.get(timeout=30)
     assert span.name == "llm_request"
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
     found = {one.key: one.value for one in span.attributes}
@@ -45,15 +45,19 @@ def test_a_collector_that_hangs_delays_nobody(start_server: StartServer) -> None
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces"
-        env = {**SOON, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint}
+        env = {
+            **SOON,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "300",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint,
+        }
         server = start_server(env=env)
         with server.client() as client:
             begin = time.monotonic()
             for _ in range(20):
                 body = {"prompt": "Hello", "max_tokens": 1}
                 client.post("/v1/completions", json=body).raise_for_status()
-            assert time.monotonic() - begin < 5
+            assert time.monotonic() - begin < 30
         begin = time.monotonic()
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
-        assert time.monotonic() - begin < 6
+        assert time.monotonic() - begin < 30
