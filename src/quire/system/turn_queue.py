@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-_MOST = 16
+_MOST, _FEWEST = 16, 2
 """Calls in one turn."""
 _TURN_S = 0.003
 """Processor time that a turn may take. One of Python's loops needs about five turns to answer a new
@@ -63,7 +63,7 @@ class TurnQueue:
         self._turn = None
         took_s = self._work_clock() - self._began_at
         if took_s > _TURN_S:
-            self._num_at_once = max(1, self._num_at_once // 2)
+            self._num_at_once = max(_FEWEST, self._num_at_once // 2)
         elif took_s < _TURN_S / 2:
             self._num_at_once = min(_MOST, self._num_at_once * 2)
         if not self._waiting:

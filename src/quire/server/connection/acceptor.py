@@ -1,4 +1,9 @@
-"""Accepts new connections: acquires a slot for each, and does the TLS handshake."""
+"""Accepts new connections: acquires a slot for each, and does the TLS handshake.
+
+Accepting is quick; a connection of its own, with all that belongs to it, is not. So of a crowd some
+are accepted in each turn of the event loop, fewer become connections, and those whose first bytes
+ask for health or readiness come first.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +17,15 @@ from quire.log import get_logger
 from quire.server.connection.connection import HttpConnection
 from quire.server.connection.limits.connection_slots import ConnectionSlot
 from quire.server.connection.shared_state import SharedState
+from quire.server.http.auth import PROBE_PATHS
 
 logger = get_logger(__name__)
 
 _BATCH = 64
 """Connections accepted before other callbacks run. (uvloop accepts one.)"""
+_PROBES = tuple(method + path for path in sorted(PROBE_PATHS) for method in (b"GET ", b"HEAD "))
+"""How requests for health and readiness begin."""
+_PEEKED_BYTES = max(map(len, _PROBES))
 _RETRY_S = 0.1
 
 
@@ -35,11 +44,13 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
+        self._is_closed = False
         listener.setblocking(False)
         self._listen()
 
     def close(self) -> None:
         """Stops accepting, and cancels handshakes."""
+        self._is_closed = True
         self._loop.remove_reader(self._listener)
         if self._retry is not None:
             self._retry.cancel()
@@ -73,6 +84,16 @@ class Acceptor:
             client.close()
             return
         slot.evict = partial(_shut_down, client)
+        if _is_probe(client):
+            self._begin(client, slot)
+        else:
+            self._shared.connects.add(partial(self._begin, client, slot))
+
+    def _begin(self, client: socket.socket, slot: ConnectionSlot) -> None:
+        if self._is_closed:
+            slot.release()
+            client.close()
+            return
         task = self._loop.create_task(self._connect(client, slot))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
@@ -104,6 +125,14 @@ class Acceptor:
             await asyncio.wait_for(arrived, self._shared.args.header_timeout)
         finally:
             self._loop.remove_reader(client)
+
+
+def _is_probe(client: socket.socket) -> bool:
+    """Whether the first bytes, if they are there, ask for health or readiness."""
+    try:
+        return client.recv(_PEEKED_BYTES, socket.MSG_PEEK).startswith(_PROBES)
+    except OSError:  # BlockingIOError: none are there
+        return False
 
 
 def _set(future: asyncio.Future[None]) -> None:

@@ -57,6 +57,7 @@ class HttpServer(uvicorn.Server):
             ConnectionSlots(args.max_connections, args.reserved_connections),
             WorkScheduler(),
             TurnQueue(),
+            TurnQueue(),
             memoryview(bytearray(_MAX_READ_BYTES)),
             self.server_state,
         )

@@ -24,6 +24,8 @@ class SharedState:
     args: ServerArgs
     slots: ConnectionSlots
     work_scheduler: WorkScheduler
+    connects: TurnQueue
+    """Makes connections of sockets, some in each turn of the event loop."""
     starts: TurnQueue
     """Calls the application, a few times in each turn of the event loop. Requests for health and
     readiness do not wait here."""

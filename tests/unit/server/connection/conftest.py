@@ -66,9 +66,8 @@ class Line:
         self.slots = ConnectionSlots(args.max_connections, args.reserved_connections)
         self.buffer = memoryview(bytearray(65536))
         self.state = ServerState()
-        shared = SharedState(
-            app, args, self.slots, WorkScheduler(), TurnQueue(), self.buffer, self.state
-        )
+        queues = (WorkScheduler(), TurnQueue(), TurnQueue())
+        shared = SharedState(app, args, self.slots, *queues, self.buffer, self.state)
         slot = self.slots.acquire()
         assert slot is not None
         self.transport = FakeTransport()
