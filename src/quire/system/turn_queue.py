@@ -47,6 +47,10 @@ class TurnQueue:
         else:
             self._waiting[call] = None
 
+    def discard(self, call: Callable[[], object]) -> None:
+        """The call need not be made any more, if it waits."""
+        self._waiting.pop(call, None)
+
     def clear(self) -> None:
         """Forgets what waits: it is gone with its event loop."""
         self._waiting.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -79,21 +80,30 @@ class Acceptor:
 
     def _admit(self, client: socket.socket) -> None:
         client.setblocking(False)
-        slot = self._shared.slots.acquire()
+        first = _first_bytes(client)
+        slot = None if first == b"" else self._shared.slots.acquire()
         if slot is None:
             client.close()
             return
-        slot.evict = partial(_shut_down, client)
-        if _is_probe(client):
-            self._begin(client, slot)
+        begin = partial(self._begin, client, slot)
+        if first is not None and first.startswith(_PROBES):
+            begin()
         else:
-            self._shared.connects.add(partial(self._begin, client, slot))
+            slot.evict = partial(self._drop, client, begin)
+            self._shared.connects.add(begin)
+
+    def _drop(self, client: socket.socket, begin: Callable[[], None]) -> bool:
+        """Another client has the slot of one that was still waiting to become a connection."""
+        self._shared.connects.discard(begin)
+        client.close()
+        return True
 
     def _begin(self, client: socket.socket, slot: ConnectionSlot) -> None:
         if self._is_closed:
             slot.release()
             client.close()
             return
+        slot.evict = partial(_shut_down, client)
         task = self._loop.create_task(self._connect(client, slot))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
@@ -127,12 +137,15 @@ class Acceptor:
             self._loop.remove_reader(client)
 
 
-def _is_probe(client: socket.socket) -> bool:
-    """Whether the first bytes, if they are there, ask for health or readiness."""
+def _first_bytes(client: socket.socket) -> bytes | None:
+    """The first bytes, as far as they are there, which stay unread; none: the client has gone.
+    None: it has sent nothing yet."""
     try:
-        return client.recv(_PEEKED_BYTES, socket.MSG_PEEK).startswith(_PROBES)
-    except OSError:  # BlockingIOError: none are there
-        return False
+        return client.recv(_PEEKED_BYTES, socket.MSG_PEEK)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 def _set(future: asyncio.Future[None]) -> None:
