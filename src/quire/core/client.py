@@ -17,6 +17,7 @@ from quire.core.commands import AbortRequests, AddRequest, Call, Command, Reply
 from quire.core.step_watch import StepObservation
 from quire.errors import ConfigError, EngineDeadError, EngineGenerateError
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest
+from quire.system.loop_mailbox import LoopMailbox
 
 STALLED_S = 1.4
 """An engine that has not advanced for so long, for whatever reason, is not ready for more."""
@@ -51,6 +52,8 @@ class EngineCoreClient(ABC):
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._mailbox: LoopMailbox | None = None
+        """Of that loop."""
         self._listener: EngineListener | None = None
         self._dead_cause: str | None = None
         self._call_ids = itertools.count()
@@ -58,7 +61,9 @@ class EngineCoreClient(ABC):
 
     def attach(self, loop: asyncio.AbstractEventLoop, listener: EngineListener) -> None:
         """From now on events go to `listener` on `loop`; may be repeated with another loop."""
-        self._loop, self._listener = loop, listener
+        if loop is not self._loop:
+            self._loop, self._mailbox = loop, LoopMailbox(loop)
+        self._listener = listener
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Hands a request over; its outputs reach the listener."""
@@ -106,9 +111,8 @@ class EngineCoreClient(ABC):
 
     def _post(self, callback: Callable[..., None], *args: Any) -> None:
         """Runs `callback` on the attached event loop; without one there is no caller."""
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(callback, *args)
+        if self._mailbox is not None:
+            self._mailbox.post(callback, *args)
 
     def _post_outputs(self, outputs: EngineCoreOutputs) -> None:
         if self._listener is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from quire.server.context import ServerContext
@@ -19,7 +20,9 @@ async def reply_format_of(context: ServerContext) -> ReplyFormat:
     tokenizer.
     """
     if context.reply_format is None:
-        context.formats = context.formats or _finder(context)
+        if context.formats is None:
+            made = await asyncio.to_thread(_finder, context)  # it imports every format
+            context.formats = context.formats or made
         context.reply_format = (await context.formats.find()).reply
     return context.reply_format
 

@@ -101,7 +101,7 @@ def test_a_large_pool_costs_nothing_until_it_is_used() -> None:
     begin = time.perf_counter()
     pool = BlockPool(10**9)
     pool.allocate(10)
-    assert time.perf_counter() - begin < 0.05
+    assert time.perf_counter() - begin < 2  # seconds; making all of its blocks would take minutes
 
 
 @pytest.mark.parametrize(

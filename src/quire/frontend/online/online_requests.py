@@ -18,9 +18,9 @@ from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.online.loop_binding import LoopBinding
 from quire.frontend.online.request_stream import RequestStream
-from quire.frontend.online.wakeups import Wakeups
 from quire.frontend.output_processor import OutputProcessor
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest
+from quire.system.turn_queue import TurnQueue
 from quire.tokenizer import Tokenizer
 
 
@@ -47,7 +47,7 @@ class OnlineRequests:
         self.observers = [self._admission, self.metrics, *observers]
         self.outputs = OutputProcessor(tokenizer, config.scheduler.stream_interval, self.observers)
         self._client = client
-        self._wakeups = Wakeups()
+        self._wakeups = TurnQueue()
 
     def __bool__(self) -> bool:
         """Whether anything is in flight."""

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from quire.errors import EngineGenerateError, QuireError, RequestError
-from quire.frontend.online.wakeups import Wakeups
 from quire.frontend.request_record import RequestRecord
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind
+from quire.system.turn_queue import TurnQueue
 
 
 class RequestStream:
@@ -27,7 +27,7 @@ class RequestStream:
         self,
         record: RequestRecord,
         close: Callable[[Iterable[RequestStream]], None],
-        wakeups: Wakeups,
+        wakeups: TurnQueue,
         wake_up: asyncio.Event | None = None,
     ) -> None:
         """`close` ends what has not ended of the requests of streams. `wakeups` sets `wake_up`,
@@ -55,7 +55,7 @@ class RequestStream:
             self._pending = output
         else:
             self._pending.add(output, aggregate=self._is_delta)
-        self._wakeups.wake(self._wake_up)
+        self._wakeups.add(self._wake_up.set)
 
     def fail(self, error: QuireError) -> None:
         """Ends the stream: taking from it raises `error`."""

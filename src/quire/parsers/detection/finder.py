@@ -11,6 +11,7 @@ import hashlib
 import msgspec
 
 from quire.chat.async_renderer import AsyncChatRenderer
+from quire.chat.job import ChatInput
 from quire.chat.renderer import ChatRenderer
 from quire.chat.templates import ChatTemplates
 from quire.config.model_files import read_optional_json_object
@@ -20,6 +21,7 @@ from quire.log import get_logger
 from quire.parsers.detection.detect import CheckpointFacts, detect
 from quire.parsers.detection.found import FoundFormat
 from quire.parsers.detection.names import FormatChoice
+from quire.parsers.detection.rendering import Probing
 
 logger = get_logger(__name__)
 
@@ -70,12 +72,11 @@ class FormatFinder:
         text: str | None = None
         is_stopped = False
         while True:
+            step = await asyncio.to_thread(_advance, probing, text)
+            if isinstance(step, FoundFormat):
+                return _keep(key, step)
             try:
-                chat = probing.send(text)
-            except StopIteration as end:
-                return _keep(key, end.value)
-            try:
-                text = None if is_stopped else await self._renderer.render(chat)
+                text = None if is_stopped else await self._renderer.render(step)
             except CapacityError:
                 raise
             except QuireError as error:
@@ -92,14 +93,22 @@ def find_blocking(choice: FormatChoice, model: ModelConfig, renderer: ChatRender
     text: str | None = None
     is_stopped = False
     while True:
+        step = _advance(probing, text)
+        if isinstance(step, FoundFormat):
+            return _keep(key, step)
         try:
-            chat = probing.send(text)
-        except StopIteration as end:
-            return _keep(key, end.value)
-        try:
-            text = None if is_stopped else renderer.render(chat)
+            text = None if is_stopped else renderer.render(step)
         except QuireError as error:
             text, is_stopped = None, _takes_long(error)
+
+
+def _advance(probing: Probing[FoundFormat], text: str | None) -> ChatInput | FoundFormat:
+    """The next chat to render, or what was found. May take tens of milliseconds."""
+    try:
+        return probing.send(text)
+    except StopIteration as end:
+        found: FoundFormat = end.value
+        return found
 
 
 def _takes_long(error: QuireError) -> bool:

@@ -1,9 +1,15 @@
-"""Accepts new connections: acquires a slot for each, and does the TLS handshake."""
+"""Accepts new connections: acquires a slot for each, and does the TLS handshake.
+
+Accepting is quick; a connection of its own, with all that belongs to it, is not. So of a crowd some
+are accepted in each turn of the event loop, fewer become connections, and those whose first bytes
+ask for health or readiness come first.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -12,11 +18,15 @@ from quire.log import get_logger
 from quire.server.connection.connection import HttpConnection
 from quire.server.connection.limits.connection_slots import ConnectionSlot
 from quire.server.connection.shared_state import SharedState
+from quire.server.http.auth import PROBE_PATHS
 
 logger = get_logger(__name__)
 
 _BATCH = 64
 """Connections accepted before other callbacks run. (uvloop accepts one.)"""
+_PROBES = tuple(method + path for path in sorted(PROBE_PATHS) for method in (b"GET ", b"HEAD "))
+"""How requests for health and readiness begin."""
+_PEEKED_BYTES = max(map(len, _PROBES))
 _RETRY_S = 0.1
 
 
@@ -35,11 +45,13 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
+        self._is_closed = False
         listener.setblocking(False)
         self._listen()
 
     def close(self) -> None:
         """Stops accepting, and cancels handshakes."""
+        self._is_closed = True
         self._loop.remove_reader(self._listener)
         if self._retry is not None:
             self._retry.cancel()
@@ -68,8 +80,27 @@ class Acceptor:
 
     def _admit(self, client: socket.socket) -> None:
         client.setblocking(False)
-        slot = self._shared.slots.acquire()
+        first = _first_bytes(client)
+        slot = None if first == b"" else self._shared.slots.acquire()
         if slot is None:
+            client.close()
+            return
+        begin = partial(self._begin, client, slot)
+        if first is not None and first.startswith(_PROBES):
+            begin()
+        else:
+            slot.evict = partial(self._drop, client, begin)
+            self._shared.connects.add(begin)
+
+    def _drop(self, client: socket.socket, begin: Callable[[], None]) -> bool:
+        """Another client has the slot of one that was still waiting to become a connection."""
+        self._shared.connects.discard(begin)
+        client.close()
+        return True
+
+    def _begin(self, client: socket.socket, slot: ConnectionSlot) -> None:
+        if self._is_closed:
+            slot.release()
             client.close()
             return
         slot.evict = partial(_shut_down, client)
@@ -104,6 +135,17 @@ class Acceptor:
             await asyncio.wait_for(arrived, self._shared.args.header_timeout)
         finally:
             self._loop.remove_reader(client)
+
+
+def _first_bytes(client: socket.socket) -> bytes | None:
+    """The first bytes, as far as they are there, which stay unread; none: the client has gone.
+    None: it has sent nothing yet."""
+    try:
+        return client.recv(_PEEKED_BYTES, socket.MSG_PEEK)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 def _set(future: asyncio.Future[None]) -> None:

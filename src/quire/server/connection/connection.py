@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import cast
 
 from quire.server.connection.exchange import Exchange
@@ -195,13 +196,22 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Calls the application for a new exchange; then waits for it or for the rest of the
         request."""
         if not exchange.is_started:
-            scope = exchange.head.scope(self._args.root_path)
-            scope["client"], scope["server"], scope["scheme"] = self._addresses
-            tasks = self._shared.server_state.tasks
-            task = self._loop.create_task(exchange.start(self, self._shared.app, scope))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            exchange.start(self)
+            if exchange.head.is_probe:
+                self._run(exchange)
+            else:
+                self._shared.starts.add(partial(self._run, exchange))
         self._phase_timer.enter(Phase.REPLY if exchange.is_request_complete else Phase.BODY)
+
+    def _run(self, exchange: Exchange) -> None:
+        if exchange.is_disconnected:
+            return
+        scope = exchange.head.scope(self._args.root_path)
+        scope["client"], scope["server"], scope["scheme"] = self._addresses
+        tasks = self._shared.server_state.tasks
+        task = self._loop.create_task(exchange.run(self._shared.app, scope))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     def _on_late(self, phase: Phase) -> None:
         """A phase has passed its time limit."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message
@@ -56,7 +55,7 @@ class Exchange:
 
     __slots__ = (
         "_body", "_changed", "_connection", "_has_given_end", "_is_continue_due",
-        "_is_disconnected", "_problem", "head", "is_replied", "is_request_complete", "is_started",
+        "_problem", "head", "is_disconnected", "is_replied", "is_request_complete", "is_started",
         "writer",
     )  # fmt: skip
 
@@ -65,7 +64,7 @@ class Exchange:
         self.is_request_complete = False
         """Whether its whole body has arrived."""
         self.is_started = False
-        """Whether the application was called."""
+        """Whether the application was called, or will be soon."""
         self.is_replied = False
         """Whether the reply is complete."""
         self._body = bytearray()
@@ -73,7 +72,8 @@ class Exchange:
         """Made by the first `receive` that waits."""
         self._has_given_end = False
         self._is_continue_due = head.expects_continue
-        self._is_disconnected = False
+        self.is_disconnected = False
+        """Whether nobody waits for the reply."""
         self._problem: Problem | None = None
         self.writer = ReplyWriter(head.method, head.version)
         self._connection: Connection
@@ -105,7 +105,7 @@ class Exchange:
 
     def disconnect(self) -> None:
         """The client has disconnected, or gets no reply."""
-        self._is_disconnected = True
+        self.is_disconnected = True
         self._wake()
 
     def _wake(self) -> None:
@@ -114,19 +114,16 @@ class Exchange:
 
     # The application's side (ASGI)
 
-    def start(
-        self, connection: Connection, app: ASGIApp, scope: dict[str, Any]
-    ) -> Coroutine[Any, Any, None]:
-        """The call of the application, which the caller runs as a task."""
+    def start(self, connection: Connection) -> None:
+        """The caller calls `run` next, or soon."""
         self.is_started = True
         self._connection = connection
-        return self._run(app, scope)
 
-    async def _run(self, app: ASGIApp, scope: dict[str, Any]) -> None:
-        """Calls the application; replies with an error if it does not."""
+    async def run(self, app: ASGIApp, scope: dict[str, Any]) -> None:
+        """Calls the application; replies with an error if it does not reply."""
         try:
             await app(scope, self.receive, self.send)
-            if not self.is_replied and not self._is_disconnected:
+            if not self.is_replied and not self.is_disconnected:
                 logger.error("%s %s was not answered to its end", self.head.method, scope["path"])
         except Exception:
             logger.exception("%s %s failed", self.head.method, scope["path"])
@@ -135,7 +132,7 @@ class Exchange:
                 self._end_unanswered()
 
     def _end_unanswered(self) -> None:
-        if not self.writer.is_begun and not self._is_disconnected:
+        if not self.writer.is_begun and not self.is_disconnected:
             problem = Problem(500, "The server failed to answer.")
             self._connection.sender.write(
                 self.writer.problem(problem, self._connection.default_headers)
@@ -151,7 +148,7 @@ class Exchange:
             self._is_continue_due = False
             if not self._body and not self.is_request_complete and not self.writer.is_begun:
                 self._connection.sender.write(_CONTINUE)
-        while not self._is_disconnected and not self.is_replied:
+        while not self.is_disconnected and not self.is_replied:
             if self._problem is not None:
                 raise HttpError(self._problem)
             if self._has_part():
@@ -179,7 +176,7 @@ class Exchange:
         writer, connection, sender = self.writer, self._connection, self._connection.sender
         if sender.is_full:
             await sender.drain()
-        if self._is_disconnected:
+        if self.is_disconnected:
             return
         if not writer.is_begun:
             _expect(message, "http.response.start")

@@ -18,6 +18,7 @@ from quire.server.connection.limits.work_scheduler import WorkScheduler
 from quire.server.connection.shared_state import SharedState
 from quire.server.connection.tls import CertificateRefresh, tls_options
 from quire.server.free_memory import IdleMemory
+from quire.system.turn_queue import TurnQueue
 from quire.units import KiB
 
 _CLOSE_S = 5
@@ -55,6 +56,8 @@ class HttpServer(uvicorn.Server):
             args,
             ConnectionSlots(args.max_connections, args.reserved_connections),
             WorkScheduler(),
+            TurnQueue(),
+            TurnQueue(),
             memoryview(bytearray(_MAX_READ_BYTES)),
             self.server_state,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from quire.server.connection.exchange import Exchange
 from quire.server.connection.request_head import RequestHead
-from quire.server.http.auth import PROBE_PATHS
 from quire.server.http.problems import HttpError, Problem, unavailable
 from quire.units import KiB
 
@@ -55,8 +54,7 @@ class Pipeline:
 
     def begin_request(self, head: RequestHead) -> None:
         """The head of a request is complete."""
-        is_probe = head.raw_path in PROBE_PATHS and head.method in {"GET", "HEAD"}
-        if self._is_for_probes and not is_probe:
+        if self._is_for_probes and not head.is_probe:
             raise HttpError(unavailable("All connections of this server are in use.", 1))
         self._exchanges.append(Exchange(head))
 

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import httptools
 
+from quire.server.http.auth import PROBE_PATHS
 from quire.server.http.problems import HttpError, Problem
 
 Headers = list[tuple[bytes, bytes]]
@@ -33,6 +34,11 @@ class RequestHead:
     """Whether the client allows further requests after the reply."""
     expects_continue: bool
     """Whether the client waits for `100 Continue` before it sends the body."""
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether it asks for health or readiness."""
+        return self.raw_path in PROBE_PATHS and self.method in {"GET", "HEAD"}
 
     @classmethod
     def of(

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 from quire.server.args import ServerArgs
 from quire.server.connection.limits.connection_slots import ConnectionSlots
 from quire.server.connection.limits.work_scheduler import WorkScheduler
+from quire.system.turn_queue import TurnQueue
 
 if TYPE_CHECKING:
     from uvicorn.server import ServerState
@@ -23,6 +24,11 @@ class SharedState:
     args: ServerArgs
     slots: ConnectionSlots
     work_scheduler: WorkScheduler
+    connects: TurnQueue
+    """Makes connections of sockets, some in each turn of the event loop."""
+    starts: TurnQueue
+    """Calls the application, a few times in each turn of the event loop. Requests for health and
+    readiness do not wait here."""
     read_buffer: memoryview
     """Received bytes, until they are copied in the same callback."""
     server_state: ServerState

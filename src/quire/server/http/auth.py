@@ -30,6 +30,7 @@ PROBE_PATHS = frozenset({b"/health", b"/live", b"/ready", b"/ping"})
 TENANT_SALT = "quire_tenant_salt"
 """Of a request's state: the salt of its tenant's K/V; None: there is one tenant."""
 _SALT_OF = b"quire K/V of one API key"
+_OWNER = "quire.owner"
 _ENVIRONMENT = ("QUIRE_API_KEY", "VLLM_API_KEY")
 _MAX_KEY_FILE_BYTES = 1 << 20
 
@@ -76,7 +77,8 @@ def _keys_of_file(path: Path) -> list[str]:
 class AuthMiddleware:
     """Refuses every request that neither has a valid key nor is public.
 
-    Keys are compared as SHA-256 digests, in constant time.
+    Keys are compared as SHA-256 digests, in constant time. The digest of a request's valid key goes
+    with the request, for `owner_of`.
     """
 
     def __init__(
@@ -110,14 +112,21 @@ class AuthMiddleware:
         # before it comes here, so that an OPTIONS request here is like any other.
         given = [_digest(key) for key in _keys_of_request(scope)]
         matches = [
-            (hmac.compare_digest(one, digest), salt)
+            (hmac.compare_digest(one, digest), digest, salt)
             for one in given
             for digest, salt in zip(self._digests, self._salts, strict=True)
         ]
-        salts = [salt for is_equal, salt in matches if is_equal]
-        if salts:
-            scope.setdefault("state", {})[TENANT_SALT] = salts[0]
-        return bool(salts)
+        valid = [(digest, salt) for is_equal, digest, salt in matches if is_equal]
+        if valid:
+            scope[_OWNER] = valid[0][0]
+            scope.setdefault("state", {})[TENANT_SALT] = valid[0][1]
+        return bool(valid)
+
+
+def owner_of(scope: Scope) -> bytes:
+    """Who owns what a request leaves in the server: one value for each API key, empty without."""
+    owner: bytes = scope.get(_OWNER, b"")
+    return owner
 
 
 def tenant_salt(key: str) -> str:

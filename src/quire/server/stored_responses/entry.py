@@ -16,6 +16,13 @@ _ITEM_BYTES = 200
 _SENT_AT_ONCE = 1 << 16
 
 
+class ResponseKey(NamedTuple):
+    """What is needed to find a response. Two owners may have responses of one id."""
+
+    owner: bytes
+    id: str
+
+
 class StoredItem(NamedTuple):
     """An item as JSON text."""
 
@@ -33,14 +40,16 @@ class StoredResponse:
     def __init__(
         self,
         response_id: str,
+        owner: bytes,
         history: Sequence[StoredItem],
         input_items: Sequence[StoredItem],
         *,
         is_background: bool,
         has_events: bool,
     ) -> None:
-        """`history`: the items before the input."""
+        """`owner`: who alone finds it (`owner_of`); `history`: the items before the input."""
         self.id = response_id
+        self.owner = owner
         self.is_background = is_background
         self.has_events = has_events
         self.status: ResponseStatus = "queued"
@@ -55,6 +64,11 @@ class StoredResponse:
         """Ends the work, while there is any."""
         self.num_bytes = _size(item.data for item in self.given)
         self._news = asyncio.Event()
+
+    @property
+    def key(self) -> ResponseKey:
+        """By which a store finds it."""
+        return ResponseKey(self.owner, self.id)
 
     @property
     def is_running(self) -> bool:

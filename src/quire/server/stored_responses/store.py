@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from quire.errors import CapacityError, RequestError, quoted
 from quire.server.http.problems import HttpError, Problem
-from quire.server.stored_responses.entry import StoredItem, StoredResponse
+from quire.server.stored_responses.entry import ResponseKey, StoredItem, StoredResponse
 from quire.units import format_bytes
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class _Kept:
 
 
 class ResponseStore:
-    """Finds responses by their ids, and their items by theirs."""
+    """Finds an owner's responses by their ids, and their items by theirs."""
 
     def __init__(self, max_bytes: int, max_responses: int, seconds: float) -> None:
         """`max_bytes` 0: nothing is stored. `seconds`: how long after its last use."""
@@ -36,10 +36,10 @@ class ResponseStore:
         self._max_bytes = max_bytes
         self._max_responses = max_responses
         self._seconds = seconds
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[ResponseKey, _Kept] = OrderedDict()
         """The least recently used first."""
-        self._items: dict[str, tuple[StoredItem, int]] = {}
-        """By id, with the number of responses that have it."""
+        self._items: dict[tuple[bytes, str], tuple[StoredItem, int]] = {}
+        """By owner and id, with the number of responses that have it."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -50,28 +50,28 @@ class ResponseStore:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __contains__(self, response_id: str) -> bool:
-        return response_id in self._kept
+    def __contains__(self, key: ResponseKey) -> bool:
+        return key in self._kept
 
-    def get(self, response_id: str, parameter: str = "response_id") -> StoredResponse:
+    def get(self, key: ResponseKey, parameter: str = "response_id") -> StoredResponse:
         """Raises HttpError 404; `parameter` is the field with the id."""
         self._drop_expired()
-        kept = self._kept.get(response_id)
+        kept = self._kept.get(key)
         if kept is None:
             raise HttpError(
                 Problem(
                     404,
-                    f"Response with id {quoted(response_id)} not found: {self._what_is_kept()}.",
+                    f"Response with id {quoted(key.id)} not found: {self._what_is_kept()}.",
                     param=parameter,
                 )
             )
-        self._renew(response_id)
+        self._renew(key)
         return kept.response
 
-    def item(self, item_id: str) -> StoredItem:
+    def item(self, owner: bytes, item_id: str) -> StoredItem:
         """Raises RequestError."""
         self._drop_expired()
-        found = self._items.get(item_id)
+        found = self._items.get((owner, item_id))
         if found is None:
             raise RequestError(
                 f"Item with id {quoted(item_id)} not found: {self._what_is_kept()}; send the item "
@@ -82,7 +82,7 @@ class ResponseStore:
 
     def check(self, response: StoredResponse) -> None:
         """Raises RequestError for a response that cannot be kept."""
-        if response.id in self._kept:
+        if response.key in self._kept:
             raise RequestError(
                 f"request_id: there is a response with the id {quoted(response.id)}",
                 parameter="request_id",
@@ -101,9 +101,9 @@ class ResponseStore:
         self.check(response)
         self._make_room(response.num_bytes, 1)
         until = asyncio.get_running_loop().time() + self._seconds
-        self._kept[response.id] = _Kept(response, until)
+        self._kept[response.key] = _Kept(response, until)
         self.num_bytes += response.num_bytes
-        self._count(response.given, 1)
+        self._count(response.owner, response.given, 1)
         self._set_timer()
 
     def set_reply(
@@ -114,35 +114,35 @@ class ResponseStore:
         output: Sequence[StoredItem] = (),
     ) -> None:
         """A new state of a response; it goes if it has become too large."""
-        if response.id not in self._kept:
+        if response.key not in self._kept:
             response.set_reply(status, reply, output)  # for those who wait
             return
-        self._count(response.output, -1)
+        self._count(response.owner, response.output, -1)
         self._grow(response, response.set_reply(status, reply, output))
-        self._count(response.output, 1)
-        self._renew(response.id)
+        self._count(response.owner, response.output, 1)
+        self._renew(response.key)
         try:
             self._make_room(0, 0)
         except CapacityError:
-            self._drop(response.id)
+            self._drop(response.key)
 
     def add_events(self, response: StoredResponse, events: Sequence[bytes]) -> None:
         """The next events of a response. Raises CapacityError if there is no room for them."""
         num_bytes = response.add_events(events)
-        if response.id in self._kept:
+        if response.key in self._kept:
             self._grow(response, num_bytes)
             self._make_room(0, 0)
 
-    def delete(self, response_id: str) -> None:
+    def delete(self, key: ResponseKey) -> None:
         """Forgets a response, and ends its work. Raises HttpError 404."""
-        response = self.get(response_id)
-        self._drop(response.id)
+        response = self.get(key)
+        self._drop(key)
         if response.cancel is not None:
             response.cancel()
 
-    def _renew(self, response_id: str) -> None:
-        self._kept[response_id].until = asyncio.get_running_loop().time() + self._seconds
-        self._kept.move_to_end(response_id)
+    def _renew(self, key: ResponseKey) -> None:
+        self._kept[key].until = asyncio.get_running_loop().time() + self._seconds
+        self._kept.move_to_end(key)
 
     def _grow(self, response: StoredResponse, num_bytes: int) -> None:
         response.num_bytes += num_bytes
@@ -157,7 +157,7 @@ class ResponseStore:
                     "The server is at its limit: the responses that are being made fill the store "
                     f"({self._limits()}). Try again later, or with store=false."
                 )
-            self._drop(oldest.response.id)
+            self._drop(oldest.response.key)
 
     def _is_over(self, num_bytes: int, num_responses: int) -> bool:
         return (
@@ -165,26 +165,27 @@ class ResponseStore:
             or len(self._kept) + num_responses > self._max_responses
         )
 
-    def _drop(self, response_id: str) -> None:
-        response = self._kept.pop(response_id).response
+    def _drop(self, key: ResponseKey) -> None:
+        response = self._kept.pop(key).response
         self.num_bytes -= response.num_bytes
-        self._count(response.items, -1)
+        self._count(key.owner, response.items, -1)
 
-    def _count(self, items: Sequence[StoredItem], change: int) -> None:
+    def _count(self, owner: bytes, items: Sequence[StoredItem], change: int) -> None:
         for item in items:
-            count = self._items.get(item.id, (item, 0))[1] + change
+            key = (owner, item.id)
+            count = self._items.get(key, (item, 0))[1] + change
             if count:
-                self._items[item.id] = (item, count)
+                self._items[key] = (item, count)
             else:
-                self._items.pop(item.id, None)
+                self._items.pop(key, None)
 
     def _drop_expired(self) -> None:
         now = asyncio.get_running_loop().time()
         while self._kept:
-            response_id, kept = next(iter(self._kept.items()))
+            key, kept = next(iter(self._kept.items()))
             if kept.until > now or kept.response.is_running:
                 return
-            self._drop(response_id)
+            self._drop(key)
 
     def _set_timer(self) -> None:
         if self._timer is None and self._kept:

@@ -13,6 +13,7 @@ from quire.server.connection.connection import HttpConnection
 from quire.server.connection.limits.connection_slots import ConnectionSlots
 from quire.server.connection.limits.work_scheduler import WorkScheduler
 from quire.server.connection.shared_state import SharedState
+from quire.system.turn_queue import TurnQueue
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -65,7 +66,8 @@ class Line:
         self.slots = ConnectionSlots(args.max_connections, args.reserved_connections)
         self.buffer = memoryview(bytearray(65536))
         self.state = ServerState()
-        shared = SharedState(app, args, self.slots, WorkScheduler(), self.buffer, self.state)
+        queues = (WorkScheduler(), TurnQueue(), TurnQueue())
+        shared = SharedState(app, args, self.slots, *queues, self.buffer, self.state)
         slot = self.slots.acquire()
         assert slot is not None
         self.transport = FakeTransport()

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from quire.server.stored_responses.entry import ResponseKey
 from quire.server.stored_responses.of_server import response_store
 from server.conftest import Harness
 
@@ -180,12 +181,12 @@ def test_the_store_has_bounds(make_scripted: Any) -> None:
     harness = make_scripted("Hello", response_store_bytes=17_000, max_stored_responses=5)
     ids = [whole(harness)["id"] for _ in range(8)]
     store = response_store(harness.context)
-    assert [response_id in store for response_id in ids] == [False] * 3 + [True] * 5
+    assert [ResponseKey(b"", one) in store for one in ids] == [False] * 3 + [True] * 5
     fetched(harness, ids[3])  # used last
     metadata = {str(i): "b" * 500 for i in range(8)}
     large = [whole(harness, metadata=metadata)["id"] for _ in range(2)]
-    assert [response_id in store for response_id in ids[3:]] == [True] + [False] * 4
-    assert all(response_id in store for response_id in large)
+    assert [ResponseKey(b"", one) in store for one in ids[3:]] == [True] + [False] * 4
+    assert all(ResponseKey(b"", one) in store for one in large)
     assert store.num_bytes <= 17_000
     error = refused(harness, input=[{"role": "user", "content": "x"}] * 80)
     assert error["param"] == "store"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quire.server.schema.common import Usage
@@ -73,6 +73,11 @@ class ResponseShape:
             frequency_penalty=self._sampling("frequency_penalty", 0.0),
             **{name: getattr(request, name) for name in _SAME_NAME},
         )
+
+    def bare(self, status: ResponseStatus, error: ResponseError | None) -> Response:
+        """The response without what was asked for, which may be large."""
+        request = ResponsesRequest(input="", background=self.request.background)
+        return replace(self, request=request).response(status, error=error)
 
     def _sampling(self, name: str, default: float) -> float:
         """A sampling parameter of this response."""

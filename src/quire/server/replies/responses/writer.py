@@ -149,6 +149,15 @@ class ResponsesWriter:
         problem = problem_of(error)
         self._error = ResponseError(code="server_error", message=problem.message)
 
+    def bare_failure(self) -> list[bytes]:
+        """A failed response with neither output nor what was asked for: always quickly written."""
+        return JsonPieces().encode(self.shape.bare("failed", self._error))
+
+    def bare_failure_told(self, number: int) -> list[bytes]:
+        """The same as the last event, which is the one of this number."""
+        self._num_events = number
+        return self._told([events.ResponseFailed(response=self.shape.bare("failed", self._error))])
+
     def stored_output(self) -> list[StoredItem]:
         """The items of the reply, for later requests."""
         return [stored_item(as_input(item)) for item in self._output.items()]

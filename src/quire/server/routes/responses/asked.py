@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from quire.errors import RequestError
 from quire.server.context import ServerContext
+from quire.server.http.auth import owner_of
 from quire.server.replies.responses.open_items import new_id
 from quire.server.requests.responses.checks import check_fields, fields_without_effect
 from quire.server.requests.responses.conversion import chat_request
@@ -18,8 +19,9 @@ from quire.server.requests.responses.tools import Offered, offered_tools
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.responses.items import Item
 from quire.server.schema.responses.request import ResponsesRequest
-from quire.server.stored_responses.entry import StoredItem, StoredResponse
+from quire.server.stored_responses.entry import ResponseKey, StoredItem, StoredResponse
 from quire.server.stored_responses.of_server import response_store
+from quire.server.stored_responses.store import ResponseStore
 
 _UNITS_PER_ITEM = 8
 """Units of the pool's sizes for an item that is converted."""
@@ -48,13 +50,15 @@ async def asked_of(http: Request, context: ServerContext, request: ResponsesRequ
     if request.store and not store.is_on:
         ignored.append("store")
     context.ignored_fields.tell(http, ignored)
-    history = _history(context, request)
-    given = [_resolved(context, item) for item in input_items(request.input)]
+    owner = owner_of(http.scope)
+    history = _history(store, owner, request)
+    given = [_resolved(store, owner, item) for item in input_items(request.input)]
     size = _UNITS_PER_ITEM * (len(given) + len(request.tools or ()))
     size += sum(len(item.data) // _BYTES_PER_UNIT + _UNITS_PER_ITEM for item in history)
     chat, kept, offered = await context.pool.run(size, _converted, request, history, given)
     stored = StoredResponse(
         request.request_id or new_id("resp"),
+        owner,
         history,
         kept,
         is_background=request.background is True,
@@ -65,11 +69,14 @@ async def asked_of(http: Request, context: ServerContext, request: ResponsesRequ
     return Asked(request, chat, offered, stored, is_stored)
 
 
-def _history(context: ServerContext, request: ResponsesRequest) -> tuple[StoredItem, ...]:
+def _history(
+    store: ResponseStore, owner: bytes, request: ResponsesRequest
+) -> tuple[StoredItem, ...]:
     """The items of the response that this one goes on from."""
     if request.previous_response_id is None:
         return ()
-    previous = response_store(context).get(request.previous_response_id, "previous_response_id")
+    key = ResponseKey(owner, request.previous_response_id)
+    previous = store.get(key, "previous_response_id")
     if previous.status not in ("completed", "incomplete"):
         raise RequestError(
             f"previous_response_id: that response is {previous.status}; only one that is complete "
@@ -79,11 +86,11 @@ def _history(context: ServerContext, request: ResponsesRequest) -> tuple[StoredI
     return previous.items
 
 
-def _resolved(context: ServerContext, item: Item) -> Item | StoredItem:
+def _resolved(store: ResponseStore, owner: bytes, item: Item) -> Item | StoredItem:
     """The item itself, where the input refers to it."""
     if kind_of(item) != "item_reference":
         return item
-    return response_store(context).item(item.id or "")
+    return store.item(owner, item.id or "")
 
 
 def _converted(

@@ -16,9 +16,6 @@ from quire.server.stored_responses.of_server import response_store
 if TYPE_CHECKING:
     from quire.server.replies.responses.writer import ResponsesWriter
 
-if TYPE_CHECKING:
-    from quire.server.replies.responses.writer import ResponsesWriter
-
 
 class ResponseRun:
     """Makes one response, and keeps it if it is stored."""
@@ -61,27 +58,48 @@ class ResponseRun:
             yield b"".join(last)
 
     async def in_background(self) -> None:
-        """Makes a response that is kept already, with its events for those who ask for them."""
-        stored, store = self._stored, response_store(self._context)
+        """Makes a response that is kept already, with its events for those who ask for them. It
+        has ended afterwards, whatever happens: one that is being made is never dropped."""
+        try:
+            await self._make_in_background()
+            await self._keep_end()
+        except BaseException as error:
+            self._give_up(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self.generation.close()
+
+    async def _make_in_background(self) -> None:
+        """Keeps the events, if they are wanted, up to the last one."""
+        stored, store, writer = self._stored, response_store(self._context), self._writer
         try:
             async for told in self._updates():
-                if stored.status == "queued" and self._writer.has_output:
+                if stored.status == "queued" and writer.has_output:
                     store.set_reply(stored, "in_progress", await self._in_progress())
                 if stored.has_events:
                     store.add_events(stored, told)
-            if self._writer.has_ended and stored.has_events:
+            if writer.has_ended and stored.has_events:
                 store.add_events(stored, await self._last())
         except Exception as error:  # such as: the store has no room for more events
-            self._writer.fail(error)
+            writer.fail(error)
             if stored.has_events:
                 stored.add_events(await self._last())
-        finally:
-            self.generation.close()
-        writer = self._writer
+
+    async def _keep_end(self) -> None:
+        stored, store, writer = self._stored, response_store(self._context), self._writer
         if writer.has_ended:
             store.set_reply(stored, writer.status, await self._reply(), writer.stored_output())
         else:
             store.set_reply(stored, "cancelled", writer.cancelled(), writer.stored_output())
+
+    def _give_up(self, error: BaseException) -> None:
+        """The end of the response cannot be written: it has failed, without its output."""
+        stored, writer = self._stored, self._writer
+        writer.fail(error)
+        if stored.has_events:
+            stored.add_events(writer.bare_failure_told(len(stored.events)))
+        response_store(self._context).set_reply(stored, "failed", writer.bare_failure())
 
     async def _updates(self) -> AsyncIterator[list[bytes]]:
         """All events but the last one. Ends early if the generation is closed."""

@@ -7,6 +7,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from quire.errors import RequestError, quoted
+from quire.server.http.auth import owner_of
 from quire.server.replies.json_pieces import JsonPieces
 from quire.server.routes.bodies import (
     context_of,
@@ -21,7 +22,7 @@ from quire.server.schema.responses.reply import (
     ResponseDeleted,
     ResponseQuery,
 )
-from quire.server.stored_responses.entry import StoredItem, StoredResponse
+from quire.server.stored_responses.entry import ResponseKey, StoredItem, StoredResponse
 from quire.server.stored_responses.of_server import response_store
 
 
@@ -59,7 +60,7 @@ async def cancel_response(http: Request) -> Response:
 async def delete_response(http: Request) -> Response:
     """Forgets a stored response, and ends it if it is still made."""
     stored = _stored(http)
-    response_store(context_of(http)).delete(stored.id)
+    response_store(context_of(http)).delete(stored.key)
     return json_response(ResponseDeleted(id=stored.id))
 
 
@@ -87,7 +88,8 @@ async def list_input_items(http: Request) -> Response:
 
 
 def _stored(http: Request) -> StoredResponse:
-    return response_store(context_of(http)).get(http.path_params["response_id"])
+    key = ResponseKey(owner_of(http.scope), http.path_params["response_id"])
+    return response_store(context_of(http)).get(key)
 
 
 def _index_of(items: list[StoredItem], item_id: str) -> int:

@@ -1,0 +1,54 @@
+"""`LoopMailbox`: calls from other threads, made on an event loop in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+_SLICE_S = 0.002
+"""Processor time for calls in one turn of the event loop; one call is always made."""
+
+
+class LoopMailbox:
+    """Makes calls on a loop, for a slice of time in each of its turns.
+
+    While a loop is busy many calls gather. Were they all made in one turn, everyone else would wait
+    for all of them. Any thread may post.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """`work_clock`: processor time of the loop's thread, in seconds."""
+        self._loop = loop
+        self._work_clock = work_clock
+        self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._is_scheduled = False
+
+    def post(self, call: Callable[..., object], *args: Any) -> None:
+        """Calls with these arguments, soon; never if the loop is closed."""
+        if self._loop.is_closed():
+            return
+        self._posted.append((call, args))
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        self._is_scheduled = False  # first, so that what is posted from now on schedules a turn
+        end = self._work_clock() + _SLICE_S
+        try:
+            while self._posted:
+                call, args = self._posted.popleft()
+                call(*args)
+                if self._work_clock() > end:
+                    break
+        finally:
+            if self._posted and not self._is_scheduled:
+                self._is_scheduled = True
+                self._loop.call_soon(self._run)

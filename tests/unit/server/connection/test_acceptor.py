@@ -1,0 +1,95 @@
+"""Of a crowd that connects, those who ask for health come first."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from uvicorn.server import ServerState
+
+from quire.server.args import ServerArgs
+from quire.server.connection.acceptor import Acceptor
+from quire.server.connection.limits.connection_slots import ConnectionSlots
+from quire.server.connection.limits.work_scheduler import WorkScheduler
+from quire.server.connection.shared_state import SharedState
+from quire.system import turn_queue
+from quire.system.turn_queue import TurnQueue
+
+from .conftest import echo
+
+CROWD = 100
+
+
+def request(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+
+
+def shared_state(app: Any, max_connections: int, num_reserved: int) -> SharedState:
+    slots = ConnectionSlots(max_connections, num_reserved)
+    queues = (WorkScheduler(), TurnQueue(), TurnQueue())
+    buffer = memoryview(bytearray(65536))
+    return SharedState(app, ServerArgs(), slots, *queues, buffer, ServerState())
+
+
+def test_a_crowd_lets_health_pass() -> None:
+    order: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        order.append(scope["path"])
+        await echo(scope, receive, send)
+
+    async def scenario() -> None:
+        shared = shared_state(app, 2 * CROWD, 10)
+        with socket.create_server(("127.0.0.1", 0), backlog=2 * CROWD) as listener:
+            clients = [socket.create_connection(listener.getsockname()) for _ in range(CROWD + 1)]
+            for client in clients[:-1]:
+                client.sendall(request("/crowd"))
+            clients[-1].sendall(request("/health"))
+            acceptor = Acceptor(shared, listener, {})
+            while len(order) <= CROWD:
+                await asyncio.sleep(0)
+            for client in clients:
+                client.close()
+            while shared.server_state.connections:
+                await asyncio.sleep(0.001)
+            acceptor.close()
+            await acceptor.wait_closed()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert order.count("/crowd") == CROWD
+    assert order.index("/health") < CROWD // 2
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_whoever_waits_holds_no_file_beyond_its_slot(leaves: bool) -> None:
+    """Of clients that send nothing, or leave at once, those without a slot are soon closed."""
+
+    async def scenario() -> None:
+        shared = shared_state(echo, 5, 5)
+        with socket.create_server(("127.0.0.1", 0), backlog=2 * CROWD) as listener:
+            clients = [socket.create_connection(listener.getsockname()) for _ in range(CROWD)]
+            if leaves:
+                for client in clients:
+                    client.close()
+            before = num_files()
+            acceptor = Acceptor(shared, listener, {})
+            most = 0
+            for _ in range(50):
+                await asyncio.sleep(0)
+                most = max(most, num_files() - before)
+            assert most <= (0 if leaves else 10 + 2 * turn_queue._MOST)
+            for client in clients:
+                client.close()
+            acceptor.close()
+            await acceptor.wait_closed()
+            while shared.server_state.connections:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def num_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))

@@ -1,0 +1,66 @@
+"""A stored response belongs to the API key that it was made with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from quire.server.stored_responses.of_server import response_store
+
+from .asking import RESPONSES, body_of
+from .test_stored import until_ended
+
+MINE, OTHER = {"Authorization": "Bearer mine"}, {"x-api-key": "other"}
+
+
+def test_a_response_is_found_by_its_own_key_alone(make_scripted: Any) -> None:
+    harness = make_scripted("Hello", keys=("mine", "other"))
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        made = (await client.post(RESPONSES, json=body_of(), headers=MINE)).json()
+        path = f"{RESPONSES}/{made['id']}"
+        reference = {"type": "item_reference", "id": made["output"][0]["id"]}
+        for headers, found in ((OTHER, False), (MINE, True)):
+            for asked in (path, f"{path}/input_items"):
+                reply = await client.get(asked, headers=headers)
+                assert reply.status_code == (200 if found else 404)
+            goes_on = body_of(previous_response_id=made["id"])
+            reply = await client.post(RESPONSES, json=goes_on, headers=headers)
+            assert reply.status_code == (200 if found else 404)
+            by_item = body_of(input=[reference])
+            reply = await client.post(RESPONSES, json=by_item, headers=headers)
+            assert reply.status_code == (200 if found else 400)
+            reply = await client.delete(path, headers=headers)
+            assert reply.status_code == (200 if found else 404)
+
+    harness.run(scenario)
+
+
+def test_another_key_cannot_cancel(make_scripted: Any) -> None:
+    harness = make_scripted("x" * 400, keys=("mine", "other"))
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        body = body_of(background=True)
+        made = (await client.post(RESPONSES, json=body, headers=MINE)).json()
+        path = f"{RESPONSES}/{made['id']}/cancel"
+        assert (await client.post(path, headers=OTHER)).status_code == 404
+        assert (await client.post(path, headers=MINE)).json()["status"] == "cancelled"
+
+    harness.run(scenario)
+
+
+def test_keys_may_choose_the_same_id(make_scripted: Any) -> None:
+    harness = make_scripted("Hello", keys=("mine", "other"))
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        for headers in (OTHER, MINE):
+            body = body_of(request_id="same", background=True)
+            reply = await client.post(RESPONSES, json=body, headers=headers)
+            assert reply.status_code == 200, reply.text
+        client.headers.update(MINE)
+        assert (await until_ended(client, "same"))["status"] == "completed"
+        assert (await client.delete(f"{RESPONSES}/same")).status_code == 200
+        assert len(response_store(harness.context)) == 1
+
+    harness.run(scenario)

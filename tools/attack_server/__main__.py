@@ -1,0 +1,98 @@
+"""Attacks a server in many ways, and prints how fast `/health` answered others meanwhile.
+
+    python -m tools.attack_server [--only PART ...] [--seconds 5] [-- ARGUMENTS OF quire serve]
+
+Run it from the repository's root, on a machine that does nothing else: client, prober and server
+share the processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tools.attack_server.attacks import HOSTILE_TEMPLATE, PLAIN, TEMPLATE, TLS, Attack
+from tools.attack_server.probe import Probe
+from tools.attack_server.server import Server
+
+_DEMO = Path(__file__).parents[2] / "src" / "quire" / "demo_model"
+_ROW = "{:36} {:>7} {:>7} {:>7} {:>7}  {:16} {:>6} {:>6}  {}"
+
+
+def main() -> None:
+    """Parses the arguments and runs the attacks, each kind against a server of its own."""
+    parser = argparse.ArgumentParser(description="/health during attacks", prog="attack_server")
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of names of attacks")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each attack")
+    parser.add_argument("serve", nargs="*", help="further arguments of quire serve")
+    args = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    titles = ("p50 ms", "p99 ms", "max ms", "probes", "/health", "MiB", "after", "its own replies")
+    print(_ROW.format("attack", *titles), flush=True)
+    with tempfile.TemporaryDirectory() as directory:
+        for attacks, options in (
+            (PLAIN, []),
+            (TLS, _certificate(Path(directory))),
+            (TEMPLATE, _template(Path(directory))),
+        ):
+            chosen = {
+                name: attack
+                for name, attack in attacks.items()
+                if any(part in name for part in args.only)
+            }
+            if chosen:
+                arguments = ["--model", str(_DEMO), "--disable-access-log", *options, *args.serve]
+                server = Server(arguments, is_tls=attacks is TLS)
+                try:
+                    for name, attack in chosen.items():
+                        _run(name, attack, server, args.seconds)
+                finally:
+                    server.stop()
+
+
+def _run(name: str, attack: Attack, server: Server, seconds: float) -> None:
+    before = server.resident_mib
+    with Probe(server.port, is_tls=server.is_tls) as probe:
+        found = attack(server.port, seconds)
+    answers = probe.answers
+    print(
+        _ROW.format(
+            name,
+            *(f"{answers.ms(percent):.1f}" for percent in (50, 99, 100)),
+            len(answers.seconds),
+            _text(answers.statuses),
+            f"{before:.0f}",
+            f"{server.resident_mib:.0f}",
+            _text(found),
+        ),
+        flush=True,
+    )
+
+
+def _text(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
+
+
+def _certificate(directory: Path) -> list[str]:
+    both, certificate = directory / "both.pem", directory / "only.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-keyout", both, "-out", certificate],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    both.write_text(both.read_text() + certificate.read_text())
+    return ["--ssl-keyfile", str(both), "--ssl-certfile", str(both)]
+
+
+def _template(directory: Path) -> list[str]:
+    path = directory / "hostile.jinja"
+    path.write_text(HOSTILE_TEMPLATE)
+    return ["--chat-template", str(path), "--template-timeout", "1"]
+
+
+if __name__ == "__main__":
+    main()
