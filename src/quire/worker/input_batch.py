@@ -45,6 +45,17 @@ class PreparedStep:
 
 
 @dataclass(frozen=True, slots=True)
+class _PlanRows:
+    """The rows of a plan's requests, in its order."""
+
+    request_ids: list[str]
+    rows: Ints
+    """[R]"""
+    are_in_order: bool
+    """They are 0, 1, 2 and so on."""
+
+
+@dataclass(frozen=True, slots=True)
 class _ForcedTokens:
     """The last token that a step chose for a row, and those that its grammar put behind it: all
     that is left to compute when they come."""
@@ -83,10 +94,13 @@ class InputBatch:
         self._num_computed = np.zeros(max_num_seqs, np.int32)
         self._last_token = np.zeros(max_num_seqs, np.int32)
         self._numbers = np.arange(max_num_seqs + 1, dtype=np.int32)
-        self._in_order = list(range(max_num_seqs))
+        self._last_plan = _PlanRows([], self._numbers[:0], are_in_order=True)
+        """Good as long as nothing is started or released."""
 
     def apply(self, plan: SchedulePlan) -> None:
         """Releases, starts and extends rows as the plan says."""
+        if plan.released_request_ids or plan.started:
+            self._last_plan = _PlanRows([], self._numbers[:0], are_in_order=True)
         for request_id in plan.released_request_ids:
             row = self.row_of.pop(request_id, None)
             if row is not None:
@@ -104,19 +118,18 @@ class InputBatch:
     def prepare(self, plan: SchedulePlan) -> PreparedStep:
         """The step's input; requests in the plan's order, so that one may read what an earlier
         one of the same step writes."""
-        row_of = self.row_of
-        row_list = [row_of[request_id] for request_id in plan.request_ids]
-        rows = np.array(row_list, np.int32)
-        computed = self._num_computed[rows]
-        is_one_each = plan.total_num_scheduled_tokens == len(row_list)
+        plan_rows = self._rows_of(plan.request_ids)
+        rows = plan_rows.rows
+        computed, known = self._num_computed[rows], self._num_tokens[rows]
+        is_one_each = plan.total_num_scheduled_tokens == len(rows)
         if is_one_each:
-            starts = self._numbers[: len(row_list) + 1]
+            starts = self._numbers[: len(rows) + 1]
             ends = computed + 1
         else:
             starts = np.zeros(len(rows) + 1, np.int32)
             np.cumsum(plan.num_scheduled_tokens, out=starts[1:])
             ends = computed + np.diff(starts)
-        is_complete = ends == self._num_tokens[rows]
+        is_complete = ends == known
         all_complete = bool(is_complete.all())
         if all_complete and is_one_each:
             token_ids, positions, logits_rows = self._last_token[rows], computed, starts[:-1]
@@ -125,12 +138,13 @@ class InputBatch:
             positions = np.repeat(computed - starts[:-1], np.diff(starts))
             positions += np.arange(starts[-1], dtype=np.int32)
             logits_rows = starts[1:][is_complete] - 1
-        sampled_rows = rows if all_complete else rows[is_complete]
+        sampled_rows, num_tokens = rows, known
+        if not all_complete:
+            sampled_rows, num_tokens = rows[is_complete], known[is_complete]
         spans = self._prompt_logprobs.spans(rows, starts, computed, ends)
         prompt_rows = PromptRows.merge(spans, logits_rows, sampled_rows) if spans else None
-        masks = self._masks(plan)
+        masks = self._masks(plan) if plan.grammar_bitmask else None
         if prompt_rows is None:
-            num_tokens = self._num_tokens[sampled_rows]
             columns = self.sampling.columns(sampled_rows, num_tokens, masks=masks)
         else:
             logits_rows, all_rows = prompt_rows.logits_rows, prompt_rows.rows
@@ -143,12 +157,20 @@ class InputBatch:
             positions=positions,
             seq_starts=starts,
             context_lens=ends,
-            block_tables=self._tables(row_list, rows),
-            logits_rows=np.ascontiguousarray(logits_rows),
+            block_tables=self._tables(plan_rows),
+            logits_rows=logits_rows,
             sampling=columns,
         )
         samples = None if all_complete else is_complete
         return PreparedStep(batch, rows, ends, samples, sampled_rows, prompt_rows)
+
+    def _rows_of(self, request_ids: list[str]) -> _PlanRows:
+        """Most steps have the requests of the step before."""
+        if request_ids != self._last_plan.request_ids:
+            rows = [self.row_of[request_id] for request_id in request_ids]
+            are_in_order = rows == list(range(len(rows)))
+            self._last_plan = _PlanRows(request_ids, np.array(rows, np.int32), are_in_order)
+        return self._last_plan
 
     def _masks(self, plan: SchedulePlan) -> dict[int, NDArray[np.uint32]]:
         """By row, the tokens that a grammar allows."""
@@ -217,8 +239,8 @@ class InputBatch:
             token_ids[starts[index] : starts[index + 1]] = known
         return token_ids
 
-    def _tables(self, row_list: list[int], rows: Ints) -> Ints:
+    def _tables(self, of: _PlanRows) -> Ints:
         """[R, G, B]; a view of the whole tables where the rows lie in order."""
-        if row_list == self._in_order[: len(row_list)]:
-            return self._block_tables[: len(row_list)]
-        return self._block_tables[rows, :, : int(self._num_entries[rows].max())]
+        if of.are_in_order:
+            return self._block_tables[: len(of.rows)]
+        return self._block_tables[of.rows, :, : int(self._num_entries[of.rows].max())]

@@ -45,9 +45,15 @@ class SamplingRows:
         """Of each list of tokens, by row."""
         self._budgets: dict[int, ThinkingBudget] = {}
         """Of the rows whose reasoning is limited."""
+        self._followed: list[Mapping[int, TokenState | ThinkingBudget]]
+        self._followed = [*self._states.values(), self._budgets]
+        """What takes in tokens."""
+        self._gathered: tuple[Ints, dict[str, Any]] | None = None
+        """The rows of the last step with their columns, as long as no row is set or cleared."""
 
     def set(self, row: int, request: ScheduledRequest) -> None:
         """Fills a row that is being started."""
+        self._gathered = None
         params = request.sampling_params
         if params.seed is None:
             raise IntegrityError(f"request {request.request_id} has no seed")
@@ -65,6 +71,7 @@ class SamplingRows:
 
     def clear(self, row: int) -> None:
         """Forgets a row that is being released."""
+        self._gathered = None
         for users in self._users.values():
             users.discard(row)
         for states in self._states.values():
@@ -73,9 +80,7 @@ class SamplingRows:
 
     def advance(self, rows: Ints, token_ids: Ints) -> None:
         """Takes in the next token of each of these rows [L]."""
-        followed: tuple[Mapping[int, TokenState | ThinkingBudget], ...]
-        followed = (*self._states.values(), self._budgets)
-        for states in followed:
+        for states in self._followed:
             if not states:
                 continue
             for row, token_id in zip(rows.tolist(), token_ids.tolist(), strict=True):
@@ -100,14 +105,8 @@ class SamplingRows:
             return None
         if self._budgets:
             chosen = self._with_forced(rows, chosen, masks or {})
-        neutral = {name for name, users in self._users.items() if not users}
-        used: dict[str, Any] = {
-            name: array[rows] for name, array in self._columns.items() if name not in neutral
-        }
         columns = SamplingColumns(
-            counters=num_tokens.astype(np.uint64),
-            chosen=chosen,
-            **used,
+            counters=num_tokens.astype(np.uint64), chosen=chosen, **self._gather(rows)
         )
         if self._logprobs_kind:
             columns.logprobs_kind = np.full(len(rows), self._logprobs_kind, np.int32)
@@ -121,6 +120,15 @@ class SamplingRows:
             if states:
                 setattr(columns, name, self._lists(states, rows, num_tokens, chosen, masks or {}))
         return columns
+
+    def _gather(self, rows: Ints) -> dict[str, Any]:
+        """The columns that a request fills once, for these rows: of the last step, where it had the
+        same array of rows."""
+        if self._gathered is None or self._gathered[0] is not rows:
+            unused = {name for name, users in self._users.items() if not users}
+            used = {name: of[rows] for name, of in self._columns.items() if name not in unused}
+            self._gathered = rows, used
+        return self._gathered[1]
 
     def _with_forced(
         self, rows: Ints, chosen: Ints | None, masks: Mapping[int, NDArray[np.uint32]]
