@@ -19,7 +19,7 @@ from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest, SchedulePlan
 from quire.worker.prompt_logprobs import PromptLogprobRows, PromptRows
-from quire.worker.sampling_rows import SamplingRows
+from quire.worker.sampling_rows import Rows, SamplingRows
 
 Ints = NDArray[np.int32]
 
@@ -32,14 +32,16 @@ class PreparedStep:
     """A step's input, and what is needed to take its output in."""
 
     batch: StepBatch
-    rows: Ints
+    rows: Rows
     """[R]; each request's row, in the plan's order."""
     ends: Ints
     """[R]; computed tokens after the step."""
     samples: NDArray[np.bool_] | None
     """[R]; whose next token is chosen; None: everyone's."""
-    sampled_rows: Ints
+    sampled_rows: Rows
     """The rows of those."""
+    num_tokens: Ints
+    """What each of those rows holds before the step."""
     prompt_rows: PromptRows | None = None
     """What else needs logits: None, or all of them."""
 
@@ -49,10 +51,13 @@ class _PlanRows:
     """The rows of a plan's requests, in its order."""
 
     request_ids: list[str]
-    rows: Ints
+    rows: Rows
     """[R]"""
     are_in_order: bool
     """They are 0, 1, 2 and so on."""
+
+
+_NO_ROWS = _PlanRows([], np.empty(0, np.intp), are_in_order=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +99,13 @@ class InputBatch:
         self._num_computed = np.zeros(max_num_seqs, np.int32)
         self._last_token = np.zeros(max_num_seqs, np.int32)
         self._numbers = np.arange(max_num_seqs + 1, dtype=np.int32)
-        self._last_plan = _PlanRows([], self._numbers[:0], are_in_order=True)
+        self._last_plan = _NO_ROWS
         """Good as long as nothing is started or released."""
 
     def apply(self, plan: SchedulePlan) -> None:
         """Releases, starts and extends rows as the plan says."""
         if plan.released_request_ids or plan.started:
-            self._last_plan = _PlanRows([], self._numbers[:0], are_in_order=True)
+            self._last_plan = _NO_ROWS
         for request_id in plan.released_request_ids:
             row = self.row_of.pop(request_id, None)
             if row is not None:
@@ -130,7 +135,7 @@ class InputBatch:
             np.cumsum(plan.num_scheduled_tokens, out=starts[1:])
             ends = computed + np.diff(starts)
         is_complete = ends == known
-        all_complete = bool(is_complete.all())
+        all_complete = np.count_nonzero(is_complete) == len(rows)
         if all_complete and is_one_each:
             token_ids, positions, logits_rows = self._last_token[rows], computed, starts[:-1]
         else:
@@ -148,8 +153,9 @@ class InputBatch:
             columns = self.sampling.columns(sampled_rows, num_tokens, masks=masks)
         else:
             logits_rows, all_rows = prompt_rows.logits_rows, prompt_rows.rows
-            num_tokens = self._num_tokens[all_rows]
-            columns = self.sampling.columns(all_rows, num_tokens, prompt_rows.targets, masks=masks)
+            columns = self.sampling.columns(
+                all_rows, self._num_tokens[all_rows], prompt_rows.targets, masks=masks
+            )
             if columns is not None:
                 prompt_rows.report(columns)
         batch = StepBatch(
@@ -162,14 +168,14 @@ class InputBatch:
             sampling=columns,
         )
         samples = None if all_complete else is_complete
-        return PreparedStep(batch, rows, ends, samples, sampled_rows, prompt_rows)
+        return PreparedStep(batch, rows, ends, samples, sampled_rows, num_tokens, prompt_rows)
 
     def _rows_of(self, request_ids: list[str]) -> _PlanRows:
         """Most steps have the requests of the step before."""
         if request_ids != self._last_plan.request_ids:
             rows = [self.row_of[request_id] for request_id in request_ids]
             are_in_order = rows == list(range(len(rows)))
-            self._last_plan = _PlanRows(request_ids, np.array(rows, np.int32), are_in_order)
+            self._last_plan = _PlanRows(request_ids, np.array(rows, np.intp), are_in_order)
         return self._last_plan
 
     def _masks(self, plan: SchedulePlan) -> dict[int, NDArray[np.uint32]]:
@@ -189,7 +195,7 @@ class InputBatch:
         """Takes in that the step is computed; `sampled` [L] are the tokens chosen."""
         self._num_computed[step.rows] = step.ends
         self._last_token[step.sampled_rows] = sampled
-        self._num_tokens[step.sampled_rows] += 1
+        self._num_tokens[step.sampled_rows] = step.num_tokens + 1
         self.sampling.advance(step.sampled_rows, sampled)
 
     def _start(self, request: ScheduledRequest) -> None:
@@ -217,7 +223,7 @@ class InputBatch:
         self._num_tokens[row] += len(token_ids)
         self._last_token[row] = token_ids[-1]
         for token_id in token_ids:
-            self.sampling.advance(np.array([row], np.int32), np.array([token_id], np.int32))
+            self.sampling.advance(np.array([row]), np.array([token_id], np.int32))
 
     def _append_blocks(self, row: int, block_ids: list[list[int]]) -> None:
         begin = self._num_entries[row]
@@ -225,7 +231,7 @@ class InputBatch:
         self._block_tables[row, :, begin:end] = block_ids
         self._num_entries[row] = end
 
-    def _gather_tokens(self, rows: Ints, starts: Ints, computed: Ints, ends: Ints) -> Ints:
+    def _gather_tokens(self, rows: Rows, starts: Ints, computed: Ints, ends: Ints) -> Ints:
         token_ids = np.empty(starts[-1], np.int32)
         token_ids[starts[:-1]] = self._last_token[rows]
         # Only a request that still computes known tokens needs more than its newest one.

@@ -20,6 +20,8 @@ from quire.sampling.masks import MASK_BITS, TokenMasks
 from quire.worker.token_state import TOKEN_STATES, ThinkingBudget, TokenState
 
 Ints = NDArray[np.int32]
+Rows = NDArray[np.intp]
+"""Rows of the batch, in NumPy's own type of index: any other is converted at each use."""
 
 _OF_REQUESTS = {name: column for name, column in COLUMNS.items() if column.value is not None}
 """The columns that a request fills once, when it starts."""
@@ -48,7 +50,7 @@ class SamplingRows:
         self._followed: list[Mapping[int, TokenState | ThinkingBudget]]
         self._followed = [*self._states.values(), self._budgets]
         """What takes in tokens."""
-        self._gathered: tuple[Ints, dict[str, Any]] | None = None
+        self._gathered: tuple[Rows, dict[str, Any]] | None = None
         """The rows of the last step with their columns, as long as no row is set or cleared."""
 
     def set(self, row: int, request: ScheduledRequest) -> None:
@@ -78,7 +80,7 @@ class SamplingRows:
             states.pop(row, None)
         self._budgets.pop(row, None)
 
-    def advance(self, rows: Ints, token_ids: Ints) -> None:
+    def advance(self, rows: Rows, token_ids: Ints) -> None:
         """Takes in the next token of each of these rows [L]."""
         for states in self._followed:
             if not states:
@@ -87,13 +89,13 @@ class SamplingRows:
                 if (state := states.get(row)) is not None:
                     state.append(token_id)
 
-    def num_logprobs(self, rows: Ints) -> Ints | None:
+    def num_logprobs(self, rows: Rows) -> Ints | None:
         """[L]; how many are wanted of each, -1 for none; None if no request wants any."""
         return self._columns["num_logprobs"][rows] if self._users["num_logprobs"] else None
 
     def columns(
         self,
-        rows: Ints,
+        rows: Rows,
         num_tokens: Ints,
         chosen: Ints | None = None,
         masks: Mapping[int, NDArray[np.uint32]] | None = None,
@@ -121,7 +123,7 @@ class SamplingRows:
                 setattr(columns, name, self._lists(states, rows, num_tokens, chosen, masks or {}))
         return columns
 
-    def _gather(self, rows: Ints) -> dict[str, Any]:
+    def _gather(self, rows: Rows) -> dict[str, Any]:
         """The columns that a request fills once, for these rows: of the last step, where it had the
         same array of rows."""
         if self._gathered is None or self._gathered[0] is not rows:
@@ -131,7 +133,7 @@ class SamplingRows:
         return self._gathered[1]
 
     def _with_forced(
-        self, rows: Ints, chosen: Ints | None, masks: Mapping[int, NDArray[np.uint32]]
+        self, rows: Rows, chosen: Ints | None, masks: Mapping[int, NDArray[np.uint32]]
     ) -> Ints | None:
         """`chosen`, with the tokens that end the reasoning of rows whose budget is used up. A
         grammar that has the reasoning in it may put that off: to the end of a character."""
@@ -151,7 +153,7 @@ class SamplingRows:
     def _lists(
         self,
         states: dict[int, TokenState],
-        rows: Ints,
+        rows: Rows,
         num_tokens: Ints,
         chosen: Ints | None,
         masks: Mapping[int, NDArray[np.uint32]],
