@@ -16,7 +16,6 @@ from quire.frontend.input_processor import EngineInput
 from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.request_record import RequestRecord, Sink
 from quire.outputs import RequestOutput
-from quire.params import RequestOutputKind
 from quire.protocol import EngineCoreOutputs
 from quire.system import clock
 from quire.tokenizer import Tokenizer
@@ -97,9 +96,9 @@ class OutputProcessor:
     def process_outputs(self, outputs: EngineCoreOutputs) -> ProcessedOutputs:
         """Takes in a step's outputs. Those of unknown requests (aborted ones) are dropped."""
         done, tokens = ProcessedOutputs(), StepTokens()
-        now, gaps_s = outputs.timestamp, tokens.gaps_s
+        now, opened, gaps_s = outputs.timestamp, self._open, tokens.gaps_s
         for output in outputs.outputs:
-            found = self._open.get(output.request_id)
+            found = opened.get(output.request_id)
             if found is None:
                 continue
             record, completion = found
@@ -116,7 +115,7 @@ class OutputProcessor:
                 self._first_token(record, completion)
             elif num_new:
                 gaps_s.append(now - last)
-            if completion.is_finished:
+            if completion.finish_reason is not None:
                 record.error = output.error or record.error
                 record.is_unmet |= output.is_unmet
                 self._close(record, completion, now)
@@ -179,8 +178,7 @@ class OutputProcessor:
             completion.finish("abort")
             self._close(record, completion, now)
         if aborted and record.sink is not None:
-            is_final_only = record.input.params.output_kind is RequestOutputKind.FINAL_ONLY
-            shown = record.completions if is_final_only else aborted
+            shown = record.completions if record.is_final_only else aborted
             _put(record, record.sink, record.request_output(shown))
         return [completion.request_id for completion in aborted]
 
