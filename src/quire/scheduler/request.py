@@ -129,9 +129,7 @@ class Request:
         for taken, token_id in enumerate(token_ids, start=1):
             self.token_ids.append(token_id)
             self.num_tokens += 1
-            # Before min_tokens none is chosen, except where a grammar allows nothing else.
-            may_stop = self.num_tokens >= self.min_total_tokens or self.has_grammar
-            if may_stop and token_id in self.stop_token_ids:
+            if token_id in self.stop_token_ids and self._may_stop():
                 self.status = RequestStatus.FINISHED_STOPPED
                 self.stop_reason = None if token_id in self.eos_token_ids else token_id
                 return token_ids[:taken]
@@ -143,6 +141,10 @@ class Request:
                 self.stop_reason = "repetition_detected"
                 return token_ids[:taken]
         return token_ids
+
+    def _may_stop(self) -> bool:
+        """Before min_tokens no stop token is chosen, except where a grammar allows nothing else."""
+        return self.num_tokens >= self.min_total_tokens or self.has_grammar
 
     def _is_repeating(self) -> bool:
         detection = self.repetition_detection

@@ -74,7 +74,7 @@ def test_a_row_that_is_set_again_changes_the_columns_of_the_same_rows() -> None:
     rows.set(1, request("new", USED))
     after = rows.columns(indices, indices)
     assert after is not None
-    assert after.seeds.tolist() == [NEUTRAL.seed, USED.seed]
+    assert after.seeds.tolist() == [NEUTRAL.seed, VALUES["seeds"]]
     assert after.top_k is not None
     rows.clear(1)
     last = rows.columns(indices, indices)
