@@ -162,16 +162,15 @@ class CompletionState:
 
         The text of a stop token is left out, unless stop strings are to be included too.
         """
-        last = len(new) - 1
-        for position, token_id in enumerate(new):
+        if self._detokenizer is None:
+            self.token_ids += new
+            return False
+        num_left = len(new)
+        for token_id in new:
             self.token_ids.append(token_id)
-            if self._detokenizer is None:
-                continue
-            if (
-                position == last
-                and ends_with_stop_token
-                and not self._params.include_stop_str_in_output
-            ):
+            num_left -= 1
+            is_stop_token = ends_with_stop_token and not num_left
+            if is_stop_token and not self._params.include_stop_str_in_output:
                 break
             text = self._detokenizer.push((token_id,))
             if self._stop is None:

@@ -96,7 +96,7 @@ class OutputProcessor:
     def process_outputs(self, outputs: EngineCoreOutputs) -> ProcessedOutputs:
         """Takes in a step's outputs. Those of unknown requests (aborted ones) are dropped."""
         done, tokens = ProcessedOutputs(), StepTokens()
-        now, opened, gaps_s = outputs.timestamp, self._open, tokens.gaps_s
+        now, opened, num_tokens, gaps_s = outputs.timestamp, self._open, 0, tokens.gaps_s
         for output in outputs.outputs:
             found = opened.get(output.request_id)
             if found is None:
@@ -110,7 +110,7 @@ class OutputProcessor:
             is_first, last = not completion.token_ids, completion.stats.last_token_ts
             if completion.take(output, now):
                 done.aborts.append(output.request_id)
-            tokens.num_new += num_new
+            num_tokens += num_new
             if num_new and is_first:
                 self._first_token(record, completion)
             elif num_new:
@@ -128,6 +128,7 @@ class OutputProcessor:
                 done.request_outputs.append(request_output)
             else:
                 _put(record, record.sink, request_output)
+        tokens.num_new = num_tokens
         for observer in self._observers:
             observer.on_step(tokens, outputs.stats, now)
         return done
