@@ -122,7 +122,7 @@ class EngineCore:
         scheduler, executor, submitted = self.scheduler, self.executor, self._submitted
         if self._transfers is not None and not self._pause.is_frozen:
             self._transfers.advance(may_wait=self._is_idle)
-        ended = self._take_grammar_news()
+        ended = self._take_grammar_news() if self.structured_outputs.is_used else []
         while len(submitted) < executor.max_plans_in_flight and not self._pause.is_frozen:
             plan = scheduler.schedule()
             if not plan.request_ids:
@@ -139,7 +139,8 @@ class EngineCore:
         self._is_idle = not submitted
         outputs = self._collect(submitted.popleft()) if submitted else scheduler.snapshot()
         outputs.outputs += ended
-        self._forget_grammars(outputs)
+        if self.structured_outputs.is_used:
+            self._forget_grammars(outputs)
         if not scheduler.has_unfinished_requests() and scheduler.kv.pool.num_held:
             raise IntegrityError("the engine is idle and KV blocks are still held")
         return outputs
@@ -157,10 +158,9 @@ class EngineCore:
         return ended
 
     def _forget_grammars(self, outputs: EngineCoreOutputs) -> None:
-        if self.structured_outputs.is_used:
-            for output in outputs.outputs:
-                if output.finish_reason is not None:
-                    self.structured_outputs.forget(output.request_id)
+        for output in outputs.outputs:
+            if output.finish_reason is not None:
+                self.structured_outputs.forget(output.request_id)
 
     def _collect(self, submitted: _SubmittedPlan) -> EngineCoreOutputs:
         scheduler, plan = self.scheduler, submitted.plan

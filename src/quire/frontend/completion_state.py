@@ -123,18 +123,19 @@ class CompletionState:
 
     def is_due(self, stream_interval: int) -> bool:
         """Whether an output is worth sending now; always the first and the last."""
-        pending = len(self.token_ids) - self._num_sent_tokens
-        return self.is_finished or not self._num_sent_tokens or pending >= stream_interval
+        num_sent = self._num_sent_tokens
+        is_long = len(self.token_ids) - num_sent >= stream_interval
+        return is_long or not num_sent or self.finish_reason is not None
 
-    def snapshot(self, kind: RequestOutputKind) -> CompletionOutput:
-        """The output so far, or what is new since the last snapshot for DELTA."""
+    def snapshot(self, *, is_delta: bool) -> CompletionOutput:
+        """The output so far; `is_delta`: what is new since the last snapshot."""
         token_ids, text = self.token_ids, self._text
         logprobs = None if self._logprobs is None else cast(SampleLogprobs, self._logprobs.entries)
-        if kind is RequestOutputKind.DELTA:
+        if is_delta:
             begin = self._num_sent_tokens
             token_ids, self._text = token_ids[begin:], ""
             logprobs = None if logprobs is None else logprobs[begin:]
-        elif not self.is_finished:
+        elif self.finish_reason is None:
             token_ids = token_ids.copy()
             logprobs = None if logprobs is None else logprobs.copy()
         self._num_sent_tokens = len(self.token_ids)
@@ -154,23 +155,22 @@ class CompletionState:
             self._text += self._detokenizer.push(
                 self.token_ids[self._num_tokens_in_text : num_tokens]
             )
-            self._num_tokens_in_text = num_tokens
+        self._num_tokens_in_text = num_tokens
 
     def _detokenize(self, new: list[int], ends_with_stop_token: bool) -> bool:
         """Appends tokens and their text, up to a stop string. True if one was found.
 
         The text of a stop token is left out, unless stop strings are to be included too.
         """
-        last = len(new) - 1
-        for position, token_id in enumerate(new):
+        if self._detokenizer is None:
+            self.token_ids += new
+            return False
+        num_left = len(new)
+        for token_id in new:
             self.token_ids.append(token_id)
-            if self._detokenizer is None:
-                continue
-            if (
-                position == last
-                and ends_with_stop_token
-                and not self._params.include_stop_str_in_output
-            ):
+            num_left -= 1
+            is_stop_token = ends_with_stop_token and not num_left
+            if is_stop_token and not self._params.include_stop_str_in_output:
                 break
             text = self._detokenizer.push((token_id,))
             if self._stop is None:

@@ -16,7 +16,6 @@ from quire.frontend.input_processor import EngineInput
 from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.request_record import RequestRecord, Sink
 from quire.outputs import RequestOutput
-from quire.params import RequestOutputKind
 from quire.protocol import EngineCoreOutputs
 from quire.system import clock
 from quire.tokenizer import Tokenizer
@@ -97,9 +96,9 @@ class OutputProcessor:
     def process_outputs(self, outputs: EngineCoreOutputs) -> ProcessedOutputs:
         """Takes in a step's outputs. Those of unknown requests (aborted ones) are dropped."""
         done, tokens = ProcessedOutputs(), StepTokens()
-        now, gaps_s = outputs.timestamp, tokens.gaps_s
+        now, opened, num_tokens, gaps_s = outputs.timestamp, self._open, 0, tokens.gaps_s
         for output in outputs.outputs:
-            found = self._open.get(output.request_id)
+            found = opened.get(output.request_id)
             if found is None:
                 continue
             record, completion = found
@@ -111,12 +110,12 @@ class OutputProcessor:
             is_first, last = not completion.token_ids, completion.stats.last_token_ts
             if completion.take(output, now):
                 done.aborts.append(output.request_id)
-            tokens.num_new += num_new
+            num_tokens += num_new
             if num_new and is_first:
                 self._first_token(record, completion)
             elif num_new:
                 gaps_s.append(now - last)
-            if completion.is_finished:
+            if completion.finish_reason is not None:
                 record.error = output.error or record.error
                 record.is_unmet |= output.is_unmet
                 self._close(record, completion, now)
@@ -129,6 +128,7 @@ class OutputProcessor:
                 done.request_outputs.append(request_output)
             else:
                 _put(record, record.sink, request_output)
+        tokens.num_new = num_tokens
         for observer in self._observers:
             observer.on_step(tokens, outputs.stats, now)
         return done
@@ -179,8 +179,7 @@ class OutputProcessor:
             completion.finish("abort")
             self._close(record, completion, now)
         if aborted and record.sink is not None:
-            is_final_only = record.input.params.output_kind is RequestOutputKind.FINAL_ONLY
-            shown = record.completions if is_final_only else aborted
+            shown = record.completions if record.is_final_only else aborted
             _put(record, record.sink, record.request_output(shown))
         return [completion.request_id for completion in aborted]
 

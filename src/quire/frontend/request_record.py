@@ -35,14 +35,18 @@ class RequestRecord:
     """
 
     __slots__ = (
-        "completions", "error", "input", "is_unmet", "num_open", "num_with_tokens",
-        "prompt_logprobs", "sink", "stream_interval",
+        "_is_delta", "completions", "error", "input", "is_final_only", "is_unmet", "num_open",
+        "num_with_tokens", "prompt_logprobs", "sink", "stream_interval",
     )  # fmt: skip
 
     def __init__(self, request: EngineInput, sink: Sink | None) -> None:
         self.input = request
         self.sink = sink
         """None: outputs are returned by `process_outputs`, or no caller waits any longer."""
+        kind = request.params.output_kind
+        self.is_final_only = kind is RequestOutputKind.FINAL_ONLY
+        """There is one output, at the end."""
+        self._is_delta = kind is RequestOutputKind.DELTA
         self.error: str | None = None
         self.is_unmet = False
         """The error is one of the request's own fields."""
@@ -89,12 +93,11 @@ class RequestRecord:
 
     def output(self, completion: CompletionState) -> RequestOutput | None:
         """What there is to tell now that `completion` has grown; None: nothing yet."""
-        kind = self.input.params.output_kind
-        if kind is RequestOutputKind.FINAL_ONLY:
+        if self.is_final_only:
             return None if self.num_open else self.request_output(self.completions)
         if not completion.is_due(self.stream_interval):
             return None
-        return self._of([completion.snapshot(kind)], kind)
+        return self._of([completion.snapshot(is_delta=self._is_delta)])
 
     def take_prompt_logprobs(self, piece: PromptChunkLogprobs) -> None:
         """The next piece, or one that a preemption repeats."""
@@ -105,15 +108,14 @@ class RequestRecord:
 
     def request_output(self, completions: list[CompletionState]) -> RequestOutput:
         """The request's state, with these of its completions."""
-        kind = self.input.params.output_kind
-        return self._of([completion.snapshot(kind) for completion in completions], kind)
+        return self._of([one.snapshot(is_delta=self._is_delta) for one in completions])
 
-    def _of(self, outputs: list[CompletionOutput], kind: RequestOutputKind) -> RequestOutput:
+    def _of(self, outputs: list[CompletionOutput]) -> RequestOutput:
         request, first = self.input, self.completions[0]
         prompt, prompt_logprobs = self.prompt_logprobs, None
         if prompt is not None and len(prompt.entries) == self.num_prompt_tokens:
             prompt_logprobs = prompt.entries
-            if kind is RequestOutputKind.DELTA:
+            if self._is_delta:
                 self.prompt_logprobs = None
         return RequestOutput(
             request_id=request.request_id,

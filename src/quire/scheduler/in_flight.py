@@ -37,17 +37,25 @@ class PlanInFlight:
     def add(self, request: Request, count: int) -> None:
         """Plans the next `count` tokens of a request, and counts them as computed."""
         end = request.num_computed_tokens + count
-        if end >= request.num_tokens:
-            request.is_generating = True
-            if request.has_grammar:
-                self.plan.structured_output_request_ids.append(request.request_id)
-        if request.forced_token_ids:
-            self.plan.forced_token_ids[request.request_id] = request.forced_token_ids
-            request.forced_token_ids = []
         request.num_computed_tokens = end
         request.num_plans_in_flight += 1
         self.requests.append(request)
         self._counts.append(count)
+        is_generating = end >= request.num_tokens
+        if is_generating:
+            request.is_generating = True
+        if request.has_grammar:
+            self._add_grammar(request, is_generating=is_generating)
+
+    def _add_grammar(self, request: Request, *, is_generating: bool) -> None:
+        """What the worker needs for a request's grammar; `is_generating`: its next token is chosen
+        in the step."""
+        plan = self.plan
+        if is_generating:
+            plan.structured_output_request_ids.append(request.request_id)
+        if request.forced_token_ids:
+            plan.forced_token_ids[request.request_id] = request.forced_token_ids
+            request.forced_token_ids = []
 
     def complete(self, released_request_ids: list[str]) -> None:
         """All requests are added, and the worker is to forget others before."""

@@ -142,23 +142,26 @@ class Request:
 
         Returns those taken.
         """
-        for taken, token_id in enumerate(token_ids, start=1):
+        num_before = self.num_tokens
+        for token_id in token_ids:
             self.token_ids.append(token_id)
             self.num_tokens += 1
-            # Before min_tokens none is chosen, except where a grammar allows nothing else.
-            may_stop = self.num_tokens >= self.min_total_tokens or self.has_grammar
-            if may_stop and token_id in self.stop_token_ids:
+            if token_id in self.stop_token_ids and self._may_stop():
                 self.status = RequestStatus.FINISHED_STOPPED
                 self.stop_reason = None if token_id in self.eos_token_ids else token_id
-                return token_ids[:taken]
-            if self.num_tokens >= self.max_total_tokens:
+            elif self.num_tokens >= self.max_total_tokens:
                 self.status = RequestStatus.FINISHED_LENGTH
-                return token_ids[:taken]
-            if self.repetition_detection is not None and self._is_repeating():
+            elif self.repetition_detection is not None and self._is_repeating():
                 self.status = RequestStatus.FINISHED_REPETITION
                 self.stop_reason = "repetition_detected"
-                return token_ids[:taken]
+            else:
+                continue
+            return token_ids[: self.num_tokens - num_before]
         return token_ids
+
+    def _may_stop(self) -> bool:
+        """Before min_tokens no stop token is chosen, except where a grammar allows nothing else."""
+        return self.num_tokens >= self.min_total_tokens or self.has_grammar
 
     def _is_repeating(self) -> bool:
         detection = self.repetition_detection

@@ -192,7 +192,7 @@ class Scheduler:
                 num_preemptions=request.num_preemptions,
                 scheduled_time=request.scheduled_time,
             )
-            if request_id in logprobs:
+            if logprobs and request_id in logprobs:
                 output.logprobs = logprobs[request_id][: len(new_token_ids)]
             outputs.append(output)
             if request.status is not running:

@@ -39,12 +39,9 @@ class StepPlanner:
 
     def _plan_running(self, step: PlanInFlight) -> bool:
         """False: some running requests lack blocks."""
-        running, budget, add = self._states.running, step.budget, step.add
+        budget, add = step.budget, step.add
         has_room = True
-        index = 0
-        while index < len(running):
-            request = running[index]
-            index += 1
+        for request in self._states.running:  # `_grow` removes from its end
             count = request.num_tokens - request.num_computed_tokens
             if count < 1:
                 if request.num_computed_tokens + 1 >= request.max_total_tokens:

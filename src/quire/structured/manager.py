@@ -101,8 +101,8 @@ class StructuredOutputManager:
 
     @property
     def is_used(self) -> bool:
-        """Whether it knows any request."""
-        return bool(self._following or self._compiling)
+        """Whether it knows any request, or has news of one."""
+        return bool(self._following or self._compiling or self._failed)
 
     def take_news(self, timeout_s: float) -> list[GrammarNews]:
         """What happened since the last call: grammars that are compiled, or failed; requests that

@@ -19,7 +19,7 @@ from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest, SchedulePlan
 from quire.worker.prompt_logprobs import PromptLogprobRows, PromptRows
-from quire.worker.sampling_rows import SamplingRows
+from quire.worker.sampling_rows import Rows, SamplingRows
 
 Ints = NDArray[np.int32]
 
@@ -32,16 +32,32 @@ class PreparedStep:
     """A step's input, and what is needed to take its output in."""
 
     batch: StepBatch
-    rows: Ints
+    rows: Rows
     """[R]; each request's row, in the plan's order."""
     ends: Ints
     """[R]; computed tokens after the step."""
     samples: NDArray[np.bool_] | None
     """[R]; whose next token is chosen; None: everyone's."""
-    sampled_rows: Ints
+    sampled_rows: Rows
     """The rows of those."""
+    num_tokens: Ints
+    """What each of those rows holds before the step."""
     prompt_rows: PromptRows | None = None
     """What else needs logits: None, or all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanRows:
+    """The rows of a plan's requests, in its order."""
+
+    request_ids: list[str]
+    rows: Rows
+    """[R]"""
+    are_in_order: bool
+    """They are 0, 1, 2 and so on."""
+
+
+_NO_ROWS = _PlanRows([], np.empty(0, np.intp), are_in_order=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +99,13 @@ class InputBatch:
         self._num_computed = np.zeros(max_num_seqs, np.int32)
         self._last_token = np.zeros(max_num_seqs, np.int32)
         self._numbers = np.arange(max_num_seqs + 1, dtype=np.int32)
-        self._in_order = list(range(max_num_seqs))
+        self._last_plan = _NO_ROWS
+        """Good as long as nothing is started or released."""
 
     def apply(self, plan: SchedulePlan) -> None:
         """Releases, starts and extends rows as the plan says."""
+        if plan.released_request_ids or plan.started:
+            self._last_plan = _NO_ROWS
         for request_id in plan.released_request_ids:
             row = self.row_of.pop(request_id, None)
             if row is not None:
@@ -104,20 +123,19 @@ class InputBatch:
     def prepare(self, plan: SchedulePlan) -> PreparedStep:
         """The step's input; requests in the plan's order, so that one may read what an earlier
         one of the same step writes."""
-        row_of = self.row_of
-        row_list = [row_of[request_id] for request_id in plan.request_ids]
-        rows = np.array(row_list, np.int32)
-        computed = self._num_computed[rows]
-        is_one_each = plan.total_num_scheduled_tokens == len(row_list)
+        plan_rows = self._rows_of(plan.request_ids)
+        rows = plan_rows.rows
+        computed, known = self._num_computed[rows], self._num_tokens[rows]
+        is_one_each = plan.total_num_scheduled_tokens == len(rows)
         if is_one_each:
-            starts = self._numbers[: len(row_list) + 1]
+            starts = self._numbers[: len(rows) + 1]
             ends = computed + 1
         else:
             starts = np.zeros(len(rows) + 1, np.int32)
             np.cumsum(plan.num_scheduled_tokens, out=starts[1:])
             ends = computed + np.diff(starts)
-        is_complete = ends == self._num_tokens[rows]
-        all_complete = bool(is_complete.all())
+        is_complete = ends == known
+        all_complete = np.count_nonzero(is_complete) == len(rows)
         if all_complete and is_one_each:
             token_ids, positions, logits_rows = self._last_token[rows], computed, starts[:-1]
         else:
@@ -125,17 +143,19 @@ class InputBatch:
             positions = np.repeat(computed - starts[:-1], np.diff(starts))
             positions += np.arange(starts[-1], dtype=np.int32)
             logits_rows = starts[1:][is_complete] - 1
-        sampled_rows = rows if all_complete else rows[is_complete]
+        sampled_rows, num_tokens = rows, known
+        if not all_complete:
+            sampled_rows, num_tokens = rows[is_complete], known[is_complete]
         spans = self._prompt_logprobs.spans(rows, starts, computed, ends)
         prompt_rows = PromptRows.merge(spans, logits_rows, sampled_rows) if spans else None
-        masks = self._masks(plan)
+        masks = self._masks(plan) if plan.grammar_bitmask else None
         if prompt_rows is None:
-            num_tokens = self._num_tokens[sampled_rows]
             columns = self.sampling.columns(sampled_rows, num_tokens, masks=masks)
         else:
             logits_rows, all_rows = prompt_rows.logits_rows, prompt_rows.rows
-            num_tokens = self._num_tokens[all_rows]
-            columns = self.sampling.columns(all_rows, num_tokens, prompt_rows.targets, masks=masks)
+            columns = self.sampling.columns(
+                all_rows, self._num_tokens[all_rows], prompt_rows.targets, masks=masks
+            )
             if columns is not None:
                 prompt_rows.report(columns)
         batch = StepBatch(
@@ -143,12 +163,20 @@ class InputBatch:
             positions=positions,
             seq_starts=starts,
             context_lens=ends,
-            block_tables=self._tables(row_list, rows),
-            logits_rows=np.ascontiguousarray(logits_rows),
+            block_tables=self._tables(plan_rows),
+            logits_rows=logits_rows,
             sampling=columns,
         )
         samples = None if all_complete else is_complete
-        return PreparedStep(batch, rows, ends, samples, sampled_rows, prompt_rows)
+        return PreparedStep(batch, rows, ends, samples, sampled_rows, num_tokens, prompt_rows)
+
+    def _rows_of(self, request_ids: list[str]) -> _PlanRows:
+        """Most steps have the requests of the step before."""
+        if request_ids != self._last_plan.request_ids:
+            rows = [self.row_of[request_id] for request_id in request_ids]
+            are_in_order = rows == list(range(len(rows)))
+            self._last_plan = _PlanRows(request_ids, np.array(rows, np.intp), are_in_order)
+        return self._last_plan
 
     def _masks(self, plan: SchedulePlan) -> dict[int, NDArray[np.uint32]]:
         """By row, the tokens that a grammar allows."""
@@ -167,7 +195,7 @@ class InputBatch:
         """Takes in that the step is computed; `sampled` [L] are the tokens chosen."""
         self._num_computed[step.rows] = step.ends
         self._last_token[step.sampled_rows] = sampled
-        self._num_tokens[step.sampled_rows] += 1
+        self._num_tokens[step.sampled_rows] = step.num_tokens + 1
         self.sampling.advance(step.sampled_rows, sampled)
 
     def _start(self, request: ScheduledRequest) -> None:
@@ -195,7 +223,7 @@ class InputBatch:
         self._num_tokens[row] += len(token_ids)
         self._last_token[row] = token_ids[-1]
         for token_id in token_ids:
-            self.sampling.advance(np.array([row], np.int32), np.array([token_id], np.int32))
+            self.sampling.advance(np.array([row]), np.array([token_id], np.int32))
 
     def _append_blocks(self, row: int, block_ids: list[list[int]]) -> None:
         begin = self._num_entries[row]
@@ -203,7 +231,7 @@ class InputBatch:
         self._block_tables[row, :, begin:end] = block_ids
         self._num_entries[row] = end
 
-    def _gather_tokens(self, rows: Ints, starts: Ints, computed: Ints, ends: Ints) -> Ints:
+    def _gather_tokens(self, rows: Rows, starts: Ints, computed: Ints, ends: Ints) -> Ints:
         token_ids = np.empty(starts[-1], np.int32)
         token_ids[starts[:-1]] = self._last_token[rows]
         # Only a request that still computes known tokens needs more than its newest one.
@@ -217,8 +245,8 @@ class InputBatch:
             token_ids[starts[index] : starts[index + 1]] = known
         return token_ids
 
-    def _tables(self, row_list: list[int], rows: Ints) -> Ints:
+    def _tables(self, of: _PlanRows) -> Ints:
         """[R, G, B]; a view of the whole tables where the rows lie in order."""
-        if row_list == self._in_order[: len(row_list)]:
-            return self._block_tables[: len(row_list)]
-        return self._block_tables[rows, :, : int(self._num_entries[rows].max())]
+        if of.are_in_order:
+            return self._block_tables[: len(of.rows)]
+        return self._block_tables[of.rows, :, : int(self._num_entries[of.rows].max())]

@@ -20,6 +20,7 @@ from quire.backends.base import SamplingColumns
 from quire.protocol import ScheduledRequest
 
 Ints = NDArray[np.int32]
+Rows = NDArray[np.intp]
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class PromptLogprobRows:
         """Forgets a row that is being released."""
         self._wanted.pop(row, None)
 
-    def spans(self, rows: Ints, starts: Ints, computed: Ints, ends: Ints) -> list[PromptSpan]:
+    def spans(self, rows: Rows, starts: Ints, computed: Ints, ends: Ints) -> list[PromptSpan]:
         """What the step predicts; `starts` [R + 1], the others [R]. Empty if none are
         wanted."""
         if not self._wanted:
@@ -93,7 +94,7 @@ class PromptRows:
     spans: list[PromptSpan]
     logits_rows: Ints
     """[L]; ascending."""
-    rows: Ints
+    rows: Rows
     """[L]; the row of the batch that each belongs to."""
     is_new: NDArray[np.bool_]
     """[L]; where a new token is chosen."""
@@ -103,7 +104,7 @@ class PromptRows:
     """[L]; of no meaning where `is_new`."""
 
     @classmethod
-    def merge(cls, spans: list[PromptSpan], new_logits_rows: Ints, new_rows: Ints) -> PromptRows:
+    def merge(cls, spans: list[PromptSpan], new_logits_rows: Ints, new_rows: Rows) -> PromptRows:
         """`new_logits_rows` are those whose next token is to be chosen, `new_rows` their rows."""
         num_new = len(new_logits_rows)
         logits_rows = np.concatenate([new_logits_rows, *(span.token_rows for span in spans)])
@@ -114,11 +115,12 @@ class PromptRows:
             return merged
 
         counts = [len(span.targets) for span in spans]
+        of_spans = [np.full(n, span.row) for n, span in zip(counts, spans, strict=True)]
         nothing = np.full(num_new, -1, np.int32)
         return cls(
             spans=spans,
             logits_rows=logits_rows[order],
-            rows=column(new_rows, [np.full(n, s.row) for n, s in zip(counts, spans, strict=True)]),
+            rows=np.concatenate([new_rows, *of_spans])[order],
             is_new=order < num_new,
             targets=column(nothing, [span.targets for span in spans]),
             num_logprobs=column(

@@ -20,6 +20,8 @@ from quire.sampling.masks import MASK_BITS, TokenMasks
 from quire.worker.token_state import TOKEN_STATES, ThinkingBudget, TokenState
 
 Ints = NDArray[np.int32]
+Rows = NDArray[np.intp]
+"""Rows of the batch, in NumPy's own type of index: any other is converted at each use."""
 
 _OF_REQUESTS = {name: column for name, column in COLUMNS.items() if column.value is not None}
 """The columns that a request fills once, when it starts."""
@@ -45,9 +47,15 @@ class SamplingRows:
         """Of each list of tokens, by row."""
         self._budgets: dict[int, ThinkingBudget] = {}
         """Of the rows whose reasoning is limited."""
+        self._followed: list[Mapping[int, TokenState | ThinkingBudget]]
+        self._followed = [*self._states.values(), self._budgets]
+        """What takes in tokens."""
+        self._gathered: tuple[Rows, dict[str, Any]] | None = None
+        """The rows of the last step with their columns, as long as no row is set or cleared."""
 
     def set(self, row: int, request: ScheduledRequest) -> None:
         """Fills a row that is being started."""
+        self._gathered = None
         params = request.sampling_params
         if params.seed is None:
             raise IntegrityError(f"request {request.request_id} has no seed")
@@ -65,30 +73,29 @@ class SamplingRows:
 
     def clear(self, row: int) -> None:
         """Forgets a row that is being released."""
+        self._gathered = None
         for users in self._users.values():
             users.discard(row)
         for states in self._states.values():
             states.pop(row, None)
         self._budgets.pop(row, None)
 
-    def advance(self, rows: Ints, token_ids: Ints) -> None:
+    def advance(self, rows: Rows, token_ids: Ints) -> None:
         """Takes in the next token of each of these rows [L]."""
-        followed: tuple[Mapping[int, TokenState | ThinkingBudget], ...]
-        followed = (*self._states.values(), self._budgets)
-        for states in followed:
+        for states in self._followed:
             if not states:
                 continue
             for row, token_id in zip(rows.tolist(), token_ids.tolist(), strict=True):
                 if (state := states.get(row)) is not None:
                     state.append(token_id)
 
-    def num_logprobs(self, rows: Ints) -> Ints | None:
+    def num_logprobs(self, rows: Rows) -> Ints | None:
         """[L]; how many are wanted of each, -1 for none; None if no request wants any."""
         return self._columns["num_logprobs"][rows] if self._users["num_logprobs"] else None
 
     def columns(
         self,
-        rows: Ints,
+        rows: Rows,
         num_tokens: Ints,
         chosen: Ints | None = None,
         masks: Mapping[int, NDArray[np.uint32]] | None = None,
@@ -100,14 +107,8 @@ class SamplingRows:
             return None
         if self._budgets:
             chosen = self._with_forced(rows, chosen, masks or {})
-        neutral = {name for name, users in self._users.items() if not users}
-        used: dict[str, Any] = {
-            name: array[rows] for name, array in self._columns.items() if name not in neutral
-        }
         columns = SamplingColumns(
-            counters=num_tokens.astype(np.uint64),
-            chosen=chosen,
-            **used,
+            counters=num_tokens.astype(np.uint64), chosen=chosen, **self._gather(rows)
         )
         if self._logprobs_kind:
             columns.logprobs_kind = np.full(len(rows), self._logprobs_kind, np.int32)
@@ -122,8 +123,17 @@ class SamplingRows:
                 setattr(columns, name, self._lists(states, rows, num_tokens, chosen, masks or {}))
         return columns
 
+    def _gather(self, rows: Rows) -> dict[str, Any]:
+        """The columns that a request fills once, for these rows: of the last step, where it had the
+        same array of rows."""
+        if self._gathered is None or self._gathered[0] is not rows:
+            unused = {name for name, users in self._users.items() if not users}
+            used = {name: of[rows] for name, of in self._columns.items() if name not in unused}
+            self._gathered = rows, used
+        return self._gathered[1]
+
     def _with_forced(
-        self, rows: Ints, chosen: Ints | None, masks: Mapping[int, NDArray[np.uint32]]
+        self, rows: Rows, chosen: Ints | None, masks: Mapping[int, NDArray[np.uint32]]
     ) -> Ints | None:
         """`chosen`, with the tokens that end the reasoning of rows whose budget is used up. A
         grammar that has the reasoning in it may put that off: to the end of a character."""
@@ -143,7 +153,7 @@ class SamplingRows:
     def _lists(
         self,
         states: dict[int, TokenState],
-        rows: Ints,
+        rows: Rows,
         num_tokens: Ints,
         chosen: Ints | None,
         masks: Mapping[int, NDArray[np.uint32]],

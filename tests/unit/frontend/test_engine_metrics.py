@@ -73,6 +73,18 @@ def samples(*sets: MetricSet) -> dict[str, float]:
     }
 
 
+def test_equal_gaps_of_a_step_are_counted_each(metrics: EngineMetrics, counted: Counted) -> None:
+    names = ["a", "b", "c"]
+    for name in names:
+        counted.add(name)
+    counted.process_outputs(step(101.0, *map(token, names)))
+    counted.process_outputs(step(101.5, *map(token, names[:2])))
+    counted.process_outputs(step(103.0, *map(token, names)))
+    gaps = metrics.series.inter_token_latency
+    assert (gaps.count, gaps.sum) == (5, 0.5 + 0.5 + 1.5 + 1.5 + 2)
+    assert sorted(metrics.recent_itl_s) == [0.5, 0.5, 1.5, 1.5, 2]
+
+
 def test_a_request_is_counted_from_arrival_to_end(metrics: EngineMetrics, counted: Counted) -> None:
     series = metrics.series
     counted.add("a")

@@ -66,6 +66,22 @@ def test_what_is_neutral_in_every_row_is_left_out() -> None:
     assert gathered(NEUTRAL, NEUTRAL).given(2).keys() == always
 
 
+def test_a_row_that_is_set_again_changes_the_columns_of_the_same_rows() -> None:
+    rows, indices = SamplingRows(4, VOCAB), np.arange(2)
+    for row in range(2):
+        rows.set(row, request(str(row), NEUTRAL))
+    rows.columns(indices, indices)
+    rows.set(1, request("new", USED))
+    after = rows.columns(indices, indices)
+    assert after is not None
+    assert after.seeds.tolist() == [NEUTRAL.seed, VALUES["seeds"]]
+    assert after.top_k is not None
+    rows.clear(1)
+    last = rows.columns(indices, indices)
+    assert last is not None
+    assert last.top_k is None
+
+
 @pytest.mark.parametrize("name", ["counters", *VALUES])
 def test_a_column_of_another_length_or_type_is_refused(name: str) -> None:
     columns = gathered(USED, USED)

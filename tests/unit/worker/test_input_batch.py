@@ -277,3 +277,27 @@ def test_prompt_tokens_are_the_chosen_ones_of_their_rows() -> None:
     [span] = last.prompt_rows.spans
     assert (span.first, span.targets.tolist()) == (4, [9])
     assert run(batch, plan({"b": 1, "a": 1}), [54, 55]).prompt_rows is None
+
+
+def test_a_row_that_another_request_takes_is_read_anew() -> None:
+    """Its id, and so the plan's, may be the same as that of the request before."""
+    batch = InputBatch(2, 1, 8, 100)
+    run(batch, plan({"a": 2, "b": 1}, [started("a", [1, 2], [0]), started("b", [3], [1])]), [9, 9])
+    again = [started("b", [4], [5], seed=7), started("a", [6, 7], [8], temperature=0.0)]
+    run(batch, plan({"a": 2, "b": 1}, again, release=["b", "a"]), [10, 11])
+    step = run(batch, plan({"a": 1, "b": 1}), [12, 13])
+    assert step.batch.token_ids.tolist() == [10, 11]
+    assert step.batch.block_tables[:, 0, 0].tolist() == [8, 5]
+    assert step.batch.sampling is not None
+    assert step.batch.sampling.temperature.tolist() == [0, 1]
+    assert step.batch.sampling.seeds.tolist() == [1, 7]
+
+
+def test_equal_plans_have_rows_of_one_type_of_index() -> None:
+    """NumPy converts any other type of index at each use."""
+    batch = InputBatch(2, 1, 8, 100)
+    first = run(batch, plan({"a": 1}, [started("a", [1], [0])]), [9])
+    second = run(batch, plan({"a": 1}), [9])
+    third = run(batch, plan({"a": 1}), [9])
+    assert first.rows.dtype == np.intp
+    assert third.rows is second.rows

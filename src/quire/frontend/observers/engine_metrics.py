@@ -6,7 +6,8 @@ happens on the front end's thread, so that nothing is locked.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from itertools import repeat
 from typing import Any
 
 from quire.config import EngineConfig
@@ -76,9 +77,10 @@ class EngineMetrics(RequestObserver):
 
     def on_step(self, tokens: StepTokens, stats: SchedulerStats | None, now: float) -> None:
         del now
-        for gap_s in tokens.gaps_s:
-            self.series.inter_token_latency.observe(max(0.0, gap_s))
-            self.recent_itl_s.append(max(0.0, gap_s))
+        # Requests that had tokens in the same step before have the same gap.
+        for gap_s, times in Counter(tokens.gaps_s).items():
+            self.series.inter_token_latency.observe(max(0.0, gap_s), times)
+            self.recent_itl_s.extend(repeat(max(0.0, gap_s), times))
         self.series.generation_tokens.inc(tokens.num_new)
         num_tokens = self._num_prompt_tokens + tokens.num_new
         self._num_prompt_tokens = 0
