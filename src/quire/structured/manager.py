@@ -20,7 +20,7 @@ from quire.log import get_logger
 from quire.reasoning.passage import ReasoningPassage
 from quire.structured.compile import CompiledGrammar, GrammarCompiler
 from quire.structured.matcher import (
-    GrammarMatcher,
+    Matcher,
     MatcherAfterReasoning,
     only_token,
     without,
@@ -52,21 +52,42 @@ class _Compiling:
     may_force: bool
 
 
-@dataclass(slots=True)
-class _Following:
-    matcher: GrammarMatcher | MatcherAfterReasoning
-    eos: tuple[int, ...]
-    ignore_eos: bool
-    may_force: bool
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What a request may choose."""
 
-    def mask(self) -> NDArray[np.int32] | None:
+    mask: NDArray[np.int32] | None
+    """That it was made of; None: every token is allowed."""
+    bits: bytes | None = None
+    """Of the tokens; None: every one."""
+    only: int | None = None
+    """The one token that is left; None: there are others, or none."""
+
+
+class _Following:
+    """How far a request has come in its grammar."""
+
+    def __init__(
+        self, matcher: Matcher | MatcherAfterReasoning, eos: tuple[int, ...], compiling: _Compiling
+    ) -> None:
+        self.matcher = matcher
+        self.eos = eos
+        self.may_force = compiling.may_force
+        self._ignored = eos if compiling.ignore_eos else ()
+        self._choice = _Choice(None)
+
+    def choice(self) -> _Choice:
         """With end-of-sequence tokens that the request ignores only where nothing else may come.
-        None: every token is allowed."""
+        Costs nothing while the mask stays the same."""
         mask = self.matcher.mask
-        if mask is None or not self.ignore_eos:
-            return mask
-        left = without(mask, self.eos)
-        return left if left.any() else mask
+        if mask is not self._choice.mask:
+            self._choice = _Choice(None) if mask is None else self._made(mask)
+        return self._choice
+
+    def _made(self, mask: NDArray[np.int32]) -> _Choice:
+        left = without(mask, self._ignored) if self._ignored else mask
+        left = left if left.any() else mask
+        return _Choice(mask, left.tobytes(), only_token(left))
 
 
 class StructuredOutputManager:
@@ -120,9 +141,11 @@ class StructuredOutputManager:
     def masks(self, request_ids: list[str]) -> dict[str, bytes]:
         """Which tokens each of these may choose next: little-endian words of 32 bits, bit t % 32 of
         word t // 32 for token t. Without those that may choose every token."""
-        masks = {request_id: self._following[request_id].mask() for request_id in request_ids}
+        choices = {request_id: self._following[request_id].choice() for request_id in request_ids}
         return {
-            request_id: mask.tobytes() for request_id, mask in masks.items() if mask is not None
+            request_id: choice.bits
+            for request_id, choice in choices.items()
+            if choice.bits is not None
         }
 
     def advance(self, request_id: str, token_ids: list[int], most: int) -> list[int]:
@@ -132,8 +155,7 @@ class StructuredOutputManager:
         try:
             one.matcher.advance(token_ids)
             while one.may_force and len(forced) < min(most, _MOST_FORCED):
-                mask = one.mask()
-                token_id = None if mask is None else only_token(mask)
+                token_id = one.choice().only
                 if token_id is None:
                     break
                 forced.append(token_id)
@@ -169,12 +191,10 @@ class StructuredOutputManager:
         except Exception as error:
             logger.exception("compiling a grammar failed")
             return GrammarNews(request_id, f"compiling the grammar failed: {error}")
-        matcher: GrammarMatcher | MatcherAfterReasoning = grammar.start.copy()
+        matcher: Matcher | MatcherAfterReasoning = grammar.start.copy()
         if compiling.passage is not None:
             matcher = MatcherAfterReasoning(grammar.start.copy(), compiling.passage)
-        self._following[request_id] = _Following(
-            matcher, grammar.eos_token_ids, compiling.ignore_eos, compiling.may_force
-        )
+        self._following[request_id] = _Following(matcher, grammar.eos_token_ids, compiling)
         return GrammarNews(request_id, None)
 
     def _tell(self, request_id: str, _future: Future[CompiledGrammar]) -> None:

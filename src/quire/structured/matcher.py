@@ -6,7 +6,7 @@ tokens alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,20 @@ if TYPE_CHECKING:
 
 _MASK_BITS = 32
 _END_OF_ERROR = "<non-verbose/>"
+
+
+class Matcher(Protocol):
+    """A text that follows a grammar, up to where a request has come."""
+
+    @property
+    def mask(self) -> NDArray[np.int32]:
+        """As that of a `GrammarMatcher`."""
+
+    def copy(self) -> Matcher:
+        """Another one at the same place."""
+
+    def advance(self, token_ids: list[int]) -> None:
+        """As that of a `GrammarMatcher`."""
 
 
 class GrammarMatcher:
@@ -64,14 +78,14 @@ class MatcherAfterReasoning:
 
     __slots__ = ("_ahead", "_begin", "_matcher", "_passage")
 
-    def __init__(self, matcher: GrammarMatcher, passage: ReasoningPassage) -> None:
+    def __init__(self, matcher: Matcher, passage: ReasoningPassage) -> None:
         """`matcher` is at the begin of the grammar, `passage` at the end of the prompt."""
         self._matcher = matcher
         self._passage: ReasoningPassage | None = passage
         """None: the answer has begun."""
         self._begin = [] if passage.is_open else passage.marks.begin
         """What is left of the begin of the reasoning, where that may still come."""
-        self._ahead: GrammarMatcher | None = matcher
+        self._ahead: Matcher | None = matcher
         """Behind what was generated of the begin; None: the grammar does not allow that."""
         if passage.marks.is_closed:
             self._passage = None

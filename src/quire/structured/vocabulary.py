@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import GrammarError
+from quire.structured.free_text.tokens import TokenTexts
 from quire.structured.tags.texts import AddedTokens
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Vocabulary:
 
     tokenizer: LLTokenizer
     added: AddedTokens
+    texts: TokenTexts | None = None
+    """None if tokens are no bytes, taken alone."""
 
 
 def load_vocabulary(source: VocabularySource) -> Vocabulary:
@@ -70,7 +73,7 @@ def load_vocabulary(source: VocabularySource) -> Vocabulary:
         special = {added[text] for text in source.special_tokens if added[text] < size} | {*eos}
         tokens = [*source.token_bytes, *[b""] * (size - len(source.token_bytes))]
         told: Any = _Tokens(tokens, special, eos[0], _Encoder(whole, names))
-        return Vocabulary(LLTokenizer(told, eos_token=eos), names)
+        return Vocabulary(LLTokenizer(told, eos_token=eos), names, TokenTexts(tokens, special))
     except Exception as error:  # whatever the Rust library raises
         raise GrammarError(
             f"structured outputs do not work with this model's tokenizer: {error}"

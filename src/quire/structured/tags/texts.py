@@ -95,9 +95,9 @@ def free_text(text: FreeText, end: str = "") -> str:
     """The expression of a text that ends with `end`."""
     parts = [f"/{ANYTHING}{expression(end)}/", *(f"/{pattern}/" for pattern in text.patterns)]
     if text.excluded:
-        parts.append(f"~/{ANYTHING}({_any_of(text.excluded)}){ANYTHING}/")
+        parts.append(f"~/{ANYTHING}({any_of(text.excluded)}){ANYTHING}/")
     if text.not_first:
-        parts.append(f"~/{SPACE}*({_any_of(text.not_first)}){ANYTHING}/")
+        parts.append(f"~/{SPACE}*({any_of(text.not_first)}){ANYTHING}/")
     return " & ".join(parts)
 
 
@@ -106,5 +106,6 @@ def expression(text: str) -> str:
     return re.escape(text).replace("/", r"\/").replace("\n", "n")
 
 
-def _any_of(expressions: Iterable[str]) -> str:
+def any_of(expressions: Iterable[str]) -> str:
+    """An expression that matches what one of these matches."""
     return "|".join(dict.fromkeys(expressions))

@@ -66,7 +66,7 @@ def triggered_tags(writer: RuleWriter, part: Mapping[str, Any]) -> str:
     for trigger in triggers:
         if not isinstance(trigger, str) or not trigger:
             raise tag_error("needs triggers, a list of texts", trigger)
-    triggers = _shortest(triggers, writer.added)
+    triggers = shortest(triggers, writer.added)
     tags = _by_trigger(writer, part, "tags", triggers)
     final = _by_trigger(writer, part, "final_tags", triggers)
     if not tags and not final:
@@ -126,7 +126,7 @@ def _by_trigger(
     return bodies
 
 
-def _shortest(triggers: Sequence[str], added: AddedTokens) -> list[str]:
+def shortest(triggers: Sequence[str], added: AddedTokens) -> list[str]:
     """The triggers that do not begin with another one."""
     return [
         text

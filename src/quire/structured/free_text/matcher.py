@@ -1,0 +1,82 @@
+"""`FreeTextMatcher`: a `GrammarMatcher` that rests as long as the text is free.
+
+In a free text the mask stays as it is, whatever is written, until something begins that ends the
+text or that it may not contain. So a grammar of calls costs nothing before a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.errors import GrammarError
+from quire.structured.free_text.places import first_bytes
+from quire.structured.free_text.reading import Reading
+from quire.structured.free_text.tokens import TokenTexts
+from quire.structured.free_text.ways import first_ways, texts_among
+from quire.structured.matcher import GrammarMatcher, Matcher
+from quire.structured.tags.texts import AddedTokens
+
+_MOST_PREPARED = 8
+"""Free texts whose tables are made with the grammar; others when a request comes to them."""
+
+
+class FreeTextMatcher:
+    """Its masks are those of the `GrammarMatcher`, had that taken in all tokens."""
+
+    __slots__ = ("_harmless", "_matcher", "_reading", "_tokens")
+
+    def __init__(self, matcher: GrammarMatcher, reading: Reading, tokens: TokenTexts) -> None:
+        """`matcher` and `reading` are at the same place; owns both from now on."""
+        self._matcher = matcher
+        self._reading = reading
+        self._tokens = tokens
+        self._harmless: bytes | None = None
+        """[V]; 1 for the tokens that change nothing here; None: all may change something."""
+        self._rest()
+
+    def copy(self) -> FreeTextMatcher:
+        """Another one at the same place."""
+        return FreeTextMatcher(self._matcher.copy(), self._reading.copy(), self._tokens)
+
+    @property
+    def mask(self) -> NDArray[np.int32]:
+        """As a `GrammarMatcher` has it; the same array as long as nothing changes."""
+        return self._matcher.mask
+
+    def advance(self, token_ids: list[int]) -> None:
+        """As that of a `GrammarMatcher`. A token that changes nothing is not checked."""
+        taken = list[int]()
+        for token_id in token_ids:
+            if self._harmless is not None and self._harmless[token_id]:
+                continue
+            taken.append(token_id)
+            if not self._reading.is_lost:
+                is_special = self._tokens.is_special(token_id)
+                self._reading.read(self._tokens.of(token_id), is_special=is_special)
+                self._rest()
+        if taken:
+            self._matcher.advance(taken)
+
+    def _rest(self) -> None:
+        texts = self._reading.texts
+        self._harmless = self._tokens.harmless(first_bytes(texts)) if texts else None
+
+
+def free_text_matcher(
+    matcher: GrammarMatcher, tag: Mapping[str, Any], added: AddedTokens, tokens: TokenTexts
+) -> Matcher:
+    """`matcher`: at the begin of the grammar of this structural tag. The same, if the tag has no
+    free text, or none can be told from what is around it."""
+    try:
+        ways = first_ways(tag, added)
+        texts = texts_among(ways)
+        for text in texts[:_MOST_PREPARED]:
+            tokens.harmless(first_bytes([text]))
+        reading = Reading(ways)
+    except GrammarError:  # an expression that works only within the grammar
+        return matcher
+    return matcher if reading.is_lost or not texts else FreeTextMatcher(matcher, reading, tokens)
