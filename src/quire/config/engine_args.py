@@ -84,7 +84,7 @@ class EngineArgs:
     """Settings for the structured output of all requests, `{"disable_any_whitespace": true}`: JSON
     without optional white space; `disable_additional_properties`: JSON objects with no properties
     but those that the schema names; `enable_in_reasoning`: grammars hold for the reasoning too. The
-    `backend` is `auto` or `guidance`."""
+    `backend` is one of vLLM's names, without effect: there is one."""
     reasoning_parser: str = ""
     """How the model marks its reasoning: a name of vLLM's, such as `qwen3`; `none`: replies are not
     split. By default it is found from the checkpoint (quire explain MODEL prints it)."""
