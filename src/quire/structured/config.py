@@ -6,10 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from quire.errors import ConfigError, QuireError, quoted
-from quire.log import get_logger
 from quire.suggest import did_you_mean
-
-logger = get_logger(__name__)
 
 OWN_BACKENDS = (None, "auto", "guidance")
 """There is one: llguidance, which vLLM calls `guidance`."""
@@ -63,14 +60,7 @@ class StructuredOutputsConfig:
                     f"{did_you_mean(name, names)}"
                 )
         kept = {name: value for name, value in (given or {}).items() if value is not None}
-        found = cls(**kept)  # type: ignore[arg-type]
-        if found.backend not in OWN_BACKENDS:
-            logger.info(
-                "structured_outputs_config.backend=%s has no effect here: structured outputs come "
-                "from llguidance",
-                quoted(found.backend),
-            )
-        return found
+        return cls(**kept)  # type: ignore[arg-type]
 
 
 def check_backend(name: str, value: object, error: Callable[[str], QuireError]) -> None:

@@ -23,12 +23,12 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.config.structured_outputs": {"quire.structured.config": "StructuredOutputsConfig"},
     "vllm.beam_search": {"quire.beam_search": "BeamSearchOutput BeamSearchSequence"},
     "vllm.distributed": {
-        "quire.vllm.own.scripts.utils": "cleanup_dist_env_and_memory destroy_distributed_environment "
-        "destroy_model_parallel"
+        "quire.vllm.own.scripts.utils": "cleanup_dist_env_and_memory "
+        "destroy_distributed_environment destroy_model_parallel"
     },
     "vllm.distributed.parallel_state": {
-        "quire.vllm.own.scripts.utils": "cleanup_dist_env_and_memory destroy_distributed_environment "
-        "destroy_model_parallel"
+        "quire.vllm.own.scripts.utils": "cleanup_dist_env_and_memory "
+        "destroy_distributed_environment destroy_model_parallel"
     },
     "vllm.engine.arg_utils": {"quire": "AsyncEngineArgs EngineArgs"},
     "vllm.engine.async_llm_engine": {"quire": "AsyncLLMEngine"},

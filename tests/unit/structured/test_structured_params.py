@@ -110,7 +110,8 @@ def test_from_what_json_has() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"backend": "x-grammar"}, {"backend": ""}, {"backend": 3}, {"reasoning_parser_plugin": "x.py"}, {"enable_in_reasoning": 1},
+        {"backend": "x-grammar"}, {"backend": ""}, {"backend": 3},
+        {"reasoning_parser_plugin": "x.py"}, {"enable_in_reasoning": 1},
         {"disable_any_whitespace": "yes"}, {"unknown": 1},
     ],
 )  # fmt: skip
@@ -123,14 +124,3 @@ def test_config_takes_what_works() -> None:
     assert StructuredOutputsConfig.of(None) == StructuredOutputsConfig.of({"backend": None})
     found = StructuredOutputsConfig.of({"backend": "guidance", "disable_any_whitespace": True})
     assert found.disable_any_whitespace
-
-
-@pytest.mark.parametrize("backend", ["xgrammar", "outlines", "lm-format-enforcer"])
-def test_config_tells_that_the_backend_has_no_effect(
-    backend: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO", "quire"):
-        StructuredOutputsConfig.of({"backend": "guidance"})
-        assert not caplog.messages
-        StructuredOutputsConfig.of({"backend": backend})
-    assert [f"backend='{backend}' has no effect here" in each for each in caplog.messages] == [True]

@@ -41,7 +41,8 @@ def joined_parts(
 ) -> list[str]:
     """The words with the parts of each JSON value joined to one option, which comes last.
 
-    Adds to `repeated` the parts that are given again: the last value counts. Raises ConfigError for parts of an option that has none, or that is also given whole.
+    Adds to `repeated` the parts that are given again: the last value counts. Raises ConfigError for
+    parts of an option that has none, or that is also given whole.
     """
     values: dict[str, dict[str, Any]] = {}
     rest: list[str] = []
