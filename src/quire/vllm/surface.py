@@ -46,6 +46,15 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.entrypoints.serve.utils.api_utils": {
         "quire.vllm.own.serving.http_app": "with_cancellation"
     },
+    "vllm.entrypoints.openai.chat_completion.protocol": {
+        "quire.vllm.own.serving.requests": "BatchChatCompletionRequest ChatCompletionRequest"
+    },
+    "vllm.entrypoints.openai.completion.protocol": {
+        "quire.vllm.own.serving.requests": "CompletionRequest"
+    },
+    "vllm.entrypoints.openai.responses.protocol": {
+        "quire.vllm.own.serving.requests": "ResponsesRequest"
+    },
     "vllm.envs": {"quire.vllm.own.envs": "*"},
     "vllm.exceptions": {
         "quire.errors": "VLLMError=QuireError VLLMClientError=RequestError "
