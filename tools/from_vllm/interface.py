@@ -31,10 +31,6 @@ ABSENT_COMMANDS = {
     "preload": "weights are mapped from their files, which the system keeps in its cache",
     "snapshot": "a start takes a second; `quire quantize` makes it shorter",
     "download-kernels": "the kernels are in the package",
-    "bench sweep serve_workload": "`quire bench sweep serve`, whose --bench-params has the request "
-    "rates or numbers of users; it looks for none between them",
-    "bench sweep plot_pareto": "`quire bench sweep plot` draws any two values; a frontier over "
-    "numbers of devices needs several",
     "bench mm-processor": "only text goes in",
 }
 """Commands of vLLM that Quire does not have, and what to do instead, or why."""

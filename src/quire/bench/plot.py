@@ -79,19 +79,12 @@ def line_chart(
     points = [point for one in series for point in one.points]
     if not points:
         return text(box.left, box.top + 20, f"{title}: no data")
-    x_ticks = nice_ticks(0, max(x for x, _ in points))
-    if x_labels is not None:
-        x_ticks = [x for x, _ in x_labels]
-    names = [f"{tick:g} s" for tick in x_ticks] if x_labels is None else [n for _, n in x_labels]
+    if x_labels is None:
+        x_labels = [(tick, f"{tick:g} s") for tick in nice_ticks(0, max(x for x, _ in points))]
+    x_ticks = [x for x, _ in x_labels]
     y_ticks = nice_ticks(0, max(max(y for _, y in points), 1e-9))
     parts = [text(box.left, box.top - 12, f"{title} ({unit})", size=14, bold=True)]
-    for tick in y_ticks:
-        y = _scale(tick, y_ticks, box.top + box.height, box.top)
-        parts.append(_rule(box.left, y, box.left + box.width, y))
-        parts.append(text(box.left - 6, y + 4, f"{tick:g}", size=11, anchor="end"))
-    for tick, name in zip(x_ticks, names, strict=True):
-        x = _scale(tick, x_ticks, box.left, box.left + box.width)
-        parts.append(text(x, box.top + box.height + 16, name, size=11, anchor="middle"))
+    parts += _axes(box, x_labels, y_ticks)
     for number, one in enumerate(series):
         color = COLORS[number % len(COLORS)]
         path = " ".join(
@@ -105,6 +98,36 @@ def line_chart(
         )
         if len(series) > 1:
             parts.append(_legend(box.left + box.width, box.top - 12 + 16 * number, one.name, color))
+    return "".join(parts)
+
+
+def scatter_chart(
+    box: Box,
+    title: str,
+    unit: str,
+    points: Sequence[tuple[float, float]],
+    line: Sequence[tuple[float, float, str]],
+) -> str:
+    """Points, and a line through some of them, which have labels."""
+    x_ticks = nice_ticks(0, max(max(x for x, _ in points), 1e-9))
+    y_ticks = nice_ticks(0, max(max(y for _, y in points), 1e-9))
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return (
+            _scale(x, x_ticks, box.left, box.left + box.width),
+            _scale(y, y_ticks, box.top + box.height, box.top),
+        )
+
+    parts = [text(box.left, box.top - 12, f"{title} ({unit})", size=14, bold=True)]
+    parts += _axes(box, [(tick, f"{tick:g}") for tick in x_ticks], y_ticks)
+    for x, y in (at(*point) for point in points):
+        parts.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3.5' fill='{_SOFT}'/>")
+    places = [(*at(x, y), label) for x, y, label in line]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
+    parts.append(f"<polyline points='{path}' fill='none' stroke='{COLORS[0]}' stroke-width='1.8'/>")
+    for x, y, label in places:
+        parts.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='4.5' fill='{COLORS[0]}'/>")
+        parts.append(text(x, y - 8, label, size=10, anchor="end"))
     return "".join(parts)
 
 
@@ -157,6 +180,19 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 def _scale(value: float, ticks: Sequence[float], start: float, end: float) -> float:
     span = (ticks[-1] - ticks[0]) or 1.0
     return start + (value - ticks[0]) / span * (end - start)
+
+
+def _axes(box: Box, x_labels: Sequence[tuple[float, str]], y_ticks: Sequence[float]) -> list[str]:
+    parts = []
+    for tick in y_ticks:
+        y = _scale(tick, y_ticks, box.top + box.height, box.top)
+        parts.append(_rule(box.left, y, box.left + box.width, y))
+        parts.append(text(box.left - 6, y + 4, f"{tick:g}", size=11, anchor="end"))
+    x_ticks = [x for x, _ in x_labels]
+    for tick, name in x_labels:
+        x = _scale(tick, x_ticks, box.left, box.left + box.width)
+        parts.append(text(x, box.top + box.height + 16, name, size=11, anchor="middle"))
+    return parts
 
 
 def _rule(x1: float, y1: float, x2: float, y2: float) -> str:

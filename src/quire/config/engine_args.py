@@ -84,10 +84,11 @@ class EngineArgs:
     """Settings for the structured output of all requests, `{"disable_any_whitespace": true}`: JSON
     without optional white space; `disable_additional_properties`: JSON objects with no properties
     but those that the schema names; `enable_in_reasoning`: grammars hold for the reasoning too. The
-    `backend` is `auto` or `guidance`."""
+    `backend` is one of vLLM's names, without effect: there is one."""
     reasoning_parser: str = ""
-    """How the model marks its reasoning: a name of vLLM's, such as `qwen3`; `none`: replies are not
-    split. By default it is found from the checkpoint (quire explain MODEL prints it)."""
+    """How the model marks its reasoning: a name of vLLM's, such as `qwen3`; `hf`: as the
+    checkpoint's response_template says; `none`: replies are not split. By default it is found from
+    the checkpoint (quire explain MODEL prints it)."""
     reasoning_config: dict[str, Any] | None = None
     """Marks of reasoning for `thinking_token_budget`, instead of those of `reasoning_parser`:
     `{"reasoning_start_str": "<think>", "reasoning_end_str": "Enough. </think>"}`. The end is put

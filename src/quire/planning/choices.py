@@ -24,13 +24,16 @@ from quire.config.kv_cache import (
 from quire.config.quantization import MEANINGS, Quantization, resolve_quantization
 from quire.config.records import Dtype, SchedulerConfig
 from quire.config.resolve import Usage
-from quire.errors import CheckpointError, ConfigError
+from quire.errors import CheckpointError, ConfigError, quoted
+from quire.log import get_logger
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.facts import Facts
 from quire.planning.reasoning_marks import reasoning_marks
 from quire.reasoning.marks import ReasoningMarks
-from quire.structured.config import StructuredOutputsConfig
+from quire.structured.config import OWN_BACKENDS, StructuredOutputsConfig
 from quire.weights import PACKED_NAME, PackedHeader
+
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,14 @@ def _structured_outputs(args: EngineArgs) -> StructuredOutputsConfig:
         from quire.parsers.detection.names import FormatChoice
 
         FormatChoice.of(None, given["reasoning_parser"])
-    return StructuredOutputsConfig.of(given)
+    found = StructuredOutputsConfig.of(given)
+    if found.backend not in OWN_BACKENDS:
+        logger.info(
+            "structured_outputs_config.backend=%s has no effect here: structured outputs come from "
+            "llguidance",
+            quoted(found.backend),
+        )
+    return found
 
 
 def settle_arithmetic(

@@ -45,11 +45,11 @@ def reasoning_marks(given: Mapping[str, Any] | None, parser: str) -> ReasoningMa
 def _own_marks(name: str) -> ReasoningMarks | None:
     if not name:
         return None
-    from quire.parsers.detection.names import NONE, FormatChoice
+    from quire.parsers.detection.names import DECLARED, NONE, FormatChoice
     from quire.parsers.registry import REASONING_FORMATS
 
     chosen = FormatChoice.of(None, name).reasoning
-    if chosen is None or chosen == NONE:
+    if chosen is None or chosen in (NONE, DECLARED):
         return None
     tags = REASONING_FORMATS[chosen]
     return ReasoningMarks(tags.begin, tags.end)

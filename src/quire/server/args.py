@@ -95,8 +95,9 @@ class ServerArgs:
     """Variables of the chat template that requests do not set themselves."""
     tool_call_parser: str | None = None
     """How the model writes calls of tools: a name of vLLM's, such as `hermes`, or `mistral_list`
-    for the Mistral models that write a list of calls; `none`: calls stay text. By default it is
-    found from the checkpoint (quire explain MODEL prints it)."""
+    for the Mistral models that write a list of calls; `hf`: as the checkpoint's response_template
+    says; `none`: calls stay text. By default it is found from the checkpoint (quire explain MODEL
+    prints it)."""
     enable_auto_tool_choice: bool = False
     """Accepted for compatibility: calls are looked for wherever it is known how the model writes
     them."""

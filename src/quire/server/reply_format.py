@@ -8,8 +8,22 @@ from typing import TYPE_CHECKING
 from quire.server.context import ServerContext
 
 if TYPE_CHECKING:
+    from quire.config import EngineConfig
     from quire.parsers.detection.finder import FormatFinder
+    from quire.parsers.detection.names import FormatChoice
     from quire.parsers.format import ReplyFormat
+    from quire.server.args import ServerArgs
+
+_DECLARED = "hf"
+
+
+def check_formats(args: ServerArgs, config: EngineConfig) -> None:
+    """Raises ConfigError where an option says that the checkpoint describes its replies, and it
+    does not."""
+    if _DECLARED in (args.tool_call_parser, config.structured_outputs.reasoning_parser):
+        from quire.parsers.detection.finder import check_choice
+
+        check_choice(_choice(args, config), config.model)
 
 
 async def reply_format_of(context: ServerContext) -> ReplyFormat:
@@ -48,10 +62,12 @@ def kept_tokens_of(context: ServerContext, format: ReplyFormat, *, has_tools: bo
 
 def _finder(context: ServerContext) -> FormatFinder:
     from quire.parsers.detection.finder import FormatFinder
+
+    choice = _choice(context.args, context.config)
+    return FormatFinder(choice, context.config.model, context.chat_renderer())
+
+
+def _choice(args: ServerArgs, config: EngineConfig) -> FormatChoice:
     from quire.parsers.detection.names import FormatChoice
 
-    config = context.config
-    choice = FormatChoice.of(
-        context.args.tool_call_parser, config.structured_outputs.reasoning_parser
-    )
-    return FormatFinder(choice, config.model, context.chat_renderer())
+    return FormatChoice.of(args.tool_call_parser, config.structured_outputs.reasoning_parser)

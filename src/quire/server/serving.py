@@ -34,7 +34,7 @@ from quire.server.connection.http_server import HttpServer
 from quire.server.context import ServerContext
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
-from quire.server.reply_format import reply_format_of
+from quire.server.reply_format import check_formats, reply_format_of
 from quire.system.free_memory import use_one_arena
 
 logger = get_logger(__name__)
@@ -63,6 +63,7 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
         try:
             with phase(logger, "configuration"):
                 config = build_engine_config(engine_args, "server")
+                check_formats(server_args, config)
             with phase(logger, "application"):
                 request_log = request_log_choice(
                     engine_args, server_args.enable_log_outputs, server_args.max_log_len

@@ -8,8 +8,10 @@ from dataclasses import dataclass, fields
 from quire.errors import ConfigError, QuireError, quoted
 from quire.suggest import did_you_mean
 
-_BACKENDS = (None, "auto", "guidance")
+OWN_BACKENDS = (None, "auto", "guidance")
 """There is one: llguidance, which vLLM calls `guidance`."""
+_BACKENDS = ("auto", "guidance", "xgrammar", "outlines", "lm-format-enforcer")
+"""vLLM's. The choice has no effect: llguidance follows all that the others do."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class StructuredOutputsConfig:
     """vLLM's fields. Raises ConfigError for what there is not."""
 
     backend: str = "auto"
-    """`auto` or `guidance`."""
+    """A name of vLLM's, without effect: there is one, `guidance`."""
     disable_any_whitespace: bool = False
     """JSON without optional white space, for all requests."""
     disable_additional_properties: bool = False
@@ -62,9 +64,12 @@ class StructuredOutputsConfig:
 
 
 def check_backend(name: str, value: object, error: Callable[[str], QuireError]) -> None:
-    """Raises what `error` makes of a message, for a backend that there is not."""
-    if value not in _BACKENDS:
+    """Raises what `error` makes of a message, for a name that is not one of vLLM's backends. Its
+    older versions have options after a colon, as in `xgrammar:no-fallback`."""
+    known = value.partition(":")[0] in _BACKENDS if isinstance(value, str) else value is None
+    if not known:
+        hint = did_you_mean(value, _BACKENDS) if isinstance(value, str) else ""
         raise error(
-            f"{name}={quoted(value)} is not supported: structured outputs come from llguidance "
-            "alone; use 'auto' or 'guidance'"
+            f"{name}={quoted(value)} is not known; use {', '.join(_BACKENDS[:-1])} or "
+            f"{_BACKENDS[-1]}: structured outputs come from llguidance with any of them{hint}"
         )

@@ -132,7 +132,7 @@ class GuidedDecodingParams(StructuredOutputsParams, frozen=True, kw_only=True):
     """The same under its older name, for `SamplingParams(guided_decoding=...)`."""
 
     backend: str | None = None
-    """`auto` or `guidance`: there is one."""
+    """A name of vLLM's, without effect: there is one."""
 
     def __post_init__(self) -> None:
         check_backend("guided_decoding.backend", self.backend, RequestError)

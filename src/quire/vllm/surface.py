@@ -25,12 +25,12 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.config.structured_outputs": {"quire.structured.config": "StructuredOutputsConfig"},
     "vllm.beam_search": {"quire.beam_search": "BeamSearchOutput BeamSearchSequence"},
     "vllm.distributed": {
-        "quire.vllm.own.utils": "cleanup_dist_env_and_memory destroy_distributed_environment "
-        "destroy_model_parallel"
+        "quire.vllm.own.scripts.utils": "cleanup_dist_env_and_memory "
+        "destroy_distributed_environment destroy_model_parallel"
     },
     "vllm.distributed.parallel_state": {
-        "quire.vllm.own.utils": "cleanup_dist_env_and_memory destroy_distributed_environment "
-        "destroy_model_parallel"
+        "quire.vllm.own.scripts.utils": "cleanup_dist_env_and_memory "
+        "destroy_distributed_environment destroy_model_parallel"
     },
     "vllm.engine.arg_utils": {"quire": "AsyncEngineArgs EngineArgs"},
     "vllm.engine.async_llm_engine": {"quire": "AsyncLLMEngine"},
@@ -43,9 +43,20 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.entrypoints.generate.beam_search.utils": {
         "quire.beam_search": "BeamSearchOutput BeamSearchSequence"
     },
-    "vllm.entrypoints.launchers.launcher": {"quire.vllm.own.http_app": "serve_http"},
+    "vllm.entrypoints.launchers.launcher": {"quire.vllm.own.serving.http_app": "serve_http"},
     "vllm.entrypoints.llm": {"quire": "LLM"},
-    "vllm.entrypoints.serve.utils.api_utils": {"quire.vllm.own.http_app": "with_cancellation"},
+    "vllm.entrypoints.serve.utils.api_utils": {
+        "quire.vllm.own.serving.http_app": "with_cancellation"
+    },
+    "vllm.entrypoints.openai.chat_completion.protocol": {
+        "quire.vllm.own.serving.requests": "BatchChatCompletionRequest ChatCompletionRequest"
+    },
+    "vllm.entrypoints.openai.completion.protocol": {
+        "quire.vllm.own.serving.requests": "CompletionRequest"
+    },
+    "vllm.entrypoints.openai.responses.protocol": {
+        "quire.vllm.own.serving.requests": "ResponsesRequest"
+    },
     "vllm.envs": {"quire.vllm.own.envs": "*"},
     "vllm.exceptions": {
         "quire.errors": "VLLMError=QuireError VLLMClientError=RequestError "
@@ -88,20 +99,27 @@ SURFACE: dict[str, dict[str, str]] = {
     },
     "vllm.usage.usage_lib": {"quire.vllm.own.usage": "UsageContext"},
     "vllm.utils": {
-        "quire.vllm.own.argparse_utils": "FlexibleArgumentParser",
-        "quire.vllm.own.async_utils": "merge_async_iterators",
+        "quire.vllm.own.scripts.argparse_utils": "FlexibleArgumentParser",
+        "quire.vllm.own.scripts.async_utils": "merge_async_iterators",
         "quire.units": "cdiv=ceil_div",
-        "quire.vllm.own.utils": "get_ip get_open_port random_uuid",
+        "quire.vllm.own.scripts.network": "get_distributed_init_method=get_tcp_uri get_ip "
+        "get_open_port",
+        "quire.vllm.own.scripts.utils": "random_uuid",
     },
-    "vllm.utils.argparse_utils": {"quire.vllm.own.argparse_utils": "FlexibleArgumentParser"},
-    "vllm.utils.async_utils": {"quire.vllm.own.async_utils": "merge_async_iterators"},
-    "vllm.utils.counter": {"quire.vllm.own.utils": "Counter"},
+    "vllm.utils.argparse_utils": {
+        "quire.vllm.own.scripts.argparse_utils": "FlexibleArgumentParser"
+    },
+    "vllm.utils.async_utils": {"quire.vllm.own.scripts.async_utils": "merge_async_iterators"},
+    "vllm.utils.counter": {"quire.vllm.own.scripts.utils": "Counter"},
     "vllm.utils.math_utils": {"quire.units": "cdiv=ceil_div round_up"},
     "vllm.utils.mem_constants": {"quire.units": "GiB_bytes=GiB KiB_bytes=KiB MiB_bytes=MiB"},
     "vllm.utils.network_utils": {
-        "quire.vllm.own.utils": "get_ip get_open_port get_open_ports_list"
+        "quire.vllm.own.scripts.network": "get_distributed_init_method=get_tcp_uri "
+        "get_file_store_init_method get_ip get_loopback_ip get_open_port get_open_ports_list "
+        "get_open_zmq_inproc_path get_open_zmq_ipc_path get_tcp_uri is_valid_ipv6_address "
+        "join_host_port make_zmq_path split_host_port split_zmq_path"
     },
-    "vllm.utils.system_utils": {"quire.vllm.own.utils": "set_ulimit"},
+    "vllm.utils.system_utils": {"quire.vllm.own.scripts.utils": "set_ulimit"},
     "vllm.v1.engine.async_llm": {"quire": "AsyncEngineArgs AsyncLLM=AsyncLLMEngine"},
     "vllm.v1.engine.exceptions": {"quire.errors": "EngineDeadError EngineGenerateError"},
     "vllm.v1.engine.llm_engine": {"quire": "LLMEngine"},

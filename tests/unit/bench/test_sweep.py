@@ -14,6 +14,7 @@ import pytest
 from quire.bench.sweep.serve import SweepServeArgs, run_sweep
 from quire.bench.sweep.server_process import ServerProcess
 from quire.bench.sweep.settings import Setting, are_linked, parse_links, read_settings
+from quire.bench.sweep.workload import SweepWorkloadArgs, run_workload_sweep
 from quire.cli import main
 from quire.errors import BackendError, ConfigError
 
@@ -39,7 +40,8 @@ if "--fails" in words:
     sys.exit("it failed")
 path = os.path.join(at("--result-dir"), at("--result-filename"))
 rate = float(at("--max-concurrency"))
-json.dump({"request_throughput": rate, "mean_ttft_ms": 5, "itls": [1]}, open(path, "w"))
+result = {"request_throughput": rate, "mean_ttft_ms": 5, "mean_e2el_ms": 1000, "itls": [1]}
+json.dump(result, open(path, "w"))
 """
 
 
@@ -95,8 +97,9 @@ def test_every_server_meets_every_benchmark(
     table = capsys.readouterr().out.splitlines()[-10:]
     assert table[0].split() == [
         "seed", "max_concurrency", "run", "request_throughput", "mean_ttft_ms",
+        "mean_e2el_ms",
     ]  # fmt: skip
-    assert table[3].split() == ["2", "8", "0", "8.00", "5.00"]
+    assert table[3].split() == ["2", "8", "0", "8.00", "5.00", "1000.00"]
 
 
 def test_a_sweep_can_be_resumed_and_does_not_overwrite(
@@ -185,3 +188,60 @@ def test_files_of_settings_that_are_wrong(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="names of settings must differ"):
         read_settings(str(path))
     assert read_settings(None) == [Setting({})]
+
+
+def workload_sweep(commands: dict[str, str], **options: Any) -> list[dict[str, Any]]:
+    """The bench of `commands` reaches as many requests a second as there are at once."""
+    given = {**commands, "bench_cmd": commands["bench_cmd"] + " --num-prompts 9"}
+    return run_workload_sweep(SweepWorkloadArgs(**{**given, **options}, num_runs=1))
+
+
+def test_a_load_between_both_ends(tmp_path: Path, commands: dict[str, str]) -> None:
+    options = {"workload_var": "max_concurrency", "workload_iters": 5}
+    commands = {**commands, "bench_cmd": commands["bench_cmd"] + " --num_prompts=9"}
+    results = workload_sweep(commands, **options)
+    # on average at once: requests a second times the 1000 ms that each takes
+    assert [run["max_concurrency"] for run in results] == [1, 3, 5, 7, 9]
+    names = sorted(path.name for path in (tmp_path / "out" / "mine").iterdir())
+    assert names == [*(f"BENCH-WL-max_concurrency={n}" for n in (1, 3, 5, 7, 9)), "summary.csv"]
+
+
+def test_rates_between_both_ends(tmp_path: Path, commands: dict[str, str]) -> None:
+    bench = settings_file(tmp_path, "bench.json", {"long": {"num_prompts": 2, "x": 3}})
+    results = workload_sweep(commands, bench_params=bench, workload_iters=4)
+    # the runs between the ends have the command's own --max-concurrency 1
+    assert [run["request_rate"] for run in results] == [1, 1.33, 1.67, 2]
+    assert [run.get("max_concurrency") for run in results] == [1, None, None, 2]
+    assert all(run["x"] == 3 for run in results)
+    assert (tmp_path / "out" / "mine" / "BENCH-long-WL-request_rate=1.33").is_dir()
+
+
+def test_two_levels_are_the_ends(commands: dict[str, str]) -> None:
+    assert [run["request_rate"] for run in workload_sweep(commands, workload_iters=2)] == [1, 9]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workload_iters": 1}, "workload_iters must be at least 2"),
+        ({"bench_params": [{"request-rate": 1}]}, "sets request_rate, which --workload-var"),
+        ({"bench_params": [{"num_prompts": "many"}]}, "--num-prompts must be a number"),
+    ],
+)
+def test_what_a_workload_cannot_be(
+    tmp_path: Path, commands: dict[str, str], options: dict[str, Any], message: str
+) -> None:
+    if "bench_params" in options:
+        options["bench_params"] = settings_file(tmp_path, "b.json", options["bench_params"])
+    with pytest.raises(ConfigError, match=message):
+        workload_sweep(commands, **options)
+
+
+def test_a_workload_in_a_dry_run(
+    commands: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for name, value in commands.items() for word in (f"--{name}", value)]
+    assert main(["bench", "sweep", "serve_workload", *words, "--num-runs", "1", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "--max-concurrency 1000 --request-rate 1000" in shown
+    assert main(["bench", "sweep", "serve_workload"]) != 0

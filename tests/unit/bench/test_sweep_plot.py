@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from quire.bench.sweep.pareto import SweepParetoArgs, draw_pareto
 from quire.bench.sweep.plot import SweepPlotArgs, draw_sweep
 from quire.cli import main
 from quire.errors import ConfigError
@@ -88,3 +89,47 @@ def test_a_directory_without_results(tmp_path: Path) -> None:
         (tmp_path / "summary.json").write_text(text)
         with pytest.raises(ConfigError, match=r"summary\.json"):
             draw_sweep(str(tmp_path), SweepPlotArgs())
+
+
+def pareto_experiment(directory: Path, runs: list[dict[str, Any]]) -> str:
+    for number, run in enumerate(runs):
+        (directory / str(number)).mkdir()
+        (directory / str(number) / "summary.json").write_text(json.dumps([run]))
+    return str(directory)
+
+
+def test_the_frontier_has_what_no_other_setting_beats(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [
+        {"output_throughput": 10, "max_concurrency": 1},  # the one with 4 devices is better
+        {"output_throughput": 30, "max_concurrency": 6},
+        {"output_throughput": 28, "max_concurrency": 7},  # beaten in both
+        {"output_throughput": 40, "request-rate": "20"},
+        {"output_throughput": 60, "max_concurrency": 6, "tensor_parallel_size": 4},
+        {"output_throughput": 60},
+    ]
+    path = draw_pareto(pareto_experiment(tmp_path, runs), SweepParetoArgs(label_by="gpu_count"))
+    shown = capsys.readouterr().out
+    assert "1 combinations tell no number of users" in shown
+    assert "5 points, 3 of them on the frontier" in shown
+    figure = path.read_text()
+    assert path == tmp_path / "pareto" / "PARETO.svg"
+    assert figure.count("<circle") == 5 + 3
+    assert figure.count(">gpu_count=1</text>") == 2
+    assert figure.count(">gpu_count=4</text>") == 1
+
+
+def test_devices_and_users_may_have_other_names(tmp_path: Path) -> None:
+    runs = [{"output_throughput": 10, "seats": 2, "boards": 5, "max_concurrency": 1}]
+    names = SweepParetoArgs(user_count_var="seats", gpu_count_var="boards", dry_run=True)
+    assert not draw_pareto(pareto_experiment(tmp_path, runs), names).exists()
+
+
+def test_a_frontier_needs_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="no experiment of a sweep"):
+        draw_pareto(str(tmp_path), SweepParetoArgs())
+    pareto_experiment(tmp_path, [{"output_throughput": 10}])
+    assert main(["bench", "sweep", "plot_pareto", str(tmp_path)]) != 0
+    assert "--user-count-var" in capsys.readouterr().err
+    assert main(["bench", "sweep", "plot_pareto"]) != 0

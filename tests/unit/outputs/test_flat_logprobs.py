@@ -19,15 +19,15 @@ positions = st.lists(
         st.integers(0, 2**31 - 1),
         st.builds(Logprob, st.floats(-50, 0), st.integers(1, 1000), st.none()),
         max_size=4,
-    ).map(lambda entry: entry or None),
+    ),
     max_size=8,
 )
 
 
-def flat(entries: list[LogprobsOnePosition | None]) -> FlatLogprobs:
+def flat(entries: list[LogprobsOnePosition]) -> FlatLogprobs:
     result = FlatLogprobs()
     for entry in entries:
-        items = (entry or {}).items()
+        items = entry.items()
         result.append_fast(
             [token_id for token_id, _ in items],
             [each.logprob for _, each in items],
@@ -43,7 +43,7 @@ def flat(entries: list[LogprobsOnePosition | None]) -> FlatLogprobs:
     step=st.sampled_from([1, 2]),
 )
 def test_reads_like_a_list(
-    expected: list[LogprobsOnePosition | None], begin: int, end: int, step: int
+    expected: list[LogprobsOnePosition], begin: int, end: int, step: int
 ) -> None:
     result = flat(expected)
     assert len(result) == len(expected)
@@ -60,7 +60,7 @@ def test_reads_like_a_list(
 
 @given(first=positions, then=positions)
 def test_grows_by_another_one(
-    first: list[LogprobsOnePosition | None], then: list[LogprobsOnePosition | None]
+    first: list[LogprobsOnePosition], then: list[LogprobsOnePosition]
 ) -> None:
     result = flat(first)
     result.extend(flat(then)[:])
@@ -90,11 +90,64 @@ def test_deltas_are_merged_in_either_form() -> None:
         assert list(one.logprobs or []) == [{1: Logprob(-1.0, 1)}, {2: Logprob(-1.0, 1)}]
 
 
-def test_arrays_under_vllms_names() -> None:
+def test_lists_under_vllms_names() -> None:
     flat = FlatLogprobs(lambda token_id, _: str(token_id))
-    assert list(flat.start_indices) == []
+    assert flat.start_indices == flat.end_indices == flat.token_ids == []
     flat.append_fast([7, 8], [-1.0, -2.0], [1, 2])
     flat.append_fast([9], [-3.0], [1])
-    assert list(flat.start_indices) == [0, 2]
+    assert (flat.start_indices, flat.end_indices) == ([0, 2], [2, 3])
+    assert (flat.token_ids, flat.logprobs, flat.ranks) == ([7, 8, 9], [-1.0, -2.0, -3.0], [1, 2, 1])
     assert flat.decoded_tokens == ["7", "8", "9"]
+    assert flat.token_ids is flat.token_ids
     assert FlatLogprobs().decoded_tokens == []
+
+
+@given(
+    begin=positions,
+    appended=st.lists(
+        st.none()
+        | st.dictionaries(
+            st.integers(0, 9),
+            st.builds(
+                Logprob, st.floats(-50, 0), st.none() | st.integers(1, 9), st.none() | st.text()
+            ),
+        )
+    ),
+    cut=st.integers(0, 9),
+)
+def test_positions_can_be_added_as_to_a_list(
+    begin: list[LogprobsOnePosition], appended: list[LogprobsOnePosition | None], cut: int
+) -> None:
+    expected = [*begin, *(each or {} for each in appended)]
+    one, all_at_once = flat(begin), flat(begin)
+    for each in appended:
+        one.append(each)
+    all_at_once.extend(appended)
+    assert list(one) == list(all_at_once) == expected
+    joined = one[:cut]
+    joined.extend(one[cut:])
+    assert list(joined) == expected
+    assert joined.decoded_tokens == [e.decoded_token for each in expected for e in each.values()]
+    assert joined.ranks == [e.rank for each in expected for e in each.values()]
+    joined.append_fast([1], [-1.0], [1])
+    assert joined[-1] == {1: Logprob(-1.0, 1)}
+
+
+def test_text_of_what_the_engine_added_stays_after_an_append() -> None:
+    result = FlatLogprobs(decode="<{}>".format)
+    result.append_fast([7], [-0.5], [1])
+    result.append({8: Logprob(-1.0, None, "8")})
+    assert result.decoded_tokens == ["<7>", "8"]
+    assert result[1:].decoded_tokens == ["8"]
+    assert result[::-1].decoded_tokens == ["8", "<7>"]
+
+
+def test_positions_that_are_there_stay() -> None:
+    result = flat([{1: Logprob(-1.0, 1)}])
+    with pytest.raises(TypeError, match="cannot be set"):
+        result[0] = {}
+    with pytest.raises(TypeError, match="cannot be deleted"):
+        del result[0]
+    with pytest.raises(TypeError, match="append or extend"):
+        result.insert(0, {})
+    assert len(result) == 1

@@ -199,3 +199,14 @@ def test_an_instruction_set_that_does_not_exist(
     monkeypatch.setenv("QUIRE_ISA", "mmx")
     with pytest.raises((ConfigError, BackendError), match=r"mmx|not built"):
         build_engine_config(EngineArgs(str(model_dir), backend="cpu"))
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "outlines", "lm-format-enforcer"])
+def test_the_choice_of_a_grammar_backend_is_told_to_have_no_effect(
+    model_dir: Path, backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "quire"):
+        plan_engine(args(model_dir, structured_outputs_config={"backend": "guidance"}))
+        assert "backend" not in caplog.text
+        plan_engine(args(model_dir, structured_outputs_config={"backend": backend}))
+    assert f"structured_outputs_config.backend='{backend}' has no effect here" in caplog.text

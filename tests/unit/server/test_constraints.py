@@ -71,9 +71,9 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
         "only use one kind",
     ),
     (
-        {"guided_regex": "a", "guided_decoding_backend": "outlines"},
+        {"guided_regex": "a", "guided_decoding_backend": "outline"},
         "guided_decoding_backend",
-        "use 'auto' or 'guidance'",
+        "did you mean outlines?",
     ),
 ]
 

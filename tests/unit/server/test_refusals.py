@@ -35,7 +35,7 @@ NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
     (TEXT, "stream_options", {"include_usage": True}),
     (TEXT, "stream_options", {"include_usage": None}),
     *((body, name, value) for body in (TEXT, CHAT) for name, value in {
-        "guided_decoding_backend": "xgrammar", "best_of": 0,
+        "guided_decoding_backend": "llama", "best_of": 0,
         "guided_whitespace_pattern": " ", "logits_processors": ["a.b"], "early_stopping": True,
     }.items()),
     (CHAT, "best_of", 2),

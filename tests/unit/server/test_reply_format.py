@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from quire.errors import CapacityError, RequestError
+from quire.errors import CapacityError, ConfigError, RequestError
 from quire.parsers.format import ReplyFormat
 from quire.parsers.registry import TOOL_FORMATS
-from quire.server.reply_format import reply_format_of
+from quire.server.reply_format import check_formats, reply_format_of
 
 from .conftest import MakeHarness
 
@@ -78,3 +78,13 @@ def test_a_template_that_takes_too_long_is_asked_no_more(
     monkeypatch.setattr("quire.parsers.detection.finder._kept", {})
     asyncio.run(reply_format_of(context))
     assert num_rendered[0] == 1
+
+
+def test_a_server_does_not_start_without_the_description_that_it_was_told_to_read(
+    make_harness: MakeHarness,
+) -> None:
+    context = make_harness().context
+    check_formats(context.args, context.config)
+    context = make_harness(tool_call_parser="hf").context
+    with pytest.raises(ConfigError, match="needs a response_template in the checkpoint's"):
+        check_formats(context.args, context.config)

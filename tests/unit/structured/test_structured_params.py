@@ -92,8 +92,9 @@ def test_older_name_becomes_the_newer_one() -> None:
     given = GuidedDecodingParams(regex="a", backend="guidance")
     assert structured_outputs_of(given) == StructuredOutputsParams(regex="a")
     assert type(structured_outputs_of(given)) is StructuredOutputsParams
-    with pytest.raises(RequestError, match="'auto' or 'guidance'"):
-        GuidedDecodingParams(regex="a", backend="xgrammar")
+    GuidedDecodingParams(regex="a", backend="xgrammar:no-fallback")
+    with pytest.raises(RequestError, match="is not known; use auto, guidance"):
+        GuidedDecodingParams(regex="a", backend="grammars")
 
 
 def test_from_what_json_has() -> None:
@@ -109,8 +110,8 @@ def test_from_what_json_has() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"backend": "xgrammar"}, {"backend": "outlines"}, {"backend": "lm-format-enforcer"},
-        {"backend": 3}, {"reasoning_parser_plugin": "x.py"}, {"enable_in_reasoning": 1},
+        {"backend": "x-grammar"}, {"backend": ""}, {"backend": 3},
+        {"reasoning_parser_plugin": "x.py"}, {"enable_in_reasoning": 1},
         {"disable_any_whitespace": "yes"}, {"unknown": 1},
     ],
 )  # fmt: skip

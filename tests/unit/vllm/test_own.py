@@ -27,7 +27,17 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.utils import FlexibleArgumentParser, random_uuid
 from vllm.utils.async_utils import merge_async_iterators
 from vllm.utils.counter import Counter
-from vllm.utils.network_utils import get_ip, get_open_port, get_open_ports_list
+from vllm.utils.network_utils import (
+    get_ip,
+    get_loopback_ip,
+    get_open_port,
+    get_open_ports_list,
+    get_tcp_uri,
+    join_host_port,
+    make_zmq_path,
+    split_host_port,
+    split_zmq_path,
+)
 from vllm.utils.system_utils import set_ulimit
 
 from quire.errors import ConfigError
@@ -334,3 +344,36 @@ def test_an_application_is_served() -> None:
     assert asyncio.run(scenario()) == b"hello"
     with pytest.raises(ConfigError, match="enable_ssl_refresh"):
         asyncio.run(serve_http(app, enable_ssl_refresh=True))
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "text"),
+    [("127.0.0.1", 80, "127.0.0.1:80"), ("::1", 80, "[::1]:80"), ("a.b", 1, "a.b:1")],
+)
+def test_hosts_with_ports(host: str, port: int, text: str) -> None:
+    assert join_host_port(host, port) == text
+    assert split_host_port(text) == (host, port)
+    assert get_tcp_uri(host, port) == make_zmq_path("tcp", host, port) == f"tcp://{text}"
+    assert split_zmq_path(f"tcp://{text}") == ("tcp", host, str(port))
+
+
+def test_other_addresses_of_zeromq() -> None:
+    for scheme in ("ipc", "inproc"):
+        path = make_zmq_path(scheme, "/tmp/some_path")
+        assert path == f"{scheme}:///tmp/some_path"
+        assert split_zmq_path(path) == (scheme, "/tmp/some_path", "")
+
+
+@pytest.mark.parametrize("text", ["1::2", "a", "a:", "a:1:", "a:1x", "[::1]", "[::1]:x", "[::1]1"])
+def test_what_is_no_host_with_a_port(text: str) -> None:
+    with pytest.raises(ValueError, match="must be HOST:PORT"):
+        split_host_port(text)
+    for path in (text, f"tcp://{text}"):
+        with pytest.raises(ValueError, match="must be tcp://HOST:PORT"):
+            split_zmq_path(path)
+
+
+def test_the_loopback_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert get_loopback_ip() in ("127.0.0.1", "::1")
+    monkeypatch.setenv("VLLM_LOOPBACK_IP", "127.0.0.2")
+    assert get_loopback_ip() == "127.0.0.2"

@@ -11,7 +11,7 @@ import json
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -57,7 +57,7 @@ class SweepPlotArgs:
 def draw_sweep(directory: str, args: SweepPlotArgs) -> list[Path]:
     """Draws the figures; their files. Raises ConfigError for a directory without results, for a
     variable that they do not have, and for conditions that cannot be read."""
-    points = [point for point in _points(Path(directory)) if _passes(point, args.filter_by)]
+    points = [point for point in read_points(Path(directory)) if _passes(point, args.filter_by)]
     for name in (args.var_x, args.var_y, *_names(args.fig_by), *_names(args.curve_by)):
         if not any(name in point for point in points):
             raise ConfigError(f"no result in {directory} has {quoted(name)}{_known(points)}")
@@ -74,7 +74,8 @@ def draw_sweep(directory: str, args: SweepPlotArgs) -> list[Path]:
     return figures
 
 
-def _points(directory: Path) -> Iterable[Point]:
+def read_points(directory: Path) -> Iterator[Point]:
+    """The points of an experiment. Raises ConfigError."""
     files = sorted(directory.rglob("summary.json"))
     if not files:
         raise ConfigError(f"{directory} has no summary.json: it is no experiment of a sweep")

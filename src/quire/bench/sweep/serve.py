@@ -73,10 +73,10 @@ class SweepServeArgs:
 
 def run_sweep(args: SweepServeArgs) -> list[dict[str, Any]]:
     """Runs all of it; returns the results of all runs. Raises ConfigError or BackendError."""
-    return _Sweep(args).run()
+    return Sweep(args).run()
 
 
-class _Sweep:
+class Sweep:
     """One sweep."""
 
     def __init__(self, args: SweepServeArgs) -> None:
@@ -84,29 +84,29 @@ class _Sweep:
         for name, least in (("num_runs", 1), ("warmup_num_prompts", 0)):
             if getattr(args, name) < least:
                 raise ConfigError(f"{name} must be at least {least}, got {getattr(args, name)}")
-        self._serve_cmd, self._bench_cmd = shlex.split(args.serve_cmd), shlex.split(args.bench_cmd)
-        if not self._serve_cmd or not self._bench_cmd:
+        self._serve_cmd, self.bench_cmd = shlex.split(args.serve_cmd), shlex.split(args.bench_cmd)
+        if not self._serve_cmd or not self.bench_cmd:
             raise ConfigError("--serve-cmd and --bench-cmd must not be empty")
         self._serve_settings = read_settings(args.serve_params)
-        self._bench_settings = read_settings(args.bench_params)
+        self.bench_settings = read_settings(args.bench_params)
         self._links = parse_links(args.link_vars)
         self._directory = new_experiment(args.output_dir, args.experiment_name, args.resume)
 
     def run(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         for serve in self._serve_settings:
-            wanted = [b for b in self._bench_settings if are_linked(serve, b, self._links)]
+            wanted = [b for b in self.bench_settings if are_linked(serve, b, self._links)]
             if not wanted:
                 continue
             try:
                 with self._server(serve, wanted) as server:
                     for bench in wanted:
-                        found += self._measure(server, serve, bench)
+                        found += self.measure(server, serve, bench)
             except QuireError as error:
                 self._note_failure(self._directory / file_name(f"SERVE-{serve.name}"), error)
         if not self._args.dry_run:
             write_text(self._directory / "summary.csv", csv_of(found))
-            settings = [*self._serve_settings, *self._bench_settings]
+            settings = [*self._serve_settings, *self.bench_settings]
             varied = list(dict.fromkeys(name for one in settings for name in one.options))
             print("\n".join(table_of(found, varied, _SHOWN)))
         print(f"results: {self._directory}")
@@ -127,7 +127,7 @@ class _Sweep:
             ready_timeout_s=self._args.server_ready_timeout,
         )
 
-    def _measure(
+    def measure(
         self, server: ServerProcess | None, serve: Setting, bench: Setting
     ) -> list[dict[str, Any]]:
         """All runs of one combination."""
@@ -154,7 +154,7 @@ class _Sweep:
     ) -> dict[str, Any] | None:
         """The results of one run, from its file if it is there; None: it is only printed."""
         command = [
-            *bench.applied_to(self._bench_cmd), "--percentile-metrics", "ttft,tpot,itl,e2el",
+            *bench.applied_to(self.bench_cmd), "--percentile-metrics", "ttft,tpot,itl,e2el",
             "--save-result", "--result-dir", str(path.parent), "--result-filename", path.name,
         ]  # fmt: skip
         if not path.exists():

@@ -18,9 +18,6 @@ from typing import Any
 
 from quire.config.command_line.values import parse_count
 from quire.errors import ConfigError
-from quire.log import get_logger
-
-logger = get_logger(__name__)
 
 _PART = re.compile(r"(--?[A-Za-z][\w-]*)\.([^=+]+)(\+?)(?:=(.*))?", re.DOTALL)
 
@@ -39,10 +36,13 @@ def without_short_forms(words: Sequence[str]) -> list[str]:
     return found
 
 
-def joined_parts(words: Sequence[str], json_flags: Collection[str]) -> list[str]:
+def joined_parts(
+    words: Sequence[str], json_flags: Collection[str], repeated: dict[str, None]
+) -> list[str]:
     """The words with the parts of each JSON value joined to one option, which comes last.
 
-    Raises ConfigError for parts of an option that has none, or that is also given whole.
+    Adds to `repeated` the parts that are given again: the last value counts. Raises ConfigError for
+    parts of an option that has none, or that is also given whole.
     """
     values: dict[str, dict[str, Any]] = {}
     rest: list[str] = []
@@ -56,7 +56,8 @@ def joined_parts(words: Sequence[str], json_flags: Collection[str]) -> list[str]
         if flag not in json_flags:
             raise ConfigError(f"{word}: {flag} is no option of JSON, which has parts")
         value = _value(_following(remaining, word) if text is None else text, bool(is_list))
-        _put(values.setdefault(flag, {}), path.split("."), value, word)
+        if _put(values.setdefault(flag, {}), path.split("."), value, word):
+            repeated[f"{flag}.{path}"] = None
     for flag in values:
         if any(word == flag or word.startswith(f"{flag}=") for word in rest):
             raise ConfigError(f"{flag} is given whole and in parts; give one of the two")
@@ -82,15 +83,17 @@ def _value(text: str, is_list: bool) -> Any:
         return text
 
 
-def _put(target: dict[str, Any], path: list[str], value: Any, word: str) -> None:
-    """Puts the value where the path says; lists of one path are joined."""
+def _put(target: dict[str, Any], path: list[str], value: Any, word: str) -> bool:
+    """Puts the value where the path says; lists of one path are joined. Whether there was one that
+    it replaces."""
     for key in path[:-1]:
         target = target.setdefault(key, {})
         if not isinstance(target, dict):
             raise ConfigError(f"{word}: {key} already has a value")
     old = target.get(path[-1])
     if isinstance(old, list) and isinstance(value, list):
-        value = old + value
-    elif path[-1] in target:
-        logger.warning("Found duplicate keys: %s; the last value counts", word.partition("=")[0])
+        target[path[-1]] = old + value
+        return False
+    replaces = path[-1] in target
     target[path[-1]] = value
+    return replaces

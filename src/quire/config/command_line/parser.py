@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,8 +17,12 @@ from quire.config.command_line.dotted import joined_parts, without_short_forms
 from quire.config.command_line.help import HINT, help_for
 from quire.config.command_line.values import parse_json, parse_loose
 from quire.errors import ConfigError, UnknownArgumentError
+from quire.log import get_logger
 from quire.suggest import did_you_mean
 
+logger = get_logger(__name__)
+
+_TAKES_THE_LAST = (argparse._StoreAction, argparse.BooleanOptionalAction)
 _MAX_MESSAGE_CHARS = 1000
 """Longest error message; argparse's messages repeat the words of the command line."""
 
@@ -106,7 +111,24 @@ class Parser(argparse.ArgumentParser):
             for flag, action in self._option_string_actions.items()
             if action.type in (json.loads, parse_json, parse_loose) and action.nargs is None
         ]
-        return joined_parts(words, json_flags)
+        repeated: dict[str, None] = {}
+        words = joined_parts(words, json_flags, repeated)
+        repeated.update(self._repeated(words))
+        if repeated:
+            logger.warning(
+                "Found duplicate keys: %s; the last value of each counts", ", ".join(repeated)
+            )
+        return words
+
+    def _repeated(self, words: Sequence[str]) -> dict[str, None]:
+        """The flags that are given again, where a later value takes the place of an earlier one."""
+        counts = Counter(word.partition("=")[0] for word in words if word.startswith("--"))
+        actions = self._option_string_actions
+        return {
+            flag: None
+            for flag, count in counts.items()
+            if count > 1 and flag in actions and type(actions[flag]) in _TAKES_THE_LAST
+        }
 
     def _answer_help(self, argv: Sequence[str]) -> None:
         """Prints what `--help=WORD` asks for, and exits."""

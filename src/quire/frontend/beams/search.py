@@ -245,7 +245,8 @@ def _best(output: RequestOutput, asked: int | None) -> list[Candidate]:
     found = output.outputs[0].logprobs
     if not isinstance(found, FlatLogprobs):
         raise EngineGenerateError("a step of a beam search came without log-probabilities")
-    entries = list(map(Candidate, found.token_ids, found.logprobs, found.ranks))
+    ranks = [rank or 0 for rank in found.ranks]
+    entries = list(map(Candidate, found.token_ids, found.logprobs, ranks))
     if asked is not None and 0 <= asked < len(entries):
         del entries[0]
     return sorted(entries, key=lambda entry: -entry.logprob)

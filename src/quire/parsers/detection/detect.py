@@ -8,7 +8,7 @@ from typing import Any
 
 from quire.parsers.detection.calls import FoundCalls, best_known, derived, is_clean, render_samples
 from quire.parsers.detection.found import FoundFormat, Origin
-from quire.parsers.detection.names import NONE, FormatChoice
+from quire.parsers.detection.names import DECLARED, NONE, FormatChoice
 from quire.parsers.detection.reasoning import (
     SWITCHED_ON,
     FoundReasoning,
@@ -16,7 +16,7 @@ from quire.parsers.detection.reasoning import (
     named_by_marks,
 )
 from quire.parsers.detection.rendering import Frame, Probing, frame
-from quire.parsers.detection.response_template import read_response_template
+from quire.parsers.detection.response_template import check_declared, read_response_template
 from quire.parsers.detection.table import REASONING_BY_TYPE, TOOLS_BY_TYPE, names_of
 from quire.parsers.format import ToolFormat
 from quire.parsers.reasoning.tags import ReasoningTags
@@ -40,9 +40,13 @@ class CheckpointFacts:
 
 def detect(choice: FormatChoice, facts: CheckpointFacts) -> Probing[FoundFormat]:
     """The format. What was asked for is taken; what was not is looked for in the chat templates,
-    then by the kind of model."""
-    frames = yield from _frames(facts)
+    then by the kind of model.
+
+    Raises ConfigError where the checkpoint does not declare what it was asked to.
+    """
     declared = read_response_template(facts.response_template)
+    check_declared(choice, declared)
+    frames = yield from _frames(facts)
     found_reasoning = yield from _reasoning(choice, facts, frames, declared.reasoning)
     tags = None if found_reasoning is None else found_reasoning.tags
     found_calls = yield from _calls(choice, facts, frames, tags, declared.calls)
@@ -79,7 +83,7 @@ def _reasoning(
 ) -> Probing[FoundReasoning | None]:
     if choice.reasoning == NONE:
         return None
-    if choice.reasoning is not None:
+    if choice.reasoning is not None and choice.reasoning != DECLARED:
         written = [*(frame.prompt for frame in frames), *facts.templates.values()]
         tags = REASONING_FORMATS[choice.reasoning].spelled_in("\n".join(written))
         return FoundReasoning(tags, Origin(choice.reasoning, _ASKED))
@@ -103,6 +107,8 @@ def _calls(
 ) -> Probing[FoundCalls | None]:
     if choice.tools == NONE:
         return None
+    if choice.tools == DECLARED:
+        return FoundCalls(declared, Origin(str(declared), _DECLARED)) if declared else None
     if choice.tools is not None:
         return FoundCalls(TOOL_FORMATS[choice.tools](), Origin(choice.tools, _ASKED))
     likely = names_of(TOOLS_BY_TYPE, facts.hf_config, TOOL_FORMATS)

@@ -22,6 +22,7 @@ from quire.parsers.detection.detect import CheckpointFacts, detect
 from quire.parsers.detection.found import FoundFormat
 from quire.parsers.detection.names import FormatChoice
 from quire.parsers.detection.rendering import Probing
+from quire.parsers.detection.response_template import check_declared, read_response_template
 
 logger = get_logger(__name__)
 
@@ -111,15 +112,24 @@ def _advance(probing: Probing[FoundFormat], text: str | None) -> ChatInput | Fou
         return found
 
 
+def check_choice(choice: FormatChoice, model: ModelConfig) -> None:
+    """Raises ConfigError where the checkpoint does not declare what it was asked to."""
+    check_declared(choice, read_response_template(_response_template(model)))
+
+
 def _takes_long(error: QuireError) -> bool:
     """Whether the template reached a limit, or ended its process: then it is asked no more."""
     return not isinstance(error, RequestError) or " was stopped: " in str(error)
 
 
 def _facts(model: ModelConfig, templates: ChatTemplates) -> CheckpointFacts:
+    return CheckpointFacts(model.hf_config, templates.templates, _response_template(model))
+
+
+def _response_template(model: ModelConfig) -> object:
     path = model.tokenizer_path
     config = {} if path is None else read_optional_json_object(path / _TOKENIZER_CONFIG)
-    return CheckpointFacts(model.hf_config, templates.templates, config.get("response_template"))
+    return config.get("response_template")
 
 
 def _key(choice: FormatChoice, facts: CheckpointFacts) -> bytes:

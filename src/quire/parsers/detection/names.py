@@ -9,8 +9,8 @@ from quire.errors import ConfigError, quoted
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
 from quire.suggest import did_you_mean
 
-AUTO, NONE = "auto", "none"
-"""Found from the checkpoint; plain text."""
+AUTO, NONE, DECLARED = "auto", "none", "hf"
+"""Found from the checkpoint; plain text; what the checkpoint's `response_template` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class FormatChoice:
 def _checked(option: str, name: str | None, known: Iterable[str]) -> str | None:
     if name in (None, "", AUTO):
         return None
-    names = (AUTO, NONE, *sorted(known))
+    names = (AUTO, NONE, DECLARED, *sorted(known))
     if name not in names:
         raise ConfigError(
             f"{option}={quoted(name)} is not known{did_you_mean(str(name), names)}; there are: "

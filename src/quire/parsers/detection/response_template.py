@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from quire.errors import ConfigError
 from quire.log import get_logger
 from quire.parsers.detection.json_in_tags import JsonInTags, Marks
+from quire.parsers.detection.names import DECLARED, FormatChoice
 from quire.parsers.format import ToolFormat
 from quire.parsers.reasoning.tags import ReasoningTags
 
@@ -46,6 +48,21 @@ def read_response_template(given: object) -> Declared:
         _tell("it is not of version 1")
         return Declared()
     return Declared(_reasoning(fields.get("thinking")), _calls(fields.get("tool_calls")))
+
+
+def check_declared(choice: FormatChoice, declared: Declared) -> None:
+    """Raises ConfigError where an operator relies on the template, and it does not tell."""
+    asked = (
+        ("tool_call_parser", choice.tools, declared.calls, "tool_calls"),
+        ("reasoning_parser", choice.reasoning, declared.reasoning, "thinking"),
+    )
+    for option, name, found, field in asked:
+        if name == DECLARED and found is None:
+            raise ConfigError(
+                f"{option}='{DECLARED}' needs a response_template in the checkpoint's "
+                f"tokenizer_config.json, with a field {field} that is understood; leave the option "
+                "out, and the format is found from the chat template"
+            )
 
 
 def _reasoning(field: Any) -> ReasoningTags | None:

@@ -182,18 +182,18 @@ class LogprobsWriter:
 def prompt_logprobs(positions: FlatLogprobs, pieces: JsonPieces) -> JsonList:
     """Those of a prompt in vLLM's shape."""
     encoded = pieces.new_list()
-    for position in positions:
+    for place in range(len(positions)):
         encoded.add(
             [
-                position
-                and {
+                {
                     str(token_id): PromptLogprob(
                         logprob=_finite(entry.logprob),
                         rank=entry.rank,
                         decoded_token=entry.decoded_token,
                     )
-                    for token_id, entry in position.items()
+                    for token_id, entry in positions[place].items()
                 }
+                or None
             ]
         )
     return encoded
@@ -201,18 +201,16 @@ def prompt_logprobs(positions: FlatLogprobs, pieces: JsonPieces) -> JsonList:
 
 def _chosen(positions: FlatLogprobs, place: int) -> float | None:
     """Of the token that is there; None where nothing precedes it."""
-    span = positions.span(place)
-    return None if span.start == span.stop else _finite(positions.logprobs[span.start])
+    first = positions.first(place)
+    return None if first is None else _finite(first)
 
 
 def _entries(positions: FlatLogprobs, place: int) -> list[tuple[int, float]]:
     """Tokens with their log-probabilities: the chosen one, then the others from the best on."""
-    span = positions.span(place)
     least, most = LEAST_LOGPROB, MOST_LOGPROB
-    logprobs = [
-        each if least <= each <= most else _finite(each) for each in positions.logprobs[span]
-    ]
-    return list(zip(positions.token_ids[span], logprobs, strict=True))
+    ids, values = positions.entries(place)
+    logprobs = [each if least <= each <= most else _finite(each) for each in values]
+    return list(zip(ids, logprobs, strict=True))
 
 
 def _numbered(token_id: int, _: Sequence[int]) -> str:

@@ -86,7 +86,7 @@ def size_of(completion: CompletionOutput) -> int:
 
 def num_entries(logprobs: object) -> int:
     """Log-probabilities of all positions together; 0 if none were asked for."""
-    return len(logprobs.token_ids) if isinstance(logprobs, FlatLogprobs) else 0
+    return logprobs.num_entries() if isinstance(logprobs, FlatLogprobs) else 0
 
 
 def size_of_whole(finals: Iterable[RequestOutput], num_copies: int) -> int:

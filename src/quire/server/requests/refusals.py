@@ -13,6 +13,7 @@ from typing import Any
 from quire.errors import RequestError, quoted
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.common import GenerationFields, StreamOptions
+from quire.structured.config import OWN_BACKENDS
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "early_stopping": (None, False),
@@ -39,6 +40,7 @@ WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "service_tier": (None, "auto", "default"),
     "verbosity": (None, "medium"),
     "store": (None, False),
+    "guided_decoding_backend": OWN_BACKENDS,
 }
 """Accepted fields that change nothing here, with the values that ask for nothing."""
 

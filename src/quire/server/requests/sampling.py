@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -37,12 +38,22 @@ def sampling_params(
 
     Raises RequestError for what is invalid, not supported yet, or beyond the server's bounds.
     """
-    defaults = context.config.model.default_sampling_params
     check_bounds(request, context.args)
+    model = context.config.model
+    return params_of(request, model.default_sampling_params, _max_tokens(request, model))
+
+
+def params_of(
+    request: CompletionRequest | ChatRequest, defaults: Mapping[str, Any], max_tokens: int | None
+) -> SamplingParams:
+    """The parameters that a request asks for, over these defaults, with this limit of the reply.
+
+    Raises RequestError for what is invalid, or not supported yet.
+    """
     values = {name: getattr(request, name) for name in _SAME_NAME}
     values = {name: value for name, value in values.items() if value is not None}
     values = {**{k: v for k, v in defaults.items() if k != "max_tokens"}, **values}
-    values["max_tokens"] = _max_tokens(request, context.config.model)
+    values["max_tokens"] = max_tokens
     values["logprobs"] = _num_logprobs(request)
     num_samples = request.best_of or 1
     if (values.get("n") or 1) < num_samples:

@@ -51,4 +51,4 @@ class ConstraintFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     structural_tag: str | None = None
     guided_whitespace_pattern: str | None = None
     guided_decoding_backend: str | None = None
-    """`auto` or `guidance`: there is one."""
+    """A name of vLLM's, without effect: there is one."""

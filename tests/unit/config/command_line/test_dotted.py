@@ -74,7 +74,18 @@ def test_the_last_of_equal_parts_counts(caplog: pytest.LogCaptureFixture) -> Non
         words = ["--hf-overrides.a.b=false", "--hf-overrides.a.b", "2", "--hf-overrides.c+=x,y"]
         assert engine_args(parser().parse(words)).hf_overrides == {"a": {"b": 2}, "c": ["x", "y"]}
     assert [record.getMessage() for record in caplog.records] == [
-        "Found duplicate keys: --hf-overrides.a.b; the last value counts"
+        "Found duplicate keys: --hf-overrides.a.b; the last value of each counts"
+    ]
+
+
+def test_options_that_are_given_again_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING"):
+        words = ["--seed", "1", "--seed=2", "-O1", "-cc.mode=2", "-cc.mode=3", "-O3"]
+        assert engine_args(parser().parse(words)).seed == 2
+        parser().parse(["--enforce-eager", "--served-model-name", "a", "b"])
+    assert [record.getMessage() for record in caplog.records] == [
+        "Found duplicate keys: -cc.mode, --seed, --optimization-level; the last value of each "
+        "counts"
     ]
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from quire.errors import ConfigError
+from quire.parsers.detection.names import FormatChoice
 from quire.parsers.detection.response_template import read_response_template
 from quire.parsers.parser import parse_whole
 
@@ -100,6 +102,36 @@ def test_what_is_unusual_is_told_and_left_out(calls: Any, caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO, logger="quire"):
         assert read_response_template(template_of(tool_calls=calls)).calls is None
     assert "response_template is not used: field tool_calls:" in caplog.text
+
+
+def test_it_can_be_asked_for_by_name(detected: Detect) -> None:
+    asked = FormatChoice.of("hf", "hf")
+    given = template_of(thinking=THINKING, tool_calls=KEYED)
+    found = detected(HERMES, asked, response_template=given)
+    assert found.tools is not None
+    assert found.reasoning is not None
+    assert "response_template" in found.tools.how
+    assert "response_template" in found.reasoning.how
+    (call,) = parse_whole(
+        found.reply, '<use>{"tool": "f", "input": {}}</use>', {"f": {}}
+    ).tool_calls
+    assert call.name == "f"
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "message"),
+    [
+        (("hf", None), None, "tool_call_parser='hf' needs a response_template.*tool_calls"),
+        (("hf", None), template_of(thinking=THINKING), "tool_call_parser='hf'"),
+        (("hf", None), template_of(tool_calls={**NAMED, "open_pattern": 3}), "is understood"),
+        ((None, "hf"), template_of(tool_calls=KEYED), "reasoning_parser='hf'.*thinking"),
+    ],
+)
+def test_asked_for_it_has_to_be_there(
+    detected: Detect, asked: tuple[str | None, str | None], given: object, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        detected(HERMES, FormatChoice.of(*asked), response_template=given)
 
 
 @pytest.mark.parametrize("given", [None, 3, [], {}, {"version": 2, "fields": {}}, {"fields": 1}])

@@ -13,7 +13,7 @@ COMMANDS = (
     Command(
         "sweep",
         "bench.sweep",
-        "A load on a server, under many settings: sweep serve | startup | plot",
+        "A load on a server, under many settings, and its results as charts",
     ),
     Command("startup", "bench.startup", "Seconds until a fresh process is ready"),
 )

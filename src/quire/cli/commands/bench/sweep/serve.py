@@ -18,11 +18,16 @@ def configure(parser: Parser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Measures; 1 if no run succeeded."""
-    for name in ("serve_cmd", "bench_cmd"):
-        if not hasattr(args, name):
-            raise ConfigError(
-                "give both commands: quire bench sweep serve --serve-cmd 'quire serve MODEL' "
-                "--bench-cmd 'quire bench serve --num-prompts 100'"
-            )
+    check_commands(args, "serve")
     wanted = read(SweepServeArgs, args)
     return 0 if run_sweep(wanted) or wanted.dry_run else 1
+
+
+def check_commands(args: argparse.Namespace, name: str) -> None:
+    """Raises ConfigError unless both commands are given to the sweep of this name."""
+    for option in ("serve_cmd", "bench_cmd"):
+        if not hasattr(args, option):
+            raise ConfigError(
+                f"give both commands: quire bench sweep {name} --serve-cmd 'quire serve MODEL' "
+                "--bench-cmd 'quire bench serve --num-prompts 100'"
+            )

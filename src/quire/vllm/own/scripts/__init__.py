@@ -1,0 +1,1 @@
+"""Helpers of vLLM that scripts use: command lines, streams, addresses, ids."""

@@ -1,0 +1,1 @@
+"""What programs with a server of their own take from vLLM."""

@@ -1,0 +1,160 @@
+"""The requests of the HTTP API as classes: programs with a server of their own read bodies with
+them, and get the `SamplingParams` that a body asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from quire.beam_search import BeamSearchParams
+from quire.errors import RequestError, quoted
+from quire.params import SamplingParams
+from quire.server.http.problems import decode_problem
+from quire.server.requests.beams.fields import beam_search_params, refuse_with_beams
+from quire.server.requests.body_decoder import body_decoder
+from quire.server.requests.refusals import refuse_unsupported
+from quire.server.requests.sampling import params_of
+from quire.server.schema import chat, completion
+from quire.server.schema.responses import request as responses
+
+Own = TypeVar("Own", bound="_Body")
+
+_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DEFAULTS: dict[str, Any] = {
+    "bad_words": [],
+    "min_tokens": 0,
+    "n": 1,
+    "stop": [],
+    "stop_token_ids": [],
+    "top_logprobs": 0,
+}
+"""vLLM's, of fields that may also be null."""
+
+
+class _Body:
+    """A body of JSON: its fields as attributes. Fields that the API does not have are left out."""
+
+    kind: ClassVar[Any]
+    """The body's type."""
+
+    def __init__(self, **fields: Any) -> None:
+        """Raises RequestError, a ValueError, for values that the server would refuse."""
+        try:
+            self._body: Any = body_decoder(self.kind).decode(msgspec.json.encode(fields)).body
+        except _DECODE_ERRORS as error:
+            problem = decode_problem(error)
+            raise RequestError(problem.message, parameter=problem.param) from None
+        except TypeError as error:
+            raise RequestError(f"{type(self).__name__}: {error}") from None
+        self._given = frozenset(fields)
+        self._check()
+
+    @classmethod
+    def model_validate(cls: type[Own], obj: Any) -> Own:
+        """From what a body of JSON holds. Raises RequestError."""
+        if isinstance(obj, cls):
+            return obj
+        if not isinstance(obj, Mapping):
+            raise RequestError(
+                f"{cls.__name__} must be an object, got {quoted(obj)}; its fields are those of the "
+                "request's JSON"
+            )
+        return cls(**obj)
+
+    @classmethod
+    def model_validate_json(cls: type[Own], json_data: str | bytes) -> Own:
+        """From a body's text. Raises RequestError."""
+        try:
+            return cls.model_validate(msgspec.json.decode(json_data))
+        except _DECODE_ERRORS as error:
+            raise RequestError(decode_problem(error).message) from None
+
+    def model_dump(
+        self, *, exclude_none: bool = False, exclude_unset: bool = False
+    ) -> dict[str, Any]:
+        """All fields as JSON has them; with `exclude_unset` those that were given."""
+        values: dict[str, Any] = msgspec.to_builtins(self._body)
+        return {
+            name: value
+            for name, value in values.items()
+            if not (exclude_none and value is None)
+            and not (exclude_unset and name not in self._given)
+        }
+
+    def model_dump_json(self, *, exclude_none: bool = False, exclude_unset: bool = False) -> str:
+        """The same as text."""
+        fields = self.model_dump(exclude_none=exclude_none, exclude_unset=exclude_unset)
+        return msgspec.json.encode(fields).decode()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self.kind.__struct_fields__:
+            raise AttributeError(f"{type(self).__name__} has no field {name}")
+        value = getattr(self._body, name)
+        return _DEFAULTS.get(name) if value is None else value
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in sorted(self._given))
+        return f"{type(self).__name__}({fields})"
+
+    def _check(self) -> None:
+        """What the types do not say."""
+
+
+class _Generation(_Body):
+    """What completions and chats share."""
+
+    def to_sampling_params(
+        self, max_tokens: int, default_sampling_params: Mapping[str, Any] | None = None
+    ) -> SamplingParams:
+        """What the request asks for, over these defaults; `max_tokens` is the limit of the reply.
+        Raises RequestError."""
+        return params_of(self._body, default_sampling_params or {}, max_tokens)
+
+    def to_beam_search_params(
+        self, max_tokens: int, default_sampling_params: Mapping[str, Any] | None = None
+    ) -> BeamSearchParams:
+        """The same for a request with `use_beam_search`."""
+        params = params_of(self._of_one(), default_sampling_params or {}, max_tokens)
+        params.n = self.n
+        return beam_search_params(self._body, params, max_tokens)
+
+    @property
+    def thinking_token_budget(self) -> int | None:
+        """Most tokens of the reasoning; None: no limit, which a request may also write as -1."""
+        budget: int | None = self._body.thinking_token_budget
+        return None if budget == -1 else budget
+
+    def _check(self) -> None:
+        refuse_unsupported(self._body)
+        refuse_with_beams(self._body)
+        params_of(self._of_one(), {}, None)
+
+    def _of_one(self) -> Any:
+        """The same for one sequence: how many there may be is checked with the parameters."""
+        return msgspec.structs.replace(self._body, n=1, best_of=None)
+
+
+class ChatCompletionRequest(_Generation):
+    """A body of `/v1/chat/completions`."""
+
+    kind = chat.ChatRequest
+
+
+class CompletionRequest(_Generation):
+    """A body of `/v1/completions`."""
+
+    kind = completion.CompletionRequest
+
+
+class BatchChatCompletionRequest(_Body):
+    """A body of `/v1/chat/completions/batch`."""
+
+    kind = chat.BatchChatRequest
+
+
+class ResponsesRequest(_Body):
+    """A body of `/v1/responses`."""
+
+    kind = responses.ResponsesRequest

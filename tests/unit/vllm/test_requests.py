@@ -1,0 +1,104 @@
+"""Requests of the HTTP API as classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from vllm.entrypoints.openai.chat_completion.protocol import (
+    BatchChatCompletionRequest,
+    ChatCompletionRequest,
+)
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import RequestOutputKind
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def test_fields_are_attributes_with_vllms_defaults() -> None:
+    request = ChatCompletionRequest(messages=HELLO, temperature=0.5, unheard_of=1)
+    assert (request.temperature, request.n, request.top_logprobs) == (0.5, 1, 0)
+    assert (request.stop, request.bad_words, request.messages[0].content) == ([], [], "Hello")
+    assert repr(CompletionRequest(prompt="x", n=2)) == "CompletionRequest(n=2, prompt='x')"
+    assert BatchChatCompletionRequest(messages=[HELLO, HELLO]).messages[1][0].role == "user"
+    assert ResponsesRequest(input="x", stop=["a"]).stop == ["a"]
+    with pytest.raises(AttributeError, match="has no field no_field"):
+        request.no_field  # noqa: B018
+
+
+def test_a_request_goes_to_json_and_back() -> None:
+    given = {"prompt": "x", "n": 2, "stop": None}
+    request = CompletionRequest.model_validate(given)
+    assert CompletionRequest.model_validate(request) is request
+    assert request.model_dump(exclude_unset=True) == given
+    assert request.model_dump(exclude_unset=True, exclude_none=True) == {"prompt": "x", "n": 2}
+    assert request.model_dump()["echo"] is False
+    again = CompletionRequest.model_validate_json(request.model_dump_json())
+    assert again.model_dump() == request.model_dump()
+
+
+def test_sampling_parameters_are_those_of_the_server() -> None:
+    request = ChatCompletionRequest(
+        messages=HELLO, n=3, top_p=0.5, logprobs=True, top_logprobs=2, stream=True, seed=7
+    )
+    params = request.to_sampling_params(10, {"top_p": 0.9, "top_k": 5, "temperature": 0.3})
+    assert (params.n, params.top_p, params.top_k, params.temperature) == (3, 0.5, 5, 0.3)
+    assert (params.max_tokens, params.logprobs, params.seed) == (10, 2, 7)
+    assert params.output_kind == RequestOutputKind.DELTA
+    params = CompletionRequest(prompt="x", bad_words=["a"]).to_sampling_params(max_tokens=1)
+    assert (params.bad_words, params.output_kind) == (["a"], RequestOutputKind.FINAL_ONLY)
+
+
+def test_a_request_for_beams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_MAX_N_SEQUENCES", "4")
+    request = ChatCompletionRequest(messages=HELLO, n=4, use_beam_search=True, length_penalty=2.0)
+    params = request.to_beam_search_params(8, {"temperature": 0.0})
+    assert (params.beam_width, params.max_tokens, params.length_penalty) == (4, 8, 2.0)
+    wider = CompletionRequest(prompt="x", n=5, use_beam_search=True)
+    with pytest.raises(VLLMValidationError, match="beam_width must be at most 4"):
+        wider.to_beam_search_params(8, {})
+    with pytest.raises(VLLMValidationError, match="n must be at most 4"):
+        CompletionRequest(prompt="x", n=5).to_sampling_params(8, {})
+
+
+def test_minus_one_is_no_limit_of_the_reasoning() -> None:
+    assert CompletionRequest(prompt="x", thinking_token_budget=-1).thinking_token_budget is None
+    assert CompletionRequest(prompt="x", thinking_token_budget=5).thinking_token_budget == 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        (CompletionRequest, {}, "prompt"),
+        (CompletionRequest, {"prompt": "x", "top_p": "much"}, "top_p"),
+        (CompletionRequest, {"prompt": "x", "top_p": 2}, "top_p"),
+        (CompletionRequest, {"prompt": "x", "stop": object()}, "object"),
+        (CompletionRequest, {"prompt": "x", "prompt_embeds": "x"}, "prompt_embeds"),
+        (CompletionRequest, {"prompt": "x", "thinking_token_budget": -2}, "thinking_token_budget"),
+        (CompletionRequest, {"prompt": "x", "length_penalty": 2}, "length_penalty"),
+        (
+            CompletionRequest,
+            {"prompt": "x", "logprobs": 1, "logprob_token_ids": [1], "use_beam_search": True},
+            "not supported with beam search",
+        ),
+        (ChatCompletionRequest, {"messages": []}, "messages"),
+        (ChatCompletionRequest, {"messages": HELLO, "top_logprobs": 1}, "`logprobs` must be set"),
+        (ChatCompletionRequest, {"messages": HELLO, "cache_salt": ""}, "cache_salt"),
+        (ChatCompletionRequest, {"messages": HELLO, "reasoning_effort": "very"}, "effort"),
+        (BatchChatCompletionRequest, {"messages": HELLO}, "messages"),
+        (ResponsesRequest, {"input": 3}, "input"),
+    ],
+)
+def test_mistakes_are_named(kind: Any, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(VLLMValidationError, match=message):
+        kind(**fields)
+
+
+@pytest.mark.parametrize("body", ["text", ["a"], 42, None])
+def test_a_body_is_an_object(body: object) -> None:
+    with pytest.raises(VLLMValidationError, match="must be an object"):
+        CompletionRequest.model_validate(body)
+    with pytest.raises(VLLMValidationError, match="Invalid request body"):
+        CompletionRequest.model_validate_json("{")
