@@ -16,6 +16,7 @@ from quire import env
 from quire.errors import quoted
 from quire.outputs import Logprob
 from quire.param_checks import as_float, as_int, checked_stop, error
+from quire.structured.params import StructuredOutputsParams, structured_outputs_of
 
 MAX_LENGTH_PENALTY = 16.0
 """Largest exponent of a length, positive or negative: a power of any length is a finite number."""
@@ -44,7 +45,9 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
     include_stop_str_in_output: bool = False
     """Keep stop strings in the text, and the end-of-sequence token in the token ids of the server's
     replies; `LLM.beam_search` always keeps tokens."""
-    structured_outputs: Any = None
+    structured_outputs: StructuredOutputsParams | None = None
+    """What the text of each sequence has to look like. Sequences are compared by the
+    log-probabilities among the tokens that it allows."""
     skip_special_tokens: bool = True
     """Leave special tokens out of the text."""
     watermarking: bool | None = None
@@ -62,10 +65,13 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise error(name, value, f"{name} must be True or False, got {quoted(value)}.")
-        if self.structured_outputs is not None:
-            raise _not_yet("structured_outputs", self.structured_outputs)
+        self.structured_outputs = structured_outputs_of(self.structured_outputs)
         if self.watermarking is not None and self.watermarking is not False:
-            raise _not_yet("watermarking", self.watermarking)
+            message = (
+                "watermarking is not supported with beam search, got "
+                f"{quoted(self.watermarking)}; leave it out."
+            )
+            raise error("watermarking", self.watermarking, message)
         self._check_ranges()
 
     def verify(self) -> None:
@@ -116,8 +122,3 @@ class BeamSearchOutput:
     """What a beam search of one prompt found, the best first: at most `beam_width` sequences."""
 
     sequences: list[BeamSearchSequence]
-
-
-def _not_yet(name: str, value: object) -> Exception:
-    message = f"{name} is not supported with beam search, got {quoted(value)}; leave it out."
-    return error(name, value, message)

@@ -20,6 +20,7 @@ from quire.frontend.online.async_llm import AsyncLLM
 from quire.llm import LLM
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.params import SamplingParams
+from quire.structured import limits
 from quire.structured.manager import StructuredOutputManager
 from quire.structured.params import StructuredOutputsParams
 
@@ -280,6 +281,22 @@ def test_parameters_that_leave_no_token_are_an_error_of_their_request(
             use_tqdm=False,
         )
     assert first.outputs[0].finish_reason == "error"
+    assert bits(others) == bits(alone)
+
+
+def test_a_grammar_that_takes_too_much_ends_its_request_alone(
+    settings: dict[str, Any], alone: list[RequestOutput], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_ITEMS_IN_ROW", 100)
+    hostile = params_of({"json": {"enum": [{"a": number} for number in range(200)]}})
+    with LLM(**settings) as llm:
+        first, *others = llm.generate(
+            [PROMPTS[0], *(prompt for prompt, _ in CASES)],
+            [hostile, *(params for _, params in CASES)],
+            use_tqdm=False,
+        )
+    assert first.outputs[0].finish_reason == "error"
+    assert "takes too much to follow" in str(first.error)
     assert bits(others) == bits(alone)
 
 

@@ -194,6 +194,7 @@ class EngineCore:
                 ignore_eos=params.ignore_eos,
                 may_force=not self.config.model.logits_processors and _may_force(params),
                 passage=self._passage(request),
+                begun=_begun(request),
             )
 
     def _passage(self, request: EngineCoreRequest) -> ReasoningPassage | None:
@@ -201,7 +202,8 @@ class EngineCore:
         marks, prompt = request.reasoning, request.prompt_token_ids
         if marks is None or marks.is_in_grammar:
             return None
-        return ReasoningPassage(marks, prompt, len(prompt))
+        end = len(prompt) - request.num_reply_tokens
+        return ReasoningPassage(marks, prompt[:end], end)
 
     def abort_requests(self, request_ids: list[str]) -> None:
         """Ends requests; unknown and finished ids mean nothing. No output follows."""
@@ -223,6 +225,12 @@ class EngineCore:
         if self._transfers is not None:
             self._transfers.close()
         self.executor.shutdown()
+
+
+def _begun(request: EngineCoreRequest) -> list[int]:
+    """The tokens of its prompt that a grammar has to take in."""
+    prompt = request.prompt_token_ids
+    return prompt[len(prompt) - request.num_reply_tokens :]
 
 
 def _may_force(params: SamplingParams) -> bool:

@@ -33,7 +33,7 @@ from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
 from quire.reasoning.marks import ReasoningTokens
 from quire.structured.params import StructuredOutputsParams
-from quire.structured.trial import GrammarTrial
+from quire.structured.trials.trial import GrammarTrial
 from quire.system import clock
 from quire.tokenizer import Tokenizer
 

@@ -27,6 +27,8 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     request_id: str
     """Internal and unique; what the user sees is the front end's business."""
     prompt_token_ids: list[int]
+    num_reply_tokens: int = 0
+    """The last tokens of the prompt that a reply began with: a beam's. A grammar takes them in."""
     sampling_params: SamplingParams
     """`max_tokens` is a number here and `seed` is set."""
     arrival_time: float

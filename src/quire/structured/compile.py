@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import msgspec
 
@@ -26,8 +27,21 @@ NUM_THREADS = 2
 MAX_CACHE_BYTES = 64 * MiB
 """Of compiled grammars that nobody may need any more."""
 _BYTES_PER_GRAMMAR = 64 * KiB
+_STACK_BYTES = 32 * MiB
+"""Of a thread that compiles: more than a grammar needs that has passed its trial, whatever the
+system gives to threads."""
 _BYTES_PER_CHAR = 256
 """What a compiled grammar takes for a character of its text, measured on patterns."""
+
+
+@contextmanager
+def _large_stacks() -> Iterator[None]:
+    """Threads that start meanwhile have large stacks."""
+    before = threading.stack_size(_STACK_BYTES)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
 
 
 class CompiledGrammar:
@@ -74,7 +88,8 @@ class GrammarCompiler:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="quire-grammar")
             self._evict()
-            found = self._entries[digest] = self._pool.submit(self._compile, spec)
+            with _large_stacks():
+                found = self._entries[digest] = self._pool.submit(self._compile, spec)
         self._entries.move_to_end(digest)
         return found
 

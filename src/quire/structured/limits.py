@@ -1,7 +1,7 @@
 """Limits of what a request may ask its text to look like: checked before anything is compiled.
 
-They keep the time and memory of compiling small, whatever a caller sends: at most a few seconds
-of one thread, for what no one writes by hand. Each error names the field, its size and the limit.
+They keep the work before a grammar is tried small, whatever a caller sends, and name the field, its
+size and the limit. `trials` bounds the time and memory of what passes.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ MAX_PATTERN_PROPERTIES = 64
 """Of all objects together: each is compared with each other one."""
 MAX_BRANCHES = 2000
 """Of all `anyOf`, `oneOf` and `allOf` together."""
+MAX_PREFIX_ITEMS = 4000
+"""Of all arrays together."""
 MAX_PATTERN_BYTES = 16 * KiB
 """One `pattern` of a schema."""
 MAX_MERGED_PATTERNS = 8
@@ -104,6 +106,8 @@ def check_schema(name: str, schema: Any) -> None:
             counts[key] += len(value) if isinstance(value, (dict, list)) else 0
         if isinstance(properties := node.get("properties"), dict):
             _at_most(name, "properties of one object", len(properties), MAX_PROPERTIES)
+        if isinstance(required := node.get("required"), list):
+            _at_most(name, "required properties of one object", len(required), MAX_PROPERTIES)
         if isinstance(pattern := node.get("pattern"), str):
             size = len(pattern.encode())
             _at_most(name, "bytes of one pattern", size, MAX_PATTERN_BYTES)
@@ -112,6 +116,7 @@ def check_schema(name: str, schema: Any) -> None:
     _at_most(name, "enum values", counts["enum"], MAX_ENUM_VALUES)
     _at_most(name, "properties", counts["properties"], MAX_ALL_PROPERTIES)
     _at_most(name, "pattern properties", counts["patternProperties"], MAX_PATTERN_PROPERTIES)
+    _at_most(name, "prefix items", counts["prefixItems"], MAX_PREFIX_ITEMS)
     branches = sum(counts[key] for key in ("anyOf", "oneOf", "allOf"))
     _at_most(name, "branches of anyOf, oneOf and allOf", branches, MAX_BRANCHES)
     merged = most_merged(schema)
@@ -132,7 +137,9 @@ def too_much(name: str, what: str, allowed: str = "") -> GrammarError:
     return GrammarError(message, parameter=f"{FIELD}.{name}")
 
 
-_COUNTED = {"enum", "properties", "patternProperties", "anyOf", "oneOf", "allOf"}
+_COUNTED = {
+    "enum", "properties", "patternProperties", "anyOf", "oneOf", "allOf", "prefixItems",
+}  # fmt: skip
 
 
 def _at_most(name: str, what: str, count: int, most: int) -> None:

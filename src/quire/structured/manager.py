@@ -8,6 +8,7 @@ no tokens but those it is given.
 from __future__ import annotations
 
 import queue
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +49,7 @@ class GrammarNews:
 class _Compiling:
     future: Future[CompiledGrammar]
     passage: ReasoningPassage | None
+    begun: list[int]
     ignore_eos: bool
     may_force: bool
 
@@ -112,12 +114,16 @@ class StructuredOutputManager:
         ignore_eos: bool = False,
         may_force: bool = False,
         passage: ReasoningPassage | None = None,
+        begun: Sequence[int] = (),
     ) -> None:
         """Has the grammar of a new request compiled. `may_force`: a token that is the only one
         allowed is the request's, whatever else it asks for, and nothing is reported of it.
-        `passage`, at the end of the prompt: the grammar begins after this reasoning."""
+        `passage`, at the end of the prompt: the grammar begins after this reasoning. `begun`: the
+        tokens with which the text begins already."""
         future = self._compiler.submit(spec)
-        self._compiling[request_id] = _Compiling(future, passage, ignore_eos, may_force)
+        self._compiling[request_id] = _Compiling(
+            future, passage, list(begun), ignore_eos, may_force
+        )
         future.add_done_callback(partial(self._tell, request_id))
 
     @property
@@ -186,14 +192,16 @@ class StructuredOutputManager:
             return None
         try:
             grammar = compiling.future.result()
+            matcher: Matcher | MatcherAfterReasoning = grammar.start.copy()
+            if compiling.passage is not None:
+                matcher = MatcherAfterReasoning(grammar.start.copy(), compiling.passage)
+            if compiling.begun:
+                matcher.advance(compiling.begun)
         except QuireError as error:
             return _failed(request_id, error)
         except Exception as error:
             logger.exception("compiling a grammar failed")
             return GrammarNews(request_id, f"compiling the grammar failed: {error}")
-        matcher: Matcher | MatcherAfterReasoning = grammar.start.copy()
-        if compiling.passage is not None:
-            matcher = MatcherAfterReasoning(grammar.start.copy(), compiling.passage)
         self._following[request_id] = _Following(matcher, grammar.eos_token_ids, compiling)
         return GrammarNews(request_id, None)
 

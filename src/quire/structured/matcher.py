@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 _MASK_BITS = 32
+_FORBIDDEN = "doesn't satisfy the grammar"
+"""In the library's message about a token that was forbidden; others are about its limits."""
 _END_OF_ERROR = "<non-verbose/>"
 
 
@@ -58,14 +60,17 @@ class GrammarMatcher:
         return GrammarMatcher(self._matcher.deep_copy(), self.mask)
 
     def advance(self, token_ids: list[int]) -> None:
-        """Takes in the request's next tokens. Raises GrammarError where the next mask takes more
-        than the limits, and IntegrityError for a token that its mask forbade; it is of no use then.
-        After the end of the
-        text only end-of-sequence tokens are allowed, any number of them."""
+        """Takes in the request's next tokens. Raises GrammarError where that or the next mask takes
+        more than the limits, and IntegrityError for a token that its mask forbade; it is of no use
+        then. After the end of the text only end-of-sequence tokens are allowed, any number of
+        them."""
         if self._matcher.is_stopped():
             return
         if not self._matcher.consume_tokens(token_ids):
-            raise IntegrityError(f"the grammar refuses a token: {error_of(self._matcher)}")
+            message = error_of(self._matcher)
+            if _FORBIDDEN in message:
+                raise IntegrityError(f"the grammar refuses a token: {message}")
+            raise _too_much(message)
         self.mask = _compute_mask(self._matcher, len(self.mask))
 
 
@@ -165,12 +170,16 @@ def without(mask: NDArray[np.int32], token_ids: tuple[int, ...]) -> NDArray[np.i
     return left
 
 
+def _too_much(message: str) -> GrammarError:
+    return GrammarError(f"the grammar takes too much to follow: {message}")
+
+
 def _compute_mask(matcher: LLMatcher, num_words: int) -> NDArray[np.int32]:
     from llguidance.numpy import fill_next_token_bitmask
 
     mask = np.empty((1, num_words), np.int32)
     fill_next_token_bitmask(matcher, mask)
     if matcher.is_error():
-        raise GrammarError(f"the grammar takes too much to follow: {error_of(matcher)}")
+        raise _too_much(error_of(matcher))
     row: NDArray[np.int32] = mask.reshape(num_words)
     return row

@@ -87,16 +87,19 @@ def byte_vocabulary(
     ends a text. `vocab_size`: with further ids, which are nothing."""
     from llguidance import LLTokenizer
 
-    texts = list(dict.fromkeys(added))
-    ids = {text: 256 + i for i, text in enumerate(texts)}
-    eos = 256 + len(texts)
-    tokens = [*(bytes([byte]) for byte in range(256)), *(text.encode() for text in texts), b"end"]
+    names = byte_tokens(added, special)
+    ids, eos = names.ids, 256 + len(names.ids)
+    tokens = [*(bytes([byte]) for byte in range(256)), *(text.encode() for text in ids), b"end"]
     tokens += [b""] * ((vocab_size or 0) - len(tokens))
-    names = AddedTokens(ids, special)
     told: Any = _Tokens(
         tokens, {ids[text] for text in special} | {eos}, eos, lambda text: [*text.encode()]
     )
     return Vocabulary(LLTokenizer(told, eos_token=eos, slices=[]), names)
+
+
+def byte_tokens(added: Iterable[str], special: Collection[str]) -> AddedTokens:
+    """The added tokens of such a vocabulary."""
+    return AddedTokens({text: 256 + i for i, text in enumerate(dict.fromkeys(added))}, special)
 
 
 class _Tokens:

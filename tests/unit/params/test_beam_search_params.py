@@ -10,6 +10,7 @@ import pytest
 
 from quire.beam_search import BeamSearchParams
 from quire.errors import RequestError
+from quire.structured.params import StructuredOutputsParams
 
 GOOD: list[tuple[str, list[Any]]] = [
     ("beam_width", [1, 16384, np.int64(4)]),
@@ -19,7 +20,7 @@ GOOD: list[tuple[str, list[Any]]] = [
     ("ignore_eos", [True, False]),
     ("include_stop_str_in_output", [True]),
     ("skip_special_tokens", [False]),
-    ("structured_outputs", [None]),
+    ("structured_outputs", [None, {"regex": "a"}, StructuredOutputsParams(choice=["a"])]),
     ("watermarking", [None, False]),
 ]
 NUMBERS: list[Any] = [2**63, -(2**63) - 1, math.nan, math.inf, -math.inf, "4", None, [4], True]
@@ -31,7 +32,7 @@ BAD: list[tuple[str, list[Any]]] = [
     *((name, [-1, 0, 1, 2**63, math.nan, "true", None]) for name in (
         "ignore_eos", "include_stop_str_in_output", "skip_special_tokens",
     )),
-    ("structured_outputs", [{"regex": "a"}, 0]),
+    ("structured_outputs", [0, "a", ["a"]]),
     ("watermarking", [True, 0, "no"]),
 ]  # fmt: skip
 
@@ -68,3 +69,10 @@ def test_fields_that_are_missing_or_unknown() -> None:
         BeamSearchParams(**missing)
     with pytest.raises(TypeError, match="num_beams"):
         BeamSearchParams(4, 8, num_beams=4)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("value", [{"regexp": "a"}, {}, {"regex": "a", "choice": ["b"]}])
+def test_a_form_that_means_nothing_is_refused(value: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        BeamSearchParams(4, 8, structured_outputs=value)
+    assert (caught.value.parameter or "").startswith("structured_outputs")

@@ -20,7 +20,7 @@ from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS, reply_format
 from quire.structured.config import StructuredOutputsConfig
 from quire.structured.tags.starts import first_texts
-from quire.structured.trial import GrammarTrial
+from quire.structured.trials.trial import GrammarTrial
 
 SCHEMAS: dict[str, Any] = {
     "get_weather": {

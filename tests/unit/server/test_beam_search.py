@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,24 @@ def test_a_stop_string_ends_a_sequence(real: tuple[LLM, Harness]) -> None:
         assert other["token_ids"] == one["token_ids"]
 
 
+def test_every_sequence_has_the_form_that_is_asked_for(real: tuple[LLM, Harness]) -> None:
+    llm, harness = real
+    spec = {"choice": ["one", "two", "three"]}
+    body = {**TEXT, "n": 3, "structured_outputs": spec}
+    choices = harness.post("/v1/completions", body).json()["choices"]
+    found = found_by(llm, str(TEXT["prompt"]), 3, structured_outputs=spec)
+    texts = [choice["text"] for choice in choices]
+    assert texts == [shown(llm, str(TEXT["prompt"]), one) for one in found]
+    assert set(texts) <= {"one", "two", "three"}
+    schema = {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 1}
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    chat = {**CHAT, "n": 2, "max_tokens": 60, "response_format": wanted}
+    choices = harness.post("/v1/chat/completions", chat).json()["choices"]
+    ended = [c["message"]["content"] for c in choices if c["finish_reason"] == "stop"]
+    assert all(json.loads(text) in ([True], [False]) for text in ended)
+    assert all(re.fullmatch(r"\[[\strufalse]*\]?", c["message"]["content"]) for c in choices)
+
+
 @pytest.mark.parametrize(("change", "param"), [
     ({"stop": [""]}, "stop"), ({"stop_token_ids": [5]}, "stop_token_ids"),
     ({"min_tokens": 1}, "min_tokens"), ({"logit_bias": {"5": 1}}, "logit_bias"),
@@ -171,9 +190,9 @@ def test_a_stop_string_ends_a_sequence(real: tuple[LLM, Harness]) -> None:
     ({"prompt_logprobs": 0}, "prompt_logprobs"),
     ({"logprob_token_ids": [5], "logprobs": 1}, "logprob_token_ids"),
     ({"repetition_detection": {"max_pattern_size": 2, "min_count": 2}}, "repetition_detection"),
-    ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
-    ({"guided_regex": "a"}, "guided_regex"), ({"vllm_xargs": {"a": 1}}, "vllm_xargs"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex"),
+    ({"guided_regex": "(a"}, "guided_regex"), ({"vllm_xargs": {"a": 1}}, "vllm_xargs"),
+    ({"response_format": {"type": "wrong"}}, "response_format"),
     ({"early_stopping": True}, "early_stopping"), ({"best_of": 2}, "best_of"),
     ({"stream": True}, "stream"), ({"echo": True, "logprobs": 1}, "echo"),
     ({"watermarking": True}, "watermarking"),

@@ -11,6 +11,7 @@ from texts import checked_grammar, follows, trial
 
 from quire.errors import RequestError
 from quire.structured.params import StructuredOutputsParams
+from quire.structured.trials import process as module
 
 Schema = dict[str, Any]
 
@@ -51,6 +52,15 @@ def _chained_patterns(count: int) -> Schema:
     return {"$defs": {**defs, f"d{count}": {}}, "$ref": "#/$defs/d0"}
 
 
+def _chain(count: int) -> Schema:
+    """Definitions that refer to each other in a circle."""
+    defs = {
+        f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{(i + 1) % count}"}}}
+        for i in range(count)
+    }
+    return {"$defs": defs, "$ref": "#/$defs/d0"}
+
+
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
@@ -63,6 +73,8 @@ def _chained_patterns(count: int) -> Schema:
         ({"enum": list(range(20_000))}, "has 20000 enum values, .* at most 10000"),
         ({"const": "x" * 10_000_000}, "has .* bytes, .* at most 524288"),
         ({"properties": {f"p{i}": {} for i in range(1001)}}, "1001 properties of one object"),
+        ({"required": [f"p{i}" for i in range(1001)]}, "1001 required properties of one object"),
+        ({"prefixItems": [{}] * 4001}, "4001 prefix items"),
         ({"patternProperties": {f"^a{i}$": {} for i in range(65)}}, "65 pattern properties"),
         ({"anyOf": [{}] * 2001}, "2001 branches of anyOf, oneOf and allOf"),
         ({"type": "integer", "multipleOf": 999_983}, "999983 units of multipleOf"),
@@ -125,6 +137,7 @@ def test_the_part_that_does_not_work_is_named(schema: Schema, place: str) -> Non
         ({"$defs": {"n": {"anyOf": [{"type": "null"}, {"items": {"$ref": "#/$defs/n"}}]}},
           "$ref": "#/$defs/n"}, "[[null]]"),
         ({"properties": {"a": {"$ref": "#"}}}, '{"a":{"a":{}}}'),
+        (_chain(700), '{"a":{"a":{}}}'),
         ({"enum": [f"v{i}" for i in range(10_000)]}, '"v9999"'),
         ({"properties": {f"p{i}": {"type": "integer"} for i in range(1000)}}, '{"p999":1}'),
         (_patterns(2), '"0 1"'),
@@ -190,12 +203,19 @@ def test_an_expression_that_takes_long_elsewhere(regex: str) -> None:
     checked_grammar(regex=regex)
 
 
-def test_what_works_and_what_does_not_is_known_the_second_time() -> None:
+def test_what_works_and_what_does_not_is_known_the_second_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     one = trial()
     for spec, works in (("a+", True), ("(a", False)):
-        tried = []
-        try_it = one._try
-        one._try = lambda *given, t=tried, f=try_it: (t.append(given), f(*given))[1]  # type: ignore[method-assign]
+        tried: list[Any] = []
+        try_it = module.try_grammar
+
+        def counted(job: Any, tried: list[Any] = tried, try_it: Any = try_it) -> str:
+            tried.append(job)
+            return str(try_it(job))
+
+        monkeypatch.setattr(module, "try_grammar", counted)
         for _ in range(3):
             try:
                 one.checked(StructuredOutputsParams(regex=spec))
@@ -203,6 +223,7 @@ def test_what_works_and_what_does_not_is_known_the_second_time() -> None:
             except RequestError:
                 assert not works
         assert len(tried) == 1
+        monkeypatch.undo()
 
 
 def test_a_request_keeps_its_schema_when_the_caller_changes_his() -> None:

@@ -52,6 +52,18 @@ def test_requests_follow_their_own_tokens(manager: StructuredOutputManager) -> N
     assert manager.take_news(WAIT_S) == [], "it does not wait for what will not come"
 
 
+def test_a_text_that_has_begun(manager: StructuredOutputManager) -> None:
+    manager.add("a", CHOICE, begun=[IDS["y"]])
+    manager.add("b", CHOICE, begun=[IDS["y"], IDS["e"], IDS["s"]])
+    wait(manager, 2)
+    assert masks(manager, "a") == [{"e"}]
+    assert manager.advance("a", [IDS["e"]], 9) == []
+    assert masks(manager, "a") == [{"s"}]
+    assert len(masks(manager, "b")[0]) >= 1
+    assert manager.add("c", CHOICE, begun=[IDS["a"]]) is None
+    assert "refuses a token" in str(wait(manager, 1)["c"])
+
+
 def test_end_tokens_that_a_request_ignores_are_not_allowed(
     manager: StructuredOutputManager,
 ) -> None:

@@ -12,6 +12,7 @@ from quire.frontend.beams.search import BeamSearch
 from quire.frontend.beams.stop_strings import StopStrings
 from quire.inputs import PromptType
 from quire.params import RequestOutputKind, SamplingParams
+from quire.reasoning.marks import ReasoningMarks
 
 if TYPE_CHECKING:
     from quire.frontend.input_processor import InputProcessor
@@ -24,6 +25,7 @@ def begin_search(
     params: BeamSearchParams,
     *,
     num_logprobs: int | None = None,
+    reasoning: ReasoningMarks | None = None,
     width_name: str = "beam_width",
     priority: int = 0,
     trace_headers: Mapping[str, str] | None = None,
@@ -32,6 +34,7 @@ def begin_search(
     parameters of another kind.
 
     `num_logprobs`: log-probabilities to keep of each place; None: none; -1: the whole vocabulary's.
+    `reasoning`: what a grammar begins after; None: as the engine's options say.
     `width_name`: what the caller's users call the width.
     """
     if not isinstance(params, BeamSearchParams):
@@ -49,8 +52,12 @@ def begin_search(
         detokenize=False,
         flat_logprobs=True,
         output_kind=RequestOutputKind.FINAL_ONLY,
+        structured_outputs=params.structured_outputs,
+        ignore_eos=params.ignore_eos and params.structured_outputs is not None,
         skip_clone=True,
     )
+    if reasoning is not None:
+        one_token.mark_reasoning(reasoning)
     base = processor.process(
         request_id,
         prompt,
@@ -68,7 +75,7 @@ def begin_search(
         base,
         params,
         max_tokens=min(params.max_tokens, room),
-        eos_token_id=processor.eos_token_id,
+        eos_token_ids=_ends(processor, params),
         keeps_logprobs=num_logprobs is not None,
         stop_strings=(
             StopStrings(stops, tokenizer, skip_special=params.skip_special_tokens)
@@ -76,6 +83,14 @@ def begin_search(
             else None
         ),
     )
+
+
+def _ends(processor: InputProcessor, params: BeamSearchParams) -> set[int]:
+    """The tokenizer's end-of-sequence token; a grammar may end with any that the model has."""
+    own = set() if processor.eos_token_id is None else {processor.eos_token_id}
+    if params.structured_outputs is None:
+        return own
+    return own | {*processor.model_config.eos_token_ids}
 
 
 def _check_width(width: int, model: ModelConfig, name: str) -> None:

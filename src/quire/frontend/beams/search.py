@@ -7,7 +7,8 @@ requests of `inputs` and gives their outputs to `advance`, until `is_done`. One 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from operator import attrgetter
@@ -82,7 +83,8 @@ class BeamSearch:
 
     At each step every beam offers its 2 x `beam_width` best next tokens. Those that are the end-of-
     sequence token, or complete a stop string, end a sequence; of the others the `beam_width` best
-    by the sum of their log-probabilities go on, where sums are equal the earlier beam's. At the end
+    by the sum of their log-probabilities go on, where sums are equal the earlier beam's. Tokens
+    that cannot be chosen, as a grammar forbids them, are not offered. At the end
     the best by score are returned, of those that have ended and those that have not. The search is
     over before `max_tokens` when none of the beams can become better than those that have ended.
     """
@@ -93,16 +95,16 @@ class BeamSearch:
         params: BeamSearchParams,
         *,
         max_tokens: int,
-        eos_token_id: int | None,
+        eos_token_ids: Collection[int],
         keeps_logprobs: bool,
         stop_strings: StopStrings | None = None,
     ) -> None:
         """`base` is the request of the first step. `max_tokens`: no more than the context has room
-        for. `keeps_logprobs`: those of all places are wanted at the end. `stop_strings`: those of
-        `params`, if there are any."""
+        for. `eos_token_ids`: the tokens that end a sequence. `keeps_logprobs`: those of all places
+        are wanted at the end. `stop_strings`: those of `params`, if there are any."""
         self.base = base
         self.params = params
-        self._eos_token_id = eos_token_id
+        self._eos_token_ids = frozenset(eos_token_ids)
         self._num_offered = 2 * params.beam_width
         self._keeps_logprobs = keeps_logprobs
         self._longest = len(base.prompt_token_ids) + max_tokens
@@ -154,6 +156,7 @@ class BeamSearch:
                 core,
                 request_id=f"{core.request_id}.{self._num_steps}.{index}",
                 prompt_token_ids=beam.token_ids,
+                num_reply_tokens=len(beam.token_ids) - self.num_prompt_tokens,
                 arrival_time=now,
             )
             inputs.append(
@@ -183,13 +186,13 @@ class BeamSearch:
         self.num_steps_left -= 1
         ends: list[Beam] = []
         steps: list[_Step] = []
-        eos = None if self.params.ignore_eos else self._eos_token_id
         for beam, output in zip(self._beams, outputs, strict=True):
             candidates = _best(output, self.base.params.logprobs)
+            ends_here = self._ends_among(candidates)
             for token_id, logprob, _ in candidates[: self._num_offered]:
                 text, stop = self._text(beam, token_id)
                 step = _Step(beam.cum_logprob + logprob, beam, candidates, token_id, text)
-                if token_id == eos:
+                if token_id in ends_here:
                     ends.append(self._made(step, token_id))
                 elif stop is not None:
                     ends.append(self._made(step, stop))
@@ -207,7 +210,7 @@ class BeamSearch:
     def score(self, beam: Beam) -> float:
         """What sequences are compared by at the end."""
         length = len(beam.token_ids)
-        if beam.token_ids[-1] == self._eos_token_id:
+        if beam.token_ids[-1] in self._eos_token_ids:
             length -= 1
         return self._score(beam.cum_logprob, length)
 
@@ -225,6 +228,16 @@ class BeamSearch:
         bound = max(self._score(best.cum_logprob, length) for length in lengths)
         return self.score(self._ended[-1]) >= bound
 
+    def _ends_among(self, candidates: Sequence[Candidate]) -> frozenset[int]:
+        """The tokens that end a sequence here. One that is to be ignored does where a grammar
+        allows nothing else."""
+        eos = self._eos_token_ids
+        has_grammar = self.params.structured_outputs is not None
+        if not self.params.ignore_eos:
+            return eos
+        is_over = has_grammar and all(one.token_id in eos for one in candidates)
+        return eos if is_over else frozenset()
+
     def _text(self, beam: Beam, token_id: int) -> tuple[BeamText | None, str | None]:
         """The text of a beam with one more token, and the stop string that it completes."""
         if self.stop_strings is None or beam.text is None:
@@ -240,8 +253,8 @@ class BeamSearch:
 
 
 def _best(output: RequestOutput, asked: int | None) -> list[Candidate]:
-    """The best next tokens in order, as many as were asked for. The one that the engine chose comes
-    first; it is left out if it is not among them."""
+    """The best next tokens in order, as many as were asked for, but for those that are impossible.
+    The one that the engine chose comes first; it is left out if it is not among them."""
     found = output.outputs[0].logprobs
     if not isinstance(found, FlatLogprobs):
         raise EngineGenerateError("a step of a beam search came without log-probabilities")
@@ -249,4 +262,5 @@ def _best(output: RequestOutput, asked: int | None) -> list[Candidate]:
     entries = list(map(Candidate, found.token_ids, found.logprobs, ranks))
     if asked is not None and 0 <= asked < len(entries):
         del entries[0]
-    return sorted(entries, key=lambda entry: -entry.logprob)
+    possible = [entry for entry in entries if entry.logprob > -math.inf]
+    return sorted(possible, key=lambda entry: -entry.logprob)

@@ -9,7 +9,8 @@ less: what has one name lies in one place.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -65,11 +66,14 @@ def multiple_of(node: dict[str, Any]) -> int:
 
 
 class _Collector:
-    """Collects the places of one schema; each target of a `$ref` once."""
+    """Collects the places of one schema; each target of a `$ref` once, however it is spelled, and
+    without recursion: hundreds of definitions may refer to each other in a row."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._targets: dict[str, _Places] = {}
+        self._targets: dict[int, _Places] = {}
+        """By the `id` of the target's node; empty while they are collected."""
+        self._unknown: _Places | None = None
 
     def of(self, node: Any) -> _Places:
         if not isinstance(node, dict):
@@ -108,28 +112,57 @@ class _Collector:
             yield self._target(target)
 
     def _target(self, reference: str) -> _Places:
-        if reference not in self._targets:
-            self._targets[reference] = {}  # of a schema within itself
-            try:
-                node = _resolved(self._root, reference)
-            except (LookupError, ValueError, TypeError):
-                self._targets[reference] = {_HERE: self._everything()}  # an anchor, perhaps
+        try:
+            node = _resolved(self._root, reference)
+        except (LookupError, ValueError, TypeError):
+            if self._unknown is None:
+                self._unknown = {_HERE: self._everything()}
+            return self._unknown  # an anchor, perhaps
+        if id(node) not in self._targets:
+            self._collect(node)
+        return self._targets[id(node)]
+
+    def _collect(self, target: Any) -> None:
+        """The places of a target, after those of the targets that it refers to."""
+        path = [(target, self._begun(target))]
+        while path:
+            node, others = path[-1]
+            new = next((other for other in others if id(other) not in self._targets), None)
+            if new is None:
+                path.pop()
+                self._targets[id(node)] = self.of(node)
             else:
-                self._targets[reference] = self.of(node)
-        return self._targets[reference]
+                path.append((new, self._begun(new)))
+
+    def _begun(self, node: Any) -> Iterator[Any]:
+        """The targets of all references in a node, whose own places are empty from now on."""
+        self._targets[id(node)] = {}
+        return self._targets_in(node)
+
+    def _targets_in(self, node: Any) -> Iterator[Any]:
+        for each in _objects(node):
+            if isinstance(reference := each.get("$ref"), str):
+                with suppress(LookupError, ValueError, TypeError):
+                    yield _resolved(self._root, reference)
 
     def _everything(self) -> Merged:
         """All of the schema in one place."""
-        total, left = Merged(), [self._root]
-        while left:
-            each = left.pop()
-            if isinstance(each, dict):
-                has = ("pattern" in each) + ("format" in each)
-                total = total.both(Merged(has, multiple_of(each)))
-                left += each.values()
-            elif isinstance(each, list):
-                left += each
+        total = Merged()
+        for each in _objects(self._root):
+            has = ("pattern" in each) + ("format" in each)
+            total = total.both(Merged(has, multiple_of(each)))
         return total
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            yield each
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
 
 
 def _put(places: _Places, place: str, merged: Merged) -> None:

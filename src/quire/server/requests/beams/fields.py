@@ -34,12 +34,6 @@ _REFUSED: dict[str, tuple[object, ...]] = {
 }
 """Field names with their values without effect; the message suggests the first."""
 
-_CONSTRAINTS = (
-    "structured_outputs", "structural_tag", "guided_json", "guided_regex", "guided_choice",
-    "guided_grammar", "response_format",
-)  # fmt: skip
-"""Fields that say which form a text must have."""
-
 _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "top_p": (None, 1.0),
     "top_k": (None, 0, -1),
@@ -100,10 +94,6 @@ def beam_sampling_params(
     if width < 1:
         raise RequestError(f"n must be at least 1, got {width}.", parameter="n", value=width)
     params = sampling_params(context, msgspec.structs.replace(request, n=1, best_of=None))
-    if params.structured_outputs is not None:
-        name = next(name for name in _CONSTRAINTS if getattr(request, name, None) is not None)
-        message = f"`{name}` is not supported with beam search; leave it out."
-        raise RequestError(message, parameter=name)
     params.n = width
     return params
 
@@ -120,6 +110,7 @@ def beam_search_params(
         temperature=params.temperature,
         length_penalty=1.0 if penalty is None else penalty,
         include_stop_str_in_output=params.include_stop_str_in_output,
+        structured_outputs=params.structured_outputs,
         skip_special_tokens=params.skip_special_tokens,
         stop=params.stop,
     )

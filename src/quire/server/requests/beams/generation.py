@@ -123,6 +123,7 @@ def _searches(
                 prompt.for_engine(),
                 beams,
                 num_logprobs=params.logprobs,
+                reasoning=params.reasoning,
                 width_name="n",
                 priority=priority,
                 trace_headers=trace_headers,

@@ -2,7 +2,8 @@
 
 Compiles the grammar for a stand-in of the model's vocabulary: single bytes and the model's added
 tokens. That takes a millisecond for most grammars, where the whole vocabulary takes a second once;
-and it needs nothing of the engine.
+and it needs nothing of the engine. It is done in a child process: what passes has a bound of time,
+memory and stack, and what does not harms nobody.
 """
 
 from __future__ import annotations
@@ -12,23 +13,29 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from quire.errors import GrammarError
 from quire.structured.config import StructuredOutputsConfig
-from quire.structured.limits import parser_limits
 from quire.structured.params import FIELD, StructuredOutputsParams
 from quire.structured.schemas.places import with_place
 from quire.structured.source import grammar_of, parsed_schema
-from quire.structured.vocabulary import Vocabulary, byte_vocabulary
+from quire.structured.tags.texts import AddedTokens
+from quire.structured.trials.wire import TrialJob, TrialVocabulary
+from quire.structured.vocabulary import byte_tokens
 
 _MAX_KNOWN = 1024
 """Grammars whose outcome is kept, by digest."""
 _MAX_MESSAGE = 500
 _BY_ID = re.compile(r"<\[\^?\d")
 """A grammar that names tokens by their ids."""
+
+
+class _StandIn(NamedTuple):
+    told: TrialVocabulary
+    added: AddedTokens
 
 
 class GrammarTrial:
@@ -45,7 +52,7 @@ class GrammarTrial:
         self._config = config
         self._vocab_size = vocab_size
         self._added_tokens = added_tokens
-        self._stand_ins: dict[int | None, Vocabulary] = {}
+        self._stand_ins: dict[int | None, _StandIn] = {}
         self._known: OrderedDict[bytes, str] = OrderedDict()
         """Error messages, empty for what works, by the grammar's digest."""
         self._lock = threading.Lock()
@@ -60,7 +67,7 @@ class GrammarTrial:
         digest = hashlib.sha256(grammar.encode()).digest()
         message = self._known.get(digest)
         if message is None:
-            message = self._try(stand_in, grammar)
+            message = _tried(stand_in.told, grammar)
             with self._lock:
                 self._known[digest] = message
                 if len(self._known) > _MAX_KNOWN:
@@ -84,25 +91,26 @@ class GrammarTrial:
             changes["json"] = msgspec.json.encode(parsed_schema("json", spec.json)).decode()
         return msgspec.structs.replace(spec, **changes) if changes else spec
 
-    def _try(self, stand_in: Vocabulary, grammar: str) -> str:
-        """What is wrong with a grammar; empty if nothing is."""
-        from llguidance import LLMatcher
-
-        matcher = LLMatcher(stand_in.tokenizer, grammar, log_level=0, limits=parser_limits())
-        if not matcher.is_error():
-            matcher.compute_bitmask()
-        if not matcher.is_error():
-            return ""
-        message = matcher.get_error().removesuffix("\n<non-verbose/>").strip()
-        if message.startswith("NoExtension"):
-            return "no text matches it"
-        return message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]} ..."
-
-    def _stand_in(self, vocab_size: int | None) -> Vocabulary:
+    def _stand_in(self, vocab_size: int | None) -> _StandIn:
         """Of the model's vocabulary; `vocab_size`: with so many ids, which takes longer."""
         with self._lock:
             if vocab_size not in self._stand_ins:
                 added = self._added_tokens()
-                special = [text for text, is_special in added.items() if is_special]
-                self._stand_ins[vocab_size] = byte_vocabulary(added, special, vocab_size)
+                special = tuple(text for text, is_special in added.items() if is_special)
+                told = TrialVocabulary(tuple(added), special, vocab_size)
+                self._stand_ins[vocab_size] = _StandIn(told, byte_tokens(added, special))
             return self._stand_ins[vocab_size]
+
+
+def _tried(vocabulary: TrialVocabulary, grammar: str) -> str:
+    """What is wrong with a grammar; empty if nothing is."""
+    from quire.structured.trials.process import TrialStopped, try_grammar  # rarely needed
+
+    try:
+        message = try_grammar(TrialJob(vocabulary, grammar))
+    except TrialStopped as stopped:
+        return f"{stopped}; make it smaller or simpler"
+    message = message.removesuffix("\n<non-verbose/>").strip()
+    if message.startswith("NoExtension"):
+        return "no text matches it"
+    return message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]} ..."

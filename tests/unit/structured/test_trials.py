@@ -1,0 +1,99 @@
+"""Grammars are tried in a child process: what ends it is an error of the one grammar's."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+from texts import checked_grammar, trial
+
+from quire.errors import QuireError, RequestError
+from quire.structured.params import StructuredOutputsParams
+from quire.structured.trials import process as module
+from quire.structured.trials.wire import TrialJob, TrialVocabulary
+
+JOB = TrialJob(TrialVocabulary(("<a>",), ("<a>",), None), "start: /a+/")
+
+
+@pytest.fixture(autouse=True)
+def own_children(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[module._Child]]:
+    """None but those of the test."""
+    idle: list[module._Child] = []
+    monkeypatch.setattr(module, "_idle", idle)
+    yield idle
+    for child in idle:
+        child.close()
+
+
+def test_a_grammar_that_takes_too_long_is_refused_and_the_next_one_is_not() -> None:
+    one = trial()
+    with pytest.raises(RequestError, match=r"json does not work: .*more than 1 s of") as raised:
+        one.checked(StructuredOutputsParams(json={"const": list(range(60_000))}))
+    assert raised.value.parameter == "structured_outputs.json"
+    assert "make it smaller" in str(raised.value)
+    one.checked(StructuredOutputsParams(json={"const": [1, 2]}))
+
+
+def test_one_child_tries_one_grammar_after_another(own_children: list[module._Child]) -> None:
+    one = trial()
+    for text in ("a", "b", "(", "c"):
+        if text == "(":
+            with pytest.raises(RequestError, match="unclosed group"):
+                one.checked(StructuredOutputsParams(regex=text))
+        else:
+            checked_grammar(regex=text)
+        if text == "a":
+            [first] = own_children
+    assert own_children == [first]
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (signal.SIGPROF, "more than 1 s of processor time"),
+        (signal.SIGSEGV, "nests too deeply"),
+        (signal.SIGABRT, "too much memory"),
+        (signal.SIGKILL, "too much memory"),
+    ],
+)
+def test_how_a_child_ended_is_told(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, message: str
+) -> None:
+    _replace_child(monkeypatch, f"import os; os.kill(os.getpid(), {int(number)})")
+    with pytest.raises(module.TrialStopped, match=message):
+        module.try_grammar(JOB)
+    with pytest.raises(RequestError, match=f"regex does not work: .*{message}"):
+        checked_grammar(regex="a")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("raise SystemExit(3)", "exit code 3"),
+        ("import sys; sys.stdout.buffer.write(bytes([255] * 9))", "has failed: an outcome of"),
+        ("import sys; sys.stdout.buffer.write(bytes([0, 0, 0, 1, 193]))", "has failed"),
+    ],
+)
+def test_a_child_that_does_not_work_is_no_fault_of_the_grammars(
+    monkeypatch: pytest.MonkeyPatch, code: str, message: str
+) -> None:
+    _replace_child(monkeypatch, code)
+    with pytest.raises(QuireError, match=message) as raised:
+        module.try_grammar(JOB)
+    assert not isinstance(raised.value, RequestError)
+    monkeypatch.undo()
+    assert module.try_grammar(JOB) == ""
+
+
+def test_a_child_that_is_gone_is_replaced(own_children: list[module._Child]) -> None:
+    assert module.try_grammar(JOB) == ""
+    [first] = own_children
+    first.kill()
+    assert module.try_grammar(JOB) == ""
+    assert own_children != [first]
+
+
+def _replace_child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    monkeypatch.setattr(module, "module_command", lambda _: [sys.executable, "-c", code])
