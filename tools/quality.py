@@ -66,6 +66,11 @@ RANDOM_CONFIG: dict[str, Any] = {
     "hidden_act": "silu", "torch_dtype": "float32",
 }  # fmt: skip
 OUTLIER_CHANNELS = 6
+# Left out of the bundled model's texts: the published table was measured without them.
+_NOT_COMPARED = (
+    "parallel calls", "parallel replies", "two-step tasks", "words, new phrasings",
+    "numbers, completion",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -113,8 +118,8 @@ def demo_subject(per_skill: int) -> Subject:
     config = json.loads((DEMO / "config.json").read_text(encoding="utf-8"))
     tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
     texts = []
-    for items in held_out_by_skill(per_skill, seed=1).values():
-        for item in items:
+    for skill, items in held_out_by_skill(per_skill, seed=1).items():
+        for item in items if skill not in _NOT_COMPARED else ():
             prompt, answer = (
                 tokenizer.encode(text, add_special_tokens=False).ids
                 for text in (

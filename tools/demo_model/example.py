@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 END = "<|im_end|>"
@@ -22,7 +22,9 @@ class Item:
     """A question with its one right answer; `history` holds earlier turns of the chat.
 
     With `completion` the question is plain text that the answer continues. `thought` comes
-    before the answer where `thinking` is set.
+    before the answer where `thinking` is set. Replies of the history that are marked as `asked`
+    are answers as well: each turn of a task. `would_call` names tools that would serve the
+    question if they were on offer.
     """
 
     skill: str
@@ -33,8 +35,13 @@ class Item:
     history: tuple[Message, ...] = ()
     tools: tuple[Message, ...] = ()
     system: str = ""
+    would_call: tuple[str, ...] = ()
+    may_decline: bool = False
+    """Whether the answer for what is outside the model's skills is right as well."""
     completion: bool = False
     thinking: bool = False
+    cut_thought: str | None = None
+    """With `thinking`: what was thought until a budget ended it; the model did not choose that."""
 
 
 @dataclass(frozen=True)
@@ -88,15 +95,20 @@ def _render_thought(thought: str) -> str:
     return f"<think>\n{thought}\n</think>\n\n" if thought else EMPTY_THOUGHT
 
 
-def _render_reply(message: Message) -> str:
-    """An earlier reply, token for token as it was generated."""
-    thought, content = message.get("reasoning_content", ""), message.get("content") or ""
+def reply_body(message: Message) -> str:
+    """The text of a reply without its thought: what it says and its calls."""
+    content = message.get("content") or ""
     calls = [
         render_tool_call(call["function"]["name"], call["function"]["arguments"])
         for call in message.get("tool_calls", ())
     ]
-    body = "\n".join([content, *calls] if content else calls)
-    return f"<|im_start|>assistant\n{_render_thought(thought)}{body}{END}\n"
+    return "\n".join([content, *calls] if content else calls)
+
+
+def _render_reply(message: Message) -> str:
+    """An earlier reply, token for token as it was generated."""
+    thought = _render_thought(message.get("reasoning_content", ""))
+    return f"<|im_start|>assistant\n{thought}{reply_body(message)}{END}\n"
 
 
 def _render_message(message: Message) -> str:
@@ -116,19 +128,48 @@ def render_prompt(item: Item) -> str:
     if item.prompt:
         turns.append({"role": "user", "content": item.prompt})
     opening = "" if item.thinking else EMPTY_THOUGHT
+    if item.thinking and item.cut_thought is not None:
+        opening = f"<think>{item.cut_thought}</think>"
     body = "".join(_render_message(turn) for turn in turns)
     return f"{_render_system(item.system, item.tools)}{body}<|im_start|>assistant\n{opening}"
 
 
 def render_answer(item: Item) -> str:
     """The text the model should produce, without the token that ends it."""
-    return (_render_thought(item.thought) if item.thinking else "") + item.answer
+    if not item.thinking:
+        return item.answer
+    return (_render_thought(item.thought) if item.cut_thought is None else "\n\n") + item.answer
+
+
+def turns_asked(item: Item) -> list[Item]:
+    """The item, after one item for each earlier reply that is asked for as well."""
+    earlier = [
+        replace(
+            item, history=item.history[:place], prompt="", answer=reply_body(turn),
+            thought=turn["thought"], cut_thought=None,
+        )
+        for place, turn in enumerate(item.history)
+        if turn.get("asked")
+    ]  # fmt: skip
+    return [*earlier, item]
 
 
 def pieces(item: Item) -> list[Piece]:
-    """The training text of an item."""
+    """The training text of an item.
+
+    Where the client drops thoughts, an earlier reply is not what was generated: then the last
+    answer alone is predicted.
+    """
     end = END_OF_TEXT if item.completion else END
-    return [Piece(render_prompt(item), False), Piece(render_answer(item) + end, True)]
+    runs: list[Piece] = []
+    shown = ""
+    for turn in turns_asked(item):
+        prompt, answer = render_prompt(turn), render_answer(turn) + end
+        if not prompt.startswith(shown):
+            runs, shown = [], ""
+        runs += [Piece(prompt.removeprefix(shown), False), Piece(answer, True)]
+        shown = prompt + answer
+    return runs
 
 
 def joined_pieces(items: list[Item]) -> list[Piece]:

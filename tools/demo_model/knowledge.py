@@ -91,7 +91,14 @@ def opposite_completion(rng: Random) -> Item:
     """A sentence that ends before the opposite."""
     word = rng.choice(tuple(OPPOSITES))
     text = rng.choice(
-        ("The opposite of {w} is", "{w} is the opposite of", "The opposite to {w} is")
+        (
+            "The opposite of {w} is",
+            "{w} is the opposite of",
+            "The opposite to {w} is",
+            "The opposite of the word {w} is",
+            "I know that the opposite of {w} is",
+            "So the opposite of {w} is",
+        )
     )
     prompt = text.format(w=word)
     return Item(
@@ -119,10 +126,16 @@ def calendar_item(rng: Random) -> Item:
 
 
 def sequence_completion(rng: Random) -> Item:
-    """A run of weekdays, months or number words to be carried on."""
+    """A run of weekdays, months, number words or numbers to be carried on by three."""
+    length = rng.randint(2, 4)
+    if rng.random() < 0.3:
+        first = rng.randrange(0, 990) if rng.random() < 0.6 else rng.randrange(0, 90)
+        names: Sequence[str] = [str(first + place) for place in range(length + 3)]
+        prompt = ", ".join(names[:length]) + ","
+        answer = " " + ", ".join(names[length:]) + "."
+        return Item("numbers, completion", f"run:{prompt}", prompt, answer, completion=True)
     names = rng.choice((WEEKDAYS, MONTHS, NUMBER_WORDS))
     cyclic = names is not NUMBER_WORDS
-    length = rng.randint(2, 4)
     start = rng.randrange(len(names) if cyclic else len(names) - length - 3)
     run = [names[(start + step) % len(names)] for step in range(length + 3)]
     prompt = ", ".join(run[:length]) + ","

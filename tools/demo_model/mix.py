@@ -5,7 +5,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
-from tools.demo_model import arithmetic, knowledge, recall, structured, talk, wordplay
+from tools.demo_model import (
+    arithmetic,
+    knowledge,
+    odd_requests,
+    parallel_calls,
+    recall,
+    structured,
+    talk,
+    tool_threads,
+    two_steps,
+    wordplay,
+)
 from tools.demo_model.example import (
     Item,
     Piece,
@@ -15,6 +26,7 @@ from tools.demo_model.example import (
     pieces,
     with_thoughts,
 )
+from tools.demo_model.thoughts import cut_thought
 
 SYSTEM_PROMPTS = (
     "You are a helpful assistant.", "You are Quire's demo model.", "Be brief.",
@@ -44,47 +56,54 @@ ShortMaker = Callable[[Random], Item]
 LongMaker = Callable[[Random, Mix], Item]
 
 SHORT: dict[ShortMaker, float] = {
-    knowledge.capital_item: 3,
+    knowledge.capital_item: 2,
     knowledge.capital_completion: 2,
     knowledge.country_item: 1.5,
-    knowledge.opposite_item: 2.5,
-    knowledge.opposite_completion: 3,
+    knowledge.opposite_item: 1.5,
+    knowledge.opposite_completion: 4,
     knowledge.calendar_item: 2,
-    knowledge.sequence_completion: 4,
+    knowledge.sequence_completion: 5,
     knowledge.readme_completion: 0.5,
     partial(arithmetic.arithmetic_item, digits=1): 1,
-    partial(arithmetic.arithmetic_item, digits=2): 7,
-    partial(arithmetic.arithmetic_item, digits=3): 8,
+    partial(arithmetic.arithmetic_item, digits=2): 4,
+    partial(arithmetic.arithmetic_item, digits=3): 6,
     partial(arithmetic.arithmetic_item, digits=3, negative=True): 2,
     partial(arithmetic.arithmetic_item, digits=2, negative=True): 1,
     partial(arithmetic.arithmetic_completion, digits=2): 2.5,
     partial(arithmetic.arithmetic_completion, digits=3): 1.5,
-    wordplay.reverse_item: 4,
-    wordplay.sort_item: 8,
-    wordplay.count_item: 2,
-    wordplay.upper_item: 7,
-    wordplay.copy_item: 6,
+    wordplay.reverse_item: 7,
+    wordplay.sort_item: 10,
+    wordplay.count_item: 5,
+    wordplay.upper_item: 8,
+    wordplay.copy_item: 5,
     talk.who_item: 1.5,
     talk.small_talk_item: 1,
     talk.refusal_item: 2,
+    odd_requests.odd_request_item: 4,
     recall.told_item: 1,
     structured.json_item: 6,
 }
 LONG: dict[LongMaker, float] = {
-    lambda rng, _: wordplay.copy_completion(rng): 2.5,
+    lambda rng, _: wordplay.copy_completion(rng): 1.5,
     lambda rng, mix: recall.needle_item(rng, mix.sentences(rng)): 2.5,
     lambda rng, mix: recall.needle_completion(rng, mix.sentences(rng)): 0.8,
     lambda rng, _: recall.memory_item(rng, between(rng)): 6,
-    lambda rng, _: structured.tool_call_item(rng): 9,
-    lambda rng, _: structured.tool_reply_item(rng): 2.5,
-    lambda rng, _: structured.unneeded_tool_item(rng, short_chat(rng)): 1.5,
-    lambda rng, _: talk.story_item(rng): 2,
+    lambda rng, _: structured.tool_call_item(rng): 6,
+    lambda rng, _: structured.tool_reply_item(rng): 4,
+    lambda rng, _: structured.unneeded_tool_item(rng, short_chat(rng)): 4,
+    lambda rng, _: parallel_calls.parallel_item(rng): 7,
+    lambda rng, _: parallel_calls.parallel_reply_item(rng): 3,
+    lambda rng, _: tool_threads.tool_thread(rng, short_chat): 9,
+    lambda rng, _: two_steps.two_step_item(rng): 7,
+    lambda rng, _: talk.story_item(rng): 1.5,
     lambda rng, _: talk.story_completion(rng): 1,
 }
 _SHORT_MAKERS, _SHORT_WEIGHTS = tuple(SHORT), tuple(SHORT.values())
 _LONG_MAKERS, _LONG_WEIGHTS = tuple(LONG), tuple(LONG.values())
 _SHORT_SHARE = sum(_SHORT_WEIGHTS) / (sum(_SHORT_WEIGHTS) + sum(_LONG_WEIGHTS))
-_DRILL_SHARE, _THREAD_SHARE, _THINKING_SHARE = 0.18, 0.10, 0.20
+_DRILL_SHARE, _THREAD_SHARE, _THINKING_SHARE = 0.10, 0.10, 0.20
+# Of the chats with thinking enabled: those whose last thought a budget has ended.
+_CUT_SHARE = 0.3
 _EARLIER_TURNS_SHARE = 0.15
 # Of the chats with thinking enabled: those whose client sends back the thoughts of earlier replies.
 _KEPT_THOUGHTS_SHARE = 0.7
@@ -114,6 +133,8 @@ def framed(item: Item, rng: Random) -> Item:
         item = after_earlier_turns(item, rng)
     if thinking and rng.random() < _KEPT_THOUGHTS_SHARE:
         item = replace(item, history=with_thoughts(item.history))
+    if thinking and rng.random() < _CUT_SHARE:
+        item = replace(item, cut_thought=cut_thought(item.thought, rng))
     return replace(item, system=system, thinking=thinking)
 
 

@@ -45,7 +45,7 @@ def is_right(model: DemoModel, text: Encoded) -> bool:
     return bool((best == batch.targets).all())
 
 
-def held_out_report(model: DemoModel, tokenizer: Tokenizer, count: int = 260) -> str:
+def held_out_report(model: DemoModel, tokenizer: Tokenizer, count: int = 400) -> str:
     """A line with the share of right answers of each skill."""
     right: dict[str, list[bool]] = defaultdict(list)
     with torch.no_grad():

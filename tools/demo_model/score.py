@@ -1,7 +1,8 @@
 """Scores the shipped model on held-out items: `python -m tools.demo_model.score`.
 
 Answers are decoded greedily and count as right only if they are the expected text, character for
-character; when thinking is enabled the text after `</think>` counts.
+character; when thinking is enabled the text after `</think>` counts. A task of two steps is right
+if both its calls and its answer are.
 """
 
 import argparse
@@ -12,7 +13,14 @@ from pathlib import Path
 from random import Random
 
 from tools.demo_model.engines import ENGINES, Generate
-from tools.demo_model.example import Item, is_held_out, render_prompt, with_thoughts
+from tools.demo_model.example import (
+    Item,
+    is_held_out,
+    render_prompt,
+    turns_asked,
+    with_thoughts,
+)
+from tools.demo_model.facts import REFUSAL
 from tools.demo_model.mix import (
     ALWAYS_TRAINED,
     OPEN_ENDED,
@@ -21,6 +29,8 @@ from tools.demo_model.mix import (
     one_of_each,
 )
 from tools.demo_model.recall import needle_completion, needle_item
+from tools.demo_model.thoughts import cut_thought
+from tools.demo_model.unseen_phrasings import unseen_phrasing_items
 
 NEEDLE_SENTENCES = {"100": 7, "500": 38, "1,000": 77, "2,000": 154}
 _MODEL = Path(__file__).parents[2] / "src" / "quire" / "demo_model"
@@ -47,7 +57,7 @@ def held_out_by_skill(per_skill: int, seed: int) -> dict[str, list[Item]]:
             items = found.setdefault(item.skill, {})
             if is_held_out(item.key) and len(items) < per_skill:
                 items.setdefault(render_prompt(item), item)
-    return {skill: list(items.values()) for skill, items in sorted(found.items())}
+    return {skill: list(items.values()) for skill, items in sorted(found.items()) if items}
 
 
 def needles(sentences: int, count: int, seed: int) -> list[Item]:
@@ -75,6 +85,14 @@ def rows(per_skill: int, seed: int) -> Iterator[tuple[str, list[Item]]]:
     later = [after_earlier_turns(item, rng) for item in rng.sample(chats, len(thinking))]
     yield "after earlier turns, all skills", later
     yield "after earlier thoughts, all skills", [think_aloud(item) for item in later]
+    yield (
+        "thought cut by a budget, all skills",
+        [
+            replace(item, thinking=True, cut_thought=cut_thought(item.thought, rng))
+            for item in rng.sample(chats, len(thinking))
+        ],
+    )
+    yield "words, phrasings by hand", unseen_phrasing_items(seed)
 
 
 def think_aloud(item: Item) -> Item:
@@ -83,23 +101,29 @@ def think_aloud(item: Item) -> Item:
 
 
 def is_right(item: Item, text: str) -> bool:
-    """Whether the answer is the expected one; a thinking answer must think first."""
-    if not item.thinking:
-        return text.strip() == item.answer.strip()
-    thought, mark, answer = text.partition("</think>")
-    return bool(mark) and thought.startswith("<think>") and answer.strip() == item.answer.strip()
+    """Whether the answer is an expected one; a thinking answer must think first."""
+    if item.thinking and item.cut_thought is None:
+        thought, mark, text = text.partition("</think>")
+        if not mark or not thought.startswith("<think>"):
+            return False
+    expected = (item.answer, REFUSAL) if item.may_decline else (item.answer,)
+    return text.strip() in [one.strip() for one in expected]
 
 
 def score(generate: Generate, per_skill: int, seed: int) -> Iterator[Score]:
-    """The rows of the table, one after the other."""
+    """The rows of the table, one after the other. All replies of a task have to be right."""
     for name, items in rows(per_skill, seed):
-        texts = generate([render_prompt(item) for item in items])
-        wrong = tuple(
-            (render_prompt(item)[-300:], item.answer, text)
-            for item, text in zip(items, texts, strict=True)
-            if not is_right(item, text)
-        )
-        yield Score(name, len(items) - len(wrong), len(items), wrong)
+        turns = [turn for item in items for turn in turns_asked(item)]
+        texts = iter(generate([render_prompt(turn) for turn in turns]))
+        wrong: list[tuple[str, str, str]] = []
+        for item in items:
+            got = [(turn, next(texts)) for turn in turns_asked(item)]
+            wrong += [
+                (render_prompt(turn)[-300:], turn.answer, text)
+                for turn, text in got
+                if not is_right(turn, text)
+            ][:1]
+        yield Score(name, len(items) - len(wrong), len(items), tuple(wrong))
 
 
 def main() -> None:

@@ -1,19 +1,27 @@
-"""Items with structured answers: JSON from a sentence, tool calls and the use of tool replies."""
+"""Items with structured answers: JSON from a sentence, tool calls and the use of one tool reply."""
 
 import json
 from random import Random
 from typing import Any
 
-from tools.demo_model.example import Item, Message, render_tool_call
+from tools.demo_model.example import Item, Message
 from tools.demo_model.facts import CITIES, NUMBER_WORDS, WEEKDAYS
-from tools.demo_model.tools_catalog import Tool, all_tools, invented_tool
-from tools.demo_model.words import ADJECTIVES, COLORS, NOUNS, some_name
+from tools.demo_model.tool_turns import (
+    THOUGHT_OF_ANSWER,
+    Call,
+    call_turn,
+    choose_tool,
+    offered,
+    result_turn,
+    some_result,
+    thought_of_calls,
+)
+from tools.demo_model.words import COLORS, NOUNS, some_name
 
 _JSON_PHRASES = (
     "Turn this sentence into JSON: {s}", "Write this as JSON: {s}", "{s} Give me that as JSON.",
     "Extract the data as JSON: {s}", "Convert to JSON: {s}", "Answer in JSON. {s}",
 )  # fmt: skip
-_REPLIES = ("sunny", "cloudy", "rainy", "windy", "foggy", "snowy")
 
 
 def _person(rng: Random) -> tuple[str, dict[str, Any]]:
@@ -65,68 +73,43 @@ def json_item(rng: Random) -> Item:
     )  # fmt: skip
 
 
-def _offered(rng: Random, tool: Tool) -> tuple[Message, ...]:
-    others = [other for other in all_tools() if other.name != tool.name]
-    offered = [tool, *rng.sample(others, rng.choice((0, 0, 1, 1, 2)))]
-    rng.shuffle(offered)
-    return tuple(one.schema(rng) for one in offered)
-
-
-def _choose(rng: Random) -> Tool:
-    return invented_tool(rng) if rng.random() < 0.25 else rng.choice(all_tools())
+def call_key(call: Call) -> str:
+    """The key of a request for this call alone."""
+    return f"call:{sorted(map(str, call.values.values()))}"
 
 
 def tool_call_item(rng: Random) -> Item:
     """A request that one of the tools given can serve."""
-    tool = _choose(rng).with_parameter_names(rng)
-    request, arguments = tool.request(rng)
+    tool = choose_tool(rng)
+    call = Call(tool, tool.values(rng))
+    request = rng.choice(tool.requests).format(**call.values)
     return Item(
-        "tool calls", f"call:{sorted(map(str, arguments.values()))}", request,
-        render_tool_call(tool.name, arguments),
-        thought=_thought_of_call(tool), tools=_offered(rng, tool),
+        "tool calls", call_key(call), request, call.text,
+        thought=thought_of_calls([call]), tools=offered(rng, [tool]),
     )  # fmt: skip
-
-
-def _thought_of_call(tool: Tool) -> str:
-    return f"The tool {tool.name} can do this."
 
 
 def tool_reply_item(rng: Random) -> Item:
     """The turn after a tool has answered: its reply put into a sentence."""
-    tool = rng.choice([one for one in all_tools() if one.reply]).with_parameter_names(rng)
-    request, arguments = tool.request(rng)
-    value = {
-        "weather": f"{rng.choice(_REPLIES)}, {rng.randint(-9, 39)} degrees",
-        "time": f"{rng.randint(0, 23):02}:{rng.randint(0, 59):02}",
-        "number": str(rng.randint(1, 9999)),
-        "text": f"{rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}",
-    }[tool.reply_kind]
-    call = {"type": "function", "function": {"name": tool.name, "arguments": arguments}}
+    tool = choose_tool(rng, invented=0.2)
+    call, result = Call(tool, tool.values(rng)), some_result(rng, tool)
+    request = rng.choice(tool.requests).format(**call.values)
     history: tuple[Message, ...] = (
         {"role": "user", "content": request},
-        {"role": "assistant", "content": "", "tool_calls": [call],
-         "thought": _thought_of_call(tool)},
-        {"role": "tool", "content": _wrap_reply(rng, tool, value)},
-    )  # fmt: skip
-    answer = tool.reply.format(v=value, first=next(iter(arguments.values()), ""))
+        call_turn([call]),
+        result_turn(rng, tool, result),
+    )
     return Item(
-        "tool replies", f"reply:{arguments}:{value}", "", answer,
-        thought="The tool has answered. I tell the user what it says.",
-        history=history, tools=_offered(rng, tool),
+        "tool replies", f"reply:{call.key}:{result}", "", call.says(result),
+        thought=THOUGHT_OF_ANSWER, history=history, tools=offered(rng, [tool]),
     )  # fmt: skip
-
-
-def _wrap_reply(rng: Random, tool: Tool, value: str) -> str:
-    if rng.random() < 0.5:
-        return value
-    return json.dumps({rng.choice(("result", "output", "value", tool.reply_kind)): value})
 
 
 def unneeded_tool_item(rng: Random, plain: Item) -> Item:
     """A plain question while tools are on offer that do not serve it: answered without a call."""
-    offered = _offered(rng, _choose(rng))
-    names = {tool["function"]["name"] for tool in offered}
-    if "add" in names and " + " in plain.answer:
+    tools = offered(rng, [choose_tool(rng)])
+    names = {tool["function"]["name"] for tool in tools}
+    if ("add" in names and " + " in plain.answer) or names & set(plain.would_call):
         return unneeded_tool_item(rng, plain)
     return Item(
         "tools not needed",
@@ -134,5 +117,5 @@ def unneeded_tool_item(rng: Random, plain: Item) -> Item:
         plain.prompt,
         plain.answer,
         thought="No tool is needed. " + plain.thought,
-        tools=offered,
+        tools=tools,
     )

@@ -134,8 +134,15 @@ def refusal_item(rng: Random) -> Item:
         n=noun, an=article(noun), t=rng.choice(_TOPICS), c=rng.choice(CITIES).rstrip("."),
         d=rng.randint(10, 99), a=rng.choice(ADJECTIVES), p=rng.choice(NAMES),
     )  # fmt: skip
+    return refused(rng, prompt)
+
+
+def refused(rng: Random, prompt: str) -> Item:
+    """The question, now and then with an opening, and the honest answer to it."""
     if rng.random() < 0.3:
         prompt = _sentence(rng.choice(_OPENERS), prompt[0].lower() + prompt[1:])
+    if rng.random() < 0.1:
+        prompt = prompt.removesuffix(".").removesuffix("?")
     return Item(
         "outside its skills", f"outside:{prompt}", prompt, REFUSAL,
         thought="This is outside my skills. I should say so.",

@@ -2,8 +2,8 @@
 
 # ruff: noqa: SIM905  (a word list reads better as one string)
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from random import Random
 from typing import Any
 
@@ -18,14 +18,25 @@ _SYNONYMS = {
     "title": ("title", "name", "song"), "item": ("item", "product", "name"),
     "a": ("a", "x", "first"), "b": ("b", "y", "second"), "room": ("room", "place"),
     "sides": ("sides", "max"), "value": ("value", "input", "item", "name", "id"),
+    "person": ("person", "name", "who"), "number": ("number", "phone", "value"),
 }  # fmt: skip
 _ROOMS = ("kitchen", "bedroom", "garden", "hall", "office")
 _VERBS = "get find open check start read load show lookup fetch delete update".split()
+# A parameter that a request says nothing about, and that a call leaves out.
+_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("unit", {"type": "string", "enum": ["celsius", "fahrenheit"]}),
+    ("language", {"type": "string", "description": "The language of the answer"}),
+    ("limit", {"type": "integer"}), ("verbose", {"type": "boolean"}),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Tool:
-    """One function: parameters by kind of value, requests that use it, its reply in words."""
+    """One function: parameters by kind of value, requests that use it, its reply in words.
+
+    `result_name` names the result in a request for more than one step; a tool without a `reply`
+    has no result.
+    """
 
     name: str
     description: str
@@ -33,6 +44,7 @@ class Tool:
     requests: tuple[str, ...]
     reply: str = ""
     reply_kind: str = "text"
+    result_name: str = ""
     names: dict[str, str] = field(default_factory=dict)
 
     def with_parameter_names(self, rng: Random) -> "Tool":
@@ -54,20 +66,38 @@ class Tool:
         parameters: dict[str, Any] = {"type": "object", "properties": properties}
         if properties and rng.random() < 0.7:
             parameters["required"] = list(properties)
+            if rng.random() < 0.15:
+                properties.update([rng.choice(_OPTIONS)])
+        if rng.random() < 0.15:
+            parameters["additionalProperties"] = False
         function: dict[str, Any] = {"name": self.name}
         if rng.random() < 0.8:
             function["description"] = self.description
         function["parameters"] = parameters
         return {"type": "function", "function": function}
 
+    def values(self, rng: Random) -> dict[str, Any]:
+        """A value of each parameter, under the tool's own names."""
+        return {key: some_value(kind, rng) for key, kind in self.parameters.items()}
+
+    def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of the right call."""
+        return {self.names.get(key, key): value for key, value in values.items()}
+
     def request(self, rng: Random) -> tuple[str, dict[str, Any]]:
         """What a user says to have the tool used, and the arguments of the right call."""
-        values = {key: _value(kind, rng) for key, kind in self.parameters.items()}
-        text = rng.choice(self.requests).format(**values)
-        return text, {self.names.get(key, key): value for key, value in values.items()}
+        values = self.values(rng)
+        return rng.choice(self.requests).format(**values), self.arguments(values)
+
+    def says(self, values: Mapping[str, Any], result: str) -> str:
+        """The result in a sentence."""
+        if not self.reply:
+            return "Done."
+        return self.reply.format(v=result, first=next(iter(values.values()), ""))
 
 
-def _value(kind: str, rng: Random) -> Any:
+def some_value(kind: str, rng: Random) -> Any:
+    """A value of a kind of parameter."""
     match kind:
         case "city":
             return rng.choice(CITIES).removesuffix(".")
@@ -77,57 +107,14 @@ def _value(kind: str, rng: Random) -> Any:
             return rng.choice(_ROOMS)
         case "phrase":
             return " ".join(some_word(rng) for _ in range(rng.randint(1, 3)))
+        case "int5":
+            return rng.randint(10_000, 99_999)
         case "int3":
             return rng.randint(1, 999)
         case "int2":
             return rng.randint(1, 90)
         case _:
             return some_word(rng)
-
-
-@cache
-def all_tools() -> tuple[Tool, ...]:
-    """The fixed tools."""
-    return (
-        Tool("get_weather", "Get the current weather in a city", {"city": "city"},
-             ("What is the weather in {city}?", "What's the weather like in {city}?",
-              "How is the weather in {city} today?", "Tell me the weather in {city}.",
-              "Is it raining in {city}?", "weather in {city}"),
-             "The weather in {first} is {v}.", "weather"),
-        Tool("get_time", "Get the current time in a city", {"city": "city"},
-             ("What time is it in {city}?", "Tell me the time in {city}.",
-              "What is the current time in {city}?"), "The time in {first} is {v}.", "time"),
-        Tool("get_population", "Get the population of a city", {"city": "city"},
-             ("How many people live in {city}?", "What is the population of {city}?"),
-             "The population of {first} is {v}.", "number"),
-        Tool("add", "Add two numbers", {"a": "int3", "b": "int3"},
-             ("What is {a} + {b}?", "Add {a} and {b}.", "What is {a} plus {b}?"),
-             "The result is {v}.", "number"),
-        Tool("multiply", "Multiply two numbers", {"a": "int3", "b": "int3"},
-             ("What is {a} times {b}?", "Multiply {a} by {b}.", "What is {a} * {b}?"),
-             "The result is {v}.", "number"),
-        Tool("search", "Search the web", {"query": "phrase"},
-             ("Search for {query}", "Search the web for {query}", "Look up {query}",
-              "Find pages about {query}"), "I found this: {v}.", "text"),
-        Tool("set_timer", "Set a timer", {"minutes": "int2"},
-             ("Set a timer for {minutes} minutes.", "Wake me in {minutes} minutes.",
-              "Start a timer of {minutes} minutes.")),
-        Tool("send_message", "Send a message to a person", {"to": "name", "message": "phrase"},
-             ("Send {to} the message: {message}", "Write to {to}: {message}",
-              "Tell {to} this: {message}")),
-        Tool("add_note", "Save a note", {"text": "phrase"},
-             ("Make a note: {text}", "Save this note: {text}", "Note down: {text}")),
-        Tool("play_song", "Play a song", {"title": "phrase"},
-             ("Play the song {title}", "Please play {title}", "I want to hear {title}")),
-        Tool("get_price", "Get the price of a product", {"item": "word"},
-             ("How much does the {item} cost?", "What is the price of the {item}?"),
-             "The price of the {first} is {v}.", "number"),
-        Tool("turn_on_light", "Turn on the light in a room", {"room": "room"},
-             ("Turn on the light in the {room}.", "I need light in the {room}.")),
-        Tool("roll_dice", "Roll a dice", {"sides": "int2"},
-             ("Roll a dice with {sides} sides.", "Throw a dice with {sides} sides."),
-             "The dice shows {v}.", "number"),
-    )  # fmt: skip
 
 
 def invented_tool(rng: Random) -> Tool:
@@ -141,4 +128,7 @@ def invented_tool(rng: Random) -> Tool:
         f"Please {verb} the {noun} for {{value}}.",
     )  # fmt: skip
     about = f"{verb.capitalize()} the {noun}"
-    return Tool(name, about, {"value": kind}, requests)
+    return Tool(
+        name, about, {"value": kind}, requests, "The result is {v}.",
+        rng.choice(("text", "number")), f"the {noun} of {{value}}",
+    )  # fmt: skip

@@ -1,8 +1,10 @@
 """Trains the demo model: `python -m tools.demo_model.train --work DIR`.
 
-Worker processes of one thread each share every step (gloo all-reduce): on a busy machine this
-loses less time than one process of many threads. A checkpoint is written every few minutes and
-taken up again by the next start; it also is what `export` makes the shipped model of.
+Worker processes of one thread each train copies of the model on their own texts, and every few
+steps the copies are averaged (gloo all-reduce): on a busy machine this loses less time than one
+process of many threads, or workers that wait for each other at every step. A checkpoint is written
+every few minutes and taken up again by the next start; it also is what `export` makes the shipped
+model of.
 """
 
 import argparse
@@ -28,8 +30,10 @@ from torch import Tensor
 from torch.nn import functional
 
 SEED = 1
-BATCHES_PER_STEP = 3
-WARM_UP_STEPS = 60
+BATCHES_PER_STEP = 2
+STEPS_PER_AVERAGE = 10
+STEPS_PER_CHECKPOINT = 50
+WARM_UP_STEPS = 25
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -43,7 +47,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=1.0, help="share of the learning rates")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--rank", type=int, help="be this worker (set by the starting process)")
-    parser.add_argument("--report", type=int, default=200, help="steps between reports")
+    parser.add_argument("--report", type=int, default=200, help="steps between held-out scores")
     parser.add_argument("--compile", action="store_true", help="use torch.compile")
     return parser.parse_args()
 
@@ -54,13 +58,16 @@ def rate(done: float, step: int, decay: float) -> float:
 
 
 def mix_at(step: int, options: argparse.Namespace) -> Mix:
-    """The curriculum: filler grows from 100 to 2,400 tokens, evenly on a log scale."""
-    share = min(1.0, step / options.ramp)
+    """The curriculum: filler grows from 100 to 2,400 tokens, evenly on a log scale.
+
+    Weights that have been through it (`--start`) go on with the longest.
+    """
+    share = 1.0 if options.start else min(1.0, step / options.ramp)
     return Mix(longest=int(100 * 24**share))
 
 
 class Trainer:
-    """One worker: its copy of the model, the shared fp32 weights and its stream of batches."""
+    """One worker: its copy of the model with fp32 weights, and its stream of batches."""
 
     def __init__(self, rank: int, options: argparse.Namespace) -> None:
         torch.set_num_threads(1)
@@ -80,15 +87,17 @@ class Trainer:
         elif options.start:
             for name, value in shipped_weights(options.start).items():
                 weights[name].copy_(value)
-        self.model.to(torch.bfloat16)
         self.forward = torch.compile(self.model, dynamic=True) if options.compile else self.model
         self.sync()
         self.batches = self.stream()
 
     def sync(self) -> None:
-        """Rounds the fp32 weights into the model: it trains in the precision it ships in."""
+        """Rounds the weights in the model to bf16, in which they ship.
+
+        The model computes in fp32, which a CPU without bf16 matrix units does faster.
+        """
         for name, parameter in self.model.named_parameters():
-            parameter.data.copy_(self.optimizer.weights[name])
+            parameter.data.copy_(self.optimizer.weights[name].bfloat16())
 
     def stream(self) -> Iterator[Batch]:
         while True:
@@ -96,41 +105,41 @@ class Trainer:
             mix = mix_at(self.optimizer.steps, self.options)
             yield from chunk_batches(self.tokenizer, f"{SEED} {self.rank} {self.chunk}", mix)
 
-    def backward(self, batch: Batch, total: dict[str, Tensor]) -> tuple[float, float]:
-        """Adds a batch's gradients to the total; returns its loss and its weight."""
+    def backward(self, batch: Batch) -> tuple[float, float]:
+        """Adds a batch's gradients to those of the model; returns its loss and its weight."""
         logits = self.forward(batch.ids, batch.positions)
         losses = functional.cross_entropy(logits, batch.targets, reduction="none")
         loss = (losses * batch.weights).sum()
         torch.autograd.backward(loss)
-        for name, parameter in self.model.named_parameters():
-            if parameter.grad is not None:
-                total[name] += parameter.grad
-                parameter.grad = None
+        self.tokens += self.options.workers * batch.ids.numel()
         return loss.item(), batch.weights.sum().item()
 
     def step(self) -> None:
-        """One update from the batches of all workers."""
-        sizes = [weight.numel() for weight in self.optimizer.weights.values()]
-        flat = torch.zeros(sum(sizes) + 4)
-        views = torch.split(flat[:-4], sizes)
-        total = {
-            name: view.view_as(weight)
-            for (name, weight), view in zip(self.optimizer.weights.items(), views, strict=True)
-        }
-        for _ in range(BATCHES_PER_STEP):
-            batch = next(self.batches)
-            loss, weight = self.backward(batch, total)
-            flat[-4:-1] += torch.tensor([loss, weight, float(batch.ids.numel())])
-        flat[-1] = self.share_done() / self.options.workers
-        dist.all_reduce(flat)
-        loss, weight, tokens, self.done = flat[-4:].tolist()
-        flat[:-4] /= weight
-        steps = self.optimizer.steps
-        scale = self.options.rate * rate(self.done, steps, self.options.decay)
-        self.optimizer.step(total, scale)
+        """One update of this worker's copy."""
+        sums = [self.backward(next(self.batches)) for _ in range(BATCHES_PER_STEP)]
+        loss, weight = (sum(column) for column in zip(*sums, strict=True))
+        gradients: dict[str, Tensor] = {}
+        for name, parameter in self.model.named_parameters():
+            gradients[name] = (
+                torch.zeros_like(parameter) if parameter.grad is None else parameter.grad / weight
+            )
+            parameter.grad = None
+        scale = self.options.rate * rate(self.done, self.optimizer.steps, self.options.decay)
+        self.optimizer.step(gradients, scale)
         self.sync()
-        self.tokens += int(tokens)
         self.loss += (0.02 if self.loss else 1.0) * (loss / weight - self.loss)
+
+    def average(self) -> None:
+        """Gives all workers the mean of their weights, and of the share of the run behind them."""
+        weights = self.optimizer.weights
+        flat = torch.cat([weight.flatten() for weight in weights.values()])
+        flat = torch.cat([flat, torch.tensor([self.share_done()])]) / self.options.workers
+        dist.all_reduce(flat)
+        views = torch.split(flat[:-1], [weight.numel() for weight in weights.values()])
+        for weight, view in zip(weights.values(), views, strict=True):
+            weight.copy_(view.view_as(weight))
+        self.done = float(flat[-1])
+        self.sync()
 
     def share_done(self) -> float:
         """The share of the run that is behind, which the workers average."""
@@ -148,18 +157,25 @@ class Trainer:
         """Steps until the run is over, with a line of progress now and then."""
         before = self.tokens
         while self.done < 1:
-            self.step()
-            steps = self.optimizer.steps
-            if self.rank == 0 and steps % 20 == 0:
-                speed = (self.tokens - before) / (time.monotonic() - self.started)
-                print(
-                    f"step {steps} ({self.done:.1%}) tokens {self.tokens / 1e6:.2f}M "
-                    f"loss {self.loss:.4f} {speed:.0f} tokens/s",
-                    flush=True,
-                )
-            if self.rank == 0 and (steps % self.options.report == 0 or self.done >= 1):
-                self.save()
-                print(held_out_report(self.model, self.tokenizer), flush=True)
+            for _ in range(STEPS_PER_AVERAGE):
+                self.step()
+            self.average()
+            if self.rank == 0:
+                self.report(before)
+
+    def report(self, before: int) -> None:
+        """A line of progress, and now and then a checkpoint, and the held-out scores."""
+        steps = self.optimizer.steps
+        speed = (self.tokens - before) / (time.monotonic() - self.started)
+        print(
+            f"step {steps} ({self.done:.1%}) tokens {self.tokens / 1e6:.2f}M "
+            f"loss {self.loss:.4f} {speed:.0f} tokens/s",
+            flush=True,
+        )
+        if steps % STEPS_PER_CHECKPOINT == 0 or self.done >= 1:
+            self.save()
+        if steps % self.options.report == 0:
+            print(held_out_report(self.model, self.tokenizer), flush=True)
 
 
 def work(options: argparse.Namespace) -> None:

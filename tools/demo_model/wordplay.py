@@ -1,8 +1,21 @@
 """Items that rework words: reverse, sort, count, upper-case and copy."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 from tools.demo_model.example import Item
+from tools.demo_model.phrasings import (
+    COPY,
+    COUNT,
+    REVERSE,
+    SORT,
+    UPPER,
+    Skill,
+    drawn,
+    is_new,
+    phrasing_key,
+)
 from tools.demo_model.words import NOUNS, invented_word, some_word, word_list
 
 _REVERSE_PHRASES = (
@@ -29,46 +42,79 @@ _COPY_PHRASES = (
 )  # fmt: skip
 
 
-def _join(words: list[str], rng: Random) -> str:
-    return (", " if rng.random() < 0.7 else " ").join(words)
+# Quotes and separators of a list of words as users write it.
+_SEPARATORS = (", ", ", ", ", ", " ", " ", ",", "; ", " and ", "\n", "\n- ", " / ", " | ")
+_QUOTES = ("'{}'", '"{}"')
+
+
+def _join(words: Sequence[str], rng: Random) -> str:
+    separator = rng.choice(_SEPARATORS) if rng.random() < 0.6 else ", "
+    quote = rng.choice(_QUOTES) if rng.random() < 0.1 else "{}"
+    quoted = [quote.format(word) for word in words]
+    if separator == ", " and len(words) > 1 and rng.random() < 0.15:
+        return ", ".join(quoted[:-1]) + " and " + quoted[-1]
+    text = ("- " if separator == "\n- " else "") + separator.join(quoted)
+    return rng.choice(_QUOTES).format(text) if quote == "{}" and rng.random() < 0.06 else text
+
+
+def _item(rng: Random, skill: Skill, own: Sequence[str], text: str, item: Item) -> Item:
+    """The item asked in some phrasing; one in a phrasing held out is of the row for these."""
+    phrasing = drawn(skill, own, rng)
+    item = replace(item, prompt=phrasing.replace("{w}", text))
+    if phrasing not in own and is_new(phrasing):
+        return replace(item, skill="words, new phrasings", key=phrasing_key(phrasing))
+    return item
+
+
+def answer_to(kind: str, words: Sequence[str]) -> str:
+    """The right answer about some words."""
+    match kind:
+        case "reverse":
+            return ", ".join(reversed(words))
+        case "sort":
+            return ", ".join(sorted(words))
+        case "upper":
+            return ", ".join(words).upper()
+        case "count":
+            return f"There {'is 1 word' if len(words) == 1 else f'are {len(words)} words'}."
+        case _:
+            raise ValueError(f"{kind} is none of reverse, sort, upper and count.")
 
 
 def reverse_item(rng: Random) -> Item:
     """Words to be given in reverse order."""
     words = word_list(rng, 2, 6)
-    answer = ", ".join(reversed(words))
-    prompt = rng.choice(_REVERSE_PHRASES).format(w=_join(words, rng))
     thought = f"I start with the last word, {words[-1]}, and end with the first, {words[0]}."
-    return Item("reverse words", f"reverse:{words}", prompt, answer, thought=thought)
+    item = Item("reverse words", f"reverse:{words}", "", answer_to("reverse", words), thought)
+    return _item(rng, REVERSE, _REVERSE_PHRASES, _join(words, rng), item)
 
 
 def sort_item(rng: Random) -> Item:
     """Words to be sorted alphabetically."""
     words = word_list(rng, 2, 5)
-    ordered = sorted(words)
-    prompt = rng.choice(_SORT_PHRASES).format(w=_join(words, rng))
-    letters = ", ".join(word[0] for word in ordered)
+    letters = ", ".join(word[0] for word in sorted(words))
     thought = f"I order the words by their letters: {letters}."
-    return Item("sort words", f"sort:{sorted(words)}", prompt, ", ".join(ordered), thought=thought)
+    item = Item("sort words", f"sort:{sorted(words)}", "", answer_to("sort", words), thought)
+    return _item(rng, SORT, _SORT_PHRASES, _join(words, rng), item)
 
 
 def count_item(rng: Random) -> Item:
     """Words to be counted."""
     words = word_list(rng, 1, 9)
-    prompt = rng.choice(_COUNT_PHRASES).format(w=_join(words, rng))
-    number = len(words)
-    answer = f"There {'is 1 word' if number == 1 else f'are {number} words'}."
     numbered = ", ".join(f"{place} {word}" for place, word in enumerate(words, 1))
-    return Item("count words", f"count:{words}", prompt, answer, thought=f"I count: {numbered}.")
+    answer = answer_to("count", words)
+    item = Item("count words", f"count:{words}", "", answer, f"I count: {numbered}.")
+    return _item(rng, COUNT, _COUNT_PHRASES, _join(words, rng), item)
 
 
 def upper_item(rng: Random) -> Item:
     """One to six words to be written in capital letters."""
-    words = rng.sample(NOUNS, rng.choice((1, 1, 2, 3, 5, 6)))
-    text = " ".join(words)
-    prompt = rng.choice(_UPPER_PHRASES).format(w=text)
+    words = rng.sample(NOUNS, rng.choice((1, 1, 1, 2, 3, 5, 6)))
+    text = rng.choice((" ", " ", ", ")).join(words)
     thought = f"I change every letter of {text} to a capital letter."
-    return Item("upper-case words", f"upper:{text}", prompt, text.upper(), thought=thought)
+    item = Item("upper-case words", f"upper:{text}", "", text.upper(), thought)
+    shown = rng.choice(_QUOTES).format(text) if rng.random() < 0.2 else text
+    return _item(rng, UPPER, _UPPER_PHRASES, shown, item)
 
 
 def copy_item(rng: Random) -> Item:
@@ -80,9 +126,8 @@ def copy_item(rng: Random) -> Item:
         text = " ".join(invented_word(rng) for _ in range(rng.randint(1, 5)))
     else:
         text = "".join(rng.choice("0123456789") for _ in range(rng.randint(3, 10)))
-    prompt = rng.choice(_COPY_PHRASES).format(w=text)
-    thought = "I repeat the text as it is."
-    return Item("copy", f"copy:{text}", prompt, text, thought=thought)
+    item = Item("copy", f"copy:{text}", "", text, "I repeat the text as it is.")
+    return _item(rng, COPY, _COPY_PHRASES, text, item)
 
 
 def copy_completion(rng: Random) -> Item:

@@ -1,6 +1,7 @@
 """The demo model's data: deterministic, split without overlap, right in what it teaches."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
@@ -10,7 +11,17 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
-from tools.demo_model import arithmetic, recall, structured, talk, wordplay
+from tools.demo_model import (
+    arithmetic,
+    odd_requests,
+    parallel_calls,
+    recall,
+    structured,
+    talk,
+    tool_threads,
+    two_steps,
+    wordplay,
+)
 from tools.demo_model.example import (
     Item,
     Message,
@@ -19,6 +30,8 @@ from tools.demo_model.example import (
     pieces,
     render_answer,
     render_prompt,
+    render_tool_call,
+    turns_asked,
     with_thoughts,
 )
 from tools.demo_model.mix import (
@@ -28,13 +41,18 @@ from tools.demo_model.mix import (
     draw,
     held_out_items,
     one_of_each,
+    short_chat,
     training_pieces,
 )
+from tools.demo_model.thoughts import cut_thought
+from tools.demo_model.unseen_phrasings import unseen_phrasing_items
+from tools.demo_model.words import ADJECTIVES, NAMES, NOUNS
 
 ROOT = Path(__file__).parents[3]
 TEMPLATE = ROOT / "tools" / "demo_model" / "chat_template.jinja"
 SHIPPED = ROOT / "src" / "quire" / "demo_model"
 MIX = Mix(longest=100)
+_KNOWN = {word.lower() for word in (*NOUNS, *NAMES, *ADJECTIVES)}
 
 
 def items_of_every_kind(rounds: int = 40) -> Iterator[Item]:
@@ -95,14 +113,43 @@ def test_drills_hold_no_held_out_equation() -> None:
             assert not is_held_out(arithmetic._key(int(a), int(b), sign))
 
 
-def test_words_are_sorted_and_reversed_rightly() -> None:
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [("reverse", "fox, bear, apple"), ("sort", "apple, bear, fox"), ("upper", "APPLE, BEAR, FOX"),
+     ("count", "There are 3 words.")],
+)  # fmt: skip
+def test_answers_about_words(kind: str, answer: str) -> None:
+    assert wordplay.answer_to(kind, ["apple", "bear", "fox"]) == answer
+
+
+def test_a_request_about_words_has_the_words_of_its_answer() -> None:
     rng = Random(3)
+    makers = (wordplay.reverse_item, wordplay.sort_item, wordplay.upper_item, wordplay.copy_item)
     for _ in range(100):
-        answer = wordplay.sort_item(rng).answer.split(", ")
-        assert answer == sorted(answer)
-        item = wordplay.reverse_item(rng)
-        asked = item.prompt.split(": ")[1].replace(",", "").split()
-        assert item.answer.split(", ") == asked[::-1]
+        for item in (make(rng) for make in makers):
+            for word in item.answer.replace(",", " ").split():
+                assert word.lower() in item.prompt.lower()
+
+
+def test_phrasings_held_out_are_not_trained_on() -> None:
+    rng = Random(12)
+    held_out = {item.prompt for item in unseen_phrasing_items(0, each=1)}
+    assert len(held_out) >= 40
+    slots = {_as_phrasing(prompt) for prompt in held_out}
+    makers = (wordplay.reverse_item, wordplay.sort_item, wordplay.count_item, wordplay.upper_item,
+              wordplay.copy_item, odd_requests.odd_request_item, talk.refusal_item)  # fmt: skip
+    for _ in range(4000):
+        for make in makers:
+            item = make(rng)
+            assert _as_phrasing(item.prompt) not in slots
+            if item.skill == "words, new phrasings":
+                assert is_held_out(item.key)
+
+
+def _as_phrasing(prompt: str) -> str:
+    """The wording: without case, punctuation, and the words that it is about."""
+    words = re.findall(r"[a-z]+", prompt.lower())
+    return " ".join(word for word in words if word not in _KNOWN)
 
 
 def test_needles_and_memories_are_in_the_prompt() -> None:
@@ -121,15 +168,103 @@ def test_json_answers_parse() -> None:
 
 def test_tool_calls_fit_the_schema_of_an_offered_tool() -> None:
     rng = Random(7)
-    for _ in range(300):
-        item = structured.tool_call_item(rng)
-        body = item.answer.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
-        call: dict[str, Any] = json.loads(body)
-        schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in item.tools}
-        properties = schemas[call["name"]]["properties"]
-        assert set(call["arguments"]) == set(properties)
-        for name, value in call["arguments"].items():
-            assert isinstance(value, int) == (properties[name]["type"] == "integer")
+    for _ in range(100):
+        for make in (
+            structured.tool_call_item, parallel_calls.parallel_item, two_steps.two_step_item,
+            lambda rng: tool_threads.tool_thread(rng, short_chat),
+        ):  # fmt: skip
+            item = make(rng)
+            for turn in turns_asked(item):
+                for call in calls_of(turn.answer):
+                    assert_fits(call, item.tools)
+
+
+def calls_of(answer: str) -> list[dict[str, Any]]:
+    """The calls of a reply."""
+    return [json.loads(call) for call in re.findall(r"<tool_call>\n(.*)\n</tool_call>", answer)]
+
+
+def assert_fits(call: dict[str, Any], tools: tuple[Message, ...]) -> None:
+    (schema,) = (
+        tool["function"]["parameters"] for tool in tools
+        if tool["function"]["name"] == call["name"]
+    )  # fmt: skip
+    properties = schema["properties"]
+    assert set(call["arguments"]) <= set(properties)
+    assert set(call["arguments"]) == set(schema.get("required", properties))
+    for name, value in call["arguments"].items():
+        assert isinstance(value, int) == (properties[name]["type"] == "integer")
+
+
+def test_parallel_requests_have_two_or_three_calls_with_the_values_of_the_request() -> None:
+    rng = Random(13)
+    for _ in range(200):
+        item = parallel_calls.parallel_item(rng)
+        calls = calls_of(item.answer)
+        assert len(calls) in (2, 3)
+        assert item.answer == "\n".join(
+            render_tool_call(call["name"], call["arguments"]) for call in calls
+        )
+        for call in calls:
+            for value in call["arguments"].values():
+                assert str(value) in item.prompt
+
+
+def test_the_replies_of_parallel_calls_are_all_in_the_answer() -> None:
+    rng = Random(14)
+    for _ in range(200):
+        item = parallel_calls.parallel_reply_item(rng)
+        results = [turn["content"] for turn in item.history if turn["role"] == "tool"]
+        assert len(results) == len(item.history[1]["tool_calls"])
+        for number in re.findall(r"\d+", " ".join(results)):
+            assert number in item.answer
+
+
+def test_a_task_of_two_steps_has_one_call_in_each_of_two_turns() -> None:
+    rng = Random(15)
+    uses_result = 0
+    for _ in range(200):
+        item = two_steps.two_step_item(rng)
+        first, second, last = turns_asked(item)
+        assert [len(calls_of(turn.answer)) for turn in (first, second, last)] == [1, 1, 0]
+        assert render_prompt(second).startswith(render_prompt(first) + first.answer)
+        values = [str(one) for one in calls_of(second.answer)[0]["arguments"].values()]
+        said = second.history[-1]["content"]
+        uses_result += any(one not in item.history[0]["content"] and one in said for one in values)
+    assert uses_result > 50
+
+
+def test_an_unneeded_tool_is_none_that_would_serve() -> None:
+    rng = Random(16)
+    product = Item("outside its skills", "k", "3 * 4", "No.", would_call=("multiply",))
+    for _ in range(200):
+        item = structured.unneeded_tool_item(rng, product)
+        assert "multiply" not in {tool["function"]["name"] for tool in item.tools}
+
+
+def test_a_cut_thought_is_not_learned_and_the_answer_after_it_is() -> None:
+    rng = Random(17)
+    tokenizer = Tokenizer.from_file(str(SHIPPED / "tokenizer.json"))
+    for number in range(200):
+        plain = arithmetic.arithmetic_item(rng, 3)
+        cut = cut_thought(plain.thought, rng)
+        assert f"\n{plain.thought}\n".startswith(cut)
+        item = replace(plain, thinking=True, cut_thought=cut)
+        prompt, answer = pieces(item)
+        begun = render_prompt(replace(item, cut_thought=None))
+        assert (prompt.text, prompt.learn) == (f"{begun}<think>{cut}</think>", False)
+        assert (answer.text, answer.learn) == (f"\n\n{item.answer}<|im_end|>", True)
+        if number < 50:
+            apart = [*tokenizer.encode(prompt.text).ids, *tokenizer.encode(answer.text).ids]
+            assert tokenizer.encode(prompt.text + answer.text).ids == apart
+
+
+def test_where_thoughts_are_dropped_only_the_last_reply_is_learned() -> None:
+    item = replace(two_steps.two_step_item(Random(18)), thinking=True)
+    kept = replace(item, history=with_thoughts(item.history))
+    assert [piece.learn for piece in pieces(item)] == [False, True]
+    assert [piece.learn for piece in pieces(kept)] == [False, True] * 3
+    assert "".join(piece.text for piece in pieces(kept)).startswith(render_prompt(kept))
 
 
 def test_stories_have_no_open_slot() -> None:
@@ -166,9 +301,10 @@ def test_prompts_are_what_the_chat_template_renders(thinking: bool) -> None:
 
 def test_only_the_answer_is_learned() -> None:
     for item in items_of_every_kind(3):
-        prompt, answer = pieces(item)
-        assert (prompt.learn, answer.learn) == (False, True)
-        assert answer.text.startswith(render_answer(item))
+        runs, turns = pieces(item), turns_asked(item)
+        assert [run.learn for run in runs] == [False, True] * len(turns)
+        for run, turn in zip(runs[1::2], turns, strict=True):
+            assert run.text.startswith(render_answer(turn))
 
 
 def test_a_text_has_the_tokens_of_its_pieces() -> None:
