@@ -4,6 +4,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+WORKERS ?= 2
 BIN := $(VENV)/bin
 
 .PHONY: demo test lint native clean
@@ -21,7 +22,7 @@ demo: $(BIN)/python
 test: $(BIN)/python
 	$(BIN)/python -m pip install --quiet ".[test,dev]"
 	$(MAKE) lint
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile
 
 lint:
 	$(BIN)/ruff check src tests tools bench examples

@@ -17,13 +17,23 @@ def open_store(config: KVStoreConfig | None, block_bytes: int) -> KVStore | None
     if config is None:
         return None
     tiers = _local_tiers(config)
-    if config.remotes:
-        from quire.kvstore.tiers.registry import open_tier
-
-        tiers += [open_tier(url) for url in config.remotes]
+    try:
+        tiers += _far_tiers(config)
+    except BaseException:
+        for tier in tiers:
+            tier.close()
+        raise
     if not tiers:
         return None
     return KVStore(ChunkShape(config.chunk_blocks, block_bytes), tiers, role=config.role)
+
+
+def _far_tiers(config: KVStoreConfig) -> list[Tier]:
+    if not config.remotes:
+        return []
+    from quire.kvstore.tiers.registry import open_tier
+
+    return [open_tier(url, config.ttl_s) for url in config.remotes]
 
 
 def _local_tiers(config: KVStoreConfig) -> list[Tier]:
@@ -31,7 +41,7 @@ def _local_tiers(config: KVStoreConfig) -> list[Tier]:
     if config.memory_bytes:
         from quire.kvstore.tiers.memory import MemoryTier
 
-        tiers.append(MemoryTier(config.memory_bytes))
+        tiers.append(MemoryTier(config.memory_bytes, config.ttl_s))
     if config.disk_path is not None:
         from quire.kvstore.tiers.disk import DiskTier
 

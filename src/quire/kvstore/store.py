@@ -73,6 +73,12 @@ class KVStore:
             return False
         return self._writes.has_room(self.shape_of(chunk).num_bytes)
 
+    def touch(self, keys: Sequence[ChunkKey]) -> None:
+        """A prefix with these chunks, in order of position, was used: its end is dropped before its
+        beginning."""
+        for tier in self._local:
+            tier.contains(keys)
+
     def save(self, chunk: StoredChunk, data: Buffer) -> None:
         """Stores a chunk some time later, or drops it if too much is queued. `data` is not to be
         changed any more."""

@@ -58,13 +58,18 @@ class ChunkSaves:
         left behind its last whole chunk."""
         if self._is_used:
             self._save_tail(request, request.num_collected_tokens)
+            self._store.touch(self._whole_chunks(request))
 
     def forget(self, request: Request) -> None:
         """The K/V of a request may be invalid: the store drops its chunks."""
+        self._store.forget(self._whole_chunks(request))
+
+    def _whole_chunks(self, request: Request) -> list[ChunkKey]:
+        """Of all groups, in order of position."""
         blocks = request.blocks
         keys = blocks.keys[self._size - 1 :: self._size]
         groups = range(len(blocks.tables))
-        self._store.forget([ChunkKey(blocks.root, key, group) for key in keys for group in groups])
+        return [ChunkKey(blocks.root, key, group) for key in keys for group in groups]
 
     def _save_tail(self, request: Request, num_tokens: int) -> None:
         """The full blocks of the first `num_tokens` that are behind the last whole chunk."""

@@ -96,6 +96,7 @@ class PrefixLoads:
             written=[],
         )
         self._store.load(job)
+        self._store.touch([one.key for one in job.chunks])
         return load
 
     def must_look_up(self, request: Request) -> bool:

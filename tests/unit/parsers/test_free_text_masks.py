@@ -19,7 +19,7 @@ from quire.structured.config import StructuredOutputsConfig
 from quire.structured.free_text.matcher import FreeTextMatcher
 from quire.structured.matcher import GrammarMatcher
 from quire.structured.params import StructuredOutputsParams
-from quire.structured.trial import GrammarTrial
+from quire.structured.trials.trial import GrammarTrial
 from quire.tokenizer import Tokenizer
 from quire.tokenizer.for_model import source_of
 
