@@ -38,3 +38,32 @@ def test_engine_imports_neither_torch_nor_transformers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_server_starts_without_what_is_rarely_used() -> None:
+    rooms = (
+        "bench", "chat.sandbox", "cli.batch_files", "cli.conversation", "core.process_host",
+        "core.profiling.trace", "backends.reference", "frontend.beams", "frontend.hf.tokenizer",
+        "frontend.observers.user_loggers", "frontend.offline", "llm", "metrics.reader",
+        "models.families", "parsers.channels", "parsers.detection", "parsers.registry",
+        "parsers.tool_formats.tagged", "structured.compile", "vllm", "worker.processors",
+    )  # fmt: skip
+    code = (
+        "import sys, quire.cli.commands.serve, quire.server.serving;"
+        "heavy = {'llguidance', 'jinja2', 'tokenizers', 'torch', 'transformers', 'uvloop'};"
+        f"heavy |= {{'quire.' + room for room in {rooms}}};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_offline_engine_imports_no_server() -> None:
+    code = (
+        "import sys, quire; quire.LLM;"
+        "heavy = {'asyncio', 'starlette', 'uvicorn', 'prometheus_client', 'quire.server',"
+        " 'quire.parsers', 'quire.frontend.online'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -44,8 +44,9 @@ def _installed() -> list[ProcessorName]:
     from importlib.metadata import entry_points
 
     found: list[ProcessorName] = []
+    every = entry_points()  # reads files of all installed packages
     for group in GROUPS:
-        for entry in entry_points(group=group):
+        for entry in every.select(group=group):
             try:
                 found.append(_importable(_load(entry.value)))
             except ConfigError as error:

@@ -7,7 +7,7 @@ guard against web pages (where no key is needed), API key, size of the body.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -66,8 +66,9 @@ def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
     sets = [http_metrics.metric_set, app.state.sleep_metrics.metric_set]
     app.state.exposition = _exposition_maker(context, sets)
     if not context.args.disable_fastapi_docs:
-        app.state.openapi = openapi_document(endpoints, bool(keys))
-        app.state.docs = docs_page(app.state.openapi)
+        # Made when they are asked for: that takes a twentieth of a second.
+        app.state.openapi = cache(partial(openapi_document, endpoints, bool(keys)))
+        app.state.docs = cache(lambda: docs_page(app.state.openapi()))
     return app
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import logits_processors
@@ -31,8 +31,12 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
     """The entry points of installed packages, by group."""
     found: dict[str, list[Any]] = {}
 
-    def entry_points(*, group: str) -> list[Any]:
-        return [SimpleNamespace(name=f"e{i}", value=v) for i, v in enumerate(found.get(group, []))]
+    def entry_points() -> EntryPoints:
+        return EntryPoints(
+            EntryPoint(f"e{i}", value, group)
+            for group, values in found.items()
+            for i, value in enumerate(values)
+        )
 
     monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
     return found

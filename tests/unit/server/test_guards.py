@@ -234,3 +234,12 @@ def test_every_bound_is_listed() -> None:
 def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         ServerArgs(**options)
+
+
+def test_the_document_is_made_when_it_is_asked_for(make_harness: MakeHarness) -> None:
+    harness = make_harness()
+    assert harness.app.state.openapi.cache_info().currsize == 0
+    document = harness.request("GET", "/openapi.json").json()
+    assert set(document["paths"]) >= {"/v1/completions", "/live"}
+    assert "/v1/completions" in harness.request("GET", "/docs").text
+    assert harness.app.state.openapi.cache_info().misses == 1

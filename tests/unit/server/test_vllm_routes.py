@@ -145,13 +145,13 @@ def test_development_routes_are_off_unless_asked_for(
         reply = harness.request(endpoint.method, endpoint.path)
         assert reply.status_code == 404
         assert "--enable-dev-routes" in reply.json()["error"]["message"]
-        assert endpoint.path not in harness.app.state.openapi["paths"]
+        assert endpoint.path not in harness.app.state.openapi()["paths"]
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "0")
     assert not set(development) & set(endpoints_of(ServerArgs()))
     assert set(development) <= set(endpoints_of(ServerArgs(enable_dev_routes=True)))
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
     assert set(development) <= set(endpoints_of(ServerArgs()))
-    assert "/server_info" in make_harness().app.state.openapi["paths"]
+    assert "/server_info" in make_harness().app.state.openapi()["paths"]
 
 
 def test_development_routes_need_the_key(make_harness: MakeHarness) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -55,7 +56,7 @@ async def live_view(http: Request) -> Response | ASGIApp:
 
 async def openapi(http: Request) -> Response:
     """This document."""
-    return json_response(http.app.state.openapi)
+    return json_response(await asyncio.to_thread(http.app.state.openapi))
 
 
 async def docs(http: Request) -> Response:
@@ -65,4 +66,5 @@ async def docs(http: Request) -> Response:
         "frame-ancestors 'none'",
         "X-Content-Type-Options": "nosniff",
     }
-    return Response(http.app.state.docs, media_type="text/html; charset=utf-8", headers=headers)
+    page = await asyncio.to_thread(http.app.state.docs)
+    return Response(page, media_type="text/html; charset=utf-8", headers=headers)
