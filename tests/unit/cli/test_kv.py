@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from quire.cli.app import main
+from quire.cli.commands.kv.bench import TierTimes
 from quire.kvstore.chunk_file import encode, num_file_bytes
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.tiers.disk import DiskTier
@@ -228,3 +229,46 @@ def test_archives_that_lie(store: Path, tmp_path: Path, run: Run) -> None:
         assert "no archive of chunks" in run("import", archive, "--path", other, code=1)
     assert left(other) == set()
     assert "cannot be read" in run("import", tmp_path / "none", "--path", other, code=1)
+
+
+@pytest.fixture
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("QUIRE_KV_STORE", "on")
+    monkeypatch.setenv("QUIRE_LOG_LEVEL", "WARNING")
+
+
+@pytest.mark.usefixtures("_own_cache")
+def test_what_a_tier_costs(tiny_model: Path, tmp_path: Path, run: Run) -> None:
+    found = run("bench", tiny_model, "--kv-store-memory", "1MiB", "--json")
+    assert [tier["tier"] for tier in found["tiers"]] == ["memory", "disk"]
+    for tier in found["tiers"]:
+        assert min(tier["write_s"], tier["read_s"], tier["ask_s"]) > 0
+    assert found["seconds_per_token"] > 0
+    left_over = {path.name for path in (tmp_path / "cache" / "quire").iterdir()}
+    assert left_over <= {"tokenizers"}
+    text = run("bench", tiny_model, "--no-kv-store", code=1)
+    assert "this engine has no KV store" in text
+
+
+def test_when_loading_wins() -> None:
+    times = TierTimes("disk", write_s=1.0, read_s=0.026, ask_s=0.01)
+    assert times.break_even(256, 1e-3) == round(0.01 / (1e-3 - 0.016 / 256))
+    assert times.break_even(256, 0.016 / 256) is None
+    assert TierTimes("memory", 1.0, 1e-9, 0.0).break_even(256, 1e-3) == 1
+
+
+@pytest.mark.usefixtures("_own_cache")
+def test_prompts_are_computed(tiny_model: Path, tmp_path: Path, run: Run) -> None:
+    prompts = tmp_path / "prompts"
+    lines = [
+        "a text", "", json.dumps({"prompt": [1, 2, 3], "cache_salt": "s"}),
+        json.dumps({"messages": [{"role": "user", "content": "hi"}]}),
+    ]  # fmt: skip
+    prompts.write_text("\n".join(lines))
+    assert "3 prompts, " in run("warm", prompts, tiny_model)
+    assert "has no KV store" in run("warm", prompts, tiny_model, "--no-kv-store", code=1)
+    assert "give a file of prompts" in run("warm", code=1)
+    for bad in ("{", '{"prompt": 3}', '{"messages": [], "prompt": "a"}', '{"a": 1}'):
+        prompts.write_text(f"text\n{bad}")
+        assert "line 2: " in run("warm", prompts, tiny_model, code=1)

@@ -8,13 +8,14 @@ import pytest
 from fake_core import FakeCore
 
 from quire.config import EngineConfig
+from quire.errors import ConfigError
 from quire.server.http.auth import tenant_salt
 
 from .conftest import Harness, MakeHarness
 
 USAGE = {
-    "tiers": [{"name": "disk", "num_chunks": 3, "num_bytes": 300, "max_bytes": 1000, "hits": 2}],
-    "counters": {"loaded_tokens": 512},
+    "tiers": [{"tier": "disk", "chunks": 3, "bytes": 300, "max_bytes": 1000}],
+    "counts": {"loaded_chunks": {"disk": 2}},
 }
 ROUTES = (("GET", "/kv"), ("POST", "/kv/clear"), ("POST", "/kv/pin"))
 
@@ -84,6 +85,16 @@ def test_keys_are_asked_for_and_divide(make_harness: MakeHarness) -> None:
     server.request("POST", "/kv/pin", json={"prompt": "A"}, headers=headers)
     [(_, salt, _)] = StoringCore.pins
     assert salt == tenant_salt("two")
+
+
+def test_what_the_engine_refuses(make_harness: MakeHarness) -> None:
+    class Refusing(StoringCore):
+        def _pin(self, token_ids: list[int], *_: object) -> int:
+            raise ConfigError(f"no room to pin {len(token_ids)} tokens")
+
+    reply = make_harness(has_kv_store=True, core=Refusing).post("/kv/pin", {"prompt": "A"})
+    assert reply.status_code == 400
+    assert "no room to pin 1 tokens" in reply.text
 
 
 def test_without_a_store_they_say_how_to_have_one(make_harness: MakeHarness) -> None:

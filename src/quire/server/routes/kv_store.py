@@ -3,10 +3,12 @@ engine has a store, and need a key where the server has one."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.errors import RequestError
+from quire.errors import ConfigError, RequestError
 from quire.server.context import ServerContext
 from quire.server.http.auth import TENANT_SALT
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, encode
@@ -19,15 +21,13 @@ from quire.server.schema.engine import NoQuery
 async def usage(http: Request) -> Response:
     """What each tier holds, and what was loaded, stored, dropped and damaged."""
     read_query(http, NoQuery)
-    found = await context_of(http).live_engine().call("kv_store_usage")
-    return json_response(schema.KVUsage(**found))
+    return json_response(await _call(http, "kv_store_usage"))
 
 
 async def clear(http: Request) -> Response:
     """Drops all K/V of this engine's tiers, of all models and tenants that share them."""
     read_query(http, NoQuery)
-    num_chunks = await context_of(http).live_engine().call("kv_store_clear")
-    return json_response(schema.KVCleared(num_chunks=num_chunks))
+    return json_response(schema.KVCleared(num_chunks=await _call(http, "kv_store_clear")))
 
 
 async def pin(http: Request) -> Response:
@@ -38,11 +38,19 @@ async def pin(http: Request) -> Response:
     prompt = await _prompt(context, request)
     salt = prompt.of_tenant(getattr(http.state, TENANT_SALT, None)).cache_salt
     token_ids = prompt.token_ids
-    engine = context.live_engine()
-    num_pinned = await engine.call("kv_store_pin", token_ids, salt, request.pin)
+    num_pinned = await _call(http, "kv_store_pin", token_ids, salt, request.pin)
     return json_response(
         schema.KVPinned(pin=request.pin, num_tokens=len(token_ids), num_pinned_tokens=num_pinned)
     )
+
+
+async def _call(http: Request, command: str, *args: Any) -> Any:
+    """Runs one of the engine's commands. What it cannot do as it was asked to is the caller's
+    mistake, and answered 400."""
+    try:
+        return await context_of(http).live_engine().call(command, *args)
+    except ConfigError as error:
+        raise RequestError(str(error)) from None
 
 
 async def _prompt(context: ServerContext, request: schema.KVPinRequest) -> PreparedPrompt:

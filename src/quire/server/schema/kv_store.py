@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from quire.server.schema.common import CacheSalt, Count
 from quire.server.schema.service import TokenizeRequest
-
-
-class KVUsage(msgspec.Struct, kw_only=True):
-    """What the store holds and has done."""
-
-    tiers: list[dict[str, Any]]
-    """From the nearest on: `name`, `num_chunks`, `num_bytes`, `max_bytes`, and its counters."""
-    counters: dict[str, Any] = {}
-    """Of all tiers together."""
 
 
 class KVCleared(msgspec.Struct, kw_only=True):

@@ -13,4 +13,6 @@ COMMANDS = (
     Command("prune", "kv.prune", "Remove what is old, too much, or all"),
     Command("export", "kv.export_files", "Put chunks into a tar file"),
     Command("import", "kv.import_files", "Take chunks from a tar file"),
+    Command("warm", "kv.warm", "Compute prompts of a file, so that they are kept"),
+    Command("bench", "kv.bench", "How fast each tier is, and when loading wins"),
 )
