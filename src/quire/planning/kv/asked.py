@@ -12,7 +12,6 @@ from quire import env
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVRole
 from quire.errors import ConfigError, quoted
-from quire.kvstore.tiers.registry import scheme_of
 from quire.planning.kv.connectors import ConnectorStore, connector_store
 from quire.units import GiB, format_bytes
 
@@ -125,6 +124,8 @@ def _memory(args: EngineArgs, connector: ConnectorStore | None) -> tuple[str, in
 def _remotes(args: EngineArgs, connector: ConnectorStore | None) -> tuple[str, ...]:
     found = tuple(args.kv_store_url or ()) + (connector.remotes if connector else ())
     for url in found:
+        from quire.kvstore.tiers.registry import scheme_of  # most engines have no such tier
+
         try:
             scheme_of(url)
         except ConfigError as error:
