@@ -50,7 +50,9 @@ _WATCHED_BYTES = 256 * KiB
 
 def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
     """The application for one context; `keys` empty: no key is needed."""
-    endpoints = endpoints_of(context.args, has_profiler=context.has_profiler)
+    endpoints = endpoints_of(
+        context.args, has_profiler=context.has_profiler, has_kv_store=context.has_kv_store
+    )
     if any(endpoint.switch in ("dev", "profiler") for endpoint in endpoints):
         logger.warning("the development routes are served: not for use in production")
     http_metrics = HttpMetrics(endpoint.path for endpoint in endpoints)

@@ -40,6 +40,8 @@ class ServerContext:
     """Served model names, known before the model is loaded; the first is the model's own."""
     has_profiler: bool = False
     """Whether the engine can record its steps, for whoever may call."""
+    has_kv_store: bool = False
+    """Whether the engine keeps K/V beyond the KV cache."""
     engine: AsyncLLM | None = None
     chat: AsyncChatRenderer | None = None
     """None without a tokenizer."""

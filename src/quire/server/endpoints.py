@@ -8,10 +8,20 @@ from typing import Any, Literal
 
 from quire import env
 from quire.server.args import ServerArgs
-from quire.server.routes import engine, generate, messages, page, server_info, service, text
+from quire.server.routes import (
+    engine,
+    generate,
+    kv_store,
+    messages,
+    page,
+    server_info,
+    service,
+    text,
+)
 from quire.server.routes.responses import create, stored
 from quire.server.schema import chat, completion
 from quire.server.schema import engine as control
+from quire.server.schema import kv_store as kv_schema
 from quire.server.schema import messages as anthropic
 from quire.server.schema import messages_reply as anthropic_reply
 from quire.server.schema import service as schema
@@ -19,10 +29,11 @@ from quire.server.schema.responses import events, reply
 from quire.server.schema.responses.request import ResponsesRequest
 
 Handler = Callable[..., Awaitable[Any]]
-Switch = Literal["dev", "profiler", "tokenizer_info"]
+Switch = Literal["dev", "kv_store", "profiler", "tokenizer_info"]
 
 SWITCHES: dict[Switch, str] = {
     "dev": "--enable-dev-routes, or the environment variable VLLM_SERVER_DEV_MODE=1",
+    "kv_store": "--kv-store, or an option that names a place for it (docs/kv_store.md)",
     "profiler": "--profiler-config, which names a directory for the traces",
     "tokenizer_info": "--enable-tokenizer-info-endpoint",
 }
@@ -59,13 +70,18 @@ class Endpoint:
     """What must be on; None: the endpoint always exists."""
 
 
-def endpoints_of(args: ServerArgs, *, has_profiler: bool = False) -> tuple[Endpoint, ...]:
-    """The endpoints that exist in a server. `has_profiler`: its engine can record its steps."""
+def endpoints_of(
+    args: ServerArgs, *, has_profiler: bool = False, has_kv_store: bool = False
+) -> tuple[Endpoint, ...]:
+    """The endpoints that exist in a server. `has_profiler`: its engine can record its steps.
+    `has_kv_store`: it keeps K/V beyond the KV cache."""
     switches: set[Switch | None] = {None}
     if args.enable_dev_routes or env.server_dev_mode():
         switches.add("dev")
     if has_profiler:
         switches.add("profiler")
+    if has_kv_store:
+        switches.add("kv_store")
     if args.enable_tokenizer_info_endpoint:
         switches.add("tokenizer_info")
     return tuple(endpoint for endpoint in ENDPOINTS if endpoint.switch in switches)
@@ -176,6 +192,18 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("GET", "/metrics", service.metrics, "server", media="text/plain"),
     Endpoint("GET", "/quire/live", page.live_view, "server", response=dict[str, Any]),
+    Endpoint(
+        "GET", "/kv", kv_store.usage, "kv store", response=dict[str, Any], errors=(400,),
+        switch="kv_store",
+    ),
+    Endpoint(
+        "POST", "/kv/clear", kv_store.clear, "kv store", response=kv_schema.KVCleared,
+        errors=(400,), switch="kv_store",
+    ),
+    Endpoint(
+        "POST", "/kv/pin", kv_store.pin, "kv store", kv_schema.KVPinRequest, kv_schema.KVPinned,
+        errors=_BAD_BODY, switch="kv_store",
+    ),
     Endpoint(
         "GET", "/server_info", server_info.server_info, "development",
         query=control.ServerInfoQuery, response=control.ServerInfo, errors=(400,), switch="dev",

@@ -120,7 +120,9 @@ class _Server:
         self._request_log = request_log
         self._begin = begin
         has_profiler = config.observability.profiler is not None
-        self._context = ServerContext(args, config.model.served_model_name, has_profiler)
+        has_kv_store = config.kv_store is not None
+        names = config.model.served_model_name
+        self._context = ServerContext(args, names, has_profiler, has_kv_store)
         self._http = HttpServer(args, build_app(self._context, keys))
         self._num_signals = 0
         self._signalled: asyncio.Event

@@ -12,6 +12,7 @@ from quire import __version__
 from quire.cli import main
 from quire.cli.app import COMMANDS
 from quire.cli.commands.bench import COMMANDS as BENCH_COMMANDS
+from quire.cli.commands.kv import COMMANDS as KV_COMMANDS
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,11 +32,13 @@ def test_a_wrong_command_suggests_the_right_one(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(
     "words",
-    [[command.name] for command in COMMANDS] + [["bench", one.name] for one in BENCH_COMMANDS],
+    [[command.name] for command in COMMANDS]
+    + [["bench", one.name] for one in BENCH_COMMANDS]
+    + [["kv", one.name] for one in KV_COMMANDS],
     ids=" ".join,
 )
 def test_every_command_has_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    if words in (["bench"], ["bench", "sweep"]):
+    if words in (["bench"], ["bench", "sweep"], ["kv"]):
         assert main([*words, "--help"]) == 0
     else:
         with pytest.raises(SystemExit) as exit_info:

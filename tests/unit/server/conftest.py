@@ -64,8 +64,8 @@ def make_harness(tiny_model: Path) -> Iterator[MakeHarness]:
     def make(keys: tuple[str, ...] = (), is_loaded: bool = True, **options: Any) -> Harness:
         scheduler, core = options.pop("scheduler", {}), options.pop("core", FakeCore)
         options.setdefault("allowed_hosts", ("quire",))
-        has_profiler = options.pop("has_profiler", False)
-        context = ServerContext(ServerArgs(**options), ("tiny", "alias"), has_profiler)
+        has = {name: options.pop(name, False) for name in ("has_profiler", "has_kv_store")}
+        context = ServerContext(ServerArgs(**options), ("tiny", "alias"), **has)
         if is_loaded:
             engine = fake_engine(tiny_model, core, **scheduler)
             engines.append(engine)

@@ -100,7 +100,7 @@ REFUSED: dict[str, _Names] = {
     "watermarks are not implemented": {
         "watermark_config": (None, {}),
     },
-    "nobody is told of blocks; GET /kv and /metrics count them": {
+    "nobody is told of single blocks; GET /kv counts what is kept": {
         "kv_events_config": (None,),
     },
     "weights stay in memory, in one piece": {

@@ -5,7 +5,6 @@ Called by `gather_facts`, which looks at the place that it names. Knows no model
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from quire.errors import ConfigError, quoted
 from quire.planning.kv.connectors import ConnectorStore, connector_store
 from quire.units import GiB, format_bytes
 
-_URL = re.compile(r"([a-z][a-z0-9+.-]*)://\S+")
 _MOST_BYTES = 1 << 60
 
 
@@ -126,8 +124,10 @@ def _memory(args: EngineArgs, connector: ConnectorStore | None) -> tuple[str, in
 def _remotes(args: EngineArgs, connector: ConnectorStore | None) -> tuple[str, ...]:
     found = tuple(args.kv_store_url or ()) + (connector.remotes if connector else ())
     for url in found:
-        if _URL.fullmatch(url) is None:
-            raise ConfigError(
-                f"kv_store_url={quoted(url)} is no URL; write redis://HOST:6379/0 or s3://BUCKET"
-            )
+        from quire.kvstore.tiers.registry import scheme_of  # most engines have no such tier
+
+        try:
+            scheme_of(url)
+        except ConfigError as error:
+            raise ConfigError(f"kv_store_url: {error}") from None
     return found

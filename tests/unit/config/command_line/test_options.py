@@ -16,6 +16,7 @@ from quire.config.command_line.options import (
     read,
 )
 from quire.config.command_line.parser import Parser
+from quire.config.command_line.values import parse_duration
 from quire.config.engine_args import AsyncEngineArgs, EngineArgs
 from quire.server.args import ServerArgs
 
@@ -82,6 +83,29 @@ def test_sizes() -> None:
     assert parse_size("1.5GiB") == 1_610_612_736
     with pytest.raises(argparse.ArgumentTypeError, match="4GiB"):
         parse_size("much")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("1.5h", 5400), ("7d", 604_800), ("2 W", 1_209_600), ("0.5m", 30)],
+)
+def test_times(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+    for bad in ("", "d", "-1d", "1y", "inf"):
+        with pytest.raises(argparse.ArgumentTypeError, match="write 90s, 30m, 12h or 7d"):
+            parse_duration(bad)
+
+
+def test_the_tiers_of_the_kv_store() -> None:
+    parser = Parser("quire test", "")
+    add_options(parser, EngineArgs, title="record")
+    words = "--kv-store-url a b --kv-store-size 20GiB --kv-store-memory 1.5g --kv-store-url c"
+    found = read(EngineArgs, parser.parse([*words.split(), "--kv-store-ttl", "7d"]))
+    assert found.kv_store_url == ["a", "b", "c"]
+    assert (found.kv_store_size, found.kv_store_ttl) == (20 << 30, 604_800)
+    assert found.kv_store is None
+    assert read(EngineArgs, parser.parse(["--no-kv-store"])).kv_store is False
+    assert read(EngineArgs, parser.parse(["--kv-store"])).kv_store is True
 
 
 def test_documents_come_from_below_the_fields_and_from_bases() -> None:

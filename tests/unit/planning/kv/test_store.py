@@ -119,7 +119,7 @@ def test_one_line_of_the_log(model_dir: Path, caplog: pytest.LogCaptureFixture) 
         ({"enable_prefix_caching": False, "swap_space": 1}, "WARNING", "no KV store: prefix"),
     ):
         caplog.clear()
-        plan(model_dir, **given)  # type: ignore[arg-type]
+        plan(model_dir, log_level="INFO", **given)  # type: ignore[arg-type]
         [record] = [one for one in caplog.records if "KV store" in one.message]
         assert record.levelname == level
         assert re.match(text, record.message)
@@ -189,7 +189,7 @@ def test_files_and_urls_by_vllms_names(model_dir: Path, tmp_path: Path) -> None:
         ({"swap_space": 1 << 20}, "swap_space is .* are available; give less"),
         ({"kv_store_memory": -1}, "kv_store_memory must not be negative"),
         ({"kv_store_ttl": 0.0}, "kv_store_ttl must be more than 0"),
-        ({"kv_store_url": ["localhost"]}, "'localhost' is no URL; write redis://HOST"),
+        ({"kv_store_url": ["localhost"]}, "kv_store_url: a KV tier is a URL, such as redis://"),
         ({"kv_store_path": "/etc/passwd"}, "'/etc/passwd' is no directory; name another"),
         ({"kv_offloading_backend": "lmcache"}, "use native, and for what others share"),
         ({"kv_offloading_size": 1, "swap_space": 2}, "are sizes of one tier, the memory's"),

@@ -1,0 +1,40 @@
+"""Put chunks of K/V into a tar file: `quire kv export FILE`.
+
+The file tells what was in the prompts, as the chunks do: it is made for its owner alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from quire.cli.kv_store.place import add_archive, add_place, archive_of, place_of, show
+from quire.config.command_line.parser import Parser
+from quire.files import replacing
+from quire.kvstore.tiers import disk_files
+from quire.kvstore.tools.archive import export_chunks
+from quire.units import format_bytes
+
+
+def configure(parser: Parser) -> None:
+    """Declares the options."""
+    add_archive(parser, "The tar file to make.")
+    add_place(parser)
+    parser.add_argument(
+        "--folder", default="", help="Only folders whose names begin so (see quire kv ls)."
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Writes the archive."""
+    path = place_of(args)
+    files = [file for file in disk_files.scan(path) if file.entry.folder.startswith(args.folder)]
+    archive = archive_of(args)
+    with replacing(archive) as out:
+        os.fchmod(out.fileno(), 0o600)
+        moved = export_chunks(path, files, out)
+    record = {"num_chunks": moved.num_chunks, "num_bytes": moved.num_bytes}
+    left_out = f"; {moved.num_broken} damaged ones left out" * bool(moved.num_broken)
+    text = f"{archive}: {moved.num_chunks:,} chunks, {format_bytes(moved.num_bytes)}{left_out}"
+    show(args, {**record, "num_damaged": moved.num_broken}, text)
+    return 0

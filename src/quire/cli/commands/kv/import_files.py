@@ -1,0 +1,52 @@
+"""Take chunks of K/V from a tar file that `quire kv export` has made: `quire kv import FILE`.
+
+Each chunk is compared with its name and checksum. Take archives only from those whom you trust with
+the model's answers: K/V of wrong numbers gives wrong answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from quire.cli.kv_store.place import add_archive, add_place, archive_of, place_of, show
+from quire.config.command_line.parser import Parser
+from quire.config.command_line.values import parse_size
+from quire.errors import ConfigError
+from quire.kvstore.tiers.base import TierError
+from quire.kvstore.tiers.disk import DiskTier
+from quire.kvstore.tools.archive import import_chunks
+from quire.units import GiB, format_bytes
+
+_NO_BOUND = 1 << 60
+"""Engines that use the directory keep their own bounds: they drop what is too much."""
+
+
+def configure(parser: Parser) -> None:
+    """Declares the options."""
+    add_archive(parser, "The tar file to read.")
+    add_place(parser)
+    parser.add_argument(
+        "--max-size", type=parse_size, default=20 * GiB, metavar="SIZE",
+        help="Take at most so much (default: 20 GiB).",
+    )  # fmt: skip
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Reads the archive. Exit code 1: there were damaged chunks in it."""
+    path, archive = place_of(args), archive_of(args)
+    try:
+        with archive.open("rb") as source:
+            tier = DiskTier(path, _NO_BOUND)
+            try:
+                moved = import_chunks(source, tier, args.max_size)
+            finally:
+                tier.close()
+    except OSError as error:
+        raise ConfigError(f"{archive} cannot be read: {error.strerror or error}") from None
+    except TierError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    record = {"num_chunks": moved.num_chunks, "num_bytes": moved.num_bytes}
+    left_out = f"; {moved.num_broken} damaged ones left out" * bool(moved.num_broken)
+    text = f"{path}: {moved.num_chunks:,} chunks, {format_bytes(moved.num_bytes)}{left_out}"
+    show(args, {**record, "num_damaged": moved.num_broken}, text)
+    return 1 if moved.num_broken else 0
