@@ -227,3 +227,17 @@ def test_tokens_at_once_and_copies() -> None:
     whole.advance(tokens)
     assert np.array_equal(resting.mask, whole.mask)
     assert np.array_equal(other.mask, whole.mask)
+
+
+def test_what_comes_to_nothing_leaves_the_mask_as_it_was() -> None:
+    both = matchers(TRIGGERED)
+    assert both is not None
+    resting = both[0]
+    resting.advance(encode("so"))
+    mask = resting.mask
+    for text in ("<b", "é"):
+        begin, *rest = encode(text)
+        resting.advance([begin])
+        assert resting.mask is not mask
+        resting.advance(rest)
+        assert resting.mask is mask

@@ -27,16 +27,21 @@ _MOST_PREPARED = 8
 class FreeTextMatcher:
     """Its masks are those of the `GrammarMatcher`, had that taken in all tokens."""
 
-    __slots__ = ("_harmless", "_matcher", "_reading", "_tokens")
+    __slots__ = ("_at_rest", "_harmless", "_matcher", "_places", "_reading", "_tokens")
 
     def __init__(self, matcher: GrammarMatcher, reading: Reading, tokens: TokenTexts) -> None:
         """`matcher` and `reading` are at the same place; owns both from now on."""
         self._matcher = matcher
         self._reading = reading
         self._tokens = tokens
+        self._at_rest = matcher
+        """Where the text was free last."""
+        self._places: list[object] = []
+        """Of the reading there."""
         self._harmless: bytes | None = None
         """[V]; 1 for the tokens that change nothing here; None: all may change something."""
-        self._rest()
+        if reading.texts:
+            self._rest()
 
     def copy(self) -> FreeTextMatcher:
         """Another one at the same place."""
@@ -49,21 +54,39 @@ class FreeTextMatcher:
 
     def advance(self, token_ids: list[int]) -> None:
         """As that of a `GrammarMatcher`. A token that changes nothing is not checked."""
-        taken = list[int]()
+        taken, reading = list[int](), self._reading
         for token_id in token_ids:
             if self._harmless is not None and self._harmless[token_id]:
                 continue
             taken.append(token_id)
-            if not self._reading.is_lost:
-                is_special = self._tokens.is_special(token_id)
-                self._reading.read(self._tokens.of(token_id), is_special=is_special)
-                self._rest()
+            if reading.is_lost:
+                continue
+            reading.read(self._tokens.of(token_id), self._tokens.is_special(token_id))
+            if not reading.texts:
+                self._harmless = None
+                continue
+            if self._is_back():
+                self._matcher = self._at_rest
+            else:
+                self._take_in(taken)
+            self._rest()
+            taken.clear()
         if taken:
-            self._matcher.advance(taken)
+            self._take_in(taken)
+
+    def _take_in(self, token_ids: list[int]) -> None:
+        if self._matcher is self._at_rest and not self._reading.is_lost:
+            self._matcher = self._at_rest.copy()
+        self._matcher.advance(token_ids)
+
+    def _is_back(self) -> bool:
+        """Whether the text is free as it was last: what came between has no effect."""
+        return [*map(id, self._reading.places)] == [*map(id, self._places)]
 
     def _rest(self) -> None:
-        texts = self._reading.texts
-        self._harmless = self._tokens.harmless(first_bytes(texts)) if texts else None
+        """The text is free here."""
+        self._at_rest, self._places = self._matcher, [*self._reading.places]
+        self._harmless = self._tokens.harmless(first_bytes(self._reading.texts))
 
 
 def free_text_matcher(

@@ -48,7 +48,13 @@ class Reading:
         texts = [one.text for one in self._places if isinstance(one, InText) and one.is_free]
         return texts if len(texts) == len(self._places) else []
 
-    def read(self, data: bytes, *, is_special: bool) -> None:
+    @property
+    def places(self) -> list[InPattern | InText | AtEnd]:
+        """Where it is in each way. Of two times when a text is free with the same places, nothing
+        that came between has any effect."""
+        return self._places
+
+    def read(self, data: bytes, is_special: bool) -> None:
         """The bytes of the next token. A special one is no text: it is an end, or a part of one, or
         of a pattern."""
         try:
