@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
-_FEWEST = 2
+_FEWEST = 4
 """Calls in a turn, however long they take."""
-_TURN_S = 0.003
+_TURN_S = 0.004
 """Processor time that a turn may take. One of Python's loops needs about five turns to answer a new
 connection."""
 
