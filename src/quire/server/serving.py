@@ -170,6 +170,8 @@ class _Server:
         """So that the first chat need not wait for it. Fails in silence: that chat tries again."""
         with suppress(QuireError):
             await reply_format_of(self._context)
+        gc.collect()
+        gc.freeze()  # what was imported for it
 
     async def _load(self) -> AsyncLLM:
         """Loads on a thread, so that /live answers and signals work during it."""

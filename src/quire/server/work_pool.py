@@ -19,11 +19,14 @@ from typing import Any, ParamSpec, TypeVar
 
 from quire.errors import CapacityError
 from quire.system.free_memory import release_free_memory
+from quire.system.turn_queue import TurnQueue
 
 INLINE_SIZE = 1024
 """Up to this size work is done on the event loop: it takes less than a millisecond."""
 LARGE_SIZE = 1 << 18
 """Beyond this, work is large: it takes a tenth of a second or more, and much memory."""
+_TURNS_AT_ONCE = 8
+"""Who goes on with small work in one turn of the event loop."""
 _NUM_THREADS = 4
 """Threads for work that is neither small nor large."""
 _KEPT_SIZE = 1 << 14
@@ -65,6 +68,7 @@ class WorkPool:
         self._max_waiting = max_large_waiting
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "quire-work")
         self._large_threads = ThreadPoolExecutor(max_large, "quire-large-work")
+        self._turns = TurnQueue(_TURNS_AT_ONCE)
         self._lock = threading.Lock()
         self._num_large = 0
         self._num_large_running = 0
@@ -95,6 +99,14 @@ class WorkPool:
         finally:
             if size > _KEPT_SIZE:
                 self._release_memory_soon()
+
+    async def turn(self) -> None:
+        """Between two pieces of small work: returns after others have had their turn, sooner or
+        later, so that not everyone who has much such work goes on in the same turn."""
+        await asyncio.sleep(0)
+        is_due = asyncio.Event()
+        self._turns.add(is_due.set)
+        await is_due.wait()
 
     def close(self) -> None:
         """Ends the threads after their current work; waiting work is not run."""

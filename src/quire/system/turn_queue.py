@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
-_MOST, _FEWEST = 16, 2
-"""Calls in one turn."""
-_TURN_S = 0.003
+_FEWEST = 4
+"""Calls in a turn, however long they take."""
+_TURN_S = 0.004
 """Processor time that a turn may take. One of Python's loops needs about five turns to answer a new
 connection."""
 
@@ -22,12 +22,14 @@ class TurnQueue:
     long is followed by one with fewer calls. Owned by the event loop.
     """
 
-    def __init__(self, work_clock: Callable[[], float] = time.thread_time) -> None:
-        """`work_clock`: processor time of the loop's thread, in seconds."""
+    def __init__(self, most: int, work_clock: Callable[[], float] = time.thread_time) -> None:
+        """`most`: calls in one turn; `work_clock`: processor time of the loop's thread, in
+        seconds."""
+        self._most = most
         self._work_clock = work_clock
         self._waiting: dict[Callable[[], object], None] = {}
         """Calls to be made in later turns, in order."""
-        self._num_at_once = _MOST
+        self._num_at_once = most
         """Calls in one turn, as far as is known."""
         self._num_left = 0
         """How many more may be made in this turn."""
@@ -69,7 +71,7 @@ class TurnQueue:
         if took_s > _TURN_S:
             self._num_at_once = max(_FEWEST, self._num_at_once // 2)
         elif took_s < _TURN_S / 2:
-            self._num_at_once = min(_MOST, self._num_at_once * 2)
+            self._num_at_once = min(self._most, self._num_at_once * 2)
         if not self._waiting:
             return
         self._begin_turn()

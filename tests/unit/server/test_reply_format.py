@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 from quire.errors import CapacityError, ConfigError, RequestError
+from quire.parsers.detection import finder
 from quire.parsers.format import ReplyFormat
 from quire.parsers.registry import TOOL_FORMATS
 from quire.server.reply_format import check_formats, reply_format_of
@@ -39,6 +41,23 @@ def test_callers_at_once_share_one_search(
     assert isinstance(first.tools, TOOL_FORMATS["hermes"])
     assert str(context.formats.found.tools) == "hermes (as asked for)"
     assert 0 < num_rendered[0] < 20
+
+
+def test_the_search_keeps_no_event_loop_busy(
+    make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, advance = make_harness().context, finder._advance
+    threads: set[threading.Thread] = set()
+
+    def noted(*args: Any) -> Any:
+        threads.add(threading.current_thread())
+        return advance(*args)
+
+    monkeypatch.setattr(finder, "_advance", noted)
+    monkeypatch.setattr(finder, "_kept", {})
+    asyncio.run(reply_format_of(context))
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 def test_a_search_that_finds_no_room_is_tried_again(

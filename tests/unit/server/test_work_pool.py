@@ -11,6 +11,7 @@ import pytest
 from quire.errors import CapacityError
 from quire.server.free_memory import IdleMemory, release_free_memory
 from quire.server.work_pool import (
+    _TURNS_AT_ONCE,
     INLINE_SIZE,
     LARGE_SIZE,
     WorkPool,
@@ -122,3 +123,27 @@ def test_memory_is_released_once_after_the_server_was_busy(monkeypatch: pytest.M
         now[0] = at
         memory.check(num_events, is_idle)
     assert released == [107.0, 121.0]
+
+
+def test_many_who_go_on_take_turns() -> None:
+    """Tasks with much small work: few of them go on in one turn of the event loop."""
+
+    async def main() -> None:
+        pool, count, most = WorkPool(), [0], 0
+
+        async def work() -> None:
+            for _ in range(3):
+                count[0] += 1
+                await pool.turn()
+
+        tasks = [asyncio.create_task(work()) for _ in range(100)]
+        await asyncio.sleep(0)  # each has begun
+        while not all(task.done() for task in tasks):
+            before = count[0]
+            await asyncio.sleep(0)
+            most = max(most, count[0] - before)
+        assert count[0] == 300
+        assert most <= 2 * _TURNS_AT_ONCE
+        pool.close()
+
+    asyncio.run(main())

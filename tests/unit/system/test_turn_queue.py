@@ -7,7 +7,7 @@ import asyncio
 from quire.system import turn_queue
 from quire.system.turn_queue import TurnQueue
 
-MOST = turn_queue._MOST
+MOST = 16
 
 
 class Work:
@@ -27,7 +27,7 @@ class Work:
 
 async def _counts(work: Work, num_calls: int) -> list[int]:
     """How many calls each turn made."""
-    queue, counts = TurnQueue(lambda: work.now), []
+    queue, counts = TurnQueue(MOST, lambda: work.now), []
     for number in range(num_calls):
         queue.add(lambda _=number: work.begin())
     before = 0
@@ -51,7 +51,7 @@ def test_after_a_long_turn_there_are_fewer() -> None:
 
 def test_few_are_made_at_once() -> None:
     async def run() -> list[int]:
-        queue, seen = TurnQueue(), []
+        queue, seen = TurnQueue(MOST), []
         for _ in range(3):
             made: list[int] = []
             for number in range(MOST):
@@ -66,7 +66,7 @@ def test_few_are_made_at_once() -> None:
 
 def test_one_that_waits_already_is_made_once() -> None:
     async def run() -> bool:
-        queue = TurnQueue()
+        queue = TurnQueue(MOST)
         event = asyncio.Event()
         for _ in range(MOST):
             queue.add(asyncio.Event().set)
@@ -83,7 +83,7 @@ def test_one_that_waits_already_is_made_once() -> None:
 
 def test_a_new_loop_begins_anew() -> None:
     """A turn that was left on a loop that stopped does not hold up the next loop's calls."""
-    queue = TurnQueue()
+    queue = TurnQueue(MOST)
 
     async def leave() -> None:
         for _ in range(MOST + 1):

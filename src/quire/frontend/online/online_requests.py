@@ -23,6 +23,9 @@ from quire.protocol import EngineCoreOutputs, EngineCoreRequest
 from quire.system.turn_queue import TurnQueue
 from quire.tokenizer import Tokenizer
 
+_WOKEN_AT_ONCE = 16
+"""Readers of outputs that run in one turn of the event loop."""
+
 
 class OnlineRequests:
     """Everyone who waits for outputs, each with a stream.
@@ -47,7 +50,7 @@ class OnlineRequests:
         self.observers = [self._admission, self.metrics, *observers]
         self.outputs = OutputProcessor(tokenizer, config.scheduler.stream_interval, self.observers)
         self._client = client
-        self._wakeups = TurnQueue()
+        self._wakeups = TurnQueue(_WOKEN_AT_ONCE)
 
     def __bool__(self) -> bool:
         """Whether anything is in flight."""

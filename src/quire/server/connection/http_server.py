@@ -24,6 +24,8 @@ from quire.units import KiB
 _CLOSE_S = 5
 _REFRESH_TICKS = 10
 """Ticks of uvicorn, of a tenth of a second, between two looks at the TLS files."""
+_AT_ONCE = 8
+"""Connections made, and calls of the application, in one turn of the event loop."""
 _MAX_READ_BYTES = 64 * KiB
 """Most bytes read from a connection at once."""
 
@@ -56,8 +58,8 @@ class HttpServer(uvicorn.Server):
             args,
             ConnectionSlots(args.max_connections, args.reserved_connections),
             WorkScheduler(),
-            TurnQueue(),
-            TurnQueue(),
+            TurnQueue(_AT_ONCE),
+            TurnQueue(_AT_ONCE),
             memoryview(bytearray(_MAX_READ_BYTES)),
             self.server_state,
         )

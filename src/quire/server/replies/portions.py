@@ -6,7 +6,6 @@ of replies; knows nothing of how a choice looks.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -56,7 +55,7 @@ async def written(
         is_first = True
         for portion in _portions(batch, writer):
             if not is_first:
-                await asyncio.sleep(0)
+                await pool.turn()
             is_first = False
             yield await pool.run(portion.size, writer.events, portion.updates)
 

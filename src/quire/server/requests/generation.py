@@ -162,7 +162,7 @@ class Generation:
                 size += 64 + len(core_request.prompt_token_ids)
                 if size > _SUBMITTED_AT_ONCE:
                     size = 0
-                    await asyncio.sleep(0)
+                    await self._context.pool.turn()
 
     async def outputs(self) -> AsyncIterator[list[tuple[int, RequestOutput]]]:
         """Yields the new outputs since the last time, by index of the prompt, until all are

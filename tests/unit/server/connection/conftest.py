@@ -66,7 +66,7 @@ class Line:
         self.slots = ConnectionSlots(args.max_connections, args.reserved_connections)
         self.buffer = memoryview(bytearray(65536))
         self.state = ServerState()
-        queues = (WorkScheduler(), TurnQueue(), TurnQueue())
+        queues = (WorkScheduler(), TurnQueue(8), TurnQueue(8))
         shared = SharedState(app, args, self.slots, *queues, self.buffer, self.state)
         slot = self.slots.acquire()
         assert slot is not None

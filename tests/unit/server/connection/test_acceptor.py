@@ -1,4 +1,5 @@
-"""Of a crowd that connects, those who ask for health come first."""
+"""A crowd that connects and asks takes a little of each turn of the event loop, and those who ask
+for health come first."""
 
 from __future__ import annotations
 
@@ -15,42 +16,51 @@ from quire.server.connection.acceptor import Acceptor
 from quire.server.connection.limits.connection_slots import ConnectionSlots
 from quire.server.connection.limits.work_scheduler import WorkScheduler
 from quire.server.connection.shared_state import SharedState
-from quire.system import turn_queue
 from quire.system.turn_queue import TurnQueue
 
 from .conftest import echo
 
-CROWD = 100
+CROWD, AT_ONCE = 100, 8
 
 
 def request(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
 
 
-def shared_state(app: Any, max_connections: int, num_reserved: int) -> SharedState:
+def shared_state(
+    app: Any, max_connections: int, num_reserved: int, connects: int = AT_ONCE
+) -> SharedState:
     slots = ConnectionSlots(max_connections, num_reserved)
-    queues = (WorkScheduler(), TurnQueue(), TurnQueue())
+    queues = (WorkScheduler(), TurnQueue(connects), TurnQueue(AT_ONCE))
     buffer = memoryview(bytearray(65536))
     return SharedState(app, ServerArgs(), slots, *queues, buffer, ServerState())
 
 
-def test_a_crowd_lets_health_pass() -> None:
-    order: list[str] = []
+class Crowd:
+    """Clients that have all sent a request; the last one has asked for health."""
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        order.append(scope["path"])
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        """Paths as the application was called."""
+        self.most_in_a_turn = 0
+        """Calls in one turn of the event loop."""
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        self.order.append(scope["path"])
         await echo(scope, receive, send)
 
-    async def scenario() -> None:
-        shared = shared_state(app, 2 * CROWD, 10)
+    async def come(self, connects: int) -> None:
+        shared = shared_state(self._app, 2 * CROWD, 10, connects)
         with socket.create_server(("127.0.0.1", 0), backlog=2 * CROWD) as listener:
             clients = [socket.create_connection(listener.getsockname()) for _ in range(CROWD + 1)]
             for client in clients[:-1]:
                 client.sendall(request("/crowd"))
             clients[-1].sendall(request("/health"))
             acceptor = Acceptor(shared, listener, {})
-            while len(order) <= CROWD:
+            while len(self.order) <= CROWD:
+                before = len(self.order)
                 await asyncio.sleep(0)
+                self.most_in_a_turn = max(self.most_in_a_turn, len(self.order) - before)
             for client in clients:
                 client.close()
             while shared.server_state.connections:
@@ -58,9 +68,19 @@ def test_a_crowd_lets_health_pass() -> None:
             acceptor.close()
             await acceptor.wait_closed()
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
-    assert order.count("/crowd") == CROWD
-    assert order.index("/health") < CROWD // 2
+
+def test_a_crowd_lets_health_pass() -> None:
+    crowd = Crowd()
+    asyncio.run(asyncio.wait_for(crowd.come(AT_ONCE), 30))
+    assert crowd.order.count("/crowd") == CROWD
+    assert crowd.order.index("/health") < CROWD // 2
+
+
+def test_a_crowd_is_answered_some_at_a_time() -> None:
+    crowd = Crowd()
+    asyncio.run(asyncio.wait_for(crowd.come(connects=CROWD), 30))
+    assert crowd.order.count("/crowd") == CROWD
+    assert crowd.most_in_a_turn <= AT_ONCE + 1  # health besides
 
 
 @pytest.mark.parametrize("leaves", [False, True])
@@ -80,7 +100,7 @@ def test_whoever_waits_holds_no_file_beyond_its_slot(leaves: bool) -> None:
             for _ in range(50):
                 await asyncio.sleep(0)
                 most = max(most, num_files() - before)
-            assert most <= (0 if leaves else 10 + 2 * turn_queue._MOST)
+            assert most <= (0 if leaves else 10 + 2 * AT_ONCE)
             for client in clients:
                 client.close()
             acceptor.close()
