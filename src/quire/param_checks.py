@@ -18,8 +18,6 @@ MAX_BIAS = 100.0
 MAX_EXTRA_VALUES = 1 << 17
 MAX_EXTRA_DEPTH = 64
 MAX_LOGPROB_TOKEN_IDS = 128
-MAX_BAD_WORDS = 128
-"""Most bad words of a request, each spelling of a word counted."""
 
 
 def is_int(value: object) -> bool:
@@ -180,9 +178,10 @@ def _parts(name: str, value: Any) -> list[Any]:
     return []
 
 
-def bad_word_token_ids(words: list[str], tokenizer: TextEncoder) -> list[list[int]]:
+def bad_word_token_ids(words: list[str], tokenizer: TextEncoder, most: int) -> list[list[int]]:
     """The tokens of each word as it stands at the start of a text, and of it behind a space where
-    that is as many tokens and begins with another one. Raises RequestError."""
+    that is as many tokens and begins with another one. Raises RequestError for more
+    than `most`; each spelling of a word counts."""
     found: list[list[int]] = []
     for word in words:
         bare = word.lstrip()
@@ -192,15 +191,15 @@ def bad_word_token_ids(words: list[str], tokenizer: TextEncoder) -> list[list[in
                 "bad_words", words, "bad_words entries must tokenize to at least one token."
             )
         found.append(ids)
-        spaced = tokenizer.encode(f" {bare}", add_special_tokens=False)
-        if spaced and spaced[0] != ids[0] and len(spaced) == len(ids):
-            found.append(spaced)
-        if len(found) > MAX_BAD_WORDS:
+        if len(found) <= most:
+            spaced = tokenizer.encode(f" {bare}", add_special_tokens=False)
+            if spaced and spaced[0] != ids[0] and len(spaced) == len(ids):
+                found.append(spaced)
+        if len(found) > most:
             raise error(
                 "bad_words",
                 words,
-                f"Too many bad words after tokenization: {len(found)}. "
-                f"The max number is {MAX_BAD_WORDS}.",
+                f"Too many bad words after tokenization: {len(found)}. The max number is {most}.",
             )
     return found
 

@@ -16,6 +16,11 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.inputs": "PromptType",
         "quire.vllm.own.version": "__version__ __version_tuple__",
     },
+    "vllm.benchmarks.datasets": {
+        "quire.vllm.own.datasets": "DEFAULT_NUM_PROMPTS BenchmarkDataset CustomDataset "
+        "PrefixRepetitionRandomDataset RandomDataset SampleRequest ShareGPTDataset "
+        "add_dataset_parser get_samples"
+    },
     "vllm.config": {
         "quire.structured.config": "StructuredOutputsConfig",
         "quire.vllm.own.profiler": "ProfilerConfig",
