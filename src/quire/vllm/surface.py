@@ -96,6 +96,8 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.frontend.hf.tokenizer": "TokenizerLike=HFTokenizer",
         "quire.vllm.own.tokenizers": "cached_get_tokenizer get_tokenizer",
     },
+    "vllm.tokenizers.protocol": {"quire.frontend.hf.tokenizer": "TokenizerLike=HFTokenizer"},
+    "vllm.tokenizers.registry": {"quire.vllm.own.tokenizers": "cached_get_tokenizer get_tokenizer"},
     "vllm.transformers_utils.tokenizer": {
         "quire.frontend.hf.tokenizer": "AnyTokenizer=HFTokenizer",
         "quire.vllm.own.tokenizers": "cached_get_tokenizer get_tokenizer",
