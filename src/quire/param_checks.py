@@ -127,10 +127,10 @@ def checked_logprob_token_ids(given: Any, logprobs: int | None) -> list[int] | N
     return ids or None
 
 
-def checked_bad_words(given: Any) -> list[str] | None:
-    """Each once; None for an empty list."""
+def checked_bad_words(given: Any) -> list[str]:
+    """Each once; none for None."""
     if given is None:
-        return None
+        return []
     if not isinstance(given, LISTS) or not all(isinstance(word, str) for word in given):
         message = f"bad_words must be a list of strings, got {quoted(given)}."
         raise error("bad_words", given, message)
@@ -139,7 +139,7 @@ def checked_bad_words(given: Any) -> list[str] | None:
         raise error("bad_words", given, message)
     if any(has_surrogates(word) for word in given):
         raise error("bad_words", given, f"bad_words must be valid Unicode, got {quoted(given)}.")
-    return list(dict.fromkeys(given)) or None
+    return list(dict.fromkeys(given))
 
 
 def checked_extra_args(given: Any, name: str = "extra_args") -> dict[str, Any] | None:

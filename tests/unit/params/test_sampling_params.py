@@ -389,3 +389,8 @@ def test_the_number_of_bad_words_is_the_environments(monkeypatch: pytest.MonkeyP
 def test_all_stop_tokens_are_a_set() -> None:
     assert SamplingParams(stop_token_ids=[42, 7, 42]).all_stop_token_ids == {7, 42}
     assert SamplingParams().all_stop_token_ids == set()
+
+
+def test_bad_words_are_a_list_of_which_each_counts_once() -> None:
+    assert SamplingParams().bad_words == SamplingParams(bad_words=[]).bad_words == []
+    assert SamplingParams(bad_words=["b", "a", "b"]).bad_words == ["b", "a"]

@@ -67,8 +67,8 @@ def test_files(tmp_path: Path, tokenizer: Any) -> None:
 
 
 def test_requests_from_options(tmp_path: Path, tokenizer: Any) -> None:
-    words = ("--num-prompts", "3", "--random-input-len", "8", "--output-len", "5", "--seed", "2")
-    requests = get_samples(options(*words), tokenizer)
+    words = ("--num-prompts", "3", "--random-input-len", "8", "--random-output-len", "5")
+    requests = get_samples(options(*words, "--seed", "2"), tokenizer)
     expected = RandomDataset(random_seed=2).sample(tokenizer, 3, input_len=8, output_len=5)
     assert requests == expected
     lines = tmp_path / "lines.jsonl"

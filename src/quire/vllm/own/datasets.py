@@ -189,6 +189,10 @@ class _Tokenizer:
         return str(self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
 
 
+_OF_ALL = ("dataset_name", "dataset_path", "num_prompts", "seed", "disable_shuffle")
+"""Options of every dataset."""
+_SHORT = ("input_len", "output_len")
+"""Short forms of other options, which scripts have for ends of their own."""
 _DATASETS: dict[str, type[BenchmarkDataset]] = {
     one.name: one
     for one in (RandomDataset, PrefixRepetitionRandomDataset, ShareGPTDataset, CustomDataset)
@@ -198,6 +202,8 @@ _DATASETS: dict[str, type[BenchmarkDataset]] = {
 def add_dataset_parser(parser: argparse.ArgumentParser) -> None:
     """Declares the options that say which requests are sent, for `get_samples`."""
     for field in fields(DatasetArgs):
+        if field.name in _SHORT:
+            continue
         flag = "--" + field.name.replace("_", "-")
         if field.name == "disable_shuffle":
             parser.add_argument(flag, action="store_true")
@@ -222,9 +228,7 @@ def get_samples(args: argparse.Namespace, tokenizer: Any) -> list[SampleRequest]
     options = {
         field.name: getattr(args, field.name)
         for field in fields(DatasetArgs)
-        if hasattr(args, field.name)
-        and field.name not in ("dataset_name", "dataset_path", "num_prompts", "seed")
-        and field.name != "disable_shuffle"
+        if hasattr(args, field.name) and field.name not in (*_SHORT, *_OF_ALL)
     }
     dataset = kind(
         getattr(args, "dataset_path", None),
@@ -233,7 +237,7 @@ def get_samples(args: argparse.Namespace, tokenizer: Any) -> list[SampleRequest]
     )
     prefix = getattr(args, "request_id_prefix", "") or ""
     if isinstance(dataset, CustomDataset):
-        length = options.get("output_len") or options.get("custom_output_len")
+        length = options.get("custom_output_len")
         skips = getattr(args, "skip_chat_template", False)
         return dataset.sample(tokenizer, args.num_prompts, length, skips, prefix)
     return dataset._load(tokenizer, args.num_prompts, prefix, **options)
