@@ -18,8 +18,6 @@ MAX_BIAS = 100.0
 MAX_EXTRA_VALUES = 1 << 17
 MAX_EXTRA_DEPTH = 64
 MAX_LOGPROB_TOKEN_IDS = 128
-MAX_BAD_WORDS = 128
-"""Most bad words of a request, each spelling of a word counted."""
 
 
 def is_int(value: object) -> bool:
@@ -129,10 +127,10 @@ def checked_logprob_token_ids(given: Any, logprobs: int | None) -> list[int] | N
     return ids or None
 
 
-def checked_bad_words(given: Any) -> list[str] | None:
-    """Each once; None for an empty list."""
+def checked_bad_words(given: Any) -> list[str]:
+    """Each once; none for None."""
     if given is None:
-        return None
+        return []
     if not isinstance(given, LISTS) or not all(isinstance(word, str) for word in given):
         message = f"bad_words must be a list of strings, got {quoted(given)}."
         raise error("bad_words", given, message)
@@ -141,7 +139,7 @@ def checked_bad_words(given: Any) -> list[str] | None:
         raise error("bad_words", given, message)
     if any(has_surrogates(word) for word in given):
         raise error("bad_words", given, f"bad_words must be valid Unicode, got {quoted(given)}.")
-    return list(dict.fromkeys(given)) or None
+    return list(dict.fromkeys(given))
 
 
 def checked_extra_args(given: Any, name: str = "extra_args") -> dict[str, Any] | None:
@@ -180,9 +178,10 @@ def _parts(name: str, value: Any) -> list[Any]:
     return []
 
 
-def bad_word_token_ids(words: list[str], tokenizer: TextEncoder) -> list[list[int]]:
+def bad_word_token_ids(words: list[str], tokenizer: TextEncoder, most: int) -> list[list[int]]:
     """The tokens of each word as it stands at the start of a text, and of it behind a space where
-    that is as many tokens and begins with another one. Raises RequestError."""
+    that is as many tokens and begins with another one. Raises RequestError for more
+    than `most`; each spelling of a word counts."""
     found: list[list[int]] = []
     for word in words:
         bare = word.lstrip()
@@ -192,15 +191,15 @@ def bad_word_token_ids(words: list[str], tokenizer: TextEncoder) -> list[list[in
                 "bad_words", words, "bad_words entries must tokenize to at least one token."
             )
         found.append(ids)
-        spaced = tokenizer.encode(f" {bare}", add_special_tokens=False)
-        if spaced and spaced[0] != ids[0] and len(spaced) == len(ids):
-            found.append(spaced)
-        if len(found) > MAX_BAD_WORDS:
+        if len(found) <= most:
+            spaced = tokenizer.encode(f" {bare}", add_special_tokens=False)
+            if spaced and spaced[0] != ids[0] and len(spaced) == len(ids):
+                found.append(spaced)
+        if len(found) > most:
             raise error(
                 "bad_words",
                 words,
-                f"Too many bad words after tokenization: {len(found)}. "
-                f"The max number is {MAX_BAD_WORDS}.",
+                f"Too many bad words after tokenization: {len(found)}. The max number is {most}.",
             )
     return found
 

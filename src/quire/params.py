@@ -261,6 +261,12 @@ class SamplingParams(
         return self.logprobs
 
     @property
+    def all_stop_token_ids(self) -> set[int]:
+        """`stop_token_ids` as a set; the model's end-of-sequence token, which the engine adds, is
+        not among them."""
+        return set(self.stop_token_ids or ())
+
+    @property
     def bad_words_token_ids(self) -> list[list[int]] | None:
         """`bad_words` as tokens; None before `update_from_tokenizer`."""
         return self._bad_words_token_ids
@@ -333,7 +339,9 @@ class SamplingParams(
     def update_from_tokenizer(self, tokenizer: TextEncoder) -> None:
         """Turns `bad_words` into tokens. Raises RequestError for what is no token, or too many."""
         words = self.bad_words
-        self._bad_words_token_ids = bad_word_token_ids(words, tokenizer) if words else None
+        self._bad_words_token_ids = (
+            bad_word_token_ids(words, tokenizer, env.max_bad_words()) if words else None
+        )
 
     def _normalise_numbers(self) -> None:
         self.n = as_int("n", self.n)

@@ -104,6 +104,17 @@ def test_vllm_is_quire_in_a_program_and_in_its_children(run: Run, tmp_path: Path
     ]  # fmt: skip
 
 
+def test_a_program_finds_the_command_vllm(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import os, subprocess, sys\n"
+        "os.environ['PATH'] = os.environ['PATH'].split(os.pathsep)[0] + ':/usr/bin:/bin'\n"
+        "out = subprocess.run(['vllm', '--version'], capture_output=True, text=True, check=True)\n"
+        "print(out.stdout.strip())\n"
+        "print(os.environ['QUIRE_PYTHON'] == sys.executable)\n"
+    )
+    assert run("script.py").splitlines() == [VLLM_VERSION, "True"]
+
+
 def test_an_installed_vllm_is_not_used_and_told(run: Run, tmp_path: Path) -> None:
     package = tmp_path / "site" / "vllm"
     package.mkdir(parents=True)

@@ -153,6 +153,19 @@ def max_n() -> int:
     )
 
 
+def max_bad_words() -> int:
+    """`VLLM_MAX_NUM_BAD_WORDS`: most sequences of tokens that a request's `bad_words` may become;
+    128 by default."""
+    value = os.environ.get("VLLM_MAX_NUM_BAD_WORDS", "").strip()
+    if not value:
+        return 128
+    if value.isascii() and value.isdigit() and int(value[:9]) > 0:
+        return int(value[:9])
+    raise ConfigError(
+        f"VLLM_MAX_NUM_BAD_WORDS must be a whole number of at least 1, got {quoted(value)}; try 128"
+    )
+
+
 def server_dev_mode() -> bool:
     """`VLLM_SERVER_DEV_MODE`: whether a server has routes for development."""
     return is_true("VLLM_SERVER_DEV_MODE")

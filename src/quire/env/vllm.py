@@ -56,6 +56,7 @@ VARIABLES: dict[str, Variable] = {
             "keep_alive_timeout",
         ),
         Variable("VLLM_MAX_N_SEQUENCES", "works", "largest n of a request", "max_n"),
+        Variable("VLLM_MAX_NUM_BAD_WORDS", "works", "token sequences of a request's bad_words"),
         Variable("VLLM_MAX_COMPLETION_PROMPTS", "works", "prompts in a request", "max_prompts"),
         Variable("VLLM_MAX_STOP_STRINGS", "works", "stop strings in a request", "max_stop_strings"),
         Variable(

@@ -17,7 +17,9 @@ _TEXT = "only text goes in, no images, audio, video or embeddings"
 _PROCESSORS = (
     "logits processors have the interface of vllm.v1.sample.logits_processor, and no other"
 )
-_PARSERS = "tool calls and reasoning are not parsed yet"
+_PARSERS = (
+    "replies are read by formats of Quire's own, which tool_call_parser and reasoning_parser name"
+)
 _ONE_PROCESS = "this version computes in one process, on the CPU"
 _TIERS = "K/V is kept and loaded by Quire itself: docs/kv_store.md"
 _WEIGHTS = "weights are not changed while a model is loaded"

@@ -16,6 +16,11 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.inputs": "PromptType",
         "quire.vllm.own.version": "__version__ __version_tuple__",
     },
+    "vllm.benchmarks.datasets": {
+        "quire.vllm.own.datasets": "DEFAULT_NUM_PROMPTS BenchmarkDataset CustomDataset "
+        "PrefixRepetitionRandomDataset RandomDataset SampleRequest ShareGPTDataset "
+        "add_dataset_parser get_samples"
+    },
     "vllm.config": {
         "quire.config.kv_cache": "KVTransferConfig",
         "quire.structured.config": "StructuredOutputsConfig",
@@ -93,6 +98,8 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.frontend.hf.tokenizer": "TokenizerLike=HFTokenizer",
         "quire.vllm.own.tokenizers": "cached_get_tokenizer get_tokenizer",
     },
+    "vllm.tokenizers.protocol": {"quire.frontend.hf.tokenizer": "TokenizerLike=HFTokenizer"},
+    "vllm.tokenizers.registry": {"quire.vllm.own.tokenizers": "cached_get_tokenizer get_tokenizer"},
     "vllm.transformers_utils.tokenizer": {
         "quire.frontend.hf.tokenizer": "AnyTokenizer=HFTokenizer",
         "quire.vllm.own.tokenizers": "cached_get_tokenizer get_tokenizer",

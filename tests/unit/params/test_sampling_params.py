@@ -359,3 +359,38 @@ def test_the_largest_n_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> N
     assert SamplingParams().n == 1
     with pytest.raises(ConfigError, match="VLLM_MAX_N_SEQUENCES"):
         SamplingParams(n=2)
+
+
+class OneTokenWords:
+    """Each spelling of a word is a token of its own."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, int] = {}
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        assert not add_special_tokens
+        return [self.seen.setdefault(text, len(self.seen))]
+
+
+def test_the_number_of_bad_words_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    params = SamplingParams(bad_words=["a", "b"])
+    params.update_from_tokenizer(OneTokenWords())
+    assert params.bad_words_token_ids == [[0], [1], [2], [3]]
+    monkeypatch.setenv("VLLM_MAX_NUM_BAD_WORDS", "2")
+    words = OneTokenWords()
+    with pytest.raises(RequestError, match=r"Too many bad words after.*The max number is 2\."):
+        params.update_from_tokenizer(words)
+    assert list(words.seen) == ["a", " a", "b"]
+    monkeypatch.setenv("VLLM_MAX_NUM_BAD_WORDS", "0")
+    with pytest.raises(ConfigError, match="VLLM_MAX_NUM_BAD_WORDS must be a whole number"):
+        params.update_from_tokenizer(words)
+
+
+def test_all_stop_tokens_are_a_set() -> None:
+    assert SamplingParams(stop_token_ids=[42, 7, 42]).all_stop_token_ids == {7, 42}
+    assert SamplingParams().all_stop_token_ids == set()
+
+
+def test_bad_words_are_a_list_of_which_each_counts_once() -> None:
+    assert SamplingParams().bad_words == SamplingParams(bad_words=[]).bad_words == []
+    assert SamplingParams(bad_words=["b", "a", "b"]).bad_words == ["b", "a"]

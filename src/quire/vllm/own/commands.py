@@ -16,6 +16,7 @@ from quire.suggest import did_you_mean
 from quire.vllm.surface import VLLM_VERSION
 
 _STARTUP = Path(__file__).parents[1] / "startup"
+_BIN = _STARTUP / "bin"
 _ROOT = Path(__file__).parents[3]
 _MODULE = "quire.vllm"
 _USAGE = f"""\
@@ -25,8 +26,8 @@ usage: python -m {_MODULE} SCRIPT arguments...
        python -m {_MODULE} COMMAND options...
 
 Runs a program written for vLLM {VLLM_VERSION}, unchanged, on Quire: `import vllm` gives Quire in it
-and in the processes that it starts. COMMAND is one of vLLM's: serve, chat, complete, bench,
-run-batch, collect-env."""
+and in the processes that it starts, and `vllm` is their command of that name. COMMAND is one of
+vLLM's: serve, chat, complete, bench, run-batch, collect-env."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,8 +69,8 @@ def _problem(word: str) -> str:
 
 
 def _become_program(words: list[str]) -> NoReturn:
-    """Becomes `python words...` with the folder of `sitecustomize` on PYTHONPATH, so that nothing
-    else differs from plain Python."""
+    """Becomes `python words...` with the folder of `sitecustomize` on PYTHONPATH, and that of the
+    command `vllm` on PATH, so that nothing else differs from plain Python."""
     installed = PathFinder.find_spec("vllm")
     if installed is not None and installed.origin:
         place = Path(installed.origin).parent
@@ -77,6 +78,8 @@ def _become_program(words: list[str]) -> NoReturn:
     found_here = str(_ROOT) if sys.path[0] == str(_ROOT) else None  # `-m` looks in this directory
     paths = [str(_STARTUP), found_here, os.environ.get("PYTHONPATH")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    os.environ["PATH"] = os.pathsep.join([str(_BIN), os.environ.get("PATH", os.defpath)])
+    os.environ["QUIRE_PYTHON"] = sys.executable
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *_interpreter_options(words), *words])

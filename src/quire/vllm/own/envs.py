@@ -26,6 +26,7 @@ _DEFAULTS: dict[str, bool | int | float | str] = {
     "VLLM_LOGGING_LEVEL": "INFO",
     "VLLM_LOG_STATS_INTERVAL": 10.0,
     "VLLM_MAX_N_SEQUENCES": 16384,
+    "VLLM_MAX_NUM_BAD_WORDS": 128,
     "VLLM_NO_USAGE_STATS": True,
     "VLLM_PORT": 0,
     "VLLM_SERVER_DEV_MODE": False,

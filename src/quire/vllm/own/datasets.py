@@ -1,0 +1,249 @@
+"""Requests to measure with, as classes: what scripts take from `vllm.benchmarks.datasets`.
+
+The requests are those of `quire bench`, for any tokenizer that has the methods of transformers'.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from quire.bench.datasets import DatasetArgs, DatasetName, load_requests
+from quire.errors import ConfigError
+
+DEFAULT_NUM_PROMPTS = 1000
+
+
+@dataclass
+class SampleRequest:
+    """One request. Fields and their order are vLLM's; those of features that do not exist here are
+    None."""
+
+    prompt: str | list[int]
+    prompt_len: int
+    expected_output_len: int = 0
+    multi_modal_data: None = None
+    lora_request: None = None
+    request_id: str | None = None
+    timestamp: float | None = None
+    chat_messages: list[dict[str, Any]] | None = None
+    request_overrides: dict[str, Any] | None = None
+
+
+class BenchmarkDataset:
+    """What all datasets have in common."""
+
+    DEFAULT_SEED = 0
+    IS_MULTIMODAL = False
+    name: ClassVar[DatasetName]
+
+    def __init__(
+        self,
+        dataset_path: str | None = None,
+        random_seed: int = DEFAULT_SEED,
+        disable_shuffle: bool = False,
+    ) -> None:
+        """`dataset_path`: the file of a dataset that has one."""
+        self.dataset_path = dataset_path
+        self.random_seed = random_seed
+        self.disable_shuffle = disable_shuffle
+
+    def _load(
+        self, tokenizer: Any, num_requests: int, id_prefix: str, **options: Any
+    ) -> list[SampleRequest]:
+        """Raises ConfigError."""
+        args = DatasetArgs(
+            dataset_name=self.name,
+            dataset_path=self.dataset_path,
+            num_prompts=num_requests,
+            seed=self.random_seed,
+            disable_shuffle=self.disable_shuffle,
+            **options,
+        )
+        found = load_requests(args, _Tokenizer(tokenizer))  # type: ignore[arg-type]
+        return [
+            SampleRequest(
+                one.prompt, one.prompt_len, one.output_len, request_id=f"{id_prefix}{number}"
+            )
+            for number, one in enumerate(found)
+        ]
+
+
+class RandomDataset(BenchmarkDataset):
+    """Random tokens."""
+
+    name = "random"
+
+    def sample(
+        self,
+        tokenizer: Any,
+        num_requests: int,
+        request_id_prefix: str = "",
+        *,
+        prefix_len: int = 0,
+        range_ratio: float = 0.0,
+        input_len: int = 1024,
+        output_len: int = 128,
+    ) -> list[SampleRequest]:
+        """Prompts of `prefix_len` shared tokens and about `input_len` of their own. Raises
+        ConfigError."""
+        return self._load(
+            tokenizer,
+            num_requests,
+            request_id_prefix,
+            random_prefix_len=prefix_len,
+            random_range_ratio=range_ratio,
+            random_input_len=input_len,
+            random_output_len=output_len,
+        )
+
+
+class PrefixRepetitionRandomDataset(BenchmarkDataset):
+    """Random tokens behind a few shared beginnings."""
+
+    name = "prefix_repetition"
+
+    def sample(
+        self,
+        tokenizer: Any,
+        num_requests: int,
+        prefix_len: int = 256,
+        suffix_len: int = 256,
+        num_prefixes: int = 10,
+        output_len: int = 128,
+        request_id_prefix: str = "",
+    ) -> list[SampleRequest]:
+        """Raises ConfigError."""
+        return self._load(
+            tokenizer,
+            num_requests,
+            request_id_prefix,
+            prefix_repetition_prefix_len=prefix_len,
+            prefix_repetition_suffix_len=suffix_len,
+            prefix_repetition_num_prefixes=num_prefixes,
+            prefix_repetition_output_len=output_len,
+        )
+
+
+class ShareGPTDataset(BenchmarkDataset):
+    """Conversations of a ShareGPT file."""
+
+    name = "sharegpt"
+
+    def sample(
+        self,
+        tokenizer: Any,
+        num_requests: int,
+        output_len: int | None = None,
+        request_id_prefix: str = "",
+    ) -> list[SampleRequest]:
+        """`output_len`: by default as many tokens as the recorded answer has. Raises
+        ConfigError."""
+        return self._load(
+            tokenizer, num_requests, request_id_prefix, sharegpt_output_len=output_len
+        )
+
+
+class CustomDataset(BenchmarkDataset):
+    """JSONL lines `{"prompt": ..., "output_tokens": ...}`."""
+
+    name = "custom"
+
+    def sample(
+        self,
+        tokenizer: Any,
+        num_requests: int,
+        output_len: int | None = None,
+        skip_chat_template: bool = False,
+        request_id_prefix: str = "",
+    ) -> list[SampleRequest]:
+        """The prompts are messages of chats, unless `skip_chat_template`. Raises ConfigError."""
+        wanted = None if output_len == -1 else output_len  # vLLM's word for the lines' own
+        found = self._load(tokenizer, num_requests, request_id_prefix, custom_output_len=wanted)
+        if not skip_chat_template:
+            for request in found:
+                request.prompt = tokenizer.apply_chat_template(
+                    [{"role": "user", "content": request.prompt}],
+                    add_generation_prompt=True,
+                    tokenize=False,
+                )
+                request.prompt_len = len(tokenizer.encode(request.prompt, add_special_tokens=False))
+        return found
+
+
+class _Tokenizer:
+    """A tokenizer with the methods of transformers' as `load_requests` needs one."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.vocab_size: int = tokenizer.vocab_size
+        self.special_token_ids = set(tokenizer.all_special_ids)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of a text."""
+        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        """The text of tokens."""
+        return str(self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
+
+
+_OF_ALL = ("dataset_name", "dataset_path", "num_prompts", "seed", "disable_shuffle")
+"""Options of every dataset."""
+_SHORT = ("input_len", "output_len")
+"""Short forms of other options, which scripts have for ends of their own."""
+_DATASETS: dict[str, type[BenchmarkDataset]] = {
+    one.name: one
+    for one in (RandomDataset, PrefixRepetitionRandomDataset, ShareGPTDataset, CustomDataset)
+}
+
+
+def add_dataset_parser(parser: argparse.ArgumentParser) -> None:
+    """Declares the options that say which requests are sent, for `get_samples`."""
+    for field in fields(DatasetArgs):
+        if field.name in _SHORT:
+            continue
+        flag = "--" + field.name.replace("_", "-")
+        if field.name == "disable_shuffle":
+            parser.add_argument(flag, action="store_true")
+        elif field.name == "dataset_name":
+            parser.add_argument(flag, choices=sorted(_DATASETS), default=field.default)
+        else:
+            parser.add_argument(
+                flag, type=_type_of(field.default, field.name), default=field.default
+            )
+    parser.add_argument("--skip-chat-template", action="store_true")
+    parser.add_argument("--request-id-prefix", default="")
+
+
+def get_samples(args: argparse.Namespace, tokenizer: Any) -> list[SampleRequest]:
+    """The requests that the options of `add_dataset_parser` say. Raises ConfigError."""
+    kind = _DATASETS.get(args.dataset_name)
+    if kind is None:
+        raise ConfigError(
+            f"dataset_name {args.dataset_name!r} is not supported; use "
+            + " or ".join(sorted(_DATASETS))
+        )
+    options = {
+        field.name: getattr(args, field.name)
+        for field in fields(DatasetArgs)
+        if hasattr(args, field.name) and field.name not in (*_SHORT, *_OF_ALL)
+    }
+    dataset = kind(
+        getattr(args, "dataset_path", None),
+        getattr(args, "seed", BenchmarkDataset.DEFAULT_SEED),
+        getattr(args, "disable_shuffle", False),
+    )
+    prefix = getattr(args, "request_id_prefix", "") or ""
+    if isinstance(dataset, CustomDataset):
+        length = options.get("custom_output_len")
+        skips = getattr(args, "skip_chat_template", False)
+        return dataset.sample(tokenizer, args.num_prompts, length, skips, prefix)
+    return dataset._load(tokenizer, args.num_prompts, prefix, **options)
+
+
+def _type_of(default: object, name: str) -> type:
+    if default is not None:
+        return type(default)
+    return str if name == "dataset_path" else int
