@@ -72,14 +72,14 @@ def reply_constraint(
 
 
 def _calls(tools: ToolFormat, schemas: Schemas, rules: CallRules) -> Part:
-    """The form of the calls. Raises GrammarError for a schema that refers to itself where the
-    form of calls writes out what is referred to."""
+    """The form of the calls. Raises GrammarError for definitions that refer to each other in too
+    long a row, where the form of calls writes out what is referred to."""
     try:
         return tools.grammar(schemas, is_parallel=rules.is_parallel)
     except RecursionError:
         raise GrammarError(
-            "the parameters of a tool refer to themselves, which does not work with this model's "
-            "form of calls: write them out to the depth that is needed",
+            "the parameters of a tool are nested too deeply for this model's form of calls: let "
+            "fewer definitions refer to each other in a row",
             parameter="tools",
         ) from None
 

@@ -30,6 +30,8 @@ MAX_CHOICES = 10_000
 MAX_RULES = 1000
 """Rules of a grammar in GBNF."""
 MAX_TAGS = 256
+MAX_REPEATS = 1_000_000
+"""Of a part of a structural tag."""
 MAX_EXCLUDED_TEXTS = 32
 """That a free text of a structural tag must not contain."""
 MAX_EXCLUDED_TEXT = 256

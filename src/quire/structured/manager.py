@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from time import thread_time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,10 @@ from quire.structured.params import StructuredOutputsParams
 
 logger = get_logger(__name__)
 
+FAIR_TOKEN_S = 5e-3
+"""Processor time that following one token may take for ever; most take a hundredth of it."""
+MAX_EXCESS_S = 1.0
+"""What a request may take beyond that in all; calm tokens give it back."""
 _MOST_FORCED = 32
 """Tokens at once, so that a grammar with one long text does not keep the next step waiting."""
 
@@ -77,6 +82,19 @@ class _Following:
         self.may_force = compiling.may_force
         self._ignored = eos if compiling.ignore_eos else ()
         self._choice = _Choice(None)
+        self._excess_s = 0.0
+        """Processor time beyond what its tokens may take."""
+
+    def charge(self, seconds: float, num_tokens: int) -> None:
+        """Counts the time that tokens took. Raises GrammarError where they take too much: others
+        wait for it in each step."""
+        self._excess_s = max(0.0, self._excess_s + seconds - FAIR_TOKEN_S * num_tokens)
+        if self._excess_s > MAX_EXCESS_S:
+            raise GrammarError(
+                "the grammar takes too much to follow: more than "
+                f"{FAIR_TOKEN_S * 1e3:g} ms of processor time a token, and {MAX_EXCESS_S:g} s "
+                "beyond that; make it smaller or simpler"
+            )
 
     def choice(self) -> _Choice:
         """With end-of-sequence tokens that the request ignores only where nothing else may come.
@@ -158,6 +176,7 @@ class StructuredOutputManager:
         """Takes in a request's next tokens. Returns those that must follow, because no others are
         allowed: at most `most`, and taken in too."""
         one, forced = self._following[request_id], list[int]()
+        began_at = thread_time()
         try:
             one.matcher.advance(token_ids)
             while one.may_force and len(forced) < min(most, _MOST_FORCED):
@@ -168,6 +187,7 @@ class StructuredOutputManager:
                 if token_id in one.eos:
                     break
                 one.matcher.advance([token_id])
+            one.charge(thread_time() - began_at, len(token_ids) + len(forced))
         except QuireError as error:
             del self._following[request_id]
             self._failed.append(_failed(request_id, error))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from small_vocabulary import allowed, ids, source
 
 from quire.structured import compile as module
+from quire.structured import manager as following
 from quire.structured.compile import GrammarCompiler
 from quire.structured.manager import GrammarNews, StructuredOutputManager
 from quire.structured.params import StructuredOutputsParams
@@ -62,6 +65,34 @@ def test_a_text_that_has_begun(manager: StructuredOutputManager) -> None:
     assert len(masks(manager, "b")[0]) >= 1
     assert manager.add("c", CHOICE, begun=[IDS["a"]]) is None
     assert "refuses a token" in str(wait(manager, 1)["c"])
+
+
+def test_a_grammar_that_takes_too_long_to_follow_ends_its_request_alone(
+    manager: StructuredOutputManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, per_step = [0.0], {"slow": 0.1, "fair": 0.005}
+    monkeypatch.setattr(following, "thread_time", lambda: now[0])
+    for name in per_step:
+        manager.add(name, STARS)
+    wait(manager, 2)
+    for name, cost in per_step.items():
+        matcher = manager._following[name].matcher
+
+        def advance(token_ids: list[int], take: Any = matcher.advance, cost: float = cost) -> None:
+            now[0] += cost
+            take(token_ids)
+
+        monkeypatch.setattr(
+            manager._following[name], "matcher", SimpleNamespace(advance=advance, mask=matcher.mask)
+        )
+    for count in range(1, 30):
+        assert manager.advance("fair", [IDS["a"]], 9) == []
+        if count < 12:
+            assert manager.advance("slow", [IDS["a"]], 9) == []
+    [news] = manager.take_news(0)
+    assert news.request_id == "slow"
+    assert news.is_unmet
+    assert "takes too much to follow: more than 5 ms" in str(news.error)
 
 
 def test_end_tokens_that_a_request_ignores_are_not_allowed(

@@ -133,6 +133,20 @@ def test_additional_properties_can_be_disabled() -> None:
             ["", "a1</a>", "b1</a>,b2</a>", "b1</a>,a2</a>", ",b1</a>", "b1</a>,"],
         ),
         (
+            {"format": {"type": "repeat", "content": _tag("<a>", NUMBER), "min": 2, "max": 3}},
+            ["<a>1</a>" * 2, "<a>1</a>" * 3], ["", "<a>1</a>", "<a>1</a>" * 4],
+        ),
+        (
+            {"format": {"type": "repeat", "content": {"type": "const_string", "value": "ab"},
+                "min": 1000}},
+            ["ab" * 1000, "ab" * 1500], ["ab" * 999],
+        ),
+        (
+            {"format": {"type": "named", "name": "list", "content": _tag("[", {"type": "or",
+                "elements": [NUMBER, {"type": "reference", "name": "list"}]}, "]")}},
+            ["[1]", "[[[1]]]"], ["1", "[]", "[[1]"],
+        ),
+        (
             {"format": {"type": "or", "elements": [NUMBER, {"type": "star", "content":
                 {"type": "sequence", "elements": [NUMBER, {"type": "const_string",
                  "value": ";"}]}}]}},
@@ -174,6 +188,23 @@ def test_texts_of_structural_tags(tag: object, good: list[str], bad: list[str]) 
         (
             {"format": _tag("<a>", {"type": "any_text", "excludes": ["x"] * 33}, "</a>")},
             "33 excludes",
+        ),
+        (
+            {"format": {"type": "repeat", "content": NUMBER, "min": 2, "max": 1}},
+            "a repeat whose max is below its min",
+        ),
+        ({"format": {"type": "repeat", "content": NUMBER, "min": -1}}, "needs min, a number"),
+        ({"format": {"type": "repeat", "content": NUMBER, "max": 10**7}}, "10000000 as max"),
+        ({"format": {"type": "reference", "name": "a"}}, "a part that is not there, got 'a'"),
+        (
+            {
+                "format": {
+                    "type": "named",
+                    "name": "a",
+                    "content": {"type": "reference", "name": "a"},
+                }
+            },
+            "no text matches it",
         ),
         ({"format": {"type": "json_schema", "json_schema": 3}}, "must be a JSON schema"),
         ({"format": _tag("<a>", {"type": "any_text"}, "")}, "needs the tag's end"),

@@ -68,6 +68,15 @@ def test_how_a_child_ended_is_told(
         checked_grammar(regex="a")
 
 
+def test_a_trial_that_was_stopped_may_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, spec = trial(), StructuredOutputsParams(regex="ab")
+    _replace_child(monkeypatch, "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(RequestError, match="too much memory"):
+        one.checked(spec)
+    monkeypatch.undo()
+    assert one.checked(spec) == spec
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [

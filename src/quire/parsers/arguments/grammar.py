@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.errors import GrammarError
 from quire.parsers.arguments.values import Types, json_text, types_of
 from quire.parsers.format import Part, Schemas
 from quire.parsers.grammar import const, separated, sequence, tag
@@ -15,8 +14,6 @@ from quire.structured.schemas.patterns import rust_pattern
 from quire.structured.source import regex_body
 
 _DEFINITIONS = ("$defs", "definitions")
-_MOST_ITEMS = 64
-"""Of an array, beyond those that it has to have: more are not counted."""
 _ANYTHING = "(.|\\n)*"
 _ANY_KEY = "[A-Za-z0-9_.-]{1,64}"
 
@@ -91,36 +88,40 @@ def with_separator(
     }
 
 
-def _bounds(schema: Mapping[str, Any], least: str, most: str) -> tuple[int, int | None]:
-    """Raises GrammarError for a least count that is too large to be written out."""
-    low, high = schema.get(least, 0), schema.get(most)
-    low = low if isinstance(low, int) else 0
-    if low > _MOST_ITEMS:
-        raise GrammarError(
-            f"{least} {low} in the parameters of a tool is more than works with this model's form "
-            f"of calls: at most {_MOST_ITEMS}",
-            parameter="tools",
-        )
-    return low, high if isinstance(high, int) else None
-
-
 def items(item: Part, separator: str, array: Mapping[str, Any]) -> Part:
     """The items of an array, as many as its schema says."""
-    least, most = _bounds(array, "minItems", "maxItems")
-    is_counted = most is not None and most - least <= _MOST_ITEMS
-    last = most if is_counted and most is not None else least
-    following = sequence(const(separator), item)
-    if not is_counted and not least:
-        return {
-            "type": "optional",
-            "content": sequence(item, {"type": "star", "content": following}),
-        }
-    more = const("") if is_counted else {"type": "star", "content": following}
-    for count in range(last, 0, -1):
-        more = sequence(item if count == 1 else following, more)
-        if count > least:
-            more = {"type": "optional", "content": more}
-    return more
+    least, most = (
+        count if isinstance(count := array.get(keyword), int) else None
+        for keyword in ("minItems", "maxItems")
+    )
+    if most == 0 and not least:
+        return const("")
+    following: Part = {
+        "type": "repeat",
+        "content": sequence(const(separator), item),
+        "min": max((least or 0) - 1, 0),
+        "max": None if most is None else most - 1,
+    }
+    some = sequence(item, following)
+    return some if least else {"type": "optional", "content": some}
+
+
+class NamedValues:
+    """The values of one tool that are written by the parts of their schemas: each schema once, so
+    that it may hold itself."""
+
+    def __init__(self, tool: str) -> None:
+        """`tool`: its name, which no other tool has."""
+        self._tool = tool
+        self._names: dict[int, str] = {}
+        """By the schemas' identities; the tool keeps them."""
+
+    def part(self, schema: Mapping[str, Any], write: Callable[[], Part]) -> Part:
+        """What `write` makes of a value of this schema."""
+        if (name := self._names.get(id(schema))) is not None:
+            return {"type": "reference", "name": name}
+        name = self._names[id(schema)] = f"{self._tool} {len(self._names)}"
+        return {"type": "named", "name": name, "content": write()}
 
 
 def _argument(key: str, of: Any, root: Mapping[str, Any], layout: Layout) -> Part:

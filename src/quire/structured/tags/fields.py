@@ -44,6 +44,17 @@ def flag_of(part: Mapping[str, Any], name: str) -> bool:
     return value
 
 
+def count_of(part: Mapping[str, Any], name: str) -> int | None:
+    """A field that is a number of times; None if it is missing. Raises GrammarError."""
+    value = part.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise tag_error(f"needs {name}, a number of at least 0", value)
+    limits.check_count(NAME, f"as {name} of a repeat", value, limits.MAX_REPEATS)
+    return value
+
+
 def texts_of(part: Mapping[str, Any], name: str) -> list[str]:
     """A field that is a list of texts, which may be missing. Raises GrammarError."""
     if part.get(name) in (None, []):

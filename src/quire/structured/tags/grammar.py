@@ -13,6 +13,7 @@ from typing import Any
 from quire.structured import limits
 from quire.structured.tags.fields import (
     NAME,
+    count_of,
     flag_of,
     free_text_of,
     list_of,
@@ -82,6 +83,9 @@ class _Writer:
         self._written: dict[int, str] = {}
         """Rules of parts by the parts' identities, which `_keep` makes sure of."""
         self._keep: list[object] = []
+        self._names: dict[str, str] = {}
+        """Rules of parts by the parts' names."""
+        self._has_named: set[str] = set()
         self._grammars: list[dict[str, str]] = []
         self._kinds: dict[str, Callable[[Mapping[str, Any]], str]] = {
             "const_string": lambda part: added.literal(text_of(part, "value")),
@@ -91,6 +95,9 @@ class _Writer:
             "optional": lambda part: f"({self.part(part.get('content'))})?",
             "star": lambda part: f"({self.part(part.get('content'))})*",
             "plus": lambda part: f"({self.part(part.get('content'))})+",
+            "repeat": self._repeat,
+            "named": self._named,
+            "reference": self._reference,
             "tag": self._tag,
             "tags_with_separator": self._separated,
             "members": self._members,
@@ -98,6 +105,8 @@ class _Writer:
 
     def text(self, root: str) -> str:
         """The whole grammar, whose text is `root`."""
+        if missing := self._names.keys() - self._has_named:
+            raise tag_error("has a reference to a part that is not there", min(missing))
         named = [f"{name}: {body}" for body, name in self._terminals.items()]
         lark = "\n".join([f"start: {root}", *self._rules, *named])
         grammars = [{"name": "tags", "lark_grammar": lark}, *self._grammars]
@@ -160,6 +169,27 @@ class _Writer:
                 raise tag_error("any_text in a tag needs the tag's end", tag)
             return f"{begin} {text_before(self, end, [end], free_text_of(content))}"
         return f"{begin} {self.part(content)} {self.added.literal(end)}"
+
+    def _repeat(self, part: Mapping[str, Any]) -> str:
+        """`content`, at least `min` times and at most `max` times, if there is one."""
+        least, most = count_of(part, "min"), count_of(part, "max")
+        if most is not None and most < (least or 0):
+            raise tag_error("has a repeat whose max is below its min", part)
+        name = self.rule(self.part(part.get("content")))
+        if most == 0:
+            return '""'
+        return f"{name}{{{least or 0},{'' if most is None else most}}}"
+
+    def _named(self, part: Mapping[str, Any]) -> str:
+        """`content`, which references to its `name` stand for, also within it."""
+        rule, name = self._reference(part), text_of(part, "name")
+        if name not in self._has_named:
+            self._has_named.add(name)
+            self._rules.append(f"{rule}: {self.part(part.get('content'))}")
+        return rule
+
+    def _reference(self, part: Mapping[str, Any]) -> str:
+        return self._names.setdefault(text_of(part, "name"), f"named_{len(self._names)}")
 
     def _separated(self, part: Mapping[str, Any]) -> str:
         separator = self.added.literal(text_of(part, "separator"))

@@ -67,11 +67,7 @@ class GrammarTrial:
         digest = hashlib.sha256(grammar.encode()).digest()
         message = self._known.get(digest)
         if message is None:
-            message = _tried(stand_in.told, grammar)
-            with self._lock:
-                self._known[digest] = message
-                if len(self._known) > _MAX_KNOWN:
-                    self._known.popitem(last=False)
+            message = self._tried(digest, TrialJob(stand_in.told, grammar))
         if message:
             if spec.kind == "json":
                 message = with_place(message, parsed_schema("json", spec.json))
@@ -91,6 +87,21 @@ class GrammarTrial:
             changes["json"] = msgspec.json.encode(parsed_schema("json", spec.json)).decode()
         return msgspec.structs.replace(spec, **changes) if changes else spec
 
+    def _tried(self, digest: bytes, job: TrialJob) -> str:
+        """What is wrong with a grammar; empty if nothing is. Where the trial was stopped, another
+        one may end otherwise, so that is not kept."""
+        from quire.structured.trials.process import TrialStopped, try_grammar  # rarely needed
+
+        try:
+            message = _shown(try_grammar(job))
+        except TrialStopped as stopped:
+            return f"{stopped}; make it smaller or simpler"
+        with self._lock:
+            self._known[digest] = message
+            if len(self._known) > _MAX_KNOWN:
+                self._known.popitem(last=False)
+        return message
+
     def _stand_in(self, vocab_size: int | None) -> _StandIn:
         """Of the model's vocabulary; `vocab_size`: with so many ids, which takes longer."""
         with self._lock:
@@ -102,14 +113,8 @@ class GrammarTrial:
             return self._stand_ins[vocab_size]
 
 
-def _tried(vocabulary: TrialVocabulary, grammar: str) -> str:
-    """What is wrong with a grammar; empty if nothing is."""
-    from quire.structured.trials.process import TrialStopped, try_grammar  # rarely needed
-
-    try:
-        message = try_grammar(TrialJob(vocabulary, grammar))
-    except TrialStopped as stopped:
-        return f"{stopped}; make it smaller or simpler"
+def _shown(message: str) -> str:
+    """What the library says, for a caller."""
     message = message.removesuffix("\n<non-verbose/>").strip()
     if message.startswith("NoExtension"):
         return "no text matches it"

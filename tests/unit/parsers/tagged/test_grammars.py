@@ -96,3 +96,59 @@ def test_a_grammar_refuses_other_tools_and_missing_arguments(name: str) -> None:
     for tools in ({"find": TOOLS["search"]}, {"search": other}):
         text = Writer(1).text(format.grammar(tools, is_parallel=False))
         assert not follows(grammar, text), text
+
+
+NODE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "value": {"type": "integer"},
+        "next": {"$ref": "#/$defs/node"},
+        "others": {"type": "array", "items": {"$ref": "#/$defs/node"}},
+    },
+    "required": ["value"],
+    "additionalProperties": False,
+}
+TREE = {"properties": {"root": {"$ref": "#/$defs/node"}}, "required": ["root"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schema_that_holds_itself(name: str) -> None:
+    tools = {"plant": {"type": "object", **TREE, "$defs": {"node": NODE}}}
+    part = TOOL_FORMATS[name]().grammar(tools, is_parallel=False)
+    checked_grammar(structural_tag=json.dumps({"type": "structural_tag", "format": part}))
+
+
+def test_values_of_a_schema_that_holds_itself() -> None:
+    tools = {"plant": {"type": "object", **TREE, "$defs": {"node": NODE}}}
+    part = TOOL_FORMATS["gemma4"]().grammar(tools, is_parallel=False)
+    tag = json.dumps({"type": "structural_tag", "format": part})
+    grammar = checked_grammar(structural_tag=tag)
+    call = "<|tool_call>call:plant{{root:{}}}<tool_call|>"
+    assert follows(grammar, call.format("{value:1,next:{value:2,next:{value:3,others:[]}}}"))
+    assert follows(grammar, call.format("{value:1,others:[{value:2},{value:3,next:{value:4}}]}"))
+    assert not follows(grammar, call.format("{value:1,next:{next:{value:3}}}"))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "good", "bad"),
+    [
+        ({"minItems": 100}, (100, 130), (0, 1, 99)),
+        ({"maxItems": 200}, (0, 1, 200), (201,)),
+        ({"minItems": 70, "maxItems": 72}, (70, 71, 72), (69, 73)),
+        ({"minItems": 1, "maxItems": 1}, (1,), (0, 2)),
+        ({"maxItems": 0}, (0,), (1,)),
+    ],
+    ids=str,
+)
+def test_an_array_has_as_many_items_as_its_schema_says(
+    bounds: dict[str, int], good: tuple[int, ...], bad: tuple[int, ...]
+) -> None:
+    counts = {"type": "array", "items": {"type": "integer"}, **bounds}
+    add = {"type": "object", "properties": {"counts": counts}, "required": ["counts"]}
+    tools = {"add": add}
+    part = TOOL_FORMATS["gemma4"]().grammar(tools, is_parallel=False)
+    tag = json.dumps({"type": "structural_tag", "format": part})
+    grammar = checked_grammar(structural_tag=tag)
+    call = "<|tool_call>call:add{{counts:[{}]}}<tool_call|>"
+    for count in (*good, *bad):
+        assert follows(grammar, call.format(",".join(["1"] * count))) == (count in good), count

@@ -32,6 +32,7 @@ class Writer:
     def __init__(self, seed: int) -> None:
         self._dice = random.Random(seed)
         self.values: list[Any] = []
+        self._named: dict[str, Mapping[str, Any]] = {}
 
     def text(self, part: Mapping[str, Any]) -> str:
         """One of the texts that the part allows."""
@@ -47,6 +48,15 @@ class Writer:
         if kind in ("star", "plus"):
             count = self._dice.randrange(3) + (kind == "plus")
             return "".join(self.text(part["content"]) for _ in range(count))
+        if kind == "repeat":
+            least, most = part["min"], part["max"]
+            count = self._dice.randint(least, min(least + 2, least + 2 if most is None else most))
+            return "".join(self.text(part["content"]) for _ in range(count))
+        if kind == "named":
+            self._named[part["name"]] = part["content"]
+            return self.text(part["content"])
+        if kind == "reference":
+            return self.text(self._named[part["name"]])
         if kind == "tag":
             return self._tag(part)
         if kind == "tags_with_separator":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from quire.parsers.arguments.grammar import in_order, json_part, text_part
+from quire.parsers.arguments.grammar import NamedValues, in_order, json_part, text_part
 from quire.parsers.arguments.reading import behind_space, tag_head, up_to
 from quire.parsers.arguments.values import TEXT, converted, json_text, schema_of_type, types_of
 from quire.parsers.arguments.writer import ArgumentsWriter
@@ -57,7 +57,7 @@ class MiniMaxM3Calls(ToolFormat):
         calls = [
             tag(
                 f'{_MARK}<invoke name="{name}">\n',
-                _members(schema, schema),
+                _members(schema, schema, NamedValues(name)),
                 f"{_MARK}</invoke>\n",
             )
             for name, schema in tools.items()
@@ -150,20 +150,20 @@ def _of_element(element: _Element, schema: Any, root: Mapping[str, Any]) -> str:
     return f"{{{', '.join(members)}}}"
 
 
-def _members(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Part:
+def _members(schema: Mapping[str, Any], root: Mapping[str, Any], named: NamedValues) -> Part:
     if not isinstance(schema.get("properties"), Mapping) or not schema["properties"]:
         return const("")
-    return in_order(schema, lambda key, of: _element_part(key, of, root))
+    return in_order(schema, lambda key, of: _element_part(key, of, root, named))
 
 
-def _element_part(key: str, schema: Any, root: Mapping[str, Any]) -> Part:
+def _element_part(key: str, schema: Any, root: Mapping[str, Any], named: NamedValues) -> Part:
     """An element with its value, which is JSON where it is neither string nor object."""
     begin, end = f"{_MARK}<{key}>", f"{_MARK}</{key}>"
     inner = schema_of_type("object", schema, root)
     if "string" in types_of(schema, root):
         content = text_part(schema, (_MARK,))
     elif inner is not None and isinstance(inner.get("properties"), Mapping):
-        content = sequence(_members(inner, root))
+        content = named.part(inner, lambda: sequence(_members(inner, root, named)))
     else:
         content = json_part(schema, root)
     return tag(begin, content, f"{end}\n")

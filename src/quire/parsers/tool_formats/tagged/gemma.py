@@ -6,7 +6,13 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-from quire.parsers.arguments.grammar import items, json_part, text_part, with_separator
+from quire.parsers.arguments.grammar import (
+    NamedValues,
+    items,
+    json_part,
+    text_part,
+    with_separator,
+)
 from quire.parsers.arguments.reading import behind_space
 from quire.parsers.arguments.values import (
     ANY,
@@ -66,30 +72,41 @@ class GemmaCalls(ToolFormat):
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """Values that are no strings are JSON without strings in it."""
         calls = [
-            tag(f"{self.begin}call:{name}{{", self._arguments(schema), f"}}{self.end}")
+            tag(f"{self.begin}call:{name}{{", self._arguments(name, schema), f"}}{self.end}")
             for name, schema in tools.items()
         ]
         return separated(calls, "" if is_parallel else None)
 
-    def _arguments(self, schema: Mapping[str, Any]) -> Part:
-        return with_separator(schema, ",", lambda key, of: self._argument(key, of, schema))
+    def _arguments(self, name: str, schema: Mapping[str, Any]) -> Part:
+        named = NamedValues(name)
+        return with_separator(schema, ",", lambda key, of: self._argument(key, of, schema, named))
 
-    def _argument(self, key: str, of: Any, root: Mapping[str, Any]) -> Part:
-        return sequence(const(f"{key}:"), self._value(of, root))
+    def _argument(self, key: str, of: Any, root: Mapping[str, Any], named: NamedValues) -> Part:
+        return sequence(const(f"{key}:"), self._value(of, root, named))
 
-    def _value(self, schema: Any, root: Mapping[str, Any]) -> Part:
+    def _value(self, schema: Any, root: Mapping[str, Any], named: NamedValues) -> Part:
         types = types_of(schema, root)
         if "string" in types:
             return tag(self.quote, text_part(schema, (self.quote,)), self.quote)
         inner = schema_of_type("object", schema, root)
         if inner is not None:
-            members = with_separator(inner, ",", lambda key, of: self._argument(key, of, root))
-            return tag("{", members, "}")
+            return named.part(inner, lambda: self._object(inner, root, named))
         array = schema_of_type("array", schema, root)
         if array is None:
             return json_part(schema, root)
-        item = self._value(array.get("items", {}), root)
-        return tag("[", items(item, ",", array), "]")
+        return named.part(array, lambda: self._array(array, root, named))
+
+    def _object(
+        self, schema: Mapping[str, Any], root: Mapping[str, Any], named: NamedValues
+    ) -> Part:
+        members = with_separator(schema, ",", lambda key, of: self._argument(key, of, root, named))
+        return tag("{", members, "}")
+
+    def _array(
+        self, schema: Mapping[str, Any], root: Mapping[str, Any], named: NamedValues
+    ) -> Part:
+        item = self._value(schema.get("items", {}), root, named)
+        return tag("[", items(item, ",", schema), "]")
 
 
 class FunctionGemmaCalls(GemmaCalls):
