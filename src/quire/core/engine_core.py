@@ -29,6 +29,7 @@ from quire.reasoning.passage import ReasoningPassage
 from quire.scheduler import Scheduler
 from quire.scheduler.chunk_saves import ChunkSaves
 from quire.scheduler.prefix_loads import PrefixLoads
+from quire.scheduler.prefix_pins import PrefixPins
 from quire.structured.compile import GrammarCompiler
 from quire.structured.manager import StructuredOutputManager
 from quire.tokenizer.for_model import vocabulary_source
@@ -102,6 +103,8 @@ class EngineCore:
             self.commands |= {
                 "kv_store_usage": store.stats,
                 "kv_store_flush": store.flush,
+                "kv_store_clear": store.clear,
+                "kv_store_pin": PrefixPins(kv, store).pin,
             }
         """What a front end may call by name between two steps, whichever host the core is in. None
         holds the core itself, which would then be freed late."""

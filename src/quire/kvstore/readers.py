@@ -11,6 +11,7 @@ from functools import partial
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.guarded_tier import GuardedTier
 from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
+from quire.kvstore.tiers.base import Tier, TierError
 from quire.kvstore.write_behind import WriteBehind
 from quire.log import get_logger
 
@@ -59,6 +60,10 @@ class Readers:
         """Drops chunks from every tier."""
         self._jobs.put(partial(self._delete, keys))
 
+    def clear(self, tiers: Sequence[Tier]) -> None:
+        """Empties tiers."""
+        self._jobs.put(partial(self._clear, tiers))
+
     def taken(self) -> None:
         """The engine's thread has done with the data of a `LoadedChunk`."""
         self._room.release()
@@ -89,6 +94,13 @@ class Readers:
         except Exception:
             logger.exception("KV store: chunk %s was not read", load.chunks[index].key.name)
         self.news.put(loaded)
+
+    def _clear(self, tiers: Sequence[Tier]) -> None:
+        for tier in tiers:
+            try:
+                tier.clear()
+            except TierError as error:
+                logger.warning("KV store, %s: %s", tier.name, error)
 
     def _delete(self, keys: Sequence[ChunkKey]) -> None:
         for key in keys:

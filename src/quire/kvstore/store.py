@@ -138,6 +138,21 @@ class KVStore:
             self._far.pop(key, None)
         self._readers.delete(keys)
 
+    def clear(self) -> int:
+        """Drops what is queued, and every chunk of local tiers some time later. How many these
+        have."""
+        self._writes.clear()
+        num_chunks = sum(tier.tier.usage().num_chunks for tier in self._local)
+        self._readers.clear([tier.tier for tier in self._local])
+        return num_chunks
+
+    def pin(self, key: ChunkKey, *, is_pinned: bool) -> bool:
+        """Keeps a chunk in local tiers, or lets it go again. Whether one has it."""
+        found = [tier.tier for tier in self._local if tier.contains([key])[0]]
+        for tier in found:
+            tier.pin(key) if is_pinned else tier.unpin(key)
+        return bool(found)
+
     def stats(self) -> dict[str, Any]:
         """What it holds and what happened."""
         return {

@@ -62,6 +62,17 @@ class Tier(ABC):
     def delete(self, key: ChunkKey) -> None:
         """Drops a chunk, whether it is there or not. Raises TierError."""
 
+    def pin(self, key: ChunkKey) -> None:  # noqa: B027
+        """This process never drops the chunk, until it is unpinned as often. Nothing happens in a
+        tier that decides on its own what it drops."""
+
+    def unpin(self, key: ChunkKey) -> None:  # noqa: B027
+        """Undoes `pin`."""
+
+    def clear(self) -> None:  # noqa: B027
+        """Drops every chunk, pinned ones too. Nothing happens in a tier that is not local: others
+        use it. Raises TierError."""
+
     @abstractmethod
     def usage(self) -> TierUsage:
         """What it holds, as far as it is known without asking others."""

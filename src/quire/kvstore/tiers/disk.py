@@ -106,6 +106,13 @@ class DiskTier(Tier):
         with self._index.books() as books:
             books.unpin(_entry(key), time.time_ns())
 
+    def clear(self) -> None:
+        with self._index.books() as books:
+            entries = list(books)
+        with tier_errors(self._root, "removed"):
+            for entry in entries:
+                self._index.remove(entry)
+
     def usage(self) -> TierUsage:
         with self._index.books() as books:
             return TierUsage(len(books), books.num_bytes, self._max_bytes)

@@ -78,6 +78,13 @@ class MemoryTier(Tier):
         with self._lock:
             self._index.unpin(_entry(key), time.time_ns())
 
+    def clear(self) -> None:
+        with self._lock:
+            entries = list(self._chunks)
+            for entry in entries:
+                self._index.drop(entry)
+            self._drop(entries)
+
     def usage(self) -> TierUsage:
         with self._lock:
             return TierUsage(len(self._index), self._index.num_bytes, self._index.max_bytes)
