@@ -47,27 +47,37 @@ MARKS = {
 }
 
 
-@pytest.mark.parametrize("name", MARKS)
-def test_calls_of_a_random_model(name: str, tmp_path: Path, backend: str) -> None:
+def written_model(directory: Path, name: str) -> Path:
+    """A random model whose tokenizer has the marks of a format."""
     built = tokenizer_of(MARKS[name], ())
     size, end = built.max_token_id + 1, built.eos_token_id
-    model = write_tiny_checkpoint(tmp_path / "tiny", vocab_size=size, eos_token_id=end)
+    model = write_tiny_checkpoint(directory / "tiny", vocab_size=size, eos_token_id=end)
     (model / "generation_config.json").write_text(json.dumps({"eos_token_id": end}))
     built.backend.save(str(model / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": built.roles["eos_token"]}
     (model / "tokenizer_config.json").write_text(json.dumps(config))
-    format = ReplyFormat(None, TOOL_FORMATS[name]())
+    return model
+
+
+def params_of(model: Path, format: ReplyFormat, choice: Any, **fields: Any) -> SamplingParams:
     tokenizer = Tokenizer.from_directory(model)
     trial = GrammarTrial(
         StructuredOutputsConfig(), tokenizer.max_token_id + 1, lambda: tokenizer.added_texts
     )
-    params: list[tuple[str, SamplingParams]] = []
-    for choice in ("required", "auto"):
-        for seed in range(6):
-            spec = reply_constraint(format, CallRules(TOOLS, choice), trial.checked)  # type: ignore[arg-type]
-            one = SamplingParams(max_tokens=300, seed=seed, structured_outputs=spec)
-            one.keep_tokens(kept_token_ids(format, tokenizer, has_tools=True))
-            params.append((choice, one))
+    spec = reply_constraint(format, CallRules(TOOLS, choice), trial.checked)
+    one = SamplingParams(structured_outputs=spec, **{"max_tokens": 300, **fields})
+    one.keep_tokens(kept_token_ids(format, tokenizer, has_tools=True))
+    return one
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_calls_of_a_random_model(name: str, tmp_path: Path, backend: str) -> None:
+    model, format = written_model(tmp_path, name), ReplyFormat(None, TOOL_FORMATS[name]())
+    params = [
+        (choice, params_of(model, format, choice, seed=seed))
+        for choice in ("required", "auto")
+        for seed in range(6)
+    ]
     with LLM(str(model), backend=backend, max_model_len=400, num_threads=1) as llm:
         outputs = llm.generate(["Hi"] * len(params), [one for _, one in params], use_tqdm=False)
     num_calls = 0
@@ -82,3 +92,24 @@ def test_calls_of_a_random_model(name: str, tmp_path: Path, backend: str) -> Non
             jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
             num_calls += 1
     assert num_calls
+
+
+def test_tokens_are_those_of_a_grammar_that_takes_in_every_token(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, format = written_model(tmp_path, "hermes"), ReplyFormat(None, TOOL_FORMATS["hermes"]())
+    params = [
+        params_of(model, format, "auto", seed=seed, temperature=seed / 2, max_tokens=60)
+        for seed in range(4)
+    ]
+
+    def tokens() -> list[Any]:
+        with LLM(str(model), backend=backend, max_model_len=400, num_threads=1) as llm:
+            outputs = llm.generate(["Hi"] * len(params), params, use_tqdm=False)
+        return [output.outputs[0].token_ids for output in outputs]
+
+    resting = tokens()
+    monkeypatch.setattr(
+        "quire.structured.free_text.matcher.free_text_matcher", lambda matcher, *_: matcher
+    )
+    assert tokens() == resting
