@@ -130,7 +130,7 @@ def test_the_cause_of_death_is_the_last_line_of_an_unread_log(start: StartUnread
     assert server.get(NUM_REQUESTS) == NUM_REQUESTS
     children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
     pids = [int(pid) for path in children for pid in path.read_text().split()]
-    (engine_pid,) = [pid for pid in pids if b"process_main" in _command_line(pid)]
+    (engine_pid,) = [pid for pid in pids if b"process.main" in _command_line(pid)]
     os.kill(engine_pid, signal.SIGKILL)
     time.sleep(1.0)
     assert "killed by signal 9" in server.rest().splitlines()[-1]
@@ -142,7 +142,7 @@ def test_a_death_that_nobody_reads_of_is_one_within_a_bounded_time(start: StartU
     assert server.get(NUM_REQUESTS) == NUM_REQUESTS
     children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
     pids = [int(pid) for path in children for pid in path.read_text().split()]
-    (engine_pid,) = [pid for pid in pids if b"process_main" in _command_line(pid)]
+    (engine_pid,) = [pid for pid in pids if b"process.main" in _command_line(pid)]
     os.kill(engine_pid, signal.SIGKILL)
     assert server.process.wait(END_S) == 1
 

@@ -18,8 +18,8 @@ from quire.kvstore.tiers.base import Tier
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest, SchedulePlan
 from quire.scheduler import Scheduler
-from quire.scheduler.chunk_saves import ChunkSaves
-from quire.scheduler.prefix_loads import PrefixLoads
+from quire.scheduler.stored_kv.loads import PrefixLoads
+from quire.scheduler.stored_kv.saves import ChunkSaves
 from quire.structured.params import StructuredOutputsParams
 
 __all__ = ["POISON", "Simulation", "expected_tokens"]

@@ -27,9 +27,9 @@ from quire.params import SamplingParams
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulePlan
 from quire.reasoning.passage import ReasoningPassage
 from quire.scheduler import Scheduler
-from quire.scheduler.chunk_saves import ChunkSaves
-from quire.scheduler.prefix_loads import PrefixLoads
-from quire.scheduler.prefix_pins import PrefixPins
+from quire.scheduler.stored_kv.loads import PrefixLoads
+from quire.scheduler.stored_kv.pins import PrefixPins
+from quire.scheduler.stored_kv.saves import ChunkSaves
 from quire.structured.compile import GrammarCompiler
 from quire.structured.manager import StructuredOutputManager
 from quire.tokenizer.for_model import vocabulary_source

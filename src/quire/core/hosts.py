@@ -19,7 +19,7 @@ def make_client(config: EngineConfig, mode: EngineMode, step_timeout_s: float) -
     if mode == "auto":
         mode = "thread" if (os.cpu_count() or 1) <= _FEW_CORES else "process"
     if mode == "process":
-        from quire.core.process_host import ProcessHost
+        from quire.core.process.host import ProcessHost
 
         return ProcessHost(config, step_timeout_s)
     from quire.core.engine_core import EngineCore

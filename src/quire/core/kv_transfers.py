@@ -7,17 +7,20 @@ is to copy blocks, a bounded number of bytes a turn while others wait for their 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quire.executor import Executor
 from quire.kvstore.jobs import LoadedChunk, LookupJob
 from quire.kvstore.store import KVStore
 from quire.kvstore.tiers.base import Buffer
 from quire.log import get_logger
 from quire.protocol import SchedulePlan
-from quire.scheduler import Scheduler
-from quire.scheduler.prefix_loads import PrefixLoad
+
+if TYPE_CHECKING:
+    from quire.executor import Executor
+    from quire.scheduler import Scheduler
+    from quire.scheduler.stored_kv.loads import PrefixLoad
 
 logger = get_logger(__name__)
 

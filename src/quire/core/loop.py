@@ -1,7 +1,7 @@
 """The engine loop: takes commands, steps the core, tells what came of it.
 
 Runs on one thread, in one of two hosts: `ThreadHost` gives it a thread of the server's process,
-`process_main` a process. Knows nothing of either, of asyncio or of sockets.
+`process.main` a process. Knows nothing of either, of asyncio or of sockets.
 """
 
 from __future__ import annotations

@@ -19,15 +19,15 @@ from quire.protocol import (
     SchedulePlan,
     StepResult,
 )
-from quire.scheduler.chunk_saves import ChunkSaves
 from quire.scheduler.in_flight import PlanInFlight
 from quire.scheduler.integrity import check_states
 from quire.scheduler.pacing import StepPacing
-from quire.scheduler.prefix_loads import PrefixLoads
 from quire.scheduler.queue import POLICIES
 from quire.scheduler.request import FINISH_REASONS, Request, RequestStatus
 from quire.scheduler.states import RequestStates
 from quire.scheduler.step_planner import StepPlanner
+from quire.scheduler.stored_kv.loads import PrefixLoads
+from quire.scheduler.stored_kv.saves import ChunkSaves
 from quire.system import clock
 
 FollowGrammar = Callable[[str, list[int], int], list[int]]

@@ -11,11 +11,11 @@ from operator import attrgetter
 
 from quire.kvcache import KVCacheManager
 from quire.protocol import SchedulerStats
-from quire.scheduler.chunk_saves import ChunkSaves
 from quire.scheduler.counts import Counts
-from quire.scheduler.prefix_loads import PrefixLoad
 from quire.scheduler.queue import RequestQueue
 from quire.scheduler.request import Request, RequestStatus
+from quire.scheduler.stored_kv.loads import PrefixLoad
+from quire.scheduler.stored_kv.saves import ChunkSaves
 from quire.system import clock
 
 _by_sort_key = attrgetter("sort_key")

@@ -9,9 +9,9 @@ from quire.config.records import SchedulerConfig
 from quire.errors import IntegrityError
 from quire.kvcache import CachedPrefix, KVCacheManager
 from quire.scheduler.in_flight import PlanInFlight
-from quire.scheduler.prefix_loads import PrefixLoads
 from quire.scheduler.request import Request
 from quire.scheduler.states import RequestStates
+from quire.scheduler.stored_kv.loads import PrefixLoads
 
 
 class StepPlanner:

@@ -26,6 +26,6 @@ class PrefixPins:
         groups = range(len(kv.layout.groups))
         for end in range(size, num_full + 1, size):
             chunks = [ChunkKey(blocks.root, keys[end - 1], group) for group in groups]
-            if not all([self._store.pin(key, is_pinned=is_pinned) for key in chunks]):
+            if not all(self._store.pin(key, is_pinned=is_pinned) for key in chunks):
                 return (end - size) * kv.block_size
         return num_full // size * size * kv.block_size

@@ -19,7 +19,7 @@ import zmq
 
 from quire.core.commands import Event, Heartbeat, Ready, Stop
 from quire.core.loop import SWITCH_INTERVAL_S, EngineLoop, LoopStatus, SteppedCore, death_of
-from quire.core.process_channel import (
+from quire.core.process.channel import (
     COMMANDS_SOCKET,
     EVENTS_SOCKET,
     boot_decoder,

@@ -1,7 +1,7 @@
 """`ProcessHost`: the engine loop in a process of its own, reached over ZeroMQ and msgpack.
 
 The choice on many cores: tokenising and HTTP never compete with the step for the GIL. Speaks
-`EngineCoreClient`; the other side is `process_main`.
+`EngineCoreClient`; the other side is `process.main`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import zmq
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient, EngineHealth, health_of
 from quire.core.commands import Command, Dead, Event, Heartbeat, Ready, Reply, Step, Stop
-from quire.core.process_channel import (
+from quire.core.process.channel import (
     COMMANDS_SOCKET,
     EVENTS_SOCKET,
     EngineBoot,
@@ -248,7 +248,7 @@ def _spawn(directory: str) -> subprocess.Popen[bytes]:
     """
     try:
         return subprocess.Popen(
-            module_command("quire.core.process_main", directory, str(os.getpid())),
+            module_command("quire.core.process.main", directory, str(os.getpid())),
             stdin=subprocess.PIPE,
             start_new_session=True,
         )

@@ -1,6 +1,6 @@
 """The socket between a front end and an engine process, and what starts one.
 
-`ProcessHost` (the front end's side) and `process_main` (the engine's) import it. Messages are
+`ProcessHost` (the front end's side) and `process.main` (the engine's) import it. Messages are
 `wire` structs as msgpack; the sockets are unix sockets in a private directory that is removed
 as soon as both sides are connected, so that no way of dying leaves a file behind.
 """
