@@ -142,6 +142,8 @@ class EngineCore:
         self._is_idle = not submitted
         outputs = self._collect(submitted.popleft()) if submitted else scheduler.snapshot()
         outputs.outputs += ended
+        if self._transfers is not None and outputs.stats is not None:
+            outputs.stats.kv_store = self._transfers.take_stats()
         if self.structured_outputs.is_used:
             self._forget_grammars(outputs)
         if not scheduler.has_unfinished_requests() and scheduler.kv.pool.num_held:

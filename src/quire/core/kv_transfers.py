@@ -15,7 +15,7 @@ from quire.kvstore.jobs import LoadedChunk, LookupJob
 from quire.kvstore.store import KVStore
 from quire.kvstore.tiers.base import Buffer
 from quire.log import get_logger
-from quire.protocol import SchedulePlan
+from quire.protocol import KVStoreStats, SchedulePlan
 
 if TYPE_CHECKING:
     from quire.executor import Executor
@@ -26,6 +26,7 @@ logger = get_logger(__name__)
 
 _WAIT_S = 0.01
 """How long a turn waits for the store where nothing else can be done."""
+_STATS_S = 1.0
 _MOST_BYTES_A_TURN = 32 << 20
 """While requests run."""
 
@@ -53,6 +54,7 @@ class KVTransfers:
         self._scheduler = scheduler
         self._executor = executor
         self._store = store
+        self._next_stats = 0.0
 
     def advance(self, *, may_wait: bool) -> None:
         """Copies loaded chunks into the pool, and lets requests go on whose prefixes are there, or
@@ -73,6 +75,14 @@ class KVTransfers:
         """A plan took so long: what is loaded is compared with this."""
         self._store.compute.observe(plan.total_num_scheduled_tokens, duration_s)
 
+    def take_stats(self) -> KVStoreStats | None:
+        """What happened, once in a second; None in between."""
+        now = time.monotonic()
+        if now < self._next_stats:
+            return None
+        self._next_stats = now + _STATS_S
+        return KVStoreStats(sums=self._store.counts.as_dict(), usage=self._store.usage())
+
     def close(self) -> None:
         """Writes what is queued and closes the store. Idempotent."""
         self._store.close()
@@ -87,14 +97,14 @@ class KVTransfers:
             if loaded.data is None:
                 load.job.is_cancelled = True  # what comes after it is of no use
             else:
-                self._write(load, loaded.index, loaded.data)
+                self._write(load, loaded.index, loaded.data, loaded.tier)
             if not load.num_left:
                 self._end(load)
             return len(loaded.data or b"")
         finally:
             self._store.taken(loaded)
 
-    def _write(self, load: PrefixLoad, index: int, data: memoryview) -> None:
+    def _write(self, load: PrefixLoad, index: int, data: memoryview, tier: str) -> None:
         one = load.chunks[index]
         blocks = np.frombuffer(data, np.uint8).reshape(one.chunk.num_blocks, -1)
         wanted = [place for place, _ in one.places]
@@ -108,6 +118,11 @@ class KVTransfers:
             logger.exception("K/V of the KV store could not be copied into the pool")
             return
         load.written += keys
+        loads = self._scheduler.loads
+        if loads is not None and one.chunk.key.group == loads.leading_group:
+            num_tokens = len(keys) * self._scheduler.kv.block_size
+            load.request.num_loaded_tokens += num_tokens
+            self._store.counts.add("hit_tokens", tier, num_tokens)
 
     def _end(self, load: PrefixLoad) -> None:
         self._scheduler.states.end_load(load)

@@ -44,6 +44,9 @@ class LookupJob:
     """Chunks whose presence in far tiers is asked for, for a request that waits for the answer."""
 
     request_id: str
-    chunks: list[StoredChunk]
+    wholes: list[list[ChunkKey]]
+    """The whole chunks of a prompt in order of position, each of all groups."""
+    tails: list[list[ChunkKey]]
+    """What may follow after so many whole chunks: chunks that end before the next one does."""
     deadline: float
     found: set[ChunkKey] = field(default_factory=set)

@@ -130,15 +130,19 @@ class Readers:
         self.news.put(job)
 
     def _ask_far_tiers(self, job: LookupJob) -> None:
-        """Asks in pieces, up to the first chunk that no tier has."""
-        far = [tier for tier in self._tiers if not tier.tier.is_local]
-        keys = [chunk.key for chunk in job.chunks]
-        for start in range(0, len(keys), _LOOKUP_PIECE):
-            piece = keys[start : start + _LOOKUP_PIECE]
-            if time.monotonic() > job.deadline:
+        """Asks for whole chunks, up to the first that no tier has, then for what may follow."""
+        for start in range(0, len(job.wholes), _LOOKUP_PIECE):
+            piece = job.wholes[start : start + _LOOKUP_PIECE]
+            self._ask(job, [key for keys in piece for key in keys])
+            missing = [not job.found.issuperset(keys) for keys in piece]
+            if any(missing):
+                self._ask(job, job.tails[start + missing.index(True)])
                 return
-            for tier in far:
-                found = tier.contains(piece)
-                job.found.update(key for key, there in zip(piece, found, strict=True) if there)
-            if piece[-1] not in job.found:
-                return
+        self._ask(job, job.tails[-1])
+
+    def _ask(self, job: LookupJob, keys: Sequence[ChunkKey]) -> None:
+        unknown = [key for key in keys if key not in job.found]
+        for tier in self._tiers:
+            if unknown and not tier.tier.is_local and time.monotonic() < job.deadline:
+                found = tier.contains(unknown)
+                job.found.update(key for key, there in zip(unknown, found, strict=True) if there)

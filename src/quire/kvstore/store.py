@@ -109,7 +109,8 @@ class KVStore:
 
     def look_up(self, job: LookupJob) -> None:
         """Asks far tiers; the job itself is the news."""
-        job.chunks = [chunk for chunk in job.chunks if not self.has(chunk.key)]
+        keys = [key for chunk in (*job.wholes, *job.tails) for key in chunk]
+        job.found = {key for key in keys if self.has(key)}
         self._readers.look_up(job)
 
     def take_news(self, timeout_s: float = 0.0) -> LoadedChunk | LookupJob | None:
@@ -161,6 +162,11 @@ class KVStore:
             "tiers": usage_of([tier.tier for tier in self._tiers]),
             "counts": self.counts.as_dict(),
         }
+
+    def usage(self) -> dict[str, tuple[int, int]]:
+        """Chunks and bytes of each tier that counts them."""
+        found = {tier.name: tier.tier.usage() for tier in self._local}
+        return {name: (usage.num_chunks, usage.num_bytes) for name, usage in found.items()}
 
     def flush(self, timeout_s: float = _CLOSE_S) -> bool:
         """Waits until all that was given is stored. False: it took too long."""

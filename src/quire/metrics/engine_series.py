@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from quire.config import EngineConfig
 from quire.metrics import buckets
+from quire.metrics.kv_store_series import KVStoreSeries
 from quire.metrics.series import MetricSet
 from quire.version import __version__
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 CACHE_SOURCES = ("device", "host", "disk", "p2p", "external_unspecified")
-"""Where the K and V of a cached prompt come from; only the first exists yet."""
+"""Where the K and V of a cached prompt come from; the last: tiers beyond the disk."""
 ADMISSION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")
 
 
@@ -27,6 +28,7 @@ class EngineSeries:
         self._make_counters(self.metric_set)
         self._make_size_histograms(self.metric_set, config.model.max_model_len)
         self._make_time_histograms(self.metric_set)
+        self.kv_store = None if config.kv_store is None else KVStoreSeries(self.metric_set)
         _describe(self.metric_set, config)
 
     def _make_gauges(self, make: MetricSet) -> None:

@@ -5,6 +5,7 @@ from quire.protocol.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
     FinishReason,
+    KVStoreStats,
     PromptChunkLogprobs,
     ScheduledRequest,
     SchedulePlan,
@@ -14,7 +15,7 @@ from quire.protocol.messages import (
 )
 
 __all__ = [
-    "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason",
+    "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason", "KVStoreStats",
     "PromptChunkLogprobs", "ScheduledRequest", "SchedulePlan", "SchedulerStats", "StepResult",
     "TokenLogprobs",
 ]  # fmt: skip

@@ -153,6 +153,15 @@ class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The error is one of the request's own fields: nothing failed."""
 
 
+class KVStoreStats(msgspec.Struct, kw_only=True):
+    """What happened in the KV store since the engine's start, and what its tiers hold."""
+
+    sums: dict[str, dict[str, float]]
+    """By name, then by tier or reason."""
+    usage: dict[str, tuple[int, int]]
+    """Chunks and bytes, by tier."""
+
+
 class SchedulerStats(msgspec.Struct, kw_only=True):
     """A snapshot taken after a step, for the log line and the metrics."""
 
@@ -162,8 +171,12 @@ class SchedulerStats(msgspec.Struct, kw_only=True):
     """Share of the blocks that hold a running request's tokens, 0 to 1."""
     num_prefix_queried_tokens: int = 0
     num_prefix_hit_tokens: int = 0
+    num_loaded_tokens: int = 0
+    """Those of the hits that came from the KV store."""
     num_preemptions: int = 0
-    """These three count since the last snapshot."""
+    """These four count since the last snapshot."""
+    kv_store: KVStoreStats | None = None
+    """Now and then, where there is a store."""
 
 
 class EngineCoreOutputs(msgspec.Struct, kw_only=True):

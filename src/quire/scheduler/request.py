@@ -62,7 +62,8 @@ class Request:
     __slots__ = (
         "banned_token_ids", "blocks", "cache_salt", "eos_token_ids", "forced_token_ids",
         "has_grammar", "is_generating", "max_total_tokens", "may_load", "min_total_tokens",
-        "num_cached_tokens", "num_collected_tokens", "num_computed_tokens", "num_plans_in_flight",
+        "num_cached_tokens", "num_collected_tokens", "num_computed_tokens", "num_loaded_tokens",
+        "num_plans_in_flight",
         "num_preemptions", "num_prompt_tokens", "num_saved_chunks", "num_tokens", "number",
         "reasoning", "repetition_detection", "request_id", "sampling_params", "save_due",
         "scheduled_time", "skip_reading_cache", "sort_key", "status", "stop_reason",
@@ -121,6 +122,8 @@ class Request:
         """Whether the KV store may be asked for its prefix before it starts."""
         self.save_due = NEVER_SAVED
         """With so many computed tokens there is more for the KV store."""
+        self.num_loaded_tokens = 0
+        """Tokens whose K/V came from the KV store, before the request first ran."""
         self.num_saved_chunks = 0
         """Leading whole chunks that the store was offered."""
         self.scheduled_time: float | None = None

@@ -20,6 +20,8 @@ from quire.protocol import SchedulerStats
 _WINDOW = 256
 """Requests and gaps that the live view's percentiles look back on."""
 
+_SOURCES = {"queue": "host", "memory": "host", "disk": "disk"}
+"""vLLM's names of the places that tiers of the KV store are in."""
 _IDLE = SchedulerStats(num_running=0, num_waiting=0, kv_cache_usage=0.0)
 
 
@@ -122,7 +124,15 @@ class EngineMetrics(RequestObserver):
         series = self.series
         series.prefix_cache_queries.inc(stats.num_prefix_queried_tokens)
         series.prefix_cache_hits.inc(stats.num_prefix_hit_tokens)
-        series.prompt_tokens_cached_by_source.of("device").inc(stats.num_prefix_hit_tokens)
+        num_of_device = stats.num_prefix_hit_tokens - stats.num_loaded_tokens
+        series.prompt_tokens_cached_by_source.of("device").inc(num_of_device)
+        if stats.kv_store is not None and series.kv_store is not None:
+            series.kv_store.show(stats.kv_store.sums, stats.kv_store.usage)
+            by_source: Counter[str] = Counter()
+            for tier, num_tokens in stats.kv_store.sums.get("hit_tokens", {}).items():
+                by_source[_SOURCES.get(tier, "external_unspecified")] += int(num_tokens)
+            for source, num_tokens in by_source.items():
+                series.prompt_tokens_cached_by_source.of(source).value = num_tokens
         series.num_preemptions.inc(stats.num_preemptions)
         # A step that was under way when the last request was aborted still counts it, and no
         # other step will follow to correct that.

@@ -8,7 +8,7 @@ is admitted with whatever the prefix cache has.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -63,7 +63,7 @@ class PrefixLoads:
         self._kv = kv
         self._store = store
         groups = enumerate(kv.layout.groups)
-        self._leading_group = next((index for index, one in groups if one.window is None), 0)
+        self.leading_group = next((index for index, one in groups if one.window is None), 0)
         """One that needs every chunk of a prefix, if there is one."""
         self.lookups: dict[str, LookupJob] = {}
         """What far tiers are asked, by request."""
@@ -103,20 +103,26 @@ class PrefixLoads:
         """Whether far tiers have to be asked before a new request starts. If so, they are."""
         if not (self._store.must_look_up and request.may_load) or request.has_grammar:
             return False
-        job = LookupJob(request.request_id, self._wanted_by(request), time.monotonic() + _LOOKUP_S)
+        job = self._lookup(request)
         self.lookups[request.request_id] = job
         self._store.look_up(job)
         return True
 
-    def _wanted_by(self, request: Request) -> list[StoredChunk]:
-        """The whole chunks of a prompt, of all groups, and every tail that the last one may have:
-        what far tiers are asked for."""
+    def _lookup(self, request: Request) -> LookupJob:
         kv, size = self._kv, self._store.chunk_blocks
         last = (request.num_tokens - 1) // kv.block_size
         keys = kv.keys_of(request.blocks, request.token_ids, last)
-        ends = [*range(size, last + 1, size), *range(last - last % size + 1, last + 1)]
         groups = range(len(kv.layout.groups))
-        return [self._chunk(request, keys, end, group) for end in ends for group in groups]
+
+        def ending(ends: Iterable[int]) -> list[ChunkKey]:
+            return [self._chunk(request, keys, end, group).key for end in ends for group in groups]
+
+        wholes = [ending([end]) for end in range(size, last + 1, size)]
+        tails = [
+            ending(range(start + 1, min(start + size, last + 1)))
+            for start in range(0, last + 1, size)
+        ]
+        return LookupJob(request.request_id, wholes, tails, time.monotonic() + _LOOKUP_S)
 
     def _patience(self, num_tokens: int, chunks: Sequence[StoredChunk]) -> float | None:
         """Seconds that a load may take; None: computing is quicker."""
@@ -151,7 +157,7 @@ class PrefixLoads:
         self, request: Request, keys: Sequence[bytes], num_cached: int, size: int
     ) -> list[int]:
         """Where stored prefixes may end, the longest first, as far as one group tells."""
-        group, end = self._leading_group, num_cached // size * size
+        group, end = self.leading_group, num_cached // size * size
         ends = []
         while end + size <= len(keys) and self._has(request, keys, end + size, group):
             end += size

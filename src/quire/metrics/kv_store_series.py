@@ -1,0 +1,48 @@
+"""The metrics of the KV store: sums that the engine keeps, shown under their names here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quire.metrics.series import Counter, Family, Gauge, MetricSet
+
+_COUNTERS = {
+    "hit_tokens": ("tier", "Prompt tokens whose K/V was loaded from the KV store."),
+    "load_bytes": ("tier", "Bytes of K/V that were read and verified."),
+    "load_seconds": ("tier", "Seconds that reading and verifying took, of all threads."),
+    "store_bytes": ("tier", "Bytes of chunks that were written."),
+    "errors": ("tier", "Reads, writes and lookups that failed."),
+    "corrupt": ("tier", "Chunks that were not what they should be, and were dropped."),
+    "store_dropped": ("reason", "Chunks that were not stored."),
+    "load_abandoned": ("reason", "Loads that were not waited for to the end."),
+    "gate_skipped_tokens": ("reason", "Tokens in the store that were computed all the same."),
+}
+_GAUGES = {
+    "usage_bytes": "Bytes of chunks that a tier holds.",
+    "usage_chunks": "Chunks that a tier holds.",
+}
+
+
+class KVStoreSeries:
+    """Families that are empty until something has happened."""
+
+    def __init__(self, make: MetricSet) -> None:
+        self._counters: dict[str, Family[Counter]] = {
+            name: make.counters(f"quire:kv_store_{name}", text, (label,), [])
+            for name, (label, text) in _COUNTERS.items()
+        }
+        self._gauges: dict[str, Family[Gauge]] = {
+            name: make.gauges(f"quire:kv_store_{name}", text, ("tier",), [])
+            for name, text in _GAUGES.items()
+        }
+
+    def show(
+        self, sums: Mapping[str, Mapping[str, float]], usage: Mapping[str, tuple[int, int]]
+    ) -> None:
+        """`sums`: of all time, by name and label; `usage`: chunks and bytes, by tier."""
+        for name, family in self._counters.items():
+            for label, value in sums.get(name, {}).items():
+                family.series.setdefault((label,), Counter()).value = value
+        for tier, (num_chunks, num_bytes) in usage.items():
+            self._gauges["usage_chunks"].series.setdefault((tier,), Gauge()).set(num_chunks)
+            self._gauges["usage_bytes"].series.setdefault((tier,), Gauge()).set(num_bytes)
