@@ -1,0 +1,135 @@
+"""The KV store of servers: what one process has computed, the next one loads; nothing that happens
+to the place fails a request or changes a token."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis_server import RedisServer
+from running_server import RunningServer, StartServer
+
+TEXT = "The quick brown fox jumps over the lazy dog. " * 7
+BODY = {"prompt": TEXT, "max_tokens": 12, "temperature": 1.0, "seed": 4, "ignore_eos": True}
+
+
+def ask(server: RunningServer, **changes: Any) -> tuple[str, int]:
+    """The text of a reply, and how many tokens of the prompt were cached."""
+    with server.client() as client:
+        reply = client.post("/v1/completions", json={**BODY, **changes}).raise_for_status().json()
+    return reply["choices"][0]["text"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def stored(server: RunningServer, tier: str = "disk") -> float:
+    """Bytes that were written to a tier."""
+    with server.client() as client:
+        counts = client.get("/kv").raise_for_status().json()["counts"]
+    return float(counts.get("store_bytes", {}).get(tier, 0))
+
+
+@pytest.fixture
+def wanted(server: RunningServer) -> str:
+    """The text of a server that stores nothing."""
+    return ask(server)[0]
+
+
+@pytest.mark.parametrize("mode", ["thread", "process"])
+def test_a_killed_server_is_remembered(
+    start_server: StartServer, tmp_path: Path, wanted: str, mode: str
+) -> None:
+    options = {"kv_store_path": str(tmp_path / "kv")}
+    first = start_server(options, engine_mode=mode)
+    assert ask(first) == (wanted, 0)
+    first.until(lambda: stored(first) > 0)
+    time.sleep(0.3)
+    first.process.send_signal(signal.SIGKILL)
+    first.process.wait()
+    second = start_server(options, engine_mode=mode)
+    text, num_cached = ask(second)
+    assert text == wanted
+    assert num_cached >= 256
+    hits = 'quire:kv_store_hit_tokens_total{engine="0",model_name="tiny",tier="disk"}'
+
+    def is_counted() -> bool:  # told once in a second
+        ask(second)
+        return second.metrics().get(hits, 0.0) >= 256
+
+    second.until(is_counted)
+
+
+def test_two_servers_share_a_directory(
+    start_server: StartServer, tmp_path: Path, wanted: str
+) -> None:
+    options = {"kv_store_path": str(tmp_path / "kv")}
+    first, second = start_server(options), start_server(options)
+    assert ask(first) == (wanted, 0)
+    first.until(lambda: stored(first) > 0)
+
+    def is_found() -> bool:  # the second one looks now and then
+        text, num_cached = ask(second, cache_salt=None)
+        assert text == wanted
+        return num_cached > 0
+
+    second.until(is_found, timeout_s=30)
+
+
+def test_two_servers_share_a_redis(start_server: StartServer, tmp_path: Path, wanted: str) -> None:
+    with RedisServer(tmp_path) as redis:
+        options = {"kv_store_size": 0, "kv_store_url": [redis.url]}
+        first = start_server(options)
+        assert ask(first) == (wanted, 0)
+        first.until(lambda: stored(first, "redis") > 0)
+        time.sleep(0.5)
+        second = start_server(options)
+        text, num_cached = ask(second)
+        assert text == wanted
+        assert num_cached >= 256
+        # Without it, requests go on as if there was no store.
+        redis.stop()
+        for number in range(4):
+            assert ask(second, prompt=f"{number} {TEXT}")[0]
+        assert ask(second)[0] == wanted
+
+
+def test_whatever_happens_to_the_directory(
+    start_server: StartServer, tmp_path: Path, wanted: str
+) -> None:
+    """Files that are damaged, cut short or gone, and a directory that is gone."""
+    path = tmp_path / "kv"
+    options = {"kv_store_path": str(path)}
+    first = start_server(options)
+    assert ask(first) == (wanted, 0)
+    first.until(lambda: stored(first) > 0)
+    time.sleep(0.5)
+    first.stop()
+    files = sorted(path.rglob("*.kv"))
+    assert len(files) > 3
+    files[0].unlink()
+    os.truncate(files[1], 5000)
+    damaged = bytearray(files[2].read_bytes())
+    damaged[-7] ^= 1
+    files[2].write_bytes(damaged)
+    second = start_server(options)
+    assert ask(second)[0] == wanted
+    shutil.rmtree(path)
+    assert ask(second, prompt=TEXT[3:])[0]
+    third = start_server(options)
+    assert ask(third)[0] == wanted
+
+
+def test_keys_of_an_api_never_share(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server({"kv_store_path": str(tmp_path / "kv")}, api_key=["one", "two"])
+
+    def cached(key: str) -> int:
+        with server.client() as client:
+            headers = {"Authorization": f"Bearer {key}"}
+            reply = client.post("/v1/completions", json=BODY, headers=headers).json()
+        return int(reply["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert [cached(key) for key in ("one", "two", "one", "two")][:2] == [0, 0]
+    assert cached("one") >= 256
