@@ -17,7 +17,7 @@ from quire.log import get_logger
 
 logger = get_logger(__name__)
 
-_MOST_UNREAD_CHUNKS = 16
+_MOST_UNREAD_CHUNKS = 4
 """Chunks that were read and not taken, over all jobs: bounds the memory of loads."""
 _LOOKUP_PIECE = 64
 """Chunks that a far tier is asked for at once."""

@@ -18,7 +18,7 @@ from quire.kvstore.readers import Readers
 from quire.kvstore.tiers.base import Buffer, Tier
 from quire.kvstore.write_behind import WriteBehind
 
-MAX_QUEUED_BYTES = 256 << 20
+MAX_QUEUED_BYTES = 64 << 20
 NUM_READ_THREADS = 2
 _MOST_FAR_KEYS = 1 << 16
 _FAR_KEYS_LIVE_S = 60.0
