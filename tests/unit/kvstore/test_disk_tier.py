@@ -313,14 +313,16 @@ def test_an_error_while_writing_leaves_nothing(
 def test_short_writes_and_reads_are_continued(
     tier: DiskTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pwrite, read = os.pwrite, os.read
+    pwrite, read = os.pwrite, os.preadv
 
     def little(descriptor: int, views: list[memoryview], offset: int) -> int:
         return pwrite(descriptor, views[0][:700], offset)
 
     monkeypatch.setattr(os, "pwritev", little)
     tier.write(key_of(1), chunk(1))
-    monkeypatch.setattr(os, "read", lambda descriptor, size: read(descriptor, min(size, 900)))
+    monkeypatch.setattr(
+        os, "preadv", lambda descriptor, views, at: read(descriptor, [views[0][:900]], at)
+    )
     assert tier.read(key_of(1), SIZE) == b"".join(chunk(1))
 
 
@@ -331,7 +333,7 @@ def test_an_error_while_reading_is_told(tier: DiskTier, monkeypatch: pytest.Monk
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "read", broken)
+        patch.setattr(os, "preadv", broken)
         with pytest.raises(TierError, match="cannot be read: Input/output error"):
             tier.read(key_of(1), SIZE)
     assert tier.read(key_of(1), SIZE) is not None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quire.kvstore.eviction import Entry
+from quire.kvstore.tiers import direct_io
 from quire.kvstore.tiers.base import Buffer
 from quire.kvstore.tiers.disk_paths import (
     FILE_ENDING,
@@ -71,7 +72,7 @@ def remove_abandoned(root: Path) -> int:
     return num_bytes
 
 
-def read(root: Path, entry: Entry, max_bytes: int) -> bytes | None:
+def read(root: Path, entry: Entry, max_bytes: int) -> Buffer | None:
     """None: there is no such file, or it is longer than `max_bytes`."""
     try:
         with directory_of(root, entry) as directory:
@@ -82,7 +83,7 @@ def read(root: Path, entry: Entry, max_bytes: int) -> bytes | None:
         info = os.fstat(descriptor)
         if not is_own_file(info) or info.st_size > max_bytes:
             return None
-        return _read_all(descriptor, info.st_size)
+        return direct_io.read(descriptor, info.st_size)
     finally:
         os.close(descriptor)
 
@@ -142,15 +143,7 @@ class UnfinishedFile:
 
     def write(self, parts: Sequence[Buffer]) -> None:
         """All of the chunk. Nothing is synced: after a loss of power, the checksum is wrong."""
-        views = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
-        offset = 0
-        while views:
-            written = os.pwritev(self._descriptor, views, offset)
-            offset += written
-            while views and written >= views[0].nbytes:
-                written -= views.pop(0).nbytes
-            if views:
-                views[0] = views[0][written:]
+        direct_io.write(self._descriptor, parts)
 
     def publish(self) -> None:
         """Gives the file its name."""
@@ -227,15 +220,3 @@ def _is_abandoned(path: str, info: os.stat_result) -> bool:
     finally:
         os.close(descriptor)
     return True
-
-
-def _read_all(descriptor: int, num_bytes: int) -> bytes:
-    """In one piece as a rule, which no copy has to join."""
-    pieces: list[bytes] = []
-    while num_bytes:
-        piece = os.read(descriptor, num_bytes)
-        if not piece:
-            break
-        pieces.append(piece)
-        num_bytes -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -19,7 +19,7 @@ from quire.errors import ConfigError, quoted
 from quire.kvstore.chunk_file import ChunkError
 from quire.kvstore.eviction import Entry
 from quire.kvstore.tiers import disk_files
-from quire.kvstore.tiers.base import Tier
+from quire.kvstore.tiers.base import Buffer, Tier
 from quire.kvstore.tiers.disk_files import StoredFile
 from quire.kvstore.tools.directory import MAX_FILE_BYTES, checked_key
 
@@ -105,7 +105,7 @@ def _read(source: BinaryIO, num_bytes: int) -> bytes:
     return data
 
 
-def _is_sound(entry: Entry, data: bytes) -> bool:
+def _is_sound(entry: Entry, data: Buffer) -> bool:
     try:
         checked_key(entry, data)
     except ChunkError:
