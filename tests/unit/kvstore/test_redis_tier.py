@@ -229,7 +229,16 @@ def test_a_connection_that_is_lost_in_the_middle(client: Any, proxy: TcpProxy) -
 
 @pytest.mark.parametrize(
     "reply",
-    [b"HTTP/1.1 200 OK\r\n\r\n", b"\0" * 100, b"$abc\r\n", b"*-7\r\n", b":5\r\n", b"$-1\r\n"],
+    [
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"\0" * 100 + b"\r\n",
+        b"$abc\r\n",
+        b"*-7\r\n",
+        b"*1\r\n" * 10_000,
+        b":5\r\n",
+        b"$-1\r\n",
+    ],
+    ids=["http", "zeros", "no number", "negative", "nested", "a number", "nothing"],
 )
 @pytest.mark.usefixtures("client")
 def test_an_answer_that_is_none(proxy: TcpProxy, reply: bytes) -> None:
