@@ -426,6 +426,19 @@ def test_a_writer_that_is_stopped_with_the_lock_stops_nobody(
         assert tier.read(key_of(1), SIZE) is not None
 
 
+def test_a_child_that_has_the_open_ledger_does_not_keep_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.kvstore.tiers.disk_ledger._LOCK_TIMEOUT_S", 0.02)
+    with locked(tmp_path) as ledger:
+        copy = os.dup(ledger._descriptor)
+    try:
+        with locked(tmp_path):
+            pass
+    finally:
+        os.close(copy)
+
+
 def test_a_slow_directory_does_not_delay_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
