@@ -6,6 +6,8 @@ import shutil
 import socket
 import subprocess
 import time
+from datetime import datetime, timedelta, timezone
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,36 @@ class RedisServer:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+
+def write_certificate(directory: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1, signed by itself, and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(timezone.utc)
+    address = x509.IPAddress(ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    form = serialization.Encoding.PEM
+    written = directory / "certificate.pem", directory / "key.pem"
+    written[0].write_bytes(certificate.public_bytes(form))
+    written[1].write_bytes(
+        key.private_bytes(form, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return written
 
 
 def free_port() -> int:

@@ -310,6 +310,32 @@ def test_an_error_while_writing_leaves_nothing(
     assert tier.contains([key_of(1)]) == [True]
 
 
+def test_an_unfinished_file_goes_under_the_lock(
+    tier: DiskTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a scan of another process's could miss the file, and its bytes be subtracted twice."""
+    monkeypatch.setattr("quire.kvstore.tiers.disk_ledger._LOCK_TIMEOUT_S", 0.01)
+    unlink, is_locked = os.unlink, []
+
+    def checked(path: str, *, dir_fd: int | None = None) -> None:
+        try:
+            with locked(tmp_path):
+                is_locked.append(False)
+        except TimeoutError:
+            is_locked.append(True)
+        unlink(path, dir_fd=dir_fd)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "pwritev", full)
+    monkeypatch.setattr(os, "unlink", checked)
+    with pytest.raises(TierError, match="full"):
+        tier.write(key_of(1), chunk(1))
+    assert is_locked == [True]
+    assert files_in(tmp_path) == []
+
+
 def test_short_writes_and_reads_are_continued(
     tier: DiskTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,6 +426,19 @@ def test_a_writer_that_is_stopped_with_the_lock_stops_nobody(
             tier.write(key_of(2), chunk(2))
         assert tier.contains([key_of(1)]) == [True]
         assert tier.read(key_of(1), SIZE) is not None
+
+
+def test_a_child_that_has_the_open_ledger_does_not_keep_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.kvstore.tiers.disk_ledger._LOCK_TIMEOUT_S", 0.02)
+    with locked(tmp_path) as ledger:
+        copy = os.dup(ledger._descriptor)
+    try:
+        with locked(tmp_path):
+            pass
+    finally:
+        os.close(copy)
 
 
 def test_a_slow_directory_does_not_delay_the_start(

@@ -156,7 +156,7 @@ class AgainstAList(RuleBasedStateMachine):
 
 
 TestAgainstAList = AgainstAList.TestCase
-TestAgainstAList.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAgainstAList.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
 def test_entries_that_are_not_there_have_no_bytes() -> None:

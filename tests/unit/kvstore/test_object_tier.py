@@ -38,6 +38,20 @@ def environment(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> pytest.Mon
     return monkeypatch
 
 
+def assert_fails(tier: ObjectTier) -> None:
+    """Every call does, and tells no secret."""
+    for call in (
+        lambda: tier.contains([key_of(1)]),
+        lambda: tier.read(key_of(1), MOST),
+        lambda: tier.write(key_of(1), [b"x"]),
+        lambda: tier.delete(key_of(1)),
+    ):
+        with pytest.raises(TierError, match="s3://kv-chunks/a/prefix: ") as caught:
+            call()
+        assert "test-secret" not in str(caught.value)
+    tier.close()
+
+
 @pytest.mark.usefixtures("environment")
 def test_a_chunk_is_an_object_below_the_prefix() -> None:
     import obstore
@@ -55,17 +69,30 @@ def test_a_chunk_is_an_object_below_the_prefix() -> None:
 
 def test_nobody_is_there(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-    tier = ObjectTier(URL, timeout_s=5)
-    for call in (
-        lambda: tier.contains([key_of(1)]),
-        lambda: tier.read(key_of(1), MOST),
-        lambda: tier.write(key_of(1), [b"x"]),
-        lambda: tier.delete(key_of(1)),
-    ):
-        with pytest.raises(TierError, match="s3://kv-chunks/a/prefix: ") as caught:
-            call()
-        assert "test-secret" not in str(caught.value)
-    tier.close()
+    assert_fails(ObjectTier(URL, timeout_s=5))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
+        b"no HTTP at all\r\n\r\n",
+    ],
+    ids=["forbidden", "unauthorized", "slow down", "elsewhere", "no HTTP"],
+)
+def test_a_server_that_refuses(
+    server: S3Server, environment: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    def refuse(_: bytes) -> Iterator[bytes]:
+        yield answer
+        raise OSError
+
+    with TcpProxy(server.port, refuse) as proxy:
+        environment.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        assert_fails(ObjectTier(URL, timeout_s=2))
 
 
 @pytest.mark.usefixtures("environment")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis_server import RedisServer
+from redis_server import RedisServer, free_port, wait_for_port, write_certificate
 from tcp_proxy import TcpProxy, drip
 
 from quire.errors import ConfigError
@@ -174,6 +174,24 @@ def test_a_password_that_is_refused(tmp_path: Path) -> None:
         tier.close()
 
 
+def test_tls_and_a_certificate_that_nobody_trusts(tmp_path: Path) -> None:
+    certificate, private_key = write_certificate(tmp_path)
+    port = free_port()
+    options = (
+        *("--tls-port", str(port), "--tls-auth-clients", "no"),
+        *("--tls-cert-file", str(certificate), "--tls-key-file", str(private_key)),
+    )
+    with RedisServer(tmp_path, *options):
+        wait_for_port(port)
+        tier = RedisTier(f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate}")
+        tier.write(key_of(1), [bytes(1 << 20)])
+        assert tier.read(key_of(1), MOST) == bytes(1 << 20)
+        tier.close()
+        tier = RedisTier(f"rediss://127.0.0.1:{port}")
+        assert all("certificate verify failed" in message for message in failing(tier))
+        tier.close()
+
+
 def test_a_server_without_memory(tmp_path: Path) -> None:
     with RedisServer(tmp_path, "--maxmemory", "8mb") as server:
         tier = RedisTier(server.url)
@@ -229,7 +247,16 @@ def test_a_connection_that_is_lost_in_the_middle(client: Any, proxy: TcpProxy) -
 
 @pytest.mark.parametrize(
     "reply",
-    [b"HTTP/1.1 200 OK\r\n\r\n", b"\0" * 100, b"$abc\r\n", b"*-7\r\n", b":5\r\n", b"$-1\r\n"],
+    [
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"\0" * 100 + b"\r\n",
+        b"$abc\r\n",
+        b"*-7\r\n",
+        b"*1\r\n" * 10_000,
+        b":5\r\n",
+        b"$-1\r\n",
+    ],
+    ids=["http", "zeros", "no number", "negative", "nested", "a number", "nothing"],
 )
 @pytest.mark.usefixtures("client")
 def test_an_answer_that_is_none(proxy: TcpProxy, reply: bytes) -> None:

@@ -141,10 +141,12 @@ class DiskTier(Tier):
         """Takes in what other processes did, drops what has expired, stamps what was used."""
         begun = time.monotonic()
         if begun >= self._next_scan and self._index.must_scan():
-            with self._index.ledger() as ledger:
-                self._index.scan(ledger)
-            now = time.monotonic()
-            self._next_scan = now + (now - begun) / _SCAN_SHARE
+            try:
+                with self._index.ledger() as ledger:
+                    self._index.scan(ledger)
+            finally:
+                now = time.monotonic()
+                self._next_scan = now + (now - begun) / _SCAN_SHARE
         if begun >= self._next_stamp:
             self._next_stamp = begun + _STAMP_S
             self._index.stamp()

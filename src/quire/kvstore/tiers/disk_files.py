@@ -60,15 +60,10 @@ def remove_abandoned(root: Path) -> int:
     The lock of the directory has to be held.
     """
     num_bytes = 0
-    for _, _, file in _files(root):
-        info = _own_file(file) if file.name.endswith(_TEMP_ENDING) else None
-        if info is None:
-            continue
-        if _is_abandoned(file.path, info):
-            with suppress(FileNotFoundError):
-                os.unlink(file.path)
-        else:
-            num_bytes += info.st_size
+    for folder, prefix, file in _files(root):
+        if file.name.endswith(_TEMP_ENDING):
+            with suppress(*MISSING), directory_of(root, Entry(folder, prefix)) as directory:
+                num_bytes += _remove_if_abandoned(directory, file.name)
     return num_bytes
 
 
@@ -127,6 +122,7 @@ class UnfinishedFile:
         self._name = entry.name + FILE_ENDING
         self._temp = f".{entry.name}.{os.getpid()}.{secrets.token_hex(8)}{_TEMP_ENDING}"
         self._directory = make_directory(root, entry)
+        self._is_open = True
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._descriptor = os.open(self._temp, flags, 0o600, dir_fd=self._directory)
@@ -152,12 +148,14 @@ class UnfinishedFile:
         self._close()
 
     def discard(self) -> None:
-        """Removes it."""
-        with suppress(OSError):
-            os.unlink(self._temp, dir_fd=self._directory)
-        self._close()
+        """Removes it. Idempotent."""
+        if self._is_open:
+            with suppress(OSError):
+                os.unlink(self._temp, dir_fd=self._directory)
+            self._close()
 
     def _close(self) -> None:
+        self._is_open = False
         try:
             os.close(self._descriptor)
         finally:
@@ -205,18 +203,21 @@ def _size_in(directory: int, entry: Entry) -> int:
     return info.st_size
 
 
-def _is_abandoned(path: str, info: os.stat_result) -> bool:
-    """Whether the writer of an unfinished file has died: its lock went with it."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+def _remove_if_abandoned(directory: int, name: str) -> int:
+    """Removes an unfinished file if its writer has died: its lock went with it. Returns the bytes
+    of one that stays."""
+    info = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    if not is_own_file(info):
+        return 0
+    descriptor = open_file(directory, name, os.O_WRONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
-    except OSError:
-        return info.st_mtime < time.time() - _ABANDONED_S
+        return info.st_size
+    except OSError:  # there are no locks
+        if info.st_mtime > time.time() - _ABANDONED_S:
+            return info.st_size
     finally:
         os.close(descriptor)
-    return True
+    os.unlink(name, dir_fd=directory)
+    return 0

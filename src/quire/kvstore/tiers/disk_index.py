@@ -91,9 +91,7 @@ class DiskIndex:
                 self.put(entry, num_bytes)
         finally:
             if not is_published:
-                file.discard()
-                with suppress(OSError), self.ledger() as ledger:
-                    ledger.add(-num_bytes)
+                self._give_up(file, num_bytes)
 
     def must_scan(self) -> bool:
         """Whether others have changed something, or something has expired."""
@@ -166,6 +164,16 @@ class DiskIndex:
             except BaseException:
                 ledger.add(-num_bytes)
                 raise
+
+    def _give_up(self, file: UnfinishedFile, num_bytes: int) -> None:
+        """Both under the lock: a scan in between would not count the file, and then its bytes
+        would be subtracted."""
+        try:
+            with suppress(OSError), self.ledger() as ledger:
+                file.discard()
+                ledger.add(-num_bytes)
+        finally:
+            file.discard()
 
     def _has_room(self, ledger: Ledger, num_bytes: int) -> bool:
         return ledger.is_counted and ledger.num_bytes + num_bytes <= self._books.max_bytes

@@ -63,9 +63,12 @@ def locked(root: Path) -> Iterator[Ledger]:
     descriptor = _open(root)
     try:
         _lock(descriptor, root)
-        yield Ledger(descriptor)
+        try:
+            yield Ledger(descriptor)
+        finally:  # closing is not enough where a child process was forked meanwhile
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
-        os.close(descriptor)  # gives the lock back too
+        os.close(descriptor)
 
 
 def changes_of(root: Path) -> int:

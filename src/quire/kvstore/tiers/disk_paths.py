@@ -91,9 +91,9 @@ def make_directory(root: Path, entry: Entry) -> int:
     return descriptor
 
 
-def open_file(directory: int, name: str) -> int:
-    """Opens a file for reading, unless it is a link. Raises OSError."""
-    return _open(directory, name, os.O_RDONLY | os.O_NONBLOCK)
+def open_file(directory: int, name: str, flags: int = os.O_RDONLY) -> int:
+    """Opens a file, unless it is a link. Raises OSError."""
+    return _open(directory, name, flags | os.O_NONBLOCK)
 
 
 def is_own_file(info: os.stat_result) -> bool:
