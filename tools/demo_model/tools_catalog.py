@@ -68,8 +68,9 @@ class Tool:
             parameters["required"] = list(properties)
             if rng.random() < 0.15:
                 properties.update([rng.choice(_OPTIONS)])
-        if rng.random() < 0.15:
+        if rng.random() < 0.3:
             parameters["additionalProperties"] = False
+        parameters = _as_generated(parameters, rng)
         function: dict[str, Any] = {"name": self.name}
         if rng.random() < 0.8:
             function["description"] = self.description
@@ -94,6 +95,17 @@ class Tool:
         if not self.reply:
             return "Done."
         return self.reply.format(v=result, first=next(iter(values.values()), ""))
+
+
+def _as_generated(parameters: dict[str, Any], rng: Random) -> dict[str, Any]:
+    """As clients write schemas that they make of functions: titles, keys in another order."""
+    if rng.random() < 0.25:
+        for key, about in parameters["properties"].items():
+            title = {"title": key.replace("_", " ").title()}
+            parameters["properties"][key] = about | title if rng.random() < 0.5 else title | about
+    if rng.random() < 0.25:
+        parameters = {key: parameters[key] for key in sorted(parameters)}
+    return parameters
 
 
 def some_value(kind: str, rng: Random) -> Any:

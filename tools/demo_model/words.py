@@ -78,7 +78,7 @@ def some_word(rng: Random) -> str:
 
 def some_name(rng: Random) -> str:
     """Mostly a known first name, sometimes an invented one."""
-    return invented_word(rng).capitalize() if rng.random() < 0.2 else rng.choice(NAMES)
+    return invented_word(rng).capitalize() if rng.random() < 0.35 else rng.choice(NAMES)
 
 
 def word_list(rng: Random, low: int, high: int) -> list[str]:
