@@ -38,7 +38,8 @@ def source() -> VocabularySource:
     pieces = piece_table(built)
     assert pieces is not None
     return VocabularySource(
-        tokenizer_json=built.to_str(),
+        read_json=built.to_str,
+        encode=lambda text: built.encode(text, add_special_tokens=False).ids,
         vocab_size=VOCAB_SIZE,
         eos_token_ids=(known["<eos>"], known["<end>"]),
         added_tokens={text: known[text] for text in ("<eos>", "<end>", "<|call|>", "<call>")},

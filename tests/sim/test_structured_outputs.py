@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from grammar_jobs import Late
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.config.engine_args import EngineArgs
@@ -21,7 +22,9 @@ from quire.llm import LLM
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.params import SamplingParams
 from quire.structured import limits
-from quire.structured.manager import StructuredOutputManager
+from quire.structured import manager as manager_module
+from quire.structured.follower import Follower
+from quire.structured.manager import GrammarNews, StructuredOutputManager
 from quire.structured.params import StructuredOutputsParams
 
 SCHEMA: dict[str, Any] = {
@@ -179,6 +182,51 @@ def test_with_plans_in_flight(
         assert bits(generate(llm)) == bits(alone)
 
 
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Late:
+    """Every mask takes some steps, and they come in any order."""
+    jobs = Late(3)
+    take_news = StructuredOutputManager.take_news
+
+    def turn(self: StructuredOutputManager, timeout_s: float) -> list[GrammarNews]:
+        jobs.turn()
+        return take_news(self, min(timeout_s, 0.001))
+
+    monkeypatch.setattr(manager_module, "GrammarThreads", lambda: jobs)
+    monkeypatch.setattr(StructuredOutputManager, "take_news", turn)
+    return jobs
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(
+    "options", [{}, {"max_num_batched_tokens": 7}, {"num_gpu_blocks_override": 14}], ids=str
+)
+def test_masks_that_come_late(
+    settings: dict[str, Any],
+    alone: list[RequestOutput],
+    one_by_one: list[Any],
+    options: dict[str, Any],
+    depth: int,
+    late: Late,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same tokens, also of those that are preempted meanwhile, and of others beside them."""
+    monkeypatch.setattr(UniProcExecutor, "max_plans_in_flight", depth)
+    plain = params_of(None, temperature=1.0)
+    with LLM(**{**settings, **options}) as llm:
+        [wanted] = bits(llm.generate(PROMPTS[:1], plain, use_tqdm=False))
+        beside, *outputs = llm.generate(
+            [PROMPTS[0], *(prompt for prompt, _ in CASES)],
+            [plain, *(params for _, params in CASES)],
+            use_tqdm=False,
+        )
+        assert bits(outputs) == bits(alone)
+        assert bits([beside]) == [wanted]
+        assert ends(llm, logprobs=None) == one_by_one
+        assert not llm.llm_engine.engine_core.structured_outputs.is_used
+    assert late.most_kept > 1
+
+
 def test_a_request_without_a_grammar_among_those_with_some(settings: dict[str, Any]) -> None:
     plain = params_of(None, temperature=1.0)
     with LLM(**settings) as llm:
@@ -247,13 +295,13 @@ def test_tokens_without_a_choice_are_not_computed_one_by_one(
 ) -> None:
     """The same tokens, texts and ends."""
     forced: list[list[int]] = []
-    advance = StructuredOutputManager.advance
+    follow = Follower.follow
 
     def noted(*args: Any) -> list[int]:
-        forced.append(advance(*args))
+        forced.append(follow(*args))
         return forced[-1]
 
-    monkeypatch.setattr(StructuredOutputManager, "advance", noted)
+    monkeypatch.setattr(Follower, "follow", noted)
     monkeypatch.setattr(UniProcExecutor, "max_plans_in_flight", depth)
     with LLM(**settings, **options) as llm:
         first, second = ends(llm, logprobs=None), ends(llm, logprobs=None)

@@ -53,6 +53,8 @@ def _check_progress(request: Request) -> None:
         raise IntegrityError(f"{request.request_id} has results of what was not planned")
     if request.has_grammar and request.num_computed_tokens > request.num_tokens:
         raise IntegrityError(f"{request.request_id} is planned before its grammar knows its tokens")
+    if request.awaits_mask and (not request.has_grammar or request.num_plans_in_flight):
+        raise IntegrityError(f"{request.request_id} is planned before its mask is there")
     is_ahead = request.num_computed_tokens > request.num_collected_tokens
     if is_ahead != (request.num_plans_in_flight > 0):
         raise IntegrityError(f"{request.request_id} is planned, and no plan has it")

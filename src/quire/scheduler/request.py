@@ -28,7 +28,7 @@ class RequestStatus(IntEnum):
 
     WAITING = 0
     WAITING_FOR_FSM = 1
-    """Its grammar is being compiled; until then it cannot start."""
+    """Its grammar is being compiled, or its next mask made; until then it cannot start."""
     PREEMPTED = 2
     """Waiting again: its blocks were taken back, its tokens are kept."""
     WAITING_FOR_REMOTE_KVS = 3
@@ -60,10 +60,10 @@ class Request:
     """
 
     __slots__ = (
-        "banned_token_ids", "blocks", "cache_salt", "eos_token_ids", "forced_token_ids",
-        "has_grammar", "is_generating", "max_total_tokens", "may_load", "min_total_tokens",
-        "num_cached_tokens", "num_collected_tokens", "num_computed_tokens", "num_loaded_tokens",
-        "num_plans_in_flight",
+        "awaited_kv", "awaits_mask", "banned_token_ids", "blocks", "cache_salt", "eos_token_ids",
+        "forced_token_ids", "hands_off", "has_grammar", "is_generating", "max_total_tokens",
+        "may_load", "min_total_tokens", "num_cached_tokens", "num_collected_tokens",
+        "num_computed_tokens", "num_loaded_tokens", "num_plans_in_flight",
         "num_preemptions", "num_prompt_tokens", "num_saved_chunks", "num_tokens", "number",
         "reasoning", "repetition_detection", "request_id", "sampling_params", "save_due",
         "scheduled_time", "skip_reading_cache", "sort_key", "status", "stop_reason",
@@ -91,6 +91,8 @@ class Request:
         """Smaller runs earlier."""
         self.has_grammar = params.structured_outputs is not None
         """Whether its next token depends on a grammar, and so on knowing all tokens before."""
+        self.awaits_mask = self.has_grammar
+        """Whether it is not known yet what it may choose next; a running request sits out."""
         self.status = RequestStatus.WAITING_FOR_FSM if self.has_grammar else RequestStatus.WAITING
         self.token_ids = list(message.prompt_token_ids)
         """The prompt, then what was generated."""
@@ -120,6 +122,9 @@ class Request:
             self.skip_reading_cache = True
         self.may_load = not self.skip_reading_cache
         """Whether the KV store may be asked for its prefix before it starts."""
+        self.hands_off = message.hands_off
+        self.awaited_kv = message.awaited_kv
+        """Both as in the message."""
         self.save_due = NEVER_SAVED
         """With so many computed tokens there is more for the KV store."""
         self.num_loaded_tokens = 0

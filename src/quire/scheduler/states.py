@@ -42,7 +42,8 @@ class RequestStates:
         self.held: dict[str, Request] | None = None
         """New requests that may not start yet, in order of arrival; None: new ones may start."""
         self.awaiting_grammar: dict[str, Request] = {}
-        """New requests whose grammar is being compiled, but for those that are held."""
+        """Requests whose grammar is being compiled, but for those that are held; and preempted ones
+        whose next mask is being made."""
         self.loading: dict[str, PrefixLoad] = {}
         """Requests whose prefixes are being loaded; they come back to the queue."""
         self.looking: dict[str, Request] = {}
@@ -63,8 +64,10 @@ class RequestStates:
             self.held[request.request_id] = request
 
     def grammar_is_ready(self, request: Request) -> None:
-        """A request that waits for its grammar may start."""
-        request.status = RequestStatus.WAITING
+        """The mask of a request's next token is there: it may start, or go on."""
+        request.awaits_mask = False
+        if request.status is RequestStatus.WAITING_FOR_FSM:
+            request.status = RequestStatus.WAITING
         if self.awaiting_grammar.pop(request.request_id, None) is not None:
             self.waiting.push(request)
 
@@ -80,7 +83,7 @@ class RequestStates:
         request = load.request
         del self.loading[request.request_id]
         load.job.is_cancelled = True
-        self._kv.complete(load.reservation, load.written)
+        self._kv.complete(load.reservation, load.written, request.blocks, request.token_ids)
         request.status = RequestStatus.WAITING
         self.waiting.push(request)
 
@@ -99,6 +102,11 @@ class RequestStates:
         """Requests for which nothing can be planned now: held, or waiting for others."""
         num_waiting = len(self.awaiting_grammar) + len(self.loading) + len(self.looking)
         return self.num_held + num_waiting
+
+    @property
+    def num_sitting_out(self) -> int:
+        """Running requests whose next mask is being made."""
+        return sum(request.awaits_mask for request in self.running)
 
     @property
     def num_held(self) -> int:
@@ -196,6 +204,12 @@ class RequestStates:
             num_preemptions=counts.num_preemptions,
         )
 
+    def recount(self, stats: SchedulerStats) -> None:
+        """Brings a snapshot up to date: requests have ended since."""
+        stats.num_running = len(self.running)
+        stats.num_waiting = len(self.by_id) - len(self.running)
+        stats.kv_cache_usage = self._kv.usage
+
     def _queue(self, request: Request) -> None:
         if request.status is RequestStatus.WAITING_FOR_FSM:
             self.awaiting_grammar[request.request_id] = request
@@ -220,4 +234,8 @@ class RequestStates:
         self._kv.free(blocks, num_tokens)
         request.num_computed_tokens = request.num_collected_tokens = 0
         if request.status is RequestStatus.PREEMPTED:
-            self.waiting.push(request)
+            if request.awaits_mask:
+                request.status = RequestStatus.WAITING_FOR_FSM
+                self.awaiting_grammar[request.request_id] = request
+            else:
+                self.waiting.push(request)

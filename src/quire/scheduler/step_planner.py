@@ -42,6 +42,8 @@ class StepPlanner:
         budget, add = step.budget, step.add
         has_room = True
         for request in self._states.running:  # `_grow` removes from its end
+            if request.awaits_mask:
+                continue
             count = request.num_tokens - request.num_computed_tokens
             if count < 1:
                 if request.num_computed_tokens + 1 >= request.max_total_tokens:

@@ -45,9 +45,9 @@ def _large_stacks() -> Iterator[None]:
 
 
 class CompiledGrammar:
-    """A grammar that was compiled for a vocabulary. Any thread may read it."""
+    """A grammar that was compiled for a vocabulary. Any thread may use it."""
 
-    __slots__ = ("eos_token_ids", "num_bytes", "start")
+    __slots__ = ("eos_token_ids", "is_slow", "num_bytes", "start")
 
     def __init__(self, start: Matcher, num_bytes: int, eos: tuple[int, ...]) -> None:
         self.start = start
@@ -55,6 +55,8 @@ class CompiledGrammar:
         self.num_bytes = num_bytes
         """An estimate."""
         self.eos_token_ids = eos
+        self.is_slow = False
+        """Whether following it has taken long for a request; true for ever then."""
 
 
 class GrammarCompiler:

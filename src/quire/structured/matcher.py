@@ -1,7 +1,7 @@
 """`GrammarMatcher`: how far one request has come in its grammar, and which tokens may follow.
 
-Made by the `StructuredOutputManager`; the mask is a function of the grammar and the request's own
-tokens alone.
+Copied from a `CompiledGrammar` by a `Follower`; the mask is a function of the grammar and the
+request's own tokens alone.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ class Matcher(Protocol):
 
     def advance(self, token_ids: list[int]) -> None:
         """As that of a `GrammarMatcher`."""
+
+    def is_calm(self, token_ids: list[int]) -> bool:
+        """Whether `advance` by these does not ask the grammar: it costs nothing."""
 
 
 class GrammarMatcher:
@@ -72,6 +75,10 @@ class GrammarMatcher:
                 raise IntegrityError(f"the grammar refuses a token: {message}")
             raise _too_much(message)
         self.mask = _compute_mask(self._matcher, len(self.mask))
+
+    def is_calm(self, token_ids: list[int]) -> bool:  # noqa: ARG002
+        """As `Matcher` says: never."""
+        return False
 
 
 class MatcherAfterReasoning:
@@ -120,6 +127,12 @@ class MatcherAfterReasoning:
                 self._matcher.advance(token_ids[place:])
                 return
             self._advance_before_answer(self._passage, token_id)
+
+    def is_calm(self, token_ids: list[int]) -> bool:
+        """As `Matcher` says: within the reasoning, where the answer cannot begin yet."""
+        if self._passage is None:
+            return self._matcher.is_calm(token_ids)
+        return not self._begin and len(token_ids) == 1
 
     def _advance_before_answer(self, passage: ReasoningPassage, token_id: int) -> None:
         passage.extend((token_id,))

@@ -19,13 +19,18 @@ from quire.structured.tags.texts import AddedTokens
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
+_TEXTS = ("a", " a", "a ", '{"', "\n\t 1 ", "  A\u0301e\u0308\ufb01", "")
+"""With all that tokenizers change: space at the ends and within, forms of letters."""
+
 
 @dataclass(frozen=True, slots=True)
 class VocabularySource:
     """A tokenizer, and what the model adds to it."""
 
-    tokenizer_json: str
-    """All of it as tokenizer.json has it, with every added token."""
+    read_json: Callable[[], str]
+    """All of it as tokenizer.json has it, with every added token; takes time."""
+    encode: Callable[[str], list[int]]
+    """The tokens of a text, without any around it."""
     vocab_size: int
     """The width of the logits: ids above the tokenizer's are never allowed."""
     eos_token_ids: tuple[int, ...]
@@ -60,24 +65,51 @@ def load_vocabulary(source: VocabularySource) -> Vocabulary:
             "structured outputs need an end-of-sequence token, and the model has none: set "
             "eos_token_id in its generation_config.json"
         )
-    if not source.tokenizer_json.startswith("{"):
-        # llguidance would take it for the name of a model on the hub.
-        raise GrammarError("structured outputs need a tokenizer in the form of tokenizer.json")
     try:
-        whole = LLTokenizer(source.tokenizer_json, n_vocab=size, eos_token=eos, slices=[])
         if source.token_bytes is None:
+            whole = _whole(source, eos)
             return Vocabulary(
                 whole.with_slices(LLTokenizer.general_slices()), AddedTokens(added, added)
             )
+        if len(source.token_bytes) > size:
+            raise ValueError(f"{len(source.token_bytes)} tokens, and the model has {size}")
         names = AddedTokens(added, source.special_tokens)
         special = {added[text] for text in source.special_tokens if added[text] < size} | {*eos}
         tokens = [*source.token_bytes, *[b""] * (size - len(source.token_bytes))]
-        told: Any = _Tokens(tokens, special, eos[0], _Encoder(whole, names))
+        encode = source.encode if _keeps_texts(source) else _whole(source, eos).tokenize_str
+        told: Any = _Tokens(tokens, special, eos[0], _Encoder(encode, names))
         return Vocabulary(LLTokenizer(told, eos_token=eos), names, TokenTexts(tokens, special))
+    except GrammarError:
+        raise
     except Exception as error:  # whatever the Rust library raises
         raise GrammarError(
             f"structured outputs do not work with this model's tokenizer: {error}"
         ) from None
+
+
+def _whole(source: VocabularySource, eos: list[int]) -> LLTokenizer:
+    """The tokenizer as llguidance reads it: a second one in memory, which keeps every text as it
+    is. Takes most of a second."""
+    from llguidance import LLTokenizer
+
+    text = source.read_json()
+    if not text.startswith("{"):
+        # llguidance would take it for the name of a model on the hub.
+        raise GrammarError("structured outputs need a tokenizer in the form of tokenizer.json")
+    return LLTokenizer(text, n_vocab=source.vocab_size, eos_token=eos, slices=[])
+
+
+def _keeps_texts(source: VocabularySource) -> bool:
+    """Whether the tokenizer puts nothing before a text, and takes nothing away."""
+    known: Sequence[bytes] = source.token_bytes or ()
+    for text in _TEXTS:
+        ids = source.encode(text)
+        if (
+            max(ids, default=0) >= len(known)
+            or b"".join(map(known.__getitem__, ids)) != text.encode()
+        ):
+            return False
+    return True
 
 
 def byte_vocabulary(
@@ -128,8 +160,8 @@ class _Tokens:
 class _Encoder:
     """Cuts texts into tokens. A text that looks like a special token is cut in two before."""
 
-    def __init__(self, whole: LLTokenizer, added: AddedTokens) -> None:
-        self._whole = whole
+    def __init__(self, encode: Callable[[str], list[int]], added: AddedTokens) -> None:
+        self._encode = encode
         self._added = added
 
     def __call__(self, text: str) -> list[int]:
@@ -137,8 +169,8 @@ class _Encoder:
         rest = ""
         for piece in self._added.pieces(text):
             if piece in self._added:
-                ids += self._whole.tokenize_str(rest + piece[0])
+                ids += self._encode(rest + piece[0])
                 rest = piece[1:]
             else:
                 rest += piece
-        return ids + self._whole.tokenize_str(rest)
+        return ids + self._encode(rest)

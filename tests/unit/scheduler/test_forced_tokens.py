@@ -38,6 +38,7 @@ def test_a_plan_names_them_once() -> None:
         planned += plan.total_num_scheduled_tokens
         before = sim.num_forced
         sim._take(sim.scheduler.update(plan, sim.executor.collect()))
+        sim._masks_come()
         sim.scheduler.check_integrity()
         was_forced = sim.num_forced > before
     assert was_forced or len(told) == sim.num_forced

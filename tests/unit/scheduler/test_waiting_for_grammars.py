@@ -107,3 +107,69 @@ def test_only_known_tokens_are_gone_on_from() -> None:
     assert choosing == [[], ["a"], [], [], []]
     sim.run()
     assert sim.got["a"] == expected_tokens(list(range(9)), 3)
+
+
+def test_a_request_sits_out_until_its_mask_is_there_and_others_go_on() -> None:
+    sim = Simulation(64, most_mask_steps=6)
+    for name in "ab":
+        sim.add(name, [1, 2], max_tokens=30, has_grammar=True)
+        sim.grammar_is_ready(name)
+    sim.add("c", [3], max_tokens=60)
+    num_late = 0
+    while "c" not in sim.finished:
+        waits = {name for name in "ab" if name in sim.late}
+        plan = sim.step()
+        assert plan is not None
+        assert not waits & {*plan.request_ids}
+        assert "c" in plan.request_ids
+        num_late += bool(waits)
+    assert num_late > 5
+    sim.run()
+    assert sim.got["a"] == expected_tokens([1, 2], 30)
+
+
+def test_where_all_wait_for_masks_nothing_is_planned() -> None:
+    sim = Simulation(64, most_mask_steps=6)
+    sim.add("a", [1, 2], max_tokens=30, has_grammar=True)
+    sim.grammar_is_ready("a")
+    while not sim.late:
+        sim.step()
+    assert not sim.scheduler.has_work()
+    assert sim.scheduler.has_unfinished_requests()
+    assert sim.scheduler.schedule().request_ids == []
+    sim.run()
+
+
+@pytest.mark.parametrize("is_aborted", [False, True])
+def test_one_that_is_preempted_before_its_mask_is_there(is_aborted: bool) -> None:
+    sim = Simulation(64, most_mask_steps=6)
+    sim.add("a", [1, 2], max_tokens=30, has_grammar=True)
+    sim.grammar_is_ready("a")
+    while not sim.late:
+        sim.step()
+    sim.scheduler.reset_prefix_cache(reset_running_requests=True)
+    request = sim.scheduler.states.by_id["a"]
+    assert request.status is RequestStatus.WAITING_FOR_FSM
+    assert not request.blocks.num_held
+    sim.scheduler.check_integrity()
+    if is_aborted:
+        sim.abort("a")
+        assert not sim.scheduler.states.by_id
+    sim.run()
+
+
+def test_one_that_is_preempted_and_ends_with_what_its_grammar_forces() -> None:
+    tokens = expected_tokens([1, 2], 30)
+    sim = Simulation(64)
+    sim.add("a", [1, 2], max_tokens=30, has_grammar=True, stop=[tokens[3]])
+    sim.grammar_is_ready("a")
+    plan = sim.scheduler.schedule()
+    sim.executor.submit(plan)
+    sim._take(sim.scheduler.update(plan, sim.executor.collect()))
+    sim.late["a"] = (0, tokens[1:6])
+    sim.scheduler.states.by_id["a"].awaits_mask = True
+    sim.scheduler.reset_prefix_cache(reset_running_requests=True)
+    sim._masks_come()
+    assert sim.got["a"] == tokens[:4]
+    assert sim.finished["a"] == "stop"
+    assert not sim.scheduler.has_unfinished_requests()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from grammar_jobs import AtOnce, followed
 from small_vocabulary import allowed, ids, source
 
 from quire.reasoning.marks import ReasoningTokens
@@ -27,7 +28,7 @@ def follow(
     is_closed: bool = False,
 ) -> list[object]:
     """What is allowed before each of these pieces of a reply, and at the end."""
-    manager = StructuredOutputManager(GrammarCompiler(source))
+    manager = StructuredOutputManager(GrammarCompiler(source), AtOnce())
     end = [IDS["e"], IDS["s"]]
     marks = ReasoningTokens([IDS[text] for text in begin], end, end, opened_at, is_closed=is_closed)
     prompt_ids = [IDS[text] for text in prompt]
@@ -39,7 +40,7 @@ def follow(
         mask = manager.masks(["a"]).get("a")
         found.append(ANY if mask is None else allowed(mask))
         if piece is not None:
-            manager.advance("a", [IDS[text] for text in piece], 0)
+            followed(manager, "a", [IDS[text] for text in piece], 0)
     news = manager.take_news(0.0)
     assert not news, news
     return found
@@ -80,16 +81,16 @@ def test_begin_of_several_tokens_that_the_grammar_does_not_allow() -> None:
 
 
 def test_only_token_of_a_begin_is_forced() -> None:
-    manager = StructuredOutputManager(GrammarCompiler(source))
+    manager = StructuredOutputManager(GrammarCompiler(source), AtOnce())
     end = [IDS["e"]]
     marks = ReasoningTokens([IDS["a"], IDS["x"]], end, end)
     manager.add("a", CHOICE, may_force=True, passage=ReasoningPassage(marks, [IDS["y"]], 1))
     while not manager.take_news(60.0):
         pass
-    assert manager.advance("a", [IDS["a"]], 9) == [IDS["x"]]
+    assert followed(manager, "a", [IDS["a"]], 9) == [IDS["x"]]
     assert manager.masks(["a"]) == {}
-    assert manager.advance("a", [IDS["n"]], 9) == []
-    assert manager.advance("a", [IDS["e"], IDS["n"]], 9)[:1] == [IDS["o"]]
+    assert followed(manager, "a", [IDS["n"]], 9) == []
+    assert followed(manager, "a", [IDS["e"], IDS["n"]], 9)[:1] == [IDS["o"]]
 
 
 @pytest.mark.parametrize("reply", [["x", "no"], ["x"], ["x", "e"]])

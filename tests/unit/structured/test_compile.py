@@ -66,11 +66,10 @@ def test_a_wrong_grammar_is_an_error_of_its_own(
     [
         ({"eos_token_ids": ()}, "need an end-of-sequence token"),
         ({"eos_token_ids": (VOCAB_SIZE,)}, "need an end-of-sequence token"),
-        ({"tokenizer_json": "gpt2"}, "in the form of tokenizer.json"),
-        ({"tokenizer_json": "{}"}, "do not work with this model's tokenizer"),
+        ({"read_json": lambda: "gpt2", "token_bytes": None}, "in the form of tokenizer.json"),
+        ({"read_json": lambda: "{}", "token_bytes": None}, "do not work with this model's"),
         ({"vocab_size": 200, "eos_token_ids": (7,)}, "do not work with this model's tokenizer"),
     ],
-    ids=str,
 )
 def test_a_model_that_grammars_do_not_work_with(changed: dict[str, object], message: str) -> None:
     good = source()

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from grammar_jobs import Late, followed
 from small_vocabulary import allowed, ids, source
 
 from quire.structured import compile as module
-from quire.structured import manager as following
+from quire.structured import follower as following
 from quire.structured.compile import GrammarCompiler
 from quire.structured.manager import GrammarNews, StructuredOutputManager
 from quire.structured.params import StructuredOutputsParams
@@ -45,7 +46,7 @@ def test_requests_follow_their_own_tokens(manager: StructuredOutputManager) -> N
     for name in ("a", "b"):
         manager.add(name, CHOICE, ignore_eos=False)
     assert wait(manager, 2) == {"a": None, "b": None}
-    assert manager.advance("a", [IDS["y"]], 9) == []
+    assert followed(manager, "a", [IDS["y"]], 9) == []
     assert manager.take_news(WAIT_S) == []
     assert masks(manager, "b", "a") == [{"y", "ye", "yes", "n", "no"}, {"e"}]
     assert manager.is_used
@@ -60,7 +61,7 @@ def test_a_text_that_has_begun(manager: StructuredOutputManager) -> None:
     manager.add("b", CHOICE, begun=[IDS["y"], IDS["e"], IDS["s"]])
     wait(manager, 2)
     assert masks(manager, "a") == [{"e"}]
-    assert manager.advance("a", [IDS["e"]], 9) == []
+    assert followed(manager, "a", [IDS["e"]], 9) == []
     assert masks(manager, "a") == [{"s"}]
     assert len(masks(manager, "b")[0]) >= 1
     assert manager.add("c", CHOICE, begun=[IDS["a"]]) is None
@@ -76,23 +77,29 @@ def test_a_grammar_that_takes_too_long_to_follow_ends_its_request_alone(
         manager.add(name, STARS)
     wait(manager, 2)
     for name, cost in per_step.items():
-        matcher = manager._following[name].matcher
+        follower = manager._requests[name].follower
+        matcher = follower._matcher
+        assert matcher is not None
 
         def advance(token_ids: list[int], take: Any = matcher.advance, cost: float = cost) -> None:
             now[0] += cost
             take(token_ids)
 
-        monkeypatch.setattr(
-            manager._following[name], "matcher", SimpleNamespace(advance=advance, mask=matcher.mask)
-        )
+        slowed = SimpleNamespace(advance=advance, mask=matcher.mask, is_calm=matcher.is_calm)
+        monkeypatch.setattr(follower, "_matcher", slowed)
+    assert not any(manager._requests[name].follower.is_slow for name in per_step)
     for count in range(1, 30):
-        assert manager.advance("fair", [IDS["a"]], 9) == []
-        if count < 12:
-            assert manager.advance("slow", [IDS["a"]], 9) == []
-    [news] = manager.take_news(0)
+        assert followed(manager, "fair", [IDS["a"]], 9) == []
+        if count < 11:
+            assert followed(manager, "slow", [IDS["a"]], 9) == []
+    assert manager._requests["slow"].follower.is_slow
+    assert not manager.advance("slow", [IDS["a"]], 9)
+    manager.run_masks(WAIT_S)
+    [news] = manager.take_news(WAIT_S)
     assert news.request_id == "slow"
     assert news.is_unmet
     assert "takes too much to follow: more than 5 ms" in str(news.error)
+    assert not manager.take_news(WAIT_S), "it does not wait for what will not come"
 
 
 def test_end_tokens_that_a_request_ignores_are_not_allowed(
@@ -105,7 +112,7 @@ def test_end_tokens_that_a_request_ignores_are_not_allowed(
     manager.add("c", CHOICE, ignore_eos=True)
     wait(manager, 1)
     for token in ("yes", "<eos>", "<end>", "<eos>"):
-        manager.advance("c", [IDS[token]], 0)
+        followed(manager, "c", [IDS[token]], 0)
         assert masks(manager, "c") == [{"<eos>", "<end>"}], "nothing else may come"
 
 
@@ -115,7 +122,8 @@ def test_what_is_wrong_is_told_of_its_request_alone(manager: StructuredOutputMan
     found = wait(manager, 2)
     assert "unclosed group" in (found["a"] or "")
     assert found["b"] is None
-    assert manager.advance("b", [IDS["x"]], 9) == []
+    assert not manager.advance("b", [IDS["x"]], 9)
+    manager.run_masks(WAIT_S)
     [news] = manager.take_news(0.0)
     assert news.request_id == "b"
     assert "refuses a token" in (news.error or "")
@@ -128,7 +136,7 @@ def test_a_tokenizer_that_cannot_be_read_is_an_error_of_requests() -> None:
 
     manager = StructuredOutputManager(GrammarCompiler(read))
     manager.add("a", CHOICE, ignore_eos=False)
-    assert wait(manager, 1) == {"a": "compiling the grammar failed: no such file"}
+    assert wait(manager, 1) == {"a": "compiling or following the grammar failed: no such file"}
 
 
 def test_requests_that_end_while_their_grammar_is_compiled(
@@ -177,7 +185,7 @@ def test_tokens_without_a_choice_are_taken_at_once(
 ) -> None:
     manager.add("a", CHOICE, **options)
     wait(manager, 1)
-    assert manager.advance("a", [IDS["y"]], most) == [IDS[text] for text in forced]
+    assert followed(manager, "a", [IDS["y"]], most) == [IDS[text] for text in forced]
     if forced == ["e", "s"]:
         assert masks(manager, "a") == [{"<eos>", "<end>"}]
 
@@ -189,7 +197,66 @@ def test_the_end_is_forced_where_there_is_one_token_for_it() -> None:
     manager.add("a", CHOICE, may_force=True)
     manager.add("b", StructuredOutputsParams(regex="a{100}"), may_force=True)
     wait(manager, 2)
-    assert manager.advance("a", [IDS["n"]], 9) == [IDS["o"], IDS["<eos>"]]
-    forced = manager.advance("b", [IDS["a"]], 1000)
+    assert followed(manager, "a", [IDS["n"]], 9) == [IDS["o"], IDS["<eos>"]]
+    forced = followed(manager, "b", [IDS["a"]], 1000)
     assert set(forced) == {IDS["a"]}
     assert 9 < len(forced) < 99, "the rest comes with the next steps"
+
+
+def test_a_mask_that_takes_long_is_late_and_others_are_not() -> None:
+    jobs = Late(1)
+    manager = StructuredOutputManager(GrammarCompiler(source), jobs)
+    for name in "ab":
+        manager.add(name, CHOICE)
+    found: list[GrammarNews] = []
+    while len(found) < 2:
+        jobs.turn()
+        found += manager.take_news(0.01)
+    for name, text in (("a", "y"), ("b", "n")):
+        assert not manager.advance(name, [IDS[text]], 9)
+    manager.run_masks()
+    assert manager.take_news(0.0) == []
+    first, second = jobs.kept
+    second.run()
+    assert [news.request_id for news in manager.take_news(WAIT_S)] == ["b"]
+    assert masks(manager, "b") == [{"o"}]
+    manager.forget("a")
+    manager.add("a", STARS)
+    first.run()
+    jobs.kept.clear()
+    assert manager.take_news(0.0) == [], "that was of another request"
+
+
+def test_masks_that_nobody_waits_for_are_made_at_once() -> None:
+    jobs = Late(1)
+    manager = StructuredOutputManager(GrammarCompiler(source), jobs)
+    manager.add("a", CHOICE)
+    found: list[GrammarNews] = []
+    while not found:
+        jobs.turn()
+        found += manager.take_news(0.01)
+    assert not manager.advance("a", [IDS["y"]], 9)
+    manager.run_masks(is_alone=True)
+    assert jobs.kept == []
+    assert [news.request_id for news in manager.take_news(0.0)] == ["a"]
+    assert masks(manager, "a") == [{"e"}]
+
+
+def test_what_goes_wrong_on_a_thread_is_an_error_of_its_request(
+    manager: StructuredOutputManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_token_ids: list[int]) -> None:
+        raise ZeroDivisionError("by zero")
+
+    for name in "ab":
+        manager.add(name, CHOICE)
+    wait(manager, 2)
+    follower = manager._requests["a"].follower
+    monkeypatch.setattr(
+        follower, "_matcher", SimpleNamespace(advance=broken, is_calm=lambda _: False)
+    )
+    for name in "ab":
+        assert not manager.advance(name, [IDS["y"]], 9)
+    manager.run_masks(WAIT_S)
+    found = {news.request_id: news.error for news in manager.take_news(WAIT_S)}
+    assert found == {"a": "compiling or following the grammar failed: by zero", "b": None}

@@ -10,9 +10,10 @@ import pytest
 from small_vocabulary import allowed, ids, source
 from tests.fakes.trained_tokenizers import byte_fallback, byte_level, word_level
 from texts import checked_grammar
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, pre_tokenizers
 
 from quire.errors import GrammarError, RequestError
+from quire.structured import vocabulary
 from quire.structured.compile import GrammarCompiler
 from quire.structured.matcher import GrammarMatcher, only_token
 from quire.structured.params import StructuredOutputsParams
@@ -131,6 +132,23 @@ def test_texts_of_trained_tokenizers(built: Tokenizer) -> None:
     assert b"".join(map(pieces.piece_bytes, chosen)) == text.encode()
     assert built.token_to_id("<y>") in chosen
     assert not tokenizer.special_token_ids & {*chosen}
+
+
+@pytest.mark.parametrize("built", [byte_level(), byte_fallback(), byte_fallback(strip=False)])
+def test_texts_are_cut_as_the_library_cuts_them(built: Tokenizer) -> None:
+    tokenizer = OwnTokenizer(built, {"eos_token": "</s>"}, {})
+    read = source_of(tokenizer, built.get_vocab_size(), (1,))
+    whole = vocabulary._whole(read, [1])
+    if vocabulary._keeps_texts(read):
+        for text in (*vocabulary._TEXTS, '{"name": "é😀"', "  two  spaces\n\n", "12.5e-3}"):
+            assert read.encode(text) == whole.tokenize_str(text)
+
+
+def test_a_tokenizer_that_puts_a_space_before_texts_is_read_by_the_library() -> None:
+    built = byte_level()
+    assert vocabulary._keeps_texts(source_of(OwnTokenizer(built, {}, {}), 999, (1,)))
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    assert not vocabulary._keeps_texts(source_of(OwnTokenizer(built, {}, {}), 999, (1,)))
 
 
 def test_a_tokenizer_whose_tokens_are_no_bytes_is_an_error() -> None:

@@ -74,6 +74,11 @@ class FreeTextMatcher:
         if taken:
             self._take_in(taken)
 
+    def is_calm(self, token_ids: list[int]) -> bool:
+        """As `Matcher` says: in a free text, where none of these changes anything."""
+        harmless = self._harmless
+        return harmless is not None and all(harmless[token_id] for token_id in token_ids)
+
     def _take_in(self, token_ids: list[int]) -> None:
         if self._matcher is self._at_rest and not self._reading.is_lost:
             self._matcher = self._at_rest.copy()

@@ -1,0 +1,137 @@
+"""`Follower`: how far a request has come in its grammar, and what it may choose there.
+
+Made by the `StructuredOutputManager`. One thread at a time has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import thread_time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.errors import GrammarError, IntegrityError
+from quire.reasoning.passage import ReasoningPassage
+from quire.structured.compile import CompiledGrammar
+from quire.structured.matcher import Matcher, MatcherAfterReasoning, only_token, without
+
+FAIR_TOKEN_S = 5e-3
+"""Processor time that following one token may take for ever; most take a hundredth of it."""
+MAX_EXCESS_S = 1.0
+"""What a request may take beyond that in all; calm tokens give it back."""
+_MOST_FORCED = 32
+"""Tokens at once, so that a grammar with one long text does not keep the next step waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a request may choose."""
+
+    mask: NDArray[np.int32] | None
+    """That it was made of; None: every token is allowed."""
+    bits: bytes | None = None
+    """Of the tokens; None: every one."""
+    only: int | None = None
+    """The one token that is left; None: there are others, or none."""
+
+
+class Follower:
+    """A request's place in its grammar: nowhere before `begin`."""
+
+    def __init__(
+        self,
+        *,
+        ignore_eos: bool = False,
+        may_force: bool = False,
+        passage: ReasoningPassage | None = None,
+        begun: Sequence[int] = (),
+    ) -> None:
+        """As `StructuredOutputManager.add` says."""
+        self._ignores_eos = ignore_eos
+        self._may_force = may_force
+        self._passage = passage
+        self._begun = [*begun]
+        self._grammar: CompiledGrammar | None = None
+        self._matcher: Matcher | MatcherAfterReasoning | None = None
+        self._choice = Choice(None)
+        self._excess_s = 0.0
+        """Processor time beyond what its tokens may take."""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether its grammar has taken long before."""
+        return self._grammar is not None and self._grammar.is_slow
+
+    def begin(self, grammar: CompiledGrammar) -> None:
+        """Goes to the begin of its text, or to behind what there is of it. Raises as a matcher's
+        `advance` does."""
+        self._grammar = grammar
+        matcher = grammar.start.copy()
+        self._matcher = matcher
+        if self._passage is not None:
+            self._matcher = MatcherAfterReasoning(matcher, self._passage)
+        if self._begun:
+            self._matcher.advance(self._begun)
+        self._choose()
+
+    def choice(self) -> Choice:
+        """What it may choose next."""
+        return self._choice
+
+    def is_calm(self, token_ids: list[int]) -> bool:
+        """Whether taking these in costs nothing, and they change nothing."""
+        return self._begun_matcher().is_calm(token_ids)
+
+    def follow(self, token_ids: list[int], most: int) -> list[int]:
+        """Takes in the request's next tokens. Returns those that must follow, because no others are
+        allowed: at most `most`, and taken in too. Raises as a matcher's `advance` does, and
+        GrammarError for a grammar that takes too much to follow."""
+        matcher, forced = self._begun_matcher(), list[int]()
+        began_at = thread_time()
+        matcher.advance(token_ids)
+        self._choose()
+        while self._may_force and len(forced) < min(most, _MOST_FORCED):
+            token_id = self._choice.only
+            if token_id is None:
+                break
+            forced.append(token_id)
+            if self._grammar is not None and token_id in self._grammar.eos_token_ids:
+                break
+            matcher.advance([token_id])
+            self._choose()
+        self._charge(thread_time() - began_at, len(token_ids) + len(forced))
+        return forced
+
+    def _begun_matcher(self) -> Matcher | MatcherAfterReasoning:
+        if self._matcher is None:
+            raise IntegrityError("a request goes on before its grammar is compiled")
+        return self._matcher
+
+    def _choose(self) -> None:
+        """With end-of-sequence tokens that the request ignores only where nothing else may come.
+        Costs nothing while the mask stays the same."""
+        mask = self._begun_matcher().mask
+        if mask is self._choice.mask:
+            return
+        if mask is None:
+            self._choice = Choice(None)
+            return
+        left = mask
+        if self._ignores_eos and self._grammar is not None:
+            left = without(mask, self._grammar.eos_token_ids)
+        left = left if left.any() else mask
+        self._choice = Choice(mask, left.tobytes(), only_token(left))
+
+    def _charge(self, seconds: float, num_tokens: int) -> None:
+        """Counts the time that tokens took: others have less of the processor meanwhile."""
+        if seconds > FAIR_TOKEN_S * num_tokens and self._grammar is not None:
+            self._grammar.is_slow = True
+        self._excess_s = max(0.0, self._excess_s + seconds - FAIR_TOKEN_S * num_tokens)
+        if self._excess_s > MAX_EXCESS_S:
+            raise GrammarError(
+                "the grammar takes too much to follow: more than "
+                f"{FAIR_TOKEN_S * 1e3:g} ms of processor time a token, and {MAX_EXCESS_S:g} s "
+                "beyond that; make it smaller or simpler"
+            )

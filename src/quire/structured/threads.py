@@ -1,0 +1,116 @@
+"""`GrammarThreads`: follow grammars beside the engine's thread, which goes on meanwhile.
+
+Used by the `StructuredOutputManager`. Know nothing of grammars: jobs are given in rounds, and each
+job says where its outcome goes. The interpreter is free while the library computes.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+_PER_LANE = 2
+"""Threads, so that one slow job does not keep all others waiting."""
+_SLOW_NICENESS = 10
+"""Of threads for slow jobs: about a tenth of what a compute thread gets, where both want a core."""
+
+
+class Job(Protocol):
+    """Something to do for one request."""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it may take long: then it keeps only others waiting of which that is known."""
+
+    def run(self) -> None:
+        """Does it, on any thread. Never raises."""
+
+
+class JobRunner(Protocol):
+    """What a manager needs: `GrammarThreads`, or those of the tests."""
+
+    def run(self, jobs: Sequence[Job], wait_s: float) -> None:
+        """Begins all, in any order. Returns when they are done, or after so many seconds."""
+
+    def shutdown(self) -> None:
+        """Begins nothing any more. Idempotent."""
+
+
+class GrammarThreads:
+    """Two lanes of threads, made with their first jobs. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._quick = _Lane("quire-masks")
+        self._slow = _Lane("quire-slow-masks", _SLOW_NICENESS)
+
+    def run(self, jobs: Sequence[Job], wait_s: float) -> None:
+        """As `JobRunner` says."""
+        round_ = _Round(len(jobs))
+        slow = [job for job in jobs if job.is_slow]
+        self._quick.put([job for job in jobs if job not in slow] if slow else jobs, round_)
+        self._slow.put(slow, round_)
+        if wait_s > 0:
+            round_.wait(wait_s)
+
+    def shutdown(self) -> None:
+        """As `JobRunner` says."""
+        self._quick.shutdown()
+        self._slow.shutdown()
+
+
+class _Round:
+    """Jobs that were given together."""
+
+    def __init__(self, num_jobs: int) -> None:
+        self._left = num_jobs
+        self._lock = threading.Lock()
+        self._is_done = threading.Event()
+
+    def job_is_done(self) -> None:
+        with self._lock:
+            self._left -= 1
+            is_last = not self._left
+        if is_last:
+            self._is_done.set()
+
+    def wait(self, timeout_s: float) -> None:
+        self._is_done.wait(timeout_s)
+
+
+class _Lane:
+    """Threads that take jobs from one queue, the oldest first."""
+
+    def __init__(self, name: str, niceness: int = 0) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Job, _Round]] = queue.SimpleQueue()
+        self._pool = ThreadPoolExecutor(_PER_LANE, name, _be_nice, (niceness,))
+
+    def put(self, jobs: Sequence[Job], round_: _Round) -> None:
+        for job in jobs:
+            self._jobs.put((job, round_))
+        # Fewer messages between threads than one for each job.
+        for _ in range(min(len(jobs), _PER_LANE)):
+            self._pool.submit(self._do_all)
+
+    def shutdown(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _do_all(self) -> None:
+        while True:
+            try:
+                job, round_ = self._jobs.get_nowait()
+            except queue.Empty:
+                return
+            job.run()
+            round_.job_is_done()
+
+
+def _be_nice(niceness: int) -> None:
+    """Linux alone has a niceness of threads; elsewhere it would be the whole process's."""
+    if niceness and hasattr(os, "sched_getaffinity"):
+        thread = threading.get_native_id()
+        now = os.getpriority(os.PRIO_PROCESS, thread)
+        os.setpriority(os.PRIO_PROCESS, thread, min(now + niceness, 19))
