@@ -4,6 +4,7 @@ to the place fails a request or changes a token."""
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import time
@@ -14,6 +15,10 @@ import pytest
 from redis_server import RedisServer
 from running_server import RunningServer, StartServer
 
+from quire.kvstore.tiers import disk_files
+from quire.kvstore.tools.directory import check
+
+NUM_KILLS = 100
 TEXT = "The quick brown fox jumps over the lazy dog. " * 7
 BODY = {"prompt": TEXT, "max_tokens": 12, "temperature": 1.0, "seed": 4, "ignore_eos": True}
 
@@ -120,6 +125,35 @@ def test_whatever_happens_to_the_directory(
     assert ask(second, prompt=TEXT[3:])[0]
     third = start_server(options)
     assert ask(third)[0] == wanted
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_a_server_that_is_killed_a_hundred_times(
+    start_server: StartServer, tmp_path: Path, wanted: str
+) -> None:
+    """At any moment while chunks are written. Every reply is right, the bound holds for what the
+    killed ones leave, and what was written before is found."""
+    path, most = tmp_path / "kv", 1 << 20
+    options = {"kv_store_path": str(path), "kv_store_size": most}
+    chance, num_found = random.Random(8), 0
+    for _ in range(NUM_KILLS):
+        server = start_server(options)
+        text, num_cached = ask(server)
+        assert text == wanted
+        num_found += num_cached > 0
+        for number in range(chance.randrange(1, 4)):
+            assert ask(server, prompt=f"{chance.random()} {number} {TEXT}")[0]
+        time.sleep(chance.random() * 0.05)
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+        files = [file for file in path.rglob("*") if file.is_file()]
+        assert sum(file.stat().st_size for file in files if file.suffix == ".kv") <= most
+        assert len([file for file in files if file.suffix != ".kv"]) < 10
+    assert num_found > NUM_KILLS / 2
+    stored_files = [*disk_files.scan(path)]
+    assert stored_files
+    assert [found for file in stored_files if (found := check(path, file))] == []
 
 
 def test_keys_of_an_api_never_share(start_server: StartServer, tmp_path: Path) -> None:

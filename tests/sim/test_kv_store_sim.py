@@ -69,6 +69,24 @@ def test_a_next_turn_hits_up_to_the_last_full_block() -> None:
         assert second.num_hit_tokens == 28  # of 29 tokens with K/V, in blocks of 4
 
 
+@pytest.mark.parametrize("windows", WINDOWS, ids=str)
+def test_turns_that_begin_with_a_hit_are_stored(windows: tuple[int | None, ...]) -> None:
+    """Each turn finds the one before in the pool, and a restart finds them all."""
+    tier = DictTier()
+    turn = tokens_of("prompt", 13)
+    with simulation([tier], windows=windows, chunk_blocks=4) as first:
+        for number in range(5):
+            first.add(str(number), turn, 3)
+            first.run()
+            turn = [*turn, *first.got[str(number)], *tokens_of(str(number), 7)]
+        flush(first)
+    for length in (20, 30, 40, 50):
+        with simulation([tier], windows=windows, chunk_blocks=4) as second:
+            second.add("b", [*turn[:length], 1, 2], 3)
+            second.run()
+            assert second.num_hit_tokens >= length // 16 * 16  # whole chunks of 16 tokens
+
+
 def test_what_is_stored_is_not_stored_again() -> None:
     tier = DictTier()
     prompt = tokens_of("prompt", 40)

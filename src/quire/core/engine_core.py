@@ -13,22 +13,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from quire import env
 from quire.config.records import EngineConfig
+from quire.core.event_publisher import EventPublisher
 from quire.core.kv_transfers import BlockReader, KVTransfers
 from quire.core.pausing import EnginePause
 from quire.core.profiling.engine_profiler import EngineProfiler
 from quire.errors import BackendError, ConfigError, IntegrityError
 from quire.executor import Executor, UniProcExecutor
-from quire.kvcache import KVCacheManager
+from quire.kvcache import BlockEvents, KVCacheManager
 from quire.kvcache.block_map import block_map
 from quire.kvstore.opening import open_store
+from quire.kvstore.store import KVStore
+from quire.kvstore.tiers.events import TierEvents
 from quire.log import get_logger
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulePlan
 from quire.reasoning.passage import ReasoningPassage
 from quire.scheduler import Scheduler
+from quire.scheduler.stored_kv.commands import StoreCommands
 from quire.scheduler.stored_kv.loads import PrefixLoads
-from quire.scheduler.stored_kv.pins import PrefixPins
 from quire.scheduler.stored_kv.saves import ChunkSaves
 from quire.structured.compile import GrammarCompiler
 from quire.structured.manager import StructuredOutputManager
@@ -44,6 +48,8 @@ _ENGINES_OWN = frozenset(
 under running requests."""
 _GRAMMAR_WAIT_S = 0.01
 """How long a step waits for a grammar where nothing else can be done."""
+_SHARE_FOR_MASKS = 0.02
+"""Of a step's time: how long the next one may wait for masks."""
 
 
 @dataclass(slots=True)
@@ -70,7 +76,8 @@ class EngineCore:
         kv = KVCacheManager(config.cache, max_chunk)
         compiler = GrammarCompiler(partial(vocabulary_source, config.model))
         self.structured_outputs = StructuredOutputManager(compiler)
-        store = open_store(config.kv_store, config.cache.block_bytes)
+        self._publisher, tier_events = _publisher(config, kv)
+        store = open_store(config.kv_store, config.cache.block_bytes, tier_events)
         self.scheduler = Scheduler(
             config.scheduler,
             kv,
@@ -86,7 +93,7 @@ class EngineCore:
         self._profiler = profiler = EngineProfiler(config.observability.profiler)
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": partial(block_map, kv),
-            "reset_prefix_cache": self.scheduler.reset_prefix_cache,
+            "reset_prefix_cache": partial(_reset_prefix_cache, self.scheduler, store),
             "collective_rpc": partial(_collective_rpc, self.executor),
             "is_busy": pause.is_busy,
             "pause": pause.pause,
@@ -100,18 +107,21 @@ class EngineCore:
             "stop_profile": profiler.stop,
         }
         if store is not None:
+            of_store = StoreCommands(kv, store)
             self.commands |= {
                 "kv_store_usage": store.stats,
                 "kv_store_flush": store.flush,
-                "kv_store_clear": store.clear,
-                "kv_store_pin": PrefixPins(kv, store).pin,
+                "kv_store_clear": of_store.clear,
+                "kv_store_pin": of_store.pin,
             }
         """What a front end may call by name between two steps, whichever host the core is in. None
         holds the core itself, which would then be freed late."""
         self._submitted: deque[_SubmittedPlan] = deque()
         self._collected_at = 0.0
+        self._step_s = 0.0
+        """What the last plan took."""
         self._is_idle = False
-        """The last step had nothing to compute."""
+        """The last step had nothing to compute, and no request has come since."""
 
     def step(self) -> EngineCoreOutputs:
         """Hands the executor as many plans as it takes, and takes in the oldest result. A failure
@@ -125,7 +135,9 @@ class EngineCore:
         scheduler, executor, submitted = self.scheduler, self.executor, self._submitted
         if self._transfers is not None and not self._pause.is_frozen:
             self._transfers.advance(may_wait=self._is_idle)
-        ended = self._take_grammar_news() if self.structured_outputs.is_used else []
+        late: list[EngineCoreOutput] = []
+        if self.structured_outputs.is_used:
+            late = self._take_grammar_news(_GRAMMAR_WAIT_S if self._is_idle else 0.0)
         while len(submitted) < executor.max_plans_in_flight and not self._pause.is_frozen:
             plan = scheduler.schedule()
             if not plan.request_ids:
@@ -141,28 +153,43 @@ class EngineCore:
                 submitted[-1].error = error
         self._is_idle = not submitted
         outputs = self._collect(submitted.popleft()) if submitted else scheduler.snapshot()
-        outputs.outputs += ended
+        outputs.outputs[:0] = late
         if self._transfers is not None and outputs.stats is not None:
-            outputs.stats.kv_store = self._transfers.take_stats()
+            is_last = not scheduler.has_unfinished_requests()
+            outputs.stats.kv_store = self._transfers.take_stats(is_last=is_last)
         if self.structured_outputs.is_used:
-            self._forget_grammars(outputs)
+            self._follow_grammars(outputs)
+        self._tell_events()
         if not scheduler.has_unfinished_requests() and scheduler.kv.pool.num_held:
             raise IntegrityError("the engine is idle and KV blocks are still held")
         return outputs
 
-    def _take_grammar_news(self) -> list[EngineCoreOutput]:
-        """Lets requests start whose grammars are compiled; ends those that cannot go on."""
-        scheduler, ended = self.scheduler, []
-        timeout_s = 0.0 if scheduler.has_work() else _GRAMMAR_WAIT_S
+    def _take_grammar_news(self, timeout_s: float) -> list[EngineCoreOutput]:
+        """Lets requests start, or go on, whose grammars or masks are there; ends those that cannot.
+        Waits for the first. Returns what came of that."""
+        scheduler, outputs = self.scheduler, list[EngineCoreOutput]()
         for news in self.structured_outputs.take_news(timeout_s):
             if news.error is None:
-                scheduler.grammar_is_ready(news.request_id)
+                forced = scheduler.grammar_is_ready(news.request_id, news.forced_token_ids)
+                if forced is not None:
+                    outputs.append(forced)
             else:
                 unmet = news.is_unmet
-                ended.append(scheduler.end_with_error(news.request_id, news.error, is_unmet=unmet))
-        return ended
+                outputs.append(
+                    scheduler.end_with_error(news.request_id, news.error, is_unmet=unmet)
+                )
+        return outputs
 
-    def _forget_grammars(self, outputs: EngineCoreOutputs) -> None:
+    def _follow_grammars(self, outputs: EngineCoreOutputs) -> None:
+        """Has the masks made that a step's tokens need. Those that take longer than others may wait
+        come with a later step."""
+        is_alone = len(self.scheduler.states.by_id) == 1
+        self.structured_outputs.run_masks(_SHARE_FOR_MASKS * self._step_s, is_alone=is_alone)
+        news = self._take_grammar_news(0.0)
+        if news:
+            _join(outputs.outputs, news)
+            if outputs.stats is not None:
+                self.scheduler.states.recount(outputs.stats)
         for output in outputs.outputs:
             if output.finish_reason is not None:
                 self.structured_outputs.forget(output.request_id)
@@ -182,15 +209,17 @@ class EngineCore:
         # A plan begins when the one before it is done.
         began_at = max(submitted.at, self._collected_at)
         self._collected_at = time.perf_counter()
-        scheduler.observe(plan, self._collected_at - began_at)
+        self._step_s = self._collected_at - began_at
+        scheduler.observe(plan, self._step_s)
         if self._transfers is not None:
-            self._transfers.observe(plan, self._collected_at - began_at)
+            self._transfers.observe(plan, self._step_s)
         self._profiler.computed(plan, began_at, self._collected_at)
         return scheduler.update(plan, result)
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queues a request. Raises RequestError if it cannot ever run."""
         self.scheduler.add_request(request)
+        self._is_idle = False
         params = request.sampling_params
         if params.structured_outputs is not None:
             self.structured_outputs.add(
@@ -215,6 +244,7 @@ class EngineCore:
         for request_id in request_ids:
             self.scheduler.abort_request(request_id)
             self.structured_outputs.forget(request_id)
+        self._tell_events()
 
     def has_unfinished_requests(self) -> bool:
         """Whether a step would do anything: requests are left that may run, or plans to collect."""
@@ -229,7 +259,51 @@ class EngineCore:
         self.structured_outputs.shutdown()
         if self._transfers is not None:
             self._transfers.close()
+        if self._publisher is not None:
+            self._publisher.close()
         self.executor.shutdown()
+
+    def _tell_events(self) -> None:
+        events = self.scheduler.kv.pool.events
+        if events is not None:
+            events.flush()
+
+
+def _reset_prefix_cache(
+    scheduler: Scheduler,
+    store: KVStore | None,
+    reset_running_requests: bool = False,
+    reset_connector: bool = False,
+) -> bool:
+    """`Scheduler.reset_prefix_cache`; `reset_connector`: the KV store drops its chunks too. False,
+    as in vLLM, also if there is none."""
+    is_done = scheduler.reset_prefix_cache(reset_running_requests)
+    if reset_connector and store is not None:
+        store.clear()
+    return is_done and not (reset_connector and store is None)
+
+
+def _publisher(
+    config: EngineConfig, kv: KVCacheManager
+) -> tuple[EventPublisher | None, TierEvents | None]:
+    """What tells of blocks, and what the tiers of the KV store tell it through."""
+    if config.kv_events is None:
+        return None, None
+    publisher, as_int = EventPublisher(config.kv_events), env.kv_events_have_numbers()
+    kv.pool.events = BlockEvents(kv.layout, kv.block_size, publisher.publish, as_int=as_int)
+    return publisher, TierEvents(publisher.publish, as_int=as_int)
+
+
+def _join(outputs: list[EngineCoreOutput], forced: list[EngineCoreOutput]) -> None:
+    """Puts tokens that grammars forced behind those of the same step."""
+    by_id = {output.request_id: output for output in outputs}
+    for one in forced:
+        found = by_id.get(one.request_id)
+        if found is None or one.error is not None:
+            outputs.append(one)
+            continue
+        found.new_token_ids = [*found.new_token_ids, *one.new_token_ids]
+        found.finish_reason, found.stop_reason = one.finish_reason, one.stop_reason
 
 
 def _begun(request: EngineCoreRequest) -> list[int]:

@@ -7,6 +7,7 @@ is to copy blocks, a bounded number of bytes a turn while others wait for their 
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
+_LOOK_AGAIN_S = 0.02
+"""Between two looks for what another engine is about to store."""
 _WAIT_S = 0.01
 """How long a turn waits for the store where nothing else can be done."""
 _STATS_S = 1.0
@@ -55,6 +58,8 @@ class KVTransfers:
         self._executor = executor
         self._store = store
         self._next_stats = 0.0
+        self._again: deque[tuple[float, LookupJob]] = deque()
+        """Lookups that are to be repeated, and when; in order."""
 
     def advance(self, *, may_wait: bool) -> None:
         """Copies loaded chunks into the pool, and lets requests go on whose prefixes are there, or
@@ -66,19 +71,21 @@ class KVTransfers:
             if news is None:
                 break
             if isinstance(news, LookupJob):
-                self._end_lookup(news)
+                self._take_lookup(news)
             else:
                 num_bytes += self._take(news)
         self._end_overdue()
+        self._look_again()
 
     def observe(self, plan: SchedulePlan, duration_s: float) -> None:
         """A plan took so long: what is loaded is compared with this."""
         self._store.compute.observe(plan.total_num_scheduled_tokens, duration_s)
 
-    def take_stats(self) -> KVStoreStats | None:
-        """What happened, once in a second; None in between."""
+    def take_stats(self, *, is_last: bool = False) -> KVStoreStats | None:
+        """What happened, once in a second; None in between, unless no step follows for a while
+        (`is_last`)."""
         now = time.monotonic()
-        if now < self._next_stats:
+        if now < self._next_stats and not is_last:
             return None
         self._next_stats = now + _STATS_S
         return KVStoreStats(sums=self._store.counts.as_dict(), usage=self._store.usage())
@@ -126,6 +133,21 @@ class KVTransfers:
 
     def _end(self, load: PrefixLoad) -> None:
         self._scheduler.states.end_load(load)
+
+    def _take_lookup(self, job: LookupJob) -> None:
+        if job.is_complete:
+            self._end_lookup(job)
+        else:
+            self._again.append((time.monotonic() + _LOOK_AGAIN_S, job))
+
+    def _look_again(self) -> None:
+        """For what another engine is about to store, as long as a request waits for it."""
+        loads, states = self._scheduler.loads, self._scheduler.states
+        while self._again and self._again[0][0] <= time.monotonic():
+            _, job = self._again.popleft()
+            name = job.request_id
+            if loads is not None and name in states.looking and loads.lookups.get(name) is job:
+                loads.look_again(job)
 
     def _end_lookup(self, job: LookupJob) -> None:
         loads = self._scheduler.loads

@@ -1,5 +1,6 @@
 """Block accounting of the paged KV cache: block tables, free blocks, prefix hashes. No tensors."""
 
+from quire.kvcache.block_events import BlockEvents
 from quire.kvcache.block_pool import BlockKey, BlockPool
 from quire.kvcache.hashing import hash_block, model_root, request_root
 from quire.kvcache.manager import KVCacheManager
@@ -7,6 +8,6 @@ from quire.kvcache.reservation import Reservation
 from quire.kvcache.sequence import CachedPrefix, SequenceBlocks
 
 __all__ = [
-    "BlockKey", "BlockPool", "CachedPrefix", "KVCacheManager", "Reservation", "SequenceBlocks",
-    "hash_block", "model_root", "request_root",
+    "BlockEvents", "BlockKey", "BlockPool", "CachedPrefix", "KVCacheManager", "Reservation",
+    "SequenceBlocks", "hash_block", "model_root", "request_root",
 ]  # fmt: skip

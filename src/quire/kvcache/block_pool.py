@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from quire.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from quire.kvcache.block_events import BlockEvents
 
 BlockKey = tuple[int, bytes]
 """A group of layers, and the hash of the tokens up to the block's end."""
@@ -36,6 +40,8 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()
         """Least recently freed first. An OrderedDict, to remove a hit from the middle in O(1)."""
         self._by_key: dict[BlockKey, int] = {}
+        self.events: BlockEvents | None = None
+        """Told of keys that are dropped."""
 
     @property
     def num_free(self) -> int:
@@ -82,11 +88,14 @@ class BlockPool:
             if counts[block_id] == 0:
                 self._put_back(block_id)
 
-    def register(self, block_id: int, key: BlockKey) -> None:
-        """Adds a held, full block to the prefix cache. If the key is taken, nothing changes."""
-        if self._keys[block_id] is None and key not in self._by_key:
-            self._keys[block_id] = key
-            self._by_key[key] = block_id
+    def register(self, block_id: int, key: BlockKey) -> bool:
+        """Adds a held, full block to the prefix cache. False: the key is taken, or the block has
+        one; nothing changes."""
+        if self._keys[block_id] is not None or key in self._by_key:
+            return False
+        self._keys[block_id] = key
+        self._by_key[key] = block_id
+        return True
 
     def unregister(self, block_id: int) -> None:
         """Undoes `register`, for a held or a free block whose contents do not match its key."""
@@ -111,6 +120,8 @@ class BlockPool:
         self._cached.clear()
         self._by_key.clear()
         self._keys = [None] * len(self._keys)
+        if self.events is not None:
+            self.events.cleared()
         return True
 
     def states(self) -> str:
@@ -167,6 +178,8 @@ class BlockPool:
         if key is not None:
             del self._by_key[key]
             self._keys[block_id] = None
+            if self.events is not None:
+                self.events.removed(key)
 
     def _put_back(self, block_id: int) -> None:
         if self._keys[block_id] is None:

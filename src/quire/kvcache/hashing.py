@@ -34,6 +34,16 @@ def request_root(
     return _digest(root, adapter_digest, salt)
 
 
+def request_roots(root: bytes, cache_salt: str | None) -> tuple[bytes, bytes]:
+    """The root of a tenant, and that of its request. The tenant is what a salt has before its first
+    `/`; without a salt there is one tenant, and both are `root`."""
+    if cache_salt is None:
+        return root, root
+    tenant, slash, own = cache_salt.partition("/")
+    of_tenant = request_root(root, cache_salt=tenant)
+    return of_tenant, request_root(of_tenant, cache_salt=own) if slash else of_tenant
+
+
 def hash_block(parent: bytes, token_ids: Sequence[int], extra: bytes = b"") -> bytes:
     """The key of a full block: its parent's key, its token ids (uint32, little-endian), and
     `extra`, the digest of anything else its K/V depends on, such as an image."""

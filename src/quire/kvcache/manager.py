@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from quire.config.records import CacheConfig
 from quire.errors import IntegrityError
 from quire.kvcache.block_pool import BlockKey, BlockPool
-from quire.kvcache.hashing import hash_block, model_root, request_root
+from quire.kvcache.hashing import hash_block, model_root, request_roots
 from quire.kvcache.integrity import check_tables
 from quire.kvcache.prefix_search import find_prefix
 from quire.kvcache.reservation import Reservation
@@ -50,9 +50,10 @@ class KVCacheManager:
         return self.pool.num_held / self.pool.num_blocks
 
     def open(self, cache_salt: str | None = None) -> SequenceBlocks:
-        """Empty block tables; requests share blocks only under an equal salt."""
-        root = request_root(self._root, cache_salt=cache_salt)
-        return SequenceBlocks(root, len(self.layout.groups))
+        """Empty block tables; requests share blocks only under an equal salt. What is before its
+        first `/` is the tenant."""
+        namespace, root = request_roots(self._root, cache_salt)
+        return SequenceBlocks(root, len(self.layout.groups), namespace, cache_salt)
 
     def use_fingerprint(self, fingerprint: str) -> bool:
         """Requests that are opened from now on have K/V of a model with this fingerprint. Whether
@@ -182,11 +183,22 @@ class KVCacheManager:
         self._reservations.add(reservation)
         return reservation
 
-    def complete(self, reservation: Reservation, written: Sequence[BlockKey]) -> None:
-        """The blocks of these keys hold their K/V: they are in the prefix cache from now on. All
-        blocks are given back, those of later keys first, so that they are reused before."""
-        for key in written:
-            self.pool.register(reservation.block_ids[key], key)
+    def complete(
+        self,
+        reservation: Reservation,
+        written: Sequence[BlockKey],
+        blocks: SequenceBlocks,
+        token_ids: Sequence[int],
+    ) -> None:
+        """The blocks of these keys hold K/V of a request's tokens: they are in the prefix cache
+        from now on. All blocks are given back, those of later keys first, so that they are reused
+        before."""
+        new = [key for key in written if self.pool.register(reservation.block_ids[key], key)]
+        if self.pool.events is not None and new:
+            entry_of = {key: entry for entry, key in enumerate(blocks.keys)}
+            for group in range(len(self.layout.groups)):
+                entries = sorted(entry_of[digest] for index, digest in new if index == group)
+                self.pool.events.stored(blocks, token_ids, group, entries)
         self.pool.release(reversed(reservation.held))
         self._reservations.remove(reservation)
 
@@ -251,8 +263,14 @@ class KVCacheManager:
         for index, (first, table) in enumerate(
             zip(blocks.first_entries, blocks.tables, strict=True)
         ):
-            for entry in range(blocks.num_registered, num_full):
-                self.pool.register(table[entry - first], (index, blocks.keys[entry]))
+            entries = range(blocks.num_registered, num_full)
+            new = [
+                entry
+                for entry in entries
+                if self.pool.register(table[entry - first], (index, blocks.keys[entry]))
+            ]
+            if self.pool.events is not None:
+                self.pool.events.stored(blocks, token_ids, index, new)
         blocks.num_registered = num_full
 
     def _extend_keys(self, blocks: SequenceBlocks, token_ids: Sequence[int], count: int) -> None:

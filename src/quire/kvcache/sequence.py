@@ -17,10 +17,23 @@ class SequenceBlocks:
     and stay valid after a preemption, because they depend on the tokens alone.
     """
 
-    __slots__ = ("due", "first_entries", "keys", "num_registered", "root", "tables")
+    __slots__ = (
+        "cache_salt", "due", "first_entries", "keys", "namespace", "num_registered", "root",
+        "tables",
+    )  # fmt: skip
 
-    def __init__(self, root: bytes, num_groups: int) -> None:
+    def __init__(
+        self,
+        root: bytes,
+        num_groups: int,
+        namespace: bytes | None = None,
+        cache_salt: str | None = None,
+    ) -> None:
         self.root = root
+        self.namespace = root if namespace is None else namespace
+        """The root of all that belongs to the same model and tenant."""
+        self.cache_salt = cache_salt
+        """What is in `root`, for those who are told of blocks."""
         self.tables: list[list[int]] = [[] for _ in range(num_groups)]
         self.first_entries = [0] * num_groups
         self.keys: list[bytes] = []

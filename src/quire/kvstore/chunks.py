@@ -31,6 +31,12 @@ class ChunkKey:
         return f"{self.digest.hex()}-{self.group}"
 
 
+def parse_chunk_name(name: str) -> tuple[bytes, int]:
+    """The digest and the group of `ChunkKey.name`."""
+    digest, _, group = name.partition("-")
+    return bytes.fromhex(digest), int(group)
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkShape:
     """The size of every chunk of a model."""

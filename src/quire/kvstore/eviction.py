@@ -83,6 +83,10 @@ class ByteLru:
     def bytes_by_folder(self) -> dict[str, int]:
         return {name: folder.num_bytes for name, folder in self._folders.items()}
 
+    def in_folder(self, folder: str | None) -> list[Entry]:
+        """The entries of one folder; None: all."""
+        return [entry for entry in self._records if folder in (None, entry.folder)]
+
     def put(self, entry: Entry, num_bytes: int, now_ns: int) -> None:
         """Adds an entry, or replaces it, as the most recently used one."""
         self.drop(entry)

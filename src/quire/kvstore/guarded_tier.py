@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from quire.kvstore.breaker import Breaker
 from quire.kvstore.chunk_file import HEADER_BYTES, ChunkError, decode
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.costs import ReadCosts
 from quire.kvstore.counts import StoreCounts
-from quire.kvstore.tiers.base import Buffer, Tier, TierError
+from quire.kvstore.tiers.base import Buffer, Tier, TierError, TierWatcher
 from quire.log import get_logger
 
 logger = get_logger(__name__)
@@ -20,13 +20,17 @@ class GuardedTier:
     """A failure is a miss, and is counted. A tier that keeps failing is left alone for a while:
     reads and writes on their own, so that a full disk can still be read. Any thread."""
 
-    def __init__(self, tier: Tier, counts: StoreCounts) -> None:
+    def __init__(self, tier: Tier, counts: StoreCounts, tell: TierWatcher | None = None) -> None:
+        """`tell`: told of what the tier keeps."""
         self.tier = tier
         self.name = tier.name
         self.costs = ReadCosts()
         self._counts = counts
         self._reads = Breaker()
         self._writes = Breaker()
+        self._tell = None if tier.is_local else tell
+        if tell is not None:
+            tier.watch(tell)
 
     @property
     def can_read(self) -> bool:
@@ -40,10 +44,19 @@ class GuardedTier:
 
     def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
         """Whether each is there; nothing is if the tier fails."""
+        return self._look(self.tier.contains, keys)
+
+    def find(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """The same, with what others have just written. Takes a while."""
+        return self._look(self.tier.find, keys)
+
+    def _look(
+        self, look: Callable[[Sequence[ChunkKey]], list[bool]], keys: Sequence[ChunkKey]
+    ) -> list[bool]:
         if not self.can_read:
             return [False] * len(keys)
         try:
-            found = self.tier.contains(keys)
+            found = look(keys)
         except TierError as error:
             self._failed(self._reads, "lookup", error)
             return [False] * len(keys)
@@ -88,6 +101,8 @@ class GuardedTier:
             return False
         self._writes.succeeded()
         self._counts.add("store_bytes", self.name, sum(len(part) for part in parts))
+        if self._tell is not None:
+            self._tell([key.name], True)
         return True
 
     def delete(self, key: ChunkKey) -> None:
@@ -96,6 +111,9 @@ class GuardedTier:
             self.tier.delete(key)
         except TierError as error:
             self._failed(self._writes, "delete", error)
+            return
+        if self._tell is not None:
+            self._tell([key.name], False)
 
     def _failed(self, breaker: Breaker, what: str, error: TierError) -> None:
         self._counts.add("errors", self.name)

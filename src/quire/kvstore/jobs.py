@@ -49,4 +49,13 @@ class LookupJob:
     tails: list[list[ChunkKey]]
     """What may follow after so many whole chunks: chunks that end before the next one does."""
     deadline: float
+    awaited: frozenset[ChunkKey] = frozenset()
+    """What another engine is about to store: it is asked for until it is there, in all tiers."""
     found: set[ChunkKey] = field(default_factory=set)
+    num_seen: int = 0
+    """How many were found when it was last looked at."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return self.found.issuperset(self.awaited)

@@ -6,12 +6,15 @@ from quire.config.kv_cache import KVStoreConfig
 from quire.kvstore.chunks import ChunkShape
 from quire.kvstore.store import KVStore
 from quire.kvstore.tiers.base import Tier, TierError
+from quire.kvstore.tiers.events import TierEvents
 from quire.log import get_logger
 
 logger = get_logger(__name__)
 
 
-def open_store(config: KVStoreConfig | None, block_bytes: int) -> KVStore | None:
+def open_store(
+    config: KVStoreConfig | None, block_bytes: int, events: TierEvents | None = None
+) -> KVStore | None:
     """None: there is none, or none of its tiers can be used. A local tier that cannot be opened is
     left out, with a warning: it is a cache. Raises ConfigError for a URL that names no tier."""
     if config is None:
@@ -25,7 +28,8 @@ def open_store(config: KVStoreConfig | None, block_bytes: int) -> KVStore | None
         raise
     if not tiers:
         return None
-    return KVStore(ChunkShape(config.chunk_blocks, block_bytes), tiers, role=config.role)
+    shape = ChunkShape(config.chunk_blocks, block_bytes)
+    return KVStore(shape, tiers, role=config.role, events=events)
 
 
 def _far_tiers(config: KVStoreConfig) -> list[Tier]:
@@ -41,12 +45,14 @@ def _local_tiers(config: KVStoreConfig) -> list[Tier]:
     if config.memory_bytes:
         from quire.kvstore.tiers.memory import MemoryTier
 
-        tiers.append(MemoryTier(config.memory_bytes, config.ttl_s))
+        tiers.append(MemoryTier(config.memory_bytes, config.ttl_s, config.tenant_bytes))
     if config.disk_path is not None:
         from quire.kvstore.tiers.disk import DiskTier
 
         try:
-            tiers.append(DiskTier(config.disk_path, config.disk_bytes, config.ttl_s))
+            tiers.append(
+                DiskTier(config.disk_path, config.disk_bytes, config.ttl_s, config.tenant_bytes)
+            )
         except TierError as error:
             logger.warning("KV store: no chunks are kept on disk: %s", error)
     return tiers

@@ -53,16 +53,16 @@ class Readers:
             self._jobs.put(partial(self._read, job, index))
 
     def look_up(self, job: LookupJob) -> None:
-        """Asks the far tiers; the job itself is the news."""
+        """Asks the far tiers, all of them for what is awaited; the job itself is the news."""
         self._jobs.put(partial(self._look_up, job))
 
     def delete(self, keys: Sequence[ChunkKey]) -> None:
         """Drops chunks from every tier."""
         self._jobs.put(partial(self._delete, keys))
 
-    def clear(self, tiers: Sequence[Tier]) -> None:
-        """Empties tiers."""
-        self._jobs.put(partial(self._clear, tiers))
+    def clear(self, tiers: Sequence[Tier], folder: str | None) -> None:
+        """Empties tiers, or one folder of them."""
+        self._jobs.put(partial(self._clear, tiers, folder))
 
     def taken(self) -> None:
         """The engine's thread has done with the data of a `LoadedChunk`."""
@@ -95,10 +95,10 @@ class Readers:
             logger.exception("KV store: chunk %s was not read", load.chunks[index].key.name)
         self.news.put(loaded)
 
-    def _clear(self, tiers: Sequence[Tier]) -> None:
+    def _clear(self, tiers: Sequence[Tier], folder: str | None) -> None:
         for tier in tiers:
             try:
-                tier.clear()
+                tier.clear(folder)
             except TierError as error:
                 logger.warning("KV store, %s: %s", tier.name, error)
 
@@ -143,6 +143,7 @@ class Readers:
     def _ask(self, job: LookupJob, keys: Sequence[ChunkKey]) -> None:
         unknown = [key for key in keys if key not in job.found]
         for tier in self._tiers:
-            if unknown and not tier.tier.is_local and time.monotonic() < job.deadline:
-                found = tier.contains(unknown)
+            is_asked = not tier.tier.is_local or job.awaited
+            if unknown and is_asked and time.monotonic() < job.deadline:
+                found = tier.find(unknown)
                 job.found.update(key for key, there in zip(unknown, found, strict=True) if there)

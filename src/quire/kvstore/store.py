@@ -16,6 +16,7 @@ from quire.kvstore.guarded_tier import GuardedTier
 from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
 from quire.kvstore.readers import Readers
 from quire.kvstore.tiers.base import Buffer, Tier
+from quire.kvstore.tiers.events import TierEvents
 from quire.kvstore.write_behind import WriteBehind
 
 MAX_QUEUED_BYTES = 64 << 20
@@ -41,14 +42,19 @@ class KVStore:
         *,
         role: KVRole = "kv_both",
         max_queued_bytes: int = MAX_QUEUED_BYTES,
+        events: TierEvents | None = None,
     ) -> None:
-        """`shape`: of a whole chunk. `tiers`: nearest first; closed with the store."""
+        """`shape`: of a whole chunk. `tiers`: nearest first; closed with the store. `events`: tells
+        what they keep."""
         self.shape = shape
         self.chunk_blocks = shape.num_blocks
         self.role = role
         self.counts = StoreCounts()
         self.compute = ComputeCosts()
-        self._tiers = [GuardedTier(tier, self.counts) for tier in tiers]
+        self._tiers = [
+            GuardedTier(tier, self.counts, None if events is None else events.watcher(tier))
+            for tier in tiers
+        ]
         self._local = [tier for tier in self._tiers if tier.tier.is_local]
         self._has_far = len(self._local) < len(self._tiers)
         self._far: OrderedDict[ChunkKey, float] = OrderedDict()
@@ -108,7 +114,7 @@ class KVStore:
         return self._has_far and self.is_read
 
     def look_up(self, job: LookupJob) -> None:
-        """Asks far tiers; the job itself is the news."""
+        """Asks far tiers, all of them for what is awaited; the job itself is the news."""
         keys = [key for chunk in (*job.wholes, *job.tails) for key in chunk]
         job.found = {key for key in keys if self.has(key)}
         self._readers.look_up(job)
@@ -139,12 +145,12 @@ class KVStore:
             self._far.pop(key, None)
         self._readers.delete(keys)
 
-    def clear(self) -> int:
-        """Drops what is queued, and every chunk of local tiers some time later. How many these
-        have."""
-        self._writes.clear()
-        num_chunks = sum(tier.tier.usage().num_chunks for tier in self._local)
-        self._readers.clear([tier.tier for tier in self._local])
+    def clear(self, folder: str | None = None) -> int:
+        """Drops what is queued, and every chunk of local tiers some time later, or those of one
+        `ChunkKey.folder`. How many these have."""
+        self._writes.clear(folder)
+        num_chunks = sum(tier.tier.num_chunks(folder) for tier in self._local)
+        self._readers.clear([tier.tier for tier in self._local], folder)
         return num_chunks
 
     def pin(self, key: ChunkKey, *, is_pinned: bool) -> bool:
@@ -157,7 +163,7 @@ class KVStore:
     def stats(self) -> dict[str, Any]:
         """What it holds and what happened."""
         return {
-            "chunk_tokens_blocks": self.chunk_blocks,
+            "chunk_blocks": self.chunk_blocks,
             "queued_bytes": self._writes.num_queued_bytes,
             "tiers": usage_of([tier.tier for tier in self._tiers]),
             "counts": self.counts.as_dict(),

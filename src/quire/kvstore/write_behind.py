@@ -72,11 +72,12 @@ class WriteBehind:
         with self._changed:
             return self._changed.wait_for(lambda: not self._queued, timeout_s)
 
-    def clear(self) -> None:
-        """Drops what is queued, but for what is being written."""
+    def clear(self, folder: str | None = None) -> None:
+        """Drops what is queued, of one folder or of all, but for what is being written."""
         with self._changed:
             for key in [*self._queued][1:]:
-                self._num_queued_bytes -= self._queued.pop(key)[1].num_bytes
+                if folder in (None, key.folder):
+                    self._num_queued_bytes -= self._queued.pop(key)[1].num_bytes
             self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:

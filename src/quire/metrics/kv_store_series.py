@@ -36,6 +36,12 @@ class KVStoreSeries:
             for name, text in _GAUGES.items()
         }
 
+    def hit_tokens(self) -> dict[str, int]:
+        """Prompt tokens that were loaded, by tier; a tier that holds something has an entry."""
+        tiers = {tier: 0 for (tier,) in self._gauges["usage_bytes"].series}
+        loaded = self._counters["hit_tokens"].series.items()
+        return tiers | {tier: int(counter.value) for (tier,), counter in loaded}
+
     def show(
         self, sums: Mapping[str, Mapping[str, float]], usage: Mapping[str, tuple[int, int]]
     ) -> None:

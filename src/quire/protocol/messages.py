@@ -45,6 +45,11 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     cache_salt: str | None = None
     priority: int = 0
     """Lower runs earlier under the `priority` policy."""
+    hands_off: bool = False
+    """Another engine goes on with the prompt: it is told the name of its K/V."""
+    awaited_kv: str | None = None
+    """Another engine computes the prompt, and stores its K/V under this name (`kv_name` of its
+    output); "" if the name is not known. None: nobody does."""
 
 
 class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -147,6 +152,9 @@ class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     num_preemptions: int = 0
     scheduled_time: float | None = None
     """Seconds since the epoch when it first ran."""
+    kv_name: str | None = None
+    """The key of the last full block of the prompt, in hex digits, where it is stored for another
+    engine."""
     error: str | None = None
     """Why, when `finish_reason` is `error`."""
     is_unmet: bool = False

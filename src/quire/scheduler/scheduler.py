@@ -7,7 +7,7 @@ but for the time a request first ran.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from quire.config.records import SchedulerConfig
 from quire.errors import IntegrityError, RequestError
@@ -30,9 +30,9 @@ from quire.scheduler.stored_kv.loads import PrefixLoads
 from quire.scheduler.stored_kv.saves import ChunkSaves
 from quire.system import clock
 
-FollowGrammar = Callable[[str, list[int], int], list[int]]
-"""Takes in a request's new tokens; returns those that its grammar leaves no choice of, at most so
-many."""
+FollowGrammar = Callable[[str, list[int], int], bool]
+"""Takes in a request's new tokens, behind which at most so many more may come. Whether it may
+choose the next one at once; if not, `grammar_is_ready` says when."""
 
 
 class Scheduler:
@@ -88,9 +88,25 @@ class Scheduler:
         self._num_arrived += 1
         self.states.add(request)
 
-    def grammar_is_ready(self, request_id: str) -> None:
-        """A request that was added with a grammar may start."""
-        self.states.grammar_is_ready(self.states.by_id[request_id])
+    def grammar_is_ready(
+        self, request_id: str, forced_token_ids: Sequence[int] = ()
+    ) -> EngineCoreOutput | None:
+        """An unfinished request with a grammar may start, or go on. Its next tokens are these,
+        because the grammar allows no others: what they make of it; None if there are none."""
+        request = self.states.by_id[request_id]
+        self.states.grammar_is_ready(request)
+        if not forced_token_ids:
+            return None
+        status = request.status
+        request.forced_token_ids = request.append_tokens([*forced_token_ids])
+        output = self._output(request, request.forced_token_ids)
+        if request.is_finished:
+            # It ends in the state that it is in.
+            output.finish_reason = FINISH_REASONS[request.status]
+            output.stop_reason = request.stop_reason
+            finished, request.status = request.status, status
+            self._finish(request, finished)
+        return output
 
     def end_with_error(
         self, request_id: str, error: str, *, is_unmet: bool = False
@@ -111,7 +127,8 @@ class Scheduler:
 
     def has_work(self) -> bool:
         """Whether there is more to do than to wait for grammars and for the KV store."""
-        return bool(len(self.states.by_id) > self.states.num_idle or self.in_flight)
+        states = self.states
+        return bool(self.in_flight or len(states.by_id) > states.num_idle + states.num_sitting_out)
 
     def hold_new(self) -> None:
         """Requests that come from now on wait until `release_held`. Idempotent."""
@@ -154,7 +171,11 @@ class Scheduler:
         if step.requests:
             step.complete(states.take_released())
             self.in_flight.append(step)
-        elif self.has_work() and not (self.in_flight or states.loading):
+        elif (
+            not self.in_flight
+            and self.has_work()
+            and not (states.loading or states.num_sitting_out)
+        ):
             raise IntegrityError(f"{len(states.by_id)} requests, and none of them can run")
         return step.plan
 
@@ -183,21 +204,17 @@ class Scheduler:
                 continue
             new_token_ids = request.append_tokens(sampled)
             if request.has_grammar and new_token_ids and not request.is_finished:
-                new_token_ids = [*new_token_ids, *self._force(request, new_token_ids)]
-            output = EngineCoreOutput(
-                request_id=request_id,
-                new_token_ids=new_token_ids,
-                prompt_logprobs=prompt_logprobs,
-                num_cached_tokens=request.num_cached_tokens,
-                num_preemptions=request.num_preemptions,
-                scheduled_time=request.scheduled_time,
-            )
+                self._follow(request, new_token_ids)
+            output = self._output(request, new_token_ids)
+            output.prompt_logprobs = prompt_logprobs
             if logprobs and request_id in logprobs:
                 output.logprobs = logprobs[request_id][: len(new_token_ids)]
             outputs.append(output)
             if request.status is not running:
                 output.finish_reason = FINISH_REASONS[request.status]
                 output.stop_reason = request.stop_reason
+                if request.hands_off and self._saves is not None:
+                    output.kv_name = self._saves.name_of_prompt(request)
                 self.pacing.forget(request)
                 states.finish_running(request)
         if len(states.by_id) < num_before:
@@ -269,14 +286,12 @@ class Scheduler:
                     states.preempt(request)
         return [one for one in step.requests if one.status is RequestStatus.RUNNING]
 
-    def _force(self, request: Request, token_ids: list[int]) -> list[int]:
-        """Has a grammar take in its request's new tokens; those that it adds, up to the end."""
+    def _follow(self, request: Request, token_ids: list[int]) -> None:
+        """Has a grammar take in its request's new tokens."""
         if self._follow_grammar is None:
             raise IntegrityError(f"nobody follows the grammar of {request.request_id}")
         most = request.max_total_tokens - request.num_tokens
-        forced = self._follow_grammar(request.request_id, token_ids, most)
-        request.forced_token_ids = request.append_tokens(forced)
-        return request.forced_token_ids
+        request.awaits_mask = not self._follow_grammar(request.request_id, token_ids, most)
 
     def _finish(self, request: Request, status: RequestStatus) -> None:
         self.pacing.forget(request)
@@ -301,6 +316,15 @@ class Scheduler:
         self._finish(request, RequestStatus.FINISHED_ERROR)
         return EngineCoreOutput(
             request_id=request.request_id, finish_reason="error", error=error, is_unmet=is_unmet
+        )
+
+    def _output(self, request: Request, token_ids: list[int]) -> EngineCoreOutput:
+        return EngineCoreOutput(
+            request_id=request.request_id,
+            new_token_ids=token_ids,
+            num_cached_tokens=request.num_cached_tokens,
+            num_preemptions=request.num_preemptions,
+            scheduled_time=request.scheduled_time,
         )
 
     def _outputs(self, outputs: list[EngineCoreOutput]) -> EngineCoreOutputs:

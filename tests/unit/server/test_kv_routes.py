@@ -30,9 +30,12 @@ class StoringCore(FakeCore):
         StoringCore.pins = []
         self.commands |= {
             "kv_store_usage": lambda: USAGE,
-            "kv_store_clear": lambda: 3,
+            "kv_store_clear": self._clear,
             "kv_store_pin": self._pin,
         }
+
+    def _clear(self, salt: str | None) -> int:
+        return 3 if salt is None else salt.count(tenant_salt("two"))
 
     def _pin(self, token_ids: list[int], salt: str | None, pin: bool) -> int:
         StoringCore.pins.append((token_ids, salt, pin))
@@ -85,6 +88,8 @@ def test_keys_are_asked_for_and_divide(make_harness: MakeHarness) -> None:
     server.request("POST", "/kv/pin", json={"prompt": "A"}, headers=headers)
     [(_, salt, _)] = StoringCore.pins
     assert salt == tenant_salt("two")
+    cleared = server.request("POST", "/kv/clear", headers=headers).json()
+    assert cleared == {"num_chunks": 1}  # that of this key alone
 
 
 def test_what_the_engine_refuses(make_harness: MakeHarness) -> None:

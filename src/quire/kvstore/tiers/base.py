@@ -7,12 +7,16 @@ stores what it is given and knows nothing of tokens, requests or models.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from quire.kvstore.chunks import ChunkKey
 
 Buffer = bytes | bytearray | memoryview
+
+TierWatcher = Callable[[Iterable[str], bool], None]
+"""Is told the names of chunks (`ChunkKey.name`) that a tier has from now on (True), or has no more
+(False). Returns at once; called from any thread."""
 
 
 class TierError(Exception):
@@ -48,6 +52,11 @@ class Tier(ABC):
         Keys come in the order of the prompt. Those that are there count as used, the first one
         last: where chunks have to go, those behind them go before."""
 
+    def find(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """As `contains`, and looks for what others may have written just now. It may take as long
+        as a read does. Raises TierError."""
+        return self.contains(keys)
+
     @abstractmethod
     def read(self, key: ChunkKey, max_bytes: int) -> Buffer | None:
         """The chunk as it was written; None: it is not there. One that is longer than `max_bytes`
@@ -69,9 +78,18 @@ class Tier(ABC):
     def unpin(self, key: ChunkKey) -> None:  # noqa: B027
         """Undoes `pin`."""
 
-    def clear(self) -> None:  # noqa: B027
-        """Drops every chunk, pinned ones too. Nothing happens in a tier that is not local: others
-        use it. Raises TierError."""
+    def watch(self, tell: TierWatcher) -> None:  # noqa: B027
+        """Tells what is there, and from then on what comes and goes. Once, before anything else.
+        A tier that is not local does not know it, and tells nothing."""
+
+    def clear(self, folder: str | None = None) -> None:  # noqa: B027
+        """Drops every chunk, or those of one `ChunkKey.folder`, pinned ones too. Nothing happens in
+        a tier that is not local: others use it. Raises TierError."""
+
+    def num_chunks(self, folder: str | None = None) -> int:
+        """How many chunks `clear` would drop."""
+        del folder
+        return 0
 
     @abstractmethod
     def usage(self) -> TierUsage:

@@ -16,7 +16,7 @@ from pathlib import Path
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.eviction import ByteLru, Entry
 from quire.kvstore.tiers import disk_files
-from quire.kvstore.tiers.base import Buffer, Tier, TierError, TierUsage
+from quire.kvstore.tiers.base import Buffer, Tier, TierError, TierUsage, TierWatcher
 from quire.kvstore.tiers.disk_index import DiskIndex
 from quire.kvstore.tiers.disk_paths import tier_errors
 
@@ -72,6 +72,15 @@ class DiskTier(Tier):
     def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
         return self._index.use([_entry(key) for key in keys])
 
+    def find(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        entries = [_entry(key) for key in keys]
+        with tier_errors(self._root, "looked at"):
+            for entry, is_known in zip(entries, self._index.use(entries), strict=True):
+                num_bytes = None if is_known else disk_files.size(self._root, entry)
+                if num_bytes is not None:
+                    self._index.put(entry, num_bytes)
+        return self.contains(keys)
+
     def read(self, key: ChunkKey, max_bytes: int) -> Buffer | None:
         entry = _entry(key)
         with tier_errors(self._root, "read"):
@@ -106,9 +115,16 @@ class DiskTier(Tier):
         with self._index.books() as books:
             books.unpin(_entry(key), time.time_ns())
 
-    def clear(self) -> None:
+    def watch(self, tell: TierWatcher) -> None:
+        self._index.watch(tell)
+
+    def num_chunks(self, folder: str | None = None) -> int:
         with self._index.books() as books:
-            entries = list(books)
+            return len(books.in_folder(folder))
+
+    def clear(self, folder: str | None = None) -> None:
+        with self._index.books() as books:
+            entries = books.in_folder(folder)
         with tier_errors(self._root, "removed"):
             for entry in entries:
                 self._index.remove(entry)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from quire.kvstore.eviction import ByteLru, Entry
 from quire.kvstore.tiers import disk_files
-from quire.kvstore.tiers.base import Buffer, TierError
+from quire.kvstore.tiers.base import Buffer, TierError, TierWatcher
 from quire.kvstore.tiers.disk_files import UnfinishedFile
 from quire.kvstore.tiers.disk_ledger import Ledger, changes_of, locked
 
@@ -37,6 +37,7 @@ class DiskIndex:
         self._seen_changes = 0
         """Of the ledger, that this process made or knows of."""
         self._must_scan = True
+        self._tell: TierWatcher | None = None
 
     def __contains__(self, entry: Entry) -> bool:
         return entry in self._books
@@ -46,6 +47,12 @@ class DiskIndex:
         """What is held, for a short time."""
         with self._lock:
             yield self._books
+
+    def watch(self, tell: TierWatcher) -> None:
+        """Tells what is there, and from then on what comes and goes."""
+        with self._lock:
+            self._tell = tell
+            tell([entry.name for entry in self._books], True)
 
     def use(self, entries: Sequence[Entry]) -> list[bool]:
         """Which are there. Those count as used, the first one last."""
@@ -61,13 +68,18 @@ class DiskIndex:
     def put(self, entry: Entry, num_bytes: int) -> None:
         """It was found to be there."""
         with self._lock:
+            is_new = entry not in self._books
             self._books.put(entry, num_bytes, time.time_ns())
+            if is_new and self._tell is not None:
+                self._tell([entry.name], True)
 
     def forget(self, entry: Entry) -> None:
         """It was found not to be there."""
         with self._lock:
-            self._books.drop(entry)
+            was_there = self._books.drop(entry)
             self._used.pop(entry, None)
+            if was_there and self._tell is not None:
+                self._tell([entry.name], False)
 
     def remove(self, entry: Entry) -> None:
         """Removes its file, if there is one."""
@@ -124,6 +136,7 @@ class DiskIndex:
                 if used_ns >= begun_ns:
                     fresh.touch(entry, used_ns)
             fresh.take_pins(old)
+            self._tell_changes(old, fresh)
             self._books = fresh
             self._must_scan = False
         if dropped is None:
@@ -146,6 +159,14 @@ class DiskIndex:
                 yield ledger
             finally:
                 self._seen_changes = ledger.changes
+
+    def _tell_changes(self, old: ByteLru, fresh: ByteLru) -> None:
+        if self._tell is None:
+            return
+        before, now = set(old), set(fresh)
+        for names, is_stored in ((now - before, True), (before - now, False)):
+            if names:
+                self._tell([entry.name for entry in names], is_stored)
 
     def _reserve(self, entry: Entry, num_bytes: int) -> UnfinishedFile | None:
         """Makes room for a file and begins it. None: it is there already."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.eviction import ByteLru, Entry
-from quire.kvstore.tiers.base import Buffer, Tier, TierError, TierUsage
+from quire.kvstore.tiers.base import Buffer, Tier, TierError, TierUsage, TierWatcher
 
 
 class MemoryTier(Tier):
@@ -24,6 +24,7 @@ class MemoryTier(Tier):
         of one folder."""
         self._index = ByteLru(max_bytes, folder_bytes=folder_bytes, ttl_s=ttl_s)
         self._chunks: dict[Entry, bytes] = {}
+        self._tell: TierWatcher | None = None
         self._is_closed = False
         self._lock = threading.Lock()
 
@@ -63,6 +64,8 @@ class MemoryTier(Tier):
             self._drop(dropped)
             self._index.put(entry, len(chunk), now_ns)
             self._chunks[entry] = chunk
+            if self._tell is not None:
+                self._tell([entry.name], True)
 
     def delete(self, key: ChunkKey) -> None:
         with self._lock:
@@ -78,9 +81,18 @@ class MemoryTier(Tier):
         with self._lock:
             self._index.unpin(_entry(key), time.time_ns())
 
-    def clear(self) -> None:
+    def watch(self, tell: TierWatcher) -> None:
         with self._lock:
-            entries = list(self._chunks)
+            self._tell = tell
+            tell([entry.name for entry in self._chunks], True)
+
+    def num_chunks(self, folder: str | None = None) -> int:
+        with self._lock:
+            return len(self._index.in_folder(folder))
+
+    def clear(self, folder: str | None = None) -> None:
+        with self._lock:
+            entries = self._index.in_folder(folder)
             for entry in entries:
                 self._index.drop(entry)
             self._drop(entries)
@@ -102,8 +114,9 @@ class MemoryTier(Tier):
             self._chunks.clear()
 
     def _drop(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            self._chunks.pop(entry, None)
+        gone = [entry for entry in entries if self._chunks.pop(entry, None) is not None]
+        if self._tell is not None and gone:
+            self._tell([entry.name for entry in gone], False)
 
 
 def _entry(key: ChunkKey) -> Entry:

@@ -31,6 +31,7 @@ class AskedStore:
     memory_name: str
     """The argument that says so."""
     remotes: tuple[str, ...]
+    tenant_bytes: int | None
     ttl_s: float | None
     role: KVRole
 
@@ -44,6 +45,7 @@ def asked_store(args: EngineArgs) -> AskedStore:
         "kv_store_size": args.kv_store_size,
         "kv_store_memory": args.kv_store_memory,
         "kv_store_url": args.kv_store_url,
+        "kv_store_tenant_size": args.kv_store_tenant_size,
         "kv_store_ttl": args.kv_store_ttl,
         "kv_offloading_size": args.kv_offloading_size,
         "swap_space": args.swap_space,
@@ -63,6 +65,7 @@ def asked_store(args: EngineArgs) -> AskedStore:
         memory_bytes=memory_bytes,
         memory_name=memory_name,
         remotes=_remotes(args, connector),
+        tenant_bytes=args.kv_store_tenant_size,
         ttl_s=args.kv_store_ttl,
         role=connector.role if connector else "kv_both",
     )
@@ -75,6 +78,11 @@ def _check_numbers(args: EngineArgs) -> None:
             raise ConfigError(f"{name} must not be negative, got {value}; 0 is none")
         if value is not None and value > _MOST_BYTES:
             raise ConfigError(f"{name} is larger than any machine, got {value}; 0 is none")
+    if args.kv_store_tenant_size is not None and not 0 < args.kv_store_tenant_size <= _MOST_BYTES:
+        raise ConfigError(
+            f"kv_store_tenant_size must be more than 0 bytes, got {args.kv_store_tenant_size}; "
+            "leave it out to let a tenant have all"
+        )
     if args.kv_store_ttl is not None and args.kv_store_ttl <= 0:
         raise ConfigError(
             f"kv_store_ttl must be more than 0 seconds, got {args.kv_store_ttl}; leave it out to "

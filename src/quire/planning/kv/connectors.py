@@ -50,17 +50,17 @@ class ConnectorStore:
 
 
 def connector_store(config: Mapping[str, Any] | None) -> ConnectorStore | None:
-    """None where no connector is named. Raises ConfigError for connectors, fields and values that
-    have no meaning here."""
-    if not config or config.get("kv_connector") is None:
+    """None where neither a connector nor a role is named. Raises ConfigError for connectors, fields
+    and values that have no meaning here."""
+    if not config or (config.get("kv_connector") is None and config.get("kv_role") is None):
         return None
-    name, role = config["kv_connector"], config.get("kv_role")
+    name, role = config.get("kv_connector"), config.get("kv_role")
     for key in config:
         if key not in {*_NEUTRAL, "kv_connector", "kv_role", "kv_connector_extra_config"} and (
             config[key] is not None
         ):
             raise _refused(key, "code and fields of other engines are not run here")
-    if name not in _CONNECTORS:
+    if name is not None and name not in _CONNECTORS:
         raise _refused(f"kv_connector={quoted(name)}", _REFUSED.get(name, "unknown name"))
     roles: dict[Any, KVRole] = {known: known for known in get_args(KVRole)}
     if role not in roles:
@@ -68,7 +68,8 @@ def connector_store(config: Mapping[str, Any] | None) -> ConnectorStore | None:
     extra = config.get("kv_connector_extra_config") or {}
     if not isinstance(extra, Mapping):
         raise _refused("kv_connector_extra_config", "it must be an object")
-    return replace(_CONNECTORS[name](extra), role=roles[role])
+    tiers = ConnectorStore() if name is None else _CONNECTORS[name](extra)
+    return replace(tiers, role=roles[role])
 
 
 def _refused(what: str, reason: str) -> ConfigError:

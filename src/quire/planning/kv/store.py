@@ -52,6 +52,7 @@ def settle_store(
             f"{format_bytes(available_bytes)} are available; give less, or 0 for none"
         )
     _check_room("kv_store_size", asked.disk_bytes or 0, chunk_bytes)
+    _check_room("kv_store_tenant_size", asked.tenant_bytes or 0, chunk_bytes)
     disk_bytes, reason = _disk_bytes(asked, disk, chunk_bytes)
     if not (disk_bytes or asked.memory_bytes or asked.remotes):
         return SettledStore(None, reason)
@@ -62,6 +63,7 @@ def settle_store(
             disk_path=disk.path if disk_bytes else None,
             disk_bytes=disk_bytes,
             remotes=asked.remotes,
+            tenant_bytes=asked.tenant_bytes,
             ttl_s=asked.ttl_s,
             role=asked.role,
         ),

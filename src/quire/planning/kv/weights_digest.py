@@ -19,6 +19,7 @@ import numpy as np
 from quire.config.model_files import parse_json_object
 from quire.config.records import WeightSource
 from quire.errors import CheckpointError
+from quire.gguf.container import read_header
 from quire.units import KiB, MiB
 from quire.weights import PACKED_NAME, weight_files
 from quire.weights.packed_file import read_packed_header
@@ -74,6 +75,10 @@ def _places(path: Path, descriptor: int, size: int) -> Iterator[Place]:
     if path.name == PACKED_NAME:
         yield 0, min(size, _PIECE_BYTES)  # with the digest of the header at the end
         tensors = [(one.offset, one.num_bytes) for one in read_packed_header(path).sections]
+    elif path.suffix == ".gguf":
+        placed = read_header(path).tensors.values()
+        tensors = [(one.offset, one.num_bytes) for one in placed]
+        yield 0, min([offset for offset, _ in tensors], default=size)
     else:
         header = _safetensors_header(descriptor, size) if path.suffix == ".safetensors" else b""
         yield 0, 8 + len(header)

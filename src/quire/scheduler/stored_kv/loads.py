@@ -100,13 +100,51 @@ class PrefixLoads:
         return load
 
     def must_look_up(self, request: Request) -> bool:
-        """Whether far tiers have to be asked before a new request starts. If so, they are."""
-        if not (self._store.must_look_up and request.may_load) or request.has_grammar:
+        """Whether tiers have to be asked before a new request starts: far ones, and all of them for
+        what another engine is about to store. If so, they are."""
+        if not request.may_load or request.has_grammar:
+            return False
+        awaited = self._awaited(request)
+        if not (self._store.must_look_up or awaited):
             return False
         job = self._lookup(request)
+        if awaited:
+            job.awaited = awaited
+            job.deadline = time.monotonic() + self._seconds_to_compute(job)
         self.lookups[request.request_id] = job
         self._store.look_up(job)
         return True
+
+    def look_again(self, job: LookupJob) -> None:
+        """Asks again for what is awaited. While more of it comes, waiting is compared with
+        computing the rest."""
+        if len(job.found) > job.num_seen:
+            job.num_seen = len(job.found)
+            job.deadline = time.monotonic() + self._seconds_to_compute(job)
+        self._store.look_up(job)
+
+    def _awaited(self, request: Request) -> frozenset[ChunkKey]:
+        """The chunks that another engine stores last of a request's prompt; none if none does, if
+        the block pool has it all, or if its K/V has another name than that of this engine."""
+        kv = self._kv
+        last = (request.num_tokens - 1) // kv.block_size
+        if request.awaited_kv is None or not last:
+            return frozenset()
+        keys = kv.keys_of(request.blocks, request.token_ids, last)
+        if request.awaited_kv not in ("", keys[-1].hex()):
+            self._store.counts.add("load_abandoned", "other_kv")
+            return frozenset()
+        if kv.get_computed_blocks(request.blocks, request.token_ids).num_entries == last:
+            return frozenset()
+        groups = range(len(kv.layout.groups))
+        return frozenset(self._chunk(request, keys, last, group).key for group in groups)
+
+    def _seconds_to_compute(self, job: LookupJob) -> float:
+        """What is missing of a prompt."""
+        missing = sum(1 for whole in job.wholes if not job.found.issuperset(whole))
+        num_tokens = (missing + 1) * self._store.chunk_blocks * self._kv.block_size
+        seconds = self._store.compute.seconds(num_tokens)
+        return _DEADLINE_IF_UNKNOWN_S if seconds is None else max(_SHORTEST_DEADLINE_S, seconds)
 
     def _lookup(self, request: Request) -> LookupJob:
         kv, size = self._kv, self._store.chunk_blocks
@@ -190,7 +228,7 @@ class PrefixLoads:
 
     def _chunk(self, request: Request, keys: Sequence[bytes], end: int, group: int) -> StoredChunk:
         """The chunk that ends with entry `end - 1`."""
-        key = ChunkKey(request.blocks.root, keys[end - 1], group)
+        key = ChunkKey(request.blocks.namespace, keys[end - 1], group)
         return StoredChunk(key, (end - 1) % self._store.chunk_blocks + 1)
 
     def _has(self, request: Request, keys: Sequence[bytes], end: int, group: int) -> bool:

@@ -27,6 +27,7 @@ class ChunkSaves:
         self._store = store
         self._read_blocks = read_blocks
         self._block_size = kv.block_size
+        self._groups = kv.layout.groups
         self._size = store.chunk_blocks
         self._tokens = store.chunk_blocks * kv.block_size
         self._is_used = store.role != "kv_consumer" and kv.enable_caching
@@ -53,6 +54,11 @@ class ChunkSaves:
         """Where the full blocks end that the same prompt could begin with."""
         return (request.num_prompt_tokens - 1) // self._block_size * self._block_size
 
+    def name_of_prompt(self, request: Request) -> str | None:
+        """The key of the last block that another engine needs; None: nothing is stored."""
+        end = self._prompt_end(request) // self._block_size
+        return request.blocks.keys[end - 1].hex() if end and self._is_used else None
+
     def closing(self, request: Request) -> None:
         """The request is about to give its blocks back, and all its full blocks have keys: what is
         left behind its last whole chunk."""
@@ -69,7 +75,7 @@ class ChunkSaves:
         blocks = request.blocks
         keys = blocks.keys[self._size - 1 :: self._size]
         groups = range(len(blocks.tables))
-        return [ChunkKey(blocks.root, key, group) for key in keys for group in groups]
+        return [ChunkKey(blocks.namespace, key, group) for key in keys for group in groups]
 
     def _save_tail(self, request: Request, num_tokens: int) -> None:
         """The full blocks of the first `num_tokens` that are behind the last whole chunk."""
@@ -77,14 +83,19 @@ class ChunkSaves:
         self._save(request, end // self._size * self._size, end)
 
     def _save(self, request: Request, start: int, end: int) -> None:
-        """The entries from `start` to `end` of every group, as far as the request has them."""
+        """The entries from `start` to `end` of every group, if the request has all that a token
+        behind them sees. Blocks before that are never loaded, and stored as zeros: a request that
+        began with a prefix hit does not have them."""
         blocks = request.blocks
         if end <= start or end > len(blocks.keys):
             return
         for group, first in enumerate(blocks.first_entries):
-            chunk = StoredChunk(ChunkKey(blocks.root, blocks.keys[end - 1], group), end - start)
-            if first <= start and self._store.wants(chunk):
-                block_ids = blocks.tables[group][start - first : end - first]
-                data = self._read_blocks(block_ids)
+            key = ChunkKey(blocks.namespace, blocks.keys[end - 1], group)
+            chunk = StoredChunk(key, end - start)
+            seen = self._groups[group].first_entry(end * self._block_size, self._block_size)
+            seen = min(max(start, seen), end)
+            if first <= seen and self._store.wants(chunk):
+                data = self._read_blocks(blocks.tables[group][seen - first : end - first])
                 if data is not None:
-                    self._store.save(chunk, data)
+                    unseen = bytes((seen - start) * self._store.shape.block_bytes)
+                    self._store.save(chunk, unseen + bytes(data) if unseen else data)

@@ -25,9 +25,11 @@ async def usage(http: Request) -> Response:
 
 
 async def clear(http: Request) -> Response:
-    """Drops all K/V of this engine's tiers, of all models and tenants that share them."""
+    """Drops all K/V of this engine's tiers, of all models that share them. Where there are several
+    API keys, that of the caller's key and this model alone."""
     read_query(http, NoQuery)
-    return json_response(schema.KVCleared(num_chunks=await _call(http, "kv_store_clear")))
+    num_chunks = await _call(http, "kv_store_clear", getattr(http.state, TENANT_SALT, None))
+    return json_response(schema.KVCleared(num_chunks=num_chunks))
 
 
 async def pin(http: Request) -> Response:

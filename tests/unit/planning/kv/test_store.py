@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,8 @@ def test_files_and_urls_by_vllms_names(model_dir: Path, tmp_path: Path) -> None:
         ({"kv_store_size": 1000}, r"kv_store_size is 1000 B, and one chunk takes 16.0 KiB"),
         ({"kv_store_memory": 1000}, "one chunk takes"),
         ({"swap_space": 1 << 20}, "swap_space is .* are available; give less"),
+        ({"kv_store_tenant_size": 1000}, "kv_store_tenant_size is 1000 B, and one chunk takes"),
+        ({"kv_store_tenant_size": 0}, "kv_store_tenant_size must be more than 0 bytes"),
         ({"kv_store_memory": -1}, "kv_store_memory must not be negative"),
         ({"kv_store_ttl": 0.0}, "kv_store_ttl must be more than 0"),
         ({"kv_store_url": ["localhost"]}, "kv_store_url: a KV tier is a URL, such as redis://"),
@@ -238,3 +241,24 @@ def test_no_password_is_shown() -> None:
     assert {url: without_password(url) for url in urls} == urls
     found = describe(KVStoreConfig(1, MiB, remotes=tuple(urls)))
     assert found == ["1.0 MiB of memory", *urls.values()]
+
+
+def test_a_bound_for_each_tenant(model_dir: Path) -> None:
+    found = store(model_dir, kv_store_tenant_size=MiB)
+    assert found is not None
+    assert found.tenant_bytes == MiB
+
+
+def test_memory_of_the_store_is_not_that_of_the_pool(model_dir: Path) -> None:
+    """Both come out of what is available."""
+    given = args(model_dir, kv_store_memory=3 * GiB, max_model_len=64)
+    facts = gather_facts(given)
+    memory = replace(facts.memory, available_bytes=4 * GiB)
+    beside = settle(given, "llm", replace(facts, memory=memory))
+    alone = settle(
+        args(model_dir, max_model_len=64), "llm",
+        replace(gather_facts(args(model_dir)), memory=replace(memory, available_bytes=GiB)),
+    )  # fmt: skip
+    assert beside.config.cache.num_blocks == alone.config.cache.num_blocks
+    assert beside.config.kv_store is not None
+    assert beside.config.kv_store.memory_bytes == 3 * GiB

@@ -1,4 +1,4 @@
-"""`PrefixPins`: keeps the K/V of a prompt in the KV store, a system prompt's for example."""
+"""`StoreCommands`: what a front end may ask of the KV store."""
 
 from __future__ import annotations
 
@@ -9,23 +9,30 @@ from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.store import KVStore
 
 
-class PrefixPins:
-    """A command of the engine. One thread."""
+class StoreCommands:
+    """Commands of the engine. One thread."""
 
     def __init__(self, kv: KVCacheManager, store: KVStore) -> None:
         self._kv = kv
         self._store = store
 
     def pin(self, token_ids: Sequence[int], salt: str | None, is_pinned: bool) -> int:
-        """Pins the stored chunks of a prompt, or unpins them. The tokens that lie in them, from the
-        first on, as far as all groups of layers have them."""
+        """Pins the stored chunks of a prompt, a system prompt's for example, or unpins them. The
+        tokens that lie in them, from the first on, as far as all groups of layers have them."""
         kv, size = self._kv, self._store.chunk_blocks
         blocks = kv.open(salt)
         num_full = len(token_ids) // kv.block_size
         keys = kv.keys_of(blocks, token_ids, num_full)
         groups = range(len(kv.layout.groups))
         for end in range(size, num_full + 1, size):
-            chunks = [ChunkKey(blocks.root, keys[end - 1], group) for group in groups]
+            chunks = [ChunkKey(blocks.namespace, keys[end - 1], group) for group in groups]
             if not all(self._store.pin(key, is_pinned=is_pinned) for key in chunks):
                 return (end - size) * kv.block_size
         return num_full // size * size * kv.block_size
+
+    def clear(self, salt: str | None = None) -> int:
+        """Drops what local tiers have of one tenant and this model; None: all that they have. How
+        many chunks."""
+        if salt is None:
+            return self._store.clear()
+        return self._store.clear(ChunkKey(self._kv.open(salt).namespace, b"", 0).folder)

@@ -1,0 +1,189 @@
+"""`EventPublisher`: sends KV events to whoever subscribes, and again to those who missed some.
+
+The wire is vLLM's. A PUB socket sends three frames: topic, sequence number (8 bytes, big-endian)
+and a `KVEventBatch`. A ROUTER socket takes a number in the same form and answers with all batches
+from that one on that are kept, then with the number -1.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+
+import msgspec
+import zmq
+
+from quire.config.kv_cache import KVEventsConfig
+from quire.errors import ConfigError
+from quire.log import get_logger
+from quire.protocol.kv_events import KVEvent, KVEventBatch
+
+logger = get_logger(__name__)
+
+MAX_KEPT_BYTES = 64 << 20
+"""Most bytes of batches that are kept to be sent again."""
+_MAX_QUEUED_EVENTS = 100_000
+_CLOSE_S = 2.0
+_LINGER_MS = 200
+_RANK = 0
+_END = (-1).to_bytes(8, "big", signed=True)
+_LOCAL = ("ipc://", "tcp://127.", "tcp://localhost:")
+
+
+class EventPublisher:
+    """A thread with two sockets. `publish` never waits: where nobody takes the batches fast enough,
+    new ones are dropped, and a gap in the numbers shows it."""
+
+    def __init__(self, config: KVEventsConfig) -> None:
+        """Raises ConfigError if an endpoint cannot be had."""
+        self._config = config
+        self._topic = config.topic.encode("utf-8", "surrogatepass")
+        self._lock = threading.Lock()
+        self._queue: deque[tuple[int, KVEventBatch]] = deque()
+        self._num_queued_events = 0
+        self._next_number = 0
+        self._num_dropped = 0
+        self._kept: deque[tuple[bytes, bytes]] = deque()
+        """Numbers and payloads, the oldest first."""
+        self._num_kept_bytes = 0
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._is_closing = False
+        self._context = zmq.Context(io_threads=1)
+        self._sockets: list[zmq.Socket[bytes]] = []
+        self._replay: zmq.Socket[bytes] | None = None
+        try:
+            self._pub = self._socket(zmq.PUB, config.endpoint, config.hwm)
+            if config.replay_endpoint is not None:
+                most = config.buffer_steps + 1
+                self._replay = self._socket(zmq.ROUTER, config.replay_endpoint, most)
+                self._replay.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        except BaseException:
+            self._close_sockets(0)
+            raise
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._wake, False)
+        self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
+        self._thread.start()
+        logger.info("KV events are sent at %s", config.endpoint)
+        if not config.endpoint.startswith(_LOCAL):
+            logger.warning(
+                "KV events have the tokens of all prompts, and anyone who reaches %s can read them",
+                config.endpoint,
+            )
+
+    def publish(self, events: list[KVEvent]) -> None:
+        """Sends a batch some time soon. Any thread; `events` are not to be changed any more."""
+        batch = KVEventBatch(time.time(), events, _RANK)  # type: ignore[arg-type]
+        with self._lock:
+            number = self._next_number
+            self._next_number += 1
+            if (
+                self._is_closing
+                or len(self._queue) >= self._config.max_queue_size
+                or self._num_queued_events + len(events) > _MAX_QUEUED_EVENTS
+            ):
+                self._num_dropped += 1
+                return
+            self._queue.append((number, batch))
+            self._num_queued_events += len(events)
+            if len(self._queue) == 1:
+                with suppress(BlockingIOError):  # it is full: the thread wakes anyway
+                    os.write(self._wake, b".")
+
+    def close(self) -> None:
+        """Sends what is queued, for a short time, and ends the thread. Idempotent."""
+        with self._lock:
+            if self._is_closing:
+                return
+            self._is_closing = True
+            os.write(self._wake, b".")
+        self._thread.join(_CLOSE_S)
+        if not self._thread.is_alive():
+            os.close(self._wake)
+            os.close(self._woken)
+
+    def _socket(self, kind: int, endpoint: str, hwm: int) -> zmq.Socket[bytes]:
+        """ROUTER sockets are bound; PUB sockets too, unless the endpoint names another machine."""
+        socket = self._context.socket(kind)
+        self._sockets.append(socket)
+        socket.set_hwm(hwm)
+        if "[" in endpoint:
+            socket.setsockopt(zmq.IPV6, 1)
+        is_bound = kind == zmq.ROUTER or "*" in endpoint or "::" in endpoint
+        try:
+            if is_bound or endpoint.startswith(_LOCAL):
+                socket.bind(endpoint)
+            else:
+                socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            name = "replay_endpoint" if kind == zmq.ROUTER else "endpoint"
+            raise ConfigError(
+                f"kv_events_config: {name} {endpoint} cannot be used: {error.strerror}; choose "
+                "a free port, as in tcp://127.0.0.1:5557"
+            ) from None
+        return socket
+
+    def _close_sockets(self, linger_ms: int) -> None:
+        for socket in self._sockets:
+            socket.close(linger=linger_ms)
+        self._context.term()
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._woken, zmq.POLLIN)
+        if self._replay is not None:
+            poller.register(self._replay, zmq.POLLIN)
+        try:
+            while not (self._is_closing and not self._queue):
+                for socket, _ in poller.poll():
+                    if socket is self._replay:
+                        self._send_again(self._replay)
+                    else:
+                        os.read(self._woken, 4096)
+                        self._send_queued()
+        except Exception:
+            logger.exception("KV events are not sent any more")
+        finally:
+            with self._lock:
+                self._is_closing = True
+            self._close_sockets(_LINGER_MS)
+
+    def _send_queued(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queue:
+                    dropped, self._num_dropped = self._num_dropped, 0
+                    break
+                number, batch = self._queue.popleft()
+                self._num_queued_events -= len(batch.events)
+            payload, count = self._encode(batch), number.to_bytes(8, "big")
+            self._pub.send_multipart((self._topic, count, payload))
+            self._keep(count, payload)
+        if dropped:
+            logger.warning("%d batches of KV events were dropped: too many at once", dropped)
+
+    def _keep(self, number: bytes, payload: bytes) -> None:
+        if self._replay is None:
+            return
+        self._kept.append((number, payload))
+        self._num_kept_bytes += len(payload)
+        while len(self._kept) > self._config.buffer_steps or self._num_kept_bytes > MAX_KEPT_BYTES:
+            self._num_kept_bytes -= len(self._kept.popleft()[1])
+
+    def _send_again(self, replay: zmq.Socket[bytes]) -> None:
+        """Answers one request. Who does not take the answer gets no more of it, and no end; what
+        is no request has no answer."""
+        frames = replay.recv_multipart()
+        if len(frames) != 3 or len(frames[2]) != 8:
+            return
+        who, _, first = frames
+        with suppress(zmq.ZMQError):
+            for number, payload in self._kept:
+                if number >= first:
+                    answer = (who, b"", self._topic, number, payload)
+                    replay.send_multipart(answer, zmq.NOBLOCK)
+            replay.send_multipart((who, b"", b"", _END, b""), zmq.NOBLOCK)

@@ -1,0 +1,74 @@
+"""`kv_transfer_params`: one engine computes a prompt, another one goes on with it (vLLM's fields).
+
+The first leg has `do_remote_decode` and usually `max_tokens=1`; its output's `kv_transfer_params`
+go with the second leg, to the other engine. K/V takes its way through the KV store that the two
+share. So these parameters only say that it is worth waiting for, and under which name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quire.errors import RequestError, quoted
+from quire.params import SamplingParams
+
+FIELD = "kv_transfer_params"
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class HandOff:
+    """What a request says of other engines."""
+
+    hands_off: bool = False
+    """Another one goes on."""
+    awaited_kv: str | None = None
+    """Another one has begun: the name of its K/V, "" if that is not told; None: nobody has."""
+
+
+def hand_off(params: SamplingParams) -> HandOff:
+    """Raises RequestError for what cannot be understood. Fields of engines that send K/V to each
+    other, such as hosts and ports, mean nothing here."""
+    given = (params.extra_args or {}).get(FIELD)
+    if not given:
+        return HandOff()
+    if not isinstance(given, Mapping):
+        raise RequestError(
+            f"{FIELD} must be an object, got {quoted(given)}", parameter=FIELD, value=given
+        )
+    hands_off, goes_on = _truth(given, "do_remote_decode"), _truth(given, "do_remote_prefill")
+    return HandOff(hands_off, _name(given.get("remote_block_ids")) if goes_on else None)
+
+
+def answer(request_id: str, kv_name: str) -> dict[str, Any]:
+    """The `kv_transfer_params` of the second leg."""
+    return {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_block_ids": [[kv_name]],
+        "remote_engine_id": "quire",
+        "remote_request_id": request_id,
+        "remote_host": None,
+        "remote_port": None,
+        "tp_size": 1,
+    }
+
+
+def _truth(given: Mapping[str, Any], name: str) -> bool:
+    value = given.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise RequestError(
+            f"{FIELD}.{name} must be true or false, got {quoted(value)}", parameter=FIELD
+        )
+    return bool(value)
+
+
+def _name(block_ids: Any) -> str:
+    """The name in what `answer` gave; "" for block ids of other engines."""
+    match block_ids:
+        case [[str(name)]] if _NAME.fullmatch(name):
+            return name
+    return ""

@@ -1,0 +1,96 @@
+"""`BlockEvents`: what comes into the prefix cache and goes out of it, told to others in order.
+
+`BlockPool` and `KVCacheManager` report to it; the core flushes it after each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from quire.config.kv_groups import KVLayout
+from quire.kvcache.sequence import SequenceBlocks
+from quire.protocol.kv_events import (
+    POOL,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    KVEvent,
+    told_hash,
+)
+
+_KINDS = {"full": "full_attention", "window": "sliding_window"}
+"""vLLM's names."""
+
+
+class BlockEvents:
+    """Owned by the engine's thread."""
+
+    def __init__(
+        self,
+        layout: KVLayout,
+        block_size: int,
+        publish: Callable[[list[KVEvent]], None],
+        *,
+        as_int: bool = True,
+    ) -> None:
+        """`as_int`: hashes are told as numbers of 64 bits."""
+        self._groups = layout.groups
+        self._block_size = block_size
+        self._publish = publish
+        self._as_int = as_int
+        self._events: list[KVEvent] = []
+
+    def stored(
+        self, blocks: SequenceBlocks, token_ids: Sequence[int], group: int, entries: Sequence[int]
+    ) -> None:
+        """Blocks of a request were registered, those of these entries, in ascending order."""
+        start = 0
+        for at in range(1, len(entries) + 1):
+            if at == len(entries) or entries[at] != entries[at - 1] + 1:
+                self._run_stored(blocks, token_ids, group, entries[start], entries[at - 1] + 1)
+                start = at
+
+    def removed(self, key: tuple[int, bytes]) -> None:
+        """The block of a group and a hash was dropped."""
+        group, digest = key
+        last = self._events[-1] if self._events else None
+        if not isinstance(last, BlockRemoved) or last.group_idx != group:
+            last = BlockRemoved(block_hashes=[], medium=POOL, group_idx=group)
+            self._events.append(last)
+        last.block_hashes.append(told_hash(digest, as_int=self._as_int))
+
+    def cleared(self) -> None:
+        """All blocks were dropped. Told at once, because an idle engine makes no step."""
+        self._events.append(AllBlocksCleared())
+        self.flush()
+
+    def flush(self) -> None:
+        """Tells what has happened."""
+        if self._events:
+            self._publish(self._events)
+            self._events = []
+
+    def _run_stored(
+        self, blocks: SequenceBlocks, token_ids: Sequence[int], group: int, first: int, end: int
+    ) -> None:
+        size, spec = self._block_size, self._groups[group]
+        digests = blocks.keys[max(0, first - 1) : end]
+        hashes = [told_hash(digest, as_int=self._as_int) for digest in digests]
+        extra = None
+        if first == 0 and blocks.cache_salt is not None:
+            extra = [[blocks.cache_salt], *[None] * (end - 1)]
+        self._events.append(
+            BlockStored(
+                block_hashes=hashes[1:] if first else hashes,
+                parent_block_hash=hashes[0] if first else None,
+                token_ids=list(token_ids[first * size : end * size]),
+                block_size=size,
+                lora_id=None,
+                medium=POOL,
+                lora_name=None,
+                extra_keys=extra,
+                group_idx=group,
+                kv_cache_spec_kind=_KINDS[spec.kind],
+                kv_cache_spec_sliding_window=spec.window,
+            )
+        )

@@ -1,0 +1,128 @@
+"""BlockEvents: whoever follows them knows which blocks the prefix cache has."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import vllm_kv_events as vllm
+from kv_layouts import layout_of
+
+from quire.config.records import CacheConfig
+from quire.kvcache import BlockEvents, KVCacheManager
+from quire.protocol.kv_events import KVEvent, KVEventBatch
+
+SIZE = 4
+
+
+class Follower:
+    """Reads events as a program written for vLLM does."""
+
+    def __init__(self) -> None:
+        self.blocks: set[tuple[int, int]] = set()
+        self.stored: list[vllm.BlockStored] = []
+        self.num_cleared = 0
+
+    def __call__(self, events: list[KVEvent]) -> None:
+        data = msgspec.msgpack.encode(KVEventBatch(1.5, events, 0))  # type: ignore[arg-type]
+        batch = msgspec.msgpack.decode(data, type=vllm.KVEventBatch)
+        assert (batch.ts, batch.data_parallel_rank) == (1.5, 0)
+        for event in batch.events:
+            if isinstance(event, vllm.BlockStored):
+                keys = {(event.group_idx, one) for one in event.block_hashes}
+                assert not keys & self.blocks
+                self.blocks |= keys
+                self.stored.append(event)
+                assert len(event.token_ids) == len(event.block_hashes) * event.block_size
+            elif isinstance(event, vllm.BlockRemoved):
+                keys = {(event.group_idx, one) for one in event.block_hashes}
+                assert keys <= self.blocks
+                self.blocks -= keys
+            else:
+                self.num_cleared += 1
+                self.blocks.clear()
+
+
+def manager(
+    follower: Follower, num_blocks: int = 8, window: int | None = None, *, as_int: bool = True
+) -> KVCacheManager:
+    layout = layout_of(None) if window is None else layout_of(None, window)
+    kv = KVCacheManager(CacheConfig(SIZE, num_blocks, "float32", True, 1, layout), 100)
+    kv.pool.events = BlockEvents(layout, SIZE, follower, as_int=as_int)
+    return kv
+
+
+def low_bits(key: bytes) -> int:
+    """`maybe_convert_block_hash` of vLLM."""
+    return int.from_bytes(key, byteorder="big") & ((1 << 64) - 1)
+
+
+def flush(kv: KVCacheManager) -> None:
+    assert kv.pool.events is not None
+    kv.pool.events.flush()
+
+
+def test_the_fields_of_stored_blocks() -> None:
+    follower = Follower()
+    kv = manager(follower)
+    blocks, tokens = kv.open("salt"), list(range(11))
+    assert kv.allocate_slots(blocks, tokens, 0, 5)
+    assert kv.allocate_slots(blocks, tokens, 5, 11)
+    flush(kv)
+    first, second = follower.stored
+    hashes = [low_bits(key) for key in blocks.keys]
+    assert (first.block_hashes, second.block_hashes) == (hashes[:1], hashes[1:])
+    assert (first.parent_block_hash, second.parent_block_hash) == (None, hashes[0])
+    assert (first.token_ids, second.token_ids) == ([0, 1, 2, 3], [4, 5, 6, 7])
+    assert (first.extra_keys, second.extra_keys) == ([("salt",)], None)
+    assert (first.block_size, first.medium) == (4, "GPU")
+    assert (first.lora_id, first.lora_name) == (None, None)
+    assert (first.group_idx, first.kv_cache_spec_kind) == (0, "full_attention")
+
+
+def test_whole_hashes() -> None:
+    seen: list[KVEvent] = []
+    kv = manager(seen.extend, as_int=False)  # type: ignore[arg-type]
+    blocks = kv.open()
+    kv.allocate_slots(blocks, list(range(8)), 0, 8)
+    flush(kv)
+    [event] = seen
+    assert event.block_hashes == blocks.keys  # type: ignore[attr-defined]
+    assert [len(key) for key in blocks.keys] == [32, 32]
+
+
+def test_whoever_follows_knows_the_pool() -> None:
+    chance = random.Random(3)
+    for window in (None, 6):
+        follower = Follower()
+        kv = manager(follower, 24, window)
+        prefixes = [[chance.randrange(3) for _ in range(20)] for _ in range(3)]
+        for turn in range(300):
+            tokens = chance.choice(prefixes)[: chance.randrange(1, 20)]
+            tokens = tokens + [turn] * chance.randrange(1, 9)
+            blocks = kv.open()
+            prefix = kv.get_computed_blocks(blocks, tokens)
+            kv.take_hits(blocks, prefix)
+            start = prefix.num_entries * SIZE
+            while start < len(tokens):
+                stop = min(len(tokens), start + chance.randrange(1, 12))
+                assert kv.allocate_slots(blocks, tokens, start, stop) is not None
+                start = stop
+            kv.free(blocks, chance.choice([start, start, start // 2]))
+            flush(kv)
+            assert follower.blocks == {(g, low_bits(key)) for g, key in kv.pool._by_key}
+        assert kv.reset_prefix_cache()
+        assert (follower.num_cleared, follower.blocks) == (1, set())
+
+
+def test_loaded_blocks_are_stored_blocks() -> None:
+    follower = Follower()
+    kv = manager(follower)
+    blocks, tokens = kv.open(), list(range(13))
+    keys = [(0, key) for key in kv.keys_of(blocks, tokens, 3)]
+    reservation = kv.reserve(kv.no_prefix(), keys)
+    kv.complete(reservation, keys[:2], blocks, tokens)
+    flush(kv)
+    [event] = follower.stored
+    assert event.block_hashes == [low_bits(key) for key in blocks.keys[:2]]
+    assert (event.token_ids, event.parent_block_hash) == (tokens[:8], None)
