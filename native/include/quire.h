@@ -17,13 +17,20 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 8
+#define QUIRE_ABI_VERSION 9
 
 // Tokens that lie together in the KV cache: a block holds whole groups of them.
 #define QUIRE_KV_GROUP 16
 #define QUIRE_MAX_LAYER_GROUPS 16
 
-enum quire_dtype { QUIRE_F32 = 0, QUIRE_BF16 = 1, QUIRE_F16 = 2, QUIRE_INT8 = 3 };
+// GROUPED is a checkpoint's own groups of codes, in a quire_part: see quire_grouping.
+enum quire_dtype {
+  QUIRE_F32 = 0,
+  QUIRE_BF16 = 1,
+  QUIRE_F16 = 2,
+  QUIRE_INT8 = 3,
+  QUIRE_GROUPED = 4
+};
 
 // How a matrix is stored and multiplied. The integer formats have one scale for each row of the
 // matrix and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits. 4-bit
@@ -34,7 +41,37 @@ enum quire_format {
   QUIRE_FORMAT_INT8_A8 = 2,
   QUIRE_FORMAT_INT8_A16 = 3,
   QUIRE_FORMAT_INT4_A8 = 4,
-  QUIRE_FORMAT_INT4_A16 = 5
+  QUIRE_FORMAT_INT4_A16 = 5,
+  QUIRE_FORMAT_GROUPED_A8 = 6,
+  QUIRE_FORMAT_GROUPED_A16 = 7
+};
+
+// The grouped formats hold a quantised checkpoint's numbers as they are. A code stands for a whole
+// number in a table; along K, groups of codes have a scale, and may have a zero and a minimum:
+// weight = (table[code] - zero) * scale + minimum. What varies is in the bits of the format's
+// number, above GROUPED_A8 or GROUPED_A16:
+//   bits 8-11   log2 of the group, 4 to 7
+//   bits 12-14  quire_table
+//   bit 15      scales and minima are float16, otherwise float32
+//   bit 16      groups have zeros, 0 to 15
+//   bit 17      groups have minima
+// A quire_part of dtype GROUPED is [rows, k] bytes of codes, then [rows, ceil(k / group)] scales,
+// zeros of a byte and minima, those that the format has.
+enum quire_grouping {
+  QUIRE_GROUP_SHIFT = 8,
+  QUIRE_TABLE_SHIFT = 12,
+  QUIRE_GROUPS_HALF = 1 << 15,
+  QUIRE_GROUPS_ZEROS = 1 << 16,
+  QUIRE_GROUPS_MINIMA = 1 << 17
+};
+
+// What a code stands for. IQ4_NL and E2M1 (doubled: 0 1 2 3 4 6 8 12) are tables of 16 numbers.
+enum quire_table {
+  QUIRE_TABLE_U4 = 0,    // the code
+  QUIRE_TABLE_S4 = 1,    // the code less 8
+  QUIRE_TABLE_IQ4 = 2,
+  QUIRE_TABLE_E2M1 = 3,
+  QUIRE_TABLE_S8 = 4     // the code, of 8 bits, less 128
 };
 
 // Instruction-set tiers, each a library of its own built from the same sources.
@@ -52,7 +89,10 @@ enum quire_activation {
   QUIRE_ACT_SILU = 1,
   QUIRE_ACT_GELU = 2,
   QUIRE_ACT_GELU_TANH = 3,
-  QUIRE_ACT_RELU = 4
+  QUIRE_ACT_RELU = 4,
+  QUIRE_ACT_RELU2 = 5,       // relu(x)^2
+  QUIRE_ACT_GELU_QUICK = 6,  // x * sigmoid(1.702 x)
+  QUIRE_ACT_SWIGLU_OAI = 7   // of a gate and an up alone: see `Activation` of program/ops.py
 };
 
 // How many rows an op works on: all tokens of the step, or only those whose logits are wanted.
@@ -113,12 +153,15 @@ typedef struct quire_kv_place {
 
 enum quire_heads_target { QUIRE_TO_VIEW = 0, QUIRE_TO_KEYS = 1, QUIRE_TO_VALUES = 2 };
 
-// Per head: an optional RMS norm, then an optional rotation, then to a view or the KV cache.
+// Per head: an optional norm, then an optional rotation, or in the other order; then to a view or
+// the KV cache.
 typedef struct quire_heads_part {
   quire_view x;
   quire_view out;  // of QUIRE_TO_VIEW
   int32_t num_heads;
-  int32_t norm;  // vector [head_dim] or -1
+  int32_t norm;  // vector [head_dim], or [num_heads * head_dim]; -1: no norm
+  int32_t norm_kind;
+  int32_t norm_after;  // 1: the rotation comes first
   float eps;
   int32_t rope;  // of add_rope, or -1
   int32_t target;
@@ -140,15 +183,21 @@ typedef struct quire_attention {
   float softcap;            // 0: none
   int32_t window;           // 0: none
   int32_t alibi;            // vector [num_heads] of slopes, or -1
+  int32_t sinks;            // vector [num_heads]: one more score per head, without a value; or -1
   int32_t activation_bits;  // 8: q and the weights may be rounded to bytes over an int8 cache
   int32_t taken_only;       // 1: only those rows of out are wanted whose logits are
 } quire_attention;
 
 enum quire_pointwise_kind {
-  QUIRE_POINTWISE_ADD = 0,   // a + b
-  QUIRE_POINTWISE_GLU = 1,   // activation(a) * b
-  QUIRE_POINTWISE_ACT = 2,   // activation(a)
-  QUIRE_POINTWISE_SCALE = 3  // a * factor
+  QUIRE_POINTWISE_ADD = 0,    // a + b
+  QUIRE_POINTWISE_GLU = 1,    // activation(a) * b
+  QUIRE_POINTWISE_ACT = 2,    // activation(a)
+  QUIRE_POINTWISE_SCALE = 3,  // a * factor
+  QUIRE_POINTWISE_CLAMP = 4,  // a, bounded to -factor .. factor
+  // a * (1 + factor * ln(1 + (position + shift) / period)), the quotient rounded down
+  QUIRE_POINTWISE_POSITION_SCALE = 5,
+  QUIRE_POINTWISE_XIELU = 6,  // with factor, eps and alphas, see Xielu of program/ops.py
+  QUIRE_POINTWISE_GATE = 7    // a * sigmoid(b), b [rows, 1]
 };
 
 typedef struct quire_pointwise {
@@ -158,7 +207,45 @@ typedef struct quire_pointwise {
   int32_t kind;
   int32_t activation;
   float factor;
+  float eps;
+  int32_t period;
+  int32_t shift;
+  int32_t alphas[2];  // vectors of one number: positive, negative
 } quire_pointwise;
+
+enum quire_route_score { QUIRE_ROUTE_SOFTMAX = 0, QUIRE_ROUTE_SIGMOID = 1 };
+
+// Chooses top_k experts for each row of logits [rows, E]: out [rows, E] has their weights, and 0
+// for the others. Both are float32. What is computed: `Route` of program/ops.py.
+typedef struct quire_route {
+  quire_view logits;
+  quire_view out;
+  int32_t bias;  // vector [E], added to the scores for the choice alone, or -1
+  int32_t score;
+  int32_t top_k;
+  int32_t num_groups;  // of neighbouring experts
+  int32_t top_groups;  // of which experts may be chosen
+  int32_t group_best;  // as many of a group's best scores are summed to choose groups
+  int32_t normalise;
+  float floor;
+  float scale;
+} quire_route;
+
+// out = sum over the experts e whose weight w = routes[row, e] is not 0, in the order of e, of
+// w * down_e(activation(gate_e(x)) * up_e(x)); times scale, plus residual.
+typedef struct quire_experts {
+  quire_view x;
+  quire_view routes;  // float32 [rows, E], with at most top_k numbers other than 0 in a row
+  quire_view out;
+  quire_view residual;
+  int32_t gate_up;       // the first of E glu matrices [2 I, D]
+  int32_t down;          // the first of E matrices [D, I]
+  int32_t gate_up_bias;  // vector [E * 2 I] or -1
+  int32_t down_bias;     // vector [E * D] or -1
+  int32_t activation;
+  int32_t top_k;
+  float scale;
+} quire_experts;
 
 // out[i] = x[logits_rows[i]]
 typedef struct quire_take_rows {
@@ -186,7 +273,9 @@ enum quire_op_kind {
   QUIRE_OP_POINTWISE = 6,
   QUIRE_OP_TAKE_ROWS = 7,
   QUIRE_OP_LOGITS = 8,
-  QUIRE_NUM_OP_KINDS = 9
+  QUIRE_OP_ROUTE = 9,
+  QUIRE_OP_EXPERTS = 10,
+  QUIRE_NUM_OP_KINDS = 11
 };
 
 typedef struct quire_op {
@@ -202,6 +291,8 @@ typedef struct quire_op {
     quire_pointwise pointwise;
     quire_take_rows take_rows;
     quire_logits logits;
+    quire_route route;
+    quire_experts experts;
   } u;
 } quire_op;
 
@@ -238,11 +329,13 @@ typedef struct quire_part {
   int32_t mapped;  // a view of a read-only file mapping: pages may be dropped once they are read
 } quire_part;
 
+// Several matrices of one shape lie one after the other, such as those of a layer's experts.
 typedef struct quire_matrix_spec {
-  int64_t n;
+  int64_t n;  // rows of one of them
   int64_t k;
   int32_t format;
   int32_t glu;
+  int64_t count;
 } quire_matrix_spec;
 
 // An embedding table, row by row.
@@ -326,18 +419,18 @@ typedef struct quire_batch {
 } quire_batch;
 
 typedef struct quire_output {
-  int32_t* sampled;         // [L]; unused without sampling
-  float* logits;            // rows of V, or null
-  int32_t* logprob_ids;     // [L, K], or null when none are wanted
-  float* logprobs;          // [L, K]
-  int32_t* logprob_ranks;   // [L, K]
-  float* sampled_logprobs;  // [L]
-  int32_t* sampled_ranks;   // [L]
-  int32_t logprobs_width;   // K
-  uint8_t* not_finite;      // [L]; 1: the row has a NaN, +infinity or no finite logit, so that
-                            // nothing is chosen and reported; unused without sampling
-  uint8_t* no_choice;       // [L]; 1: all tokens are forbidden, so that nothing is chosen and
-                            // reported; unused without sampling
+  int32_t* sampled;              // [L]; unused without sampling
+  float* logits;                 // rows of V, or null
+  int32_t* logprob_ids;          // [L, K], or null when none are wanted
+  float* logprobs;               // [L, K]
+  int32_t* logprob_ranks;        // [L, K]
+  float* sampled_logprobs;       // [L]
+  int32_t* sampled_ranks;        // [L]
+  int32_t logprobs_width;        // K
+  uint8_t* not_finite;           // [L]; 1: the row has a NaN, +infinity or no finite logit, so that
+                                 // nothing is chosen and reported; unused without sampling
+  uint8_t* no_choice;            // [L]; 1: all tokens are forbidden, so that nothing is chosen and
+                                 // reported; unused without sampling
   const int32_t* logits_places;  // [L]; which row of `logits` each goes to, -1: none. Null: its own
 } quire_output;
 
@@ -384,7 +477,7 @@ uint64_t quire_pool_progress(const quire_pool* pool);
 
 int64_t quire_kv_block_bytes(const quire_kv_spec* spec);
 
-// Bytes of a matrix once packed; -1 for a spec that add_matrix would refuse.
+// Bytes of all its matrices once packed; -1 for a spec that add_matrix would refuse.
 int64_t quire_matrix_bytes(const quire_matrix_spec* spec);
 // How matrices of a format lie in memory, as text: libraries of which it is the same can use each
 // other's packed matrices. Null for an unknown format.
@@ -395,7 +488,8 @@ int32_t quire_pack(quire_pool* pool, const quire_packing* weights, int32_t num_w
 quire_model* quire_model_create(quire_pool* pool, const quire_model_spec* spec);
 void quire_model_destroy(quire_model* model);
 // Tables and matrices stay where they were packed: `data`, at a multiple of 64, is only read, and
-// outlives the model. Vectors are copied.
+// outlives the model. Vectors are copied. Of several matrices the first id is returned; the others
+// follow it.
 int32_t quire_add_table(quire_model* model, const quire_table_spec* spec, const void* data);
 int32_t quire_add_matrix(quire_model* model, const quire_matrix_spec* spec, const void* data);
 int32_t quire_add_vector(quire_model* model, const float* values, int64_t size);

@@ -44,7 +44,7 @@ class FakeCore:
         self.num_steps = 0
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": self._block_map,
-            "reset_prefix_cache": lambda resets=False: resets or not self._requests,
+            "reset_prefix_cache": lambda resets=False, _=False: resets or not self._requests,
             "fail": self._fail,
             "refuse": self._refuse,
             "echo": lambda *args, **kwargs: [list(args), kwargs],

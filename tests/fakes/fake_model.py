@@ -16,7 +16,7 @@ from quire.kvstore.chunks import ChunkShape
 from quire.kvstore.store import KVStore
 from quire.kvstore.tiers.base import Tier
 from quire.params import SamplingParams
-from quire.protocol import EngineCoreOutputs, EngineCoreRequest, SchedulePlan
+from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulePlan
 from quire.scheduler import Scheduler
 from quire.scheduler.stored_kv.loads import PrefixLoads
 from quire.scheduler.stored_kv.saves import ChunkSaves
@@ -41,11 +41,13 @@ class Simulation:
         tokens_per_step: int = 1,
         tiers: Sequence[Tier] = (),
         chunk_blocks: int = 2,
+        most_mask_steps: int = 0,
         **scheduler: object,
     ) -> None:
         """`windows`: of each group of layers. `max_model_len`: by default the longest request that
         the pool has room for, up to four times its slots. `depth`: most plans in flight.
-        `tiers`: of a KV store, with chunks of `chunk_blocks`; none: there is no store."""
+        `tiers`: of a KV store, with chunks of `chunk_blocks`; none: there is no store.
+        `most_mask_steps`: how many steps a mask may be late."""
         cache = CacheConfig(
             block_size=block_size,
             num_blocks=num_blocks,
@@ -83,6 +85,9 @@ class Simulation:
         self.salts: dict[str, str | None] = {}
         self.compiling: set[str] = set()
         """Requests whose grammars are not ready. What the fake model gives is the same."""
+        self.late: dict[str, tuple[int, list[int]]] = {}
+        """Requests whose next mask is being made: steps until it is there, and what it forces."""
+        self.most_mask_steps = most_mask_steps
         self.num_forced = 0
         """Tokens that grammars put behind chosen ones: those that the model would choose."""
         self.broken: set[str] = set()
@@ -123,14 +128,30 @@ class Simulation:
         self.finished.setdefault(request_id, "abort")
         self.scheduler.check_integrity()
 
-    def _follow_grammar(self, request_id: str, token_ids: list[int], most: int) -> list[int]:
-        """Now and then up to five tokens."""
+    def _follow_grammar(self, request_id: str, token_ids: list[int], most: int) -> bool:
+        """Now and then up to five tokens, and now and then late."""
         context = [*self.prompts[request_id], *self.got[request_id], *token_ids]
         forced: list[int] = []
         for _ in range(min(most, context[-1] % 6)):
             forced.append(next_token([*context, *forced]))
-        self.num_forced += len(forced)
-        return forced
+        steps = context[-1] // 6 % (self.most_mask_steps + 1)
+        if forced or steps:
+            self.late[request_id] = (steps, forced)
+        return request_id not in self.late
+
+    def _masks_come(self) -> None:
+        for request_id, (steps, forced) in [*self.late.items()]:
+            if request_id not in self.scheduler.states.by_id:
+                del self.late[request_id]
+            elif steps:
+                self.late[request_id] = (steps - 1, forced)
+            else:
+                del self.late[request_id]
+                self.num_forced += len(forced)
+                output = self.scheduler.grammar_is_ready(request_id, forced)
+                if output is not None:
+                    self._take_one(output)
+                self.scheduler.check_integrity()
 
     def grammar_is_ready(self, request_id: str) -> None:
         self.compiling.remove(request_id)
@@ -152,7 +173,8 @@ class Simulation:
             executor.submit(plan)
         self.was_idle = not executor.submitted
         if self.was_idle:
-            assert self.compiling or self.scheduler.states.num_idle
+            assert self.compiling or self.late or self.scheduler.states.num_idle
+            self._masks_come()
             return None
         plan = executor.submitted[0]
         try:
@@ -164,6 +186,7 @@ class Simulation:
         scheduler.check_integrity()
         self.num_steps += 1
         self._take(outputs)
+        self._masks_come()
         return plan
 
     def _take(self, outputs: EngineCoreOutputs) -> None:
@@ -171,17 +194,20 @@ class Simulation:
         self.num_preemptions += outputs.stats.num_preemptions
         self.num_hit_tokens += outputs.stats.num_prefix_hit_tokens
         for output in outputs.outputs:
-            request_id = output.request_id
-            assert request_id not in self.finished
-            assert WRONG not in output.new_token_ids, f"{request_id} reads another's or stale K/V"
-            self.got[request_id] += output.new_token_ids
-            if output.finish_reason is not None:
-                self.finished[request_id] = output.finish_reason
-            if output.error == "broken":
-                self.broken.add(request_id)
-            elif output.finish_reason == "error":
-                assert output.error == "poisoned"
-                self.check_forgotten(request_id)
+            self._take_one(output)
+
+    def _take_one(self, output: EngineCoreOutput) -> None:
+        request_id = output.request_id
+        assert request_id not in self.finished
+        assert WRONG not in output.new_token_ids, f"{request_id} reads another's or stale K/V"
+        self.got[request_id] += output.new_token_ids
+        if output.finish_reason is not None:
+            self.finished[request_id] = output.finish_reason
+        if output.error == "broken":
+            self.broken.add(request_id)
+        elif output.finish_reason == "error":
+            assert output.error == "poisoned"
+            self.check_forgotten(request_id)
 
     def check_forgotten(self, request_id: str) -> None:
         """Nobody finds a block of a request that failed."""

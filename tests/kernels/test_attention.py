@@ -40,6 +40,7 @@ class Shape:
     softcap: float | None = None
     alibi: bool = False
     activation_bits: ActivationBits = 16
+    sinks: bool = False
 
     def body(self) -> Body:
         """Two layers, so that the cache of one cannot stand in for the other's."""
@@ -60,12 +61,13 @@ class Shape:
         weight = weights.param(f"qkv{layer}", (q.dim + k.dim + v.dim, x.dim), x.dim**-0.5)
         attended, out = Value(f"attended{layer}", q.dim), Value(f"out{layer}", DIM)
         slopes = tuple(0.5 ** (n + 1) for n in range(self.heads)) if self.alibi else None
+        sinks = weights.param(f"sinks{layer}", (self.heads,), 2.0) if self.sinks else None
         return [
             Linear(x, (q, k, v), weight),
             Attention(
                 q, k, v, attended, layer, self.heads, self.kv_heads, self.head_dim,
                 self.head_dim**-0.5, self.window, self.softcap, slopes,
-                self.activation_bits,
+                self.activation_bits, sinks,
             ),
             Linear(attended, (out,), weights.param(f"o{layer}", (DIM, q.dim), q.dim**-0.5)),
         ], out  # fmt: skip
@@ -83,6 +85,7 @@ SHAPES = [
     Shape(softcap=2.0),
     Shape(alibi=True),
     Shape(window=40, softcap=5.0, alibi=True),
+    Shape(window=7, sinks=True),
 ]
 
 

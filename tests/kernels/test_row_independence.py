@@ -16,7 +16,11 @@ from quire.program import ActivationBits
 Numbers = tuple[Dtype, str, ActivationBits]
 """The dtypes of the model and of its cache, and the bits of q over the latter."""
 LENGTH = 600
-SHAPES = [Shape(), Shape(heads=6, kv_heads=1, head_dim=80, window=270)]
+SHAPES = [
+    Shape(),
+    Shape(heads=6, kv_heads=1, head_dim=80, window=270),
+    Shape(window=90, sinks=True),
+]
 
 
 def compiled(isa: str, threads: int, shape: Shape, numbers: Numbers) -> CompiledModel:

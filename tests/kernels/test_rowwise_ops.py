@@ -25,19 +25,27 @@ from quire.program import (
     Act,
     Activation,
     Add,
+    Attention,
+    Clamp,
     Embed,
     Glu,
     HeadNorm,
     LayerNorm,
     LearnedPositions,
+    Linear,
     Logits,
+    NormKind,
     Op,
+    Param,
+    PositionScale,
     Program,
     RmsNorm,
     Rope,
     Scale,
     TakeRows,
+    Tensor,
     Value,
+    Xielu,
     keep_all,
 )
 from quire.weights.store import TensorDtype
@@ -94,6 +102,89 @@ def test_head_norm(backend: CpuBackend, heads: int, head_dim: int) -> None:
     assert_close(compile_pair(backend, body, heads * head_dim), [3, 18], 2e-6)
 
 
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+@pytest.mark.parametrize("weight", ["shared", "each", "none"])
+@pytest.mark.parametrize(("heads", "head_dim"), [(3, 40), (2, 64), (2, 128)])
+def test_head_norms_of_all_kinds(
+    backend: CpuBackend, kind: NormKind, weight: str, heads: int, head_dim: int
+) -> None:
+    size = {"shared": head_dim, "each": heads * head_dim, "none": 0}[weight]
+
+    def norm(x: Value, y: Value, w: Weights) -> Op:
+        slot = w.param("n", (size,)) if size else None
+        return HeadNorm(x, y, slot, 1e-6, heads, head_dim, 0.5, kind)
+
+    assert_close(compile_pair(backend, chain(norm), heads * head_dim), [3, 18], 2e-6)
+
+
+def test_norms_without_weight_and_with_an_offset(backend: CpuBackend) -> None:
+    def body(x: Value, w: Weights) -> tuple[list[Op], Value]:
+        bare, out = Value("bare", 100), Value("y", 100)
+        norm = LayerNorm(bare, out, w.param("n", (100,)), w.param("b", (100,)), 1e-5, 1.0)
+        return [RmsNorm(x, bare, None, 1e-5), norm], out
+
+    assert_close(compile_pair(backend, body, 100), [5, 20], 3e-6)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_norm_and_rotation_on_the_way_to_attention(backend: CpuBackend, norm_first: bool) -> None:
+    """One native op does both, in their order."""
+    dim, inv_freq = 64, tuple(0.3 ** (i / 4) for i in range(16))
+
+    def body(x: Value, w: Weights) -> tuple[list[Op], Value]:
+        q, k, v, out = (Value(name, dim) for name in ("q", "k", "v", "y"))
+        ops: list[Op] = [Linear(x, (q, k, v), w.param("qkv", (3 * dim, dim), dim**-0.5))]
+        ends = []
+        for value in (q, k):
+            middle, end = Value(f"{value.name}1", dim), Value(f"{value.name}2", dim)
+            first, last = ((value, middle), (middle, end))
+            normed, turned = (first, last) if norm_first else (last, first)
+            norm = HeadNorm(*normed, w.param(f"n{value.name}", (32,)), 1e-6, 2, 32)
+            rope = Rope(*turned, 2, 32, inv_freq)
+            ops += [norm, rope] if norm_first else [rope, norm]
+            ends.append(end)
+        return [*ops, Attention(*ends, v, out, 0, 2, 2, 32, 0.2)], out
+
+    pair = compile_pair(backend, body, dim)
+    assert_close(pair, [40, 3], 3e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_clamp_position_scale_and_xielu(backend: CpuBackend, dtype: Dtype) -> None:
+    def body(x: Value, w: Weights) -> tuple[list[Op], Value]:
+        wide, bent, far, out = (Value(name, 40) for name in ("wide", "bent", "far", "y"))
+        alphas = w.param("p", (1,)), w.param("n", (1,))
+        return [
+            Scale(x, wide, 3.0), Xielu(wide, bent, *alphas), PositionScale(bent, far, 0.4, 7, 1),
+            Clamp(far, out, 2.5),
+        ], out  # fmt: skip
+
+    assert_close(compile_pair(backend, body, 40, dtype), [30, 9], TOLERANCE[dtype])
+
+
+def test_rows_are_gathered_out_of_one_tensor(backend: CpuBackend) -> None:
+    """q, k and v of each of three groups lie together: 2 query heads, k, v."""
+    dim, head, groups = 48, 16, 3
+    runs = {"q": (0, 2 * head), "k": (2 * head, head), "v": (3 * head, head)}
+
+    def body(x: Value, w: Weights) -> tuple[list[Op], Value]:
+        whole = w.param("qkv", (4 * head * groups, dim), dim**-0.5)
+        bias = w.param("bias", (4 * head * groups,))
+        parts = [
+            tuple((group * 4 * head + first, count) for group in range(groups))
+            for first, count in runs.values()
+        ]
+        rows = [tuple(Tensor(p.name, p.shape, rows=run) for run in parts) for p in (whole, bias)]
+        outs = [Value(name, groups * count) for name, (_, count) in runs.items()]
+        slots = [
+            Param(f"{p.name}.slot", p.shape, kept)
+            for p, kept in zip((whole, bias), rows, strict=True)
+        ]
+        return [Linear(x, tuple(outs), *slots)], outs[0]
+
+    assert_close(compile_pair(backend, body, dim), [20], 2e-6)
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("rotated", [8, 20, 32])
 def test_rope(backend: CpuBackend, rotated: int, interleaved: bool) -> None:
@@ -102,7 +193,7 @@ def test_rope(backend: CpuBackend, rotated: int, interleaved: bool) -> None:
     assert_close(compile_pair(backend, body, 96), [40, 1, 7], 2e-6)
 
 
-@pytest.mark.parametrize("act", ["silu", "gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("act", ["silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu2"])
 @pytest.mark.parametrize("dim", [16, 100])
 def test_activations(backend: CpuBackend, act: Activation, dim: int) -> None:
     def body(x: Value, _: Weights) -> tuple[list[Op], Value]:

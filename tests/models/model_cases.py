@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from more_cases import more_cases
 from numpy.typing import NDArray
 
 PROMPT_TOKENS = 75
@@ -33,6 +34,8 @@ class Case:
         return self.name
 
 
+_EAGER = {"experts_implementation": "eager"}
+"""The other ways to compute experts ask for sizes that are multiples of 16 bytes."""
 _NO_SPECIAL_TOKENS = {"eos_token_id": None, "bos_token_id": None, "pad_token_id": None}
 
 
@@ -62,6 +65,16 @@ def _gemma(name: str, config_class: Any, **settings: Any) -> Case:
     """Untied: a random tied head repeats the last token."""
     shape = {"head_dim": 24, "num_attention_heads": 6, "num_key_value_heads": 2,
              "hidden_size": 84, "tie_word_embeddings": False}  # fmt: skip
+    return _decoder(name, config_class, **{**shape, **settings})
+
+
+def _mixture(name: str, config_class: Any, **settings: Any) -> Case:
+    """Seven experts of 27 numbers, of which three are taken; heads of 20."""
+    shape = {
+        "hidden_size": 60, "intermediate_size": 27, "num_attention_heads": 3,
+        "num_key_value_heads": 1, "head_dim": 20, "num_experts": 7, "num_local_experts": 7,
+        "num_experts_per_tok": 3, "moe_intermediate_size": 27,
+    }  # fmt: skip
     return _decoder(name, config_class, **{**shape, **settings})
 
 
@@ -119,6 +132,25 @@ CASES = [
                "sliding_attention": {"rope_type": "default", "rope_theta": 3e3}}),
     _decoder("granite", transformers.GraniteConfig, embedding_multiplier=3.0,
              residual_multiplier=0.3, attention_multiplier=0.07, logits_scaling=2.5),
+    _mixture("mixtral", transformers.MixtralConfig, sliding_window=19),
+    _mixture("mixtral-all-experts", transformers.MixtralConfig, num_local_experts=3,
+             num_experts=3),
+    _mixture("qwen2-moe", transformers.Qwen2MoeConfig, num_hidden_layers=4, qkv_bias=True,
+             intermediate_size=90, shared_expert_intermediate_size=53, decoder_sparse_step=2,
+             num_key_value_heads=3),
+    _mixture("qwen2-moe-normalised", transformers.Qwen2MoeConfig, norm_topk_prob=True,
+             shared_expert_intermediate_size=35, num_experts_per_tok=1, use_sliding_window=True,
+             sliding_window=23, max_window_layers=2),
+    _mixture("qwen3-moe", transformers.Qwen3MoeConfig, num_hidden_layers=3, norm_topk_prob=True,
+             mlp_only_layers=[1], head_dim=28, intermediate_size=90),
+    _mixture("qwen3-moe-not-normalised", transformers.Qwen3MoeConfig, norm_topk_prob=False,
+             attention_bias=True, use_sliding_window=True, sliding_window=21),
+    _mixture("olmoe", transformers.OlmoeConfig, num_key_value_heads=3),
+    _mixture("granitemoe", transformers.GraniteMoeConfig,
+             embedding_multiplier=3.0, residual_multiplier=0.3, attention_multiplier=0.07,
+             logits_scaling=2.5),
+    _mixture("granitemoe-shared", transformers.GraniteMoeSharedConfig,
+             shared_intermediate_size=41, residual_multiplier=0.4),
     Case("mpt", transformers.MptConfig, {
         "vocab_size": 151, "d_model": 66, "n_heads": 6, "n_layers": 3, "max_seq_len": 256,
         "initializer_range": 0.2, **_NO_SPECIAL_TOKENS}),
@@ -137,6 +169,7 @@ CASES = [
     Case("gpt2-unscaled", Gpt2, {
         **_GPT2_SHAPE, "scale_attn_weights": False, "initializer_range": 0.1, "n_layer": 1}),
 ]  # fmt: skip
+CASES += more_cases(_decoder, _NO_SPECIAL_TOKENS)
 
 
 @cache
@@ -144,10 +177,12 @@ def reference_model(case: Case, dtype: torch.dtype) -> transformers.PreTrainedMo
     """The random model in float32, its weights rounded to `dtype` first. Norms and biases too."""
     torch.manual_seed(sum(map(ord, case.name)))
     config = case.config_class(**case.settings)
-    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    model = transformers.AutoModelForCausalLM.from_config(config, **_EAGER).float().eval()
     with torch.no_grad():
-        for _name, parameter in model.named_parameters():
-            if parameter.dim() == 1:  # initialised to 0 or 1, which would hide a missing one
+        for name, parameter in model.named_parameters():
+            # Initialised to 0 or 1, which would hide a missing one. Norms of heads may have a row
+            # for each.
+            if parameter.dim() == 1 or "norm" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
             parameter.copy_(parameter.to(dtype).float())
     return model
@@ -171,7 +206,7 @@ def logits_of(case: Case, token_ids: list[int], dtype: torch.dtype = torch.float
 
 def logits_of_checkpoint(directory: Path, token_ids: list[int], dtype: torch.dtype) -> Floats:
     """What transformers computes in `dtype` on a saved model, as its users load it."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, **_EAGER)
     return _logits(model.eval(), token_ids)
 
 
@@ -179,6 +214,14 @@ def _logits(model: transformers.PreTrainedModel, token_ids: list[int]) -> Floats
     with torch.no_grad():
         found: Floats = model(torch.tensor([token_ids])).logits[0].float().numpy()
     return found
+
+
+def size_of(error: Floats, case: Case) -> float:
+    """Root mean square. With experts that of a row among the best tenth: where the logits of two
+    experts are nearly equal, any rounding may choose the other one, and all later rows see it."""
+    rows = np.square(error.astype(np.float64)).mean(axis=1)
+    has_experts = "num_experts_per_tok" in case.settings
+    return float(np.sqrt(np.quantile(rows, 0.1) if has_experts else rows.mean()))
 
 
 def prompt_of(case: Case, length: int = PROMPT_TOKENS) -> list[int]:

@@ -19,11 +19,12 @@ from quire.backends.base import (
     StepBatch,
 )
 from quire.config.model_files import read_config
-from quire.models import build_program, model_facts, name_map
+from quire.models import build_program, model_facts, name_map, shipped_format
 from quire.program import keep_all
 from quire.program.passes import run_passes
 from quire.program.values import WeightFormat
 from quire.weights import bind, open_checkpoint
+from quire.weights.quantised.store import as_shipped
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 400
@@ -44,7 +45,7 @@ def load(
     options = CompileOptions(
         dtype, max_num_tokens=512, max_num_seqs=64, max_model_len=max_model_len
     )
-    store = open_checkpoint(directory)
+    store = as_shipped(open_checkpoint(directory), shipped_format(config))
     try:
         bound = bind(program, store, name_map(config).canonical)
         spec = KVCacheSpec(NUM_BLOCKS, BLOCK_SIZE, dtype, keep_all(program))

@@ -109,6 +109,27 @@ def test_the_same_tokens(model_dir: Path, tmp_path: Path, name: str | None, dtyp
     assert tokens(out) == tokens(model_dir, quantization=name, dtype=dtype)
 
 
+EXPERTS = {
+    "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 45,
+    "norm_topk_prob": True,
+}  # fmt: skip
+FUSED = {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 45}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("architecture", "settings"),
+    [("Qwen3MoeForCausalLM", EXPERTS), ("GraniteMoeForCausalLM", FUSED)],
+)
+def test_the_same_tokens_of_experts(
+    tmp_path: Path, name: str | None, architecture: str, settings: dict[str, Any]
+) -> None:
+    """A tensor for each expert's matrix, and one for all of a layer."""
+    model = write_tiny_checkpoint(tmp_path / "model", architectures=[architecture], **settings)
+    out = pack(model, tmp_path / "out", quantization=name, dtype="bfloat16")
+    assert tokens(out) == tokens(model, quantization=name, dtype="bfloat16")
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_weights_that_are_not_finite_are_told_without_reading_them(
     tmp_path: Path, name: str | None, caplog: pytest.LogCaptureFixture
@@ -228,5 +249,7 @@ def test_random_weights_need_no_checkpoint(tmp_path: Path) -> None:
     assert tokens(model, load_format="dummy") == found
     with pytest.raises(CheckpointError, match="holds no weights"):
         tokens(model)
-    with pytest.raises(ConfigError, match="load_format='gguf' is not known; use one of auto"):
+    with pytest.raises(ConfigError, match="load_format='npcache' is not known; use one of auto"):
+        tokens(model, load_format="npcache")
+    with pytest.raises(ConfigError, match=r"load_format='gguf': .* holds no GGUF file"):
         tokens(model, load_format="gguf")

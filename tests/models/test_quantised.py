@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from model_cases import CASES, Case, Floats, logits_of, prompt_of, write_checkpoint
+from model_cases import CASES, Case, Floats, logits_of, prompt_of, size_of, write_checkpoint
 from model_harness import Runner, load
 
 from quire.backends.base import Backend
@@ -50,5 +49,5 @@ def test_close_to_the_unrounded_model(
     tokens = prompt_of(case)
     truth = logits_of(case, tokens)
     logits = quantised(checkpoint, backend, weight_format, tokens)
-    error = float(np.sqrt(np.square(logits - truth).mean()) / truth.std())
+    error = size_of(logits - truth, case) / float(truth.std())
     assert 1e-4 < error < LIMITS[weight_format]

@@ -13,7 +13,10 @@ from model_harness import BLOCK_SIZE, Request, Runner, load
 
 from quire.backends.base import Backend
 
-CHOSEN = ("llama-5-layers-biases", "mistral-window", "qwen3-biases", "opt-after-projected", "gpt2")
+CHOSEN = (
+    "llama-5-layers-biases", "mistral-window", "qwen3-biases", "opt-after-projected", "gpt2",
+    "qwen2-moe", "granitemoe",
+)  # fmt: skip
 TOKENS = 61
 
 

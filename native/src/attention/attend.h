@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -274,6 +275,13 @@ class Attend {
     }
   }
 
+  // Of a row's sink, relative to its largest score, like the sum of the others.
+  float sink_weight(int row) const {
+    const float* sinks = step_.vector(op_.sinks);
+    if (sinks == nullptr) return 0.0f;
+    return std::exp2(sinks[query_head(row)] * kLog2E - space_.state.maximum[row]);
+  }
+
   void write_result() {
     const int64_t head_dim = kv_.layout.head_dim;
     const int64_t row_bytes = head_dim * size_of(op_.out);
@@ -282,7 +290,7 @@ class Attend {
         fetch_lines_to_write(place_of(op_.out, ahead), row_bytes);
       }
       // Whether chunks were merged must not show: merging makes of -0 a 0.
-      const float inverse = 1.0f / space_.state.sum[r];
+      const float inverse = 1.0f / (space_.state.sum[r] + sink_weight(r));
       uint8_t* out = step_.row(op_.out, token(r));
       const float* result = space_.result + r * dim_;
       for (int64_t d = 0; d < head_dim; d += kLanes) {

@@ -105,6 +105,7 @@ void check_attention(const OpChecks& checks, const quire_op& record) {
   checks.require(op.activation_bits == 8 || op.activation_bits == 16, "activation bits");
   checks.require(op.taken_only == 0 || op.taken_only == 1, "taken_only");
   checks.vector(op.alibi, op.num_heads);
+  checks.vector(op.sinks, op.num_heads);
 }
 
 void look_at_attention(FiniteWatch& watch, const quire_op& op) {

@@ -97,7 +97,28 @@ QUIRE_INLINE F32x16 activate(F32x16 x) {
     return 0.5f * x * (1.0f + tanh_of(0.79788456080286536f * (x + 0.044715f * x * x * x)));
   }
   if constexpr (kind == Activation::kRelu) return if_less(x, F32x16{}, F32x16{}, x);
+  if constexpr (kind == Activation::kRelu2) {
+    const F32x16 positive = if_less(x, F32x16{}, F32x16{}, x);
+    return positive * positive;
+  }
+  if constexpr (kind == Activation::kGeluQuick) {
+    return x / (1.0f + exp2_of(x * (-1.702f * kLog2E)));
+  }
   return x;
+}
+
+// What becomes of a gate and an up.
+template <Activation kind>
+QUIRE_INLINE F32x16 activate_glu(F32x16 gate, F32x16 up) {
+  if constexpr (kind == Activation::kSwigluOai) {
+    constexpr float kLog2E = 1.44269504088896341f;
+    const F32x16 limit = splat(7.0f);
+    // In this order a NaN stays one.
+    const F32x16 g = minimum(limit, gate);
+    const F32x16 u = maximum(splat(-7.0f), minimum(limit, up));
+    return (u + 1.0f) * (g / (1.0f + exp2_of(g * (-1.702f * kLog2E))));
+  }
+  return activate<kind>(gate) * up;
 }
 
 }  // namespace quire::gemm

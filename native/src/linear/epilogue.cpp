@@ -79,6 +79,17 @@ struct FloatSums {
   }
 };
 
+// Half rows of sums over groups, with the weights' scales in them.
+struct GroupedSums {
+  const float* data;
+  const float* row_scales;
+  float factor;
+
+  QUIRE_INLINE F32x16 at(int64_t row, int half) const {
+    return load<F32x16>(data + row * kStripColumns + half * kHalfStrip) * row_scales[row] * factor;
+  }
+};
+
 template <int kPlanes>
 struct IntegerSums {
   const float* data;
@@ -125,7 +136,7 @@ void finish_glu(const StripPlace place, const Outputs<Out> outputs, int64_t rows
   for (int64_t r = 0; r < rows; ++r) {
     const F32x16 gate = sums.at(r, 0) + place.bias[0];
     const F32x16 up = sums.at(r, 1) + place.bias[1];
-    outputs.write(r, 0, activate<kind>(gate) * up);
+    outputs.write(r, 0, activate_glu<kind>(gate, up));
   }
 }
 
@@ -181,6 +192,12 @@ void finish_sums(const LinearArgs& args, int64_t strip, RowSpan rows, const Read
       return finish_rows<Activation::kGeluTanh>(args, strip, rows, sums);
     case Activation::kRelu:
       return finish_rows<Activation::kRelu>(args, strip, rows, sums);
+    case Activation::kRelu2:
+      return finish_rows<Activation::kRelu2>(args, strip, rows, sums);
+    case Activation::kGeluQuick:
+      return finish_rows<Activation::kGeluQuick>(args, strip, rows, sums);
+    case Activation::kSwigluOai:
+      return finish_rows<Activation::kSwigluOai>(args, strip, rows, sums);
   }
 }
 
@@ -191,6 +208,8 @@ void Block::finish(int64_t strip, int64_t tile, const Sums& of_tile) const {
   const RowSpan which{first_row + tile * (rows / planes), rows_of(tile) / planes};
   if (of_tile.row_scales == nullptr) {
     finish_sums(*args, at, which, FloatSums{of_tile.data, args->scale});
+  } else if (of_tile.grouped) {
+    finish_sums(*args, at, which, GroupedSums{of_tile.data, of_tile.row_scales, args->scale});
   } else if (planes == 1) {
     finish_sums(*args, at, which, IntegerSums<1>(*this, strip, of_tile));
   } else {

@@ -4,6 +4,7 @@
 // at run time.
 #pragma once
 
+#include "linear/grouped/grouped_family.h"
 #include "linear/vector_family.h"
 #if defined(__AMX_BF16__)
 #include "linear/amx/amx_family.h"
@@ -31,6 +32,9 @@ using Int4A8Family = VectorFamily<Int8Product<1>, Int4Weights>;
 using Int4A16Family = VectorFamily<Int8Product<2>, Int4Weights>;
 #endif
 
+using GroupedA8Family = GroupedFamily<1>;
+using GroupedA16Family = GroupedFamily<2>;
+
 template <class Family_>
 struct FamilyTag {
   using Family = Family_;
@@ -39,7 +43,7 @@ struct FamilyTag {
 // Calls `use` with the tag of a format's family.
 template <class Use>
 auto with_family(Format format, Use use) {
-  switch (format) {
+  switch (kind_of(format)) {
     case Format::kBF16:
       return use(FamilyTag<Bf16Family>{});
     case Format::kInt8A8:
@@ -50,6 +54,10 @@ auto with_family(Format format, Use use) {
       return use(FamilyTag<Int4A8Family>{});
     case Format::kInt4A16:
       return use(FamilyTag<Int4A16Family>{});
+    case Format::kGroupedA8:
+      return use(FamilyTag<GroupedA8Family>{});
+    case Format::kGroupedA16:
+      return use(FamilyTag<GroupedA16Family>{});
     case Format::kF32:
       break;
   }

@@ -51,10 +51,12 @@ struct Rows {
   DType dtype;
   int64_t stride;  // elements
   int64_t k;
+  const int32_t* indices;  // which row of the memory each is; null: row after row
 
   const void* row(int64_t r) const {
     const int64_t size = dtype == DType::kF32 ? 4 : 2;
-    return static_cast<const uint8_t*>(data) + r * stride * size;
+    const int64_t place = indices == nullptr ? r : indices[r];
+    return static_cast<const uint8_t*>(data) + place * stride * size;
   }
 };
 
@@ -72,6 +74,7 @@ struct Sums {
   // Of each row, where x is quantised: the sums are 32-bit integers then. Null: they are floats.
   const float* row_scales = nullptr;
   bool shifted = false;  // x had 128 added
+  bool grouped = false;  // [row][32] floats already, in which only x's scale is missing
 };
 
 // The work of one multiply(): x tiles * strips. The sums have room in `sums`, as

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "linear/families.h"
+#include "linear/grouped/grouped_weights.h"
 #include "linear/int4_weights.h"
 
 namespace quire::gemm {
@@ -10,12 +11,17 @@ struct Layout {
   int64_t depth;        // K is padded to a multiple of this
   int64_t depth_bytes;  // of so much of K in one strip
   bool has_scales;      // a float32 scale and an int32 offset for each column, after all strips
+  Format format = Format::kF32;  // kept for grouped ones, whose strips do not grow by steps of K
 
   int64_t padded(int64_t k) const { return round_up(k, depth); }
-  int64_t strip_bytes(int64_t k) const { return padded(k) / depth * depth_bytes; }
+  int64_t strip_bytes(int64_t k) const {
+    if (is_grouped(format)) return GroupedStrip(format, k).bytes;
+    return padded(k) / depth * depth_bytes;
+  }
 };
 
 inline Layout layout_of(Format format) {
+  if (is_grouped(format)) return {Grouping(format).group, 0, false, format};
   const int64_t depth =
       with_family(format, [](auto tag) -> int64_t { return decltype(tag)::Family::kDepth; });
   switch (format) {
@@ -27,7 +33,7 @@ inline Layout layout_of(Format format) {
     case Format::kInt4A8:
     case Format::kInt4A16:
       return {depth, depth / kSlabDepth * kSlabBytes, true};
-    case Format::kF32:
+    default:
       break;
   }
   return {depth, depth * kStripColumns * 4, false};

@@ -3,12 +3,14 @@
 // x is packed once into the shared scratch. Then units of work are handed out dynamically: a few
 // strips of the weight times a block of rows, the block small enough that its packed x stays in a
 // core's second-level cache while the weight is read. A worker knows its next unit before it
-// starts the present one, so that the next weights are on their way in time.
+// starts the present one, so that the next weights are on their way in time. Several products that
+// run together (a layer's experts) have one sequence of units.
 #include "linear/linear.h"
 
 #include <unistd.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "linear/families.h"
 #include "linear/layout.h"
@@ -34,7 +36,7 @@ int64_t packed_x_budget() {
 
 int64_t size_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
-// How one product is cut into units of work.
+// How one product is cut into units of work. `products`: as many alike run together.
 template <class Family>
 struct Plan {
   Tiling tiling;
@@ -47,9 +49,9 @@ struct Plan {
   bool has_scales;
   int64_t group;  // strips in one unit
   int64_t groups;
-  int64_t span;  // units that a worker takes at once: neighbours, which share lines of the output
 
-  Plan(const LinearArgs& args, int workers) : tiling(args.m, Family::kMaxTileRows) {
+  Plan(const LinearArgs& args, int workers, int64_t products)
+      : tiling(args.m, Family::kMaxTileRows) {
     const Layout layout = layout_of(args.weight->format);
     k = layout.padded(args.weight->k);
     tile_bytes = round_up(Family::tile_bytes(tiling.rows, k), 64);
@@ -57,7 +59,7 @@ struct Plan {
     strip_bytes = layout.strip_bytes(args.weight->k);
     has_scales = layout.has_scales;
     group = std::min(Family::strips_at_once(tiling.rows, tiling.tiles),
-                     std::max<int64_t>(1, strips / (4 * workers)));
+                     std::max<int64_t>(1, strips * products / (4 * workers)));
     groups = ceil_div(strips, group);
     // Even numbers of tiles: families take two at once.
     const int64_t most =
@@ -65,28 +67,76 @@ struct Plan {
     blocks = ceil_div(tiling.tiles, std::max<int64_t>(most / 2 * 2, 2));
     block_tiles = round_up(ceil_div(tiling.tiles, blocks), 2);
     blocks = ceil_div(tiling.tiles, block_tiles);
-    const int64_t columns = group * (args.weight->glu ? kHalfStrip : kStripColumns);
-    span = std::clamp<int64_t>(units() / (8 * workers), 1,
-                               ceil_div(kSharedBytes, columns * size_of(args.out_dtype)));
   }
 
   int64_t units() const { return blocks * groups; }
 };
 
+// One of the products that run together, and which of all units and tiles are its own.
 template <class Family>
-void pack_x(const LinearArgs& args, const Plan<Family>& plan, Pool& pool) {
-  const Rows rows{args.x, args.x_dtype, args.x_stride, args.weight->k};
-  auto* out = static_cast<uint8_t*>(args.scratch);
-  pool.each(plan.tiling.tiles, [&](int64_t tile) {
+struct Job {
+  const LinearArgs* args;
+  Plan<Family> plan;
+  int64_t first_unit;
+  int64_t first_tile;
+
+  Job(const LinearArgs& args_, int workers, int64_t products, const Job* before)
+      : args(&args_),
+        plan(args_, workers, products),
+        first_unit(before ? before->first_unit + before->plan.units() : 0),
+        first_tile(before ? before->first_tile + before->plan.tiling.tiles : 0) {}
+};
+
+// The products that run together, the units of one after those of another.
+template <class Family>
+struct Jobs {
+  const Job<Family>* jobs;
+  int64_t count;
+  int64_t units;
+  int64_t tiles;
+  int64_t span;  // units that a worker takes at once: neighbours, which share lines of the output
+
+  Jobs(const Job<Family>* jobs_, int64_t count_, int workers) : jobs(jobs_), count(count_) {
+    const Job<Family>& last = jobs[count - 1];
+    units = last.first_unit + last.plan.units();
+    tiles = last.first_tile + last.plan.tiling.tiles;
+    const int64_t columns =
+        jobs->plan.group * (jobs->args->weight->glu ? kHalfStrip : kStripColumns);
+    span = std::clamp<int64_t>(units / (8 * workers), 1,
+                               ceil_div(kSharedBytes, columns * size_of(jobs->args->out_dtype)));
+  }
+
+  const Job<Family>& of_unit(int64_t unit) const { return of(unit, &Job<Family>::first_unit); }
+  const Job<Family>& of_tile(int64_t tile) const { return of(tile, &Job<Family>::first_tile); }
+
+ private:
+  // The last job that begins at `number` or before.
+  const Job<Family>& of(int64_t number, int64_t Job<Family>::* first) const {
+    const auto* after = std::upper_bound(
+        jobs + 1, jobs + count, number,
+        [first](int64_t wanted, const Job<Family>& job) { return wanted < job.*first; });
+    return after[-1];
+  }
+};
+
+template <class Family>
+void pack_x(const Jobs<Family>& jobs, Pool& pool) {
+  pool.each(jobs.tiles, [&](int64_t number) {
+    const Job<Family>& job = jobs.of_tile(number);
+    const LinearArgs& args = *job.args;
+    const Plan<Family>& plan = job.plan;
+    const Rows rows{args.x, args.x_dtype, args.x_stride, args.weight->k, args.x_rows};
+    const int64_t tile = number - job.first_tile;
     Family::pack_tile(rows, tile * plan.tiling.rows, plan.tiling.rows_of(tile), plan.tiling.rows,
-                      plan.k, out + tile * plan.tile_bytes);
+                      plan.k, static_cast<uint8_t*>(args.scratch) + tile * plan.tile_bytes);
   });
 }
 
 template <class Family>
-const uint8_t* weight_of(const LinearArgs& args, const Plan<Family>& plan, int64_t unit) {
-  return static_cast<const uint8_t*>(args.weight->data) +
-         unit % plan.groups * plan.group * plan.strip_bytes;
+const uint8_t* weight_of(const Job<Family>& job, int64_t unit) {
+  const Plan<Family>& plan = job.plan;
+  return static_cast<const uint8_t*>(job.args->weight->data) +
+         (unit - job.first_unit) % plan.groups * plan.group * plan.strip_bytes;
 }
 
 Destination destination(const void* data, int64_t stride, int64_t element, int64_t row,
@@ -99,21 +149,25 @@ Destination destination(const void* data, int64_t stride, int64_t element, int64
 // Prefetches the scales and offsets of a unit's columns: a few lines far from its weights, which
 // are first read when its first sums are finished.
 template <class Family>
-void fetch_scales(const LinearArgs& args, const Plan<Family>& plan, int64_t unit) {
-  if (!plan.has_scales || unit >= plan.units()) return;
+void fetch_scales(const Job<Family>& job, int64_t unit) {
+  const Plan<Family>& plan = job.plan;
+  if (!plan.has_scales) return;
   const int64_t columns = plan.group * kStripColumns;
-  const int64_t first = unit % plan.groups * columns;
+  const int64_t first = (unit - job.first_unit) % plan.groups * columns;
   for (int64_t i = first; i < first + columns; i += kLanes) {
-    __builtin_prefetch(scales_of(*args.weight) + i);
-    __builtin_prefetch(offsets_of(*args.weight) + i);
+    __builtin_prefetch(scales_of(*job.args->weight) + i);
+    __builtin_prefetch(offsets_of(*job.args->weight) + i);
   }
 }
 
+// `next`: the first weights of the unit after this one.
 template <class Family>
-void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, int64_t next,
-              bool x_is_cached, float* sums) {
-  const int64_t tile0 = unit / plan.groups * plan.block_tiles;
-  const int64_t strip0 = unit % plan.groups * plan.group;
+void run_unit(const Job<Family>& job, int64_t unit, const uint8_t* next, bool x_is_cached,
+              float* sums) {
+  const LinearArgs& args = *job.args;
+  const Plan<Family>& plan = job.plan;
+  const int64_t tile0 = (unit - job.first_unit) / plan.groups * plan.block_tiles;
+  const int64_t strip0 = (unit - job.first_unit) % plan.groups * plan.group;
   const int64_t row = tile0 * plan.tiling.rows;
   Block block;
   block.args = &args;
@@ -126,13 +180,12 @@ void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, in
   block.last_rows = plan.tiling.rows_of(tile0 + block.tiles - 1) * Family::kPlanes;
   block.planes = Family::kPlanes;
   block.k = plan.k;
-  block.weight = weight_of(args, plan, unit);
+  block.weight = weight_of(job, unit);
   block.strip_bytes = plan.strip_bytes;
   block.strips = std::min(plan.group, plan.strips - strip0);
   block.scales = scales_of(*args.weight) + strip0 * kStripColumns;
   block.offsets = offsets_of(*args.weight) + strip0 * kStripColumns;
-  block.next = weight_of(args, plan, next < plan.units() ? next : unit);
-  fetch_scales(args, plan, next);
+  block.next = next;
   block.sums = sums;
   block.x_is_cached = x_is_cached;
   const int64_t width = args.weight->glu ? kHalfStrip : kStripColumns;
@@ -145,28 +198,59 @@ void run_unit(const LinearArgs& args, const Plan<Family>& plan, int64_t unit, in
 }
 
 template <class Family>
-void multiply(const LinearArgs& args, const Plan<Family>& plan, Worker& worker) {
-  Tickets units(worker, plan.span, plan.units());
+void multiply(const Jobs<Family>& jobs, Worker& worker) {
+  Tickets units(worker, jobs.span, jobs.units);
   int64_t unit = units.next();
-  if (unit >= plan.units()) return;
+  if (unit >= jobs.units) return;
   alignas(64) float sums[kSumsFloats];
+  const Job<Family>* job = &jobs.of_unit(unit);
+  const Job<Family>* begun = nullptr;
   int64_t previous_rows = -1;
-  Family::begin(plan.tiling.rows);
-  while (unit < plan.units()) {
+  while (unit < jobs.units) {
+    if (job != begun) {
+      if (begun == nullptr || begun->plan.tiling.rows != job->plan.tiling.rows) {
+        Family::begin(job->plan.tiling.rows);
+      }
+      begun = job;
+      previous_rows = -1;
+    }
     const int64_t next = units.next();
-    const int64_t rows = unit / plan.groups;
-    run_unit(args, plan, unit, next, rows == previous_rows, sums);
+    const uint8_t* next_weight = weight_of(*job, unit);
+    const Job<Family>* next_job = job;
+    if (next < jobs.units) {
+      next_job = &jobs.of_unit(next);
+      next_weight = weight_of(*next_job, next);
+      fetch_scales(*next_job, next);
+    }
+    const int64_t rows = (unit - job->first_unit) / job->plan.groups;
+    run_unit(*job, unit, next_weight, rows == previous_rows, sums);
     previous_rows = rows;
     unit = next;
+    job = next_job;
   }
   Family::end();
 }
 
 template <class Family>
-void run(const LinearArgs& args, Pool& pool) {
-  const Plan<Family> plan(args, pool.size());
-  pack_x(args, plan, pool);
-  pool.run(plan.units(), [&](Worker& worker) { multiply(args, plan, worker); });
+void run(const Jobs<Family>& jobs, Pool& pool) {
+  pack_x(jobs, pool);
+  pool.run(jobs.units, [&](Worker& worker) { multiply(jobs, worker); });
+}
+
+template <class Family>
+void run_one(const LinearArgs& args, Pool& pool) {
+  const Job<Family> job(args, pool.size(), 1, nullptr);
+  run(Jobs<Family>(&job, 1, pool.size()), pool);
+}
+
+template <class Family>
+void run_together(const LinearArgs* args, int64_t count, Pool& pool) {
+  std::vector<Job<Family>> jobs;
+  jobs.reserve(count);
+  for (int64_t i = 0; i < count; ++i) {
+    jobs.emplace_back(args[i], pool.size(), count, i == 0 ? nullptr : &jobs[i - 1]);
+  }
+  run(Jobs<Family>(jobs.data(), count, pool.size()), pool);
 }
 
 template <class Family>
@@ -190,7 +274,14 @@ size_t linear_scratch_bytes(Format format, int64_t k, int64_t max_m) {
 
 void linear(const LinearArgs& args, Pool& pool) {
   gemm::with_family(args.weight->format,
-                    [&](auto tag) { gemm::run<typename decltype(tag)::Family>(args, pool); });
+                    [&](auto tag) { gemm::run_one<typename decltype(tag)::Family>(args, pool); });
+}
+
+void linear_together(const LinearArgs* args, int64_t count, Pool& pool) {
+  if (count == 0) return;
+  gemm::with_family(args->weight->format, [&](auto tag) {
+    gemm::run_together<typename decltype(tag)::Family>(args, count, pool);
+  });
 }
 
 }  // namespace quire

@@ -17,7 +17,12 @@
 namespace quire {
 
 // The enums of quire.h as types, with the same numbers.
-enum class DType : int32_t { kF32 = QUIRE_F32, kBF16 = QUIRE_BF16, kF16 = QUIRE_F16 };
+enum class DType : int32_t {
+  kF32 = QUIRE_F32,
+  kBF16 = QUIRE_BF16,
+  kF16 = QUIRE_F16,
+  kGrouped = QUIRE_GROUPED
+};
 
 enum class Format : int32_t {
   kF32 = QUIRE_FORMAT_F32,
@@ -25,10 +30,21 @@ enum class Format : int32_t {
   kInt8A8 = QUIRE_FORMAT_INT8_A8,
   kInt8A16 = QUIRE_FORMAT_INT8_A16,
   kInt4A8 = QUIRE_FORMAT_INT4_A8,
-  kInt4A16 = QUIRE_FORMAT_INT4_A16
+  kInt4A16 = QUIRE_FORMAT_INT4_A16,
+  kGroupedA8 = QUIRE_FORMAT_GROUPED_A8,
+  kGroupedA16 = QUIRE_FORMAT_GROUPED_A16
 };
 
+// The format without the bits that say how a grouped one is made up.
+inline Format kind_of(Format format) {
+  return static_cast<Format>(static_cast<int32_t>(format) & 0xff);
+}
+
 inline bool is_integer(Format format) { return format != Format::kF32 && format != Format::kBF16; }
+
+inline bool is_grouped(Format format) {
+  return kind_of(format) == Format::kGroupedA8 || kind_of(format) == Format::kGroupedA16;
+}
 
 // Longest row of an integer format: sums of products of two bytes, at most 128 * 127 each, and 128
 // times the sum of a row, then fit in 32 bits.
@@ -39,7 +55,10 @@ enum class Activation : int32_t {
   kSilu = QUIRE_ACT_SILU,
   kGelu = QUIRE_ACT_GELU,
   kGeluTanh = QUIRE_ACT_GELU_TANH,
-  kRelu = QUIRE_ACT_RELU
+  kRelu = QUIRE_ACT_RELU,
+  kRelu2 = QUIRE_ACT_RELU2,
+  kGeluQuick = QUIRE_ACT_GELU_QUICK,
+  kSwigluOai = QUIRE_ACT_SWIGLU_OAI
 };
 
 // A weight [n, k] in the layout of its format. `data` is owned by whoever allocated
@@ -63,6 +82,7 @@ size_t packed_bytes(Format format, int64_t n, int64_t k, bool glu);
 // src + r * k elements, or, when `transposed`, element (r, c) is at src + c * src_rows + r.
 // Disjoint row ranges may be packed by several threads at once, provided that they start at
 // multiples of `pack_row_multiple()`. Padding rows are zeroed by the call that packs the last row.
+// A grouped matrix takes sources of kGrouped alone, and no other takes them.
 // Returns whether all numbers are finite as they are stored.
 bool pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, bool transposed,
                int64_t src_rows, int64_t src_row0, int64_t row0, int64_t rows);
@@ -70,8 +90,9 @@ int64_t pack_row_multiple();
 
 struct LinearArgs {
   const PackedMatrix* weight;
-  const void* x;  // [m, k], row stride x_stride elements
-  DType x_dtype;  // kF32 or kBF16
+  const void* x;          // [m, k], row stride x_stride elements
+  DType x_dtype;          // kF32 or kBF16
+  const int32_t* x_rows;  // [m]: which row of x each is; null: row after row
   int64_t m;
   int64_t x_stride;
   const float* bias;      // [n] or null; for a glu matrix gate's then up's
@@ -89,5 +110,9 @@ size_t linear_scratch_bytes(Format format, int64_t k, int64_t max_m);
 
 // Computes the product on the threads of the pool.
 void linear(const LinearArgs& args, Pool& pool);
+
+// Computes several products at once, as `linear` does each of them: work of one follows that of
+// another without a pause. Their weights have one format, n and k; each needs scratch of its own.
+void linear_together(const LinearArgs* args, int64_t count, Pool& pool);
 
 }  // namespace quire

@@ -100,6 +100,24 @@ QUIRE_INLINE void rms_norm(Head& x, const float* weight, float eps) {
   }
 }
 
+// (x - mean(x)) / sqrt(var(x) + eps) * weight. Padding within the last vector stays 0.
+template <class Head>
+QUIRE_INLINE void layer_norm(Head& x, const float* weight, float eps) {
+  F32x16 sum = {};
+  for (int64_t i = 0; i < x.dim(); i += kLanes) sum = sum + x.get(i, kLanes);
+  const float mean = sum_lanes(sum) / x.dim();
+  F32x16 squares = {};
+  for (int64_t i = 0; i < x.dim(); i += kLanes) {
+    const F32x16 v = gemm::first_lanes(x.get(i, kLanes) - mean, x.dim() - i, 0.0f);
+    squares = fma(v, v, squares);
+  }
+  const float scale = 1.0f / std::sqrt(sum_lanes(squares) / x.dim() + eps);
+  for (int64_t i = 0; i < x.dim(); i += kLanes) {
+    const F32x16 w = x.load(weight, i, x.dim() - i);
+    x.set(i, kLanes, (x.get(i, kLanes) - mean) * scale * w);
+  }
+}
+
 // Turns number i against number i + num_freqs, for all i < num_freqs.
 template <class Head>
 QUIRE_INLINE void rotate_halves(Head& x, const float* cos, const float* sin, int64_t num_freqs) {

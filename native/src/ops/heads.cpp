@@ -51,10 +51,11 @@ class HeadsOp {
       const int64_t token = run.first + i;
       Head x(tile_.rows[i], op_.head_dim);
       x.read(step_.row(part.x, token), part.x.dtype, first);
-      if (part.norm >= 0) rms_norm(x, step_.vector(part.norm), part.eps);
+      if (part.norm_after == 0) norm(x, part, head);
       if (part.rope >= 0) {
         rotate(x, step_.model.ropes[part.rope], step_.batch.positions[token]);
       }
+      if (part.norm_after != 0) norm(x, part, head);
       if (part.target == QUIRE_TO_VIEW) {
         x.write(step_.row(part.out, token), part.out.dtype, first);
       } else {
@@ -62,6 +63,19 @@ class HeadsOp {
       }
     }
     if (part.target != QUIRE_TO_VIEW) to_cache(run, part, head);
+  }
+
+  template <class Head>
+  QUIRE_INLINE void norm(Head& x, const quire_heads_part& part, int32_t head) const {
+    if (part.norm < 0) return;
+    const auto& weights = step_.model.vectors[part.norm];
+    const bool shared = static_cast<int64_t>(weights.size()) == op_.head_dim;
+    const float* weight = weights.data() + (shared ? 0 : int64_t{head} * op_.head_dim);
+    if (part.norm_kind == QUIRE_NORM_RMS) {
+      rms_norm(x, weight, part.eps);
+    } else {
+      layer_norm(x, weight, part.eps);
+    }
   }
 
   void to_cache(const TokenRun& run, const quire_heads_part& part, int32_t head) {
@@ -86,7 +100,14 @@ void check_part(const OpChecks& checks, const quire_heads& op, const quire_heads
   checks.view(part.x);
   checks.require(part.num_heads >= 1 && int64_t{part.num_heads} * op.head_dim == part.x.dim,
                  "x is not num_heads * head_dim wide");
-  checks.vector(part.norm, op.head_dim);
+  if (part.norm >= 0) {
+    const auto& vectors = checks.model().vectors;
+    checks.require(part.norm < static_cast<int32_t>(vectors.size()), "no such norm");
+    const auto size = static_cast<int64_t>(vectors[part.norm].size());
+    checks.require(size == op.head_dim || size == part.x.dim, "norm of another size");
+    checks.require(part.norm_kind == QUIRE_NORM_RMS || part.norm_kind == QUIRE_NORM_LAYER,
+                   "norm_kind");
+  }
   if (part.rope >= 0) {
     const std::vector<RopeTable>& ropes = checks.model().ropes;
     checks.require(part.rope < static_cast<int32_t>(ropes.size()), "no such rope");

@@ -1,4 +1,7 @@
 // Elementwise ops that no fusion took into a neighbour.
+#include <algorithm>
+#include <cmath>
+
 #include "linear/activation.h"
 #include "ops/by_rows.h"
 #include "ops/op_checks.h"
@@ -28,9 +31,58 @@ void each(const Step& step, const quire_pointwise& op, Span span, F f) {
 template <Activation kind>
 void activated(const Step& step, const quire_pointwise& op, Span span) {
   if (op.kind == QUIRE_POINTWISE_GLU) {
-    each(step, op, span, [](F32x16 a, F32x16 b) { return gemm::activate<kind>(a) * b; });
+    each(step, op, span, [](F32x16 a, F32x16 b) { return gemm::activate_glu<kind>(a, b); });
   } else {
     each(step, op, span, [](F32x16 a, F32x16) { return gemm::activate<kind>(a); });
+  }
+}
+
+// expm1(x) - x for x <= 0. Near 0 the difference cancels, so its series stands in: the first term
+// that is left out is below 2e-8 of the sum.
+QUIRE_INLINE F32x16 expm1_minus_x(F32x16 x) {
+  F32x16 p = x * (1.0f / 40320) + 1.0f / 5040;
+  p = p * x + 1.0f / 720;
+  p = p * x + 1.0f / 120;
+  p = p * x + 1.0f / 24;
+  p = p * x + 1.0f / 6;
+  p = p * x + 0.5f;
+  const F32x16 large = gemm::exponential(x) - 1.0f - x;
+  return gemm::if_less(x, splat(-0.35f), large, p * x * x);
+}
+
+float softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x))); }
+
+void xielu_rows(const Step& step, const quire_pointwise& op, Span span) {
+  const float positive = softplus(*step.vector(op.alphas[0]));
+  const float negative = op.factor + softplus(*step.vector(op.alphas[1]));
+  const float beta = op.factor;
+  const F32x16 eps = splat(op.eps);
+  each(step, op, span, [=](F32x16 a, F32x16) {
+    const F32x16 low = gemm::minimum(a, eps);
+    const F32x16 bent = (expm1_minus_x(low) + (low - a)) * negative;
+    return gemm::if_less(F32x16{}, a, a * a * positive, bent) + a * beta;
+  });
+}
+
+void scale_by_position(const Step& step, const quire_pointwise& op, Span span) {
+  for (int64_t r = span.first; r < span.last; ++r) {
+    const int32_t periods = (step.batch.positions[r] + op.shift) / op.period;
+    const float factor = 1.0f + op.factor * std::log(1.0f + static_cast<float>(periods));
+    each(step, op, {r, r + 1}, [factor](F32x16 a, F32x16) { return a * factor; });
+  }
+}
+
+// b has one number for each row.
+void gated(const Step& step, const quire_pointwise& op, Span span) {
+  for (int64_t r = span.first; r < span.last; ++r) {
+    const F32x16 b = load_some(step.row(op.b, r), op.b.dtype, 0, 1);
+    const F32x16 gate = splat(gemm::first_lane(1.0f / (1.0f + gemm::exponential(b * -1.0f))));
+    const uint8_t* a = step.row(op.a, r);
+    uint8_t* out = step.row(op.out, r);
+    for (int64_t i = 0; i < op.out.dim; i += kLanes) {
+      const int64_t n = op.out.dim - i;
+      store_some(out, op.out.dtype, i, n, load_some(a, op.a.dtype, i, n) * gate);
+    }
   }
 }
 
@@ -44,6 +96,16 @@ void pointwise_rows(const Step& step, const quire_pointwise& op, Span span) {
     each(step, op, span, [factor](F32x16 a, F32x16) { return a * factor; });
     return;
   }
+  if (op.kind == QUIRE_POINTWISE_CLAMP) {
+    const F32x16 limit = splat(op.factor);
+    // In this order a NaN stays one.
+    each(step, op, span,
+         [limit](F32x16 a, F32x16) { return gemm::maximum(-limit, gemm::minimum(limit, a)); });
+    return;
+  }
+  if (op.kind == QUIRE_POINTWISE_POSITION_SCALE) return scale_by_position(step, op, span);
+  if (op.kind == QUIRE_POINTWISE_XIELU) return xielu_rows(step, op, span);
+  if (op.kind == QUIRE_POINTWISE_GATE) return gated(step, op, span);
   switch (static_cast<Activation>(op.activation)) {
     case Activation::kSilu:
       return activated<Activation::kSilu>(step, op, span);
@@ -53,6 +115,12 @@ void pointwise_rows(const Step& step, const quire_pointwise& op, Span span) {
       return activated<Activation::kGeluTanh>(step, op, span);
     case Activation::kRelu:
       return activated<Activation::kRelu>(step, op, span);
+    case Activation::kRelu2:
+      return activated<Activation::kRelu2>(step, op, span);
+    case Activation::kGeluQuick:
+      return activated<Activation::kGeluQuick>(step, op, span);
+    case Activation::kSwigluOai:
+      return activated<Activation::kSwigluOai>(step, op, span);
     case Activation::kNone:
       return activated<Activation::kNone>(step, op, span);
   }
@@ -60,19 +128,29 @@ void pointwise_rows(const Step& step, const quire_pointwise& op, Span span) {
 
 void check_pointwise(const OpChecks& checks, const quire_op& op) {
   const quire_pointwise& pointwise = op.u.pointwise;
+  const bool gate = pointwise.kind == QUIRE_POINTWISE_GATE;
   const bool binary =
-      pointwise.kind == QUIRE_POINTWISE_ADD || pointwise.kind == QUIRE_POINTWISE_GLU;
-  checks.require(pointwise.kind >= QUIRE_POINTWISE_ADD && pointwise.kind <= QUIRE_POINTWISE_SCALE,
+      gate || pointwise.kind == QUIRE_POINTWISE_ADD || pointwise.kind == QUIRE_POINTWISE_GLU;
+  checks.require(pointwise.kind >= QUIRE_POINTWISE_ADD && pointwise.kind <= QUIRE_POINTWISE_GATE,
                  "kind");
-  checks.require(pointwise.activation >= QUIRE_ACT_NONE && pointwise.activation <= QUIRE_ACT_RELU,
-                 "activation");
+  checks.require(
+      pointwise.activation >= QUIRE_ACT_NONE && pointwise.activation <= QUIRE_ACT_SWIGLU_OAI,
+      "activation");
   checks.view(pointwise.a);
   checks.view(pointwise.out);
   checks.optional_view(pointwise.b);
   checks.require(!binary || pointwise.b.offset >= 0, "b is missing");
-  checks.require(
-      pointwise.a.dim == pointwise.out.dim && (!binary || pointwise.b.dim == pointwise.out.dim),
-      "dims differ");
+  const int32_t dim_of_b = gate ? 1 : pointwise.out.dim;
+  checks.require(pointwise.a.dim == pointwise.out.dim && (!binary || pointwise.b.dim == dim_of_b),
+                 "dims differ");
+  if (pointwise.kind == QUIRE_POINTWISE_POSITION_SCALE) {
+    checks.require(pointwise.period >= 1 && pointwise.shift >= 0, "period");
+    checks.require(checks.rows() == QUIRE_ROWS_TOKENS, "rows without positions");
+  }
+  if (pointwise.kind == QUIRE_POINTWISE_XIELU) {
+    checks.require(pointwise.alphas[0] >= 0 && pointwise.alphas[1] >= 0, "no alphas");
+    for (const int32_t alpha : pointwise.alphas) checks.vector(alpha, 1);
+  }
 }
 
 void run_pointwise(const Step& step, const quire_op& op) {

@@ -29,7 +29,9 @@ int64_t total_rows(const quire_part* parts, int32_t num_parts) {
   int64_t rows = 0;
   for (int32_t p = 0; p < num_parts; ++p) {
     require(parts[p].rows >= 1 && parts[p].data != nullptr, "part: empty");
-    require(parts[p].dtype >= QUIRE_F32 && parts[p].dtype <= QUIRE_F16, "part: unknown dtype");
+    const int32_t dtype = parts[p].dtype;
+    require((dtype >= QUIRE_F32 && dtype <= QUIRE_F16) || dtype == QUIRE_GROUPED,
+            "part: unknown dtype");
     rows += parts[p].rows;
   }
   return rows;
@@ -46,17 +48,19 @@ struct Piece {
 
 using Units = std::vector<std::vector<Piece>>;
 
-// Cuts the parts so that pieces of different workers never share a strip of the packed matrix:
-// pieces begin at multiples of `multiple`, except where a part ends inside a strip; such a strip's
-// pieces follow each other in one unit of work.
-void cut(const quire_packing& weight, int64_t multiple, int64_t piece_rows, Units& units) {
+// Cuts the parts so that pieces of different workers never share a strip of a packed matrix, which
+// has `n` rows: pieces begin at multiples of `multiple` within it, except where a part ends inside
+// a strip; such a strip's pieces follow each other in one unit of work.
+void cut(const quire_packing& weight, int64_t n, int64_t multiple, int64_t piece_rows,
+         Units& units) {
   int64_t row = 0;
   for (int32_t p = 0; p < weight.num_parts; ++p) {
     const quire_part& part = weight.parts[p];
     for (int64_t done = 0; done < part.rows;) {
-      const int64_t boundary = (row / piece_rows + 1) * piece_rows;
-      const int64_t count = std::min(boundary - row, part.rows - done);
-      if (row % multiple == 0) units.emplace_back();
+      const int64_t within = row % n;
+      const int64_t boundary = std::min(n, (within / piece_rows + 1) * piece_rows);
+      const int64_t count = std::min(boundary - within, part.rows - done);
+      if (within % multiple == 0) units.emplace_back();
       units.back().push_back({&weight, &part, done, row, count});
       done += count;
       row += count;
@@ -90,8 +94,16 @@ void convert_row(const quire_part& part, int64_t index, int64_t width, int32_t d
   }
 }
 
-PackedMatrix matrix_of(const quire_matrix_spec& spec, const void* data) {
-  return {static_cast<Format>(spec.format), spec.n, spec.k, spec.glu != 0, const_cast<void*>(data)};
+// Bytes of each of the matrices: whole cache lines.
+size_t one_matrix_bytes(const quire_matrix_spec& spec) {
+  return packed_bytes(static_cast<Format>(spec.format), spec.n, spec.k, spec.glu != 0);
+}
+
+// Matrix `index` of those that lie at `data`.
+PackedMatrix matrix_of(const quire_matrix_spec& spec, const void* data, int64_t index) {
+  const auto* first = static_cast<const uint8_t*>(data) + index * one_matrix_bytes(spec);
+  return {static_cast<Format>(spec.format), spec.n, spec.k, spec.glu != 0,
+          const_cast<uint8_t*>(first)};
 }
 
 int64_t row_bytes(const quire_table_spec& spec) {
@@ -112,13 +124,22 @@ void check(const quire_packing& weight) {
   const int64_t rows = total_rows(weight.parts, weight.num_parts);
   if (weight.matrix != nullptr) {
     matrix_bytes(*weight.matrix);
-    require(rows == weight.matrix->n, "matrix: the parts do not make up its rows");
+    require(rows == weight.matrix->n * weight.matrix->count,
+            "matrix: the parts do not make up its rows");
+    const bool grouped = is_grouped(static_cast<Format>(weight.matrix->format));
+    for (int32_t p = 0; p < weight.num_parts; ++p) {
+      require((weight.parts[p].dtype == QUIRE_GROUPED) == grouped,
+              "matrix: groups of codes go into a grouped matrix, and only they");
+      require(!grouped || (!weight.parts[p].transposed && !weight.parts[p].mapped),
+              "matrix: groups of codes lie in memory, row by row");
+    }
     return;
   }
   check_table(*weight.table);
   require(rows == weight.table->rows, "table: the parts do not make up its rows");
   for (int32_t p = 0; p < weight.num_parts; ++p) {
     require(!weight.parts[p].transposed, "table: transposed");
+    require(weight.parts[p].dtype != QUIRE_GROUPED, "table: groups of codes");
   }
 }
 
@@ -133,9 +154,10 @@ bool pack_piece(const Piece& piece) {
   const quire_packing& weight = *piece.weight;
   const quire_part& part = *piece.part;
   if (weight.matrix != nullptr) {
-    return pack_rows(matrix_of(*weight.matrix, weight.out), part.data,
+    const int64_t n = weight.matrix->n;
+    return pack_rows(matrix_of(*weight.matrix, weight.out, piece.row / n), part.data,
                      static_cast<DType>(part.dtype), part.transposed != 0, part.rows,
-                     piece.part_row, piece.row, piece.rows);
+                     piece.part_row, piece.row % n, piece.rows);
   }
   bool finite = true;
   const quire_table_spec& table = *weight.table;
@@ -171,20 +193,22 @@ void drop_source(const Piece& piece) {
 }  // namespace
 
 size_t matrix_bytes(const quire_matrix_spec& spec) {
-  require(spec.n >= 1 && spec.k >= 1, "matrix: empty");
-  require(spec.n <= kMaxElements / spec.k, "matrix: too large");
-  require(spec.format >= static_cast<int32_t>(Format::kF32) &&
-              spec.format <= static_cast<int32_t>(Format::kInt4A16),
-          "matrix: unknown format");
+  require(spec.n >= 1 && spec.k >= 1 && spec.count >= 1, "matrix: empty");
+  require(spec.n <= kMaxElements / spec.k && spec.count <= kMaxElements / spec.k / spec.n,
+          "matrix: too large");
   const auto format = static_cast<Format>(spec.format);
+  require((spec.format >= static_cast<int32_t>(Format::kF32) &&
+           spec.format <= static_cast<int32_t>(Format::kInt4A16)) ||
+              (is_grouped(format) && gemm::Grouping(format).is_known()),
+          "matrix: unknown format");
   require(!is_integer(format) || spec.k <= kMaxIntegerDepth,
           "matrix: rows of integers have at most 131071 numbers");
   require(!spec.glu || spec.n % 2 == 0, "matrix: a glu matrix has an even number of rows");
-  return packed_bytes(format, spec.n, spec.k, spec.glu != 0);
+  return one_matrix_bytes(spec) * static_cast<size_t>(spec.count);
 }
 
 std::string format_layout(int32_t format) {
-  matrix_bytes({1, 1, format, 0});
+  matrix_bytes({1, 1, format, 0, 1});
   const gemm::Layout layout = gemm::layout_of(static_cast<Format>(format));
   return "strips of " + std::to_string(gemm::kStripColumns) + " by " +
          std::to_string(layout.depth) + " in " + std::to_string(layout.strip_bytes(layout.depth)) +
@@ -197,9 +221,9 @@ void pack(Pool& pool, const quire_packing* weights, int32_t num_weights) {
     check(weights[i]);
     const quire_table_spec* table = weights[i].table;
     if (table == nullptr) {
-      cut(weights[i], pack_row_multiple(), kPieceRows, units);
+      cut(weights[i], weights[i].matrix->n, pack_row_multiple(), kPieceRows, units);
     } else {
-      cut(weights[i], 1, std::max<int64_t>(1, kPieceBytes / row_bytes(*table)), units);
+      cut(weights[i], table->rows, 1, std::max<int64_t>(1, kPieceBytes / row_bytes(*table)), units);
     }
   }
   pool.each(static_cast<int64_t>(units.size()), [&](int64_t unit) {
@@ -213,9 +237,10 @@ void pack(Pool& pool, const quire_packing* weights, int32_t num_weights) {
 int32_t add_matrix(Model& model, const quire_matrix_spec& spec, const void* data) {
   const size_t bytes = matrix_bytes(spec);
   require(data != nullptr && reinterpret_cast<uintptr_t>(data) % 64 == 0, "matrix: not aligned");
-  model.matrices.push_back(matrix_of(spec, data));
+  const auto first = static_cast<int32_t>(model.matrices.size());
+  for (int64_t i = 0; i < spec.count; ++i) model.matrices.push_back(matrix_of(spec, data, i));
   model.weight_bytes += static_cast<int64_t>(bytes);
-  return static_cast<int32_t>(model.matrices.size() - 1);
+  return first;
 }
 
 int32_t add_table(Model& model, const quire_table_spec& spec, const void* data) {

@@ -16,6 +16,15 @@ void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
     for (int64_t i = 0; i < matrix.k; ++i) std::memcpy(out + i, column + i * kLine, 4);
     return;
   }
+  if (is_grouped(matrix.format)) {
+    const auto* strip = static_cast<const uint8_t*>(matrix.data) +
+                        row / gemm::kStripColumns * layout.strip_bytes(matrix.k);
+    const gemm::GroupedStrip grouped(matrix.format, matrix.k);
+    for (int64_t i = 0; i < matrix.k; ++i) {
+      out[i] = grouped.weight(strip, row % gemm::kStripColumns, i);
+    }
+    return;
+  }
   if (gemm::is_int4(matrix.format)) {
     const uint8_t* strip = static_cast<const uint8_t*>(matrix.data) +
                            row / gemm::kStripColumns * layout.strip_bytes(matrix.k);

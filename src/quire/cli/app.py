@@ -34,6 +34,7 @@ COMMANDS = (
     Command("bench", "bench", "Measure: latency | throughput | serve | sweep | startup"),
     Command("quantize", "quantize", "Pack a model's weights once, for a start at once"),
     Command("explain", "explain", "Show a model's program, memory plan and bounds"),
+    Command("models", "models", "List the architectures that can be run"),
     Command("kv", "kv", "The KV store: ls | du | verify | prune | export | import | warm | bench"),
     Command("doctor", "doctor", "Show what this machine has, and what is missing"),
     Command("collect-env", "collect_env", "Print the facts that a report of a problem needs"),

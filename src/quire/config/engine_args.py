@@ -15,7 +15,7 @@ from quire.config.names import checked_arguments, default_of
 from quire.config.records import LogprobsMode
 
 DtypeChoice = Literal["auto", "bfloat16", "float32", "float", "half", "float16"]
-LoadFormat = Literal["auto", "hf", "safetensors", "pt", "dummy"]
+LoadFormat = Literal["auto", "hf", "safetensors", "pt", "gguf", "dummy"]
 LogLevel = Literal["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET"]
 
 
@@ -28,7 +28,8 @@ class EngineArgs:
     """
 
     model: str | None = None
-    """A directory in Hugging Face's layout, or a hub id; none: the bundled demo model."""
+    """A directory in Hugging Face's layout, a GGUF file, a hub id, or a hub id with the name of a
+    GGUF file there (`org/name:file.gguf`, `org/name:Q4_K_M`); none: the bundled demo model."""
     served_model_name: str | list[str] | None = None
     """Name or names under which the server offers the model; `model` by default."""
     tokenizer: str | None = None
@@ -50,8 +51,8 @@ class EngineArgs:
     """Directory for downloads; the hub's own cache by default."""
     load_format: LoadFormat = "auto"
     """Where the weights come from: `auto` takes packed weights, safetensors or PyTorch files, as it
-    finds them; `hf`, `safetensors` and `pt` leave packed ones out; `dummy` takes random numbers, to
-    measure speed without a checkpoint."""
+    finds them; `hf`, `safetensors` and `pt` leave packed ones out; `gguf` prefers a GGUF file to
+    all others; `dummy` takes random numbers, to measure speed without a checkpoint."""
     dtype: DtypeChoice = "auto"
     """Number format of weights and activations; `auto` is bfloat16, as vLLM chooses. `float16` and
     `half` are computed in bfloat16, which has the same size and a wider range, but 8 bits of
@@ -120,6 +121,10 @@ class EngineArgs:
     kv_store_url: list[str] | None = None
     """Places of K/V that several machines share, as `redis://HOST:6379/0` or `s3://BUCKET/FOLDER`;
     may be given several times."""
+    kv_store_tenant_size: int | None = None
+    """Most bytes that one tenant may have of one model, in memory and in files each; a tenant is
+    the holder of an API key where a server has several, else a `cache_salt` up to its first `/`.
+    By default a tenant may have all."""
     kv_store_ttl: float | None = None
     """Drop K/V that nobody has used for so many seconds, also as `7d`; by default only for room."""
     kv_offloading_size: float | None = None
@@ -131,6 +136,10 @@ class EngineArgs:
     kv_transfer_config: dict[str, Any] | None = None
     """vLLM's way to name the tiers of the KV store: OffloadingConnector, LMCacheConnectorV1 and
     SharedStorageConnector mean memory, files and URLs here; others are refused."""
+    kv_events_config: dict[str, Any] | None = None
+    """Tell others which blocks of K/V are kept and dropped, routers for example:
+    {"enable_kv_cache_events": true}, also publisher, endpoint, replay_endpoint, topic,
+    buffer_steps, hwm and max_queue_size, as vLLM has them. Events hold the tokens of prompts."""
     max_num_batched_tokens: int | None = None
     """Most tokens in one step; 4096 for `LLM`, 2048 for a server."""
     max_num_seqs: int | None = None

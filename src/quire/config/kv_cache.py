@@ -104,6 +104,29 @@ class KVStoreConfig:
     ttl_s: float | None = None
     """Chunks that nobody has used for so long are dropped; None: only for room."""
     role: KVRole = "kv_both"
+    tenant_bytes: int | None = None
+    """Most bytes of one model and tenant in each of memory and disk; None: no bound of its own."""
+
+
+@dataclass(frozen=True)
+class KVEventsConfig:
+    """Where it is told which blocks the KV cache and the KV store keep. vLLM's record."""
+
+    enable_kv_cache_events: bool = False
+    publisher: str | None = None
+    """`zmq`, or `null` for nowhere."""
+    endpoint: str = "tcp://127.0.0.1:5557"
+    """`tcp://HOST:PORT` or `ipc://PATH`. Subscribers connect to it, unless it names another
+    machine, which is connected to."""
+    replay_endpoint: str | None = None
+    """Where those who missed events ask for them."""
+    buffer_steps: int = 10_000
+    """Most batches that are kept for them."""
+    hwm: int = 100_000
+    """Most batches that wait for one subscriber; then it loses some."""
+    max_queue_size: int = 100_000
+    """Most batches that wait to be sent."""
+    topic: str = ""
 
 
 @dataclass

@@ -24,7 +24,6 @@ _CHECKPOINTS = (
     "awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "compressed-tensors",
     "fbgemm_fp8", "fp_quant", "modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed",
     "quark", "inc", "humming", "torchao", "gpt_oss_mxfp4", "deepseek_v4_fp8", "bitsandbytes",
-    "gguf",
 )  # fmt: skip
 _NARROW_FLOATS = (
     "fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp4", "mxfp8",
@@ -36,6 +35,7 @@ _REASONS: dict[str, str] = {
     **dict.fromkeys(_CHECKPOINTS, "checkpoints that are quantised already cannot be read yet"),
     **dict.fromkeys(_NARROW_FLOATS, "narrow floating-point weights are not available"),
     **dict.fromkeys(_EXPERTS, "it quantises mixtures of experts only"),
+    "gguf": "the model is no GGUF file; give one as the model",
     "online": "the format itself is what is named here",
 }
 

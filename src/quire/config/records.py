@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from quire.config.kv_cache import KVCacheDtype, KVMemoryChoice, KVStoreConfig
+from quire.config.kv_cache import KVCacheDtype, KVEventsConfig, KVMemoryChoice, KVStoreConfig
 from quire.config.kv_groups import KVLayout
 from quire.config.quantization import Quantization
 from quire.reasoning.marks import ReasoningMarks
@@ -201,6 +201,8 @@ class EngineConfig:
     structured_outputs: StructuredOutputsConfig = field(default_factory=StructuredOutputsConfig)
     kv_store: KVStoreConfig | None = None
     """None: K/V is kept in the block pool alone."""
+    kv_events: KVEventsConfig | None = None
+    """None: nobody is told of blocks."""
     reasoning: ReasoningMarks | None = None
     """As the options say; None: they say nothing."""
 
@@ -233,6 +235,11 @@ class EngineConfig:
     def structured_outputs_config(self) -> StructuredOutputsConfig:
         """`structured_outputs`."""
         return self.structured_outputs
+
+    @property
+    def kv_events_config(self) -> KVEventsConfig | None:
+        """`kv_events`."""
+        return self.kv_events
 
     @property
     def reasoning_config(self) -> ReasoningMarks | None:

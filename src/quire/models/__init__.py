@@ -3,7 +3,11 @@
     build_program(hf_config)   the Program that a backend compiles
     model_facts(hf_config)     sizes for config resolution and KV planning, no program built
     name_map(hf_config)        checkpoint tensor names -> the names in Param.parts
+    shipped_format(hf_config)  how a quantised checkpoint holds its linears
     ModelRegistry              the known architectures; register_model adds one
+
+A checkpoint with images or sound has the configuration of its text model in a section of its own
+(`text_part`): that model is built, and the other parts are left out.
 
 `hf_config` is config.json as read. All raise CheckpointError for a missing or impossible key
 and UnsupportedModelError for an architecture or feature that is not implemented.
@@ -11,43 +15,39 @@ and UnsupportedModelError for an architecture or feature that is not implemented
 
 from __future__ import annotations
 
-from quire.errors import UnsupportedModelError
+from dataclasses import replace
+
 from quire.models.base import HfConfig, ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import ConfigReader
-from quire.models.registry import ModelRegistry, architectures_of
+from quire.models.quantised import Shipped, shipped_format, with_shipped_formats
+from quire.models.registry import ModelRegistry, resolve
+from quire.models.text_part import has_other_parts, text_part
 from quire.program import Program
 
 __all__ = [
-    "ModelFamily", "ModelFacts", "ModelRegistry", "NameMap", "build_program", "family_of",
-    "model_facts", "name_map",
+    "ModelFamily", "ModelFacts", "ModelRegistry", "NameMap", "Shipped", "build_program",
+    "family_of", "model_facts", "name_map", "shipped_format",
 ]  # fmt: skip
 
 
 def family_of(hf_config: HfConfig) -> ModelFamily:
     """The family of the checkpoint's architecture."""
-    reader = ConfigReader(hf_config)
-    _refuse_quantised(reader)
-    return ModelRegistry.resolve(architectures_of(hf_config))
+    return resolve(ModelRegistry, text_part(hf_config), has_other_parts(hf_config))
 
 
 def build_program(hf_config: HfConfig) -> Program:
-    """The model as a program."""
-    return family_of(hf_config).build(ConfigReader(hf_config))
+    """The model as a program; a matrix that the checkpoint holds quantised has its format."""
+    program = family_of(hf_config).build(ConfigReader(text_part(hf_config)))
+    shipped = shipped_format(hf_config)
+    return program if shipped is None else with_shipped_formats(program, shipped)
 
 
 def model_facts(hf_config: HfConfig) -> ModelFacts:
     """The model's sizes."""
-    return family_of(hf_config).facts(ConfigReader(hf_config))
+    return family_of(hf_config).facts(ConfigReader(text_part(hf_config)))
 
 
 def name_map(hf_config: HfConfig) -> NameMap:
     """How this checkpoint's tensor names map to the program's."""
-    return family_of(hf_config).names(ConfigReader(hf_config))
-
-
-def _refuse_quantised(reader: ConfigReader) -> None:
-    if reader.has("quantization_config"):
-        raise UnsupportedModelError(
-            f"{reader.where} has a quantization_config: quantised checkpoints are not supported; "
-            "use the unquantised one"
-        )
+    names = family_of(hf_config).names(ConfigReader(text_part(hf_config)))
+    return replace(names, has_other_parts=has_other_parts(hf_config))

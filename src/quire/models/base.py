@@ -7,7 +7,8 @@ tensor's contents and no device.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,9 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
+    "gelu_python": "gelu",
+    "quick_gelu": "gelu_quick",
+    "relu2": "relu2",
 }
 """Names in config.json to the program's activations."""
 
@@ -59,9 +63,14 @@ class NameMap:
     ignorable: tuple[str, ...]
     """Regular expressions of canonical names that are not loaded (buffers, tied heads)."""
     top_level: tuple[str, ...] = ("lm_head.",)
+    has_other_parts: bool = False
+    """The checkpoint has parts for images or sound too, and its text part has a prefix."""
 
     def canonical(self, name: str) -> str | None:
-        """The canonical name, which the program may lack; None for an ignored tensor."""
+        """The canonical name, which the program may lack; None for a tensor that is not loaded."""
+        if self.part_left_out(name) is not None:
+            return None
+        name = self._without_wrapper(name)
         bare = name
         for prefix in (self.prefix, *self.other_prefixes):
             if name.startswith(prefix):
@@ -71,6 +80,57 @@ class NameMap:
         if any(re.fullmatch(pattern, full) for pattern in self.ignorable):
             return None
         return full
+
+    def part_left_out(self, name: str) -> str | None:
+        """The part of the checkpoint that the tensor is of, if that part is not computed."""
+        if name.startswith("mtp."):
+            return "mtp"
+        if not self.has_other_parts or name != self._without_wrapper(name):
+            return None
+        if name.startswith((self.prefix, *self.top_level)):
+            inner = name.removeprefix("model.")
+            found = next((part for part in _OTHER_PARTS if inner.startswith(part)), None)
+            return None if found is None else found.rstrip("._")
+        return name.removeprefix("model.").partition(".")[0]
+
+    def summary(self, names: Iterable[str]) -> str | None:
+        """Which parts of a checkpoint with these tensors are left out, in words; None: nothing."""
+        counts = Counter(part for name in names if (part := self.part_left_out(name)) is not None)
+        if not counts:
+            return None
+        parts = ", ".join(f"{part} ({count} tensors)" for part, count in sorted(counts.items()))
+        return f"only the text model is computed; left out: {parts}"
+
+    def _without_wrapper(self, name: str) -> str:
+        if not self.has_other_parts:
+            return name
+        for prefix in _WRAPPERS:
+            if name.startswith(prefix):
+                rest = name[len(prefix) :]
+                is_top = rest.startswith((self.prefix, *self.top_level))
+                return rest if is_top else self.prefix + rest
+        return name
+
+
+_WRAPPERS = (
+    "model.language_model.",
+    "language_model.",
+    "model.text_model.",
+    "text_model.",
+    "model.llm.",
+    "llm.",
+)
+"""Prefixes of the text part in checkpoints that have other parts."""
+_OTHER_PARTS = (
+    "visual.",
+    "vision_",
+    "audio_",
+    "multi_modal_projector.",
+    "embed_vision.",
+    "embed_audio.",
+    "connector.",
+)
+"""Beginnings of the names of other parts below the text part's own prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +146,8 @@ class ModelFamily:
     build: Callable[[ConfigReader], Program]
     facts: Callable[[ConfigReader], ModelFacts]
     names: Callable[[ConfigReader], NameMap]
+    models: str = ""
+    """Well-known models of the family, for people."""
 
 
 HfConfig = Mapping[str, Any]

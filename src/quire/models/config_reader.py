@@ -32,19 +32,27 @@ class ConfigReader:
                 f"{where} holds {_show(config)}, not an object of keys and values"
             )
         self._config = config
+        self._spellings: Mapping[str, str] = {}
+        self._defaults: Mapping[str, Any] = {}
         self.where = where
+        self.used: set[str] = set()
+        """Keys that were asked for and are there, as config.json spells them."""
+
+    def translated(self, spellings: Mapping[str, str], defaults: Mapping[str, Any]) -> ConfigReader:
+        """A reader of the same values in which keys may have other names: `spellings` gives the one
+        in config.json for each. `defaults` has values of keys that config.json leaves out."""
+        reader = ConfigReader(self._config, self.where)
+        reader._spellings, reader._defaults = spellings, defaults
+        reader.used = self.used
+        return reader
 
     def has(self, key: str) -> bool:
         """Whether the key is there and not null."""
-        return self._config.get(key) is not None
-
-    def is_null(self, key: str) -> bool:
-        """Whether the key is there and null."""
-        return key in self._config and self._config[key] is None
+        return self._find(key) is not None
 
     def is_false(self, key: str) -> bool:
         """Whether the key is there and false."""
-        return self._config.get(key) is False
+        return self._find(key) is False
 
     def size(self, key: str, maximum: int, *, example: int, default: int | None = None) -> int:
         """A whole number from 1 to `maximum`. Required unless there is a default."""
@@ -90,14 +98,14 @@ class ConfigReader:
 
     def section(self, key: str) -> ConfigReader | None:
         """The object under the key; None where it is missing, null or empty."""
-        value = self._config.get(key)
+        value = self._find(key)
         if value is None or value == {}:
             return None
         return ConfigReader(value, f"{self.where}: {key}")
 
     def texts(self, key: str, length: int) -> list[str] | None:
         """A list of exactly `length` texts; None where it is missing."""
-        value = self._config.get(key)
+        value = self._find(key)
         if value is None:
             return None
         is_list = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
@@ -107,9 +115,42 @@ class ConfigReader:
             )
         return list(value)
 
+    def numbers(
+        self, key: str, length: int, low: float, high: float, *, example: float
+    ) -> list[float] | None:
+        """A list of `length` finite numbers from `low` to `high`; None where it is missing."""
+        value = self._find(key)
+        if value is None:
+            return None
+        wanted = f"a list of {length} numbers from {low:g} to {high:g}"
+        if not isinstance(value, list | tuple) or len(value) != length:
+            raise self.error(key, value, wanted, [example] * min(length, 2))
+        for item in value:
+            is_number = isinstance(item, int | float) and not isinstance(item, bool)
+            if not is_number or not math.isfinite(item) or not low <= item <= high:
+                raise self.error(key, item, wanted, [example] * min(length, 2))
+        return [float(item) for item in value]
+
+    def text(self, key: str) -> str | None:
+        """A text; None where the key is missing or has something else."""
+        value = self._find(key)
+        return value if isinstance(value, str) else None
+
+    def indices(self, key: str, maximum: int) -> tuple[int, ...]:
+        """A list of whole numbers from 0 to `maximum`; empty where it is missing."""
+        value = self._find(key)
+        if value is None:
+            return ()
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= maximum:
+                raise self.error(key, value, f"a list of whole numbers from 0 to {maximum}", [0])
+        if not isinstance(value, list | tuple):
+            raise self.error(key, value, "a list of whole numbers", [value])
+        return tuple(value)
+
     def token_ids(self, key: str) -> tuple[int, ...]:
         """A token id or a list of them; empty if the key is missing."""
-        value = self._config.get(key)
+        value = self._find(key)
         if value is None:
             return ()
         items = value if isinstance(value, list | tuple) else [value]
@@ -121,19 +162,32 @@ class ConfigReader:
     def error(self, key: str, value: object, wanted: str, example: object) -> CheckpointError:
         """The error about a key's value; the caller raises it."""
         return CheckpointError(
-            f"{self.where}: {key} is {_show(value)}; "
+            f"{self.where}: {self._spelled(key)} is {_show(value)}; "
             f"it must be {wanted}, for example {_json(example)}"
         )
 
     def _get(self, key: str, default: object, example: object) -> Any:
-        value = self._config.get(key)
+        value = self._find(key)
         if value is None:
             value = default
         if value is None:
+            name = self._spelled(key)
             raise CheckpointError(
-                f'{self.where} lacks {key}; add it, for example "{key}": {_json(example)}'
+                f'{self.where} lacks {name}; add it, for example "{name}": {_json(example)}'
             )
         return value
+
+    def _spelled(self, key: str) -> str:
+        """The key that config.json has: the spelling of its family, or the usual one."""
+        name = self._spellings.get(key, key)
+        return key if name not in self._config and key in self._config else name
+
+    def _find(self, key: str) -> Any:
+        name = self._spelled(key)
+        if name not in self._config:
+            return self._defaults.get(key)
+        self.used.add(name)
+        return self._config[name]
 
 
 def _show(value: object) -> str:

@@ -1,302 +1,281 @@
-"""The decoder that Llama, Mistral, Qwen and others share: RMS norms, rotary attention, gated MLP.
-
-A family reads its config.json into a `DecoderSpec`, whose values describe the differences.
+"""From a `DecoderSpec` to a program, sizes and tensor names, and `decoder_family`, which makes a
+family of a function that reads the spec.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from quire.errors import CheckpointError, UnsupportedModelError
-from quire.models.base import ACTIVATIONS, ModelFacts, NameMap
-from quire.models.config_reader import (
-    MAX_FEED_FORWARD,
-    MAX_HEAD_DIM,
-    MAX_HEADS,
-    MAX_HIDDEN,
-    MAX_LAYERS,
-    MAX_POSITIONS,
-    MAX_VOCAB,
-    ConfigReader,
-)
-from quire.models.rope import rotary, scaled_positions
-from quire.program import Activation, Builder, HeadLayout, Out, Program, Rotary, Tensor, Value
+from quire.models.base import ModelFacts, ModelFamily, NameMap
+from quire.models.config_reader import MAX_POSITIONS, ConfigReader
+from quire.models.experts import mixture
+from quire.models.rope import scaled_positions
+from quire.models.spec import AttentionSpec, DecoderSpec, QkNorm
+from quire.program import Builder, Out, Program, Tensor, Value
+
+_BUFFERS = r".*\.rotary_emb\.(inv_freq|cos_cached|sin_cached)"
 
 
-@dataclass(frozen=True, slots=True)
-class Rotaries:
-    """The rotary embeddings of layers without a window, and of those with one."""
-
-    full: Rotary
-    window: Rotary
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderSpec:
-    """All values that the program of a decoder depends on."""
-
-    name: str
-    num_layers: int
-    hidden_size: int
-    intermediate_size: int
-    vocab_size: int
-    heads: HeadLayout
-    norm_eps: float
-    activation: Activation
-    rotary: Rotary
-    windows: tuple[int | None, ...]
-    """For each layer, the positions that a token sees; None: all."""
-    window_rotary: Rotary | None
-    """The rotary embedding of layers with a window, if it differs (Gemma 3)."""
-    qkv_bias: bool
-    out_bias: bool
-    mlp_bias: bool
-    head_norms: bool
-    """RMS norms on each head of q and k (Qwen3)."""
-    tie_word_embeddings: bool
-    numbers: DecoderNumbers
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderNumbers:
-    """Factors and soft caps that most models do not have."""
-
-    norm_offset: float = 0.0
-    """Added to the weight of every norm (Gemma: 1)."""
-    output_norms: bool = False
-    """Norms on the outputs of attention and MLP too, before they are added (Gemma 2 and 3)."""
-    embed_scale: float = 1.0
-    residual_scale: float = 1.0
-    """Factor on the outputs of attention and MLP before they are added (Granite)."""
-    attention_scale: float | None = None
-    """Factor on q.k; None: 1 / sqrt(H)."""
-    attention_softcap: float | None = None
-    logits_scale: float = 1.0
-    logits_softcap: float | None = None
-
-
-def read_spec(
-    reader: ConfigReader,
+def decoder_family(
     name: str,
+    architectures: tuple[str, ...],
+    spec: Callable[[ConfigReader], DecoderSpec],
     *,
-    windows: tuple[int | None, ...] | None = None,
-    qkv_bias: bool = False,
-    out_bias: bool = False,
-    mlp_bias: bool = False,
-    head_norms: bool = False,
-    default_head_dim: int | None = None,
-    default_tie: bool = False,
-    activation: Activation | None = None,
-    rotaries: Rotaries | None = None,
-    numbers: DecoderNumbers | None = None,
-) -> DecoderSpec:
-    """The spec of a config.json; what the families read differently is passed in."""
-    heads = read_heads(reader, default_head_dim)
-    num_layers = read_num_layers(reader)
-    return DecoderSpec(
+    models: str,
+    keys: Mapping[str, str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    other_prefixes: tuple[str, ...] = (),
+    ignorable: tuple[str, ...] = (),
+) -> ModelFamily:
+    """A family whose programs follow from a spec.
+
+    `models`: well-known models of it, for people. `keys`: what its config.json calls Llama's keys.
+    `defaults`: values of keys, under Llama's names, that a config.json leaves out; those of the
+    model's class in transformers. `other_prefixes`, `ignorable`: as in `NameMap`.
+    """
+
+    def read(reader: ConfigReader) -> tuple[ConfigReader, DecoderSpec]:
+        translated = reader.translated(keys or {}, defaults or {})
+        return translated, spec(translated)
+
+    def facts(reader: ConfigReader) -> ModelFacts:
+        translated, found = read(reader)
+        return decoder_facts(found, translated)
+
+    def names(reader: ConfigReader) -> NameMap:
+        return decoder_names(read(reader)[1], other_prefixes, ignorable)
+
+    return ModelFamily(
         name=name,
-        num_layers=num_layers,
-        hidden_size=reader.size("hidden_size", MAX_HIDDEN, example=4096),
-        intermediate_size=reader.size("intermediate_size", MAX_FEED_FORWARD, example=11008),
-        vocab_size=reader.size("vocab_size", MAX_VOCAB, example=32000),
-        heads=heads,
-        norm_eps=reader.number("rms_norm_eps", 0.0, 1.0, example=1e-6, default=1e-6),
-        activation=activation or read_activation(reader, "hidden_act"),
-        rotary=rotaries.full if rotaries else rotary(reader, heads.head_dim),
-        windows=windows or (None,) * num_layers,
-        window_rotary=rotaries.window if rotaries else None,
-        qkv_bias=qkv_bias,
-        out_bias=out_bias,
-        mlp_bias=mlp_bias,
-        head_norms=head_norms,
-        tie_word_embeddings=reader.flag("tie_word_embeddings", default_tie),
-        numbers=numbers or DecoderNumbers(),
+        architectures=architectures,
+        build=lambda reader: build_decoder(read(reader)[1]),
+        facts=facts,
+        names=names,
+        models=models,
     )
-
-
-def read_activation(reader: ConfigReader, key: str, default: str = "silu") -> Activation:
-    """The activation of the MLP."""
-    return reader.choice(key, ACTIVATIONS, default=default)
-
-
-def read_num_layers(reader: ConfigReader) -> int:
-    """The number of layers."""
-    return reader.size("num_hidden_layers", MAX_LAYERS, example=32)
-
-
-def read_heads(reader: ConfigReader, default_head_dim: int | None = None) -> HeadLayout:
-    """N, K and H. Raises CheckpointError if they do not divide evenly."""
-    num_heads = reader.size("num_attention_heads", MAX_HEADS, example=32)
-    num_kv_heads = reader.size("num_key_value_heads", MAX_HEADS, example=8, default=num_heads)
-    if num_heads % num_kv_heads:
-        raise reader.error(
-            "num_key_value_heads", num_kv_heads, f"a divisor of {num_heads} heads", num_heads
-        )
-    if not reader.has("head_dim") and default_head_dim is None:
-        hidden_size = reader.size("hidden_size", MAX_HIDDEN, example=4096)
-        default_head_dim = split_heads(reader, hidden_size, num_heads).head_dim
-    head_dim = reader.size("head_dim", MAX_HEAD_DIM, example=128, default=default_head_dim)
-    return HeadLayout(num_heads, num_kv_heads, head_dim)
-
-
-def split_heads(reader: ConfigReader, hidden_size: int, num_heads: int) -> HeadLayout:
-    """Heads that share hidden_size evenly, each with keys and values of its own."""
-    if hidden_size % num_heads or hidden_size // num_heads > MAX_HEAD_DIM:
-        raise CheckpointError(
-            f"{reader.where}: hidden size {hidden_size} does not divide into {num_heads} heads of "
-            f"at most {MAX_HEAD_DIM} numbers; {num_heads * 64} would"
-        )
-    return HeadLayout(num_heads, num_heads, hidden_size // num_heads)
-
-
-def read_windows(reader: ConfigReader) -> tuple[int | None, ...]:
-    """Qwen's sliding windows: `layer_types`, or every layer from `max_window_layers` on."""
-    num_layers = read_num_layers(reader)
-    window = None
-    if reader.flag("use_sliding_window", False):
-        window = reader.size("sliding_window", MAX_POSITIONS, example=4096, default=4096)
-    types = reader.texts("layer_types", num_layers)
-    if types is None:
-        first = reader.count("max_window_layers", MAX_LAYERS, default=28)
-        return tuple(window if layer >= first else None for layer in range(num_layers))
-    for kind in types:
-        if kind not in ("full_attention", "sliding_attention"):
-            raise UnsupportedModelError(
-                f"{reader.where}: layer_types has {kind!r}; "
-                "known are full_attention, sliding_attention"
-            )
-    if window is None and "sliding_attention" in types:
-        raise reader.error("use_sliding_window", False, "true where layer_types slide", True)
-    return tuple(window if kind == "sliding_attention" else None for kind in types)
-
-
-def refuse_layer_types(reader: ConfigReader) -> None:
-    """For families without windows: refuses `layer_types` with another kind of layer."""
-    types = reader.texts("layer_types", read_num_layers(reader)) or ()
-    for kind in types:
-        if kind != "full_attention":
-            raise UnsupportedModelError(
-                f"{reader.where}: layer_types {kind!r} is not supported here"
-            )
 
 
 def build_decoder(spec: DecoderSpec) -> Program:
     """The program."""
     builder = Builder(spec.name)
-    table = Tensor("model.embed_tokens.weight", (spec.vocab_size, spec.hidden_size))
-    x = builder.embed(table, spec.numbers.embed_scale)
+    names = spec.names
+    size = (spec.vocab_size, spec.hidden_size)
+    table = Tensor(f"{names.root}{names.embed}.weight", size)
+    x = builder.embed(table, spec.embed_scale)
+    if names.embed_norm is not None:
+        x = _norm(builder, x, spec, names.root + names.embed_norm, "embed_norm")
     for layer in range(spec.num_layers):
         with builder.scope(f"layers.{layer}"):
             x = _layer(builder, x, spec, layer)
-    x = _norm(builder, x, spec, "model.norm", "norm")
-    untied = Tensor("lm_head.weight", (spec.vocab_size, spec.hidden_size))
+    x = _norm(builder, x, spec, names.root + names.final_norm, "norm")
     builder.logits(
         x,
-        table if spec.tie_word_embeddings else untied,
-        scale=spec.numbers.logits_scale,
-        softcap=spec.numbers.logits_softcap,
+        table if spec.tie_word_embeddings else Tensor(f"{names.head}.weight", size),
+        bias=f"{names.head}.bias" if spec.head_bias else None,
+        scale=spec.logits_scale,
+        softcap=spec.logits_softcap,
     )
     return builder.program()
 
 
 def _layer(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Value:
-    prefix = f"model.layers.{layer}"
-    normed = _norm(builder, x, spec, f"{prefix}.input_layernorm", "norm")
-    attended = _attention(builder, normed, spec, layer)
-    if not spec.numbers.output_norms:
+    names = spec.names.layer
+    prefix = f"{spec.names.root}{spec.names.layers}.{layer}."
+
+    def norm(value: Value, name: str | None, hint: str) -> Value:
+        return value if name is None else _norm(builder, value, spec, prefix + name, hint)
+
+    normed = norm(x, names.attention_norm, "norm")
+    attended = _attention(builder, normed, spec, layer, prefix)
+    attended = norm(attended, names.attention_out_norm, "o_norm")
+    if spec.parallel:
+        hidden = normed if names.mlp_norm is None else norm(x, names.mlp_norm, "mlp_norm")
         x = _add(builder, x, attended, spec)
-        normed = _norm(builder, x, spec, f"{prefix}.post_attention_layernorm", "mlp_norm")
-        return _add(builder, x, _mlp(builder, normed, spec, f"{prefix}.mlp"), spec)
-    attended = _norm(builder, attended, spec, f"{prefix}.post_attention_layernorm", "o_norm")
-    x = _add(builder, x, attended, spec)
-    normed = _norm(builder, x, spec, f"{prefix}.pre_feedforward_layernorm", "mlp_norm")
-    out = _mlp(builder, normed, spec, f"{prefix}.mlp")
-    out = _norm(builder, out, spec, f"{prefix}.post_feedforward_layernorm", "down_norm")
-    return _add(builder, x, out, spec)
+    else:
+        x = _add(builder, x, attended, spec)
+        hidden = norm(x, names.mlp_norm, "mlp_norm")
+    moe = spec.experts[layer] if spec.experts else None
+    if moe is not None:
+        out = mixture(builder, hidden, moe, prefix)
+    else:
+        out = _mlp(builder, hidden, spec, prefix)
+    return _add(builder, x, norm(out, names.mlp_out_norm, "down_norm"), spec)
 
 
 def _norm(builder: Builder, x: Value, spec: DecoderSpec, prefix: str, hint: str) -> Value:
-    offset = spec.numbers.norm_offset
-    return builder.rms_norm(x, f"{prefix}.weight", spec.norm_eps, hint, weight_offset=offset)
+    norm = spec.norm
+    if norm.kind == "rms":
+        weight = f"{prefix}.weight" if norm.has_weight else None
+        return builder.rms_norm(x, weight, norm.eps, hint, weight_offset=norm.offset)
+    return builder.layer_norm(
+        x,
+        prefix,
+        norm.eps,
+        affine=norm.has_weight,
+        has_bias=norm.has_bias,
+        hint=hint,
+        weight_offset=norm.offset,
+    )
 
 
 def _add(builder: Builder, x: Value, out: Value, spec: DecoderSpec) -> Value:
-    factor = spec.numbers.residual_scale
+    factor = spec.residual_scale
     return builder.add(x, out if factor == 1.0 else builder.scale(out, factor))
 
 
-def _attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Value:
-    prefix, heads, bias = f"model.layers.{layer}.self_attn", spec.heads, spec.qkv_bias
-    outs = [
-        Out("q", f"{prefix}.q_proj", heads.q_dim, bias),
-        Out("k", f"{prefix}.k_proj", heads.kv_dim, bias),
-        Out("v", f"{prefix}.v_proj", heads.kv_dim, bias),
-    ]
-    q, k, v = builder.linears(x, outs, hint="qkv")
-    if spec.head_norms:
-        q = _head_norm(builder, q, spec, f"{prefix}.q_norm", "q_norm")
-        k = _head_norm(builder, k, spec, f"{prefix}.k_norm", "k_norm")
-    window = spec.windows[layer]
-    rotary = spec.rotary if window is None else spec.window_rotary or spec.rotary
-    q = builder.rope(q, heads.head_dim, rotary, "q_rope")
-    k = builder.rope(k, heads.head_dim, rotary, "k_rope")
+def _attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix: str) -> Value:
+    attention, names = spec.attention, spec.names.layer
+    heads, rotary = attention.heads, attention.rotaries[layer]
+    q, k, v = builder.linears(x, _qkv(spec, prefix), hint="qkv")
+    if attention.clip_qkv is not None:
+        q, k, v = (
+            builder.clamp(value, attention.clip_qkv, f"{hint}_clipped")
+            for value, hint in ((q, "q"), (k, "k"), (v, "v"))
+        )
+    norm = attention.qk_norm
+    if norm is not None and not norm.after_rope:
+        q, k = _norm_qk(builder, (q, k), spec, norm, prefix)
+    if scaling := attention.q_scaling:
+        q = builder.position_scale(q, scaling.beta, scaling.period, scaling.shift, "q_scaled")
+    if rotary is not None:
+        q = builder.rope(q, heads.head_dim, rotary, "q_rope")
+        k = builder.rope(k, heads.head_dim, rotary, "k_rope")
+    if norm is not None and norm.after_rope:
+        q, k = _norm_qk(builder, (q, k), spec, norm, prefix)
     attended = builder.attention(
         q,
         k,
         v,
         heads,
-        scale=spec.numbers.attention_scale,
-        window=window,
-        softcap=spec.numbers.attention_softcap,
+        scale=attention.scale,
+        window=attention.windows[layer],
+        softcap=attention.softcap,
+        alibi_slopes=attention.alibi_slopes,
+        sinks=prefix + names.sinks if attention.has_sinks else None,
     )
     return builder.linear(
-        attended, f"{prefix}.o_proj", spec.hidden_size, bias=spec.out_bias, hint="o"
+        attended, prefix + names.out, spec.hidden_size, bias=attention.out_bias, hint="o"
     )
 
 
-def _head_norm(builder: Builder, x: Value, spec: DecoderSpec, prefix: str, hint: str) -> Value:
-    offset, dim = spec.numbers.norm_offset, spec.heads.head_dim
-    return builder.head_norm(x, f"{prefix}.weight", spec.norm_eps, dim, hint, weight_offset=offset)
+def _qkv(spec: DecoderSpec, prefix: str) -> list[Out]:
+    """The three products, wherever the checkpoint has their rows."""
+    attention, names, heads = spec.attention, spec.names.layer, spec.attention.heads
+    dims = {"q": heads.q_dim, "k": heads.kv_dim, "v": heads.kv_dim}
+    bias = attention.qkv_bias
+    if attention.fused == "split":
+        places = {"q": names.q, "k": names.k, "v": names.v}
+        return [Out(hint, prefix + places[hint], dim, bias) for hint, dim in dims.items()]
+    total = sum(dims.values())
+    return [
+        Out(hint, prefix + names.qkv, dim, bias, _rows_of(hint, attention), total)
+        for hint, dim in dims.items()
+    ]
+
+
+def _rows_of(part: str, attention: AttentionSpec) -> tuple[tuple[int, int], ...]:
+    """Which rows of a tensor that holds q, k and v are q's, k's or v's."""
+    heads, dim = attention.heads, attention.heads.head_dim
+    groups = heads.num_kv_heads if attention.fused == "grouped" else 1
+    queries, keys = heads.q_dim // groups, heads.kv_dim // groups
+    first, count = {
+        "q": (0, queries),
+        "k": (queries, keys),
+        "v": (queries + keys, keys),
+    }[part]
+    size = queries + 2 * keys
+    if size % dim:
+        raise ValueError(f"{size} rows are no whole heads")
+    return tuple((group * size + first, count) for group in range(groups))
+
+
+def _norm_qk(
+    builder: Builder, values: tuple[Value, Value], spec: DecoderSpec, norm: QkNorm, prefix: str
+) -> tuple[Value, Value]:
+    names = spec.names.layer
+    q = _norm_heads(builder, values[0], spec, norm, prefix + names.q_norm, "q_norm")
+    return q, _norm_heads(builder, values[1], spec, norm, prefix + names.k_norm, "k_norm")
+
+
+def _norm_heads(
+    builder: Builder, x: Value, spec: DecoderSpec, norm: QkNorm, prefix: str, hint: str
+) -> Value:
+    eps, offset, dim = spec.norm.eps, spec.norm.offset, spec.attention.heads.head_dim
+    if norm.over == "row":
+        return builder.rms_norm(x, f"{prefix}.weight", eps, hint, weight_offset=offset)
+    heads = x.dim // dim
+    weights = {
+        "shared": [Tensor(f"{prefix}.weight", (dim,))],
+        "stacked": [Tensor(f"{prefix}.weight", (heads, dim))],
+        "listed": [Tensor(f"{prefix}.norms.{head}.weight", (dim,)) for head in range(heads)],
+        "none": [],
+    }[norm.weights]
+    return builder.head_norm(x, weights, eps, dim, hint, weight_offset=offset, kind=norm.kind)
 
 
 def _mlp(builder: Builder, x: Value, spec: DecoderSpec, prefix: str) -> Value:
+    mlp, names = spec.mlp, spec.names.layer
+    if mlp.gated:
+        hidden = _gated(builder, x, spec, prefix)
+    else:
+        hidden = builder.linear(x, prefix + names.up, mlp.size, bias=mlp.bias, hint="up")
+        if mlp.activation == "xielu":
+            xielu = prefix + names.xielu
+            hidden = builder.xielu(hidden, f"{xielu}.alpha_p", f"{xielu}.alpha_n")
+        else:
+            hidden = builder.act(hidden, mlp.activation)
+    return builder.linear(hidden, prefix + names.down, spec.hidden_size, bias=mlp.bias, hint="down")
+
+
+def _gated(builder: Builder, x: Value, spec: DecoderSpec, prefix: str) -> Value:
+    mlp, names, size = spec.mlp, spec.names.layer, spec.mlp.size
+    if mlp.activation == "xielu":
+        raise ValueError("xielu has no gate")
     outs = [
-        Out("gate", f"{prefix}.gate_proj", spec.intermediate_size, spec.mlp_bias),
-        Out("up", f"{prefix}.up_proj", spec.intermediate_size, spec.mlp_bias),
+        Out("gate", prefix + names.gate, size, mlp.bias),
+        Out("up", prefix + names.up, size, mlp.bias),
     ]
+    if mlp.fused:
+        fused = prefix + names.gate_up
+        outs = [
+            Out("gate", fused, size, mlp.bias, ((0, size),), 2 * size),
+            Out("up", fused, size, mlp.bias, ((size, size),), 2 * size),
+        ]
     gate, up = builder.linears(x, outs, hint="gate_up")
-    hidden = builder.glu(gate, up, spec.activation)
-    return builder.linear(
-        hidden,
-        f"{prefix}.down_proj",
-        spec.hidden_size,
-        bias=spec.mlp_bias,
-        hint="down",
-    )
+    return builder.glu(gate, up, mlp.activation)
 
 
-def decoder_facts(
-    spec: DecoderSpec, reader: ConfigReader, scaling: ConfigReader | None = None
-) -> ModelFacts:
-    """The sizes of a decoder; `scaling` as in `rotary`."""
-    windows = [window for window in spec.windows if window is not None]
+def decoder_facts(spec: DecoderSpec, reader: ConfigReader) -> ModelFacts:
+    """The sizes of a decoder."""
+    heads = spec.attention.heads
+    windows = [window for window in spec.attention.windows if window is not None]
     return ModelFacts(
         num_layers=spec.num_layers,
-        num_heads=spec.heads.num_heads,
-        num_kv_heads=spec.heads.num_kv_heads,
-        head_dim=spec.heads.head_dim,
+        num_heads=heads.num_heads,
+        num_kv_heads=heads.num_kv_heads,
+        head_dim=heads.head_dim,
         hidden_size=spec.hidden_size,
         vocab_size=spec.vocab_size,
-        max_model_len=scaled_positions(reader, spec.heads.head_dim, scaling),
+        max_model_len=_max_positions(spec, reader),
         sliding_window=max(windows) if len(windows) == spec.num_layers else None,
         eos_token_ids=reader.token_ids("eos_token_id"),
         tie_word_embeddings=spec.tie_word_embeddings,
     )
 
 
-def decoder_names(reader: ConfigReader, *, default_tie: bool = False) -> NameMap:
-    """`model.` or bare; rotary tables are ignored, and the head of a tied model."""
-    ignorable = [r".*\.rotary_emb\.(inv_freq|cos_cached|sin_cached)"]
-    if reader.flag("tie_word_embeddings", default_tie):
-        ignorable.append(r"lm_head\.weight")
-    return NameMap("model.", (), tuple(ignorable))
+def _max_positions(spec: DecoderSpec, reader: ConfigReader) -> int:
+    if any(spec.attention.rotaries):
+        return scaled_positions(reader, spec.attention.heads.head_dim)
+    return reader.size("max_position_embeddings", MAX_POSITIONS, example=4096)
+
+
+def decoder_names(
+    spec: DecoderSpec, other_prefixes: tuple[str, ...] = (), ignorable: tuple[str, ...] = ()
+) -> NameMap:
+    """The root's prefix or none; rotary tables are ignored, and the head of a tied model."""
+    patterns = [_BUFFERS, *ignorable]
+    head = spec.names.head
+    if spec.tie_word_embeddings:
+        patterns.append(rf"{head}\.weight")
+    return NameMap(spec.names.root, other_prefixes, tuple(patterns), (f"{head}.",))

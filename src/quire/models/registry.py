@@ -1,6 +1,7 @@
 """`ModelRegistry`: from the `architectures` of config.json to a family.
 
-A new model needs one file with a `FAMILY` and one row below. Families are imported at first use.
+A new model needs a `ModelFamily` in `families/` and one row below.
+Families are imported at first use.
 """
 
 from __future__ import annotations
@@ -10,22 +11,87 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.errors import CheckpointError, UnsupportedModelError
-from quire.models.base import ModelFamily
+from quire.models.base import HfConfig, ModelFamily
 
 _BUILT_IN = {
+    "ApertusForCausalLM": "quire.models.families.llama:APERTUS",
+    "ArceeForCausalLM": "quire.models.families.llama:ARCEE",
+    "BaiChuanForCausalLM": "quire.models.families.remote:BAICHUAN_7B",
+    "BaichuanForCausalLM": "quire.models.families.remote:BAICHUAN",
+    "BloomForCausalLM": "quire.models.families.layer_norm:BLOOM",
+    "ChatGLMForConditionalGeneration": "quire.models.families.glm:CHATGLM",
+    "ChatGLMModel": "quire.models.families.glm:CHATGLM",
+    "Cohere2ForCausalLM": "quire.models.families.cohere:COHERE2",
+    "CohereForCausalLM": "quire.models.families.cohere:COHERE",
+    "Ernie4_5ForCausalLM": "quire.models.families.llama:ERNIE",
+    "Ernie4_5_ForCausalLM": "quire.models.families.llama:ERNIE",
+    "Exaone4ForCausalLM": "quire.models.families.olmo:EXAONE4",
+    "ExaoneForCausalLM": "quire.models.families.remote:EXAONE",
+    "FalconForCausalLM": "quire.models.families.parallel:FALCON",
+    "GPT2LMHeadModel": "quire.models.families.gpt2:FAMILY",
+    "GPTJForCausalLM": "quire.models.families.parallel:GPTJ",
+    "GPTNeoXForCausalLM": "quire.models.families.parallel:NEOX",
     "Gemma2ForCausalLM": "quire.models.families.gemma:GEMMA2",
     "Gemma3ForCausalLM": "quire.models.families.gemma:GEMMA3",
     "GemmaForCausalLM": "quire.models.families.gemma:GEMMA",
+    "Glm4ForCausalLM": "quire.models.families.glm:GLM4",
+    "GlmForCausalLM": "quire.models.families.glm:GLM",
     "GraniteForCausalLM": "quire.models.families.granite:FAMILY",
-    "MptForCausalLM": "quire.models.families.mpt:FAMILY",
-    "GPT2LMHeadModel": "quire.models.families.gpt2:FAMILY",
+    "GraniteMoeForCausalLM": "quire.models.families.experts.granite_moe:FAMILY",
+    "GraniteMoeSharedForCausalLM": "quire.models.families.experts.granite_moe:FAMILY",
+    "HeliumForCausalLM": "quire.models.families.llama:HELIUM",
+    "HunYuanDenseV1ForCausalLM": "quire.models.families.llama:HUNYUAN",
+    "InternLM2ForCausalLM": "quire.models.families.remote:INTERNLM2",
+    "InternLM3ForCausalLM": "quire.models.families.llama:INTERNLM3",
     "LLaMAForCausalLM": "quire.models.families.llama:FAMILY",
     "LlamaForCausalLM": "quire.models.families.llama:FAMILY",
-    "MistralForCausalLM": "quire.models.families.mistral:FAMILY",
+    "MPTForCausalLM": "quire.models.families.layer_norm:MPT",
+    "MiniCPMForCausalLM": "quire.models.families.granite:MINICPM",
+    "Ministral3ForCausalLM": "quire.models.families.windows:MINISTRAL3",
+    "MinistralForCausalLM": "quire.models.families.windows:MINISTRAL",
+    "MistralForCausalLM": "quire.models.families.windows:MISTRAL",
+    "MixtralForCausalLM": "quire.models.families.experts.mixtral:FAMILY",
+    "MptForCausalLM": "quire.models.families.layer_norm:MPT",
+    "NemotronForCausalLM": "quire.models.families.layer_norm:NEMOTRON",
     "OPTForCausalLM": "quire.models.families.opt:FAMILY",
-    "Qwen2ForCausalLM": "quire.models.families.qwen2:FAMILY",
-    "Qwen3ForCausalLM": "quire.models.families.qwen3:FAMILY",
+    "Olmo2ForCausalLM": "quire.models.families.olmo:OLMO2",
+    "Olmo3ForCausalLM": "quire.models.families.olmo:OLMO3",
+    "OlmoForCausalLM": "quire.models.families.olmo:OLMO",
+    "OlmoeForCausalLM": "quire.models.families.experts.olmoe:FAMILY",
+    "Phi3ForCausalLM": "quire.models.families.llama:PHI3",
+    "PhiForCausalLM": "quire.models.families.parallel:PHI",
+    "Qwen2ForCausalLM": "quire.models.families.windows:QWEN2",
+    "Qwen2MoeForCausalLM": "quire.models.families.experts.qwen_moe:QWEN2_MOE",
+    "Qwen3ForCausalLM": "quire.models.families.windows:QWEN3",
+    "Qwen3MoeForCausalLM": "quire.models.families.experts.qwen_moe:QWEN3_MOE",
+    "RWForCausalLM": "quire.models.families.parallel:FALCON",
+    "SeedOssForCausalLM": "quire.models.families.llama:SEED_OSS",
+    "SmolLM3ForCausalLM": "quire.models.families.llama:SMOLLM3",
+    "StableLMEpochForCausalLM": "quire.models.families.parallel:STABLELM",
+    "StableLmForCausalLM": "quire.models.families.parallel:STABLELM",
+    "Starcoder2ForCausalLM": "quire.models.families.layer_norm:STARCODER2",
 }
+
+_TEXT_MODELS = {
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "glm4": "Glm4ForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "cohere2": "Cohere2ForCausalLM",
+    "gemma": "GemmaForCausalLM",
+    "internlm2": "InternLM2ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "ministral3": "Ministral3ForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen2_5_vl_text": "Qwen2ForCausalLM",
+    "qwen2_vl_text": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_vl_text": "Qwen3ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+}
+"""The architecture of the text part of a checkpoint with images or sound, by its `model_type`."""
 
 
 class _ModelRegistry:
@@ -65,6 +131,27 @@ class _ModelRegistry:
 
 
 ModelRegistry = _ModelRegistry(_BUILT_IN)
+
+
+def resolve(registry: _ModelRegistry, config: HfConfig, is_wrapped: bool) -> ModelFamily:
+    """The family of a text model's config.json: by its `architectures`, or, where these name the
+    model around it (`is_wrapped`), by its `model_type`. An unknown one is refused with the nearest.
+    """
+    architectures = architectures_of(config)
+    known = registry.get_supported_archs()
+    of_type = _TEXT_MODELS.get(str(config.get("model_type")))
+    if not set(architectures) & set(known):
+        if is_wrapped and of_type is not None:
+            return registry.resolve([of_type])
+        from quire.models.nearest import nearest  # for this message alone
+
+        families = [registry.resolve([name]) for name in known]
+        if (like := nearest(config, architectures[0], families)) is not None:
+            raise UnsupportedModelError(
+                f"config.json: model architectures {architectures} are not supported; {like}; "
+                "`quire models` lists all that are supported"
+            )
+    return registry.resolve(architectures)
 
 
 def architectures_of(hf_config: Any) -> list[str]:

@@ -1,20 +1,24 @@
 """Rotary embedding frequencies with every scaling that the families use.
 
-    default   base^(-2i/d)
-    linear    positions divided by a factor
-    dynamic   NTK-aware base, adjusted once for the whole extended context
-    yarn      interpolation below, extrapolation above a frequency ramp, and a scale on cos/sin
-    llama3    low frequencies divided, a smooth band between
+    default       base^(-2i/d)
+    linear        positions divided by a factor
+    dynamic       NTK-aware base, adjusted once for the whole extended context, or by `alpha`
+    yarn          interpolation below, extrapolation above a frequency ramp, a scale on cos/sin
+    longrope      each frequency divided by a number of its own, and a scale on cos/sin
+    llama3        low frequencies divided, a smooth band between
+    proportional  the first part of the frequencies of a whole head, the others 0
 
 Three forms are read: `rope_theta` with `rope_scaling`, which has `rope_type` or the older `type`;
-and `rope_parameters`, which holds all of it (transformers 5).
+and `rope_parameters`, which holds all of it (transformers 5). d is the part of a head that is
+rotated, `partial_rotary_factor` of it. `mrope_section` divides the frequencies among positions of
+text, rows and columns of an image; in a text they are equal, so it makes no difference.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.errors import UnsupportedModelError
 from quire.models.config_reader import MAX_POSITIONS, ConfigReader
@@ -30,7 +34,9 @@ class RopeConfig:
     kind: str
     theta: float
     dim: int
-    """H: numbers rotated per head."""
+    """Numbers rotated per head."""
+    head_dim: int
+    """H."""
     max_positions: int
     """max_position_embeddings, before any scaling."""
     original_positions: int
@@ -39,74 +45,77 @@ class RopeConfig:
     """The object that holds the scaling's own keys."""
 
     def factor(self) -> float:
-        """The context extension. yarn may leave it out: then max / original positions."""
-        implied = self.max_positions / self.original_positions if self.kind == "yarn" else None
+        """The context extension. yarn and longrope may leave it out: then max / original
+        positions."""
+        may_lack = self.kind in ("yarn", "longrope")
+        implied = self.max_positions / self.original_positions if may_lack else None
         return self.scaling.number("factor", 1e-3, _MAX_FACTOR, example=2.0, default=implied)
 
 
 def rotary(
     reader: ConfigReader,
     head_dim: int,
-    default_theta: float = 10000.0,
+    *,
     scaling: ConfigReader | None = None,
+    interleaved: bool = False,
 ) -> Rotary:
     """Frequencies and cos/sin scale. `scaling`: the object to read instead of the usual ones.
 
     Raises UnsupportedModelError for another scaling.
     """
-    config = _read(reader, head_dim, default_theta, scaling)
-    return _KINDS[config.kind](config)
+    config = _read(reader, head_dim, scaling)
+    return replace(_KINDS[config.kind](config), interleaved=interleaved)
 
 
-def scaled_positions(
-    reader: ConfigReader, head_dim: int, scaling: ConfigReader | None = None
-) -> int:
-    """The longest context: linear and dynamic extend it; yarn and llama3 state it extended.
+def scaled_positions(reader: ConfigReader, head_dim: int) -> int:
+    """The longest context: linear and dynamic extend it; the others state it extended.
 
     Source: vLLM, `_get_and_verify_max_len`.
     """
-    config = _read(reader, head_dim, 10000.0, scaling)
-    extends = config.kind in ("linear", "dynamic")
+    kinds = reader.section("rope_parameters")
+    config = _read(reader, head_dim, kinds.section("full_attention") if kinds else None)
+    extends = config.kind in ("linear", "dynamic") and not config.scaling.has("alpha")
     if not extends:
         return config.max_positions
     return max(1, int(config.max_positions * config.factor()))
 
 
-def _read(
-    reader: ConfigReader, head_dim: int, default_theta: float, scaling: ConfigReader | None
-) -> RopeConfig:
-    if head_dim % 2:
-        raise reader.error("head_dim", head_dim, "even, for rotary embeddings", 128)
+def _read(reader: ConfigReader, head_dim: int, scaling: ConfigReader | None) -> RopeConfig:
     scaling = (
         scaling
         or reader.section("rope_scaling")
         or reader.section("rope_parameters")
         or ConfigReader({}, reader.where)
     )
-    _refuse_unsupported(scaling)
-    theta = reader.number("rope_theta", 1.0001, 1e12, example=10000.0, default=default_theta)
+    for key in ("full_attention", "sliding_attention"):
+        if scaling.has(key):
+            raise UnsupportedModelError(f"{scaling.where}: {key} is not supported here")
+    kind = scaling.choice(
+        "rope_type" if scaling.has("rope_type") else "type", _NAMES, default="default"
+    )
+    part = reader.number("partial_rotary_factor", 0.0, 1.0, example=0.5, default=1.0)
+    part = scaling.number("partial_rotary_factor", 0.0, 1.0, example=0.5, default=part)
+    dim = head_dim if kind == "proportional" else int(head_dim * part)
+    if part == 1.0 and dim % 2:
+        raise reader.error("head_dim", head_dim, "even, for rotary embeddings", 128)
+    if dim < 2 or dim % 2:
+        raise reader.error(
+            "partial_rotary_factor", part, f"an even part of head_dim {head_dim}", 0.5
+        )
+    theta = reader.number("rope_theta", 1.0001, 1e12, example=10000.0, default=10000.0)
     max_positions = reader.size("max_position_embeddings", MAX_POSITIONS, example=4096)
     top = reader if reader.has("original_max_position_embeddings") else scaling
     return RopeConfig(
-        kind=scaling.choice(
-            "rope_type" if scaling.has("rope_type") else "type", _NAMES, default="default"
-        ),
+        kind=kind,
         theta=scaling.number("rope_theta", 1.0001, 1e12, example=10000.0, default=theta),
-        dim=head_dim,
+        dim=dim,
+        head_dim=head_dim,
         max_positions=max_positions,
         original_positions=top.size(
             "original_max_position_embeddings", MAX_POSITIONS, example=8192, default=max_positions
         ),
         scaling=scaling,
     )
-
-
-def _refuse_unsupported(scaling: ConfigReader) -> None:
-    for key in ("mrope_section", "alpha", "full_attention", "sliding_attention"):
-        if scaling.has(key):
-            raise UnsupportedModelError(f"{scaling.where}: {key} is not supported")
-    if scaling.number("partial_rotary_factor", 0.0, 1.0, example=1.0, default=1.0) != 1.0:
-        raise UnsupportedModelError(f"{scaling.where}: partial_rotary_factor is not supported")
 
 
 def _frequencies(theta: float, dim: int) -> list[float]:
@@ -127,12 +136,17 @@ def _dynamic(config: RopeConfig) -> Rotary:
 
     transformers recomputes the base as a sequence grows, so that a cached key would depend on the
     length of its request. A fixed base, as in vLLM, keeps every row a function of its own tokens.
-    Both agree for a sequence of max_position_embeddings * factor tokens.
+    Both agree for a sequence of max_position_embeddings * factor tokens. `alpha` is the stretch of
+    the base itself, the same at any length (Hunyuan).
     """
-    factor, dim = config.factor(), config.dim
+    dim = config.dim
     if dim < 4:
         raise config.scaling.error("rope_type", "dynamic", "another one for head_dim 2", "linear")
-    stretch = factor * factor - (factor - 1.0)
+    if config.scaling.has("alpha"):
+        stretch = config.scaling.number("alpha", 1e-3, 1e9, example=1000.0)
+    else:
+        factor = config.factor()
+        stretch = factor * factor - (factor - 1.0)
     base = config.theta * stretch ** (dim / (dim - 2))
     return Rotary(tuple(_frequencies(base, dim)))
 
@@ -171,6 +185,38 @@ def _yarn_scale(scaling: ConfigReader, factor: float) -> float:
     return magnitude(mscale) / magnitude(over) if mscale and over else magnitude(1.0)
 
 
+def _longrope(config: RopeConfig) -> Rotary:
+    """The long factors where the model goes beyond the length that it was trained on, the short
+    ones otherwise, for all tokens of all requests. transformers chooses by the length of each
+    sequence, so that a cached key would depend on the length of its request.
+
+    Source: Ding et al. 2024, "LongRoPE".
+    """
+    scaling, original, stretch = config.scaling, config.original_positions, config.factor()
+    key = "long_factor" if config.max_positions > original else "short_factor"
+    factors = scaling.numbers(key, config.dim // 2, 1e-6, 1e6, example=1.0)
+    if factors is None:
+        raise scaling.error(key, None, f"a list of {config.dim // 2} numbers", [1.0, 1.0])
+    scale = 1.0
+    if scaling.has("attention_factor"):
+        scale = scaling.number("attention_factor", 1e-6, 1e4, example=1.0)
+    elif stretch > 1.0 and original > 1:
+        scale = math.sqrt(1.0 + math.log(stretch) / math.log(original))
+    pairs = zip(_frequencies(config.theta, config.dim), factors, strict=True)
+    return Rotary(tuple(freq / factor for freq, factor in pairs), scale)
+
+
+def _proportional(config: RopeConfig) -> Rotary:
+    """Source: transformers, `_compute_proportional_rope_parameters` (Gemma 4)."""
+    part = config.scaling.number("partial_rotary_factor", 0.0, 1.0, example=0.25, default=1.0)
+    factor = config.scaling.number("factor", 1e-3, _MAX_FACTOR, example=1.0, default=1.0)
+    turning = int(part * config.head_dim // 2)
+    frequencies = _frequencies(config.theta, config.head_dim)
+    return Rotary(
+        tuple(freq / factor if i < turning else 0.0 for i, freq in enumerate(frequencies))
+    )
+
+
 def _llama3(config: RopeConfig) -> Rotary:
     """Source: Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Meta's `apply_scaling`."""
     scaling, factor = config.scaling, config.factor()
@@ -191,6 +237,8 @@ _KINDS: dict[str, Callable[[RopeConfig], Rotary]] = {
     "linear": _linear,
     "dynamic": _dynamic,
     "yarn": _yarn,
+    "longrope": _longrope,
     "llama3": _llama3,
+    "proportional": _proportional,
 }
-_NAMES = {name: name for name in _KINDS}
+_NAMES = {**{name: name for name in _KINDS}, "su": "longrope", "mrope": "default"}

@@ -13,13 +13,14 @@ from typing import Any
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
 from quire.config.hf_overrides import overridden
-from quire.config.hub import resolve_model
 from quire.config.model_files import DEMO_MODEL, has_file, read_config
 from quire.config.names import check_assigned
+from quire.config.places.hub import resolve_model
 from quire.config.records import WeightSource
+from quire.errors import CheckpointError, ConfigError
 from quire.models import ModelFacts, build_program, model_facts
 from quire.program import Program
-from quire.weights import PACKED_NAME, PackedHeader
+from quire.weights import PACKED_NAME, PackedHeader, weight_files
 from quire.weights.packed_file import read_packed_header
 
 
@@ -36,6 +37,8 @@ class Checkpoint:
     weights: WeightSource
     packed: PackedHeader | None
     """Of packed weights."""
+    is_gguf: bool = False
+    """The weights come from a GGUF file."""
 
 
 def read_checkpoint(args: EngineArgs) -> Checkpoint:
@@ -49,11 +52,23 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
         download_dir=args.download_dir,
         hf_token=args.hf_token,
         needs_weights=args.load_format != "dummy",
+        prefers_gguf=args.load_format == "gguf",
     )
+    if args.load_format == "gguf" and not any(path.glob("*.gguf")):
+        raise ConfigError(f"load_format='gguf': {path} holds no GGUF file; leave it out")
     hf_config = overridden(read_config(path), args.hf_overrides)
     weights: WeightSource = "dummy" if args.load_format == "dummy" else "checkpoint"
     packed = None
     if args.load_format == "auto" and has_file(path / PACKED_NAME):
         weights, packed = "packed", read_packed_header(path / PACKED_NAME)
     facts, program = model_facts(hf_config), build_program(hf_config)
-    return Checkpoint(name, path, hf_config, facts, program, weights, packed)
+    is_gguf = weights == "checkpoint" and _is_gguf(path)
+    return Checkpoint(name, path, hf_config, facts, program, weights, packed, is_gguf)
+
+
+def _is_gguf(path: Path) -> bool:
+    """Whether the weights of a directory are a GGUF file. What is wrong with them, loading says."""
+    try:
+        return weight_files(path)[-1].suffix == ".gguf"
+    except CheckpointError:
+        return False

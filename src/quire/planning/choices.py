@@ -26,6 +26,7 @@ from quire.config.records import Dtype, SchedulerConfig
 from quire.config.resolve import Usage
 from quire.errors import CheckpointError, ConfigError, quoted
 from quire.log import get_logger
+from quire.models import Shipped, shipped_format
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.facts import Facts
 from quire.planning.reasoning_marks import reasoning_marks
@@ -122,10 +123,26 @@ def settle_arithmetic(
     """
     if checkpoint.packed is not None:
         args = _as_packed(args, checkpoint.path / PACKED_NAME, checkpoint.packed, capabilities)
+    elif shipped := shipped_format(checkpoint.hf_config):
+        args = _as_shipped(args, shipped, checkpoint.path)
+    name = args.quantization
+    if name == "gguf" and checkpoint.is_gguf:  # vLLM's name of what the file is
+        name = None
     return Arithmetic(
         resolve.resolve_dtype(args, checkpoint.hf_config, capabilities.dtypes),
-        resolve_quantization(args.quantization, capabilities.weight_formats),
+        resolve_quantization(name, capabilities.weight_formats),
     )
+
+
+def _as_shipped(args: EngineArgs, shipped: Shipped, path: Path) -> EngineArgs:
+    """The weights of a quantised checkpoint are held as they are; its method may be named."""
+    if args.quantization not in (None, shipped.method):
+        raise ConfigError(
+            f"quantization={quoted(args.quantization)}: {path} holds weights quantised with "
+            f"{shipped.method}, which are held as they are; leave quantization out, or load the "
+            "unquantised checkpoint"
+        )
+    return dataclasses.replace(args, quantization=None)
 
 
 def _computed_dtype(name: str) -> str | None:

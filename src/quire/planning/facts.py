@@ -13,9 +13,10 @@ from quire import env
 from quire.backends.base import Backend
 from quire.backends.registry import choose_device, make_backend
 from quire.config.engine_args import EngineArgs
-from quire.config.hub import resolve_model
+from quire.config.kv_cache import KVEventsConfig
 from quire.config.memory import AvailableMemory
 from quire.config.model_files import GenerationConfig, eos_token_ids, read_generation_config
+from quire.config.places.hub import resolve_model
 from quire.config.records import DeviceConfig, ObservabilityConfig
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.logits_processors.loading import ProcessorName, processor_names
@@ -23,6 +24,7 @@ from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.environment import check_environment, log_config_file, log_level
 from quire.planning.kv.asked import AskedStore, asked_store
 from quire.planning.kv.disk import StoreDisk, store_disk
+from quire.planning.kv.events import kv_events_config
 from quire.planning.kv.weights_digest import weights_digest
 from quire.planning.machine import available_memory
 from quire.planning.profiler import profiler_config
@@ -49,6 +51,8 @@ class Facts:
     """From the environment; None: it says nothing."""
     kv_store: AskedStore
     kv_disk: StoreDisk
+    kv_events: KVEventsConfig | None
+    """None: nobody is told of blocks."""
     backend: Backend
     memory: AvailableMemory
 
@@ -81,6 +85,7 @@ def gather_facts(args: EngineArgs) -> Facts:
         kv_cache_bytes=env.kv_cache_bytes(),
         kv_store=kv_store,
         kv_disk=store_disk(kv_store),
+        kv_events=kv_events_config(args.kv_events_config),
         backend=make_backend(device),
         memory=available_memory(),
     )

@@ -52,13 +52,15 @@ def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
     plan = settle(args, usage, facts)
     _log_plan(plan)
     _log_store(plan)
+    if facts.kv_events is not None and not plan.config.cache.enable_prefix_caching:
+        logger.warning("there are no KV events: prefix caching is off")
     return plan
 
 
 def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
     """Decides, from the arguments and the facts alone."""
     choices = settle_choices(args, usage, facts)
-    fitted = fit_plan(facts.checkpoint.program, choices, facts)
+    fitted = fit_plan(facts.checkpoint.program, choices, _beside_store(args, facts))
     compiled, needs = fitted.plan, fitted.needs
     model = _model_config(args, facts, choices, needs.max_model_len)
     cache = CacheConfig(
@@ -82,9 +84,20 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         observability=facts.observability,
         structured_outputs=choices.structured_outputs,
         kv_store=store.config,
+        kv_events=facts.kv_events,
         reasoning=choices.reasoning,
     )
     return EnginePlan(config, compiled, needs, facts, store.reason)
+
+
+def _beside_store(args: EngineArgs, facts: Facts) -> Facts:
+    """The facts with the memory that is left beside the KV store's."""
+    asked, memory = facts.kv_store, facts.memory
+    is_used = not asked.is_off and args.enable_prefix_caching is not False
+    left = memory.available_bytes - asked.memory_bytes
+    if not (is_used and asked.memory_bytes and left > 0):
+        return facts
+    return replace(facts, memory=replace(memory, available_bytes=left))
 
 
 def _model_config(

@@ -13,17 +13,18 @@ from pathlib import Path
 
 from quire.backends.registry import choose_device, make_backend
 from quire.config.engine_args import EngineArgs
-from quire.config.hub import TEXT_PATTERNS
 from quire.config.model_files import has_file, read_bytes
+from quire.config.places.hub import TEXT_PATTERNS
 from quire.errors import ConfigError
 from quire.files import replacing, write_text
 from quire.log import get_logger, phase
-from quire.models import name_map
+from quire.models import name_map, shipped_format
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.choices import Arithmetic, settle_arithmetic
 from quire.program.passes import run_passes
 from quire.units import MiB
 from quire.weights import PACKED_NAME, PackedWriter, bind, open_checkpoint
+from quire.weights.quantised.store import as_shipped
 
 logger = get_logger(__name__)
 
@@ -58,7 +59,7 @@ def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
     backend = make_backend(device)
     arithmetic = settle_arithmetic(args, checkpoint, backend.capabilities)
     program = run_passes(checkpoint.program, arithmetic.quantization)
-    store = open_checkpoint(checkpoint.path)
+    store = as_shipped(open_checkpoint(checkpoint.path), shipped_format(checkpoint.hf_config))
     weights = bind(program, store, name_map(checkpoint.hf_config).canonical)
     with _new_directory(out):
         with phase(logger, f"{checkpoint.name} packed"), replacing(out / PACKED_NAME) as file:

@@ -1,35 +1,53 @@
 """The program IR: a model as a flat list of ops over named values."""
 
-from quire.program.builder import Builder, HeadLayout, Out, Rotary
+from quire.program.builder import Builder, ExpertTensors, HeadLayout, Out, Rotary, Routing
 from quire.program.kv_groups import check_layout, keep_all, kv_layout
 from quire.program.liveness import last_reads
+from quire.program.one_token import one_token
 from quire.program.ops import (
     Act,
     Activation,
     Add,
     Attention,
+    Clamp,
     Embed,
+    Experts,
     Glu,
     HeadNorm,
     LayerNorm,
     LearnedPositions,
     Linear,
     Logits,
+    NormKind,
     Op,
+    PositionScale,
     RmsNorm,
     Rope,
+    Route,
+    RouteScore,
     Scale,
+    SigmoidGate,
     TakeRows,
+    Xielu,
 )
 from quire.program.place import LOGITS, OpPlace, place_of
 from quire.program.printer import format_program
 from quire.program.program import Program
-from quire.program.values import ActivationBits, Param, Tensor, Value, WeightFormat
+from quire.program.values import (
+    ActivationBits,
+    GroupedFormat,
+    Param,
+    Tensor,
+    Value,
+    WeightFormat,
+)
 
 __all__ = [
-    "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Embed", "Glu",
-    "HeadLayout", "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "Op", "OpPlace",
-    "Out", "Param", "Program", "RmsNorm", "Rope", "Rotary", "Scale", "TakeRows", "Tensor",
-    "Value", "WeightFormat", "check_layout", "format_program", "keep_all", "kv_layout",
-    "last_reads", "place_of",
+    "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Clamp",
+    "Embed", "ExpertTensors", "Experts", "Glu", "GroupedFormat", "HeadLayout", "HeadNorm",
+    "LayerNorm", "LearnedPositions", "Linear", "Logits", "NormKind", "Op", "OpPlace", "Out",
+    "Param",
+    "PositionScale", "Program", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore", "Routing",
+    "Scale", "SigmoidGate", "TakeRows", "Tensor", "Value", "WeightFormat", "Xielu", "check_layout",
+    "format_program", "keep_all", "kv_layout", "last_reads", "one_token", "place_of",
 ]  # fmt: skip

@@ -8,25 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from quire.program.ops import (
     Act,
     Activation,
     Add,
     Attention,
+    Clamp,
     Embed,
+    Experts,
     Glu,
     HeadNorm,
     LayerNorm,
     LearnedPositions,
     Linear,
     Logits,
+    NormKind,
     Op,
+    PositionScale,
     RmsNorm,
     Rope,
+    Route,
+    RouteScore,
     Scale,
+    SigmoidGate,
     TakeRows,
+    Xielu,
 )
 from quire.program.program import Program
 from quire.program.values import Param, Tensor, Value
@@ -53,10 +62,39 @@ class HeadLayout:
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """Frequencies of a rotary embedding and the factor on its cos and sin (yarn's mscale)."""
+    """Frequencies of a rotary embedding and the factor on its cos and sin (yarn's mscale).
+
+    `interleaved`: pairs are neighbours instead of halves, see `Rope`.
+    """
 
     inv_freq: tuple[float, ...]
     scale: float = 1.0
+    interleaved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a router chooses; the fields are those of `Route`."""
+
+    top_k: int
+    score: RouteScore = "softmax"
+    normalise: bool = True
+    num_groups: int = 1
+    top_groups: int = 1
+    group_best: int = 1
+    floor: float = 0.0
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTensors:
+    """The weights of a layer's experts in a checkpoint: rows in order, expert after expert, those
+    of the gate before those of up."""
+
+    gate_up: tuple[Tensor, ...]
+    down: tuple[Tensor, ...]
+    width: int
+    """I."""
 
 
 class Builder:
@@ -97,11 +135,20 @@ class Builder:
         return self._emit(LearnedPositions(x, out, table, offset), out)
 
     def rms_norm(
-        self, x: Value, weight: str, eps: float, hint: str = "norm", *, weight_offset: float = 0.0
+        self,
+        x: Value,
+        weight: str | None,
+        eps: float,
+        hint: str = "norm",
+        *,
+        weight_offset: float = 0.0,
     ) -> Value:
-        """RMS norm over D with the checkpoint's `weight` [D] plus `weight_offset`."""
+        """RMS norm over D with the checkpoint's `weight` [D], if there is one, plus
+        `weight_offset`."""
         out = self._value(hint, x.dim)
-        slot = self._param(f"{hint}.weight", (Tensor(weight, (x.dim,)),))
+        slot = None
+        if weight is not None:
+            slot = self._param(f"{hint}.weight", (Tensor(weight, (x.dim,)),))
         return self._emit(RmsNorm(x, out, slot, eps, weight_offset), out)
 
     def layer_norm(
@@ -113,6 +160,7 @@ class Builder:
         affine: bool = True,
         has_bias: bool = True,
         hint: str = "norm",
+        weight_offset: float = 0.0,
     ) -> Value:
         """Layer norm over D with `prefix.weight` and `prefix.bias` [D], or without bias, or with
         neither."""
@@ -122,51 +170,53 @@ class Builder:
             weight = self._param(f"{hint}.weight", (Tensor(f"{prefix}.weight", (x.dim,)),))
         if affine and has_bias:
             bias = self._param(f"{hint}.bias", (Tensor(f"{prefix}.bias", (x.dim,)),))
-        return self._emit(LayerNorm(x, out, weight, bias, eps), out)
+        return self._emit(LayerNorm(x, out, weight, bias, eps, weight_offset), out)
 
     def head_norm(
         self,
         x: Value,
-        weight: str,
+        weights: Sequence[Tensor],
         eps: float,
         head_dim: int,
         hint: str,
         *,
         weight_offset: float = 0.0,
+        kind: NormKind = "rms",
     ) -> Value:
-        """RMS norm over each head's H numbers with the checkpoint's `weight` [H] plus
-        `weight_offset`."""
+        """Norm over each head's H numbers. `weights`, one after the other, are [H] numbers for all
+        heads or H for each; none: without weight."""
         out = self._value(hint, x.dim)
-        slot = self._param(f"{hint}.weight", (Tensor(weight, (head_dim,)),))
-        op = HeadNorm(x, out, slot, eps, x.dim // head_dim, head_dim, weight_offset)
+        slot = None
+        if weights:
+            slot = Param(
+                self._unique(f"{self._scope}{hint}.weight"),
+                (sum(prod(weight.slot_shape) for weight in weights),),
+                tuple(weights),
+            )
+        op = HeadNorm(x, out, slot, eps, x.dim // head_dim, head_dim, weight_offset, kind)
         return self._emit(op, out)
 
-    def linears(self, x: Value, outs: Sequence[Out], hint: str = "linear") -> tuple[Value, ...]:
+    def linears(
+        self, x: Value, outs: Sequence[Out], hint: str = "linear", *, exact: bool = False
+    ) -> tuple[Value, ...]:
         """Several products of the same x as one Linear: their weights stacked in order.
 
         Either all of `outs` have a bias or none has.
         """
         values = tuple(self._value(out.hint, out.dim) for out in outs)
-        weights = tuple(Tensor(f"{out.prefix}.weight", (out.dim, x.dim)) for out in outs)
-        biases = tuple(Tensor(f"{out.prefix}.bias", (out.dim,)) for out in outs if out.bias)
+        weights = _joined([out.tensor("weight", (x.dim,)) for out in outs])
+        biases = _joined([out.tensor("bias", ()) for out in outs if out.bias])
         weight = self._param(f"{hint}.weight", weights)
         bias = self._param(f"{hint}.bias", biases) if biases else None
-        self._ops.append(Linear(x, values, weight, bias))
+        self._ops.append(Linear(x, values, weight, bias, exact))
         return values
 
-    def linear(self, x: Value, prefix: str, dim: int, *, bias: bool, hint: str) -> Value:
-        """x times `prefix.weight` [dim, K], plus `prefix.bias` if it has one."""
-        return self.linears(x, [Out(hint, prefix, dim, bias)], hint)[0]
-
-    def split_linear(
-        self, x: Value, outs: Sequence[Out], hint: str = "linear"
-    ) -> tuple[Value, ...]:
-        """As `linears` without biases; one tensor, `prefix.weight` of `outs[0]`, holds all rows."""
-        values = tuple(self._value(out.hint, out.dim) for out in outs)
-        shape = (sum(out.dim for out in outs), x.dim)
-        weight = self._param(f"{hint}.weight", (Tensor(f"{outs[0].prefix}.weight", shape),))
-        self._ops.append(Linear(x, values, weight, None))
-        return values
+    def linear(
+        self, x: Value, prefix: str, dim: int, *, bias: bool, hint: str, exact: bool = False
+    ) -> Value:
+        """x times `prefix.weight` [dim, K], plus `prefix.bias` if it has one. `exact`: the weight
+        is never rounded to a format."""
+        return self.linears(x, [Out(hint, prefix, dim, bias)], hint, exact=exact)[0]
 
     def conv1d(
         self, x: Value, prefix: str, dims: dict[str, int], *, hint: str
@@ -184,7 +234,13 @@ class Builder:
         """Rotates every head of x at the tokens' positions."""
         out = self._value(hint, x.dim)
         heads = x.dim // head_dim
-        return self._emit(Rope(x, out, heads, head_dim, rotary.inv_freq, rotary.scale), out)
+        op = Rope(x, out, heads, head_dim, rotary.inv_freq, rotary.scale, rotary.interleaved)
+        return self._emit(op, out)
+
+    def position_scale(self, x: Value, beta: float, period: int, shift: int, hint: str) -> Value:
+        """x times a factor that grows with the position, see `PositionScale`."""
+        out = self._value(hint, x.dim)
+        return self._emit(PositionScale(x, out, beta, period, shift), out)
 
     def attention(
         self,
@@ -197,13 +253,19 @@ class Builder:
         window: int | None = None,
         softcap: float | None = None,
         alibi_slopes: tuple[float, ...] | None = None,
+        sinks: str | None = None,
     ) -> Value:
-        """Causal attention of the next layer; `scale` defaults to 1 / sqrt(H)."""
+        """Causal attention of the next layer; `scale` defaults to 1 / sqrt(H). `sinks`: the
+        checkpoint's tensor [N]."""
         out = self._value("attention", heads.q_dim)
+        slot = None
+        if sinks is not None:
+            slot = self._param("sinks", (Tensor(sinks, (heads.num_heads,)),))
         layer, self._num_attentions = self._num_attentions, self._num_attentions + 1
         op = Attention(
             q, k, v, out, layer, heads.num_heads, heads.num_kv_heads, heads.head_dim,
             heads.head_dim**-0.5 if scale is None else scale, window, softcap, alibi_slopes,
+            sinks=slot,
         )  # fmt: skip
         return self._emit(op, out)
 
@@ -217,6 +279,18 @@ class Builder:
         out = self._value("act", x.dim)
         return self._emit(Act(x, out, act), out)
 
+    def xielu(self, x: Value, positive: str, negative: str) -> Value:
+        """xIELU with the checkpoint's two numbers, see `Xielu`."""
+        out = self._value("act", x.dim)
+        first = self._param("act.positive", (Tensor(positive, (1,)),))
+        second = self._param("act.negative", (Tensor(negative, (1,)),))
+        return self._emit(Xielu(x, out, first, second), out)
+
+    def clamp(self, x: Value, limit: float, hint: str) -> Value:
+        """x, bounded to -limit .. limit."""
+        out = self._value(hint, x.dim)
+        return self._emit(Clamp(x, out, limit), out)
+
     def add(self, a: Value, b: Value) -> Value:
         """a + b."""
         out = self._value("sum", a.dim)
@@ -227,10 +301,55 @@ class Builder:
         out = self._value("scaled", x.dim)
         return self._emit(Scale(x, out, factor), out)
 
-    def logits(
-        self, x: Value, tensor: Tensor, *, scale: float = 1.0, softcap: float | None = None
+    def sigmoid_gate(self, x: Value, gate: Value) -> Value:
+        """x * sigmoid(gate), gate [T, 1]."""
+        out = self._value("gated", x.dim)
+        return self._emit(SigmoidGate(x, gate, out), out)
+
+    def route(self, logits: Value, routing: Routing, bias: str | None = None) -> Value:
+        """The weights [T, E] of the experts that each row of `logits` chooses. `bias`: the name of
+        a tensor [E] that counts for the choice alone."""
+        out = self._value("routes", logits.dim)
+        slot = self._param("route.bias", (Tensor(bias, (logits.dim,)),)) if bias else None
+        op = Route(
+            logits, out, routing.top_k, routing.score, routing.normalise, slot, routing.num_groups,
+            routing.top_groups, routing.group_best, routing.floor, routing.scale,
+        )  # fmt: skip
+        return self._emit(op, out)
+
+    def experts(
+        self, x: Value, routes: Value, weights: ExpertTensors, top_k: int, act: Activation
     ) -> Value:
-        """Ends the program: logits of the rows of x that need them, by the head `tensor` [V, D].
+        """The chosen experts' gated MLPs of x, weighted and added up."""
+        out = self._value("experts", x.dim)
+        op = Experts(
+            x, routes, out,
+            self._experts_param("experts.gate_up.weight", weights.gate_up, routes.dim, x.dim),
+            self._experts_param("experts.down.weight", weights.down, routes.dim, weights.width),
+            top_k, act,
+        )  # fmt: skip
+        return self._emit(op, out)
+
+    def _experts_param(
+        self, hint: str, parts: tuple[Tensor, ...], num_experts: int, k: int
+    ) -> Param:
+        """A slot [E, N, K] of parts that hold its rows in order."""
+        rows = sum(part.num_rows for part in parts)
+        return Param(
+            self._unique(f"{self._scope}{hint}"), (num_experts, rows // num_experts, k), parts
+        )
+
+    def logits(
+        self,
+        x: Value,
+        tensor: Tensor,
+        *,
+        bias: str | None = None,
+        scale: float = 1.0,
+        softcap: float | None = None,
+    ) -> Value:
+        """Ends the program: logits of the rows of x that need them, by the head `tensor` [V, D]
+        and the checkpoint's `bias` [V], if it has one.
 
         A head that is the embedding's own tensor shares the embedding's slot.
         """
@@ -240,7 +359,10 @@ class Builder:
         tied = (op.table for op in self._ops if isinstance(op, Embed))
         shared = next((table for table in tied if table.parts == (tensor,)), None)
         head = shared or self._param("lm_head", (tensor,))
-        return self._emit(Logits(taken, out, head, None, scale, softcap), out)
+        slot = None
+        if bias is not None:
+            slot = self._param("lm_head.bias", (Tensor(bias, (tensor.shape[0],)),))
+        return self._emit(Logits(taken, out, head, slot, scale, softcap), out)
 
     def _emit(self, op: Op, out: Value) -> Value:
         self._ops.append(op)
@@ -250,7 +372,7 @@ class Builder:
         return Value(self._unique(f"{self._scope}{hint}"), dim)
 
     def _param(self, hint: str, parts: tuple[Tensor, ...]) -> Param:
-        shapes = [part.shape[::-1] if part.transposed else part.shape for part in parts]
+        shapes = [part.slot_shape for part in parts]
         shape = (sum(shape[0] for shape in shapes), *shapes[0][1:])
         return Param(self._unique(f"{self._scope}{hint}"), shape, parts)
 
@@ -264,9 +386,45 @@ class Builder:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """One product of a stacked linear: what to call it, its checkpoint prefix, rows and bias."""
+    """One product of a stacked linear: what to call it, its checkpoint prefix, rows and bias.
+
+    `rows`, if the checkpoint's tensor has `total` rows and others' among them: which are this
+    product's, see `Tensor`.
+    """
 
     hint: str
     prefix: str
     dim: int
     bias: bool = False
+    rows: tuple[tuple[int, int], ...] | None = None
+    total: int = 0
+
+    def tensor(self, kind: str, row: tuple[int, ...]) -> Tensor:
+        """Of the weight or the bias, whose rows have the shape `row`."""
+        if self.rows is None:
+            return Tensor(f"{self.prefix}.{kind}", (self.dim, *row))
+        return Tensor(f"{self.prefix}.{kind}", (self.total, *row), rows=self.rows)
+
+
+def _joined(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """With neighbouring rows of one tensor as one part; all of its rows are the tensor."""
+    joined: list[Tensor] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if last and last.rows and part.rows and last.name == part.name:
+            joined[-1] = replace(last, rows=_merged(last.rows + part.rows))
+        else:
+            joined.append(part)
+    return tuple(
+        replace(part, rows=None) if part.rows == ((0, part.shape[0]),) else part for part in joined
+    )
+
+
+def _merged(runs: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    merged: list[tuple[int, int]] = []
+    for first, count in runs:
+        if merged and sum(merged[-1]) == first:
+            merged[-1] = (merged[-1][0], merged[-1][1] + count)
+        else:
+            merged.append((first, count))
+    return tuple(merged)

@@ -1,9 +1,9 @@
 """The ops of a program, each a frozen record over Values [T, dim] and Params.
 
 Legend: T tokens in the step, N query heads, K kv heads, H head dim, D hidden,
-F feed-forward, V vocabulary. A row of any output depends only on the same row of
-the inputs, except in `Attention` (which reads earlier tokens of the same request)
-and `TakeRows`. What each op computes is fixed by `backends/reference`.
+F feed-forward, V vocabulary, E experts, I numbers inside an expert. A row of any output
+depends only on the same row of the inputs, except in `Attention` (which reads earlier tokens
+of the same request) and `TakeRows`. What each op computes is fixed by `backends/reference`.
 
 Fields named `out`/`outs` are written, every other Value field is read.
 """
@@ -15,7 +15,13 @@ from typing import Literal
 
 from quire.program.values import ActivationBits, Param, Value
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu2", "swiglu_oai"]
+"""`gelu_quick` is x * sigmoid(1.702 x); `relu2` is relu(x)^2. `swiglu_oai` is of a gate and an up
+alone: (u + 1) * g * sigmoid(1.702 g), g = min(gate, 7) and u = up between -7 and 7. Source:
+openai/gpt-oss, `gpt_oss/torch/model.py`."""
+
+NormKind = Literal["rms", "layer"]
+RouteScore = Literal["softmax", "sigmoid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +62,22 @@ class LearnedPositions(Op):
 
 @dataclass(frozen=True, slots=True)
 class RmsNorm(Op):
-    """out = x / sqrt(mean(x^2) + eps) * (weight + weight_offset).
+    """out = x / sqrt(mean(x^2) + eps) * (weight + weight_offset); without a weight, times 1.
 
     Source: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", eq. 4.
     """
 
     x: Value
     out: Value
-    weight: Param
+    weight: Param | None
     eps: float
     weight_offset: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm(Op):
-    """out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, variance over D not D-1.
+    """out = (x - mean(x)) / sqrt(var(x) + eps) * (weight + weight_offset) + bias, variance over D
+    not D-1.
 
     `weight` and `bias` may be missing (OPT without affine norms).
     """
@@ -80,35 +87,40 @@ class LayerNorm(Op):
     weight: Param | None
     bias: Param | None
     eps: float
+    weight_offset: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class HeadNorm(Op):
-    """RmsNorm over each head's H numbers of x [T, heads * H]; weight is [H]. Qwen3's q/k norm.
+    """RmsNorm, or LayerNorm without bias, over each head's H numbers of x [T, heads * H].
 
-    As there, `weight_offset` is added to the weight (Gemma 3).
+    The weight is [H], the same for all heads (Qwen3), or [heads * H] (Cohere), or there is none
+    (Llama 4). As in RmsNorm, `weight_offset` is added to the weight (Gemma 3).
     """
 
     x: Value
     out: Value
-    weight: Param
+    weight: Param | None
     eps: float
     num_heads: int
     head_dim: int
     weight_offset: float = 0.0
+    kind: NormKind = "rms"
 
 
 @dataclass(frozen=True, slots=True)
 class Linear(Op):
     """concat(outs) = x @ weight.T + bias; weight is [N, K], N the sum of the outs' dims.
 
-    Several outs are slices of one product: q|k|v or gate|up share one pass over x.
+    Several outs are slices of one product: q|k|v or gate|up share one pass over x. `exact`: the
+    weight stays in the model's dtype, whatever format the others get (routers, gates).
     """
 
     x: Value
     outs: tuple[Value, ...]
     weight: Param
     bias: Param | None = None
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +149,8 @@ class Attention(Op):
     q is [T, N * H]; k and v are [T, K * H]; out is [T, N * H]. Query head n reads kv
     head n * K // N. A token at position p sees positions max(0, p - window + 1) .. p of its own
     request (`window` None: all). scores = q.k * scale, then `softcap * tanh(scores / softcap)`
-    if set, plus alibi_slopes[n] * (key position - p) if set.
+    if set, plus alibi_slopes[n] * (key position - p) if set. `sinks` [N], if there are any, are one
+    more score per head: it takes its share of the softmax and has no value (gpt-oss).
 
     `activation_bits` 8: q and the softmax weights are 8-bit activations, like those of the linears
     around them. With an 8-bit cache a backend may then round a token's q of a head, and its softmax
@@ -158,6 +171,7 @@ class Attention(Op):
     softcap: float | None = None
     alibi_slopes: tuple[float, ...] | None = None
     activation_bits: ActivationBits = 16
+    sinks: Param | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +182,65 @@ class Glu(Op):
     up: Value
     out: Value
     act: Activation
+
+
+@dataclass(frozen=True, slots=True)
+class SigmoidGate(Op):
+    """out = x * sigmoid(gate); gate is [T, 1]. Qwen2-MoE's shared expert."""
+
+    x: Value
+    gate: Value
+    out: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Route(Op):
+    """Which experts a token goes to: out [T, E] has the weights of `top_k` of them, else 0.
+
+    score = softmax(logits) or sigmoid(logits), in float32. The experts with the largest choice are
+    taken, of equal ones the lower numbers. choice = logits, or score + bias if there is a bias.
+    With groups (`num_groups` of neighbours), only the experts of `top_groups` of them may be
+    chosen, those with the largest sum of their `group_best` largest choices. weight = score *
+    scale, and with `normalise` score / max(sum of the chosen scores, floor) * scale. A row of
+    logits that is not finite has `top_k` weights that are NaN.
+
+    Sources: Shazeer et al. 2017, "Outrageously Large Neural Networks"; for groups and the bias
+    DeepSeek-AI 2024, "DeepSeek-V3", section 2.1.2.
+    """
+
+    logits: Value
+    out: Value
+    top_k: int
+    score: RouteScore = "softmax"
+    normalise: bool = True
+    bias: Param | None = None
+    num_groups: int = 1
+    top_groups: int = 1
+    group_best: int = 1
+    floor: float = 0.0
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Experts(Op):
+    """out = sum over the experts e with routes[t, e] != 0 of
+    routes[t, e] * (down[e] @ (act(gate[e] @ x) * (up[e] @ x))), each with its bias if it has one.
+
+    gate_up is [E, 2 I, D], gate's rows first; down is [E, D, I]; the biases are [E * 2 I] and
+    [E * D]. At most `top_k` numbers of a row of routes [T, E] are not 0. Results are added in the
+    order of the experts. A token's result does not depend on where other tokens go: no expert has
+    a limit.
+    """
+
+    x: Value
+    routes: Value
+    out: Value
+    gate_up: Param
+    down: Param
+    top_k: int
+    act: Activation
+    gate_up_bias: Param | None = None
+    down_bias: Param | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +268,45 @@ class Scale(Op):
     x: Value
     out: Value
     factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Clamp(Op):
+    """out = x, bounded to -limit .. limit."""
+
+    x: Value
+    out: Value
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class PositionScale(Op):
+    """out[t] = x[t] * (1 + beta * ln(1 + floor((positions[t] + shift) / period))).
+
+    Makes q larger at far positions. Source: Llama 4's "attention temperature tuning".
+    """
+
+    x: Value
+    out: Value
+    beta: float
+    period: int
+    shift: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Xielu(Op):
+    """out = a x^2 + beta x for x > 0, else b (expm1(min(x, eps)) - x) + beta x, elementwise.
+
+    a = softplus(positive), b = beta + softplus(negative); both weights are [1].
+    Source: Huang and Schlag 2024, "Deriving Activation Functions Using Integration".
+    """
+
+    x: Value
+    out: Value
+    positive: Param
+    negative: Param
+    beta: float = 0.5
+    eps: float = -1e-6
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ checkpoint's tensors.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 WeightFormat = Literal["dense", "int8", "int8_w8a8", "int4", "int4_w4a8"]
@@ -17,12 +18,49 @@ in 16 bits, `_w8a8` and `_w4a8` round them to 8 bits with a scale for each token
 `backends/reference` defines the result, including the rounding.
 """
 
+CodeTable = Literal["u4", "s4", "iq4", "e2m1", "s8"]
+"""What the codes of a grouped format stand for: 0..15; -8..7; the 16 numbers of llama.cpp's IQ4_NL;
+those of a float with 2 bits of exponent and 1 of mantissa, doubled; -128..127. Codes are stored
+without a sign: 8 or 128 is added."""
+
 ActivationBits = Literal[8, 16]
 """Bits of the activations that are multiplied with a matrix or with the KV cache."""
 
 
-def activation_bits(weight_format: WeightFormat) -> ActivationBits:
+@dataclass(frozen=True, slots=True)
+class GroupedFormat:
+    """A quantised checkpoint's own numbers, held without rounding them again.
+
+    A weight is (number of its code - zero) * scale + minimum; scale, zero and minimum are those of
+    its group: `group` neighbours along K in one row, 16, 32, 64 or 128 of them.
+    """
+
+    table: CodeTable
+    group: int
+    has_zeros: bool = False
+    """A whole number from 0 to 15 for each group; otherwise 0."""
+    has_minima: bool = False
+    scale: Literal["f16", "f32"] = "f32"
+    """How scales and minima are held."""
+    activation_bits: ActivationBits = 16
+
+    @property
+    def code_bits(self) -> int:
+        return 8 if self.table == "s8" else 4
+
+    def num_groups(self, depth: int) -> int:
+        """Of a row of so many weights; the last may be shorter."""
+        return -(-depth // self.group)
+
+    def __str__(self) -> str:
+        more = "+zero" * self.has_zeros + "+min" * self.has_minima
+        return f"{self.table} g{self.group} {self.scale}{more} a{self.activation_bits}"
+
+
+def activation_bits(weight_format: WeightFormat | GroupedFormat) -> ActivationBits:
     """The activations' bits of a program whose matrices have this format."""
+    if isinstance(weight_format, GroupedFormat):
+        return weight_format.activation_bits
     return 8 if weight_format.endswith("a8") else 16
 
 
@@ -43,34 +81,55 @@ class Tensor:
 
     `transposed` marks a matrix that the checkpoint holds as [K, N] where the slot
     wants [N, K] (GPT-2's Conv1D); `shape` is always the checkpoint's own.
+
+    `rows`: runs (first row, number of rows) of the tensor that the slot has, in their order; None:
+    all. So q, k and v are taken out of one tensor, however their heads are mixed in it.
+
+    A tensor of three dimensions has a matrix for each expert.
     """
 
     name: str
     shape: tuple[int, ...]
     transposed: bool = False
+    rows: tuple[tuple[int, int], ...] | None = None
+
+    @property
+    def slot_shape(self) -> tuple[int, ...]:
+        """The shape of what the slot has of it."""
+        if self.transposed:
+            *experts, k, n = self.shape
+            return (*experts, n, k)
+        if self.rows is None:
+            return self.shape
+        return (sum(count for _, count in self.rows), *self.shape[1:])
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of length K, those of all experts."""
+        *rows, _ = self.slot_shape
+        return prod(rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A weight slot: [N, K] for a matrix, [D] for a vector.
+    """A weight slot: [N, K] for a matrix, [D] for a vector, [E, N, K] for a matrix of each expert.
 
     `parts` are the checkpoint tensors stacked along the first axis, in order
-    (q|k|v, gate|up); together they give exactly `shape`. Two ops may hold the same
-    Param (a tied head): a backend loads it once.
+    (q|k|v, gate|up); together they give exactly `shape`, read row by row where that is a vector and
+    a part is not. Parts of [E, N, K] are matrices whose rows follow each other, expert after
+    expert, or one tensor with all of them. Two ops may hold the same Param (a tied head): a backend
+    loads it once.
     """
 
     name: str
     shape: tuple[int, ...]
     parts: tuple[Tensor, ...]
-    format: WeightFormat = "dense"
+    format: WeightFormat | GroupedFormat = "dense"
 
     @property
     def num_elements(self) -> int:
         """Product of the shape."""
-        total = 1
-        for size in self.shape:
-            total *= size
-        return total
+        return prod(self.shape)
 
     def __str__(self) -> str:
         size = "x".join(map(str, self.shape))

@@ -41,7 +41,7 @@ _LETTERS = {
 _OTHERS = {
     r"\p{N}", r"\p{N}{1,3}", r"\p{N}+", r" ?\p{N}+", r" ?[^\s\p{L}\p{N}]+",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s*[\r\n]",
-    r"\s+(?!\S)", r"\s+$", r"\s+", r"\s",
+    r"\s+(?!\S)", r"\s+$", r"\s+", r"\s", r"\n{1,2}",
 }  # fmt: skip
 """The alternatives of byte-level tokenizers' patterns. None of them matches from a word into a
 character of `_AFTER`, none looks behind, and only those that begin with whitespace look ahead. So

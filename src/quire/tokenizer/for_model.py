@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from quire.config.model_files import DEMO_MODEL_PATH
 from quire.config.records import ModelConfig
@@ -46,12 +47,13 @@ def source_of(
     eos = tuple(dict.fromkeys([*own, *eos_token_ids]))
     added, pieces = tokenizer.added_tokens, tokenizer.pieces
     special = {*tokenizer.special_token_ids, *eos}
-    ids = range(min(tokenizer.max_token_id + 1, vocab_size))
+    num_ids = min(tokenizer.max_token_id + 1, vocab_size)
     return VocabularySource(
-        tokenizer_json=tokenizer.backend.to_str(),
+        read_json=tokenizer.backend.to_str,
+        encode=partial(tokenizer.encode, add_special_tokens=False),
         vocab_size=vocab_size,
         eos_token_ids=eos,
         added_tokens={text: token_id for token_id, text in added.items()},
         special_tokens=frozenset(text for token_id, text in added.items() if token_id in special),
-        token_bytes=None if pieces is None else [pieces.piece_bytes(each) for each in ids],
+        token_bytes=None if pieces is None else pieces.bytes_of_all(num_ids),
     )

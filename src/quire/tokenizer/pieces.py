@@ -46,6 +46,7 @@ class PieceTable:
         self.special_ids = special_ids
         self.errors = style.errors
         self._id_to_token = backend.id_to_token
+        self._vocab = backend.get_vocab
         self._to_bytes = style.to_bytes
         self._pieces: dict[int, str | bytes] = {}
 
@@ -61,6 +62,14 @@ class PieceTable:
         """As `piece`, always in bytes."""
         piece = self.piece(token_id)
         return piece.encode() if isinstance(piece, str) else piece
+
+    def bytes_of_all(self, num_ids: int) -> list[bytes]:
+        """`piece_bytes` of all ids below `num_ids`, of which none is kept."""
+        found = [b""] * num_ids
+        for token, token_id in self._vocab().items():
+            if token_id < num_ids:
+                found[token_id] = self._to_bytes(token)
+        return found
 
     def text(self, ids: Iterable[int], skip_special_tokens: bool) -> str:
         """The text of these ids from the start of a sequence."""

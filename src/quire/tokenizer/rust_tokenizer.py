@@ -1,7 +1,8 @@
 """Builds the Rust tokenizer from a checkpoint's files.
 
 `tokenizer.json` holds everything and is taken as it is; `vocab.json` with `merges.txt` is a
-byte-level BPE vocabulary of GPT-2's kind (GPT-2, OPT) or Qwen2's. Called by `Tokenizer`.
+byte-level BPE vocabulary of GPT-2's kind (GPT-2, OPT) or Qwen2's; `tekken.json` is Mistral's.
+Called by `Tokenizer`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 MAX_TOKENIZER_BYTES = 256 * MiB
+TEKKEN = "tekken.json"
 
 _QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -67,20 +69,33 @@ def build_rust_tokenizer(directory: Path, tokenizer_config: Mapping[str, Any]) -
         _add_tokens(backend, special, directory)
         _add_start_and_end(backend, tokenizer_config, special, directory)
         return RustTokenizer(backend, special.roles)
+    if has_file(directory / TEKKEN):
+        return _of_tekken(directory, special)
     if has_file(directory / "tokenizer.model"):
         raise CheckpointError(
             f"{directory} has only a tokenizer.model; write a tokenizer.json to the directory with "
             "transformers: AutoTokenizer.from_pretrained(path).save_pretrained(path)"
         )
     raise CheckpointError(
-        f"{directory} has no tokenizer: neither tokenizer.json nor vocab.json with merges.txt"
+        f"{directory} has no tokenizer: no tokenizer.json, vocab.json with merges.txt, or {TEKKEN}"
     )
+
+
+def _of_tekken(directory: Path, special: SpecialTokens) -> RustTokenizer:
+    from quire.tokenizer.formats.tekken import build_tekken
+
+    path = directory / TEKKEN
+    _check_size(path)
+    found = build_tekken(path, MAX_TOKENIZER_BYTES)
+    check_growth(found.backend, path)
+    _add_tokens(found.backend, special, directory)
+    return RustTokenizer(found.backend, {**found.roles, **special.roles})
 
 
 def main_file(directory: Path) -> Path:
     """The file that holds the vocabulary, for messages."""
-    path = directory / "tokenizer.json"
-    return path if has_file(path) else directory / "vocab.json"
+    paths = [directory / name for name in ("tokenizer.json", "vocab.json", TEKKEN)]
+    return next((path for path in paths if has_file(path)), paths[0])
 
 
 def _without_dropout(backend: tokenizers.Tokenizer, path: Path) -> None:

@@ -76,7 +76,7 @@ def bind(
         if name not in stored_names:
             problems.append(f"missing tensor {name!r} of shape {list(part.shape)}")
         else:
-            problems.extend(_shape_problem(store.get(stored_names[name]), part))
+            problems.extend(_shape_problem(store.describe(stored_names[name]), part))
     if problems:
         raise CheckpointError(_summary(store.source, problems))
     return BoundStore(store, stored_names)

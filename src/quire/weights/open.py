@@ -31,10 +31,18 @@ class _Format:
     ignored: tuple[str, ...]
     """Beginnings of file names that match the pattern but hold no weights of the model."""
     read: Callable[[Path], WeightStore]
+    read_all: Callable[[list[Path]], WeightStore] | None = None
+    """Reads several files of a model that describe it together."""
 
     @property
     def index(self) -> str:
         return f"{self.main}.index.json"
+
+
+def _read_gguf(files: list[Path]) -> WeightStore:
+    from quire.weights.gguf.store import GgufStore
+
+    return GgufStore(files)
 
 
 _FORMATS = (
@@ -46,6 +54,7 @@ _FORMATS = (
         "model.pt", "*.pt", ("training_args", "optimizer", "scheduler", "scaler", "consolidated"),
         TorchFile,
     ),
+    _Format("model.gguf", "*.gguf", ("mmproj",), lambda file: _read_gguf([file]), _read_gguf),
 )  # fmt: skip
 
 
@@ -64,6 +73,8 @@ def open_checkpoint(path: Path) -> WeightStore:
         names = _weight_files(path, format)
         if len(names) == 1:
             return format.read(_checked(path, names[0], f"{path} holds"))
+        if names and format.read_all is not None:
+            return format.read_all([_checked(path, name, f"{path} holds") for name in names])
         if names:
             return joined_store(_open_all(path, names, format, f"{path} holds"))
     raise _no_weights(path)
@@ -84,8 +95,8 @@ def weight_files(path: Path) -> list[Path]:
 
 def _no_weights(path: Path) -> CheckpointError:
     return CheckpointError(
-        f"{path} holds no weights: neither {_FORMATS[0].main} (or {_FORMATS[0].index}) nor "
-        f"{_FORMATS[1].main}"
+        f"{path} holds no weights: neither {_FORMATS[0].main} (or {_FORMATS[0].index}), nor "
+        f"{_FORMATS[1].main}, nor a GGUF file"
     )
 
 
@@ -131,11 +142,18 @@ def _checked(path: Path, name: str, reason: str) -> Path:
             f"{reason} {name!r}, and the file is missing; the download may be incomplete"
         )
     root = path.resolve()
-    if file.resolve().is_relative_to(root) or _is_hub_blob(root, file):
+    if file.resolve().is_relative_to(root) or _is_hub_blob(root, file) or _is_unpacked(root):
         return file
     raise CheckpointError(
         f"{file}: links to {file.resolve()}, outside of the checkpoint; put the file itself there"
     )
+
+
+def _is_unpacked(root: Path) -> bool:
+    """A directory that was made of a GGUF file: its links lead where the user has said."""
+    from quire.gguf.unpack import is_unpacked
+
+    return is_unpacked(root)
 
 
 def _is_hub_blob(root: Path, file: Path) -> bool:

@@ -13,6 +13,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from quire.config.model_files import parse_json_object
 from quire.errors import CheckpointError
 from quire.units import ceil_div
@@ -30,6 +33,13 @@ _ITEM_BITS = {
     "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64,
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 }  # fmt: skip
+
+_INTEGERS: dict[str, np.dtype[Any]] = {
+    "U8": np.dtype("u1"),
+    "I8": np.dtype("i1"),
+    "I32": np.dtype("<i4"),
+    "I64": np.dtype("<i8"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,20 @@ class SafetensorsFile(WeightStore):
         dtype = as_tensor_dtype(entry.dtype, f"{path}: tensor {name!r}")
         data = self._file.slice(entry.offset, entry.num_bytes)
         return HostTensor(name, dtype, entry.shape, data, path, is_mapped=True)
+
+    def integers(self, name: str) -> NDArray[np.generic]:
+        path = str(self._file.path)
+        entry = self._entries.get(name)
+        if entry is None:
+            raise CheckpointError(f"{path}: there is no tensor {name!r}")
+        dtype = _INTEGERS.get(entry.dtype)
+        if dtype is None:
+            raise CheckpointError(
+                f"{path}: tensor {name!r} is of type {entry.dtype}, not of {', '.join(_INTEGERS)}"
+            )
+        data = self._file.slice(entry.offset, entry.num_bytes)
+        found: NDArray[np.generic] = np.frombuffer(data.tobytes(), dtype)
+        return found.reshape(entry.shape)
 
     def release(self, name: str) -> None:
         entry = self._entries.get(name)

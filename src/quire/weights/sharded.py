@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
+import numpy as np
+from numpy.typing import NDArray
+
 from quire.config.model_files import read_json_object
 from quire.errors import CheckpointError
 from quire.log import get_logger
@@ -44,6 +47,12 @@ class ShardedStore(WeightStore):
         if owner is None:
             raise CheckpointError(f"there is no tensor {name!r} in {', '.join(self._files)}")
         return self._files[owner].get(name)
+
+    def integers(self, name: str) -> NDArray[np.generic]:
+        owner = self._owners.get(name)
+        if owner is None:
+            raise CheckpointError(f"there is no tensor {name!r} in {', '.join(self._files)}")
+        return self._files[owner].integers(name)
 
     def release(self, name: str) -> None:
         owner = self._owners.get(name)

@@ -15,8 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
+from quire.program.values import GroupedFormat
+from quire.weights.quantised.groups import Groups
 
-TensorDtype = Literal["F32", "BF16", "F16"]
+TensorDtype = Literal["F32", "BF16", "F16", "GROUPED"]
+"""GROUPED: codes in groups, see `weights.quantised.groups`."""
 
 ITEM_BYTES: dict[str, int] = {"F32": 4, "BF16": 2, "F16": 2}
 
@@ -44,9 +47,13 @@ class HostTensor:
     """The file it came from, for messages."""
     is_mapped: bool = False
     """`data` is a view of a read-only file mapping: pages that are dropped come back when read."""
+    format: GroupedFormat | None = None
+    """Of a GROUPED tensor."""
 
     def to_float32(self) -> NDArray[np.float32]:
         """A float32 copy (a view where it is float32 already) in its shape."""
+        if self.format is not None:
+            return Groups.from_bytes(self.data, self.shape, self.format).to_float32()
         if self.dtype == "F32":
             flat = self.data.view(np.float32)
         elif self.dtype == "F16":
@@ -71,6 +78,17 @@ class WeightStore(ABC):
     @abstractmethod
     def get(self, name: str) -> HostTensor:
         """The tensor of that name. Raises CheckpointError if it is missing or damaged."""
+
+    def describe(self, name: str) -> HostTensor:
+        """The tensor, perhaps without its data. Raises CheckpointError as `get` does."""
+        return self.get(name)
+
+    def integers(self, name: str) -> NDArray[np.generic]:
+        """A tensor of whole numbers, in its shape: codes of a quantised checkpoint.
+
+        Raises CheckpointError if it is missing or holds none.
+        """
+        raise CheckpointError(f"{self.source}: {name!r} cannot be read as whole numbers")
 
     def release(self, name: str) -> None:  # noqa: B027 (a hint: doing nothing is right too)
         """Tells the kernel that this tensor's pages are not needed soon.

@@ -17,7 +17,7 @@ from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest
 from quire.sampling.columns import COLUMNS, LOGPROBS_KINDS, SamplingColumns, TokenLists
 from quire.sampling.masks import MASK_BITS, TokenMasks
-from quire.worker.token_state import TOKEN_STATES, ThinkingBudget, TokenState
+from quire.worker.token_state import TOKEN_STATES, ThinkingBudget, TokenState, TokenTrace
 
 Ints = NDArray[np.int32]
 Rows = NDArray[np.intp]
@@ -45,10 +45,10 @@ class SamplingRows:
         """The rows where a column is not neutral."""
         self._states: dict[str, dict[int, TokenState]] = {name: {} for name in TOKEN_STATES}
         """Of each list of tokens, by row."""
-        self._budgets: dict[int, ThinkingBudget] = {}
-        """Of the rows whose reasoning is limited."""
-        self._followed: list[Mapping[int, TokenState | ThinkingBudget]]
-        self._followed = [*self._states.values(), self._budgets]
+        self._forcing: dict[int, ThinkingBudget | TokenTrace] = {}
+        """Of the rows whose next token may be settled."""
+        self._followed: list[Mapping[int, TokenState | ThinkingBudget | TokenTrace]]
+        self._followed = [*self._states.values(), self._forcing]
         """What takes in tokens."""
         self._gathered: tuple[Rows, dict[str, Any]] | None = None
         """The rows of the last step with their columns, as long as no row is set or cleared."""
@@ -69,7 +69,9 @@ class SamplingRows:
             if state is not None:
                 self._states[name][row] = state
         if params.thinking_token_budget is not None and request.reasoning is not None:
-            self._budgets[row] = ThinkingBudget(request, request.reasoning)
+            self._forcing[row] = ThinkingBudget(request, request.reasoning)
+        elif params.trace_decode_token_ids:
+            self._forcing[row] = TokenTrace(request)
 
     def clear(self, row: int) -> None:
         """Forgets a row that is being released."""
@@ -78,7 +80,7 @@ class SamplingRows:
             users.discard(row)
         for states in self._states.values():
             states.pop(row, None)
-        self._budgets.pop(row, None)
+        self._forcing.pop(row, None)
 
     def advance(self, rows: Rows, token_ids: Ints) -> None:
         """Takes in the next token of each of these rows [L]."""
@@ -105,7 +107,7 @@ class SamplingRows:
         row: what is allowed where only some tokens are."""
         if not len(rows):
             return None
-        if self._budgets:
+        if self._forcing:
             chosen = self._with_forced(rows, chosen, masks or {})
         columns = SamplingColumns(
             counters=num_tokens.astype(np.uint64), chosen=chosen, **self._gather(rows)
@@ -135,14 +137,15 @@ class SamplingRows:
     def _with_forced(
         self, rows: Rows, chosen: Ints | None, masks: Mapping[int, NDArray[np.uint32]]
     ) -> Ints | None:
-        """`chosen`, with the tokens that end the reasoning of rows whose budget is used up. A
-        grammar that has the reasoning in it may put that off: to the end of a character."""
+        """`chosen`, with the tokens that are settled: of a trace, or those that end the reasoning
+        of rows whose budget is used up. A grammar that has the reasoning in it may put that off:
+        to the end of a character."""
         forced = chosen
         for index, row in enumerate(rows.tolist()):
             if chosen is not None and chosen[index] >= 0:
                 continue
-            budget = self._budgets.get(row)
-            token_id = None if budget is None else budget.forced()
+            forcing = self._forcing.get(row)
+            token_id = None if forcing is None else forcing.forced()
             if token_id is None or not _allows(masks.get(row), token_id):
                 continue
             if forced is chosen:

@@ -153,6 +153,24 @@ class ThinkingBudget:
         return self._passage.forced(self._budget)
 
 
+class TokenTrace:
+    """`trace_decode_token_ids`: each token in turn."""
+
+    __slots__ = ("_next", "_token_ids")
+
+    def __init__(self, request: ScheduledRequest) -> None:
+        self._token_ids = request.sampling_params.trace_decode_token_ids or []
+        self._next = len(request.token_ids) - request.num_prompt_tokens
+
+    def append(self, _token_id: int) -> None:
+        """Takes in the request's next token."""
+        self._next += 1
+
+    def forced(self) -> int | None:
+        """The token that comes next, whatever the logits are; None: one is chosen."""
+        return self._token_ids[self._next] if self._next < len(self._token_ids) else None
+
+
 _LEAST_ROOM = 64
 
 

@@ -21,7 +21,7 @@ from quire.backends.registry import make_backend
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger, phase
-from quire.models import name_map
+from quire.models import name_map, shipped_format
 from quire.planning.compile_plan import compile_plan
 from quire.planning.kv.identity import reread_fingerprint
 from quire.program import Program, format_program
@@ -30,6 +30,7 @@ from quire.system.free_memory import release_free_memory
 from quire.units import ceil_div
 from quire.weights import PACKED_NAME, PackedFile, WeightStore, bind, open_checkpoint
 from quire.weights.dummy import DummyStore
+from quire.weights.quantised.store import as_shipped
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
 
@@ -199,4 +200,8 @@ def _weights(config: EngineConfig, program: Program) -> WeightStore | PackedFile
         return PackedFile(model.path / PACKED_NAME)
     if model.weights == "dummy":
         return DummyStore(program)
-    return bind(program, open_checkpoint(model.path), name_map(model.hf_config).canonical)
+    names = name_map(model.hf_config)
+    store = as_shipped(open_checkpoint(model.path), shipped_format(model.hf_config))
+    if (left_out := names.summary(store.names())) is not None:
+        logger.info("%s", left_out)
+    return bind(program, store, names.canonical)

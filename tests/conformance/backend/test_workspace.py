@@ -35,6 +35,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "sliding_window": 20, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
         "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True,
     },
+    "qwen2_moe": {
+        "architectures": ["Qwen2MoeForCausalLM"], "num_experts": 6, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48, "shared_expert_intermediate_size": 80,
+    },
     "gpt2": {
         "architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_head": 4, "n_layer": 2,
         "n_positions": 128, "layer_norm_epsilon": 1e-5, "activation_function": "gelu",

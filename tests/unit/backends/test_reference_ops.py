@@ -46,7 +46,7 @@ def slot(name: str, *shape: int) -> Param:
 
 def compute(op: Op, x: Floats, **arrays: Floats) -> Floats:
     matrices = {name: RowIndependentMatrix(a) for name, a in arrays.items() if a.ndim == 2}
-    frame = Frame(one_request(TOKENS, [3, 0, 2]), Weights(arrays, matrices), PagedKVCache(SPEC))
+    frame = Frame(one_request(TOKENS, [3, 0, 2]), Weights(arrays, matrices, {}), PagedKVCache(SPEC))
     frame.values[X] = x
     run(op, frame)
     return frame.values[op.outputs()[0]]
@@ -121,7 +121,7 @@ def plain_attention(x: Floats, op: Attention) -> Floats:
 def test_attention(features: dict[str, Any]) -> None:
     x, narrow = numbers(5, 6), Value("k", 2)
     op = Attention(X, narrow, narrow, OUT, 0, 3, 1, 2, 0.9, **features)
-    frame = Frame(one_request(TOKENS, [3, 0, 2]), Weights({}, {}), PagedKVCache(SPEC))
+    frame = Frame(one_request(TOKENS, [3, 0, 2]), Weights({}, {}, {}), PagedKVCache(SPEC))
     frame.values[X], frame.values[narrow] = x, x[:, :2]
     run(op, frame)
     np.testing.assert_allclose(frame.values[OUT], plain_attention(x, op), rtol=1e-5, atol=1e-6)

@@ -190,3 +190,28 @@ def test_explain_says_what_float16_becomes(
     assert "arithmetic bfloat16 asked for half: float16 is computed in bfloat16" in text
     assert main(["explain", str(tiny_model)]) == 0
     assert "asked for" not in capsys.readouterr().out
+
+
+def test_explain_says_what_one_token_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two of eight experts of each layer, no table of embeddings, the whole head."""
+    from tiny_checkpoint import CONFIG, write_tiny_checkpoint
+
+    from quire.units import format_bytes
+
+    model = write_tiny_checkpoint(
+        tmp_path, architectures=["Qwen3MoeForCausalLM"], num_experts=8, num_experts_per_tok=2,
+        moe_intermediate_size=96,
+    )  # fmt: skip
+    assert main(["explain", str(model), "--dtype", "float32"]) == 0
+    text = capsys.readouterr().out
+    [row] = [row for row in text.splitlines() if row.startswith("    one token reads")]
+    size, inner, layers = CONFIG["hidden_size"], 96, CONFIG["num_hidden_layers"]
+    expert = 3 * size * inner
+    attention = size * (64 + 32 + 32 + 64) + 2 * size + 2 * 16
+    router = size * 8
+    numbers = layers * (2 * expert + attention + router) + size * 288 + size + size
+    assert f" {format_bytes(4 * numbers)} of them: 2 of 8 experts of a layer" in row
+    assert "experts gate_up" in text
+    assert "experts(%" in text

@@ -13,8 +13,8 @@ import pytest
 from hub_server import COMMIT, HubServer
 
 from quire import env
-from quire.config.hub import resolve_model
 from quire.config.model_files import DEMO_MODEL_PATH
+from quire.config.places.hub import resolve_model
 from quire.errors import ConfigError, ModelNotFoundError
 
 SAFETENSORS = {
@@ -80,7 +80,7 @@ def test_a_name_that_no_directory_can_have(model: str) -> None:
 def test_a_file_is_no_model(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_text("x")
-    with pytest.raises(ModelNotFoundError, match="is a file; give the directory"):
+    with pytest.raises(ModelNotFoundError, match="is a file, and no GGUF file; give the directory"):
         resolve_model(str(path))
 
 
@@ -153,7 +153,7 @@ def test_a_tokenizer_alone_needs_no_weights(
 
 SCRIPT = """
 import sys
-from quire.config.hub import resolve_model
+from quire.config.places.hub import resolve_model
 from quire.config.model_files import DEMO_MODEL_PATH
 from quire.errors import QuireError
 if len(sys.argv) > 3:

@@ -97,11 +97,9 @@ def test_what_does_not_fit_together(name: str, changes: dict[str, Any], complain
 @pytest.mark.parametrize(
     ("name", "changes", "complaint"),
     [
-        ("llama", {"hidden_act": "quick_gelu"}, "'quick_gelu' is not supported; known are silu"),
-        ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "'longrope' is not supported"),
-        ("llama", {"rope_scaling": {"type": "dynamic", "alpha": 2.0}}, "alpha is not supported"),
-        ("qwen2", {"rope_scaling": {"type": "mrope", "mrope_section": [1]}}, "mrope_section"),
-        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ("llama", {"hidden_act": "mish"}, "'mish' is not supported; known are silu"),
+        ("llama", {"rope_scaling": {"rope_type": "3d"}}, "'3d' is not supported"),
+        ("llama", {"rope_parameters": {"full_attention": {"rope_theta": 2.0}}}, "full_attention"),
         ("llama", {"layer_types": ["full_attention", "chunked_attention"]}, "chunked_attention"),
         ("qwen3", {"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention"),

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.errors import ModelError
+from quire.errors import CheckpointError, ModelError
 from quire.models import build_program, model_facts, name_map
 
 BASE: dict[str, Any] = {
     "vocab_size": 50, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "num_experts": 5, "num_experts_per_tok": 2,
     "ffn_dim": 40, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64,
 }  # fmt: skip
 ARCHITECTURES = [
     "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
-    "OPTForCausalLM", "GPT2LMHeadModel",
+    "OPTForCausalLM", "GPT2LMHeadModel", "MixtralForCausalLM", "Qwen2MoeForCausalLM",
+    "Qwen3MoeForCausalLM", "OlmoeForCausalLM", "GraniteMoeForCausalLM",
 ]  # fmt: skip
 KEYS = [
     *BASE, "architectures", "head_dim", "rope_theta", "rope_scaling", "rope_parameters",
@@ -25,7 +28,10 @@ KEYS = [
     "sliding_window", "use_sliding_window", "max_window_layers", "layer_types", "eos_token_id",
     "do_layer_norm_before", "word_embed_proj_dim", "_remove_final_layer_norm", "enable_bias",
     "activation_function", "n_inner", "scale_attn_weights", "layer_norm_epsilon",
-    "original_max_position_embeddings", "quantization_config",
+    "original_max_position_embeddings", "quantization_config", "num_experts",
+    "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "mlp_only_layers",
+    "decoder_sparse_step", "norm_topk_prob", "shared_expert_intermediate_size", "clip_qkv",
+    "shared_intermediate_size", "embedding_multiplier",
 ]  # fmt: skip
 SCALING_KEYS = [
     "type", "rope_type", "factor", "rope_theta", "original_max_position_embeddings", "beta_fast",
@@ -86,3 +92,16 @@ def test_rope_settings_give_finite_frequencies_or_our_own_error(
     for op in program.ops:
         for value in getattr(op, "inv_freq", ()):
             assert 0 <= value < float("inf")
+
+
+def test_more_experts_than_any_model_has_are_refused() -> None:
+    """Before a tensor is named for each of them."""
+    config = {
+        **BASE, "architectures": ["OlmoeForCausalLM"], "num_hidden_layers": 1000,
+        "num_experts": 1000,
+    }  # fmt: skip
+    with pytest.raises(CheckpointError, match=r"num_experts is 1000; .* from 1 to 65, for example"):
+        build_program(config)
+    config = {**BASE, "architectures": ["OlmoeForCausalLM"], "num_experts_per_tok": 6}
+    with pytest.raises(CheckpointError, match=r"num_experts_per_tok is 6; .*at most the 5 experts"):
+        build_program(config)

@@ -57,9 +57,21 @@ def split_by(*patterns: str, nfc: bool = False) -> tokenizers.Tokenizer:
 
 
 def digits() -> tokenizers.Tokenizer:
-    """As SmolLM and the bundled model."""
+    """As SmolLM."""
     tokenizer = trained(models.BPE())
     steps = [pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    return tokenizer
+
+
+def newlines_apart() -> tokenizers.Tokenizer:
+    """As the bundled model: pairs of newlines are one word."""
+    tokenizer = trained(models.BPE())
+    steps = [
+        pre_tokenizers.Split(Regex(r"\n{1,2}"), "isolated"),
+        pre_tokenizers.Digits(True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+    ]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     return tokenizer
 
@@ -99,6 +111,7 @@ CAN_BE_CUT: dict[str, Callable[[], tokenizers.Tokenizer]] = {
     "tekken": lambda: split_by(TEKKEN),
     "two splits": lambda: split_by(r"\p{N}{1,3}", LLAMA3),
     "digits": digits,
+    "newlines apart": newlines_apart,
     "sentencepiece": sentencepiece,
     "metaspace": metaspace,
     "metaspace unsplit": metaspace_unsplit,

@@ -77,7 +77,7 @@ def test_a_tokenizer_larger_than_the_embedding_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "no tokenizer: neither tokenizer.json nor vocab.json"),
+        ({}, "no tokenizer: no tokenizer.json, vocab.json"),
         ({"tokenizer.json": "{"}, "tokenizers library refuses"),
         ({"tokenizer.json": "[]"}, "tokenizers library refuses"),
         ({"tokenizer.json": '{"model": {"type": "BPE"}}'}, "tokenizers library refuses"),

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "linear/grouped/pack_grouped.h"
 #include "linear/layout.h"
 #include "linear/packing/pack_int4.h"
 #include "linear/packing/pack_source.h"
@@ -18,7 +19,8 @@ using gemm::Source;
 
 namespace {
 
-struct FourBits {};  // a kind of packed element
+struct FourBits {};  // kinds of packed elements
+struct Grouped {};
 
 // Nearest whole number in [-127, 127]; not a number becomes -127.
 int8_t quantised(float value) {
@@ -108,12 +110,15 @@ auto writer(const PackedMatrix& matrix, const Source& source, int64_t index) {
   const int64_t depth = layout.padded(matrix.k);
   auto* strip = static_cast<uint8_t*>(matrix.data) + index / 2 * layout.strip_bytes(matrix.k);
   const int64_t first = index % 2 * kHalfStrip;
+  if constexpr (std::is_same_v<T, Grouped>) {
+    return gemm::GroupedHalfStripWriter{source, matrix.format, strip, first};
+  }
   float* scales = gemm::scales_of(matrix) + index * kHalfStrip;
   int32_t* offsets = gemm::offsets_of(matrix) + index * kHalfStrip;
   if constexpr (std::is_same_v<T, FourBits>) {
     return gemm::Int4HalfStripWriter{source, strip,  first, depth / gemm::kSlabDepth,
                                      scales, offsets};
-  } else {
+  } else if constexpr (!std::is_same_v<T, Grouped>) {
     auto* half = reinterpret_cast<uint32_t*>(strip) + first;
     return HalfStripWriter<T>{source, half, depth / HalfStripWriter<T>::kWordElements, scales,
                               offsets};
@@ -172,7 +177,7 @@ int64_t pack_row_multiple() { return kStripColumns; }
 bool pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, bool transposed,
                int64_t src_rows, int64_t src_row0, int64_t row0, int64_t rows) {
   const Source source{src, src_dtype, transposed, src_rows, matrix.k};
-  switch (matrix.format) {
+  switch (kind_of(matrix.format)) {
     case Format::kF32:
       return pack_format<float>(matrix, source, src_row0, row0, rows);
     case Format::kBF16:
@@ -183,6 +188,9 @@ bool pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, boo
     case Format::kInt4A8:
     case Format::kInt4A16:
       return pack_format<FourBits>(matrix, source, src_row0, row0, rows);
+    case Format::kGroupedA8:
+    case Format::kGroupedA16:
+      return pack_format<Grouped>(matrix, source, src_row0, row0, rows);
   }
   return true;
 }

@@ -29,7 +29,7 @@ from quire.backends.cpu.stored_weights import WEIGHT_FORMATS, num_bytes, stored_
 from quire.backends.cpu.weights import WeightLoader, unread_places
 from quire.errors import BackendError
 from quire.log import get_logger, phase
-from quire.program import Program, check_layout
+from quire.program import GroupedFormat, Program, check_layout
 from quire.weights import PackedFile, PackedWriter, WeightStore, warn_not_finite
 
 logger = get_logger(__name__)
@@ -180,7 +180,7 @@ class CpuBackend(Backend):
 def _lower(program: Program) -> _Lowered:
     program.check()
     for param in program.params():
-        if param.format not in WEIGHT_FORMATS:
+        if not isinstance(param.format, GroupedFormat) and param.format not in WEIGHT_FORMATS:
             raise BackendError(f"the CPU backend has no weight format {param.format} ({param})")
     ops = fuse(program)
     return _Lowered(program, ops, stored_weights(ops, program))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +19,20 @@ from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering.native_op import StoredWeight
 from quire.backends.cpu.stored_weights import layout, matrix_spec, num_bytes, table_spec
 from quire.errors import CheckpointError
+from quire.program import Tensor
+from quire.program.values import GroupedFormat
 from quire.units import MiB, ceil_div
 from quire.weights import HostTensor, WeightStore
 from quire.weights.packed_file import PackedWriter
 
 Bytes = NDArray[np.uint8]
 
-_SOURCE_DTYPES = {"F32": "QUIRE_F32", "BF16": "QUIRE_BF16", "F16": "QUIRE_F16"}
+_SOURCE_DTYPES = {
+    "F32": "QUIRE_F32",
+    "BF16": "QUIRE_BF16",
+    "F16": "QUIRE_F16",
+    "GROUPED": "QUIRE_GROUPED",
+}
 _HUGE_PAGE = 2 * MiB
 _ALIGNMENT = 64
 _MAX_COPIED_BYTES = 256 * MiB
@@ -88,7 +96,7 @@ class Packer:
         for weight, sources in tensors.items():
             place = places[weight]
             if weight.kind == "vector":
-                self._fill_vector(place, sources)
+                self._fill_vector(weight, place, sources)
                 continue
             parts = self._parts(weight, sources)
             matrix = table = ffi.NULL
@@ -98,7 +106,7 @@ class Packer:
                 table = table_spec(self._library, weight, place.nbytes)
             out = ffi.cast("void *", place.ctypes.data)
             is_bad = ffi.new("uint8_t[]", len(parts))
-            checked.append((sources, is_bad))
+            checked.append((_source_of_pieces(weight, sources), is_bad))
             alive += [parts, matrix, table]
             records.append((matrix, table, parts, len(parts), out, is_bad))
         packings = ffi.new("quire_packing[]", records)
@@ -106,16 +114,24 @@ class Packer:
             raise self._library.error("the weights cannot be packed")
         for sources, is_bad in checked:
             bad = zip(sources, is_bad, strict=True)
-            self.not_finite += [tensor.name for tensor, one_is_bad in bad if one_is_bad]
+            names = (tensor.name for tensor, one_is_bad in bad if one_is_bad)
+            self.not_finite += dict.fromkeys(names)
         for sources in tensors.values():
             for tensor in sources:
                 self._store.release(tensor.name)
 
-    def _fill_vector(self, place: Bytes, tensors: Sequence[HostTensor]) -> None:
-        parts = [tensor.to_float32().reshape(-1) for tensor in tensors]
+    def _fill_vector(
+        self, weight: StoredWeight, place: Bytes, tensors: Sequence[HostTensor]
+    ) -> None:
+        parts = [
+            tensor.to_float32().reshape(-1)[piece.first : piece.first + piece.size]
+            for part, tensor in zip(weight.param.parts, tensors, strict=True)
+            for piece in _pieces(part)
+        ]
         place.view(np.float32)[:] = np.concatenate(parts)
-        bad = zip(tensors, parts, strict=True)
-        self.not_finite += [tensor.name for tensor, part in bad if not np.isfinite(part).all()]
+        bad = zip(_source_of_pieces(weight, tensors), parts, strict=True)
+        names = (tensor.name for tensor, part in bad if not np.isfinite(part).all())
+        self.not_finite += dict.fromkeys(names)
 
     def _tensors(self, weight: StoredWeight) -> list[HostTensor]:
         tensors = []
@@ -126,20 +142,55 @@ class Packer:
                     f"{tensor.file}: tensor {part.name!r} has shape {list(tensor.shape)}, "
                     f"not {list(part.shape)}"
                 )
+            wanted = weight.param.format
+            if tensor.format != (wanted if isinstance(wanted, GroupedFormat) else None):
+                raise CheckpointError(
+                    f"{tensor.file}: tensor {part.name!r} is held as {tensor.format or 'numbers'}, "
+                    f"config.json says {wanted}; it is not as its quantization_config describes it"
+                )
             tensors.append(tensor)
         return tensors
 
     def _parts(self, weight: StoredWeight, tensors: list[HostTensor]) -> Any:
-        """quire_part records; they point into the tensors, which the caller keeps alive."""
+        """quire_part records; they point into the tensors, which the caller keeps alive. A tensor
+        with a matrix for each expert has a record for each of them."""
         ffi = self._library.ffi
-        parts = ffi.new("quire_part[]", len(tensors))
-        for record, part, tensor in zip(parts, weight.param.parts, tensors, strict=True):
-            record.data = ffi.cast("void *", tensor.data.ctypes.data)
-            record.rows = part.shape[1] if part.transposed else part.shape[0]
+        pairs = zip(weight.param.parts, tensors, strict=True)
+        places = [(tensor, part, piece) for part, tensor in pairs for piece in _pieces(part)]
+        parts = ffi.new("quire_part[]", len(places))
+        for record, (tensor, part, piece) in zip(parts, places, strict=True):
+            offset = piece.first * tensor.data.nbytes // prod(tensor.shape)
+            record.data = ffi.cast("void *", tensor.data.ctypes.data + offset)
+            record.rows = piece.rows
             record.dtype = self._library.code(_SOURCE_DTYPES[tensor.dtype])
             record.transposed = part.transposed
             record.mapped = tensor.is_mapped
         return parts
+
+
+class _Piece(NamedTuple):
+    """Consecutive numbers of a tensor that are rows of the slot."""
+
+    first: int
+    rows: int
+    size: int
+
+
+def _pieces(part: Tensor) -> tuple[_Piece, ...]:
+    """A tensor's runs of rows, or its matrices of experts."""
+    if part.transposed or len(part.shape) > 2:
+        size = prod(part.shape[-2:])
+        count = prod(part.shape[:-2])
+        return tuple(_Piece(i * size, part.slot_shape[-2], size) for i in range(count))
+    width = prod(part.shape[1:])
+    runs = part.rows or ((0, part.shape[0]),)
+    return tuple(_Piece(first * width, count, count * width) for first, count in runs)
+
+
+def _source_of_pieces(weight: StoredWeight, tensors: Sequence[HostTensor]) -> list[HostTensor]:
+    """The tensor of each piece of each part."""
+    pairs = zip(weight.param.parts, tensors, strict=True)
+    return [tensor for part, tensor in pairs for _ in _pieces(part)]
 
 
 def _allocate(sizes: Mapping[StoredWeight, int]) -> dict[StoredWeight, Bytes]:

@@ -14,7 +14,7 @@ from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering.native_op import NativeOp, StoredWeight
 from quire.errors import BackendError
 from quire.program import Program
-from quire.program.values import WeightFormat
+from quire.program.values import GroupedFormat, WeightFormat
 
 _DENSE: dict[Dtype, str] = {"float32": "QUIRE_FORMAT_F32", "bfloat16": "QUIRE_FORMAT_BF16"}
 _INTEGERS: dict[WeightFormat, str] = {
@@ -55,7 +55,7 @@ def layout(library: Library, weight: StoredWeight, dtype: Dtype, size: int) -> s
     shape = f"[{', '.join(map(str, param.shape))}]"
     if weight.kind != "matrix":
         return f"{'float32' if size == 4 * param.num_elements else 'bfloat16'} {shape}"
-    name = dtype if param.format == "dense" else param.format
+    name = dtype if param.format == "dense" else str(param.format)
     text = library.lib.quire_format_layout(_format(library, param.format, dtype))
     if text == library.ffi.NULL:
         raise library.error(f"weight {param} cannot be held")
@@ -65,7 +65,8 @@ def layout(library: Library, weight: StoredWeight, dtype: Dtype, size: int) -> s
 def matrix_spec(library: Library, weight: StoredWeight, dtype: Dtype) -> Any:
     """quire_matrix_spec."""
     code = _format(library, weight.param.format, dtype)
-    return library.ffi.new("quire_matrix_spec *", (*weight.param.shape, code, weight.glu))
+    *experts, n, k = weight.param.shape
+    return library.ffi.new("quire_matrix_spec *", (n, k, code, weight.glu, *(experts or [1])))
 
 
 def table_spec(library: Library, weight: StoredWeight, size: int) -> Any:
@@ -75,7 +76,24 @@ def table_spec(library: Library, weight: StoredWeight, size: int) -> Any:
     return library.ffi.new("quire_table_spec *", (*weight.param.shape, dtype))
 
 
-def _format(library: Library, weight_format: WeightFormat, dtype: Dtype) -> int:
-    """quire_format of a matrix in a model of this dtype."""
+def _format(library: Library, weight_format: WeightFormat | GroupedFormat, dtype: Dtype) -> int:
+    """quire_format of a matrix in a model of this dtype, with quire_grouping of a grouped one."""
+    if isinstance(weight_format, GroupedFormat):
+        return _grouped(library, weight_format)
     dense = weight_format == "dense"
     return library.code(_DENSE[dtype] if dense else _INTEGERS[weight_format])
+
+
+def _grouped(library: Library, grouped: GroupedFormat) -> int:
+    code = library.code
+    log2 = grouped.group.bit_length() - 1
+    if grouped.group != 1 << log2:
+        raise BackendError(f"weights in groups of {grouped.group}: 16, 32, 64 or 128 can be held")
+    return (
+        code(f"QUIRE_FORMAT_GROUPED_A{grouped.activation_bits}")
+        | log2 << code("QUIRE_GROUP_SHIFT")
+        | code(f"QUIRE_TABLE_{grouped.table.upper()}") << code("QUIRE_TABLE_SHIFT")
+        | (grouped.scale == "f16") * code("QUIRE_GROUPS_HALF")
+        | grouped.has_zeros * code("QUIRE_GROUPS_ZEROS")
+        | grouped.has_minima * code("QUIRE_GROUPS_MINIMA")
+    )

@@ -17,9 +17,14 @@ Floats = NDArray[np.float32]
 
 
 def attend(
-    op: Attention, q: Floats, k: Floats, v: Floats, batch: StepBatch, cache: PagedKVCache
+    op: Attention,
+    qkv: tuple[Floats, Floats, Floats],
+    sinks: Floats | None,
+    batch: StepBatch,
+    cache: PagedKVCache,
 ) -> Floats:
     """Writes k and v [T, K * H] into the cache, then gives every q its answer: [T, N * H]."""
+    q, k, v = qkv
     block_size, group = cache.spec.block_size, cache.places[op.layer].group
     out = np.empty_like(q)
     for request, length in enumerate(batch.context_lens):
@@ -39,7 +44,7 @@ def attend(
         keys, values = keys.reshape(by_head), values.reshape(by_head)
         for token, position in enumerate(positions.tolist(), start=begin):
             visible = slice(_first_visible(op, position) - origin, position + 1 - origin)
-            out[token] = _attend_one(op, q[token], keys[visible], values[visible])
+            out[token] = _attend_one(op, q[token], sinks, keys[visible], values[visible])
     return out
 
 
@@ -47,7 +52,9 @@ def _first_visible(op: Attention, position: int) -> int:
     return 0 if op.window is None else max(0, position - op.window + 1)
 
 
-def _attend_one(op: Attention, q: Floats, keys: Floats, values: Floats) -> Floats:
+def _attend_one(
+    op: Attention, q: Floats, sinks: Floats | None, keys: Floats, values: Floats
+) -> Floats:
     """One query [N * H] over C keys and values [C, K, H]: [N * H]."""
     # Heads that share a kv head are neighbours: [K, N / K, H].
     grouped = q.reshape(op.num_kv_heads, -1, op.head_dim).copy()
@@ -58,7 +65,14 @@ def _attend_one(op: Attention, q: Floats, keys: Floats, values: Floats) -> Float
     if op.alibi_slopes is not None:
         slopes = np.array(op.alibi_slopes, np.float32).reshape(op.num_kv_heads, -1, 1)
         scores = scores + slopes * np.arange(1 - len(keys), 1, dtype=np.float32)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
+    largest = scores.max(axis=-1, keepdims=True)
+    by_head = (op.num_kv_heads, -1, 1)
+    if sinks is not None:
+        largest = np.maximum(largest, sinks.reshape(by_head))
+    weights = np.exp(scores - largest)
+    total = weights.sum(axis=-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks.reshape(by_head) - largest)
+    weights /= total
     result: Floats = (weights @ values.transpose(1, 0, 2)).reshape(-1)
     return result

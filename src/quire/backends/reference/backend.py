@@ -35,6 +35,7 @@ from quire.backends.reference.weights import load_param
 from quire.backends.reference.workspace import workspace_bytes
 from quire.errors import BackendError
 from quire.program import (
+    Experts,
     Linear,
     Logits,
     Op,
@@ -109,7 +110,13 @@ def _load(program: Program, store: WeightStore) -> Weights:
     matrices = {
         param.name: RowIndependentMatrix(arrays[param.name], param.format) for param in multiplied
     }
-    return Weights(arrays, matrices)
+    stacks = {
+        param.name: [RowIndependentMatrix(matrix, param.format) for matrix in arrays[param.name]]
+        for op in program.ops
+        if isinstance(op, Experts)
+        for param in (op.gate_up, op.down)
+    }
+    return Weights(arrays, matrices, stacks)
 
 
 def _placed(logits: NDArray[np.float32], batch: StepBatch) -> NDArray[np.float32]:
@@ -215,7 +222,7 @@ class ReferenceModel(CompiledModel):
     def close(self) -> None:
         """Drops weights and cache."""
         self._cache = None
-        self._weights = Weights({}, {})
+        self._weights = Weights({}, {}, {})
 
     def _open_cache(self) -> PagedKVCache:
         if self._cache is None:

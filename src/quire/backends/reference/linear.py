@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.reference.quantised import round_activations
-from quire.program.values import WeightFormat
+from quire.program.values import GroupedFormat, WeightFormat
 
 Floats = NDArray[np.float32]
 
@@ -22,7 +22,9 @@ _PROBE_SEED = 20240229
 class RowIndependentMatrix:
     """A weight [N, K] and a way to multiply by it that gives a row the same bits in any batch."""
 
-    def __init__(self, weight: Floats, weight_format: WeightFormat = "dense") -> None:
+    def __init__(
+        self, weight: Floats, weight_format: WeightFormat | GroupedFormat = "dense"
+    ) -> None:
         """`weight` is rounded to its format already; x is rounded to match it here."""
         self._format = weight_format
         self.weight = np.ascontiguousarray(weight, np.float32)

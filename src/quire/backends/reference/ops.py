@@ -7,7 +7,7 @@ that they see of a step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 
@@ -18,13 +18,16 @@ from quire.backends.base import StepBatch
 from quire.backends.reference.attention import attend
 from quire.backends.reference.kv_cache import PagedKVCache
 from quire.backends.reference.linear import RowIndependentMatrix
+from quire.backends.reference.route import route, sigmoid
 from quire.errors import BackendError
 from quire.program import (
     Act,
     Activation,
     Add,
     Attention,
+    Clamp,
     Embed,
+    Experts,
     Glu,
     HeadNorm,
     LayerNorm,
@@ -33,11 +36,15 @@ from quire.program import (
     Logits,
     Op,
     Param,
+    PositionScale,
     RmsNorm,
     Rope,
+    Route,
     Scale,
+    SigmoidGate,
     TakeRows,
     Value,
+    Xielu,
 )
 
 Floats = NDArray[np.float32]
@@ -45,10 +52,12 @@ Floats = NDArray[np.float32]
 
 @dataclass(slots=True)
 class Weights:
-    """The model's numbers by slot name. A matrix that is multiplied is also in `matrices`."""
+    """The model's numbers by slot name. A matrix that is multiplied is also in `matrices`, those of
+    experts in `stacks`."""
 
     arrays: Mapping[str, Floats]
     matrices: Mapping[str, RowIndependentMatrix]
+    stacks: Mapping[str, Sequence[RowIndependentMatrix]]
 
 
 @dataclass(slots=True)
@@ -89,17 +98,21 @@ def _(op: LearnedPositions, frame: Frame) -> None:
 
 @run.register
 def _(op: RmsNorm, frame: Frame) -> None:
-    weight = frame.array(op.weight) + np.float32(op.weight_offset)
-    frame.values[op.out] = _rms_norm(frame.values[op.x], op.eps) * weight
+    result = _rms_norm(frame.values[op.x], op.eps)
+    if op.weight is not None:
+        result = result * (frame.array(op.weight) + np.float32(op.weight_offset))
+    frame.values[op.out] = result
 
 
 @run.register
 def _(op: HeadNorm, frame: Frame) -> None:
     x = frame.values[op.x]
     heads = x.reshape(len(x), op.num_heads, op.head_dim)
-    frame.values[op.out] = (
-        _rms_norm(heads, op.eps) * (frame.array(op.weight) + np.float32(op.weight_offset))
-    ).reshape(x.shape)
+    result = (_rms_norm if op.kind == "rms" else _layer_norm)(heads, op.eps)
+    if op.weight is not None:
+        weight = frame.array(op.weight) + np.float32(op.weight_offset)
+        result = result * weight.reshape(-1, op.head_dim)
+    frame.values[op.out] = result.reshape(x.shape)
 
 
 def _rms_norm(x: Floats, eps: float) -> Floats:
@@ -111,15 +124,20 @@ def _rms_norm(x: Floats, eps: float) -> Floats:
 
 @run.register
 def _(op: LayerNorm, frame: Frame) -> None:
-    wide = frame.values[op.x].astype(np.float64)
-    centred = wide - wide.mean(axis=-1, keepdims=True)
-    variance = np.square(centred).mean(axis=-1, keepdims=True)
-    result = (centred / np.sqrt(variance + op.eps)).astype(np.float32)
+    result = _layer_norm(frame.values[op.x], op.eps)
     if op.weight is not None:
-        result *= frame.array(op.weight)
+        result *= frame.array(op.weight) + np.float32(op.weight_offset)
     if op.bias is not None:
         result += frame.array(op.bias)
     frame.values[op.out] = result
+
+
+def _layer_norm(x: Floats, eps: float) -> Floats:
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(axis=-1, keepdims=True)
+    variance = np.square(centred).mean(axis=-1, keepdims=True)
+    result: Floats = (centred / np.sqrt(variance + eps)).astype(np.float32)
+    return result
 
 
 @run.register
@@ -156,17 +174,59 @@ def _(op: Rope, frame: Frame) -> None:
 @run.register
 def _(op: Attention, frame: Frame) -> None:
     q, k, v = (frame.values[value] for value in (op.q, op.k, op.v))
-    frame.values[op.out] = attend(op, q, k, v, frame.batch, frame.cache)
+    sinks = None if op.sinks is None else frame.array(op.sinks)
+    frame.values[op.out] = attend(op, (q, k, v), sinks, frame.batch, frame.cache)
 
 
 @run.register
 def _(op: Glu, frame: Frame) -> None:
-    frame.values[op.out] = _activate(frame.values[op.gate], op.act) * frame.values[op.up]
+    frame.values[op.out] = _glu(frame.values[op.gate], frame.values[op.up], op.act)
+
+
+@run.register
+def _(op: SigmoidGate, frame: Frame) -> None:
+    gate = sigmoid(frame.values[op.gate].astype(np.float64)).astype(np.float32)
+    frame.values[op.out] = frame.values[op.x] * gate
+
+
+@run.register
+def _(op: Route, frame: Frame) -> None:
+    bias = None if op.bias is None else frame.array(op.bias)
+    frame.values[op.out] = route(op, frame.values[op.logits], bias)
+
+
+@run.register
+def _(op: Experts, frame: Frame) -> None:
+    """Expert after expert, each over the rows that chose it."""
+    x, routes = frame.values[op.x], frame.values[op.routes]
+    result = np.zeros((len(x), op.out.dim), np.float32)
+    for expert in range(op.routes.dim):
+        rows = np.flatnonzero(routes[:, expert])
+        if not len(rows):
+            continue
+        both = frame.weights.stacks[op.gate_up.name][expert].multiply(x[rows])
+        if op.gate_up_bias is not None:
+            both += frame.array(op.gate_up_bias).reshape(op.routes.dim, -1)[expert]
+        gate, up = np.split(both, 2, axis=1)
+        hidden = _glu(gate, up, op.act)
+        down = frame.weights.stacks[op.down.name][expert].multiply(hidden)
+        if op.down_bias is not None:
+            down += frame.array(op.down_bias).reshape(op.routes.dim, -1)[expert]
+        result[rows] += routes[rows, expert, None] * down
+    frame.values[op.out] = result
 
 
 @run.register
 def _(op: Act, frame: Frame) -> None:
     frame.values[op.out] = _activate(frame.values[op.x], op.act)
+
+
+def _glu(gate: Floats, up: Floats, act: Activation) -> Floats:
+    if act != "swiglu_oai":
+        return _activate(gate, act) * up
+    g = np.minimum(gate.astype(np.float64), 7.0)
+    u = np.clip(up.astype(np.float64), -7.0, 7.0)
+    return ((u + 1.0) * g * sigmoid(1.702 * g)).astype(np.float32)
 
 
 def _activate(x: Floats, act: Activation) -> Floats:
@@ -178,9 +238,7 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def _silu(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    # exp(-|x|) cannot overflow.
-    small = np.exp(-np.abs(x))
-    return x * np.where(x >= 0, 1.0, small) / (1.0 + small)
+    return x * sigmoid(x)
 
 
 def _gelu(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -194,12 +252,37 @@ def _gelu_tanh(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
 
-_ACTIVATIONS: Mapping[Activation, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+_ACTIVATIONS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "silu": _silu,
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
+    "gelu_quick": lambda x: _silu(1.702 * x) / 1.702,
     "relu": lambda x: np.maximum(x, 0.0),
+    "relu2": lambda x: np.square(np.maximum(x, 0.0)),
 }
+
+
+@run.register
+def _(op: Xielu, frame: Frame) -> None:
+    x = frame.values[op.x].astype(np.float64)
+    positive = np.logaddexp(0.0, frame.array(op.positive).astype(np.float64))
+    negative = op.beta + np.logaddexp(0.0, frame.array(op.negative).astype(np.float64))
+    bent = (np.expm1(np.minimum(x, op.eps)) - x) * negative
+    result = np.where(x > 0, positive * np.square(x), bent) + op.beta * x
+    frame.values[op.out] = result.astype(np.float32)
+
+
+@run.register
+def _(op: Clamp, frame: Frame) -> None:
+    limit = np.float32(op.limit)
+    frame.values[op.out] = np.clip(frame.values[op.x], -limit, limit)
+
+
+@run.register
+def _(op: PositionScale, frame: Frame) -> None:
+    periods = (frame.batch.positions.astype(np.int64) + op.shift) // op.period
+    factors = (1.0 + op.beta * np.log(1.0 + periods)).astype(np.float32)
+    frame.values[op.out] = frame.values[op.x] * factors[:, None]
 
 
 @run.register

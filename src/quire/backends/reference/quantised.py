@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import BackendError
-from quire.program.values import WeightFormat
+from quire.program.values import GroupedFormat, WeightFormat
 
 Floats = NDArray[np.float32]
 
@@ -37,15 +37,18 @@ _ACTIVATION_LIMITS: dict[WeightFormat, int | None] = {
 }
 
 
-def check_format(weight_format: WeightFormat) -> None:
+def check_format(weight_format: WeightFormat | GroupedFormat) -> None:
     """Raises BackendError for a format that is not defined here."""
-    if weight_format not in WEIGHT_FORMATS:
+    if not isinstance(weight_format, GroupedFormat) and weight_format not in WEIGHT_FORMATS:
         raise BackendError(f"the reference backend has no weight format {weight_format}")
 
 
-def round_weights(weight: Floats, weight_format: WeightFormat) -> Floats:
-    """[N, K] as the format holds it. A NaN or an infinity makes its whole row NaN."""
-    if weight_format == "dense":
+def round_weights(weight: Floats, weight_format: WeightFormat | GroupedFormat) -> Floats:
+    """[N, K] as the format holds it. A NaN or an infinity makes its whole row NaN.
+
+    A grouped format holds what the checkpoint says.
+    """
+    if weight_format == "dense" or isinstance(weight_format, GroupedFormat):
         return weight
     if weight_format in ("int4", "int4_w4a8"):
         return _round_to_4_bits(weight)
@@ -90,9 +93,12 @@ def _nearest_integers(fine: Floats) -> Floats:
     return best
 
 
-def round_activations(x: Floats, weight_format: WeightFormat) -> Floats:
+def round_activations(x: Floats, weight_format: WeightFormat | GroupedFormat) -> Floats:
     """[T, K] as the format multiplies it. A NaN or an infinity makes its whole row NaN."""
-    limit = _ACTIVATION_LIMITS[weight_format]
+    if isinstance(weight_format, GroupedFormat):
+        limit: int | None = 127 if weight_format.activation_bits == 8 else 127 * 256
+    else:
+        limit = _ACTIVATION_LIMITS[weight_format]
     if limit is None:
         return x
     largest = _largest(x)

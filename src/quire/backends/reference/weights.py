@@ -20,13 +20,16 @@ def load_param(param: Param, store: WeightStore, bad_names: list[str]) -> Floats
     appended to `bad_names`.
     """
     parts = [_load_part(part, store) for part in param.parts]
+    if len(param.shape) == 1:
+        parts = [part.reshape(-1) for part in parts]
     for part, values in zip(param.parts, parts, strict=True):
         if not np.isfinite(values).all():
             bad_names.append(part.name)
     array = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    if array.shape != param.shape:
+    if array.size != param.num_elements or array.shape[-1] not in (param.shape[-1], array.size):
         raise CheckpointError(f"the parts of {param} give {list(array.shape)}")
-    return round_weights(np.ascontiguousarray(array), param.format)
+    rows = np.ascontiguousarray(array).reshape(-1, param.shape[-1])
+    return round_weights(rows, param.format).reshape(param.shape)
 
 
 def _load_part(part: Tensor, store: WeightStore) -> Floats:
@@ -38,7 +41,9 @@ def _load_part(part: Tensor, store: WeightStore) -> Floats:
     # A copy: the store may take the pages of its file back.
     array = np.array(tensor.to_float32())
     store.release(part.name)
-    return array.T if part.transposed else array
+    if part.rows is not None:
+        return np.concatenate([array[first : first + count] for first, count in part.rows])
+    return array.swapaxes(-1, -2) if part.transposed else array
 
 
 def narrow_to_bfloat16(x: Floats) -> NDArray[np.uint16]:

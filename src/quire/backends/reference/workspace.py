@@ -14,7 +14,9 @@ from quire.program import (
     Act,
     Activation,
     Attention,
+    Clamp,
     Embed,
+    Experts,
     Glu,
     HeadNorm,
     LayerNorm,
@@ -23,10 +25,14 @@ from quire.program import (
     Logits,
     Op,
     Param,
+    PositionScale,
     Program,
     RmsNorm,
     Rope,
+    Route,
+    SigmoidGate,
     Value,
+    Xielu,
     last_reads,
 )
 
@@ -39,8 +45,11 @@ _SAMPLING_BYTES = 160
 """For a token of the vocabulary, while a row of logits is sampled: arrays of 8 bytes."""
 _ACTIVATION_BYTES: dict[Activation, int] = {
     "relu": 32,
+    "relu2": 40,
+    "gelu_quick": 96,
     "silu": 72,
     "gelu_tanh": 72,
+    "swiglu_oai": 96,
     "gelu": 192,  # erf is computed on Python's own floats
 }
 _TILE_ROWS = 8
@@ -97,13 +106,36 @@ class _Bounds:
                 return self._attention(op)
             case Glu():
                 return _ACTIVATION_BYTES[op.act] * rows * op.gate.dim
+            case SigmoidGate():
+                return 64 * rows
+            case Route():
+                return 96 * rows * op.logits.dim  # float64, and places
+            case Experts():
+                return self._experts(op)
             case Act():
                 return _ACTIVATION_BYTES[op.act] * rows * op.x.dim
+            case Xielu():
+                return 80 * rows * op.x.dim
+            case PositionScale() | Clamp():
+                return 2 * self.values(op.x.dim)
             case _:
                 return 0
 
     def _tiles(self, weight: Param) -> int:
         return 2 * _ITEM * _TILE_ROWS * sum(weight.shape)
+
+    def _experts(self, op: Experts) -> int:
+        """All rows may go to one expert: their x, what is inside it, and their results."""
+        _, both, width = op.gate_up.shape
+        inside = _ACTIVATION_BYTES[op.act] * self.options.max_num_tokens * both // 2
+        return (
+            6 * self.values(width)
+            + 5 * self.values(both)
+            + 3 * self.values(op.out.dim)
+            + inside
+            + self._tiles(op.gate_up)
+            + self._tiles(op.down)
+        )
 
     def _attention(self, op: Attention) -> int:
         """The rows that are brought into the cache's format, a request's keys and values as they

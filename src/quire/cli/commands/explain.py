@@ -109,7 +109,7 @@ def _parameter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     kinds: dict[tuple[str, str], list[int]] = {}
     for param in plan.compiled.program.params():
         words = [word for word in param.name.split(".") if not word.isdigit()]
-        kinds.setdefault((" ".join(words), param.format), []).append(param.num_elements)
+        kinds.setdefault((" ".join(words), str(param.format)), []).append(param.num_elements)
     total = sum(sum(sizes) for sizes in kinds.values())
     largest = sorted(kinds.items(), key=lambda kind: -sum(kind[1]))
     rows = [
@@ -131,6 +131,7 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     return [
         ("available", f"{format_bytes(memory.available_bytes)} ({memory.source})"),
         ("weights", format_bytes(needs.weight_bytes) + _origin(plan)),
+        ("  one token reads", _read_by_a_token(plan)),
         ("one step", f"{format_bytes(needs.workspace_bytes)} at most: {_STEP_PARTS}"),
         ("KV cache", f"{format_bytes(pool_bytes)}, reserved now, used as it fills"),
         ("  holds", f"{tokens:,} tokens in {cache.num_blocks:,} blocks of {cache.block_size}"),
@@ -140,6 +141,17 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         *store_rows(plan),
         *turn_rows(plan.config),
     ]
+
+
+def _read_by_a_token(plan: EnginePlan) -> str:
+    """Bytes of weights, which bound the speed of one stream, and how many experts are in them."""
+    from quire.program import Experts, one_token
+
+    program = plan.compiled.program
+    read = plan.facts.backend.weight_bytes(one_token(program), plan.config.model.dtype)
+    taken = {(op.top_k, op.routes.dim) for op in program.ops if isinstance(op, Experts)}
+    experts = ", ".join(f"{few} of {all_} experts" for few, all_ in sorted(taken))
+    return format_bytes(read) + f" of them: {experts} of a layer" * bool(experts)
 
 
 def _request_rows(plan: EnginePlan) -> list[tuple[str, str]]:

@@ -29,7 +29,9 @@ _GROUPS = {
     "ProfilerConfig": ("profiler_config",),
     "LoggingConfig": ("log_level", "log_config_file", "logging_config"),
     "StructuredOutputsConfig": ("structured_outputs_config", "reasoning_parser"),
-    "VllmConfig": ("fail_on_environ_validation", "reasoning_config", "kv_transfer_config"),
+    "VllmConfig": (
+        "fail_on_environ_validation", "reasoning_config", "kv_transfer_config", "kv_events_config",
+    ),
     "Frontend": ("chat_template",),
 }  # fmt: skip
 

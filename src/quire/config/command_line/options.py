@@ -45,7 +45,7 @@ SHORT_FLAGS = {
     "max_header_bytes": ("--h11-max-incomplete-event-size",),
 }
 """vLLM's other names of options that fields have."""
-_SIZES = frozenset({"kv_store_size", "kv_store_memory"})
+_SIZES = frozenset({"kv_store_size", "kv_store_memory", "kv_store_tenant_size"})
 """Fields in bytes whose names do not say so."""
 _REPEATABLE = frozenset({"kv_store_url"})
 """Lists of which each use of the option gives some."""

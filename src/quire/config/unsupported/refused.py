@@ -100,9 +100,6 @@ REFUSED: dict[str, _Names] = {
     "watermarks are not implemented": {
         "watermark_config": (None, {}),
     },
-    "nobody is told of single blocks; GET /kv counts what is kept": {
-        "kv_events_config": (None,),
-    },
     "weights stay in memory, in one piece": {
         "offload_backend": ("auto",),
         "cpu_offload_gb": (0,),
@@ -127,8 +124,8 @@ REFUSED: dict[str, _Names] = {
     "the weight formats are those of --quantization": {
         "quantization_config": (None, {}),
     },
-    "there is one tokenizer implementation": {
-        "tokenizer_mode": ("auto", "hf", "fast"),
+    "there is one tokenizer implementation, which reads Mistral's tekken.json too": {
+        "tokenizer_mode": ("auto", "hf", "fast", "mistral"),
     },
     "attention is computed by one implementation": {
         "attention_backend": (None, "CPU_ATTN", "auto"),
@@ -187,7 +184,6 @@ REFUSED: dict[str, _Names] = {
     },
     "it is not implemented": {
         "use_fp64_gumbel": (False,),
-        "enable_trace_replay": (False,),
         "return_sampling_mask": (False,),
         "tokens_only": (False,),
         "additional_config": ({},),

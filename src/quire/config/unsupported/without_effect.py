@@ -22,6 +22,9 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
     "steps follow each other in one way": {
         "async_scheduling": None,
     },
+    "every request may have trace_decode_token_ids": {
+        "enable_trace_replay": False,
+    },
     "there is one process, and no other to talk to": {
         "disable_custom_all_reduce": False,
         "disable_nccl_for_dp_synchronization": None,

@@ -16,7 +16,7 @@ from quire.chat.job import ChatInput
 from quire.chat.renderer import ChatRenderer
 from quire.chat.template_files import read_templates
 from quire.chat.templates import ChatTemplates
-from quire.config.hub import resolve_model
+from quire.config.places.hub import resolve_model
 from quire.errors import RequestError, quoted
 from quire.frontend.hf.encoding import BatchEncoding, EncodingOptions, Side, encoding_options
 from quire.frontend.hf.special_roles import SpecialRoles

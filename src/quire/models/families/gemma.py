@@ -7,157 +7,99 @@ and a rotary embedding of its own for the layers with a window.
 
 from __future__ import annotations
 
-from quire.errors import UnsupportedModelError
-from quire.models.base import ModelFacts, ModelFamily, NameMap
-from quire.models.config_reader import MAX_HIDDEN, MAX_LAYERS, MAX_POSITIONS, ConfigReader
-from quire.models.decoder import (
-    DecoderNumbers,
-    DecoderSpec,
-    Rotaries,
-    build_decoder,
-    decoder_facts,
-    decoder_names,
-    read_activation,
-    read_heads,
-    read_num_layers,
-    read_spec,
-)
-from quire.models.rope import rotary
+from dataclasses import replace
 
-_HEAD_DIM = 256
-_MAX_CAP = 1e6
+from quire.models.config_reader import MAX_LAYERS, ConfigReader
+from quire.models.decoder import decoder_family
+from quire.models.reading import (
+    pattern_windows,
+    read_activation,
+    read_cap,
+    read_spec,
+    refuse_flags,
+    rotaries_by_kind,
+)
+from quire.models.spec import DecoderSpec, LayerNames, Names, QkNorm
+
+_DEFAULTS = {"head_dim": 256, "tie_word_embeddings": True}
+_SANDWICH = Names(
+    layer=LayerNames(
+        attention_out_norm="post_attention_layernorm",
+        mlp_norm="pre_feedforward_layernorm",
+        mlp_out_norm="post_feedforward_layernorm",
+    )
+)
 
 
 def _first(reader: ConfigReader) -> DecoderSpec:
     """transformers computes Gemma 1 with the tanh form of GELU, whatever `hidden_act` says."""
-    attention_bias = reader.flag("attention_bias", False)
-    return read_spec(
-        reader,
-        "gemma",
-        qkv_bias=attention_bias,
-        out_bias=attention_bias,
-        activation="gelu_tanh",
-        default_head_dim=_HEAD_DIM,
-        default_tie=True,
-        numbers=DecoderNumbers(norm_offset=1.0, embed_scale=_embed_scale(reader)),
+    spec = read_spec(reader, "gemma", activation="gelu_tanh")
+    return replace(
+        spec,
+        norm=replace(spec.norm, offset=1.0),
+        mlp=replace(spec.mlp, bias=False),
+        embed_scale=float(spec.hidden_size**0.5),
     )
 
 
 def _second(reader: ConfigReader) -> DecoderSpec:
-    return _with_windows(reader, "gemma2", pattern=2, caps=(50.0, 30.0))
+    return _with_windows(reader, "gemma2", pattern_windows(reader, 2))
 
 
 def _third(reader: ConfigReader) -> DecoderSpec:
-    if reader.flag("use_bidirectional_attention", False):
-        raise UnsupportedModelError(f"{reader.where}: use_bidirectional_attention is not supported")
+    refuse_flags(reader, "use_bidirectional_attention")
     pattern = reader.size("sliding_window_pattern", MAX_LAYERS, example=6, default=6)
-    return _with_windows(reader, "gemma3", pattern, head_norms=True, rotaries=_rotaries(reader))
+    windows = pattern_windows(reader, pattern)
+    local = reader.number("rope_local_base_freq", 1.0001, 1e12, example=1e4, default=1e4)
+    own = ConfigReader({"rope_theta": local}, reader.where)
+    spec = _with_windows(reader, "gemma3", windows, local=own)
+    return replace(spec, attention=replace(spec.attention, qk_norm=QkNorm()))
 
 
 def _with_windows(
     reader: ConfigReader,
     name: str,
-    pattern: int,
-    *,
-    caps: tuple[float | None, float | None] = (None, None),
-    head_norms: bool = False,
-    rotaries: Rotaries | None = None,
+    windows: tuple[int | None, ...],
+    local: ConfigReader | None = None,
 ) -> DecoderSpec:
-    """Gemma 2 and 3; `caps`: the defaults of the soft caps of scores and of logits."""
-    attention_bias = reader.flag("attention_bias", False)
+    """Gemma 2 and 3; `local` as in `rotaries_by_kind`."""
     query_dim = reader.number("query_pre_attn_scalar", 1.0, 1e6, example=256.0, default=256.0)
-    return read_spec(
+    spec = read_spec(
         reader,
         name,
-        windows=_windows(reader, pattern),
-        qkv_bias=attention_bias,
-        out_bias=attention_bias,
-        head_norms=head_norms,
         activation=read_activation(reader, "hidden_activation", "gelu_pytorch_tanh"),
-        rotaries=rotaries,
-        default_head_dim=_HEAD_DIM,
-        default_tie=True,
-        numbers=DecoderNumbers(
-            norm_offset=1.0,
-            output_norms=True,
-            embed_scale=_embed_scale(reader),
-            attention_scale=query_dim**-0.5,
-            attention_softcap=_cap(reader, "attn_logit_softcapping", caps[0]),
-            logits_softcap=_cap(reader, "final_logit_softcapping", caps[1]),
+        rotaries=rotaries_by_kind(reader, windows, local),
+    )
+    return replace(
+        spec,
+        norm=replace(spec.norm, offset=1.0),
+        attention=replace(
+            spec.attention,
+            windows=windows,
+            scale=query_dim**-0.5,
+            softcap=read_cap(reader, "attn_logit_softcapping"),
         ),
+        mlp=replace(spec.mlp, bias=False),
+        names=_SANDWICH,
+        embed_scale=float(spec.hidden_size**0.5),
+        logits_softcap=read_cap(reader, "final_logit_softcapping"),
     )
 
 
-def _embed_scale(reader: ConfigReader) -> float:
-    return float(reader.size("hidden_size", MAX_HIDDEN, example=2048) ** 0.5)
-
-
-def _cap(reader: ConfigReader, key: str, default: float | None) -> float | None:
-    if reader.is_null(key) or (default is None and not reader.has(key)):
-        return None
-    return reader.number(key, 1.0 / _MAX_CAP, _MAX_CAP, example=50.0, default=default)
-
-
-def _windows(reader: ConfigReader, pattern: int) -> tuple[int | None, ...]:
-    """`layer_types`, or every layer but each `pattern`-th."""
-    num_layers = read_num_layers(reader)
-    window = reader.size("sliding_window", MAX_POSITIONS, example=4096, default=4096)
-    kinds = {"sliding_attention": window, "full_attention": None}
-    types = reader.texts("layer_types", num_layers)
-    if types is None:
-        return tuple(window if (i + 1) % pattern else None for i in range(num_layers))
-    for kind in types:
-        if kind not in kinds:
-            raise UnsupportedModelError(
-                f"{reader.where}: layer_types has {kind!r}; known are {', '.join(kinds)}"
-            )
-    return tuple(kinds[kind] for kind in types)
-
-
-def _rotaries(reader: ConfigReader) -> Rotaries:
-    """Two forms: `rope_parameters` by kind of layer; or `rope_theta` and `rope_scaling` for the
-    layers without a window, and `rope_local_base_freq` for the others."""
-    head_dim = read_heads(reader, _HEAD_DIM).head_dim
-    local = reader.number("rope_local_base_freq", 1.0001, 1e12, example=1e4, default=1e4)
-    kinds = reader.section("rope_parameters") or ConfigReader({}, reader.where)
-    return Rotaries(
-        full=rotary(reader, head_dim, 1e6, kinds.section("full_attention")),
-        window=rotary(
-            reader,
-            head_dim,
-            local,
-            kinds.section("sliding_attention") or ConfigReader({"rope_theta": local}, reader.where),
-        ),
-    )
-
-
-def _facts_of_third(reader: ConfigReader) -> ModelFacts:
-    kinds = reader.section("rope_parameters") or ConfigReader({}, reader.where)
-    return decoder_facts(_third(reader), reader, kinds.section("full_attention"))
-
-
-def _names(reader: ConfigReader) -> NameMap:
-    return decoder_names(reader, default_tie=True)
-
-
-GEMMA = ModelFamily(
-    name="gemma",
-    architectures=("GemmaForCausalLM",),
-    build=lambda reader: build_decoder(_first(reader)),
-    facts=lambda reader: decoder_facts(_first(reader), reader),
-    names=_names,
+GEMMA = decoder_family(
+    "gemma", ("GemmaForCausalLM",), _first, models="Gemma 1, CodeGemma", defaults=_DEFAULTS
 )
-GEMMA2 = ModelFamily(
-    name="gemma2",
-    architectures=("Gemma2ForCausalLM",),
-    build=lambda reader: build_decoder(_second(reader)),
-    facts=lambda reader: decoder_facts(_second(reader), reader),
-    names=_names,
+GEMMA2 = decoder_family(
+    "gemma2",
+    ("Gemma2ForCausalLM",),
+    _second,
+    models="Gemma 2",
+    defaults={**_DEFAULTS, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
 )
-GEMMA3 = ModelFamily(
-    name="gemma3",
-    architectures=("Gemma3ForCausalLM",),
-    build=lambda reader: build_decoder(_third(reader)),
-    facts=_facts_of_third,
-    names=_names,
+GEMMA3 = decoder_family(
+    "gemma3",
+    ("Gemma3ForCausalLM",),
+    _third,
+    models="Gemma 3 270M to 27B; wrapped too (Gemma3ForConditionalGeneration)",
+    defaults={**_DEFAULTS, "rope_theta": 1e6},
 )

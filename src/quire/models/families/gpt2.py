@@ -15,7 +15,7 @@ from quire.models.config_reader import (
     MAX_VOCAB,
     ConfigReader,
 )
-from quire.models.decoder import split_heads
+from quire.models.reading import split_heads
 from quire.program import Activation, Builder, HeadLayout, Program, Tensor, Value
 
 
@@ -114,4 +114,11 @@ def _names(reader: ConfigReader) -> NameMap:
     return NameMap("transformer.", (), tuple(ignorable))
 
 
-FAMILY = ModelFamily("gpt2", ("GPT2LMHeadModel",), _build, _facts, _names)
+FAMILY = ModelFamily(
+    "gpt2",
+    ("GPT2LMHeadModel",),
+    _build,
+    _facts,
+    _names,
+    models="GPT-2, DistilGPT-2",
+)

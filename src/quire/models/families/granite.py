@@ -1,49 +1,49 @@
-"""Granite 3: Llama with factors on the embedding, the residual stream, q.k and the logits."""
+"""Granite 3, MiniCPM: Llama with factors on the embedding, the residual stream and the logits."""
 
 from __future__ import annotations
 
-from quire.models.base import ModelFamily
-from quire.models.config_reader import ConfigReader
-from quire.models.decoder import (
-    DecoderNumbers,
-    DecoderSpec,
-    build_decoder,
-    decoder_facts,
-    decoder_names,
-    read_spec,
-    refuse_layer_types,
-)
+from dataclasses import replace
 
-_LARGEST = 1e6
-"""Largest value of a factor."""
+from quire.models.config_reader import MAX_HIDDEN, ConfigReader
+from quire.models.decoder import decoder_family
+from quire.models.reading import read_factor, read_spec, refuse_layer_types
+from quire.models.spec import DecoderSpec
 
 
-def _spec(reader: ConfigReader) -> DecoderSpec:
+def granite_spec(reader: ConfigReader, name: str = "granite") -> DecoderSpec:
+    """Llama with Granite's factors."""
     refuse_layer_types(reader)
-    attention_bias = reader.flag("attention_bias", False)
-    return read_spec(
-        reader,
-        "granite",
-        qkv_bias=attention_bias,
-        out_bias=attention_bias,
-        mlp_bias=reader.flag("mlp_bias", False),
-        numbers=DecoderNumbers(
-            embed_scale=_factor(reader, "embedding_multiplier"),
-            residual_scale=_factor(reader, "residual_multiplier"),
-            attention_scale=_factor(reader, "attention_multiplier"),
-            logits_scale=1.0 / _factor(reader, "logits_scaling"),
-        ),
+    spec = read_spec(reader, name)
+    scale = read_factor(reader, "attention_multiplier")
+    return replace(
+        spec,
+        attention=replace(spec.attention, scale=scale),
+        embed_scale=read_factor(reader, "embedding_multiplier"),
+        residual_scale=read_factor(reader, "residual_multiplier"),
+        logits_scale=1.0 / read_factor(reader, "logits_scaling"),
     )
 
 
-def _factor(reader: ConfigReader, key: str) -> float:
-    return reader.number(key, 1.0 / _LARGEST, _LARGEST, example=1.0, default=1.0)
+def _minicpm(reader: ConfigReader) -> DecoderSpec:
+    """The hidden state is divided by D / dim_model_base before the head."""
+    reader.count("num_experts", 0, default=0)
+    spec = read_spec(reader, "minicpm")
+    base = reader.size("dim_model_base", MAX_HIDDEN, example=256, default=spec.hidden_size)
+    return replace(
+        spec,
+        embed_scale=read_factor(reader, "scale_emb"),
+        residual_scale=read_factor(reader, "scale_depth") / spec.num_layers**0.5,
+        logits_scale=base / spec.hidden_size,
+    )
 
 
-FAMILY = ModelFamily(
-    name="granite",
-    architectures=("GraniteForCausalLM",),
-    build=lambda reader: build_decoder(_spec(reader)),
-    facts=lambda reader: decoder_facts(_spec(reader), reader),
-    names=decoder_names,
+FAMILY = decoder_family(
+    "granite", ("GraniteForCausalLM",), granite_spec, models="Granite 3, dense models"
+)
+MINICPM = decoder_family(
+    "minicpm",
+    ("MiniCPMForCausalLM",),
+    _minicpm,
+    models="MiniCPM 1, 2 and 4, dense models",
+    defaults={"tie_word_embeddings": True},
 )

@@ -14,7 +14,7 @@ from quire.models.config_reader import (
     MAX_VOCAB,
     ConfigReader,
 )
-from quire.models.decoder import split_heads
+from quire.models.reading import split_heads
 from quire.program import Activation, Builder, HeadLayout, Out, Program, Tensor, Value
 
 _POSITION_OFFSET = 2
@@ -141,4 +141,11 @@ def _names(reader: ConfigReader) -> NameMap:
     return NameMap("model.decoder.", ("decoder.",), tuple(ignorable))
 
 
-FAMILY = ModelFamily("opt", ("OPTForCausalLM",), _build, _facts, _names)
+FAMILY = ModelFamily(
+    "opt",
+    ("OPTForCausalLM",),
+    _build,
+    _facts,
+    _names,
+    models="OPT, Galactica",
+)

@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from quire.program.ops import Attention, Embed, LearnedPositions, Op, Rope, TakeRows
+from quire.program.ops import (
+    Attention,
+    Embed,
+    LearnedPositions,
+    Op,
+    PositionScale,
+    Rope,
+    TakeRows,
+)
 from quire.program.program import Program
 from quire.program.values import Value
 
@@ -28,7 +36,7 @@ def take_rows_early(program: Program) -> Program:
     if (
         cut == 0
         or len(takes) != 1
-        or any(isinstance(op, Embed | LearnedPositions | Rope) for op in tail)
+        or any(isinstance(op, Embed | LearnedPositions | PositionScale | Rope) for op in tail)
     ):
         return program
     written = {value for op in ops[:cut] for value in op.outputs()}

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.program import Activation, OpPlace, Param, Value
+from quire.program import Activation, OpPlace, Param, Tensor, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,12 @@ class StoredWeight:
     def tensors(self) -> tuple[str, ...]:
         """The checkpoint's tensors in it, in order."""
         parts = self.param.parts
-        return tuple(part.name + " transposed" * part.transposed for part in parts)
+        return tuple(_tensor_name(part) for part in parts)
+
+
+def _tensor_name(part: Tensor) -> str:
+    rows = "" if part.rows is None else " rows " + " ".join(f"{a}+{n}" for a, n in part.rows)
+    return part.name + " transposed" * part.transposed + rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ The kernel of each, with its entry in the executor's table, is in `native/src/op
 """
 
 from quire.backends.cpu.lowering.ops.attention import NativeAttention
+from quire.backends.cpu.lowering.ops.experts import NativeExperts, NativeRoute
 from quire.backends.cpu.lowering.ops.heads import HeadsPart, NativeHeads
 from quire.backends.cpu.lowering.ops.linear import NativeLinear, NativeLogits
 from quire.backends.cpu.lowering.ops.lookups import NativeEmbed, NativePositions, NativeTakeRows
@@ -15,11 +16,13 @@ __all__ = [
     "HeadsPart",
     "NativeAttention",
     "NativeEmbed",
+    "NativeExperts",
     "NativeHeads",
     "NativeLinear",
     "NativeLogits",
     "NativeNorm",
     "NativePointwise",
     "NativePositions",
+    "NativeRoute",
     "NativeTakeRows",
 ]

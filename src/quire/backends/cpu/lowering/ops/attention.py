@@ -11,7 +11,7 @@ import numpy as np
 from quire.backends.cpu.lowering.graph import Graph, lower
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp
 from quire.backends.cpu.lowering.ops.heads import heads_of
-from quire.program import ActivationBits, Attention, OpPlace, TakeRows, Value
+from quire.program import ActivationBits, Attention, OpPlace, Param, TakeRows, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class NativeAttention(NativeOp):
     alibi_slopes: tuple[float, ...] | None
     activation_bits: ActivationBits
     taken_only: bool
+    sinks: Param | None = None
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -59,6 +60,7 @@ class NativeAttention(NativeOp):
         struct.activation_bits = self.activation_bits
         struct.taken_only = self.taken_only
         slopes = self.alibi_slopes
+        struct.sinks = fields.vector(self.sinks)
         struct.alibi = -1 if slopes is None else fields.constant(np.array(slopes, np.float32))
 
 
@@ -68,5 +70,6 @@ def _(op: Attention, graph: Graph) -> tuple[NativeOp, ...]:
         op.q, op.out, op.layer, op.num_heads, op.scale, op.window, op.softcap, op.alibi_slopes,
         op.activation_bits,
         taken_only=all(isinstance(reader, TakeRows) for reader in graph.readers(op.out)),
+        sinks=op.sinks,
     )  # fmt: skip
     return heads_of(op, graph), attention

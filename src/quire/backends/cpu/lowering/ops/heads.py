@@ -6,25 +6,27 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from quire.backends.cpu.lowering.graph import Graph, lower
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp, Rotation
-from quire.program import Attention, HeadNorm, Param, Rope, Value
+from quire.program import Attention, HeadNorm, Rope, Value
 
 HeadsTarget = Literal["view", "keys", "values"]
 
 
 @dataclass(frozen=True, slots=True)
 class HeadsPart:
-    """Heads of one value: normed, rotated, and put into `out` or the cache."""
+    """Heads of one value: normed, rotated, in either order, and put into `out` or the cache."""
 
     x: Value
     num_heads: int
     target: HeadsTarget
     out: Value | None = None
-    norm: Param | None = None
-    norm_offset: float = 0.0
-    eps: float = 0.0
+    norm: HeadNorm | None = None
     rotation: Rotation | None = None
+    norm_after: bool = False
+    """The rotation comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,20 @@ class NativeHeads(NativeOp):
             fields.view(slot.x, part.x)
             fields.view(slot.out, part.out)
             slot.num_heads = part.num_heads
-            slot.norm = fields.vector(part.norm, plus=part.norm_offset)
-            slot.eps = part.eps
+            slot.norm = _norm_weight(part.norm, fields)
+            if part.norm is not None:
+                slot.norm_kind = fields.code(f"QUIRE_NORM_{part.norm.kind.upper()}")
+                slot.eps = part.norm.eps
+            slot.norm_after = part.norm_after
             slot.rope = fields.rope(part.rotation)
             slot.target = fields.code(f"QUIRE_TO_{part.target.upper()}")
+
+
+def _norm_weight(norm: HeadNorm | None, fields: Fields) -> int:
+    """A norm without a weight has one of ones."""
+    if norm is not None and norm.weight is None:
+        return fields.constant(np.ones(norm.head_dim, np.float32))
+    return -1 if norm is None else fields.vector(norm.weight, plus=norm.weight_offset)
 
 
 def heads_of(op: Attention, graph: Graph) -> NativeHeads:
@@ -84,19 +96,22 @@ def _part(value: Value, num_heads: int, target: HeadsTarget, graph: Graph) -> He
 
 
 def _chain(value: Value, graph: Graph) -> tuple[HeadNorm | Rope, ...]:
-    """HeadNorm and Rope, in this order and each optional, that lead to attention's `value`."""
+    """HeadNorm and Rope, each optional, in their order, that lead to attention's `value`."""
     chain: list[HeadNorm | Rope] = []
-    for wanted in (Rope, HeadNorm):
+    while len(chain) < 2:
         producer = graph.writer(value)
-        if isinstance(producer, wanted) and graph.only_reader(value) is not None:
-            chain.insert(0, producer)
-            value = producer.x
+        if not isinstance(producer, HeadNorm | Rope) or graph.only_reader(value) is None:
+            break
+        if chain and isinstance(producer, type(chain[0])):
+            break
+        chain.insert(0, producer)
+        value = producer.x
     return tuple(chain)
 
 
 def _with(part: HeadsPart, op: HeadNorm | Rope) -> HeadsPart:
     if isinstance(op, HeadNorm):
-        return replace(part, norm=op.weight, norm_offset=op.weight_offset, eps=op.eps)
+        return replace(part, norm=op, norm_after=part.rotation is not None)
     return replace(part, rotation=Rotation(op.inv_freq, op.scale, op.interleaved))
 
 
@@ -112,7 +127,7 @@ def _(op: HeadNorm | Rope, graph: Graph) -> tuple[NativeOp, ...]:
 def _leads_to_attention(op: HeadNorm | Rope, graph: Graph) -> bool:
     """Whether the heads op of an attention does this op's work."""
     reader = graph.only_reader(op.out)
-    if isinstance(reader, Rope):
+    if isinstance(reader, HeadNorm | Rope):
         reader = graph.only_reader(reader.out)
     if not isinstance(reader, Attention):
         return False

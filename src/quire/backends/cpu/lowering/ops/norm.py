@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from quire.backends.cpu.lowering.graph import Graph, lower
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp
-from quire.program import LayerNorm, OpPlace, Param, RmsNorm, Value
+from quire.program import LayerNorm, NormKind, OpPlace, Param, RmsNorm, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class NativeNorm(NativeOp):
     struct: ClassVar[str] = "norm"
     x: Value
     out: Value
-    kind: Literal["rms", "layer"]
+    kind: NormKind
     weight: Param | None
     bias: Param | None
     eps: float
@@ -54,7 +54,7 @@ def _(op: RmsNorm, graph: Graph) -> tuple[NativeOp, ...]:
 
 @lower.register
 def _(op: LayerNorm, graph: Graph) -> tuple[NativeOp, ...]:
-    norm = NativeNorm(op.x, op.out, "layer", op.weight, op.bias, op.eps)
+    norm = NativeNorm(op.x, op.out, "layer", op.weight, op.bias, op.eps, op.weight_offset)
     return (_with_residual(norm, graph),)
 
 

@@ -7,20 +7,37 @@ from typing import Any, ClassVar, Literal
 
 from quire.backends.cpu.lowering.graph import Graph, lower
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp
-from quire.program import Act, Activation, Add, Glu, Scale, Value
+from quire.program import (
+    Act,
+    Activation,
+    Add,
+    Clamp,
+    Glu,
+    Param,
+    PositionScale,
+    Scale,
+    SigmoidGate,
+    Value,
+    Xielu,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class NativePointwise(NativeOp):
-    """a + b, activation(a) * b, activation(a) or a * factor."""
+    """a + b, activation(a) * b, activation(a), a * factor, a * sigmoid(b), or another of a."""
 
     struct: ClassVar[str] = "pointwise"
-    kind: Literal["add", "glu", "act", "scale"]
+    kind: Literal["add", "glu", "act", "scale", "clamp", "position_scale", "xielu", "gate"]
     a: Value
     out: Value
     b: Value | None = None
     activation: Activation | None = None
     factor: float = 1.0
+    period: int = 1
+    shift: int = 0
+    eps: float = 0.0
+    alphas: tuple[Param, ...] = ()
+    """xIELU's two weights."""
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -37,6 +54,11 @@ class NativePointwise(NativeOp):
         struct.kind = fields.code(f"QUIRE_POINTWISE_{self.kind.upper()}")
         struct.activation = fields.activation(self.activation)
         struct.factor = self.factor
+        struct.period = self.period
+        struct.shift = self.shift
+        struct.eps = self.eps
+        for place, alpha in enumerate(self.alphas):
+            struct.alphas[place] = fields.vector(alpha)
 
 
 @lower.register
@@ -57,3 +79,28 @@ def _(op: Add, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
 @lower.register
 def _(op: Scale, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
     return (NativePointwise("scale", op.x, op.out, factor=op.factor),)
+
+
+@lower.register
+def _(op: Clamp, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativePointwise("clamp", op.x, op.out, factor=op.limit),)
+
+
+@lower.register
+def _(op: PositionScale, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (
+        NativePointwise(
+            "position_scale", op.x, op.out, factor=op.beta, period=op.period, shift=op.shift
+        ),
+    )
+
+
+@lower.register
+def _(op: Xielu, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    alphas = (op.positive, op.negative)
+    return (NativePointwise("xielu", op.x, op.out, factor=op.beta, eps=op.eps, alphas=alphas),)
+
+
+@lower.register
+def _(op: SigmoidGate, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativePointwise("gate", op.x, op.out, op.gate),)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from quire import env
 from quire.config.model_files import DEMO_MODEL, DEMO_MODEL_PATH, read_json_object
+from quire.config.places import gguf as gguf_place
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.log import get_logger
 from quire.units import MiB
@@ -30,7 +31,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 TEXT_PATTERNS = ("*.json", "*.txt", "*.jinja", "*.model")
 """The files of a model directory other than weights."""
 _IGNORED_PATTERNS = ["*/*", "consolidated*", "training_args*", "optimizer*"]
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tekken.json", "tokenizer.model")
 _WEIGHT_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 _logger = get_logger(__name__)
@@ -43,15 +44,18 @@ def resolve_model(
     download_dir: str | None = None,
     hf_token: str | bool | None = None,
     needs_weights: bool = True,
+    prefers_gguf: bool = False,
 ) -> Path:
-    """The directory that holds `model`, a path or a hub id.
+    """The directory that holds `model`: a path, a hub id, or a GGUF file, which is unpacked.
 
     `download_dir` replaces the hub's cache directory. `needs_weights` False: only the tokenizer is
-    needed. Raises ModelNotFoundError that names the missing files and how to get them.
+    needed. `prefers_gguf`: to other weights beside it. Raises ModelNotFoundError that names the
+    missing files and how to get them.
     """
-    directory = _local_directory(model)
+    directory = _local_directory(model, prefers_gguf)
     if directory is not None:
         return directory
+    model, wanted_gguf = gguf_place.name_of_file(model)
     if len(model) > _MAX_HUB_ID or not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
         raise ModelNotFoundError(
             f"there is no directory {quoted(model)}, and it is no hub id of the form org/name"
@@ -65,14 +69,37 @@ def resolve_model(
             f"{quoted(revision or 'main')}: {error.strerror}"
         ) from None
     missing = _missing_files(snapshot, needs_weights) if snapshot else ["everything"]
-    if snapshot and not missing:
+    if wanted_gguf is not None:
+        found = gguf_place.chosen(snapshot, wanted_gguf) if snapshot else None
+        if found is not None:
+            return _unpacked(found)
+        missing = [f"the GGUF file {wanted_gguf}"]
+    elif snapshot and gguf_place.only_gguf(snapshot, prefers=prefers_gguf):
+        return _with_gguf(snapshot, prefers_gguf)
+    elif snapshot and not missing:
         return snapshot
     if env.hub_is_offline():
         raise ModelNotFoundError(_offline_message(model, revision, cache, missing))
-    return _download(model, revision, cache, hf_token, needs_weights)
+    if wanted_gguf is not None:
+        snapshot = _download(model, revision, cache, hf_token, gguf_place.pattern(wanted_gguf))
+        return _unpacked(gguf_place.downloaded(snapshot, wanted_gguf, model))
+    weights = "" if needs_weights else None
+    return _with_gguf(_download(model, revision, cache, hf_token, weights), prefers_gguf)
 
 
-def _local_directory(model: str) -> Path | None:
+def _with_gguf(directory: Path, prefers_gguf: bool) -> Path:
+    """The directory, or that of the GGUF file in it if its weights are one."""
+    file = gguf_place.only_gguf(directory, prefers=prefers_gguf)
+    return directory if file is None else _unpacked(file)
+
+
+def _unpacked(file: Path) -> Path:
+    from quire.gguf.unpack import unpack
+
+    return unpack(file)
+
+
+def _local_directory(model: str, prefers_gguf: bool) -> Path | None:
     """The directory of this path, or of the bundled model; None if there is none."""
     try:
         path = env.expanded(model)
@@ -82,14 +109,23 @@ def _local_directory(model: str) -> Path | None:
         if model == DEMO_MODEL and not (path / "config.json").is_file():
             return DEMO_MODEL_PATH
         if model and path.is_dir():
-            return path
+            return _with_gguf(path, prefers_gguf)
         is_file = path.is_file()
+        name, wanted_gguf = gguf_place.name_of_file(model)
+        place = env.expanded(name) if wanted_gguf is not None else None
+        is_place = place is not None and place.is_dir()
     except (OSError, RuntimeError) as error:  # a name that is too long, or a circle of links
         raise ModelNotFoundError(
             f"{quoted(model)} is no model: {reason(error)}; give a directory or a hub id"
         ) from None
+    if is_file and gguf_place.is_gguf(path):
+        return _unpacked(path)
     if is_file:
-        raise ModelNotFoundError(f"{model!r} is a file; give the directory that holds config.json")
+        raise ModelNotFoundError(
+            f"{model!r} is a file, and no GGUF file; give the directory that holds config.json"
+        )
+    if place is not None and wanted_gguf is not None and is_place:
+        return _unpacked(gguf_place.downloaded(place, wanted_gguf, name))
     return None
 
 
@@ -162,9 +198,10 @@ def _how_to_fetch(model: str, revision: str | None, cache: Path) -> str:
 
 
 def _download(
-    model: str, revision: str | None, cache: Path, hf_token: str | bool | None, needs_weights: bool
+    model: str, revision: str | None, cache: Path, hf_token: str | bool | None, weights: str | None
 ) -> Path:
-    """Downloads the files that are needed and not in the cache yet."""
+    """Downloads the files that are needed and not in the cache yet. `weights`: the pattern of
+    their names; "": whatever there is; None: none."""
     try:
         from huggingface_hub import HfApi, snapshot_download
     except ImportError:
@@ -176,7 +213,9 @@ def _download(
     _logger.info("%s: fetching what the cache lacks from the hub", model)
     patterns = list(TEXT_PATTERNS)
     try:
-        if needs_weights:
+        if weights:
+            patterns = [weights]
+        elif weights is not None:
             siblings = HfApi(token=hf_token).model_info(model, revision=revision).siblings or ()
             patterns.append(_weight_pattern(model, [file.rfilename for file in siblings]))
         return Path(
@@ -215,4 +254,14 @@ def _weight_pattern(model: str, files: Iterable[str]) -> str:
     for suffix in (".safetensors", ".bin"):
         if any(file.endswith(suffix) for file in top_level):
             return f"*{suffix}"
-    raise ModelNotFoundError(f"{model}: the hub has neither .safetensors nor .bin weights of it")
+    files = sorted(file for file in top_level if file.endswith(".gguf"))
+    if len(files) == 1:
+        return files[0]
+    if files:
+        raise ModelNotFoundError(
+            f"{model}: the hub has {len(files)} GGUF files of it; name one of them: "
+            f"{model}:{files[0]}"
+        )
+    raise ModelNotFoundError(
+        f"{model}: the hub has neither .safetensors nor .bin nor .gguf weights of it"
+    )

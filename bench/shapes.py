@@ -1,0 +1,68 @@
+"""Writes the config.json of a known model's shape, to measure speed with random weights.
+
+    python bench/shapes.py olmoe-1b-7b DIR
+    python bench/peers.py --model DIR --workloads decode,prefill-512,batch-32
+        --option quire='{"load_format": "dummy", "skip_tokenizer_init": true,
+                         "quantization": "int8_w8a8"}'
+        --peer vllm=/venvs/vllm/bin/python
+        --option vllm='{"load_format": "dummy", "skip_tokenizer_init": true}'
+
+Every engine makes its own random weights, so nothing of the model's size is on the disk. Where a
+router's weights are random, tokens go to all experts alike. An engine that needs a file (llama.cpp)
+has one of its own: `--checkpoint llamacpp-q8=FILE.gguf`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_COMMON: Mapping[str, Any] = {
+    "hidden_act": "silu", "rms_norm_eps": 1e-6, "torch_dtype": "bfloat16",
+    "max_position_embeddings": 4096, "attention_bias": False, "initializer_range": 0.02,
+    "bos_token_id": None, "eos_token_id": 2, "pad_token_id": 1,
+}  # fmt: skip
+
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "olmoe-1b-7b": {
+        "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "hidden_size": 2048,
+        "intermediate_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "vocab_size": 50304, "num_experts": 64,
+        "num_experts_per_tok": 8, "norm_topk_prob": False, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "tie_word_embeddings": False,
+    },
+    "qwen3-30b-a3b": {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
+        "intermediate_size": 6144, "moe_intermediate_size": 768, "num_hidden_layers": 48,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+        "vocab_size": 151936, "num_experts": 128, "num_experts_per_tok": 8,
+        "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+        "rope_theta": 1000000.0, "tie_word_embeddings": False,
+    },
+}  # fmt: skip
+
+
+def write_shape(name: str, directory: Path) -> Path:
+    """Writes config.json alone; returns its path. Raises KeyError for an unknown shape."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "config.json"
+    path.write_text(json.dumps({**_COMMON, **SHAPES[name]}, indent=1))
+    return path
+
+
+def main() -> int:
+    """Writes the shape that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("shape", choices=sorted(SHAPES))
+    parser.add_argument("directory", type=Path)
+    args = parser.parse_args()
+    print(write_shape(args.shape, args.directory))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

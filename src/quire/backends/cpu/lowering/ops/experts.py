@@ -1,0 +1,112 @@
+"""Mixtures of experts: the choice of experts, and their MLPs with what is done to their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.native_op import Fields, NativeOp, StoredWeight
+from quire.program import Experts, OpPlace, Route, Scale, Value
+
+
+@dataclass(frozen=True, slots=True)
+class NativeRoute(NativeOp):
+    """From a router's logits to the weights of experts, both float32."""
+
+    struct: ClassVar[str] = "route"
+    op: Route
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        return (self.op.logits,)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        return (self.op.out,)
+
+    def fill(self, struct: Any, fields: Fields) -> None:
+        op = self.op
+        fields.view(struct.logits, op.logits)
+        fields.view(struct.out, op.out)
+        struct.bias = fields.vector(op.bias)
+        struct.score = fields.code(f"QUIRE_ROUTE_{op.score.upper()}")
+        for name in ("top_k", "num_groups", "top_groups", "group_best", "normalise", "floor"):
+            setattr(struct, name, getattr(op, name))
+        struct.scale = op.scale
+
+
+@dataclass(frozen=True, slots=True)
+class NativeExperts(NativeOp):
+    """The chosen experts' MLPs, added up; times a factor, plus a residual."""
+
+    struct: ClassVar[str] = "experts"
+    op: Experts
+    out: Value
+    scale: float = 1.0
+    residual: Value | None = None
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        given = (self.op.x, self.op.routes)
+        return given if self.residual is None else (*given, self.residual)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        return (self.out,)
+
+    @property
+    def place(self) -> OpPlace:
+        return OpPlace.named(self.op.gate_up.name)
+
+    @property
+    def label(self) -> str:
+        return f"experts {'x'.join(map(str, self.op.gate_up.shape))}"
+
+    @property
+    def weights(self) -> tuple[StoredWeight, ...]:
+        gate_up = StoredWeight("matrix", self.op.gate_up, glu=True)
+        return (gate_up, StoredWeight("matrix", self.op.down))
+
+    @property
+    def adds_to(self) -> Value | None:
+        return self.residual
+
+    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
+        """All but x, which is only multiplied."""
+        return (*self.reads[1:], self.out)
+
+    def fill(self, struct: Any, fields: Fields) -> None:
+        op = self.op
+        fields.view(struct.x, op.x)
+        fields.view(struct.routes, op.routes)
+        fields.view(struct.out, self.out)
+        fields.view(struct.residual, self.residual)
+        gate_up, down = self.weights
+        struct.gate_up = fields.weight(gate_up)
+        struct.down = fields.weight(down)
+        struct.gate_up_bias = fields.vector(op.gate_up_bias)
+        struct.down_bias = fields.vector(op.down_bias)
+        struct.activation = fields.activation(op.act)
+        struct.top_k = op.top_k
+        struct.scale = self.scale
+
+
+@lower.register
+def _(op: Route, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativeRoute(op),)
+
+
+@lower.register
+def _(op: Experts, graph: Graph) -> tuple[NativeOp, ...]:
+    experts = NativeExperts(op, op.out)
+    reader = graph.only_reader(op.out)
+    if isinstance(reader, Scale):
+        graph.join(reader)
+        experts = replace(experts, out=reader.out, scale=reader.factor)
+    if (found := graph.residual(experts.out, computed_with=op.out)) is None:
+        return (experts,)
+    add, other = found
+    graph.join(add)
+    return (replace(experts, out=add.out, residual=other),)

@@ -1,0 +1,57 @@
+"""Which experts each row goes to; `Route` of the program's ops has the formula."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.program import Route
+
+Floats = NDArray[np.float32]
+
+
+def route(op: Route, logits: Floats, bias: Floats | None) -> Floats:
+    """The weights [T, E] of logits [T, E], in float64 and rounded once."""
+    wide = logits.astype(np.float64)
+    is_finite = np.isfinite(wide).all(axis=1)
+    wide[~is_finite] = 0.0
+    scores = _softmax(wide) if op.score == "softmax" else sigmoid(wide)
+    choice = wide if bias is None else scores.astype(np.float32) + bias
+    chosen = _largest(_of_best_groups(op, choice), op.top_k)
+    kept = np.take_along_axis(scores, chosen, axis=1)
+    if op.normalise:
+        kept /= np.maximum(kept.sum(axis=1, keepdims=True), op.floor)
+    weights = np.zeros_like(wide)
+    np.put_along_axis(weights, chosen, kept * op.scale, axis=1)
+    weights[~is_finite, : op.top_k] = np.nan
+    return weights.astype(np.float32)
+
+
+def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """1 / (1 + exp(-x)); exp(-|x|) cannot overflow."""
+    small = np.exp(-np.abs(x))
+    result: NDArray[np.float64] = np.where(x >= 0, 1.0, small) / (1.0 + small)
+    return result
+
+
+def _softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    powers = np.exp(x - x.max(axis=1, keepdims=True))
+    result: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
+    return result
+
+
+def _of_best_groups(op: Route, choice: NDArray[np.floating]) -> NDArray[np.floating]:
+    """The choices, minus infinity for experts of other groups."""
+    if op.top_groups == op.num_groups:
+        return choice
+    grouped = choice.reshape(len(choice), op.num_groups, -1)
+    sums = np.sort(grouped, axis=2)[:, :, -op.group_best :].sum(axis=2)
+    is_best = np.zeros(sums.shape, np.bool_)
+    np.put_along_axis(is_best, _largest(sums, op.top_groups), True, axis=1)
+    return np.where(is_best[:, :, None], grouped, -np.inf).reshape(choice.shape)
+
+
+def _largest(values: NDArray[np.floating], count: int) -> NDArray[np.intp]:
+    """The places of the largest of each row; of equal ones the first."""
+    order: NDArray[np.intp] = np.argsort(-values, axis=1, kind="stable")[:, :count]
+    return order

@@ -1,0 +1,111 @@
+"""`Keys`: typed access to the metadata of a GGUF file, with errors that name file and key."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+from quire.errors import CheckpointError, UnsupportedModelError, quoted
+from quire.gguf.container import GgufHeader, GgufTensor
+
+
+class Keys:
+    """The metadata of one model; `{arch}.` in a key stands for its architecture."""
+
+    def __init__(self, headers: list[GgufHeader]) -> None:
+        self.path = headers[0].path
+        self.headers = headers
+        self.architecture = headers[0].architecture
+        self._values = headers[0].metadata
+
+    def value(self, key: str) -> Any:
+        """The value as it is; None where there is none."""
+        return self._values.get(self._full(key))
+
+    def names(self, prefix: str) -> list[str]:
+        """The keys that begin so."""
+        return [key for key in self._values if key.startswith(prefix)]
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A whole number; of a list with one for each layer, the one that they all are."""
+        value = self.value(key)
+        if isinstance(value, list) and value and all(item == value[0] for item in value):
+            value = value[0]
+        if isinstance(value, list):
+            raise UnsupportedModelError(
+                f"{self.path}: {self._full(key)} differs between layers, which is not supported"
+            )
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(key, "a whole number")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number; one of 32 bits becomes the shortest decimal that rounds to it."""
+        value = self.value(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.error(key, "a number")
+        if not math.isfinite(value):
+            raise self.error(key, "a finite number")
+        return _shortest(float(value))
+
+    def text(self, key: str) -> str | None:
+        """A text; None where there is none."""
+        value = self.value(key)
+        if value is not None and not isinstance(value, str):
+            raise self.error(key, "a text")
+        return value
+
+    def flag(self, key: str) -> bool | None:
+        """true or false; None where there is none."""
+        value = self.value(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.error(key, "true or false")
+        return value
+
+    def texts(self, key: str) -> list[str] | None:
+        """A list of texts; None where there is none."""
+        value = self.value(key)
+        if value is None or (isinstance(value, list) and all(isinstance(v, str) for v in value)):
+            return value
+        raise self.error(key, "a list of texts")
+
+    def numbers(self, key: str, kind: type[int] | type[float], length: int) -> list[Any] | None:
+        """A list of `length` numbers; None where there is none."""
+        value = self.value(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(
+            isinstance(item, kind) and not isinstance(item, bool) for item in value
+        ):
+            raise self.error(key, "a list of numbers")
+        if len(value) != length:
+            raise self.error(key, f"a list of {length} numbers; it has {len(value)}")
+        return value
+
+    def tensor(self, name: str) -> GgufTensor | None:
+        """The tensor of that name in any of the files."""
+        found = (header.tensors.get(name) for header in self.headers)
+        return next((tensor for tensor in found if tensor is not None), None)
+
+    def error(self, key: str, wanted: str) -> CheckpointError:
+        """The error about a key's value; the caller raises it."""
+        return CheckpointError(
+            f"{self.path}: {self._full(key)} is {quoted(self.value(key))}; it must be {wanted}"
+        )
+
+    def _full(self, key: str) -> str:
+        return key.replace("{arch}", self.architecture)
+
+
+def _shortest(value: float) -> float:
+    """The decimal with the fewest digits that is the same number in 32 bits."""
+    if not abs(value) < 3e38 or struct.unpack("f", struct.pack("f", value))[0] != value:
+        return value
+    for digits in range(1, 10):
+        decimal = float(f"{value:.{digits}g}")
+        if struct.unpack("f", struct.pack("f", decimal))[0] == value:
+            return decimal
+    return value

@@ -1,0 +1,116 @@
+"""`model_config`: config.json and generation_config.json, of the metadata of a GGUF file.
+
+The families check the values' ranges, as they do those of any config.json.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from quire.errors import CheckpointError, UnsupportedModelError
+from quire.gguf.architectures import Config, architecture_of
+from quire.gguf.keys import Keys
+from quire.gguf.rope_factors import llama3_scaling
+
+_DTYPES = {"F32": "float32", "F16": "float16"}
+
+
+def model_config(keys: Keys) -> Config:
+    """config.json. Raises CheckpointError for missing or impossible values, and
+    UnsupportedModelError for what Quire does not compute."""
+    row = architecture_of(keys)
+    table = keys.tensor("token_embd.weight")
+    if table is None or len(table.shape) != 2:
+        raise CheckpointError(f"{keys.path}: there is no matrix token_embd.weight")
+    num_heads = keys.whole("{arch}.attention.head_count")
+    hidden_size = keys.whole("{arch}.embedding_length")
+    if num_heads < 1:
+        raise keys.error("{arch}.attention.head_count", "at least 1")
+    head_dim = keys.whole("{arch}.attention.key_length", hidden_size // num_heads)
+    if keys.whole("{arch}.attention.value_length", head_dim) != head_dim:
+        raise UnsupportedModelError(
+            f"{keys.path}: values of another length than keys are not supported"
+        )
+    config: Config = {
+        "architectures": [row.hf_name],
+        "model_type": row.model_type,
+        "vocab_size": table.shape[0],
+        "hidden_size": hidden_size,
+        "intermediate_size": keys.whole("{arch}.feed_forward_length"),
+        "num_hidden_layers": keys.whole("{arch}.block_count")
+        - keys.whole("{arch}.nextn_predict_layers", 0),
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": keys.whole("{arch}.attention.head_count_kv", num_heads),
+        "head_dim": head_dim,
+        "max_position_embeddings": keys.whole("{arch}.context_length"),
+        "rms_norm_eps": keys.number("{arch}.attention.layer_norm_rms_epsilon"),
+        "rope_theta": keys.number("{arch}.rope.freq_base", 10000.0),
+        "hidden_act": "silu",
+        "tie_word_embeddings": keys.tensor("output.weight") is None,
+        "dtype": _DTYPES.get(table.type.name, "bfloat16"),
+        **row.config(keys),
+    }
+    if scaling := _rope_scaling(keys, head_dim, config["rope_theta"]):
+        config["rope_scaling"] = scaling
+    for name in ("bos", "eos"):
+        if keys.value(f"tokenizer.ggml.{name}_token_id") is not None:
+            config[f"{name}_token_id"] = keys.whole(f"tokenizer.ggml.{name}_token_id")
+    return config
+
+
+def _rope_scaling(keys: Keys, head_dim: int, theta: float) -> Config | None:
+    rotated = keys.whole("{arch}.rope.dimension_count", head_dim)
+    partial: Config = {} if rotated == head_dim else {"partial_rotary_factor": rotated / head_dim}
+    if keys.tensor("rope_freqs.weight") is not None:
+        return {**llama3_scaling(keys, theta), **partial}
+    kind = keys.text("{arch}.rope.scaling.type")
+    if kind in (None, "none", ""):
+        factor = keys.number("{arch}.rope.scale_linear", 1.0)  # of older files
+        linear = {} if factor == 1.0 else {"rope_type": "linear", "factor": factor}
+        return {**linear, **partial} or None
+    factor = keys.number("{arch}.rope.scaling.factor")
+    found: Config = {"rope_type": kind, "factor": factor, **partial}
+    if keys.value("{arch}.rope.scaling.original_context_length") is not None:
+        found["original_max_position_embeddings"] = keys.whole(
+            "{arch}.rope.scaling.original_context_length"
+        )
+    if kind == "yarn":
+        for name in ("beta_fast", "beta_slow"):
+            if keys.value(f"{{arch}}.rope.scaling.yarn_{name}") is not None:
+                found[name] = keys.number(f"{{arch}}.rope.scaling.yarn_{name}")
+        own = keys.number("{arch}.rope.scaling.attn_factor", 1.0)
+        if own != 1.0 and factor > 1.0:
+            found["attention_factor"] = own * (1.0 + 0.1 * math.log(factor))
+    return found
+
+
+_SAMPLING = {
+    "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}  # fmt: skip
+_ENDS = frozenset({
+    "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|endoftext|>",
+    "<|end_of_text|>", "<end_of_turn>", "<EOT>", "<|end_of_turn|>", "</s>",
+})  # fmt: skip
+"""Control tokens that end a reply wherever they are known. Source: llama.cpp, llama-vocab.cpp."""
+_CONTROL = 3
+
+
+def generation_config(keys: Keys, tokens: list[str]) -> Config:
+    """Tokens that end a text, and the sampling that the file recommends."""
+    ids = [
+        keys.whole(f"tokenizer.ggml.{role}_token_id")
+        for role in ("eos", "eot", "eom")
+        if keys.value(f"tokenizer.ggml.{role}_token_id") is not None
+    ]
+    kinds = keys.numbers("tokenizer.ggml.token_type", int, len(tokens)) or [1] * len(tokens)
+    named = zip(tokens, kinds, strict=True)
+    ids += [i for i, (text, kind) in enumerate(named) if kind == _CONTROL and text in _ENDS]
+    found: dict[str, Any] = {"eos_token_id": list(dict.fromkeys(ids))}
+    for name, ours in _SAMPLING.items():
+        if keys.value(f"general.sampling.{name}") is not None:
+            found[ours] = keys.number(f"general.sampling.{name}")
+    if "top_k" in found:
+        found["top_k"] = keys.whole("general.sampling.top_k")
+    return found

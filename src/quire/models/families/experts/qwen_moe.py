@@ -1,0 +1,116 @@
+"""Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 with experts, the former also with a shared one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.models.config_reader import MAX_LAYERS, ConfigReader
+from quire.models.decoder import decoder_family
+from quire.models.experts import (
+    ExpertNames,
+    MoeSpec,
+    SharedExpert,
+    read_num_experts,
+    read_top_k,
+    read_width,
+    sparse_layers,
+)
+from quire.models.reading import (
+    pattern_windows,
+    read_activation,
+    read_num_layers,
+    read_spec,
+    read_window,
+)
+from quire.models.spec import DecoderSpec, QkNorm
+from quire.program import Routing
+
+
+def _second(reader: ConfigReader) -> DecoderSpec:
+    shared = SharedExpert(
+        read_width(reader, "shared_expert_intermediate_size", default=5632),
+        "mlp.shared_expert",
+        gate="mlp.shared_expert_gate",
+    )
+    moe = _experts(reader, num_experts=60, top_k=4, width=1408, shared=shared)
+    spec = read_spec(reader, "qwen2_moe")
+    attention = replace(
+        spec.attention,
+        windows=_windows(reader),
+        qkv_bias=reader.flag("qkv_bias", True),
+        out_bias=False,
+    )
+    return replace(
+        spec,
+        attention=attention,
+        mlp=replace(spec.mlp, bias=False),
+        experts=_layers(reader, moe),
+    )
+
+
+def _third(reader: ConfigReader) -> DecoderSpec:
+    spec = read_spec(reader, "qwen3_moe")
+    windows = (_window(reader),) * spec.num_layers
+    moe = _experts(reader, num_experts=128, top_k=8, width=768)
+    return replace(
+        spec,
+        attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()),
+        mlp=replace(spec.mlp, bias=False),
+        experts=_layers(reader, moe),
+    )
+
+
+def _window(reader: ConfigReader) -> int | None:
+    return read_window(reader, 4096) if reader.flag("use_sliding_window", False) else None
+
+
+def _windows(reader: ConfigReader) -> tuple[int | None, ...]:
+    """`layer_types`, or every second layer of the first `max_window_layers`."""
+    num_layers = read_num_layers(reader)
+    if reader.has("layer_types"):
+        return pattern_windows(reader, 2)
+    window = _window(reader)
+    last = reader.count("max_window_layers", MAX_LAYERS, default=28)
+    return tuple(window if layer % 2 == 0 and layer < last else None for layer in range(num_layers))
+
+
+def _experts(
+    reader: ConfigReader,
+    *,
+    num_experts: int,
+    top_k: int,
+    width: int,
+    shared: SharedExpert | None = None,
+) -> MoeSpec:
+    """The arguments are what config.json may leave out."""
+    num_experts = read_num_experts(reader, default=num_experts)
+    return MoeSpec(
+        num_experts,
+        read_width(reader, "moe_intermediate_size", default=width),
+        read_activation(reader, "hidden_act"),
+        Routing(
+            read_top_k(reader, num_experts, default=top_k),
+            normalise=reader.flag("norm_topk_prob", False),
+        ),
+        ExpertNames(),
+        shared=shared,
+    )
+
+
+def _layers(reader: ConfigReader, moe: MoeSpec) -> tuple[MoeSpec | None, ...]:
+    sparse = sparse_layers(reader, read_num_layers(reader))
+    return tuple(moe if is_sparse else None for is_sparse in sparse)
+
+
+QWEN2_MOE = decoder_family(
+    "qwen2_moe",
+    ("Qwen2MoeForCausalLM",),
+    _second,
+    models="Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B",
+)
+QWEN3_MOE = decoder_family(
+    "qwen3_moe",
+    ("Qwen3MoeForCausalLM",),
+    _third,
+    models="Qwen3-30B-A3B and 235B-A22B, Qwen3-Coder with experts",
+)

@@ -1,0 +1,122 @@
+"""OLMo 1 to 3 and EXAONE 4: norms on what a block adds instead of what it reads (OLMo 2 on).
+
+OLMo 1 has layer norms without weights, before the blocks. OLMo 2 and 3 norm all of q and all of k
+before they are divided into heads, EXAONE 4 each head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.models.config_reader import MAX_LAYERS, ConfigReader
+from quire.models.decoder import decoder_family
+from quire.models.reading import (
+    pattern_windows,
+    read_factor,
+    read_heads,
+    read_num_layers,
+    read_spec,
+    rotaries_by_kind,
+)
+from quire.models.rope import rotary
+from quire.models.spec import DecoderSpec, LayerNames, Names, NormSpec, QkNorm
+
+_EPS = 1e-5
+_POST = Names(
+    layer=LayerNames(
+        attention_norm=None,
+        attention_out_norm="post_attention_layernorm",
+        mlp_norm=None,
+        mlp_out_norm="post_feedforward_layernorm",
+    )
+)
+
+
+def _first(reader: ConfigReader) -> DecoderSpec:
+    spec = read_spec(reader, "olmo")
+    clip = read_factor(reader, "clip_qkv") if reader.has("clip_qkv") else None
+    return replace(
+        spec,
+        norm=NormSpec(_EPS, "layer", has_weight=False),
+        attention=replace(spec.attention, clip_qkv=clip),
+        mlp=replace(spec.mlp, bias=False),
+    )
+
+
+def _second(reader: ConfigReader) -> DecoderSpec:
+    return _with_norms_after(read_spec(reader, "olmo2"), QkNorm("row"))
+
+
+def _third(reader: ConfigReader) -> DecoderSpec:
+    windows = pattern_windows(reader, 4)
+    rotaries = rotaries_by_kind(reader, windows, _unscaled(reader))
+    spec = _with_norms_after(read_spec(reader, "olmo3", rotaries=rotaries), QkNorm("row"))
+    return replace(spec, attention=replace(spec.attention, windows=windows))
+
+
+def _unscaled(reader: ConfigReader) -> ConfigReader:
+    """The rotary embedding of layers with a window, where `rope_scaling` has one for all: it is for
+    the other layers alone."""
+    theta = reader.number("rope_theta", 1.0001, 1e12, example=5e5, default=5e5)
+    flat = reader.section("rope_parameters")
+    if flat is not None and flat.has("rope_theta"):
+        theta = flat.number("rope_theta", 1.0001, 1e12, example=5e5)
+    return ConfigReader({"rope_theta": theta}, reader.where)
+
+
+def _exaone4(reader: ConfigReader) -> DecoderSpec:
+    """With windows, the layers without one do not rotate."""
+    num_layers = read_num_layers(reader)
+    windows: tuple[int | None, ...] = (None,) * num_layers
+    rotates = (True,) * num_layers
+    if reader.has("sliding_window"):
+        windows = pattern_windows(reader, _pattern(reader))
+        rotates = tuple(window is not None for window in windows)
+    rotation = rotary(reader, read_heads(reader).head_dim)
+    spec = read_spec(
+        reader, "exaone4", rotaries=[rotation if rotated else None for rotated in rotates]
+    )
+    spec = _with_norms_after(spec, QkNorm())
+    return replace(
+        spec,
+        attention=replace(spec.attention, windows=windows, qkv_bias=False, out_bias=False),
+    )
+
+
+def _pattern(reader: ConfigReader) -> int:
+    """`sliding_window_pattern`: every so many layers one without a window, or such as "LLLG"."""
+    text = reader.text("sliding_window_pattern")
+    if text is None:
+        return reader.size("sliding_window_pattern", MAX_LAYERS, example=4, default=4)
+    if set(text[:-1]) != {"L"} or text[-1] != "G":
+        raise reader.error("sliding_window_pattern", text, "letters L before one G", "LLLG")
+    return len(text)
+
+
+def _with_norms_after(spec: DecoderSpec, qk_norm: QkNorm) -> DecoderSpec:
+    return replace(
+        spec,
+        attention=replace(spec.attention, qk_norm=qk_norm),
+        mlp=replace(spec.mlp, bias=False),
+        names=_POST,
+    )
+
+
+OLMO = decoder_family("olmo", ("OlmoForCausalLM",), _first, models="OLMo 1")
+OLMO2 = decoder_family(
+    "olmo2", ("Olmo2ForCausalLM",), _second, models="OLMo 2", defaults={"rms_norm_eps": 1e-5}
+)
+OLMO3 = decoder_family(
+    "olmo3",
+    ("Olmo3ForCausalLM",),
+    _third,
+    models="OLMo 3",
+    defaults={"rms_norm_eps": 1e-5, "rope_theta": 5e5},
+)
+EXAONE4 = decoder_family(
+    "exaone4",
+    ("Exaone4ForCausalLM",),
+    _exaone4,
+    models="EXAONE 4",
+    defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096},
+)

@@ -1,0 +1,109 @@
+"""Mistral and Qwen: Llama with sliding windows.
+
+Ministral 3 scales q by its position. Qwen 2 has biases on q, k and v, Qwen 3 norms on the heads of
+q and k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.models.config_reader import MAX_POSITIONS, ConfigReader
+from quire.models.decoder import decoder_family
+from quire.models.reading import (
+    every_window,
+    pattern_windows,
+    qwen_windows,
+    read_spec,
+    refuse_layer_types,
+)
+from quire.models.spec import DecoderSpec, PositionScaling, QkNorm
+
+
+def _mistral(reader: ConfigReader) -> DecoderSpec:
+    refuse_layer_types(reader)
+    spec = read_spec(reader, "mistral")
+    attention = replace(
+        spec.attention, windows=every_window(reader), qkv_bias=False, out_bias=False
+    )
+    return replace(spec, attention=attention, mlp=replace(spec.mlp, bias=False))
+
+
+def _ministral(reader: ConfigReader) -> DecoderSpec:
+    spec = read_spec(reader, "ministral")
+    windows = pattern_windows(reader, 2) if reader.has("layer_types") else every_window(reader)
+    return replace(spec, attention=replace(spec.attention, windows=windows))
+
+
+def _ministral3(reader: ConfigReader) -> DecoderSpec:
+    spec = replace(_mistral(reader), name="ministral3")
+    rope = reader.section("rope_parameters")
+    if rope is None or not rope.has("llama_4_scaling_beta"):
+        return spec
+    scaling = PositionScaling(
+        beta=rope.number("llama_4_scaling_beta", 0.0, 100.0, example=0.1),
+        period=rope.size("original_max_position_embeddings", MAX_POSITIONS, example=16384),
+    )
+    return replace(spec, attention=replace(spec.attention, q_scaling=scaling))
+
+
+def _qwen2(reader: ConfigReader) -> DecoderSpec:
+    spec = read_spec(reader, "qwen2")
+    attention = replace(spec.attention, windows=qwen_windows(reader), qkv_bias=True, out_bias=False)
+    return replace(spec, attention=attention, mlp=replace(spec.mlp, bias=False))
+
+
+def _qwen3(reader: ConfigReader) -> DecoderSpec:
+    spec = read_spec(reader, "qwen3")
+    attention = replace(spec.attention, windows=qwen_windows(reader), qk_norm=QkNorm())
+    return replace(spec, attention=attention, mlp=replace(spec.mlp, bias=False))
+
+
+MISTRAL = decoder_family(
+    "mistral",
+    ("MistralForCausalLM",),
+    _mistral,
+    models="Mistral 7B, Nemo, Small 3; Zephyr; wrapped too (Mistral3ForConditionalGeneration)",
+    defaults={"sliding_window": 4096},
+)
+MINISTRAL = decoder_family(
+    "ministral",
+    ("MinistralForCausalLM",),
+    _ministral,
+    models="Ministral 8B",
+    defaults={"sliding_window": 4096, "num_key_value_heads": 8},
+)
+MINISTRAL3 = decoder_family(
+    "ministral3",
+    ("Ministral3ForCausalLM",),
+    _ministral3,
+    models="Ministral 3, Devstral Small 2; wrapped too (Mistral3ForConditionalGeneration)",
+    defaults={
+        "head_dim": 128,
+        "rms_norm_eps": 1e-5,
+        "num_key_value_heads": 8,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1e6,
+            "factor": 16.0,
+            "original_max_position_embeddings": 16384,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.1,
+        },
+    },
+)
+
+QWEN2 = decoder_family(
+    "qwen2",
+    ("Qwen2ForCausalLM",),
+    _qwen2,
+    models="Qwen 2 and 2.5, QwQ, DeepSeek-R1-Distill-Qwen; the texts of Qwen2-VL and 2.5-VL",
+)
+QWEN3 = decoder_family(
+    "qwen3",
+    ("Qwen3ForCausalLM",),
+    _qwen3,
+    models="Qwen 3; the text of Qwen3-VL",
+    defaults={"head_dim": 128},
+)

@@ -1,0 +1,54 @@
+"""Which known architecture an unknown one is most like, and what differs.
+
+Only for the message that refuses it. A config.json is compared by its keys: a family builds its
+program from it, and what it did not ask for is what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+from quire.errors import QuireError
+from quire.models.base import HfConfig, ModelFamily
+from quire.models.config_reader import ConfigReader
+
+_WITHOUT_EFFECT = frozenset([
+    "architectures", "model_type", "auto_map", "transformers_version", "torch_dtype", "dtype",
+    "use_cache", "_name_or_path", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id",
+    "initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop",
+    "attn_pdrop", "pretraining_tp", "output_attentions", "output_hidden_states", "return_dict",
+    "is_encoder_decoder", "is_decoder", "id2label", "label2id", "problem_type",
+    "chunk_size_feed_forward", "custom_code", "tokenizer_class", "max_length", "min_length",
+    "use_return_dict",
+])  # fmt: skip
+_MAX_KEYS = 8
+
+
+def nearest(config: HfConfig, name: str, families: Iterable[ModelFamily]) -> str | None:
+    """A sentence with the nearest architecture and what differs; None where none is near."""
+    found: list[tuple[int, bool, float, str, list[str]]] = []
+    for family in families:
+        reader = ConfigReader(config)
+        try:
+            family.build(reader)
+        except QuireError:
+            continue
+        other = sorted(set(config) - reader.used - _WITHOUT_EFFECT)
+        architecture = family.architectures[0]
+        likeness = SequenceMatcher(None, name.lower(), architecture.lower()).ratio()
+        same_type = family.name == config.get("model_type")
+        found.append((-len(other), same_type, likeness, architecture, other))
+    if not found:
+        return None
+    *_, architecture, other = max(found)
+    if not other:
+        return (
+            f"the nearest is {architecture}, which reads all keys of this config.json, but the "
+            "model may compute other things; if it does not, run it as that with "
+            f'hf_overrides={{"architectures": ["{architecture}"]}}'
+        )
+    shown = ", ".join(other[:_MAX_KEYS]) + (
+        f" and {len(other) - _MAX_KEYS} more" * (len(other) > _MAX_KEYS)
+    )
+    return f"the nearest is {architecture}, which has no meaning for its keys {shown}"

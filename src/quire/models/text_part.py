@@ -1,0 +1,43 @@
+"""The text model of a checkpoint that also reads images or sound.
+
+Its config.json has the text model's configuration as a section. Older ones (Qwen2-VL) have the keys
+at the top, beside a section for images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.models.base import HfConfig
+
+_SECTIONS = ("text_config", "llm_config", "language_config")
+_OTHER_SECTIONS = ("vision_config", "audio_config")
+_OUTER_KEYS = ("tie_word_embeddings", "eos_token_id", "quantization_config", "architectures")
+"""Keys that may stand outside of the section, and then count for it."""
+
+
+def text_part(hf_config: HfConfig) -> HfConfig:
+    """config.json of the text model: the section if there is one, with what stands outside of it;
+    otherwise the whole."""
+    section = _section(hf_config)
+    if section is None:
+        return hf_config
+    outer = {
+        key: hf_config[key]
+        for key in _OUTER_KEYS
+        if section.get(key) is None and hf_config.get(key) is not None
+    }
+    return {**section, **outer}
+
+
+def has_other_parts(hf_config: HfConfig) -> bool:
+    """Whether the checkpoint has more than a text model."""
+    if _section(hf_config) is not None:
+        return True
+    return any(isinstance(hf_config.get(key), Mapping) for key in _OTHER_SECTIONS)
+
+
+def _section(hf_config: HfConfig) -> Mapping[str, Any] | None:
+    found = (hf_config.get(key) for key in _SECTIONS)
+    return next((value for value in found if isinstance(value, Mapping) and value), None)

@@ -1,0 +1,1 @@
+"""Formats of tokenizer files that the Rust library does not read."""

@@ -1,0 +1,1 @@
+"""Checkpoints that are quantised already: their layouts, read without rounding them again."""

@@ -1,0 +1,98 @@
+"""The comparison with transformers sees each value of a spec: with another one it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from model_cases import CASES, logits_of, prompt_of, write_checkpoint
+from model_harness import Runner, load
+
+from quire.backends.reference import ReferenceBackend
+from quire.models import decoder
+from quire.models.spec import DecoderSpec
+from quire.program import Rotary
+
+TOKENS = 60
+Change = Callable[[DecoderSpec], DecoderSpec]
+
+
+def attention(**changes: Any) -> Change:
+    return lambda spec: replace(spec, attention=replace(spec.attention, **changes))
+
+
+def whole(**changes: Any) -> Change:
+    return lambda spec: replace(spec, **changes)
+
+
+def rotaries(change: Callable[[Rotary], Rotary | None]) -> Change:
+    def changed(spec: DecoderSpec) -> DecoderSpec:
+        found = [None if one is None else change(one) for one in spec.attention.rotaries]
+        return replace(spec, attention=replace(spec.attention, rotaries=tuple(found)))
+
+    return changed
+
+
+def everywhere(spec: DecoderSpec) -> DecoderSpec:
+    """Rotates in all layers."""
+    one = next(rotary for rotary in spec.attention.rotaries if rotary is not None)
+    return attention(rotaries=(one,) * spec.num_layers)(spec)
+
+
+def without_windows(spec: DecoderSpec) -> DecoderSpec:
+    return attention(windows=(None,) * spec.num_layers)(spec)
+
+
+def before_rope(spec: DecoderSpec) -> DecoderSpec:
+    assert spec.attention.qk_norm is not None
+    return attention(qk_norm=replace(spec.attention.qk_norm, after_rope=False))(spec)
+
+
+def reversed_rotaries(spec: DecoderSpec) -> DecoderSpec:
+    return attention(rotaries=spec.attention.rotaries[::-1])(spec)
+
+
+neighbours = rotaries(lambda one: replace(one, interleaved=not one.interleaved))
+unscaled = rotaries(lambda one: replace(one, scale=1.0))
+narrower = rotaries(lambda one: replace(one, inv_freq=one.inv_freq[:-1]))
+MUTATIONS = [
+    ("ernie4.5", neighbours), ("glm", neighbours), ("glm", narrower), ("cohere", neighbours),
+    ("cohere", whole(parallel=False)), ("cohere", whole(logits_scale=1.0)),
+    ("hunyuan", before_rope), ("olmo", attention(clip_qkv=None)), ("smollm3", everywhere),
+    ("exaone4", everywhere), ("cohere2", everywhere), ("cohere2", without_windows),
+    ("olmo3", without_windows), ("olmo3", reversed_rotaries), ("phi3-longrope", unscaled),
+    ("phi3-longrope", narrower), ("phi3-longrope", without_windows),
+    ("ministral3", attention(q_scaling=None)), ("olmo3", unscaled),
+    ("nemotron", lambda spec: replace(spec, norm=replace(spec.norm, offset=0.0))),
+    ("gemma", lambda spec: replace(spec, norm=replace(spec.norm, offset=0.0))),
+    ("gpt-neox", whole(parallel=False)), ("stablelm-parallel", whole(parallel=False)),
+    ("gpt-neox-serial", whole(parallel=True)), ("falcon-40b", whole(parallel=False)),
+    ("bloom", attention(alibi_slopes=None)), ("granite", whole(residual_scale=1.0)),
+    ("granite", whole(embed_scale=1.0)), ("granite", attention(scale=None)),
+    ("gemma2", attention(softcap=None)), ("gemma2", whole(logits_softcap=None)),
+    ("arcee", lambda spec: replace(spec, mlp=replace(spec.mlp, activation="relu"))),
+    ("starcoder2", lambda spec: replace(spec, mlp=replace(spec.mlp, activation="gelu_quick"))),
+    ("falcon-40b", lambda spec: attention(fused="concat")(spec)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), MUTATIONS, ids=[f"{i}-{name}" for i, (name, _) in enumerate(MUTATIONS)]
+)
+def test_another_value_is_seen(
+    name: str, change: Change, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = next(case for case in CASES if case.name == name)
+    build = decoder.build_decoder
+    monkeypatch.setattr(decoder, "build_decoder", lambda spec: build(change(spec)))
+    model = load(write_checkpoint(case, tmp_path), ReferenceBackend())
+    runner = Runner(model)
+    prompt = prompt_of(case, TOKENS)
+    [found] = runner.step([(runner.request(prompt), TOKENS)])
+    model.close()
+    truth = logits_of(case, prompt)
+    assert np.abs(found - truth).max() > 1e-3 * np.abs(truth).max()

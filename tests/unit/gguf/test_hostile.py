@@ -1,0 +1,111 @@
+"""Damaged files: each gives a clear error or a model, in bounded time and memory, and no crash."""
+
+from __future__ import annotations
+
+import random
+import resource
+import struct
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from gguf_files import random_tensors, write_model
+
+from quire.errors import ModelError
+from quire.gguf.keys import Keys
+from quire.gguf.model_config import generation_config, model_config
+from quire.gguf.split import read_headers
+from quire.gguf.tokenizer import token_texts, tokenizer_files
+from quire.weights.gguf.store import GgufStore
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "vocab_size": 280, "hidden_size": 16,
+    "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 8, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+    "max_position_embeddings": 64, "tie_word_embeddings": True,
+}  # fmt: skip
+NUMBERS = [0, 1, 2, 7, 8, 9, 10, 31, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1]
+
+
+def _damaged(raw: bytes, header_end: int, generator: random.Random) -> bytes:
+    """One to four changes, in the header mostly: bits, numbers, cuts, moved and doubled pieces."""
+    data = bytearray(raw)
+    for _ in range(generator.choice([1, 1, 2, 4])):
+        end = min(len(data), header_end if generator.random() < 0.95 else len(data))
+        place = generator.randrange(max(1, end - 8))
+        match generator.randrange(7):
+            case 0:
+                data[place : place + 1] = bytes([generator.randrange(256)])
+            case 1:
+                data[place : place + 4] = struct.pack("<I", generator.choice(NUMBERS))
+            case 2:
+                number = generator.choice([*NUMBERS, 2**62, 2**63 - 1, 2**63, 2**64 - 1])
+                data[place : place + 8] = struct.pack("<Q", number)
+            case 3:
+                del data[generator.randrange(len(data) or 1) :]
+            case 4:
+                del data[place : place + generator.randrange(1, 40)]
+            case 5:
+                piece = data[place : place + generator.randrange(1, 40)]
+                data[place:place] = piece
+            case 6 if data:
+                data[place % len(data)] ^= 1 << generator.randrange(8)
+    return bytes(data)
+
+
+def _use(path: Path) -> None:
+    """All that is done with a file before the engine takes over."""
+    headers = read_headers([path])
+    keys = Keys(headers)
+    model_config(keys)
+    tokenizer_files(keys)
+    generation_config(keys, token_texts(keys))
+    store = GgufStore([path])
+    for name in list(store.names())[:20]:
+        store.get(name)
+    store.close()
+
+
+def _attack(tmp_path: Path, count: int, seed: int) -> tuple[int, int]:
+    """How many damaged files were refused, and how many were read."""
+    good = write_model(tmp_path / "good.gguf", "llama", CONFIG, random_tensors(CONFIG))
+    _use(good)
+    raw = good.read_bytes()
+    header_end = min(tensor.offset for tensor in read_headers([good])[0].tensors.values())
+    generator = random.Random(seed)
+    said = ""
+    refused, path = 0, tmp_path / "damaged.gguf"
+    for number in range(count):
+        path.write_bytes(_damaged(raw, header_end, generator))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+        try:
+            _use(path)
+        except ModelError as error:
+            refused += 1
+            said = str(error)
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}, file {number}: {error!r}") from error
+        assert refused == 0 or said, number
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - before < 20, number
+    return refused, count - refused
+
+
+def test_some_thousand_damaged_files(tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        refused, read = _attack(tmp_path, 1000, seed=1)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    more, others = _attack(tmp_path, 2000, seed=2)
+    assert refused + more > 1000
+    assert read + others > 50  # damage that hurts nobody: the changes are not all too coarse
+    assert most < 32 << 20
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_hundred_thousand_damaged_files(tmp_path: Path) -> None:
+    refused, read = _attack(tmp_path, 100_000, seed=3)
+    assert refused > 30_000
+    assert read > 1000

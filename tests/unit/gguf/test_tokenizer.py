@@ -1,0 +1,277 @@
+"""A tokenizer made of a GGUF file's metadata gives the ids of the tokenizer that it came from."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf_files import Typed, byte_level_metadata, float_tensors, gguf_bytes
+from tokenizers import Regex, Tokenizer, pre_tokenizers
+from trained_tokenizers import TEXTS, byte_fallback, byte_level
+
+from quire.errors import CheckpointError, ModelError, UnsupportedModelError
+from quire.gguf.keys import Keys
+from quire.gguf.sentence_pieces import derived_merges
+from quire.gguf.split import read_headers
+from quire.gguf.tokenizer import tokenizer_files
+from quire.gguf.word_patterns import WORD_PATTERNS
+
+MORE_TEXTS = [
+    *TEXTS, "DON'T we'Ve I'M", "x=1;y=22;z=333;w=4444", "a\r\n\r\n  b\t\n", "   ",
+    "日本語とEnglish混ぜ",
+    "ﬁ ligature e\u0301 composed é", "٣٤٥ ½ Ⅻ", "<|im_start|><|im_end|> <tool call>", "a" * 200,
+    "foo/bar//baz\n/qux", "UPPERlowerMixed CamelCase", "नमस्ते दुनिया", "\u2581under", "tab\tend\n",
+]  # fmt: skip
+NORMAL, UNKNOWN, CONTROL, USER, BYTE = 1, 2, 3, 4, 6
+
+
+def _build(
+    tmp_path: Path, metadata: dict[str, Any], architecture: str = "llama"
+) -> tuple[Tokenizer, dict[str, Any]]:
+    import numpy as np
+
+    tokens = metadata.get("tokenizer.ggml.tokens", ["x"])
+    path = tmp_path / "m.gguf"
+    table = {"token_embd.weight": np.zeros((len(tokens), 1), np.float32)}
+    path.write_bytes(
+        gguf_bytes({"general.architecture": architecture, **metadata}, float_tensors(table))
+    )
+    files = tokenizer_files(Keys(read_headers([path])))
+    return Tokenizer.from_str(files["tokenizer.json"]), json.loads(files["tokenizer_config.json"])
+
+
+def _metadata(tokenizer: Tokenizer, model: str, **more: Any) -> dict[str, Any]:
+    """What llama.cpp's conversion writes of a BPE tokenizer."""
+    state = json.loads(tokenizer.to_str())
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    kinds = [NORMAL] * size
+    for token in state["added_tokens"]:
+        kinds[token["id"]] = CONTROL if token["special"] else USER
+    tokens = [tokenizer.id_to_token(token_id) for token_id in range(size)]
+    for token_id, text in enumerate(tokens):
+        if model == "llama" and text.startswith("<0x"):
+            kinds[token_id] = BYTE
+        if text == "<unk>":
+            kinds[token_id] = UNKNOWN
+    pairs = [m if isinstance(m, list) else m.split(" ") for m in state["model"]["merges"]]
+    found = {
+        "tokenizer.ggml.model": model,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [Typed("i32", kind) for kind in kinds],
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in pairs],
+    }
+    return {**found, **{f"tokenizer.ggml.{key}": value for key, value in more.items()}}
+
+
+def _same(found: Tokenizer, wanted: Tokenizer) -> None:
+    for text in MORE_TEXTS:
+        ids = wanted.encode(text).ids
+        assert found.encode(text).ids == ids, text
+        for skips in (True, False):
+            assert found.decode(ids, skip_special_tokens=skips) == wanted.decode(
+                ids, skip_special_tokens=skips
+            ), text
+
+
+def test_byte_level(tmp_path: Path) -> None:
+    wanted = byte_level()
+    found, _ = _build(tmp_path, _metadata(wanted, "gpt2", pre="gpt-2"))
+    _same(found, wanted)
+
+
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = _LLAMA3.replace("{1,3}", "")
+_TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _split(regex: str) -> Any:
+    """As Llama 3's, Qwen's and Mistral's tokenizer.json have it."""
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(regex), "isolated"), letters])
+
+
+def _digits() -> Any:
+    """As SmolLM's tokenizer.json has it."""
+    return pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True),
+         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pre", "own"),
+    [("llama-bpe", _split(_LLAMA3)), ("qwen2", _split(_QWEN2)), ("tekken", _split(_TEKKEN)),
+     ("smollm", _digits()), ("glm4", _split(_LLAMA3))],
+)  # fmt: skip
+def test_words_are_cut_as_in_the_models_own_files(pre: str, own: Any, tmp_path: Path) -> None:
+    """The cuts themselves, and not only ids, which a small vocabulary may hide."""
+    found, _ = _build(tmp_path, _metadata(byte_level(), "gpt2", pre=pre, add_bos_token=False))
+    for text in MORE_TEXTS:
+        wanted = own.pre_tokenize_str(text)
+        assert found.pre_tokenizer.pre_tokenize_str(text) == wanted, text
+
+
+@pytest.mark.parametrize("pre", WORD_PATTERNS)
+def test_every_known_name_makes_a_tokenizer_that_loses_nothing(pre: str, tmp_path: Path) -> None:
+    metadata = _metadata(byte_level(), "gpt2", pre=pre, add_bos_token=False)
+    found, _ = _build(tmp_path, metadata)
+    for text in MORE_TEXTS:
+        wanted = found.normalizer.normalize_str(text) if found.normalizer else text
+        assert found.decode(found.encode(text).ids, skip_special_tokens=False) == wanted
+
+
+def test_a_start_token_where_the_kind_or_the_file_says_so(tmp_path: Path) -> None:
+    base = {"bos_token_id": 1, "eos_token_id": 2}
+    tokenizer = byte_level()
+    for pre, flags, wanted in [
+        ("llama-bpe", {}, [1]), ("llama-bpe", {"add_bos_token": False}, []), ("qwen2", {}, []),
+        ("qwen2", {"add_bos_token": True}, [1]),
+    ]:  # fmt: skip
+        metadata = _metadata(tokenizer, "gpt2", pre=pre, **base, **flags)
+        found, config = _build(tmp_path, metadata)
+        assert found.encode("").ids == wanted
+        assert config["bos_token"] == "<|im_start|>"
+    found, _ = _build(tmp_path, _metadata(tokenizer, "gpt2", pre="qwen2", **base,
+                                          add_eos_token=True))  # fmt: skip
+    assert found.encode("").ids == [2]
+
+
+def test_sentence_pieces_with_merges(tmp_path: Path) -> None:
+    wanted = byte_fallback()
+    special = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
+    found, _ = _build(tmp_path, _metadata(wanted, "llama", **special))
+    _same(found, wanted)
+
+
+def test_merges_derived_from_scores(tmp_path: Path) -> None:
+    """Beside transformers, on the same pieces."""
+    convert = pytest.importorskip("transformers.tokenization_utils_base")
+    pieces = list(dict.fromkeys("abcdefgh▁") | dict.fromkeys(
+        ["ab", "bc", "abc", "▁a", "▁ab", "▁abc", "cd", "abcd", "de", "bcd", "gh", "▁g"]
+    ))  # fmt: skip
+    scores = [-float((7 * index) % 5) for index in range(len(pieces))]
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    wanted = convert.generate_merges(ids, dict(zip(pieces, scores, strict=True)))
+    assert derived_merges(tmp_path, pieces, scores) == [list(pair) for pair in wanted]
+
+
+def test_sentence_pieces_by_their_scores(tmp_path: Path) -> None:
+    """SentencePiece's rule: of all neighbours, those of the highest score join first."""
+    wanted = byte_fallback()
+    special = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
+    metadata = _metadata(wanted, "llama", **special)
+    tokens = metadata["tokenizer.ggml.tokens"]
+    del metadata["tokenizer.ggml.merges"]
+    metadata["tokenizer.ggml.scores"] = [-float(index) for index in range(len(tokens))]
+    found, _ = _build(tmp_path, metadata)
+    scores = {text: -index for index, text in enumerate(tokens)}
+    for text in MORE_TEXTS:
+        if any(token in text for token in ("<|", "<tool", "<s>")):
+            continue
+        assert found.encode(text, add_special_tokens=False).ids == _by_scores(text, tokens, scores)
+
+
+def _by_scores(text: str, tokens: list[str], scores: dict[str, int]) -> list[int]:
+    parts = list("▁" + text.replace(" ", "▁")) if text else []
+    while True:
+        pairs = [
+            (scores[a + b], -i) for i, (a, b) in enumerate(itertools.pairwise(parts))
+            if a + b in scores
+        ]  # fmt: skip
+        if not pairs:
+            break
+        index = -max(pairs)[1]
+        parts[index : index + 2] = [parts[index] + parts[index + 1]]
+    found: list[int] = []
+    for part in parts:
+        if part in scores:
+            found.append(tokens.index(part))
+        else:
+            found += [tokens.index(f"<0x{byte:02X}>") for byte in part.encode()]
+    return found
+
+
+def test_gemma_has_no_first_space_and_runs_of_spaces(tmp_path: Path) -> None:
+    tokens = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)),
+              "  ", "    ", "▁", "a", "▁a", "aa"]  # fmt: skip
+    kinds = [CONTROL] * 3 + [UNKNOWN] + [BYTE] * 256 + [USER] * 2 + [NORMAL] * 4
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [0.0] * len(tokens),
+        "tokenizer.ggml.token_type": [Typed("i32", kind) for kind in kinds],
+        "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 3,
+    }
+    found, _ = _build(tmp_path, metadata, "gemma2")
+    assert found.encode("a").ids == [2, 263]
+    assert found.encode("a    a").ids == [2, 263, 261, 263]
+    assert found.decode(found.encode(" a  aa é").ids) == " a  aa é"
+
+
+def test_chat_templates(tmp_path: Path) -> None:
+    base = _metadata(byte_level(), "gpt2", pre="gpt-2")
+    _, config = _build(tmp_path, {**base, "tokenizer.chat_template": "{{ a }}"})
+    assert config["chat_template"] == "{{ a }}"
+    named = {"tokenizer.chat_template": "{{ a }}", "tokenizer.chat_template.tool_use": "{{ b }}"}
+    _, config = _build(tmp_path, {**base, **named})
+    assert config["chat_template"] == [
+        {"name": "default", "template": "{{ a }}"}, {"name": "tool_use", "template": "{{ b }}"},
+    ]  # fmt: skip
+
+
+def test_a_whole_tokenizer_in_the_file_is_taken(tmp_path: Path) -> None:
+    wanted = byte_level()
+    metadata = _metadata(wanted, "rwkv")
+    found, _ = _build(tmp_path, {**metadata, "tokenizer.huggingface.json": wanted.to_str()})
+    _same(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "match"),
+    [
+        ({"pre": "never-heard-of"}, UnsupportedModelError, r"'never-heard-of', so .*llama-bpe"),
+        ({"pre": None}, UnsupportedModelError, r"tokenizer.ggml.pre is None"),
+        ({"model": "rwkv"}, UnsupportedModelError, r"is 'rwkv'; gpt2 and llama are read"),
+        ({"tokens": None}, CheckpointError, "has 0 tokens"),
+        ({"tokens": [1, 2]}, CheckpointError, "it must be a list of texts"),
+        ({"merges": None}, CheckpointError, r"merges is missing"),
+        ({"merges": ["ab"]}, CheckpointError, "'ab', which is no pair"),
+        ({"token_type": [Typed("i32", 1)]}, CheckpointError, "a list of 300 numbers; it has 1"),
+        ({"bos_token_id": 300}, CheckpointError, "is 300; it must be an id below 300"),
+        ({"bos_token_id": "x"}, CheckpointError, "must be a whole number"),
+        ({"add_bos_token": 1}, CheckpointError, "must be true or false"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    changes: dict[str, Any], error: type[ModelError], match: str, tmp_path: Path
+) -> None:
+    metadata = byte_level_metadata(300)
+    for key, value in changes.items():
+        if value is None:
+            metadata.pop(f"tokenizer.ggml.{key}")
+        else:
+            metadata[f"tokenizer.ggml.{key}"] = value
+    with pytest.raises(error, match=match):
+        _build(tmp_path, metadata)
+
+
+def test_more_tokens_than_rows_are_refused(tmp_path: Path) -> None:
+    import numpy as np
+
+    path = tmp_path / "m.gguf"
+    metadata = {"general.architecture": "llama", **byte_level_metadata(300)}
+    table = {"token_embd.weight": np.zeros((299, 1), np.float32)}
+    path.write_bytes(gguf_bytes(metadata, float_tensors(table)))
+    with pytest.raises(CheckpointError, match=r"300 tokens, and token_embd.weight has 299 rows"):
+        tokenizer_files(Keys(read_headers([path])))

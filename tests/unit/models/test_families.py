@@ -1,0 +1,117 @@
+"""What all families have in common: defaults, wrappers, refusals, the list."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quire.cli.app import main
+from quire.cli.commands.models import markdown
+from quire.errors import UnsupportedModelError
+from quire.models import ModelRegistry, build_program, model_facts, name_map
+
+transformers = pytest.importorskip("transformers")
+
+SIZES = {
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "max_position_embeddings", "n_embd", "n_layer", "n_head", "n_positions", "d_model", "n_heads",
+    "n_layers", "max_seq_len", "ffn_dim", "ffn_hidden_size", "model_type", "architectures",
+    # OLMo's class has another default than its published files, which all have the key.
+    "num_key_value_heads",
+}  # fmt: skip
+CLASSES = {
+    model.__name__: config_class
+    for config_class, model in transformers.AutoModelForCausalLM._model_mapping.items()
+    if model.__name__ in ModelRegistry.get_supported_archs()
+}
+
+
+@pytest.mark.parametrize("architecture", sorted(CLASSES))
+def test_keys_that_a_file_leaves_out_have_the_defaults_of_the_class(architecture: str) -> None:
+    full = json.loads(json.dumps(CLASSES[architecture]().to_dict(), default=str))
+    full["architectures"] = [architecture]
+    short = {key: value for key, value in full.items() if key in SIZES}
+    assert build_program(short) == build_program(full)
+
+
+LLAMA = {
+    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+WRAPPED = {
+    "architectures": ["Mistral3ForConditionalGeneration"], "tie_word_embeddings": True,
+    "vision_config": {"hidden_size": 8}, "text_config": {**LLAMA, "model_type": "mistral"},
+    "eos_token_id": 2,
+}  # fmt: skip
+
+
+def test_the_text_part_of_a_wrapper_is_the_model() -> None:
+    assert build_program(WRAPPED).name == "mistral"
+    facts = model_facts(WRAPPED)
+    assert facts.tie_word_embeddings
+    assert facts.eos_token_ids == (2,)
+
+
+@pytest.mark.parametrize(
+    ("stored", "canonical"),
+    [
+        ("model.language_model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.weight"),
+        ("language_model.model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.weight"),
+        ("model.text_model.norm.weight", "model.norm.weight"),
+        ("language_model.lm_head.weight", None),
+        ("model.embed_tokens.weight", "model.embed_tokens.weight"),
+        ("vision_tower.blocks.0.weight", None),
+        ("model.vision_tower.blocks.0.weight", None),
+        ("multi_modal_projector.linear_1.weight", None),
+        ("visual.merger.bias", None),
+        ("mtp.layers.0.weight", None),
+    ],
+)
+def test_names_of_a_wrapper(stored: str, canonical: str | None) -> None:
+    assert name_map(WRAPPED).canonical(stored) == canonical
+
+
+def test_parts_that_are_left_out_are_counted() -> None:
+    names = name_map(WRAPPED)
+    stored = ["vision_tower.a", "vision_tower.b", "mtp.c", "language_model.model.norm.weight"]
+    line = "only the text model is computed; left out: mtp (1 tensors), vision_tower (2 tensors)"
+    assert names.summary(stored) == line
+    assert names.summary(stored[3:]) is None
+
+
+def test_a_model_of_text_alone_has_no_parts_to_leave_out() -> None:
+    names = name_map({**LLAMA, "architectures": ["LlamaForCausalLM"]})
+    assert names.canonical("vision_tower.a") == "model.vision_tower.a"
+
+
+def test_an_unknown_architecture_is_compared_with_the_nearest() -> None:
+    config = {**LLAMA, "architectures": ["LlamaxForCausalLM"]}
+    with pytest.raises(
+        UnsupportedModelError, match=r"nearest is LlamaForCausalLM, which reads all"
+    ):
+        build_program(config)
+    with pytest.raises(UnsupportedModelError, match=r"no meaning for its keys mamba_d_state"):
+        build_program({**config, "mamba_d_state": 3})
+
+
+def test_quire_models_lists_every_architecture(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ModelRegistry.get_supported_archs())
+    assert main(["models", "--json"]) == 0
+    assert "Phi3ForCausalLM" in json.loads(capsys.readouterr().out)["phi3"][1]
+
+
+def test_the_documents_have_the_list() -> None:
+    """`quire models --markdown` prints it."""
+    page = Path(__file__).parents[3] / "docs" / "models.md"
+    assert markdown() in page.read_text()
+
+
+def test_internlm_3_is_llama_with_biases() -> None:
+    config = {**LLAMA, "rms_norm_eps": 1e-5, "head_dim": 16, "num_key_value_heads": 2}
+    names = {"architectures": ["InternLM3ForCausalLM"], "bias": True, "qkv_bias": True}
+    flags = {"architectures": ["LlamaForCausalLM"], "attention_bias": True, "mlp_bias": True}
+    assert build_program({**config, **names}).ops == build_program({**config, **flags}).ops
