@@ -5,12 +5,14 @@
 Runs in the engine's own virtual environment, so it imports nothing but the standard library
 and that engine. It loads, generates one token, says `ready`, then answers every
 `{"prompts": [[ids], ...], "output_len": n}` with the seconds that took. Greedy, no
-end-of-sequence, no prefix cache: every engine does the same work.
+end-of-sequence, no prefix cache: every engine does the same work. With `"schemas": [...]`, one
+JSON schema for each prompt, texts keep to these and may end earlier.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import signal
@@ -29,6 +31,10 @@ class Engine(ABC):
     def generate(self, prompts: list[list[int]], output_len: int) -> int:
         """Continues all prompts at once; returns how many tokens were generated."""
 
+    def generate_json(self, prompts: list[list[int]], schemas: list[Any], output_len: int) -> int:
+        """The same, with texts that keep to JSON schemas."""
+        raise NotImplementedError
+
 
 class VllmLike(Engine):
     """vLLM, and Quire, whose names are the same."""
@@ -38,10 +44,26 @@ class VllmLike(Engine):
         self.version = module.__version__
         settings = {"max_model_len": 4096, "enable_prefix_caching": False, **options}
         self._make_params = module.SamplingParams
+        names = "vllm.sampling_params" if package == "vllm" else "quire.vllm.sampling_params"
+        self._make_structure = importlib.import_module(names).StructuredOutputsParams
         self._llm = module.LLM(model=checkpoint, **settings)
 
     def generate(self, prompts: list[list[int]], output_len: int) -> int:
         params = self._make_params(temperature=0, max_tokens=output_len, ignore_eos=True)
+        return self._count(prompts, params)
+
+    def generate_json(self, prompts: list[list[int]], schemas: list[Any], output_len: int) -> int:
+        params = [
+            self._make_params(
+                temperature=0,
+                max_tokens=output_len,
+                structured_outputs=self._make_structure(json=schema),
+            )
+            for schema in schemas
+        ]
+        return self._count(prompts, params)
+
+    def _count(self, prompts: list[list[int]], params: Any) -> int:
         requests = [{"prompt_token_ids": ids} for ids in prompts]
         outputs = self._llm.generate(requests, params, use_tqdm=False)
         return sum(len(output.outputs[0].token_ids) for output in outputs)
@@ -184,7 +206,11 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         begin = time.perf_counter()
-        tokens = engine.generate(request["prompts"], request["output_len"])
+        prompts, output_len = request["prompts"], request["output_len"]
+        if "schemas" in request:
+            tokens = engine.generate_json(prompts, request["schemas"], output_len)
+        else:
+            tokens = engine.generate(prompts, output_len)
         seconds = time.perf_counter() - begin
         answers.write(json.dumps({"seconds": seconds, "output_tokens": tokens}) + "\n")
 

@@ -107,22 +107,30 @@ class Peer(ProcessGroup):
 
     def ask(self, prompts: list[list[int]], output_len: int) -> float:
         """Seconds that this work took. Raises PeerError."""
+        seconds, tokens = self._ask({"prompts": prompts, "output_len": output_len})
+        if tokens != len(prompts) * output_len:
+            raise PeerError(
+                f"{self.spec.name} made {tokens} tokens instead of {len(prompts) * output_len}"
+            )
+        return seconds
+
+    def ask_json(
+        self, prompts: list[list[int]], schemas: list[Any], output_len: int
+    ) -> tuple[float, int]:
+        """Seconds and tokens of texts that keep to JSON schemas. Raises PeerError."""
+        return self._ask({"prompts": prompts, "schemas": schemas, "output_len": output_len})
+
+    def _ask(self, request: dict[str, Any]) -> tuple[float, int]:
         self.resume()
-        request = json.dumps({"prompts": prompts, "output_len": output_len}) + "\n"
         try:
             assert self._process.stdin is not None
-            self._process.stdin.write(request.encode())
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
         except OSError as error:
             raise PeerError(f"{self.spec.name} died: {self.last_words()}") from error
         answer = self._read()
         self.pause()
-        if answer["output_tokens"] != len(prompts) * output_len:
-            raise PeerError(
-                f"{self.spec.name} made {answer['output_tokens']} tokens instead of "
-                f"{len(prompts) * output_len}"
-            )
-        return float(answer["seconds"])
+        return float(answer["seconds"]), int(answer["output_tokens"])
 
     def _read(self) -> dict[str, Any]:
         stdout = self._process.stdout

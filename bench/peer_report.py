@@ -8,23 +8,31 @@ from pathlib import Path
 from typing import Any
 
 from quire.bench import plot
+from quire.models import build_program
+from quire.program import Program, one_token
 
 _BITS = {"int8": 8.125, "int8_w8a8": 8.125, "int4": 4.25, "int4_w4a8": 4.25}
 """Bits per weight with scales, for formats that are made while loading."""
 
 
 def weight_bytes(checkpoint: Path, options: dict[str, Any]) -> int:
-    """Bytes that one token's computation must read: the weights, without an untied embedding."""
+    """Bytes that one token's computation must read: the weights, without an untied embedding and
+    without experts that it does not take. Where no file has them, they count as bfloat16."""
     if checkpoint.is_file():
         return checkpoint.stat().st_size
     files = [f for p in ("*.safetensors", "openvino_model.bin") for f in checkpoint.glob(p)]
     total = sum(file.stat().st_size for file in files)
     config_file = checkpoint / "config.json"
-    config = json.loads(config_file.read_text()) if config_file.is_file() else {}
-    if not config.get("tie_word_embeddings", True):
-        total -= 2 * config["vocab_size"] * config["hidden_size"]
+    if config_file.is_file():
+        program = build_program(json.loads(config_file.read_text()))
+        every, read = _num_weights(program), _num_weights(one_token(program))
+        total = total * read // every if files else 2 * read
     bits = _BITS.get(options.get("quantization") or "")
     return int(total * bits / 16) if bits else total
+
+
+def _num_weights(program: Program) -> int:
+    return sum(param.num_elements for param in program.params())
 
 
 def table(results: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ LAYERS: list[list[str]] = [
     ["reasoning"],
     ["structured"],
     ["params", "outputs"],
+    ["gguf"],
     ["inputs", "config", "beam_search"],
     ["protocol", "logits_processors"],
     ["kvcache", "kvstore", "program"],

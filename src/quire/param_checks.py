@@ -18,6 +18,11 @@ MAX_BIAS = 100.0
 MAX_EXTRA_VALUES = 1 << 17
 MAX_EXTRA_DEPTH = 64
 MAX_LOGPROB_TOKEN_IDS = 128
+_NOT_IN_TRACES = (
+    "prompt_logprobs", "structured_outputs", "repetition_detection", "thinking_token_budget",
+    "bad_words",
+)  # fmt: skip
+"""Fields that `trace_decode_token_ids` does not go with, as in vLLM."""
 
 
 def is_int(value: object) -> bool:
@@ -204,6 +209,25 @@ def bad_word_token_ids(words: list[str], tokenizer: TextEncoder, most: int) -> l
     return found
 
 
+def checked_trace(params: Any) -> list[int] | None:
+    """`trace_decode_token_ids`, where nothing else is asked for that would be void."""
+    name, given = "trace_decode_token_ids", params.trace_decode_token_ids
+    if given is None:
+        return None
+    if not isinstance(given, list | tuple) or not given:
+        raise error(name, given, f"{name} must be a non-empty list, got {quoted(given)}.")
+    if not all(is_int(token_id) and token_id >= 0 for token_id in given):
+        message = f"{name} must contain non-negative integers, got {quoted(given)}."
+        raise error(name, given, message)
+    if params.n != 1:
+        raise error("n", params.n, f"{name} requires n=1, got n={params.n}.")
+    for other in _NOT_IN_TRACES:
+        value = getattr(params, other)
+        if value is not None and value != []:
+            raise error(other, value, f"{name} is not supported with {other}; leave one out.")
+    return [int(token_id) for token_id in given]
+
+
 def _token_ids(name: str, given: Any) -> list[int]:
     if not isinstance(given, LISTS):
         raise error(name, given, f"{name} must be a list of token ids, got {quoted(given)}.")
@@ -252,7 +276,7 @@ def check_for_model(params: Any, vocab_size: int, max_logprobs: int) -> None:
                 f"Requested {kind} logprobs of {wanted}, which is greater than max allowed: "
                 f"{allowed}",
             )
-    for name in ("stop_token_ids", "logit_bias", "logprob_token_ids"):
+    for name in ("stop_token_ids", "logit_bias", "logprob_token_ids", "trace_decode_token_ids"):
         outside = outside_vocabulary(getattr(params, name), vocab_size)
         if outside:
             raise error(

@@ -32,6 +32,7 @@ from quire.param_checks import (
     checked_logit_bias,
     checked_logprob_token_ids,
     checked_stop,
+    checked_trace,
     error,
     is_int,
 )
@@ -52,9 +53,14 @@ NOT_YET: dict[str, tuple[object, ...]] = {
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None,),
     "routed_experts_prompt_start": (0,),
-    "trace_decode_token_ids": (None, []),
 }
 """vLLM's fields that are not implemented, with their values that have no effect."""
+_WHY_NOT_YET = {
+    "watermarking": "no text gets a watermark",
+    "prompt_logprob_token_ids": "prompt_logprobs gives those of the most likely tokens",
+    "prompt_logprob_start": "prompt_logprobs gives those of the whole prompt",
+    "routed_experts_prompt_start": "outputs do not say which experts were chosen",
+}
 _OLD_NAMES = {"guided_decoding": "structured_outputs"}
 """Keywords of earlier versions of vLLM."""
 
@@ -213,6 +219,8 @@ class SamplingParams(
     """End an output that repeats itself, with the finish reason `repetition`."""
     routed_experts_prompt_start: int = 0
     trace_decode_token_ids: list[int] | None = None
+    """The output, which ends with the last of these: nothing is chosen, and log-probabilities are
+    the model's own. End tokens and stop strings do not end it before."""
     _bad_words_token_ids: list[list[int]] | None = None
     _reasoning: ReasoningMarks | None = None
     _kept_token_ids: list[int] | None = None
@@ -230,6 +238,7 @@ class SamplingParams(
         self.structured_outputs = structured_outputs_of(self.structured_outputs)
         self.logprob_token_ids = checked_logprob_token_ids(self.logprob_token_ids, self.logprobs)
         self._check_ranges()
+        self.trace_decode_token_ids = checked_trace(self)
         if self.temperature < GREEDY_BELOW:
             self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
             if self.n > 1:
@@ -316,6 +325,17 @@ class SamplingParams(
         self.__post_init__()
         if model_config is not None:
             check_for_model(self, model_config.get_vocab_size(), model_config.max_logprobs)
+
+    def update_from_trace(self, room: int) -> None:
+        """With `trace_decode_token_ids`: nothing but their end ends the output. `room`: most tokens
+        that the context has behind the prompt. Needs `max_tokens`."""
+        if self.trace_decode_token_ids is None:
+            return
+        trace = self.trace_decode_token_ids[: max(room, 1)]
+        self.trace_decode_token_ids = trace
+        self.max_tokens = min(self.max_tokens or len(trace), len(trace))
+        self.min_tokens, self.ignore_eos = 0, True
+        self.stop, self.stop_token_ids = [], []
 
     def update_from_generation_config(
         self, generation_config: Mapping[str, Any], eos_token_id: int | None = None
@@ -456,6 +476,7 @@ _COPIED = (
     "allowed_token_ids",
     "bad_words",
     "logprob_token_ids",
+    "trace_decode_token_ids",
 )
 _FLAGS = (
     "ignore_eos",
@@ -503,7 +524,8 @@ def _refuse_not_yet(params: SamplingParams) -> None:
             raise error(
                 name,
                 value,
-                f"{name} is not supported yet, got {quoted(value)}; leave it at {neutral[0]}.",
+                f"{name} is not supported yet, got {quoted(value)}; leave it at {neutral[0]}: "
+                f"{_WHY_NOT_YET[name]}.",
             )
         setattr(params, name, neutral[0])
 

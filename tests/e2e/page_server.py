@@ -61,7 +61,9 @@ def live_picture(now: float, *, busy: bool) -> dict[str, Any]:
                   "generation_tokens_per_s": 196 * wave + 4 * math.sin(now * 5) * wave},
         "latency": {"ttft_s": {"last": 0.03, "p50": 0.041, "p99": 0.182},
                     "itl_s": {"last": 0.01, "p50": 0.012, "p99": 0.0213}},
-        "prefix_cache": {"queried_tokens": 410_233, "hit_tokens": 268_112},
+        "prefix_cache": {
+            "queried_tokens": 410_233, "hit_tokens": 268_112, "loaded_tokens": {"disk": 8_112},
+        },
         "kv": {"block_size": 16, "num_blocks": 1024, "free": free, "cached": cached,
                "used": used, "shared": shared, "usage": (used + shared) / 1024,
                "blocks_per_cell": 1, "map": "".join(cuts + rest)},

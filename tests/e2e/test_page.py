@@ -294,6 +294,8 @@ def test_the_live_view_follows_the_engine(open_page: Any, server: Any) -> None:
     page = open_page()
     page.wait_for_selector("#running >> text=/^[4-9]$/")
     assert page.locator("#kv-usage").inner_text().endswith("% of 1,024 blocks held")
+    tiers = page.locator("#prefix-tiers dd").all_inner_texts()
+    assert tiers == ["260,000", "8,112"]
     label = page.locator("#pool").get_attribute("aria-label")
     assert "blocks held" in label
     colours = page.evaluate(

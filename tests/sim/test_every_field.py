@@ -59,6 +59,7 @@ FIELDS: dict[str, list[Any]] = {
     "skip_reading_prefix_cache": [True, False],
     "thinking_token_budget": [0, 3],
     "repetition_detection": [{"max_pattern_size": 2, "min_count": 2}],
+    "trace_decode_token_ids": [[65, 256, 66], [*range(70, 90)]],
 }  # fmt: skip
 BESIDE: dict[str, dict[str, Any]] = {
     "stop": {"temperature": 2},

@@ -19,12 +19,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     num_blocks = 16
     windows: tuple[int | None, ...] = (None,)
     depth = 1
+    most_mask_steps = 0
 
     def __init__(self) -> None:
         super().__init__()
         self.sim = Simulation(
             self.num_blocks, budget=11, max_seqs=5, windows=self.windows, policy="priority",
-            depth=self.depth,
+            depth=self.depth, most_mask_steps=self.most_mask_steps,
         )  # fmt: skip
         self.count = 0
 
@@ -128,13 +129,20 @@ class WindowsAhead(WindowsBesideFull):
     depth = 3
 
 
+class LateMasks(SchedulerMachine):
+    depth = 2
+    most_mask_steps = 4
+
+
 TestSchedulerMachine = SchedulerMachine.TestCase
 TestOneWindow = OneWindow.TestCase
 TestWindowsBesideFull = WindowsBesideFull.TestCase
 TestAhead = Ahead.TestCase
 TestWindowsAhead = WindowsAhead.TestCase
+TestLateMasks = LateMasks.TestCase
 for case in (
-    TestSchedulerMachine, TestOneWindow, TestWindowsBesideFull, TestAhead, TestWindowsAhead
+    TestSchedulerMachine, TestOneWindow, TestWindowsBesideFull, TestAhead, TestWindowsAhead,
+    TestLateMasks,
 ):  # fmt: skip
     case.settings = settings(
         max_examples=60,

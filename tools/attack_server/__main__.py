@@ -3,7 +3,11 @@
     python -m tools.attack_server [--only PART ...] [--seconds 5] [-- ARGUMENTS OF quire serve]
 
 Run it from the repository's root, on a machine that does nothing else: client, prober and server
-share the processor.
+share the processor. "own ms" is the longest answer without waits for a processor (see `probe`).
+"MiB" is the memory of the server and its children before an attack, "after" that a few seconds
+after it, both without the KV cache: "KV" is how much of its fixed size was ever written to. Before
+the first attack each server has one request of each kind, as some of its parts are loaded by the
+first request that needs them.
 """
 
 from __future__ import annotations
@@ -15,11 +19,18 @@ import tempfile
 from pathlib import Path
 
 from tools.attack_server.attacks import HOSTILE_TEMPLATE, PLAIN, TEMPLATE, TLS, Attack
+from tools.attack_server.more_attacks import KEYED, MORE
 from tools.attack_server.probe import Probe
 from tools.attack_server.server import Server
+from tools.attack_server.warm_up import warm_up
 
 _DEMO = Path(__file__).parents[2] / "src" / "quire" / "demo_model"
-_ROW = "{:36} {:>7} {:>7} {:>7} {:>7}  {:16} {:>6} {:>6}  {}"
+_ROW = "{:36} {:>7} {:>7} {:>7} {:>7} {:>6}  {:16} {:>5} {:>5} {:>5}  {}"
+
+_TITLES = (
+    *("attack", "p50 ms", "p99 ms", "max ms", "own ms", "probes", "/health"),
+    *("MiB", "after", "KV", "its own replies"),
+)
 
 
 def main() -> None:
@@ -30,11 +41,12 @@ def main() -> None:
     parser.add_argument("serve", nargs="*", help="further arguments of quire serve")
     args = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    titles = ("p50 ms", "p99 ms", "max ms", "probes", "/health", "MiB", "after", "its own replies")
-    print(_ROW.format("attack", *titles), flush=True)
+    print(_ROW.format(*_TITLES), flush=True)
     with tempfile.TemporaryDirectory() as directory:
         for attacks, options in (
             (PLAIN, []),
+            (MORE, []),
+            (KEYED, ["--api-key", "secret"]),
             (TLS, _certificate(Path(directory))),
             (TEMPLATE, _template(Path(directory))),
         ):
@@ -44,9 +56,11 @@ def main() -> None:
                 if any(part in name for part in args.only)
             }
             if chosen:
-                arguments = ["--model", str(_DEMO), "--disable-access-log", *options, *args.serve]
+                arguments = ["--model", str(_DEMO), "--disable-access-log"]
+                arguments += ["--kv-store-path", f"{directory}/kv", *options, *args.serve]
                 server = Server(arguments, is_tls=attacks is TLS)
                 try:
+                    warm_up(server.port)
                     for name, attack in chosen.items():
                         _run(name, attack, server, args.seconds)
                 finally:
@@ -54,18 +68,20 @@ def main() -> None:
 
 
 def _run(name: str, attack: Attack, server: Server, seconds: float) -> None:
-    before = server.resident_mib
-    with Probe(server.port, is_tls=server.is_tls) as probe:
+    before = server.own_mib
+    with Probe(server.port, server.pid, is_tls=server.is_tls) as probe:
         found = attack(server.port, seconds)
-    answers = probe.answers
+    answers, after = probe.answers, server.settled_mib(before)
     print(
         _ROW.format(
             name,
             *(f"{answers.ms(percent):.1f}" for percent in (50, 99, 100)),
+            f"{answers.own_ms:.1f}",
             len(answers.seconds),
             _text(answers.statuses),
             f"{before:.0f}",
-            f"{server.resident_mib:.0f}",
+            f"{after:.0f}",
+            f"{server.kv_mib:.0f}",
             _text(found),
         ),
         flush=True,

@@ -15,8 +15,8 @@ from tools.attack_server.client import ask, connect, crowd, during, head, many, 
 
 Attack = Callable[[int, float], Counter[Any]]
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-_LONG = {"prompt": "abc", "max_tokens": 1500, "ignore_eos": True, "temperature": 1.0}
-_CHUNKED = "Transfer-Encoding: chunked\r\n\r\n"
+LONG = {"prompt": "abc", "max_tokens": 1500, "ignore_eos": True, "temperature": 1.0}
+CHUNKED = "Transfer-Encoding: chunked\r\n\r\n"
 _MIB = 1 << 20
 
 
@@ -33,7 +33,7 @@ def calm(_: int, seconds: float) -> Counter[Any]:
 
 def slow_readers(port: int, seconds: float) -> Counter[Any]:
     """200 clients ask for much, streamed, and read none of it."""
-    body = {**_LONG, "n": 16, "logprobs": 20, "stream": True}
+    body = {**LONG, "n": 16, "logprobs": 20, "stream": True}
     with many(port, 200, post(COMPLETIONS, body), receive_bytes=4096) as clients:
         time.sleep(seconds)
         return Counter(status(client) for client in clients)
@@ -41,7 +41,7 @@ def slow_readers(port: int, seconds: float) -> Counter[Any]:
 
 def fast_readers(port: int, seconds: float) -> Counter[Any]:
     """200 clients read their streams as they come."""
-    request = post(COMPLETIONS, {**_LONG, "logprobs": 20, "stream": True})
+    request = post(COMPLETIONS, {**LONG, "logprobs": 20, "stream": True})
     end = time.monotonic() + seconds
 
     def visit(_: int) -> str:
@@ -62,7 +62,7 @@ def leavers(port: int, seconds: float) -> Counter[Any]:
     def visit(_: int) -> str:
         while time.monotonic() < end:
             wait_s, stream = choose.random() * 0.2, choose.random() < 0.5
-            request = post(COMPLETIONS, {**_LONG, "n": 4, "stream": stream})
+            request = post(COMPLETIONS, {**LONG, "n": 4, "stream": stream})
             with connect(port) as client:
                 client.sendall(request if wait_s > 0.02 else request[: len(request) // 2])
                 time.sleep(wait_s)
@@ -89,11 +89,11 @@ def connections(first: bytes) -> Attack:
     return attack
 
 
-def dripping(first: bytes, unit: bytes) -> Attack:
-    """300 connections that send this, and then a unit again and again without an end."""
+def dripping(first: bytes, unit: bytes, count: int = 300) -> Attack:
+    """So many connections that send this, and then a unit again and again without an end."""
 
     def attack(port: int, seconds: float) -> Counter[Any]:
-        with many(port, 300, first) as clients:
+        with many(port, count, first) as clients:
 
             def drip() -> None:
                 for client in clients:
@@ -179,9 +179,9 @@ PLAIN: dict[str, Attack] = {
     "10,000 half requests": connections(b"GET /version HTTP/1.1\r\nA:"),
     "10,000 used": connections(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"),
     "reconnecting": reconnecting,
-    "dripping bodies": dripping(head("/tokenize", _CHUNKED), b"1\r\na\r\n"),
-    "endless trailers": endless(head("/tokenize", _CHUNKED) + b"0\r\n", b"A: b\r\n"),
-    "endless chunks of a byte": endless(head("/tokenize", _CHUNKED), b"1\r\n \r\n"),
+    "dripping bodies": dripping(head("/tokenize", CHUNKED), b"1\r\na\r\n"),
+    "endless trailers": endless(head("/tokenize", CHUNKED) + b"0\r\n", b"A: b\r\n"),
+    "endless chunks of a byte": endless(head("/tokenize", CHUNKED), b"1\r\n \r\n"),
     "endless heads": endless(b"GET / HTTP/1.1\r\n", b"A: b\r\n"),
     "pipelined": endless(b"", b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"),
     "chats of 9 kB": requests(CHAT, lambda: _messages(words(9000)), 16),
@@ -221,11 +221,15 @@ PLAIN: dict[str, Attack] = {
         COMPLETIONS, lambda: {"prompt": [words(2000)] * 1000, "max_tokens": 1}, 1
     ),
     "n=128, logprobs=20": requests(
-        COMPLETIONS, lambda: {**_LONG, "n": 128, "logprobs": 20, "max_tokens": 64}
+        COMPLETIONS, lambda: {**LONG, "n": 128, "logprobs": 20, "max_tokens": 64}
     ),
-    "n=128, streamed": requests(COMPLETIONS, lambda: {**_LONG, "n": 128, "stream": True}),
+    "n=128, streamed": requests(COMPLETIONS, lambda: {**LONG, "n": 128, "stream": True}),
 }
-TLS: dict[str, Attack] = {"TLS, calm": calm, "TLS half handshakes": half_handshakes}
+TLS: dict[str, Attack] = {
+    "TLS, calm": calm,
+    "TLS half handshakes": half_handshakes,
+    "TLS, a byte at a time": dripping(bytes.fromhex("16030140"), b"\0"),
+}
 TEMPLATE: dict[str, Attack] = {
     "hostile template": requests(CHAT, lambda: _messages("x"), 8),
 }

@@ -1,6 +1,10 @@
 """A process that asks for `/health` all the time, each time on a connection of its own.
 
 A process, because a thread would wait for the interpreter that the attack keeps busy.
+
+Attackers, server and probe share the machine's processors. So beside the time of each answer the
+probe takes the time in which it and the server's event loop were not waiting for a processor
+(`/proc/.../schedstat`). On a machine that does nothing else both are nearly the same.
 """
 
 from __future__ import annotations
@@ -12,11 +16,13 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 
 _REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 _TIMEOUT_S = 30.0
 _PAUSE_S = 0.01
+_SCHEDSTAT = "/proc/%d/task/%d/schedstat"
 
 
 @dataclass(slots=True)
@@ -26,20 +32,28 @@ class Answers:
     statuses: Counter[str] = field(default_factory=Counter)
     """Status codes, or the name of what went wrong."""
     seconds: list[float] = field(default_factory=list)
+    own_seconds: list[float] = field(default_factory=list)
+    """The same without the waits for a processor."""
 
     def ms(self, percent: float) -> float:
         """A percentile of the times."""
         ordered = sorted(self.seconds) or [0.0]
         return 1000 * ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
+    @property
+    def own_ms(self) -> float:
+        """The longest time without waits for a processor."""
+        return 1000 * max(self.own_seconds, default=0.0)
+
 
 class Probe:
     """A context in which the server is asked; `answers` is there after it."""
 
-    def __init__(self, port: int, *, is_tls: bool) -> None:
+    def __init__(self, port: int, pid: int, *, is_tls: bool) -> None:
+        """`pid`: the server's."""
         self.answers = Answers()
         self._ours, theirs = multiprocessing.Pipe()
-        self._process = multiprocessing.Process(target=_ask, args=(theirs, port, is_tls))
+        self._process = multiprocessing.Process(target=_ask, args=(theirs, port, pid, is_tls))
 
     def __enter__(self) -> Probe:
         self._process.start()
@@ -57,17 +71,31 @@ class Probe:
         self._process.join()
 
 
-def _ask(pipe: Connection, port: int, is_tls: bool) -> None:
+def _ask(pipe: Connection, port: int, pid: int, is_tls: bool) -> None:
     answers = Answers()
     context = ssl.create_default_context() if is_tls else None
     if context is not None:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     pipe.send(None)
     while not pipe.poll(_PAUSE_S):
-        begin = time.monotonic()
+        waited_s, begin = _waited_s(pid), time.monotonic()
         answers.statuses[_status(port, context)] += 1
-        answers.seconds.append(time.monotonic() - begin)
+        seconds = time.monotonic() - begin
+        answers.seconds.append(seconds)
+        answers.own_seconds.append(max(0.0, seconds - _waited_s(pid) + waited_s))
     pipe.send(answers)
+
+
+def _waited_s(pid: int) -> float:
+    """How long this process and a server's main thread, which runs its event loop, have waited for
+    a processor. 0 where the system does not say."""
+    try:
+        texts = [
+            Path(path).read_text() for path in ("/proc/self/schedstat", _SCHEDSTAT % (pid, pid))
+        ]
+    except OSError:
+        return 0.0
+    return sum(int(text.split()[1]) for text in texts) / 1e9
 
 
 def _status(port: int, context: ssl.SSLContext | None) -> str:

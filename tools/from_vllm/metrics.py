@@ -39,7 +39,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
 
 def exposed() -> str:
     """Everything at /metrics but the process's own."""
-    engine = EngineSeries(build_engine_config(EngineArgs()))
+    engine = EngineSeries(build_engine_config(EngineArgs(kv_store=True)))
     sets = [engine.metric_set, HttpMetrics([]).metric_set, SleepMetrics().metric_set]
     return table(["metric", "type", "labels", "what"], [row for one in sets for row in _rows(one)])
 

@@ -1,4 +1,5 @@
-"""Requests to measure with: random tokens, shared prefixes, ShareGPT files, JSONL of one's own.
+"""Requests to measure with: random tokens, shared prefixes, ShareGPT files, JSONL of one's own,
+traces of real traffic.
 
 Called by `throughput` and `serve`. The sampling follows vLLM's benchmark of the same names,
 random numbers included, so that both tools can be pointed at one server with one workload.
@@ -16,13 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from quire.bench.timed_trace import TraceFormat, read_trace
 from quire.errors import ConfigError
 from quire.units import GiB, format_bytes
 
 if TYPE_CHECKING:
     from quire.tokenizer import Tokenizer
 
-DatasetName = Literal["random", "prefix_repetition", "sharegpt", "custom"]
+DatasetName = Literal["random", "prefix_repetition", "sharegpt", "custom", "timed_trace"]
+
+_OF_FILES = ("sharegpt", "custom", "timed_trace")
 
 _MAX_FILE_BYTES = 4 * GiB
 _MAX_ADJUSTMENTS = 10
@@ -37,6 +41,8 @@ class SampleRequest:
     prompt: str | list[int]
     prompt_len: int
     output_len: int
+    due_s: float | None = None
+    """Seconds after the start at which it is sent; None: as the traffic's options say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +50,11 @@ class DatasetArgs:
     """Which requests are sent. Options that belong to another dataset have no effect."""
 
     dataset_name: DatasetName = "random"
-    """Random tokens, random tokens with shared prefixes, a ShareGPT JSON file, or JSONL lines
-    `{"prompt": ..., "output_tokens": ...}`."""
+    """Random tokens, random tokens with shared prefixes, a ShareGPT JSON file, JSONL lines
+    `{"prompt": ..., "output_tokens": ...}`, or a trace of traffic, JSONL lines `{"timestamp": ...,
+    "input_length": ..., "output_length": ..., "hash_ids": [...]}`."""
     dataset_path: str | None = None
-    """The file, for sharegpt and custom."""
+    """The file, for sharegpt, custom and timed_trace."""
     num_prompts: int = 1000
     """Requests to send."""
     seed: int = 0
@@ -76,6 +83,21 @@ class DatasetArgs:
     """Tokens asked for; None: as many as the recorded answer has."""
     custom_output_len: int | None = None
     """Tokens asked for; None: each line's output_tokens, or 256."""
+    timed_trace_chunk_hash_size: int = 16
+    """Tokens that a hash id of a trace stands for: 512 in Mooncake's, 16 in Qwen's."""
+    timed_trace_sec_multiplier: float = 1.0
+    """Seconds in one unit of a trace's times: 0.001 for milliseconds."""
+    timed_trace_label_timestamp: str = "timestamp"
+    """The field of a trace's lines that has the time."""
+    timed_trace_label_input_length: str = "input_length"
+    """The field that has the tokens of the prompt."""
+    timed_trace_label_output_length: str = "output_length"
+    """The field that has the tokens asked for."""
+    timed_trace_label_hash_ids: str = "hash_ids"
+    """The field that has the hash ids of the prompt's pieces."""
+    self_timed: bool | None = None
+    """Send the requests of a trace at their own times, which is the default; otherwise as
+    --request-rate says."""
     disable_shuffle: bool = False
     """Keep a file's own order."""
 
@@ -86,11 +108,26 @@ class DatasetArgs:
             )
         if self.num_prompts < 1:
             raise ConfigError(f"--num-prompts must be at least 1, got {self.num_prompts}")
-        if self.dataset_name in ("sharegpt", "custom") and self.dataset_path is None:
+        if self.dataset_name in _OF_FILES and self.dataset_path is None:
             raise ConfigError(f"--dataset-name {self.dataset_name} needs --dataset-path FILE")
-        if self.dataset_name not in ("sharegpt", "custom") and self.dataset_path is not None:
+        if self.dataset_name not in _OF_FILES and self.dataset_path is not None:
             raise ConfigError(
-                f"--dataset-path is for sharegpt and custom, not for {self.dataset_name}"
+                f"--dataset-path is for {', '.join(_OF_FILES)}, not for {self.dataset_name}"
+            )
+        self._check_trace()
+
+    def _check_trace(self) -> None:
+        if self.self_timed is not None and self.dataset_name != "timed_trace":
+            raise ConfigError("--self-timed is for --dataset-name timed_trace alone; leave it out")
+        if self.timed_trace_chunk_hash_size < 1:
+            raise ConfigError(
+                "--timed-trace-chunk-hash-size must be at least 1, got "
+                f"{self.timed_trace_chunk_hash_size}; try 16"
+            )
+        if not 0 < self.timed_trace_sec_multiplier < math.inf:
+            raise ConfigError(
+                "--timed-trace-sec-multiplier must be positive, got "
+                f"{self.timed_trace_sec_multiplier}; try 0.001 for milliseconds"
             )
 
 
@@ -101,6 +138,7 @@ def load_requests(args: DatasetArgs, tokenizer: Tokenizer) -> list[SampleRequest
         "prefix_repetition": _prefix_repetition,
         "sharegpt": _sharegpt,
         "custom": _custom,
+        "timed_trace": _timed_trace,
     }
     found = makers[args.dataset_name](args, tokenizer)
     if not found:
@@ -200,6 +238,28 @@ def _custom(args: DatasetArgs, tokenizer: Tokenizer) -> list[SampleRequest]:
         output_len = wanted or own or 256
         requests.append(SampleRequest(prompt, len(tokenizer.encode(prompt)), output_len))
     return _enough(requests, args)
+
+
+def _timed_trace(args: DatasetArgs, tokenizer: Tokenizer) -> list[SampleRequest]:
+    path = Path(args.dataset_path or "")
+    form = TraceFormat(
+        args.timed_trace_chunk_hash_size,
+        args.timed_trace_sec_multiplier,
+        args.timed_trace_label_timestamp,
+        args.timed_trace_label_input_length,
+        args.timed_trace_label_output_length,
+        args.timed_trace_label_hash_ids,
+    )
+    is_timed = args.self_timed is not False
+    return [
+        SampleRequest(
+            each.token_ids,
+            len(each.token_ids),
+            args.output_len or each.output_len,
+            each.at_s if is_timed else None,
+        )
+        for each in read_trace(_text(path), path, form, tokenizer, args.num_prompts)
+    ]
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, int | None]]:

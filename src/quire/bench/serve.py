@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -67,7 +68,7 @@ class ServeBenchArgs:
     disable_tqdm: bool = False
     """No progress bar."""
     ignore_eos: bool = False
-    """Generate on after the end-of-sequence token; always so for random prompts."""
+    """Generate on after the end-of-sequence token; always so for random prompts and traces."""
     logprobs: int | None = None
     """Log-probabilities to ask for."""
     temperature: float | None = None
@@ -167,9 +168,13 @@ async def _send_load(
 ) -> _Measured:
     model, root = await _model(args, client)
     tokenizer_id = args.tokenizer or root
+    if dataset.dataset_name == "timed_trace" and args.backend == "openai-chat":
+        raise ConfigError(
+            "a trace's prompts are token ids, which a chat cannot have; use --backend openai"
+        )
     requests = load_requests(dataset, _tokenizer(tokenizer_id))
     extra = args.sampling()
-    if args.ignore_eos or dataset.dataset_name == "random":
+    if args.ignore_eos or dataset.dataset_name in ("random", "timed_trace"):
         extra["ignore_eos"] = True
     endpoint = args.endpoint or _ENDPOINTS[args.backend]
     target = Target(client, endpoint, model, extra, args.request_id_prefix)
@@ -177,7 +182,7 @@ async def _send_load(
     if args.num_warmups:
         warm = [requests[0]] * args.num_warmups
         await run_load(target, warm, [0.0] * len(warm), traffic.max_concurrency, lambda _: None)
-    due = arrival_times(traffic, len(requests), dataset.seed)
+    due = _due_times(traffic, requests, dataset.seed)
     if args.profile:
         await _post(client, "/start_profile")
     with tqdm(total=len(requests), disable=args.disable_tqdm, unit="req") as bar:
@@ -189,6 +194,19 @@ async def _send_load(
     if args.profile:
         await _post(client, "/stop_profile")
     return _Measured(model, tokenizer_id, results, duration)
+
+
+def _due_times(traffic: TrafficArgs, requests: Sequence[SampleRequest], seed: int) -> list[float]:
+    """Seconds after the start at which each request is sent. Raises ConfigError."""
+    own = [request.due_s for request in requests if request.due_s is not None]
+    if not own:
+        return arrival_times(traffic, len(requests), seed)
+    if not math.isinf(traffic.request_rate) or traffic.ramp_up_strategy is not None:
+        raise ConfigError(
+            "the requests of a trace are sent at their own times; leave --request-rate and "
+            "--ramp-up-strategy out, or give --no-self-timed"
+        )
+    return own
 
 
 async def _post(client: Client, path: str) -> None:
@@ -225,7 +243,7 @@ async def _model(args: ServeBenchArgs, client: Client) -> tuple[str, str]:
 
 
 def _tokenizer(name: str) -> Any:
-    from quire.config.hub import resolve_model
+    from quire.config.places.hub import resolve_model
     from quire.errors import ModelNotFoundError
     from quire.tokenizer import Tokenizer
     from quire.tokenizer.trial import try_out

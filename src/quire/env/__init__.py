@@ -228,6 +228,12 @@ def torch_profiler_dir() -> str | None:
     return os.environ.get("VLLM_TORCH_PROFILER_DIR") or None
 
 
+def kv_events_have_numbers() -> bool:
+    """`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`: False if KV events have whole hashes."""
+    name = "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"
+    return name not in os.environ or is_true(name)
+
+
 def otlp_traces_endpoint() -> str | None:
     """`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`: where traces go, unless an argument is set."""
     return os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or None

@@ -49,6 +49,10 @@ VARIABLES: dict[str, Variable] = {
         Variable(
             "VLLM_LOG_STATS_INTERVAL", "works", "as QUIRE_LOG_STATS_INTERVAL, which counts first"
         ),
+        Variable(
+            "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "works",
+            "0: KV events have hashes of 32 bytes in place of numbers of 64 bits",
+        ),
         Variable("VLLM_API_KEY", "works", "as QUIRE_API_KEY"),
         Variable("VLLM_SERVER_DEV_MODE", "works", "1: routes for development"),
         Variable(

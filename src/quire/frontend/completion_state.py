@@ -28,7 +28,7 @@ class CompletionState:
     __slots__ = (
         "_cumulative_logprob", "_detokenizer", "_logprobs", "_num_sent_tokens",
         "_num_tokens_in_text", "_params", "_stop", "_text", "finish_reason", "index", "is_lazy",
-        "num_cached_tokens", "request_id", "stats", "stop_reason", "token_ids",
+        "kv_name", "num_cached_tokens", "request_id", "stats", "stop_reason", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +47,8 @@ class CompletionState:
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self.num_cached_tokens = 0
+        self.kv_name: str | None = None
+        """Of the prompt's K/V, for another engine that goes on."""
         self.stats = RequestStateStats(arrival_time=arrival_time, queued_ts=arrival_time)
         self._params = params
         self._text = ""
@@ -105,6 +107,7 @@ class CompletionState:
             self.stop_reason = self._stop.matched if self._stop else None
             return output.finish_reason is None
         if output.finish_reason is not None:
+            self.kv_name = output.kv_name
             self.finish(output.finish_reason, output.stop_reason)
         return False
 

@@ -18,6 +18,7 @@ import msgspec
 
 from quire.config.records import EngineConfig
 from quire.errors import RequestError, quoted
+from quire.frontend.kv_hand_off import hand_off
 from quire.frontend.model_checks import (
     check_bans,
     check_budget,
@@ -111,6 +112,7 @@ class InputProcessor:
         for processor in self._logits_processors:
             check_processor(processor, resolved)
         arrival_time = clock.now() if arrival_time is None else arrival_time
+        handed = hand_off(resolved)
         base = EngineCoreRequest(
             request_id=f"{request_id}-{next(self._numbers):x}",
             prompt_token_ids=parsed.token_ids,
@@ -122,6 +124,8 @@ class InputProcessor:
             reasoning=self._reasoning_tokens(resolved, parsed.token_ids),
             cache_salt=parsed.cache_salt,
             priority=priority,
+            hands_off=handed.hands_off,
+            awaited_kv=handed.awaited_kv,
         )
         return EngineInput(
             request_id=request_id,
@@ -164,6 +168,7 @@ class InputProcessor:
                     value=resolved.min_tokens,
                 )
         resolved.update_from_generation_config(self._generation_config, self.eos_token_id)
+        resolved.update_from_trace(self.model_config.max_model_len - num_prompt_tokens)
         if self.tokenizer is not None:
             resolved.update_from_tokenizer(self.tokenizer)
         if resolved.structured_outputs is not None:
@@ -236,6 +241,8 @@ class InputProcessor:
                 reasoning=base.reasoning,
                 cache_salt=base.cache_salt,
                 priority=base.priority,
+                hands_off=base.hands_off,
+                awaited_kv=base.awaited_kv,
             )
             children.append(child)
         return children

@@ -10,6 +10,7 @@ from typing import Protocol
 from quire.errors import QuireError
 from quire.frontend.completion_state import CompletionState
 from quire.frontend.input_processor import EngineInput
+from quire.frontend.kv_hand_off import answer
 from quire.frontend.positions import Positions
 from quire.outputs import CompletionOutput, RequestOutput, RequestStateStats
 from quire.params import RequestOutputKind
@@ -126,6 +127,9 @@ class RequestRecord:
             finished=self.num_open == 0,
             metrics=first.stats if len(self.completions) == 1 else self.stats(),
             num_cached_tokens=first.num_cached_tokens,
+            kv_transfer_params=(
+                None if first.kv_name is None else answer(request.request_id, first.kv_name)
+            ),
             error=self.error,
         )
 

@@ -6,6 +6,7 @@ Made by the OutputProcessor; the engine does not read them.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 from quire.log import get_logger
 from quire.outputs.logprobs import FlatLogprobs, PromptLogprobs, SampleLogprobs
@@ -89,7 +90,8 @@ class RequestOutput:
     num_cache_creation_tokens: None = None
     _: KW_ONLY
     prompt_token_id_logprobs: None = None
-    kv_transfer_params: None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    """What another engine is to be given that goes on with the prompt, if that was asked for."""
     ec_transfer_params: None = None
     error: str | None = None
     """The error message, if an output's `finish_reason` is `error`."""
@@ -110,7 +112,7 @@ class RequestOutput:
         num_cache_creation_tokens: None = None,
         *,
         prompt_token_id_logprobs: None = None,
-        kv_transfer_params: None = None,
+        kv_transfer_params: dict[str, Any] | None = None,
         ec_transfer_params: None = None,
         error: str | None = None,
         **later: object,
@@ -144,6 +146,7 @@ class RequestOutput:
         self.metrics = next_output.metrics or self.metrics
         self.prompt_logprobs = next_output.prompt_logprobs or self.prompt_logprobs
         self.error = next_output.error or self.error
+        self.kv_transfer_params = next_output.kv_transfer_params or self.kv_transfer_params
         for new in next_output.outputs:
             for position, old in enumerate(self.outputs):
                 if old.index != new.index:

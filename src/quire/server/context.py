@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -63,6 +63,11 @@ class ServerContext:
     """Draining is over: endless streams (the live view) end now."""
     num_generating: int = 0
     """HTTP requests for generation in flight."""
+    generating_tokens: dict[tuple[str | None, str], set[Callable[[], None]]] = field(
+        default_factory=dict
+    )
+    """Requests for tokens in flight, by the salt of the tenant and the id of the reply: what
+    aborts them."""
     started_at: float = field(default_factory=time.monotonic)
     created: int = field(default_factory=lambda: int(time.time()))
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from quire import env
+from quire.config.kv_cache import KVEventsConfig
 from quire.server.args import ServerArgs
 from quire.server.routes import (
     engine,
@@ -19,12 +20,14 @@ from quire.server.routes import (
     text,
 )
 from quire.server.routes.responses import create, stored
+from quire.server.routes.tokens import routes as token_routes
 from quire.server.schema import chat, completion
 from quire.server.schema import engine as control
 from quire.server.schema import kv_store as kv_schema
 from quire.server.schema import messages as anthropic
 from quire.server.schema import messages_reply as anthropic_reply
 from quire.server.schema import service as schema
+from quire.server.schema import tokens as token_schema
 from quire.server.schema.responses import events, reply
 from quire.server.schema.responses.request import ResponsesRequest
 
@@ -128,6 +131,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         stream=(chat.ChatChunk, completion.CompletionChunk), errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
+        "POST", "/inference/v1/generate", token_routes.generate, "generation",
+        token_schema.TokensRequest, token_schema.TokensReply, stream=token_schema.TokensChunk,
+        errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "POST", "/inference/v1/abort_requests", token_routes.abort_requests, "generation",
+        token_schema.AbortTokensRequest, media="", errors=_BAD_BODY,
+    ),
+    Endpoint(
         "POST", "/v1/responses", create.create_response, "responses",
         ResponsesRequest, reply.Response, stream=events.AnyEvent, has_named_events=True,
         errors=(*_BAD_BODY, 500),
@@ -183,6 +195,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         response=schema.ModelCard, errors=(404,),
     ),
     Endpoint("GET", "/version", service.version, "server", response=schema.VersionResponse),
+    Endpoint(
+        "GET", "/kv_event_sources", service.kv_event_sources, "server",
+        response=dict[str, KVEventsConfig],
+    ),
     Endpoint("GET", "/load", service.load, "server", response=schema.LoadResponse),
     *(
         Endpoint(

@@ -18,7 +18,8 @@ the API key like other routes (use `fetch` with the header, not `EventSource`).
                                    over the last two seconds or so
       "latency": {"ttft_s": {"last": 0.03, "p50": 0.03, "p99": 0.05},   the last 256 requests;
                   "itl_s": {"last": 0.01, "p50": 0.01, "p99": 0.02}},   null before the first
-      "prefix_cache": {"queried_tokens": 900, "hit_tokens": 512},
+      "prefix_cache": {"queried_tokens": 900, "hit_tokens": 512,
+                       "loaded_tokens": {"disk": 128}},    those of the KV store, by tier
       "kv": {"block_size": 16, "num_blocks": 2048,
              "free": 2000, "cached": 30, "used": 14, "shared": 4,       sum is num_blocks
              "usage": 0.0088,                                           (used + shared) / all

@@ -35,7 +35,8 @@ from quire.server.context import ServerContext
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
 from quire.server.reply_format import check_formats, reply_format_of
-from quire.system.free_memory import use_one_arena
+from quire.system.free_memory import bound_free_memory
+from quire.system.garbage import expect_crowds
 
 logger = get_logger(__name__)
 
@@ -48,7 +49,7 @@ _FLUSH_S = 2.0
 def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
     """Serves until a signal, or until the engine dies. Returns the exit code: 0 after a signal, 1
     after a failure, whose cause is the last line of the log."""
-    use_one_arena()
+    bound_free_memory()
     age_s = process_age_s()
     begin = time.perf_counter() - age_s
     logger.info("interpreter and imports: %.2f s", age_s)
@@ -150,7 +151,7 @@ class _Server:
         with phase(logger, "model"):
             engine = await self._load()
         self._context.engine = engine
-        gc.freeze()  # a full collection would look through all that was made so far, every time
+        expect_crowds()
         logger.info(
             "Serving %s at %s, ready after %.2f s",
             ", ".join(self._context.names),

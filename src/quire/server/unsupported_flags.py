@@ -26,7 +26,10 @@ UNSUPPORTED_FLAGS: dict[str, Unsupported] = {
         Unsupported("trust_request_mm_kwargs", False, "only text goes in"),
         Unsupported("tool_parser_plugin", "", _PLUGIN),
         Unsupported("tool_server", None, "the server runs no tools; callers do"),
-        Unsupported("enable_scale_out", False, "there are no such routes, but /render"),
+        Unsupported(
+            "enable_scale_out", False, "/inference/v1/generate and /render are always there",
+            is_refused=False,
+        ),
         Unsupported("headless", False, _ONE_PROCESS),
         Unsupported("api_server_count", None, _ONE_PROCESS, (1,)),
         Unsupported("grpc", False, "the server speaks HTTP alone"),

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import ctypes
 
-_M_ARENA_MAX = -8  # malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
+_KEPT_BYTES = 1 << 20
+_MAX_ARENAS = 32
+"""More than a server has threads that allocate."""
 
 
-def use_one_arena() -> None:
-    """Makes all threads allocate from one heap. Called before the first thread starts.
+def bound_free_memory() -> None:
+    """Limits what the heaps of threads keep. Called before the first thread starts.
 
-    By default glibc gives threads heaps of their own. Each keeps up to twice the size of the
-    largest freed block at its end, and `malloc_trim` returns the end of the first heap only.
+    Each thread has a heap of its own. With one heap for all, the event loop would wait for its
+    lock, which is not fair: for tenths of a second while another thread tokenizes a large text.
+    By default a heap keeps twice the size of the largest freed block at its end, which
+    `malloc_trim` does not return; here it keeps a fixed size.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_ARENA_MAX, _MAX_ARENAS)
+        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def release_free_memory() -> None:

@@ -58,7 +58,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.config": "CompilationConfig CompilationMode CUDAGraphMode PassConfig",
     },
     _ONE_PROCESS: {"vllm": "initialize_ray_cluster", "vllm.config": "ParallelConfig"},
-    _TIERS: {"vllm.config": "ECTransferConfig KVEventsConfig"},
+    _TIERS: {"vllm.config": "ECTransferConfig"},
     _WEIGHTS: {"vllm.config": "WeightTransferConfig", "vllm.outputs": "WeightVersionSpan"},
     "outputs do not tell which tokens could have been chosen": {"vllm.outputs": "SamplingMask"},
     _RECORD: {
@@ -81,7 +81,6 @@ MISSING_MODULES: dict[str, str] = {
     "vllm.compilation": "nothing here is compiled or captured at run time",
     "vllm.config": _RECORD,
     "vllm.distributed": _ONE_PROCESS,
-    "vllm.distributed.kv_events": _TIERS,
     "vllm.distributed.kv_transfer": _TIERS,
     "vllm.distributed.weight_transfer": _WEIGHTS,
     "vllm.entrypoints": _SERVER,

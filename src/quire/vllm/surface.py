@@ -22,16 +22,20 @@ SURFACE: dict[str, dict[str, str]] = {
         "add_dataset_parser get_samples"
     },
     "vllm.config": {
-        "quire.config.kv_cache": "KVTransferConfig",
+        "quire.config.kv_cache": "KVEventsConfig KVTransferConfig",
         "quire.structured.config": "StructuredOutputsConfig",
         "quire.vllm.own.profiler": "ProfilerConfig",
     },
+    "vllm.config.kv_events": {"quire.config.kv_cache": "KVEventsConfig"},
     "vllm.config.kv_transfer": {"quire.config.kv_cache": "KVTransferConfig"},
     "vllm.config.structured_outputs": {"quire.structured.config": "StructuredOutputsConfig"},
     "vllm.beam_search": {"quire.beam_search": "BeamSearchOutput BeamSearchSequence"},
     "vllm.distributed": {
         "quire.vllm.own.scripts.utils": "cleanup_dist_env_and_memory "
         "destroy_distributed_environment destroy_model_parallel"
+    },
+    "vllm.distributed.kv_events": {
+        "quire.protocol.kv_events": "AllBlocksCleared BlockRemoved BlockStored KVEventBatch"
     },
     "vllm.distributed.parallel_state": {
         "quire.vllm.own.scripts.utils": "cleanup_dist_env_and_memory "

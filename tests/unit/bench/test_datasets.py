@@ -104,3 +104,90 @@ def test_sharegpt(tokenizer: Tokenizer, tmp_path: Path) -> None:
 def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         DatasetArgs(**wrong)
+
+
+def trace(path: Path, *lines: dict[str, Any], **options: Any) -> DatasetArgs:
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    return DatasetArgs(dataset_name="timed_trace", dataset_path=str(path), **options)
+
+
+def line(at: float, num_in: int, num_out: int, *hash_ids: int) -> dict[str, Any]:
+    return {
+        "timestamp": at, "input_length": num_in, "output_length": num_out, "hash_ids": [*hash_ids],
+    }  # fmt: skip
+
+
+def test_a_trace_is_replayed_with_its_times_and_common_pieces(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    args = trace(
+        tmp_path / "trace.jsonl",
+        line(3000, 20, 5, 1, 2, 3), line(1500, 10, 7, 1, 2), line(9000, 18, 1, 9),
+        line(9500, 1, 1),
+        timed_trace_chunk_hash_size=8, timed_trace_sec_multiplier=0.001, num_prompts=3,
+    )  # fmt: skip
+    first, second, third = load_requests(args, tokenizer)
+    assert [each.due_s for each in (first, second, third)] == [0.0, 1.5, 7.5]
+    assert [each.prompt_len for each in (first, second, third)] == [10, 20, 18]
+    assert [len(each.prompt) for each in (first, second, third)] == [10, 20, 18]
+    assert [each.output_len for each in (first, second, third)] == [7, 5, 1]
+    assert second.prompt[:10] == first.prompt  # two pieces, the second cut short
+    assert third.prompt[:8] != first.prompt[:8]
+    assert load_requests(args, tokenizer) == [first, second, third]
+    assert all(0 <= token < tokenizer.vocab_size for token in second.prompt)
+
+
+def test_prompts_without_hash_ids_have_nothing_in_common(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    args = trace(tmp_path / "trace.jsonl", line(0, 30, 1), line(1, 30, 1), self_timed=False)
+    first, second = load_requests(args, tokenizer)
+    assert first.prompt != second.prompt
+    assert first.due_s is second.due_s is None
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"timestamp": 0, "input_length": 3}, "--timed-trace-label-output-length"),
+        ({"time": 0}, "'time'; name the one that has it with --timed-trace-label-timestamp"),
+        (line(0, 0, 1), "from 1 to"),
+        (line(0, 10**12, 1), "from 1 to"),
+        (line(0, 1, 0), "at least 1 token"),
+        (line(float("inf"), 1, 1), "not finite"),
+        (line(0, 1, 1, "x"), "invalid literal"),  # type: ignore[arg-type]
+        ([], "request 1"),
+    ],
+)
+def test_a_trace_that_makes_no_sense_is_refused(
+    tokenizer: Tokenizer, tmp_path: Path, record: Any, message: str
+) -> None:
+    args = trace(tmp_path / "trace.jsonl", record)
+    with pytest.raises(ConfigError, match=message):
+        load_requests(args, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"self_timed": True}, "timed_trace alone"),
+        ({"timed_trace_chunk_hash_size": 0}, "at least 1"),
+        ({"timed_trace_sec_multiplier": 0.0}, "positive"),
+        ({"dataset_name": "timed_trace"}, "needs --dataset-path"),
+    ],
+)
+def test_options_of_traces_are_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DatasetArgs(**options)
+
+
+def test_a_trace_keeps_its_own_times() -> None:
+    from quire.bench.datasets import SampleRequest
+    from quire.bench.serve import _due_times
+    from quire.bench.traffic import TrafficArgs
+
+    timed = [SampleRequest([1], 1, 1, due) for due in (0.0, 2.5)]
+    assert _due_times(TrafficArgs(), timed, 0) == [0.0, 2.5]
+    with pytest.raises(ConfigError, match="--no-self-timed"):
+        _due_times(TrafficArgs(request_rate=2.0), timed, 0)
+    assert _due_times(TrafficArgs(), [SampleRequest([1], 1, 1)], 0) == [0.0]

@@ -14,6 +14,8 @@ import pytest
 from bandwidth import read_bandwidth
 from peer_process import Peer, PeerError, PeerSpec
 from peer_report import chart, table, weight_bytes
+from shapes import write_shape
+from tiny_checkpoint import write_tiny_checkpoint
 
 CHILD = """
 import json, os, sys, time
@@ -103,10 +105,18 @@ def test_weight_bytes(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(bytes(1000))
     assert weight_bytes(tmp_path, {}) == 1000
     assert weight_bytes(tmp_path, {"quantization": "int8_w8a8"}) == 507
-    sizes = {"tie_word_embeddings": False, "vocab_size": 10, "hidden_size": 20}
-    (tmp_path / "config.json").write_text(json.dumps(sizes))
-    assert weight_bytes(tmp_path, {}) == 600
     assert weight_bytes(tmp_path / "model.safetensors", {}) == 1000
+
+
+def test_weight_bytes_without_tables_and_experts_that_are_not_read(tmp_path: Path) -> None:
+    write_tiny_checkpoint(tmp_path, vocab_size=288, hidden_size=64)
+    file = tmp_path / "model.safetensors"
+    table = 4 * 287 * 64
+    assert abs(weight_bytes(tmp_path, {}) - (file.stat().st_size - table)) < 4096  # its header
+    write_shape("olmoe-1b-7b", tmp_path / "olmoe")
+    active = 16 * (8 * 3 * 2048 * 1024 + 4 * 2048 * 2048 + 64 * 2048) + 50304 * 2048
+    assert 2 * active < weight_bytes(tmp_path / "olmoe", {}) < 2.001 * active
+    assert weight_bytes(tmp_path / "olmoe", {"quantization": "int4"}) < 0.54 * active
 
 
 def test_the_probe_reads_faster_than_a_disk() -> None:

@@ -121,6 +121,21 @@ def test_positional_arguments_follow_the_published_order() -> None:
         ({"bad_words": ["a", ""]}, "bad_words cannot contain an empty string. Got bad_words="),
         ({"bad_words": ["\ud800"]}, "bad_words must be valid Unicode"),
         ({"structured_outputs": 3}, "structured_outputs must be StructuredOutputsParam"),
+        ({"trace_decode_token_ids": []}, "must be a non-empty list, got []."),
+        ({"trace_decode_token_ids": "ab"}, "must be a non-empty list, got 'ab'."),
+        ({"trace_decode_token_ids": [1, -1]}, "must contain non-negative integers, got [1, -1]."),
+        ({"trace_decode_token_ids": [1, True]}, "must contain non-negative integers"),
+        ({"trace_decode_token_ids": [1], "n": 2}, "trace_decode_token_ids requires n=1, got n=2."),
+        *(
+            ({"trace_decode_token_ids": [1], **other}, f"is not supported with {next(iter(other))}")
+            for other in (
+                {"prompt_logprobs": 0},
+                {"bad_words": ["a"]},
+                {"thinking_token_budget": 3},
+                {"repetition_detection": {"max_pattern_size": 2, "min_count": 2}},
+                {"structured_outputs": {"regex": "a"}},
+            )
+        ),
     ],
 )
 def test_a_wrong_value_is_named_with_its_rule(given: dict[str, object], message: str) -> None:
@@ -134,6 +149,9 @@ def test_a_wrong_value_is_named_with_its_rule(given: dict[str, object], message:
     "given",
     [
         {"prompt_logprob_start": 1},
+        {"prompt_logprob_token_ids": [[1]]},
+        {"routed_experts_prompt_start": 1},
+        {"watermarking": True},
     ],
 )
 def test_what_does_not_work_yet_is_refused_not_ignored(given: dict[str, object]) -> None:
@@ -143,6 +161,22 @@ def test_what_does_not_work_yet_is_refused_not_ignored(given: dict[str, object])
 
 def test_neutral_values_of_unimplemented_fields_pass() -> None:
     SamplingParams(extra_args={}, thinking_token_budget=-1, watermarking=False)
+
+
+def test_a_trace_is_the_whole_output() -> None:
+    params = SamplingParams(
+        trace_decode_token_ids=(7, 7, 8), min_tokens=2, stop=["a"], stop_token_ids=[7]
+    )
+    copied = params.clone()
+    copied.update_from_trace(10)
+    assert (copied.max_tokens, copied.min_tokens, copied.ignore_eos) == (3, 0, True)
+    assert copied.stop == copied.stop_token_ids == []
+    assert params.trace_decode_token_ids == [7, 7, 8]
+    copied.update_from_trace(2)
+    assert (copied.trace_decode_token_ids, copied.max_tokens) == ([7, 7], 2)
+    plain = SamplingParams(max_tokens=5)
+    plain.update_from_trace(2)
+    assert plain == SamplingParams(max_tokens=5)
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:

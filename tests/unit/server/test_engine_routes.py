@@ -28,7 +28,7 @@ class RecordingCore(FakeCore):
             "wake_up": lambda tags: self._note("wake_up", tags) or tags != ["weights"],
             "is_sleeping": lambda: True,
             "release_kv_cache_memory": lambda: self._note("release", None),
-            "reset_prefix_cache": lambda resets: self._note("reset", resets) or resets,
+            "reset_prefix_cache": lambda *resets: self._note("reset", resets) or resets[0],
             "collective_rpc": self._rpc,
             "start_profile": lambda *args: self._note("start_profile", args),
             "stop_profile": self._stop_profile,
@@ -154,6 +154,7 @@ def test_caches_are_reset(engine: Harness) -> None:
     assert answer(engine, "POST", "/reset_prefix_cache") == {"success": False}
     path = "/reset_prefix_cache?reset_running_requests=true&reset_external=true"
     assert answer(engine, "POST", path) == {"success": True}
+    assert RecordingCore.calls[-1] == ("reset", (True, True))
     for path in ("/reset_mm_cache", "/reset_encoder_cache"):
         reply = engine.request("POST", path)
         assert (reply.status_code, reply.content) == (200, b"")

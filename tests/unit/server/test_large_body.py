@@ -105,3 +105,30 @@ def test_fields_that_no_type_has_are_found() -> None:
     body = {"prompt": "a", "metadata": [[]] * 2000, "nothing": None, "stream_options": {"x": 1}}
     found = decode_large(json.dumps(body).encode(), BodyDecoder(CompletionRequest), LIMITS)
     assert list(found.unknown) == ["stream_options.x", "metadata"]
+
+
+class Spy(BodyDecoder[TokenizeRequest]):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(TokenizeRequest)
+        self.given: list[bytes] = []
+
+    def decode(self, data: bytes) -> Any:
+        self.given.append(data)
+        return super().decode(data)
+
+
+def test_a_body_of_known_fields_is_not_copied() -> None:
+    """A copy of 14 MB holds the GIL for some milliseconds, each time."""
+    spy, data = Spy(), json.dumps({"prompt": "x" * 9000, "add_special_tokens": False}).encode()
+    assert decode_large(data, spy, LIMITS).body.prompt == "x" * 9000
+    assert spy.given[0] is data
+
+
+def test_the_last_of_two_fields_of_one_name_counts() -> None:
+    spy, data = Spy(), b'{"prompt": "a", "unknown": [1, 2], "prompt": "b"}'
+    found = decode_large(data, spy, LIMITS)
+    assert found.body.prompt == "b"
+    assert list(found.unknown) == ["unknown"]
+    assert spy.given == [b'{"prompt":"b"}']

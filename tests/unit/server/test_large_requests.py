@@ -16,6 +16,7 @@ import httpx
 import pytest
 from loop_lag import LoopLag
 
+from quire.server.requests import sampling
 from quire.server.work_pool import INLINE_SIZE, WorkPool
 
 from .conftest import Harness, MakeHarness
@@ -144,6 +145,45 @@ def test_small_requests_touch_no_thread(harness: Harness) -> None:
     ):
         assert harness.post(path, body).status_code == 200
     assert not recorder.on_threads()
+
+
+LONG_LISTS: list[dict[str, Any]] = [
+    {"logit_bias": {str(token_id % 90): 1 for token_id in range(200)}},
+    {"allowed_token_ids": [token_id % 90 for token_id in range(200)]},
+    {"bad_words": [f"a{number}" for number in range(200)]},
+    {"stop_token_ids": list(range(200))},
+    {"logprobs": 1, "logprob_token_ids": [token_id % 90 for token_id in range(200)]},
+]
+
+
+@pytest.mark.parametrize("lists", LONG_LISTS, ids=lambda lists: list(lists)[-1])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/completions/render"])
+def test_long_lists_of_parameters_are_checked_on_threads(
+    harness: Harness, path: str, lists: dict[str, Any]
+) -> None:
+    given = lists[list(lists)[-1]]
+    recorder = Recorder(harness.context.pool)
+    harness.post(path, {"prompt": "abc", "max_tokens": 2, **lists})
+    sizes = dict(recorder.given)
+    assert sizes["sampling_params"] == 8 * len(given)
+    assert ("sampling_params" in recorder.on_threads()) is (8 * len(given) > INLINE_SIZE)
+    for name in {"_inputs", "_rendered_list"} & {*sizes}:  # the rest may have been refused
+        assert sizes[name] >= 8 * len({*given})
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/completions/render"])
+def test_long_lists_for_many_sequences_are_refused(
+    harness: Harness, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "_MAX_LIST_ENTRIES", 1000)
+    body = {"logit_bias": {str(token_id): 1 for token_id in range(50)}, "max_tokens": 2, "n": 4}
+    assert harness.post(path, {"prompt": ["abc"] * 5, **body}).status_code == 200
+    reply = harness.post(path, {"prompt": ["abc"] * 6, **body})
+    assert reply.status_code == 400
+    error = reply.json()["error"]
+    assert error["param"] == "logit_bias"
+    for part in ("50 entries", "6 prompts x n 4", "1200 entries", "(1000)"):
+        assert part in error["message"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

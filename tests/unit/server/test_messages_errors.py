@@ -72,7 +72,7 @@ def test_a_body_that_is_wrong(harness: Harness, path: str, body: bytes, words: s
         ({"output_config": {"effort": "huge"}}, "effort"),
         ({"output_config": {"format": {"schema": {"type": "nothing"}}}}, "output_config.format"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
-        ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
+        ({"kv_transfer_params": {"do_remote_decode": 1}}, "kv_transfer_params"),
     ],
 )
 def test_a_field_that_is_wrong_is_named(harness: Harness, fields: Any, words: str) -> None:

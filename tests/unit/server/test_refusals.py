@@ -18,7 +18,6 @@ NOT_YET: list[tuple[dict[str, Any], str, Any]] = [
         "presence_penalty": 2.5, "frequency_penalty": -2.5, "repetition_penalty": 0,
         "logit_bias": {"x": 2.0}, "best_of": -1, "suffix": "x",
         "allowed_token_ids": [], "bad_words": [""],
-        "kv_transfer_params": {"a": 1},
         "length_penalty": 2.0, "vllm_xargs": {"a": 2**70}, "logprob_token_ids": [1],
         "thinking_token_budget": -2, "prompt_embeds": "abc", "repetition_detection": {"a": 1},
     }.items()),

@@ -102,3 +102,30 @@ def test_a_body_is_an_object(body: object) -> None:
         CompletionRequest.model_validate(body)
     with pytest.raises(VLLMValidationError, match="Invalid request body"):
         CompletionRequest.model_validate_json("{")
+
+
+def test_fields_may_be_objects_of_a_client_library() -> None:
+    from openai.types.shared import Reasoning
+
+    request = ResponsesRequest(input="x", reasoning=Reasoning(effort="low"))
+    assert request.reasoning.effort == "low"
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    said = {"role": "assistant", "tool_calls": iter([call])}
+    assert len(ChatCompletionRequest(messages=[*HELLO, said]).messages[1].tool_calls) == 1
+    with pytest.raises(VLLMValidationError, match="objects of type object"):
+        ResponsesRequest(input="x", reasoning=object())
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"), [(None, [7, 8]), ([], [7, 8]), ([5], [5, 7, 8]), ([8, 5], [8, 5, 7])]
+)
+def test_stop_tokens_are_added_to_those_by_default(
+    own: list[int] | None, expected: list[int]
+) -> None:
+    defaults = {"stop_token_ids": [7, 8]}
+    for request in (
+        ChatCompletionRequest(messages=HELLO, stop_token_ids=own),
+        CompletionRequest(prompt="x", stop_token_ids=own),
+    ):
+        params = request.to_sampling_params(4, defaults)
+        assert params.stop_token_ids == expected

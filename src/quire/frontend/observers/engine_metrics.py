@@ -162,6 +162,7 @@ class EngineMetrics(RequestObserver):
             "prefix_cache": {
                 "queried_tokens": int(series.prefix_cache_queries.value),
                 "hit_tokens": int(series.prefix_cache_hits.value),
+                "loaded_tokens": {} if series.kv_store is None else series.kv_store.hit_tokens(),
             },
             "preemptions": int(series.num_preemptions.value),
         }

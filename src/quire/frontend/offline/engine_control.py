@@ -82,10 +82,9 @@ class EngineControl:
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
         """Forgets all cached prompts. False, with none forgotten, while requests are running,
-        unless `reset_running_requests` lets them compute their tokens again. There is no
-        connector to reset."""
-        del reset_connector
-        return bool(self._command("reset_prefix_cache", reset_running_requests))
+        unless `reset_running_requests` lets them compute their tokens again. `reset_connector`:
+        the KV store forgets too; False where there is none."""
+        return bool(self._command("reset_prefix_cache", reset_running_requests, reset_connector))
 
     def reset_mm_cache(self) -> None:
         """There are no images here, so nothing is cached of them."""

@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 from quire.config import EngineConfig, ModelConfig
 from quire.config.engine_args import EngineArgs
+from quire.config.kv_cache import KVEventsConfig
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineMode, make_client
 from quire.errors import ConfigError, EngineDeadError, quoted
@@ -367,9 +368,10 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         """What the model can do."""
         return self.config.model.supported_tasks
 
-    def get_kv_event_sources(self) -> dict[int, Any]:
-        """Nothing: the KV cache reports no events."""
-        return {}
+    def get_kv_event_sources(self) -> dict[int, KVEventsConfig]:
+        """Where KV events are sent, by data-parallel rank; empty: nowhere."""
+        events = self.config.kv_events
+        return {} if events is None else {0: events}
 
     async def is_tracing_enabled(self) -> bool:
         """Whether requests are traced."""

@@ -131,6 +131,11 @@ class OnlineRequests:
         with self.binding.bound():
             self._abort_in_core(self.outputs.abort_requests(request_ids))
 
+    def abort_streams(self, streams: Iterable[RequestStream]) -> None:
+        """The same for these requests."""
+        with self.binding.bound():
+            self._abort_in_core(self.outputs.abort([stream.record for stream in streams]))
+
     def abort_all(self) -> None:
         """Ends every request."""
         with self.binding.bound():

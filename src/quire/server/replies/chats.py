@@ -57,6 +57,7 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
             choices.add_pieces(self.choice(one, one.index))
             check_wanted()
         response = self._response(ChatResponse, choices, finals)
+        response.kv_transfer_params = final.kv_transfer_params
         if isinstance(final.prompt_logprobs, FlatLogprobs):
             response.prompt_logprobs = prompt_logprobs(final.prompt_logprobs, pieces).encoded()
         if self._wants_ids:

@@ -64,7 +64,9 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
                     choice.prompt_token_ids = self._ids(self._prompts[prompt_index].token_ids)
                 choices.add_pieces(pieces.encode(choice))
                 check_wanted()
-        return pieces.encode(self._response(CompletionResponse, choices, finals))
+        response = self._response(CompletionResponse, choices, finals)
+        response.kv_transfer_params = finals[0].kv_transfer_params if len(finals) == 1 else None
+        return pieces.encode(response)
 
     def size(self, update: Update) -> int:
         size = size_of(update.completion) + num_entries(update.output.prompt_logprobs)

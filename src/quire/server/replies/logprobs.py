@@ -187,7 +187,7 @@ def prompt_logprobs(positions: FlatLogprobs, pieces: JsonPieces) -> JsonList:
             [
                 {
                     str(token_id): PromptLogprob(
-                        logprob=_finite(entry.logprob),
+                        logprob=finite_logprob(entry.logprob),
                         rank=entry.rank,
                         decoded_token=entry.decoded_token,
                     )
@@ -202,14 +202,14 @@ def prompt_logprobs(positions: FlatLogprobs, pieces: JsonPieces) -> JsonList:
 def _chosen(positions: FlatLogprobs, place: int) -> float | None:
     """Of the token that is there; None where nothing precedes it."""
     first = positions.first(place)
-    return None if first is None else _finite(first)
+    return None if first is None else finite_logprob(first)
 
 
 def _entries(positions: FlatLogprobs, place: int) -> list[tuple[int, float]]:
     """Tokens with their log-probabilities: the chosen one, then the others from the best on."""
     least, most = LEAST_LOGPROB, MOST_LOGPROB
     ids, values = positions.entries(place)
-    logprobs = [each if least <= each <= most else _finite(each) for each in values]
+    logprobs = [each if least <= each <= most else finite_logprob(each) for each in values]
     return list(zip(ids, logprobs, strict=True))
 
 
@@ -222,7 +222,7 @@ def _last(token_ids: list[int], end: int) -> list[int]:
     return token_ids[max(0, end - MAX_TOKENS_BEFORE) : end]
 
 
-def _finite(logprob: float) -> float:
+def finite_logprob(logprob: float) -> float:
     """NaN and the infinities have no place in JSON."""
     # NaN is not above the least either.
     return min(logprob, MOST_LOGPROB) if logprob >= LEAST_LOGPROB else LEAST_LOGPROB

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from quire.server.context import ServerContext
 from quire.server.http.problems import HttpError, unavailable
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.room import params_in_room
+from quire.server.requests.sampling import lists_work
 from quire.server.work_pool import check_wanted
 
 if TYPE_CHECKING:
@@ -65,9 +66,10 @@ def deadline_of(request: Request, longest_s: float) -> Deadline:
     return Deadline(seconds, asyncio.get_running_loop().time() + seconds)
 
 
-def grammar_work(params: SamplingParams) -> int:
-    """The size of trying a request's grammar."""
-    return 0 if params.structured_outputs is None else _GRAMMAR_SIZE
+def params_work(params: SamplingParams, num_prompts: int = 1) -> int:
+    """The size of checking parameters for so many prompts, and of trying their grammar."""
+    grammar = 0 if params.structured_outputs is None else _GRAMMAR_SIZE
+    return grammar + num_prompts * lists_work(params)
 
 
 def _inputs(
@@ -114,6 +116,7 @@ class Generation:
         self._streams: list[RequestStream] = []
         self._is_closed = False
         self._is_late = False
+        self._closers: list[Callable[[], object]] = []
         context.num_generating += 1
         self._timer = asyncio.get_running_loop().call_at(deadline.at, self._on_deadline)
 
@@ -132,7 +135,7 @@ class Generation:
         """Admits all prompts or none. Raises RequestError, CapacityError, EngineDeadError."""
         engine = context.live_engine()
         size = sum(len(prompt.token_ids) // 16 + 32 + 8 * params.n for prompt in prompts)
-        size += grammar_work(params)
+        size += params_work(params, len(prompts))
         inputs = await context.pool.run(
             size, _inputs, context, prompts, params, request_id, priority, trace_headers
         )
@@ -189,6 +192,10 @@ class Generation:
             finals.update(batch)
         return [finals[index] for index in sorted(finals)]
 
+    def abort(self) -> None:
+        """Ends its requests; the last outputs say so."""
+        self._requests.abort_streams(self._streams)
+
     def close(self) -> None:
         """Frees everything now. Idempotent."""
         if not self._is_closed:
@@ -196,7 +203,13 @@ class Generation:
             self._timer.cancel()
             self._context.num_generating -= 1
             self._requests.close(self._streams)
+            for closer in self._closers:
+                closer()
             self._wake_up.set()
+
+    def on_close(self, closer: Callable[[], object]) -> None:
+        """Has a function called when the request ends. Called before it can."""
+        self._closers.append(closer)
 
     async def _wait_for_news(self) -> None:
         if not self._is_late:

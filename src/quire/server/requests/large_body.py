@@ -7,6 +7,7 @@ piece by piece. Called by `read_body`, on a thread.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from quire.server.requests.lax_body import decode_lax_value
 from quire.server.schema.common import TokenId
 from quire.server.schema.completion import PROMPT_KINDS, CompletionRequest
 from quire.server.schema.service import DetokenizeRequest
+from quire.server.schema.tokens import TokensRequest
 from quire.server.work_pool import check_wanted
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -30,6 +32,7 @@ _TEXT_FIELDS = {
     "prompt", "messages", "system", "documents", "tokens", "input", "instructions",
 }  # fmt: skip
 _BLANK = b" \t\n\r"
+_NOT_BLANK = re.compile(rb"[^ \t\n\r]")
 _token_ids = msgspec.json.Decoder(list[TokenId])
 _texts = msgspec.json.Decoder(list[str])
 
@@ -49,28 +52,45 @@ class BodyLimits:
 def decode_large(data: bytes, decoder: BodyDecoder[Body], limits: BodyLimits) -> Decoded[Body]:
     """The body, decoded by `decoder`. Raises RequestError for a field that is too large, and
     `decoder`'s errors."""
-    if not data.lstrip(_BLANK).startswith(b"{"):
+    first = _NOT_BLANK.search(data)
+    if first is None or first.group() != b"{":
         return decoder.decode(data)  # which refuses its first character
     known = {field.encode_name for field in msgspec.structs.fields(decoder.kind)}
-    found = {field.name: field for field in scan_object(data)}
+    scanned = scan_object(data)
+    found = {field.name: field for field in scanned}
     fields = {name: field for name, field in found.items() if name in known}
-    texts = {name: data[field.begin : field.end].strip(_BLANK) for name, field in fields.items()}
     apart, ids = _APART.get(decoder.kind), None
-    if texts.get("truncate_prompt_tokens", b"null") != b"null":
+    truncated = fields.get("truncate_prompt_tokens")
+    if truncated is not None and _value(data, truncated) != b"null":
         apart = None  # a prompt may be longer than the context: its ids are values like others
-    if apart is not None and texts.get(apart.name, b"").startswith(b"["):
-        num_items = fields.pop(apart.name).num_values - 1
-        ids = apart.decode(texts[apart.name], num_items, limits)
-        texts[apart.name] = b"[]"
-    _check_sizes(fields.values(), limits)
-    parts = [b'"%b":%b' % (name.encode(), text) for name, text in texts.items()]
-    decoded = decoder.decode(b"{" + b",".join(parts) + b"}")
+    replaced = {}
+    if apart is not None and apart.name in fields and _is_list(data, fields[apart.name]):
+        field = fields[apart.name]
+        ids = apart.decode(_value(data, field), field.num_values - 1, limits)
+        replaced[apart.name] = b"[]"
+    _check_sizes([fields[name] for name in fields if name not in replaced], limits)
+    if len(fields) < len(scanned) or replaced:  # otherwise a large body need not be copied
+        texts = {name: replaced.get(name) or _value(data, fields[name]) for name in fields}
+        parts = [b'"%b":%b' % (name.encode(), text) for name, text in texts.items()]
+        decoded = decoder.decode(b"{" + b",".join(parts) + b"}")
+    else:
+        decoded = decoder.decode(data)
     if apart is not None and ids is not None:
         setattr(decoded.body, apart.name, ids)
     for name, field in found.items():
-        if name not in known and data[field.begin : field.end].strip(_BLANK) != b"null":
+        if name not in known and _value(data, field) != b"null":
             decoded.unknown[name] = None
     return decoded
+
+
+def _value(data: bytes, field: JsonField) -> bytes:
+    """The JSON text of a field's value."""
+    return data[field.begin : field.end].strip(_BLANK)
+
+
+def _is_list(data: bytes, field: JsonField) -> bool:
+    first = _NOT_BLANK.search(data, field.begin, field.end)
+    return first is not None and first.group() == b"["
 
 
 def _check_sizes(fields: Iterable[JsonField], limits: BodyLimits) -> None:
@@ -146,10 +166,15 @@ def _tokens(raw: bytes, num_items: int, limits: BodyLimits) -> list[int]:
     return _ids(raw, num_items, "tokens", limits)
 
 
+def _token_prompt(raw: bytes, num_items: int, limits: BodyLimits) -> list[int]:
+    """A prompt that is always token ids."""
+    return _ids(raw, num_items, "token_ids", limits)
+
+
 def _ids(raw: bytes, count: int, name: str, limits: BodyLimits) -> list[int]:
     """A flat list of `count` token ids, decoded in pieces that end at a comma."""
     if count > limits.max_model_len:
-        if name == "prompt":
+        if name != "tokens":
             raise prompt_too_long(count, limits.max_model_len)
         raise RequestError(
             f"{name} has {count} token ids, more than max_model_len {limits.max_model_len}.",
@@ -189,4 +214,5 @@ class _Apart:
 _APART: dict[Any, _Apart] = {
     CompletionRequest: _Apart("prompt", _prompt),
     DetokenizeRequest: _Apart("tokens", _tokens),
+    TokensRequest: _Apart("token_ids", _token_prompt),
 }

@@ -17,7 +17,6 @@ from quire.structured.config import OWN_BACKENDS
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "early_stopping": (None, False),
-    "kv_transfer_params": (None, {}),
     "ec_transfer_params": (None, {}),
     "return_token_offsets": (None, False),
     "logits_processors": (None, []),

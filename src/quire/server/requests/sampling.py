@@ -29,6 +29,39 @@ _SAME_NAME = (
     & {field.name for field in msgspec.structs.fields(SamplingParams)}
 ) - _FIELDS_THAT_DIFFER
 """Fields that mean the same in a request and in `SamplingParams`, which checks them."""
+_LISTS = (
+    "logit_bias", "bad_words", "allowed_token_ids", "logprob_token_ids", "stop_token_ids",
+)  # fmt: skip
+"""Fields that may have as many entries as the vocabulary has tokens."""
+_PASSES = 8
+_MAX_LIST_ENTRIES = 1 << 20
+"""Most entries of these fields, for all sequences of a request together."""
+
+
+def lists_work(given: object) -> int:
+    """The size of checking the lists of a request or of its parameters: they are gone through
+    several times."""
+    return _PASSES * sum(_list_sizes(given).values())
+
+
+def check_lists(params: SamplingParams, num_prompts: int) -> None:
+    """Raises RequestError if the lists, which each sequence of the engine goes through and keeps,
+    are too long for so many prompts."""
+    sizes, copies = _list_sizes(params), num_prompts * params.n
+    total = copies * sum(sizes.values())
+    if total > _MAX_LIST_ENTRIES:
+        name = max(sizes, key=lambda name: sizes[name])
+        raise RequestError(
+            f"{name}: lists with {sum(sizes.values())} entries for {num_prompts} prompts x n "
+            f"{params.n} are {total} entries, more than this server takes in one request "
+            f"({_MAX_LIST_ENTRIES}). Send fewer prompts at once.",
+            parameter=name,
+            value=total,
+        )
+
+
+def _list_sizes(given: object) -> dict[str, int]:
+    return {name: len(getattr(given, name, None) or ()) for name in _LISTS}
 
 
 def sampling_params(
@@ -52,7 +85,10 @@ def params_of(
     """
     values = {name: getattr(request, name) for name in _SAME_NAME}
     values = {name: value for name, value in values.items() if value is not None}
+    stops = [*values.get("stop_token_ids", ()), *defaults.get("stop_token_ids", ())]
     values = {**{k: v for k, v in defaults.items() if k != "max_tokens"}, **values}
+    if stops:
+        values["stop_token_ids"] = list(dict.fromkeys(stops))
     values["max_tokens"] = max_tokens
     values["logprobs"] = _num_logprobs(request)
     num_samples = request.best_of or 1
@@ -69,9 +105,16 @@ def params_of(
         RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
     )
     values["structured_outputs"] = constraint(request)
-    values["extra_args"] = checked_extra_args(request.vllm_xargs, "vllm_xargs")
+    values["extra_args"] = _extra_args(request)
     values["skip_clone"] = True
     return SamplingParams.from_optional(**values)
+
+
+def _extra_args(request: GenerationFields) -> dict[str, Any] | None:
+    """As in vLLM, `kv_transfer_params` are among them."""
+    extra = checked_extra_args(request.vllm_xargs, "vllm_xargs")
+    transfer = checked_extra_args(request.kv_transfer_params, "kv_transfer_params")
+    return extra if transfer is None else {**(extra or {}), "kv_transfer_params": transfer}
 
 
 def check_bounds(request: GenerationFields, args: ServerArgs) -> None:

@@ -15,15 +15,13 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "/v1/systemone",
     ),
     "LoRA adapters do not work yet": ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
-    "prompts and replies are computed in one place; /v1/completions takes token ids": (
-        "/inference/v1/generate", "/inference/v1/abort_requests", "/v1/completions/derender",
-        "/v1/chat/completions/derender",
+    "/inference/v1/generate gives the text of a reply too, with output_mode `text`": (
+        "/v1/completions/derender", "/v1/chat/completions/derender",
     ),
     "this version computes in one process, on the CPU": (
         "/scale_elastic_ep", "/is_scaling_elastic_ep", "/fault_tolerance/apply",
         "/fault_tolerance/status",
     ),
-    "the KV cache reports no events": ("/kv_event_sources",),
     "weights are read once, at the start": (
         "/init_weight_transfer_engine", "/shutdown_weight_transfer_engine", "/start_weight_update",
         "/start_draft_weight_update", "/update_weights", "/finish_weight_update",

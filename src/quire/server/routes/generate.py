@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -36,12 +36,13 @@ from quire.server.requests.chats.tool_use import tool_use
 from quire.server.requests.generation import Deadline, Generation, deadline_of
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts
 from quire.server.requests.refusals import fields_without_effect, refuse_unsupported
-from quire.server.requests.sampling import sampling_params
+from quire.server.requests.sampling import check_lists, lists_work, sampling_params
 from quire.server.routes.bodies import context_of, field_names, pieced_response, read_body
 from quire.server.routes.conversations import conversations_of
 from quire.server.schema.chat import BatchChatRequest, ChatRequest
 from quire.server.schema.completion import CompletionRequest
 from quire.server.schema.constraints import named_as_asked
+from quire.server.work_pool import WorkPool
 
 Writer = TypeVar("Writer")
 Result = TypeVar("Result")
@@ -115,13 +116,21 @@ async def _generate(
     context = context_of(http)
     head = ReplyHead.of(context, http, request, id_prefix)
     generation, writer = await begin(http, request, head, prepare, make_writer)
-    if request.stream:
-        return EventStream(
-            writer.stream(generation, context.pool),
-            generation.close,
-            keep_alive_s=context.args.sse_keep_alive_interval,
-        )
-    return await _whole_reply(http, generation, writer)
+    return await reply_of(http, request.stream is True, generation, writer)
+
+
+async def reply_of(
+    http: Request, is_stream: bool, generation: Generation, writer: _StreamWriter
+) -> Response | ASGIApp:
+    """The reply to a request that has begun, whole or as a stream."""
+    if not is_stream:
+        return await _whole_reply(http, generation, writer)
+    context = context_of(http)
+    return EventStream(
+        writer.stream(generation, context.pool),
+        generation.close,
+        keep_alive_s=context.args.sse_keep_alive_interval,
+    )
 
 
 async def begin(
@@ -141,7 +150,8 @@ async def begin(
     if ignored:
         context.ignored_fields.tell(http, ignored)
     has_beams = request.use_beam_search is True
-    params = (beam_sampling_params if has_beams else sampling_params)(context, request)
+    make_params = beam_sampling_params if has_beams else sampling_params
+    params = await context.pool.run(lists_work(request), make_params, context, request)
     engine.requests.check_admission(1)
     salt = getattr(http.state, TENANT_SALT, None)
     prompts = [prompt.of_tenant(salt) for prompt in await prepare(context, request)]
@@ -157,6 +167,12 @@ class _WholeWriter(Protocol):
     def whole_size(self, finals: Sequence[RequestOutput]) -> int: ...
 
     def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]: ...
+
+
+class _StreamWriter(_WholeWriter, Protocol):
+    """What writes a stream too."""
+
+    def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]: ...
 
 
 async def _whole_reply(http: Request, generation: Generation, writer: _WholeWriter) -> Response:
@@ -214,6 +230,7 @@ async def _start(
     params: SamplingParams,
     deadline: Deadline,
 ) -> Generation:
+    check_lists(params, len(prompts))
     lengths = [len(prompt.token_ids) for prompt in prompts]
     context.limits.check_reply(request, params, lengths, context.config.model.vocab_size)
     start = Generation.start

@@ -51,6 +51,12 @@ async def version(_: Request) -> Response:
     return json_response(VersionResponse(version=__version__))
 
 
+async def kv_event_sources(http: Request) -> Response:
+    """Where KV events are sent, by data-parallel rank; empty: nowhere."""
+    sources = context_of(http).live_engine().get_kv_event_sources()
+    return json_response({str(rank): source for rank, source in sources.items()})
+
+
 async def load(http: Request) -> Response:
     """Generation requests in flight."""
     return json_response(LoadResponse(server_load=context_of(http).num_generating))

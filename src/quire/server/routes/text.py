@@ -14,11 +14,11 @@ from quire.server.context import ServerContext
 from quire.server.replies.head import ReplyHead
 from quire.server.replies.json_pieces import ITEMS_AT_ONCE, JsonPieces
 from quire.server.requests.beams.fields import refuse_with_beams
-from quire.server.requests.generation import grammar_work
+from quire.server.requests.generation import params_work
 from quire.server.requests.prompts import PreparedPrompt, chat_prompt, completion_prompts, encode
 from quire.server.requests.refusals import refuse_unsupported
 from quire.server.requests.room import params_in_room
-from quire.server.requests.sampling import sampling_params
+from quire.server.requests.sampling import check_lists, lists_work, sampling_params
 from quire.server.routes.bodies import (
     context_of,
     json_response,
@@ -136,9 +136,11 @@ async def render_completion(http: Request) -> Response:
     head = ReplyHead.of(context, http, request, "cmpl")
     refuse_unsupported(request)
     _refuse_beams(request)
-    params = sampling_params(context, request)
+    params = await context.pool.run(lists_work(request), sampling_params, context, request)
     prompts = await completion_prompts(context, request)
-    size = sum(32 + len(prompt.token_ids) for prompt in prompts) + grammar_work(params)
+    check_lists(params, len(prompts))
+    size = sum(32 + len(prompt.token_ids) for prompt in prompts)
+    size += params_work(params, len(prompts))
     return pieced_response(
         await context.pool.run(size, _rendered_list, context, head, request, prompts, params)
     )
@@ -169,9 +171,9 @@ async def rendered_chat(http: Request, request: ChatRequest) -> Response:
     head = ReplyHead.of(context, http, request, "chatcmpl")
     refuse_unsupported(request)
     _refuse_beams(request)
-    params = sampling_params(context, request)
+    params = await context.pool.run(lists_work(request), sampling_params, context, request)
     prompt = await chat_prompt(context, request)
-    size = len(prompt.token_ids) + grammar_work(params)
+    size = len(prompt.token_ids) + params_work(params)
     rendered = await context.pool.run(size, _rendered, context, head, request, prompt, params)
     return json_response(rendered)
 
@@ -198,7 +200,8 @@ def _rendered(
     priority = request.priority or 0
     with named_as_asked(request):
         settled = processor.process(head.id, prompt.for_engine(), params, priority=priority)
-    plain: dict[str, Any] = msgspec.to_builtins(settled.params)
+    values: dict[str, Any] = msgspec.to_builtins(settled.params)
+    plain = {name: value for name, value in values.items() if not name.startswith("_")}
     return RenderedPrompt(
         request_id=head.id,
         model=head.model,

@@ -230,7 +230,8 @@ class ChatResponse(WholeReplyFields, kw_only=True):
     prompt_logprobs: ReplyPromptLogprobs | None = None
     prompt_token_ids: list[TokenId] | None = None
     prompt_text: str | None = None
-    kv_transfer_params: None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    """For the server that goes on with the prompt."""
 
 
 class DeltaFunction(msgspec.Struct, kw_only=True, omit_defaults=True):

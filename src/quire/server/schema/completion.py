@@ -68,6 +68,8 @@ class CompletionResponse(WholeReplyFields, kw_only=True):
 
     object: Literal["text_completion"] = "text_completion"
     choices: list[CompletionChoice]
+    kv_transfer_params: dict[str, Any] | None = None
+    """For the server that goes on with the prompt, where there is one."""
 
 
 class CompletionChunk(ChunkFields, kw_only=True):

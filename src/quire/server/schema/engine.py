@@ -81,7 +81,7 @@ class ResetQuery(msgspec.Struct, kw_only=True):
     reset_running_requests: bool = False
     """Running requests compute their tokens again."""
     reset_external: bool = False
-    """There is no further cache; nothing changes."""
+    """The KV store forgets too. Without one the answer is false."""
 
 
 class ResetReply(msgspec.Struct):

@@ -1,7 +1,7 @@
 // The live view: follows `/quire/live` and puts its numbers on the page.
 
 import { liveView } from "./api.js";
-import { byId, canvasContext, count, cssColor, duration, rate, uptime } from "./dom.js";
+import { byId, canvasContext, count, cssColor, duration, el, rate, uptime } from "./dom.js";
 import { PoolMap } from "./pool.js";
 
 const SAMPLES = 240; // two minutes, two snapshots a second
@@ -131,7 +131,7 @@ function showLatency(id, latency) {
   byId(`${id}-p`).textContent = latency ? `99 % within ${duration(latency.p99)}` : "no request yet";
 }
 
-function showPrefix({ queried_tokens: asked, hit_tokens: hit }) {
+function showPrefix({ queried_tokens: asked, hit_tokens: hit, loaded_tokens: loaded }) {
   const share = asked ? hit / asked : 0;
   byId("prefix-bar").style.width = `${100 * share}%`;
   byId("prefix-rate").textContent = asked ? `${Math.round(100 * share)} % found` : "–";
@@ -139,6 +139,17 @@ function showPrefix({ queried_tokens: asked, hit_tokens: hit }) {
     byId("prefix-note").textContent =
       `${count(hit)} of ${count(asked)} prompt tokens did not have to be computed again.`;
   }
+  showTiers(hit, Object.entries(loaded ?? {}));
+}
+
+/** Where found tokens came from: the KV pool, then each tier of the KV store. */
+function showTiers(hit, loaded) {
+  const fromPool = Math.max(0, loaded.reduce((left, [, tokens]) => left - tokens, hit));
+  byId("prefix-tiers").hidden = !loaded.length;
+  byId("prefix-tiers").replaceChildren(
+    ...[["pool", fromPool], ...loaded].map(([tier, tokens]) =>
+      el("div", {}, el("dt", {}, tier), el("dd", { "data-tier": tier }, count(tokens)))),
+  );
 }
 
 function showTotals(snapshot) {

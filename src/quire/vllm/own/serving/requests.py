@@ -3,7 +3,7 @@ them, and get the `SamplingParams` that a body asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -33,6 +33,20 @@ _DEFAULTS: dict[str, Any] = {
 """vLLM's, of fields that may also be null."""
 
 
+def _as_json(fields: Mapping[str, Any]) -> bytes:
+    """Fields as the text of a body; among them may be iterators, and objects of pydantic such as
+    those of the client library `openai`. Raises TypeError for what JSON does not have."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Iterator):
+            return list(value)
+        if not callable(dump := getattr(value, "model_dump", None)):
+            raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+        return dump(exclude_unset=True)
+
+    return msgspec.json.encode(fields, enc_hook=plain)
+
+
 class _Body:
     """A body of JSON: its fields as attributes. Fields that the API does not have are left out."""
 
@@ -42,7 +56,7 @@ class _Body:
     def __init__(self, **fields: Any) -> None:
         """Raises RequestError, a ValueError, for values that the server would refuse."""
         try:
-            self._body: Any = body_decoder(self.kind).decode(msgspec.json.encode(fields)).body
+            self._body: Any = body_decoder(self.kind).decode(_as_json(fields)).body
         except _DECODE_ERRORS as error:
             problem = decode_problem(error)
             raise RequestError(problem.message, parameter=problem.param) from None

@@ -1,0 +1,62 @@
+"""How vLLM's test files and their results are sorted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tools.vllm_tests import page, sorting
+from tools.vllm_tests.running import result_file
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    files = {
+        "v1/test_public.py": "import pytest\nfrom vllm import LLM, SamplingParams\n",
+        "v1/test_slow.py": "from vllm.sampling_params import SamplingParams\n",
+        "v1/test_private.py": "from vllm.v1.core.block_pool import BlockPool\n",
+        "v1/test_missing.py": "from vllm.lora.request import LoRARequest\n",
+        "lora/test_any.py": "from vllm import LLM\n",
+        "utils.py": "from vllm.nothing import x\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / "tests" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_files_are_sorted_by_what_they_import(source: Path) -> None:
+    found = sorting.test_files(source)
+    assert found.pop("v1/test_private.py") == "a part of vLLM's engine, which Quire does not share"
+    assert found == {
+        "lora/test_any.py": "LoRA adapters",
+        "v1/test_missing.py": "",  # a placeholder can be imported
+        "v1/test_public.py": "",
+        "v1/test_slow.py": "",
+    }
+
+
+def test_the_page_counts_results_and_reasons(source: Path, tmp_path: Path) -> None:
+    results = [
+        ["tests/v1/test_public.py::test_one", "passed", ""],
+        ["tests/v1/test_public.py::test_two", "failed", "AssertionError: 1 == 2"],
+        ["tests/v1/test_public.py::test_x[lora-a]", "failed", "404"],
+        ["tests/v1/test_public.py::test_y", "skipped", "no GPU"],
+    ]
+    missing = "ConfigError: vllm.lora.request.LoRARequest: LoRA adapters do not work yet"
+    for name, rows in (
+        ("v1/test_public.py", results),
+        ("v1/test_missing.py", [["tests/v1/test_missing.py", "failed", missing]]),
+    ):
+        path = result_file(tmp_path, name)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "examples.jsonl").write_text('["basic.py", ""]\n["chat.py --x", "an error"]\n')
+    text = page.page(source, tmp_path)
+    assert "1 tests pass, 3 fail, 1 are skipped" in text
+    assert "| `v1/test_public.py` | 1 | 2 | 1 | not sorted (1); LoRA adapters (1) |" in text
+    assert "| `v1/test_slow.py` |  |  |  | not counted yet |" in text
+    assert "| 1 | a part of vLLM's engine, which Quire does not share |" in text
+    assert "| `basic.py` | works |" in text
+    assert "| `chat.py --x` | an error |" in text

@@ -1,0 +1,16 @@
+"""Runs vLLM's own tests against Quire, and writes which pass, and why others do not.
+
+    pip download --no-deps --no-binary :all: --no-clean vllm==0.32.0   (the source distribution)
+    python -m tools.vllm_tests run SOURCE RESULTS [FILE ...]
+    python -m tools.vllm_tests examples SOURCE RESULTS
+    python -m tools.vllm_tests page SOURCE RESULTS
+
+(In the repository, with src in PYTHONPATH.) `run` runs all files that could pass, or those named,
+each in a process of its own, and keeps what came of each in the folder RESULTS; it needs
+pytest-asyncio. `examples` does the same with the examples of vLLM's documentation, of which some
+are clients of a server at port 8000. `page` sorts the results into docs/vllm_tests.md.
+
+The tests run as they are, but for three things: models named by their hub id are a local one,
+`tests/conftest.py` and `tests/utils.py`, which need a GPU and parts of vLLM, are replaced by those
+in `stand_ins/`, and `import vllm` is Quire's `quire.vllm`.
+"""

@@ -1,0 +1,110 @@
+"""The page: a row for each file that was run, and why the others were not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from tools.from_vllm.markdown import table
+from tools.vllm_tests.examples import read_outcomes
+from tools.vllm_tests.running import result_file
+from tools.vllm_tests.sorting import test_files
+
+PAGE = Path(__file__).parents[2] / "docs" / "vllm_tests.md"
+_REASONS: tuple[tuple[str, str], ...] = (
+    (r"\blora\b|lora[\]\[-]|_lora", "LoRA adapters"),
+    (r"Quire has no vllm[\w.]*: ([^\n]{1,120})", ""),
+    (r"ConfigError: vllm[\w.]*: ([^\n]{1,120})", ""),
+    (r"has no field (build_\w+|_\w+)", "a private helper of vLLM"),
+    (r"No module named '(psutil|schemathesis|fastapi|mistral_common|openai_harmony|opentelemetry)",
+     "a package that is not installed"),
+    (r"lacks everything of the model", "a model that is not here"),
+    (r"No module named 'tests\.|cannot import name '\w+' from 'tests\.",
+     "a part of vLLM's tests that needs a GPU"),
+    (r"(?i)multi_modal|mm[-_]embeds|image_url|audio|prompt_embeds", "images, audio, video"),
+    (r"kv_transfer_params", "other engines' K/V transfer"),
+    (r"speculative|spec_", "speculative decoding"),
+    (r"tensor[-_]parallel|pipeline_parallel|data[-_]parallel", "several processes and machines"),
+    (r"maximum context length is", "the model's context is shorter"),
+    (r"watermark", "watermarks"),
+    (r"routed_experts", "the experts that tokens were routed to"),
+    (r"runner='pooling'", "pooling models"),
+    (r"(?i)trace[-_]replay|trace_decode", "forced replies (`trace_decode_token_ids`)"),
+)  # fmt: skip
+"""Patterns of a test's name and message, and what they tell; empty: what the message says."""
+_SORTED: dict[str, str] = json.loads((Path(__file__).parent / "sorted.json").read_text())
+"""Reasons that were found by reading: by a test's name, as far as it goes."""
+_UNSORTED = "not sorted"
+_TEXT = """# vLLM's own tests
+
+What comes of the tests and examples in the source distribution of vLLM 0.32.0, run against Quire as
+they are: with the model that is bundled, on a CPU, without a hub. Written by
+`python -m tools.vllm_tests`, whose docstring says how to make it again.
+[from_vllm.md](from_vllm.md) says what is the same, and what differs on purpose.
+
+"""
+
+
+def page(source: Path, results: Path) -> str:
+    """The whole page."""
+    files = test_files(source)
+    rows, total, reasons = [], Counter[str](), Counter[str]()
+    for name in (name for name, reason in files.items() if not reason):
+        found = _results(result_file(results, name))
+        if found is None:
+            has_run = result_file(results, name).with_suffix(".log").exists()
+            state = "did not end in time" if has_run else "not counted yet"
+            rows.append([f"`{name}`", "", "", "", state])
+            continue
+        outcomes = Counter(outcome for _, outcome, _ in found)
+        why = Counter(_why(test, text) for test, outcome, text in found if outcome == "failed")
+        total += outcomes
+        reasons += why
+        counts = [str(outcomes[each] or "") for each in ("passed", "failed", "skipped")]
+        rows.append([f"`{name}`", *counts, _listed(why.items())])
+    not_run = Counter(reason for reason in files.values() if reason)
+    passed, failed, skipped = (total[each] for each in ("passed", "failed", "skipped"))
+    parts = [
+        _TEXT,
+        f"{passed} tests pass, {failed} fail, {skipped} are skipped by themselves. A file that "
+        "cannot be imported counts as one that fails. Why tests fail:\n",
+        table(["tests", "why"], ([str(n), why] for why, n in reasons.most_common())),
+        "By file:\n",
+        table(["file", "passed", "failed", "skipped", "why"], rows),
+        "## Files that are not run\n\nThey are about something that Quire does not have, or import "
+        "private parts\nof vLLM at their top.\n",
+        table(["files", "why"], ([str(n), why] for why, n in not_run.most_common())),
+        "## Examples\n\nThose that fit a model of text; others need pooling models, images, LoRA, "
+        "GPUs or services.\n",
+        table(["example", "what came of it"], _examples(results / "examples.jsonl")),
+    ]
+    return "".join(parts).rstrip() + "\n"
+
+
+def _examples(path: Path) -> list[list[str]]:
+    found = read_outcomes(path).items()
+    return [[f"`{name}`", _SORTED.get(name, outcome) or "works"] for name, outcome in found]
+
+
+def _results(path: Path) -> list[tuple[str, str, str]] | None:
+    if not path.exists():
+        return None
+    return [tuple(json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def _why(test: str, message: str) -> str:
+    name = test.removeprefix("tests/")
+    for known, reason in _SORTED.items():
+        if name.startswith(known):
+            return reason
+    for pattern, reason in _REASONS:
+        if found := re.search(pattern, f"{name}\n{message}"):
+            return reason or found[1]
+    return _UNSORTED
+
+
+def _listed(reasons: Iterable[tuple[str, int]]) -> str:
+    return "; ".join(f"{reason} ({count})" for reason, count in reasons)

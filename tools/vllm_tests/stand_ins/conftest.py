@@ -1,0 +1,140 @@
+"""In the place of vLLM's tests/conftest.py: the fixtures that tests of text use."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm import LLM, SamplingParams
+
+_TESTS = Path(__file__).parent
+
+
+class _Hub:
+    """What tests load from the hub: a folder without files, whatever its name is."""
+
+    def snapshot_download(self, repo_id: str, **options: Any) -> str:
+        del options
+        place = _TESTS.parent / "hub" / repo_id
+        place.mkdir(parents=True, exist_ok=True)
+        return str(place)
+
+
+_repo_utils = types.ModuleType("vllm.transformers_utils.repo_utils")
+_repo_utils.hf_api = _Hub  # type: ignore[attr-defined]
+_repo_utils.with_retry = lambda call, *_, **__: call()  # type: ignore[attr-defined]
+sys.modules[_repo_utils.__name__] = _repo_utils
+
+
+class LocalAssetServer:
+    """A name that tests import; there are no images to serve."""
+
+
+class Runner:
+    """The methods of vLLM's VllmRunner that generate text."""
+
+    def __init__(self, model_name: str, **options: Any) -> None:
+        for name in ("swap_space", "tokenizer_name"):
+            options.pop(name, None)
+        self.llm = LLM(model=model_name, **options)
+
+    def get_llm(self) -> LLM:
+        return self.llm
+
+    def generate(
+        self, prompts: list[Any], params: SamplingParams, **options: Any
+    ) -> list[tuple[list[list[int]], list[str]]]:
+        """For each prompt the token ids, then the texts, with the prompt before each."""
+        found = []
+        for output in self.llm.generate(prompts, params, **options):
+            ids = list(output.prompt_token_ids or ())
+            text = output.prompt or ""
+            found.append(
+                (
+                    [ids + list(one.token_ids) for one in output.outputs],
+                    [text + one.text for one in output.outputs],
+                )
+            )
+        return found
+
+    def generate_greedy(self, prompts: list[Any], max_tokens: int) -> list[tuple[list[int], str]]:
+        params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
+        return [(ids[0], texts[0]) for ids, texts in self.generate(prompts, params)]
+
+    def generate_w_logprobs(self, prompts: list[Any], params: SamplingParams) -> list[Any]:
+        """Token ids, text and log-probabilities; those of the prompt if they were asked for."""
+        found = []
+        for output in self.llm.generate(prompts, params):
+            one = output.outputs[0]
+            row = (list(one.token_ids), one.text, one.logprobs)
+            found.append(row if params.prompt_logprobs is None else (*row, output.prompt_logprobs))
+        return found
+
+    def generate_greedy_logprobs(
+        self,
+        prompts: list[Any],
+        max_tokens: int,
+        num_logprobs: int | None,
+        num_prompt_logprobs: int | None = None,
+        **options: Any,
+    ) -> list[Any]:
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=max_tokens,
+            logprobs=num_logprobs,
+            prompt_logprobs=num_prompt_logprobs,
+            **options,
+        )
+        return self.generate_w_logprobs(prompts, params)
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.llm.llm_engine.shutdown()
+
+
+VllmRunner = HfRunner = Runner
+
+
+@pytest.fixture(scope="session")
+def vllm_runner() -> type[Runner]:
+    return Runner
+
+
+@pytest.fixture
+def example_prompts() -> list[str]:
+    return (_TESTS / "prompts" / "example.txt").read_text().splitlines()
+
+
+@pytest.fixture
+def sample_json_schema() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+
+
+@pytest.fixture
+def caplog_vllm(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    return caplog
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_TESTS_PID", str(os.getpid()))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--optional", action="store_true", default=False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for mark in ("core_model", "cpu_model", "optional", "slow_test", "skip_global_cleanup"):
+        config.addinivalue_line("markers", f"{mark}: of vLLM")

@@ -1,0 +1,179 @@
+"""In the place of vLLM's tests/utils.py: servers, and the decorators of tests of text."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+VLLM_PATH = Path(__file__).parents[1]
+_START_S = 90
+
+
+class RemoteOpenAIServer:
+    """`serve` in a process of its own."""
+
+    DUMMY_API_KEY = "token-abc123"
+
+    def __init__(
+        self,
+        model: str,
+        vllm_serve_args: list[str],
+        *,
+        env_dict: dict[str, str] | None = None,
+        seed: int | None = 0,
+        auto_port: bool = True,
+        max_wait_seconds: float | None = None,
+        override_hf_configs: dict[str, Any] | None = None,
+    ) -> None:
+        del max_wait_seconds, override_hf_configs
+        args = _without_lora([str(each) for each in vllm_serve_args])
+        self.uds = args[args.index("--uds") + 1] if "--uds" in args else None
+        self.host = "127.0.0.1"
+        self.port = int(args[args.index("--port") + 1]) if "--port" in args else _free_port()
+        if auto_port and self.uds is None and "--port" not in args:
+            args += ["--port", str(self.port)]
+        if seed is not None and "--seed" not in args:
+            args += ["--seed", str(seed)]
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        self.proc = subprocess.Popen(
+            [sys.executable, "-m", "quire.vllm", "serve", model, *args],
+            env={**os.environ, **(env_dict or {})},
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        self._wait()
+
+    def _wait(self) -> None:
+        end = time.monotonic() + _START_S
+        transport = httpx.HTTPTransport(uds=self.uds) if self.uds else None
+        with httpx.Client(transport=transport, timeout=5) as client:
+            while time.monotonic() < end and self.proc.poll() is None:
+                try:
+                    if client.get(self.url_for("health")).status_code == 200:
+                        return
+                except httpx.HTTPError:
+                    pass
+                time.sleep(0.3)
+        self._stop()
+        self._log.seek(0)
+        lines = self._log.read().splitlines() or [""]
+        raise RuntimeError(f"the server did not start: {lines[-1]}")
+
+    def _stop(self) -> None:
+        if self.proc.poll() is None:
+            self.proc.send_signal(signal.SIGTERM)
+            try:
+                self.proc.wait(20)
+            except subprocess.TimeoutExpired:
+                self.proc.kill()
+                self.proc.wait()
+
+    def __enter__(self) -> RemoteOpenAIServer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop()
+
+    @property
+    def url_root(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def url_for(self, *parts: str) -> str:
+        return "/".join((self.url_root, *parts))
+
+    def get_client(self, **options: Any) -> openai.OpenAI:
+        return openai.OpenAI(**self._of_client(options))
+
+    def get_async_client(self, **options: Any) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(**self._of_client(options))
+
+    def get_client_anthropic(self, **options: Any) -> anthropic.Anthropic:
+        return anthropic.Anthropic(**self._of_client(options, self.url_root))
+
+    def get_async_client_anthropic(self, **options: Any) -> anthropic.AsyncAnthropic:
+        return anthropic.AsyncAnthropic(**self._of_client(options, self.url_root))
+
+    def _of_client(self, options: dict[str, Any], url: str | None = None) -> dict[str, Any]:
+        return {
+            "base_url": url or self.url_for("v1"),
+            "api_key": self.DUMMY_API_KEY,
+            "max_retries": 0,
+            "timeout": 120,
+            **options,
+        }
+
+
+RemoteVLLMServer = RemoteOpenAIServer
+
+
+class RemoteLaunchRenderServer(RemoteOpenAIServer):
+    """A server's render routes; there is none that has no other."""
+
+
+def _without_lora(args: list[str]) -> list[str]:
+    """Options of a server without those of LoRA, so that its tests of the model alone can run."""
+    kept: list[str] = []
+    is_lora = False
+    for arg in args:
+        if arg.startswith("-"):
+            is_lora = "lora" in arg
+        if not is_lora:
+            kept.append(arg)
+    return kept
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _as_it_is(test: Test) -> Test:
+    return test
+
+
+def create_new_process_for_each_test(method: str | None = None) -> Callable[[Test], Test]:
+    del method
+    return _as_it_is
+
+
+fork_new_process_for_each_test = spawn_new_process_for_each_test = single_gpu_only = _as_it_is
+
+
+ROCM_EXTRA_ARGS: list[str] = []
+ROCM_ENV_OVERRIDES: dict[str, str] = {}
+
+
+def multi_gpu_only(*, num_gpus: int = 2) -> Any:
+    return pytest.mark.skip(reason=f"needs {num_gpus} GPUs")
+
+
+def multi_gpu_test(*, num_gpus: int) -> Any:
+    return pytest.mark.skip(reason=f"needs {num_gpus} GPUs")
+
+
+def large_gpu_test(*, min_gb: int) -> Any:
+    return pytest.mark.skip(reason=f"needs a GPU with {min_gb} GB")
+
+
+def large_gpu_mark(min_gb: int) -> Any:
+    return pytest.mark.skip(reason=f"needs a GPU with {min_gb} GB")
+
+
+def multi_gpu_marks(*, num_gpus: int) -> list[Any]:
+    return [multi_gpu_test(num_gpus=num_gpus)]
