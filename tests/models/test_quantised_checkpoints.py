@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from model_harness import Runner, load
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -188,6 +189,13 @@ def test_what_cannot_be_held_is_named(
     directory = with_config(made[0], tmp_path / "model", changes)
     with pytest.raises(UnsupportedModelError, match=named):
         build_program(read_config(directory))
+
+
+def test_quantised_experts_are_refused() -> None:
+    config = transformers.MixtralConfig(num_hidden_layers=1).to_dict()
+    config |= {"architectures": ["MixtralForCausalLM"], "quantization_config": KINDS["awq"][1]}
+    with pytest.raises(UnsupportedModelError, match=r"experts.*quantization='int4'"):
+        build_program(config)
 
 
 def test_groups_in_another_order_are_refused(tmp_path: Path) -> None:

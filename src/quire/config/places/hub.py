@@ -15,7 +15,7 @@ from pathlib import Path
 
 from quire import env
 from quire.config.model_files import DEMO_MODEL, DEMO_MODEL_PATH, read_json_object
-from quire.config.places import gguf as gguf_place
+from quire.config.places import gguf
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.log import get_logger
 from quire.units import MiB
@@ -55,7 +55,7 @@ def resolve_model(
     directory = _local_directory(model, prefers_gguf)
     if directory is not None:
         return directory
-    model, wanted_gguf = gguf_place.name_of_file(model)
+    model, wanted_gguf = gguf.name_of_file(model)
     if len(model) > _MAX_HUB_ID or not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
         raise ModelNotFoundError(
             f"there is no directory {quoted(model)}, and it is no hub id of the form org/name"
@@ -70,26 +70,26 @@ def resolve_model(
         ) from None
     missing = _missing_files(snapshot, needs_weights) if snapshot else ["everything"]
     if wanted_gguf is not None:
-        found = gguf_place.chosen(snapshot, wanted_gguf) if snapshot else None
+        found = gguf.chosen(snapshot, wanted_gguf) if snapshot else None
         if found is not None:
             return _unpacked(found)
         missing = [f"the GGUF file {wanted_gguf}"]
-    elif snapshot and gguf_place.only_gguf(snapshot, prefers=prefers_gguf):
+    elif snapshot and gguf.only_gguf(snapshot, prefers=prefers_gguf):
         return _with_gguf(snapshot, prefers_gguf)
     elif snapshot and not missing:
         return snapshot
     if env.hub_is_offline():
         raise ModelNotFoundError(_offline_message(model, revision, cache, missing))
     if wanted_gguf is not None:
-        snapshot = _download(model, revision, cache, hf_token, gguf_place.pattern(wanted_gguf))
-        return _unpacked(gguf_place.downloaded(snapshot, wanted_gguf, model))
+        snapshot = _download(model, revision, cache, hf_token, gguf.pattern(wanted_gguf))
+        return _unpacked(gguf.downloaded(snapshot, wanted_gguf, model))
     weights = "" if needs_weights else None
     return _with_gguf(_download(model, revision, cache, hf_token, weights), prefers_gguf)
 
 
 def _with_gguf(directory: Path, prefers_gguf: bool) -> Path:
     """The directory, or that of the GGUF file in it if its weights are one."""
-    file = gguf_place.only_gguf(directory, prefers=prefers_gguf)
+    file = gguf.only_gguf(directory, prefers=prefers_gguf)
     return directory if file is None else _unpacked(file)
 
 
@@ -111,21 +111,21 @@ def _local_directory(model: str, prefers_gguf: bool) -> Path | None:
         if model and path.is_dir():
             return _with_gguf(path, prefers_gguf)
         is_file = path.is_file()
-        name, wanted_gguf = gguf_place.name_of_file(model)
+        name, wanted_gguf = gguf.name_of_file(model)
         place = env.expanded(name) if wanted_gguf is not None else None
         is_place = place is not None and place.is_dir()
     except (OSError, RuntimeError) as error:  # a name that is too long, or a circle of links
         raise ModelNotFoundError(
             f"{quoted(model)} is no model: {reason(error)}; give a directory or a hub id"
         ) from None
-    if is_file and gguf_place.is_gguf(path):
+    if is_file and gguf.is_gguf(path):
         return _unpacked(path)
     if is_file:
         raise ModelNotFoundError(
             f"{model!r} is a file, and no GGUF file; give the directory that holds config.json"
         )
     if place is not None and wanted_gguf is not None and is_place:
-        return _unpacked(gguf_place.downloaded(place, wanted_gguf, name))
+        return _unpacked(gguf.downloaded(place, wanted_gguf, name))
     return None
 
 
