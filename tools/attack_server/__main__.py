@@ -23,6 +23,7 @@ from tools.attack_server.attacks import HOSTILE_TEMPLATE, PLAIN, TEMPLATE, TLS, 
 from tools.attack_server.more_attacks import KEYED, MORE
 from tools.attack_server.probe import Probe
 from tools.attack_server.server import Server
+from tools.attack_server.token_attacks import TOKENS
 from tools.attack_server.warm_up import warm_up
 
 _DEMO = Path(__file__).parents[2] / "src" / "quire" / "demo_model"
@@ -47,6 +48,7 @@ def main() -> None:
         for attacks, options in (
             (PLAIN, []),
             (MORE, []),
+            (TOKENS, []),
             (KEYED, ["--api-key", "secret"]),
             (TLS, _certificate(Path(directory))),
             (TEMPLATE, _template(Path(directory))),

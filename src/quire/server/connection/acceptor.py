@@ -24,12 +24,13 @@ from quire.server.http.auth import PROBE_PATHS
 
 logger = get_logger(__name__)
 
-_SLICE_S = 0.004
+_SLICE_S = 0.008
 """Processor time for accepting connections before other callbacks run. Less than a crowd needs to
 connect would let the kernel's queue grow, and everyone would wait in it."""
 _PROBES = tuple(method + path for path in sorted(PROBE_PATHS) for method in (b"GET ", b"HEAD "))
 """How requests for health and readiness begin."""
 _PEEKED_BYTES = max(map(len, _PROBES))
+_PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 _RETRY_S = 0.1
 
 
@@ -157,7 +158,7 @@ def _first_bytes(client: socket.socket) -> bytes | None:
     """The first bytes, as far as they are there, which stay unread; none: the client has gone.
     None: it has sent nothing yet."""
     try:
-        return client.recv(_PEEKED_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        return client.recv(_PEEKED_BYTES, _PEEK)
     except BlockingIOError:
         return None
     except OSError:
