@@ -89,16 +89,24 @@ class Acceptor:
         if slot is None:
             client.close()
             return
-        begin = partial(self._begin, client, slot)
-        if first is not None and first.startswith(_PROBES) and not self._tls_options:
+        if self._is_probe(first):
             self._open(client, slot)
         else:
-            slot.evict = partial(self._drop, client, begin)
+            begin = partial(self._begin, client, slot)
+            slot.evict = partial(self._drop, client, slot, begin)
             self._shared.connects.add(begin)
 
-    def _drop(self, client: socket.socket, begin: Callable[[], None]) -> bool:
-        """Another client has the slot of one that was still waiting to become a connection."""
+    def _is_probe(self, first: bytes | None) -> bool:
+        """Whether a client's first bytes ask, in plain text, for health or readiness."""
+        return first is not None and first.startswith(_PROBES) and not self._tls_options
+
+    def _drop(self, client: socket.socket, slot: ConnectionSlot, begin: Callable[[], None]) -> bool:
+        """Another client gets the slot of one that was still waiting to become a connection; False
+        if this one has asked for health meanwhile."""
         self._shared.connects.discard(begin)
+        if self._is_probe(_first_bytes(client)):
+            self._open(client, slot)
+            return False
         client.close()
         return True
 
@@ -108,7 +116,7 @@ class Acceptor:
             client.close()
             return
         client.setblocking(False)
-        slot.evict = partial(_shut_down, client)
+        slot.evict = partial(self._shut_down, client)
         task = self._loop.create_task(self._connect(client, slot))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
@@ -144,6 +152,15 @@ class Acceptor:
                 slot.release()
                 client.close()
 
+    def _shut_down(self, client: socket.socket) -> bool:
+        """Another client gets the slot of one that is becoming a connection; False if this one has
+        asked for health meanwhile."""
+        if self._is_probe(_first_bytes(client)):
+            return False
+        with suppress(OSError):  # the client has closed it
+            client.shutdown(socket.SHUT_RDWR)
+        return True
+
     async def _wait_for_bytes(self, client: socket.socket) -> None:
         """Waits for the first bytes, so that idle clients in reserved slots use little memory."""
         arrived = self._loop.create_future()
@@ -173,9 +190,3 @@ def _send_at_once(client: socket.socket) -> None:
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _shut_down(client: socket.socket) -> bool:
-    with suppress(OSError):  # the client has closed it
-        client.shutdown(socket.SHUT_RDWR)
-    return True

@@ -4,8 +4,10 @@ for health come first."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,48 @@ def test_health_is_asked_for_in_the_turn_that_accepts() -> None:
             await end(acceptor, shared)
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+class Held(TurnQueue):
+    """Makes calls when it is told to: until then the loop is too busy for them."""
+
+    def add(self, call: Callable[[], object]) -> None:
+        """It waits."""
+        self._waiting[call] = None
+
+    def let_go(self) -> None:
+        """Makes all calls."""
+        for call in list(self._waiting):
+            call()
+
+
+def test_who_has_asked_for_health_loses_its_slot_to_nobody() -> None:
+    async def scenario() -> None:
+        connects = Held(1)
+        shared = dataclasses.replace(shared_state(echo, 1, 1), connects=connects)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            acceptor = Acceptor(shared, listener, {})
+            clients = []
+            for _ in range(3):
+                clients.append(socket.create_connection(listener.getsockname(), timeout=10))
+                await asyncio.sleep(0.01)  # it is accepted, and waits
+                clients[-1].sendall(request("/health"))
+            asked = [asyncio.to_thread(reply, client) for client in clients[1:]]
+            assert await asyncio.gather(*asked) == [b"HTTP/1.1 200", b""]
+            for client in clients:
+                client.close()
+            connects.let_go()
+            await end(acceptor, shared)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def reply(client: socket.socket) -> bytes:
+    """The beginning of a reply; nothing if the connection is closed without one."""
+    try:
+        return client.recv(12)
+    except ConnectionError:
+        return b""
 
 
 def test_no_health_in_plain_text_where_there_is_tls() -> None:
