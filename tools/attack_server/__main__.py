@@ -3,7 +3,8 @@
     python -m tools.attack_server [--only PART ...] [--seconds 5] [-- ARGUMENTS OF quire serve]
 
 Run it from the repository's root, on a machine that does nothing else: client, prober and server
-share the processor. "own ms" is the longest answer without waits for a processor (see `probe`).
+share the processor. "max ms" is the longest answer, "server" the longest until a reply arrived,
+and "own ms" the longest without waits for a processor (see `probe`).
 "MiB" is the memory of the server and its children before an attack, "after" that a few seconds
 after it, both without the KV cache: "KV" is how much of its fixed size was ever written to. Before
 the first attack each server has one request of each kind, as some of its parts are loaded by the
@@ -22,13 +23,14 @@ from tools.attack_server.attacks import HOSTILE_TEMPLATE, PLAIN, TEMPLATE, TLS, 
 from tools.attack_server.more_attacks import KEYED, MORE
 from tools.attack_server.probe import Probe
 from tools.attack_server.server import Server
+from tools.attack_server.token_attacks import TOKENS
 from tools.attack_server.warm_up import warm_up
 
 _DEMO = Path(__file__).parents[2] / "src" / "quire" / "demo_model"
-_ROW = "{:36} {:>7} {:>7} {:>7} {:>7} {:>6}  {:16} {:>5} {:>5} {:>5}  {}"
+_ROW = "{:36} {:>7} {:>7} {:>7} {:>7} {:>7} {:>6}  {:16} {:>5} {:>5} {:>5}  {}"
 
 _TITLES = (
-    *("attack", "p50 ms", "p99 ms", "max ms", "own ms", "probes", "/health"),
+    *("attack", "p50 ms", "p99 ms", "max ms", "server", "own ms", "probes", "/health"),
     *("MiB", "after", "KV", "its own replies"),
 )
 
@@ -46,6 +48,7 @@ def main() -> None:
         for attacks, options in (
             (PLAIN, []),
             (MORE, []),
+            (TOKENS, []),
             (KEYED, ["--api-key", "secret"]),
             (TLS, _certificate(Path(directory))),
             (TEMPLATE, _template(Path(directory))),
@@ -76,6 +79,7 @@ def _run(name: str, attack: Attack, server: Server, seconds: float) -> None:
         _ROW.format(
             name,
             *(f"{answers.ms(percent):.1f}" for percent in (50, 99, 100)),
+            f"{answers.server_ms:.1f}",
             f"{answers.own_ms:.1f}",
             len(answers.seconds),
             _text(answers.statuses),

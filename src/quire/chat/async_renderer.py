@@ -18,7 +18,10 @@ from quire.chat.templates import ChatTemplates
 from quire.errors import CapacityError, QuireError, RequestError
 
 NUM_PROCESSES = 2
-"""Most renderings at once. The second child is started when it is needed for the first time."""
+"""Most renderings at once. The second child is started when it is needed, and ended when it has not
+been for a while."""
+_SPARE_S = 3.0
+"""How long the second child is kept without work."""
 _CLOSED = "no more chats are rendered: this is shutting down"
 
 
@@ -41,7 +44,9 @@ class AsyncChatRenderer:
         self.templates = templates
         self._bounds = bounds or RenderBounds()
         self._idle: list[RenderProcess] = []
-        """Empty while `_waiting` holds a conversation."""
+        """Empty while `_waiting` holds a conversation. The last one is used first."""
+        self._spare_timer: asyncio.TimerHandle | None = None
+        """Set while the first of several idle processes is not used."""
         self._busy: set[RenderProcess] = set()
         self._waiting: deque[asyncio.Future[RenderProcess]] = deque()
         self._is_closed = False
@@ -79,6 +84,7 @@ class AsyncChatRenderer:
             self._fail(waiter, CapacityError(_CLOSED))
         for process in self._busy:
             process.kill()
+        self._stop_spare_timer()
         while self._idle:
             self._idle.pop().close()
 
@@ -113,10 +119,24 @@ class AsyncChatRenderer:
     def _idle_process(self) -> RenderProcess | None:
         while self._idle:
             process = self._idle.pop()
+            if not self._idle:
+                self._stop_spare_timer()
             if process.is_open:
                 return process
             process.close()  # the child was killed from outside
         return None
+
+    def _stop_spare_timer(self) -> None:
+        if self._spare_timer is not None:
+            self._spare_timer.cancel()
+            self._spare_timer = None
+
+    def _end_spare(self) -> None:
+        """Ends a process that was not used for `_SPARE_S`, if there is another one."""
+        self._spare_timer = None
+        if len(self._idle) + len(self._busy) > 1:
+            process = self._idle.pop(0)
+            asyncio.get_running_loop().run_in_executor(None, process.close)
 
     def _give_back(self, process: RenderProcess) -> None:
         """Gives the process, or a new one if it is dead, to the conversation that waits longest."""
@@ -133,6 +153,9 @@ class AsyncChatRenderer:
             return
         if waiter is None:
             self._idle.append(process)
+            if len(self._idle) > 1 and self._spare_timer is None:
+                loop = asyncio.get_running_loop()
+                self._spare_timer = loop.call_later(_SPARE_S, self._end_spare)
         else:
             self._busy.add(process)
             waiter.set_result(process)

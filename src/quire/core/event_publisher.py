@@ -26,6 +26,8 @@ logger = get_logger(__name__)
 MAX_KEPT_BYTES = 64 << 20
 """Most bytes of batches that are kept to be sent again."""
 _MAX_QUEUED_EVENTS = 100_000
+_MAX_RECEIVED_BYTES = 4096
+"""Of a frame from a subscriber, such as a topic or a number; whoever sends more is disconnected."""
 _CLOSE_S = 2.0
 _LINGER_MS = 200
 _RANK = 0
@@ -111,6 +113,7 @@ class EventPublisher:
         socket = self._context.socket(kind)
         self._sockets.append(socket)
         socket.set_hwm(hwm)
+        socket.setsockopt(zmq.MAXMSGSIZE, _MAX_RECEIVED_BYTES)
         if "[" in endpoint:
             socket.setsockopt(zmq.IPV6, 1)
         is_bound = kind == zmq.ROUTER or "*" in endpoint or "::" in endpoint

@@ -49,7 +49,8 @@ def test_connections_without_a_request_make_room(start_server: StartServer, firs
         for client in clients if first == VERSION else []:
             with suppress(ConnectionError):
                 client.recv(65536)  # the reply; its connection is idle from now on
-        time.sleep(1.2)  # they are idle long enough to be closed for others
+        # They are closed for others once they have been idle for a second.
+        server.until(lambda: ask(server, VERSION).status == 200)
         for _ in range(20):
             assert ask(server, VERSION).status == 200
             assert is_healthy(server)

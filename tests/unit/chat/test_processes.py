@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from rendered_here import HELLO
 
+from quire.chat import async_renderer as renderer_module
 from quire.chat.async_renderer import NUM_PROCESSES, AsyncChatRenderer, RenderBounds
 from quire.chat.job import MAX_MEMORY_BYTES, ChatInput
 from quire.chat.process import renderer_process as process_module
@@ -335,6 +336,29 @@ def test_many_chats_share_few_processes() -> None:
         assert [isinstance(one, RequestError) for one in found] == [False, True] * 40
         assert len(renderer._idle) == NUM_PROCESSES
         assert not renderer._busy
+
+    serve(scenario)
+
+
+def test_the_second_process_ends_when_it_has_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renderer_module, "_SPARE_S", 0.3)
+
+    async def scenario(renderer: AsyncChatRenderer) -> None:
+        async def chat(count: int) -> None:
+            chats = [renderer.render(ChatInput(HELLO)) for _ in range(count)]
+            assert await asyncio.gather(*chats) == ["hi"] * count
+
+        await chat(2)
+        first, second = renderer._idle
+        for _ in range(1000):
+            if len(renderer._idle) == 1:
+                break
+            await chat(1)
+            await asyncio.sleep(0.01)
+        assert renderer._idle == [second]
+        await asyncio.to_thread(until, lambda: not is_alive(first.pid))
+        await chat(2)  # another is started
+        assert second in renderer._idle
 
     serve(scenario)
 

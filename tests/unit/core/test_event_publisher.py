@@ -166,3 +166,21 @@ def test_an_endpoint_that_is_taken() -> None:
         config = KVEventsConfig(True, "zmq", f"tcp://127.0.0.1:{port}")
         with pytest.raises(ConfigError, match=f"endpoint tcp://127.0.0.1:{port} cannot be used"):
             EventPublisher(config)
+
+
+@pytest.mark.parametrize("kind", [zmq.DEALER, zmq.XSUB])
+def test_who_sends_much_is_disconnected(sockets: Sockets, kind: int) -> None:
+    """A subscriber sends topics and numbers; no more than those is taken from it."""
+    endpoint = sockets.config.endpoint
+    if kind == zmq.DEALER:
+        endpoint = str(sockets.config.replay_endpoint)
+    hostile = sockets.socket(kind)
+    monitor = hostile.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    hostile.connect(endpoint)
+    hostile.send(b"\1" + b"x" * 100_000)
+    is_disconnected = monitor.poll(20_000)
+    hostile.disable_monitor()
+    monitor.close()
+    hostile.close(linger=0)
+    assert is_disconnected
+    assert sockets.replay(bytes(8)) == [[b"", b"", END, b""]]

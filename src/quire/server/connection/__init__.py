@@ -2,7 +2,9 @@
 
 An `Acceptor` makes an `HttpConnection` for each client. Its `Receiver` feeds received bytes to a
 `RequestParser`, which adds an `Exchange` for each request to the `Pipeline`. An exchange calls the
-ASGI application and writes its reply by a `ReplyWriter` to the `Sender`. The limits:
+ASGI application and writes its reply by a `ReplyWriter` to the `Sender`. The event loop's
+transports carry the bytes; a `SocketTransport` those of clients that ask for health first. The
+limits:
 
 - `limits.framing_budget`: bytes of a request other than its body.
 - `limits.phase_timer`: time until the client sends the next bytes.

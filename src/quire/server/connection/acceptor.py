@@ -1,14 +1,15 @@
 """Accepts new connections: acquires a slot for each, and does the TLS handshake.
 
-Accepting is quick; a connection of its own, with all that belongs to it, is not. So of a crowd some
-are accepted in each turn of the event loop, fewer become connections, and those whose first bytes
-ask for health or readiness come first.
+Accepting is quick; a connection of its own, with all that belongs to it, is not. So of a crowd many
+are accepted in each turn of the event loop and few become connections. Those whose first bytes ask
+for health or readiness become connections at once, and their requests are read at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -18,15 +19,18 @@ from quire.log import get_logger
 from quire.server.connection.connection import HttpConnection
 from quire.server.connection.limits.connection_slots import ConnectionSlot
 from quire.server.connection.shared_state import SharedState
+from quire.server.connection.socket_transport import SocketTransport
 from quire.server.http.auth import PROBE_PATHS
 
 logger = get_logger(__name__)
 
-_BATCH = 64
-"""Connections accepted before other callbacks run. (uvloop accepts one.)"""
+_SLICE_S = 0.008
+"""Processor time for accepting connections before other callbacks run. Less than a crowd needs to
+connect would let the kernel's queue grow, and everyone would wait in it."""
 _PROBES = tuple(method + path for path in sorted(PROBE_PATHS) for method in (b"GET ", b"HEAD "))
 """How requests for health and readiness begin."""
 _PEEKED_BYTES = max(map(len, _PROBES))
+_PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 _RETRY_S = 0.1
 
 
@@ -67,8 +71,9 @@ class Acceptor:
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
+        end = time.thread_time() + _SLICE_S
         try:
-            for _ in range(_BATCH):
+            while time.thread_time() < end:
                 client, _address = self._listener.accept()
                 self._admit(client)
         except (BlockingIOError, ConnectionAbortedError):
@@ -79,22 +84,29 @@ class Acceptor:
             self._retry = self._loop.call_later(_RETRY_S, self._listen)
 
     def _admit(self, client: socket.socket) -> None:
-        client.setblocking(False)
         first = _first_bytes(client)
         slot = None if first == b"" else self._shared.slots.acquire()
         if slot is None:
             client.close()
             return
-        begin = partial(self._begin, client, slot)
-        if first is not None and first.startswith(_PROBES):
-            begin()
+        if self._is_probe(first):
+            self._open(client, slot)
         else:
-            slot.evict = partial(self._drop, client, begin)
+            begin = partial(self._begin, client, slot)
+            slot.evict = partial(self._drop, client, slot, begin)
             self._shared.connects.add(begin)
 
-    def _drop(self, client: socket.socket, begin: Callable[[], None]) -> bool:
-        """Another client has the slot of one that was still waiting to become a connection."""
+    def _is_probe(self, first: bytes | None) -> bool:
+        """Whether a client's first bytes ask, in plain text, for health or readiness."""
+        return first is not None and first.startswith(_PROBES) and not self._tls_options
+
+    def _drop(self, client: socket.socket, slot: ConnectionSlot, begin: Callable[[], None]) -> bool:
+        """Another client gets the slot of one that was still waiting to become a connection; False
+        if this one has asked for health meanwhile."""
         self._shared.connects.discard(begin)
+        if self._is_probe(_first_bytes(client)):
+            self._open(client, slot)
+            return False
         client.close()
         return True
 
@@ -103,18 +115,31 @@ class Acceptor:
             slot.release()
             client.close()
             return
-        slot.evict = partial(_shut_down, client)
+        client.setblocking(False)
+        slot.evict = partial(self._shut_down, client)
         task = self._loop.create_task(self._connect(client, slot))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
+
+    def _open(self, client: socket.socket, slot: ConnectionSlot) -> None:
+        """Makes an `HttpConnection` of a socket with bytes in plain text, which are read now."""
+        client.setblocking(False)
+        try:
+            _send_at_once(client)
+            slot.set_busy()
+            connection = HttpConnection(self._shared, slot)
+            SocketTransport(self._loop, client, connection).open()
+        except OSError as error:
+            logger.debug("a connection was lost before it was open: %s", error)
+            slot.release()
+            client.close()
 
     async def _connect(self, client: socket.socket, slot: ConnectionSlot) -> None:
         """Makes an `HttpConnection` of a socket, after the TLS handshake if there is one."""
         make_connection = partial(HttpConnection, self._shared, slot)
         is_open = False
         try:
-            if client.family != socket.AF_UNIX:
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _send_at_once(client)
             if slot.is_reserved:
                 await self._wait_for_bytes(client)
                 slot.set_busy()
@@ -126,6 +151,15 @@ class Acceptor:
             if not is_open:
                 slot.release()
                 client.close()
+
+    def _shut_down(self, client: socket.socket) -> bool:
+        """Another client gets the slot of one that is becoming a connection; False if this one has
+        asked for health meanwhile."""
+        if self._is_probe(_first_bytes(client)):
+            return False
+        with suppress(OSError):  # the client has closed it
+            client.shutdown(socket.SHUT_RDWR)
+        return True
 
     async def _wait_for_bytes(self, client: socket.socket) -> None:
         """Waits for the first bytes, so that idle clients in reserved slots use little memory."""
@@ -141,19 +175,18 @@ def _first_bytes(client: socket.socket) -> bytes | None:
     """The first bytes, as far as they are there, which stay unread; none: the client has gone.
     None: it has sent nothing yet."""
     try:
-        return client.recv(_PEEKED_BYTES, socket.MSG_PEEK)
+        return client.recv(_PEEKED_BYTES, _PEEK)
     except BlockingIOError:
         return None
     except OSError:
         return b""
 
 
+def _send_at_once(client: socket.socket) -> None:
+    if client.family != socket.AF_UNIX:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _shut_down(client: socket.socket) -> bool:
-    with suppress(OSError):  # the client has closed it
-        client.shutdown(socket.SHUT_RDWR)
-    return True

@@ -4,7 +4,10 @@ for health come first."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
+import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +48,13 @@ class Crowd:
         self.most_in_a_turn = 0
         """Calls in one turn of the event loop."""
 
-    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+    async def app(self, scope: Any, receive: Any, send: Any) -> None:
+        """Writes down the path, and answers."""
         self.order.append(scope["path"])
         await echo(scope, receive, send)
 
     async def come(self, connects: int) -> None:
-        shared = shared_state(self._app, 2 * CROWD, 10, connects)
+        shared = shared_state(self.app, 2 * CROWD, 10, connects)
         with socket.create_server(("127.0.0.1", 0), backlog=2 * CROWD) as listener:
             clients = [socket.create_connection(listener.getsockname()) for _ in range(CROWD + 1)]
             for client in clients[:-1]:
@@ -63,10 +67,7 @@ class Crowd:
                 self.most_in_a_turn = max(self.most_in_a_turn, len(self.order) - before)
             for client in clients:
                 client.close()
-            while shared.server_state.connections:
-                await asyncio.sleep(0.001)
-            acceptor.close()
-            await acceptor.wait_closed()
+            await end(acceptor, shared)
 
 
 def test_a_crowd_lets_health_pass() -> None:
@@ -81,6 +82,87 @@ def test_a_crowd_is_answered_some_at_a_time() -> None:
     asyncio.run(asyncio.wait_for(crowd.come(connects=CROWD), 30))
     assert crowd.order.count("/crowd") == CROWD
     assert crowd.most_in_a_turn <= AT_ONCE + 1  # health besides
+
+
+def test_health_is_asked_for_in_the_turn_that_accepts() -> None:
+    async def scenario() -> None:
+        crowd, turns = Crowd(), 0
+        shared = shared_state(crowd.app, 5, 5)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            with socket.create_connection(listener.getsockname()) as client:
+                client.sendall(request("/health"))
+                acceptor = Acceptor(shared, listener, {})
+                while not crowd.order:
+                    turns += 1
+                    await asyncio.sleep(0)
+                assert turns <= 3  # the loop looks at its sockets, accepts, and calls
+            await end(acceptor, shared)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+class Held(TurnQueue):
+    """Makes calls when it is told to: until then the loop is too busy for them."""
+
+    def add(self, call: Callable[[], object]) -> None:
+        """It waits."""
+        self._waiting[call] = None
+
+    def let_go(self) -> None:
+        """Makes all calls."""
+        for call in list(self._waiting):
+            call()
+
+
+def test_who_has_asked_for_health_loses_its_slot_to_nobody() -> None:
+    async def scenario() -> None:
+        connects = Held(1)
+        shared = dataclasses.replace(shared_state(echo, 1, 1), connects=connects)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            acceptor = Acceptor(shared, listener, {})
+            clients = []
+            for _ in range(3):
+                clients.append(socket.create_connection(listener.getsockname(), timeout=10))
+                await asyncio.sleep(0.01)  # it is accepted, and waits
+                clients[-1].sendall(request("/health"))
+            asked = [asyncio.to_thread(reply, client) for client in clients[1:]]
+            assert await asyncio.gather(*asked) == [b"HTTP/1.1 200", b""]
+            for client in clients:
+                client.close()
+            connects.let_go()
+            await end(acceptor, shared)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def reply(client: socket.socket) -> bytes:
+    """The beginning of a reply; nothing if the connection is closed without one."""
+    try:
+        return client.recv(12)
+    except ConnectionError:
+        return b""
+
+
+def test_no_health_in_plain_text_where_there_is_tls() -> None:
+    async def scenario() -> None:
+        shared = shared_state(echo, 5, 5)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            with socket.create_connection(listener.getsockname()) as client:
+                client.sendall(request("/health"))
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                acceptor = Acceptor(shared, listener, {"ssl": context})
+                assert b"HTTP" not in await asyncio.to_thread(client.recv, 100)
+            await end(acceptor, shared)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+async def end(acceptor: Acceptor, shared: SharedState) -> None:
+    """After the clients have closed their connections."""
+    while shared.server_state.connections:
+        await asyncio.sleep(0.001)
+    acceptor.close()
+    await acceptor.wait_closed()
 
 
 @pytest.mark.parametrize("leaves", [False, True])
@@ -103,10 +185,7 @@ def test_whoever_waits_holds_no_file_beyond_its_slot(leaves: bool) -> None:
             assert most <= (0 if leaves else 10 + 2 * AT_ONCE)
             for client in clients:
                 client.close()
-            acceptor.close()
-            await acceptor.wait_closed()
-            while shared.server_state.connections:
-                await asyncio.sleep(0.001)
+            await end(acceptor, shared)
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
 

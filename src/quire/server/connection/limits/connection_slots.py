@@ -75,8 +75,8 @@ class _SlotPool:
             if slot.evict is not None and slot.evict():
                 slot.release()
                 return True
-            slot.set_busy()
-            slot.set_idle()  # moves it to the end
+            if self.idle.pop(slot, None) is not None:  # otherwise it has a request now
+                slot.set_idle()  # at the end
         return False
 
 
