@@ -63,6 +63,7 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
         listener = listening.listen(server_args)
         try:
             with phase(logger, "configuration"):
+                _load_plugins(engine_args, server_args)
                 config = build_engine_config(engine_args, "server")
                 check_formats(server_args, config)
             with phase(logger, "application"):
@@ -78,6 +79,17 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _load_plugins(engine_args: EngineArgs, args: ServerArgs) -> None:
+    if args.tool_parser_plugin or args.reasoning_parser_plugin:
+        from quire.server.plugins.formats import load_plugins
+
+        name = engine_args.reasoning_parser
+        name = name or (engine_args.structured_outputs_config or {}).get("reasoning_parser", "")
+        load_plugins(
+            args.tool_parser_plugin, args.reasoning_parser_plugin, args.tool_call_parser, name
+        )
 
 
 def _run(server: _Server) -> int:

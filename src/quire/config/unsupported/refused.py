@@ -94,7 +94,7 @@ REFUSED: dict[str, _Names] = {
         "spec_tokens": (None, 0),
         "per_request_spec_decode_metrics": ("none",),
     },
-    "formats are part of Quire; a plugin is written for classes of vLLM's": {
+    "replies are read by servers alone: give it to quire serve": {
         "reasoning_parser_plugin": (None, ""),
     },
     "watermarks are not implemented": {

@@ -4,6 +4,7 @@ them, and get the `SamplingParams` that a body asks for."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -14,6 +15,7 @@ from quire.params import SamplingParams
 from quire.server.http.problems import decode_problem
 from quire.server.requests.beams.fields import beam_search_params, refuse_with_beams
 from quire.server.requests.body_decoder import body_decoder
+from quire.server.requests.chats.tool_use import tool_use
 from quire.server.requests.refusals import refuse_unsupported
 from quire.server.requests.sampling import params_of
 from quire.server.schema import chat, completion
@@ -64,6 +66,14 @@ class _Body:
             raise RequestError(f"{type(self).__name__}: {error}") from None
         self._given = frozenset(fields)
         self._check()
+
+    @classmethod
+    def of(cls: type[Own], body: Any) -> Own:
+        """Of a body that the server has read."""
+        made = cls.__new__(cls)
+        made._body = body
+        made._given = frozenset(msgspec.structs.asdict(body))
+        return made
 
     @classmethod
     def model_validate(cls: type[Own], obj: Any) -> Own:
@@ -154,6 +164,29 @@ class ChatCompletionRequest(_Generation):
     """A body of `/v1/chat/completions`."""
 
     kind = chat.ChatRequest
+
+    @cached_property
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages as JSON has them, with the fields that they have. `reasoning_content` is
+        told as `reasoning`, its later name."""
+        return [_message(one) for one in self._body.messages]
+
+    @property
+    def tool_choice(self) -> str | dict[str, Any]:
+        """As given; else `auto` with tools and `none` without."""
+        given: str | dict[str, Any] | None = self._body.tool_choice
+        return given or ("auto" if self._body.tools else "none")
+
+    def _check(self) -> None:
+        super()._check()
+        tool_use(self._body)
+
+
+def _message(message: chat.ChatMessage) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(message)
+    older = found.pop("reasoning_content", None)
+    found["reasoning"] = found["reasoning"] or older
+    return {name: value for name, value in found.items() if value is not None}
 
 
 class CompletionRequest(_Generation):

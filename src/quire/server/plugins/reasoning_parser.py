@@ -1,0 +1,299 @@
+"""`ReasoningParser`: a parser of reasoning, as vLLM's base class is; and those that are known.
+
+The class of a format of Quire's reads with that format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from types import ModuleType
+from typing import Any, ClassVar
+
+from quire.parsers.format import ReplyFormat
+from quire.parsers.parser import ReplyParser, parse_whole
+from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.registry import REASONING_FORMATS
+from quire.server.plugins.deltas import delta_of
+from quire.server.plugins.loading import import_plugin
+from quire.server.plugins.records import DeltaMessage
+from quire.server.plugins.registry import ParserRegistry
+
+
+class ReasoningParser:
+    """Reads one reply. A subclass has the methods that raise NotImplementedError here."""
+
+    engine_based_streaming: bool = False
+
+    def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
+        """`tokenizer`: the model's, as `get_tokenizer()` gives it."""
+        del args, kwargs
+        self.model_tokenizer = tokenizer
+
+    @cached_property
+    def vocab(self) -> dict[str, int]:
+        """The tokenizer's tokens and their ids."""
+        return dict(self.model_tokenizer.get_vocab())
+
+    @property
+    def reasoning_start_str(self) -> str | None:
+        """What the reasoning begins with; None: the server knows nothing of it."""
+        return None
+
+    @property
+    def reasoning_end_str(self) -> str | None:
+        """What the reasoning ends with."""
+        return None
+
+    def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
+        """Whether these tokens, of a prompt or a reply, end behind the reasoning."""
+        raise NotImplementedError(f"{type(self).__name__} has no is_reasoning_end")
+
+    def is_reasoning_end_streaming(
+        self,
+        input_ids: Sequence[int],
+        delta_ids: Iterable[int],  # noqa: ARG002
+    ) -> bool:
+        """Whether the reasoning ends in `delta_ids`, the last of `input_ids`."""
+        return self.is_reasoning_end(input_ids)
+
+    def extract_content_ids(self, input_ids: list[int]) -> list[int]:
+        """The tokens behind the reasoning."""
+        raise NotImplementedError(f"{type(self).__name__} has no extract_content_ids")
+
+    def count_reasoning_tokens(self, token_ids: Sequence[int]) -> int:  # noqa: ARG002
+        """How many of a reply's tokens are reasoning."""
+        return 0
+
+    def extract_reasoning(self, model_output: str, request: Any) -> tuple[str | None, str | None]:
+        """The reasoning and the content of a whole reply."""
+        raise NotImplementedError(f"{type(self).__name__} has no extract_reasoning")
+
+    def extract_reasoning_streaming(
+        self,
+        previous_text: str,
+        current_text: str,
+        delta_text: str,
+        previous_token_ids: Sequence[int],
+        current_token_ids: Sequence[int],
+        delta_token_ids: Sequence[int],
+    ) -> DeltaMessage | None:
+        """What more of a text means; None: nothing yet."""
+        raise NotImplementedError(f"{type(self).__name__} has no extract_reasoning_streaming")
+
+    def adjust_request(self, request: Any) -> Any:
+        """As that of `ToolParser`."""
+        return request
+
+    def adjust_initial_state_from_prompt(self, prompt_token_ids: Sequence[int]) -> None:
+        """Told once, before a reply that comes in parts."""
+
+
+class BaseThinkingReasoningParser(ReasoningParser):
+    """Reasoning between two tokens. A subclass has the properties `start_token`, `end_token`."""
+
+    start_token: str
+    end_token: str
+
+    def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
+        """Raises ValueError without the two texts, RuntimeError if they are no tokens."""
+        super().__init__(tokenizer, *args, **kwargs)
+        if not tokenizer:
+            raise ValueError(f"{type(self).__name__} needs a tokenizer")
+        if not self.start_token or not self.end_token:
+            raise ValueError("start_token and end_token must be defined in subclasses")
+        begin, end = self.vocab.get(self.start_token), self.vocab.get(self.end_token)
+        if begin is None or end is None:
+            raise RuntimeError(
+                f"{type(self).__name__} reasoning parser could not locate think start/end tokens "
+                f"in the tokenizer: {self.start_token} and {self.end_token}"
+            )
+        self.start_token_id, self.end_token_id = begin, end
+
+    @property
+    def reasoning_start_str(self) -> str | None:
+        """`start_token`."""
+        return self.start_token
+
+    @property
+    def reasoning_end_str(self) -> str | None:
+        """`end_token`."""
+        return self.end_token
+
+    def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
+        """Whether the last of the two tokens is the end."""
+        marks = (self.start_token_id, self.end_token_id)
+        last = next((one for one in reversed(input_ids) if one in marks), None)
+        return last == self.end_token_id
+
+    def is_reasoning_end_streaming(
+        self,
+        input_ids: Sequence[int],  # noqa: ARG002
+        delta_ids: Iterable[int],
+    ) -> bool:
+        """Whether the end is among the new tokens."""
+        return self.end_token_id in delta_ids
+
+    def extract_content_ids(self, input_ids: list[int]) -> list[int]:
+        """What follows the first end."""
+        ids = list(input_ids)
+        return ids[ids.index(self.end_token_id) + 1 :] if self.end_token_id in ids else []
+
+    def extract_reasoning(
+        self,
+        model_output: str,
+        request: Any,  # noqa: ARG002
+    ) -> tuple[str | None, str | None]:
+        """The begin may be missing; without an end all is reasoning."""
+        before, begin, behind = model_output.partition(self.start_token)
+        reasoning, end, content = (behind if begin else before).partition(self.end_token)
+        return reasoning, (content or None) if end else None
+
+    def extract_reasoning_streaming(
+        self,
+        previous_text: str,  # noqa: ARG002
+        current_text: str,  # noqa: ARG002
+        delta_text: str,
+        previous_token_ids: Sequence[int],
+        current_token_ids: Sequence[int],
+        delta_token_ids: Sequence[int],
+    ) -> DeltaMessage | None:
+        """Without a begin all is content, as in vLLM: subclasses decide otherwise."""
+        marks = (self.start_token_id, self.end_token_id)
+        if len(delta_token_ids) == 1 and delta_token_ids[0] in marks:
+            return None
+        if self.end_token_id in previous_token_ids or self.start_token_id not in current_token_ids:
+            return DeltaMessage(content=delta_text)
+        text = delta_text
+        if self.start_token_id in delta_token_ids:
+            text = text.partition(self.start_token)[2]
+        if self.end_token_id not in delta_token_ids:
+            return DeltaMessage(reasoning=text)
+        reasoning, _, content = text.partition(self.end_token)
+        return DeltaMessage(reasoning=reasoning, content=content or None)
+
+    def count_reasoning_tokens(self, token_ids: Sequence[int]) -> int:
+        """Tokens between the two; they may be nested."""
+        count = depth = 0
+        for token_id in token_ids:
+            if token_id == self.start_token_id:
+                depth += 1
+            elif token_id == self.end_token_id:
+                depth = max(0, depth - 1)
+            elif depth:
+                count += 1
+        return count
+
+
+class FormatReasoningParser(ReasoningParser):
+    """Reads with a format of Quire's."""
+
+    tags: ReasoningTags
+
+    def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(tokenizer, *args, **kwargs)
+        self._parser: ReplyParser | None = None
+
+    @property
+    def reasoning_start_str(self) -> str | None:
+        """The format's begin."""
+        return self.tags.begin
+
+    @property
+    def reasoning_end_str(self) -> str | None:
+        """The format's end."""
+        return self.tags.end
+
+    def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
+        """By their text."""
+        text = self._text(input_ids)
+        end = max(text.rfind(mark) for mark in self.tags.ends)
+        return end > max(text.rfind(mark) for mark in self.tags.begins)
+
+    def extract_content_ids(self, input_ids: list[int]) -> list[int]:
+        """The tokens from the first on without which no end has been written."""
+        ids = list(input_ids)
+        found = (n for n in range(1, len(ids) + 1) if self.is_reasoning_end(ids[:n]))
+        return ids[next(found, len(ids)) :]
+
+    def count_reasoning_tokens(self, token_ids: Sequence[int]) -> int:
+        """Tokens up to the end, without the marks."""
+        ids = list(token_ids)
+        num = len(ids) - len(self.extract_content_ids(ids))
+        marks = (*self.tags.begins, *self.tags.ends)
+        return sum(self._text([one]).strip() not in marks for one in ids[:num])
+
+    def extract_reasoning(
+        self,
+        model_output: str,
+        request: Any,  # noqa: ARG002
+    ) -> tuple[str | None, str | None]:
+        """None for what there is none of."""
+        message = parse_whole(
+            ReplyFormat(self.tags), model_output, is_reasoning=self.tags.is_implied
+        )
+        return message.reasoning or None, message.content or None
+
+    def extract_reasoning_streaming(
+        self,
+        previous_text: str,
+        current_text: str,  # noqa: ARG002
+        delta_text: str,
+        previous_token_ids: Sequence[int],  # noqa: ARG002
+        current_token_ids: Sequence[int],  # noqa: ARG002
+        delta_token_ids: Sequence[int],  # noqa: ARG002
+    ) -> DeltaMessage | None:
+        """An empty `previous_text` begins a new reply."""
+        if self._parser is None or not previous_text:
+            format = ReplyFormat(self.tags)
+            self._parser = ReplyParser(format, is_reasoning=self.tags.is_implied)
+        return delta_of(self._parser.feed(delta_text))
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        return str(self.model_tokenizer.decode(list(token_ids)))
+
+
+class ReasoningParserManager(ParserRegistry):
+    """All parsers of reasoning by name: those of plug-ins, and the formats of Quire."""
+
+    base = ReasoningParser
+    kind = "Reasoning parser"
+    given: ClassVar[dict[str, type]] = {}
+    reasoning_parsers = given
+    lazy_parsers: ClassVar[dict[str, tuple[str, str]]] = {}
+    imported: ClassVar[list[ModuleType]] = []
+    _own: ClassVar[dict[str, type[FormatReasoningParser]]] = {}
+
+    @classmethod
+    def own(cls, name: str) -> type[FormatReasoningParser] | None:
+        """The class of a format of Quire's; the same each time."""
+        if name not in REASONING_FORMATS:
+            return None
+        if name not in cls._own:
+            title = f"{name.title().replace('_', '')}ReasoningParser"
+            tags = {"tags": REASONING_FORMATS[name]}
+            cls._own[name] = type(title, (FormatReasoningParser,), tags)
+        return cls._own[name]
+
+    @classmethod
+    def own_names(cls) -> Iterable[str]:
+        """The names of `--reasoning-parser`."""
+        return REASONING_FORMATS
+
+    @classmethod
+    def get_reasoning_parser(cls, name: str) -> type[ReasoningParser]:
+        """The class with this name. Raises KeyError."""
+        return cls.get(name)
+
+    @classmethod
+    def import_reasoning_parser(cls, plugin_path: str) -> None:
+        """Runs a file, which registers its parsers. Raises ConfigError."""
+        cls.imported.append(import_plugin(plugin_path, "reasoning_parser_plugin"))
+
+
+def __getattr__(name: str) -> type[ReasoningParser]:
+    """`own_NAME` is the class of a format; the modules of vLLM that have one take it from here."""
+    found = ReasoningParserManager.own(name.removeprefix("own_"))
+    if not name.startswith("own_") or found is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return found
