@@ -65,7 +65,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
     "outputs do not tell which tokens could have been chosen": {"vllm.outputs": "SamplingMask"},
     _RECORD: {
         "vllm.config": "AttentionConfig CacheConfig DeviceConfig KernelConfig LoadConfig "
-        "ModelConfig ObservabilityConfig SchedulerConfig VllmConfig",
+        "ObservabilityConfig SchedulerConfig VllmConfig",
     },
     _SERVER: {
         "vllm.entrypoints.openai.api_server": "build_and_serve build_app "

@@ -27,8 +27,10 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.config": {
         "quire.config.kv_cache": "KVEventsConfig KVTransferConfig",
         "quire.structured.config": "StructuredOutputsConfig",
+        "quire.vllm.own.model_config": "ModelConfig",
         "quire.vllm.own.profiler": "ProfilerConfig",
     },
+    "vllm.config.model": {"quire.vllm.own.model_config": "ModelConfig"},
     "vllm.config.kv_events": {"quire.config.kv_cache": "KVEventsConfig"},
     "vllm.config.kv_transfer": {"quire.config.kv_cache": "KVTransferConfig"},
     "vllm.config.structured_outputs": {"quire.structured.config": "StructuredOutputsConfig"},

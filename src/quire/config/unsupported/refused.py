@@ -45,7 +45,7 @@ REFUSED: dict[str, _Names] = {
         "numa_bind_nodes": (None,),
         "numa_bind_cpus": (None,),
     },
-    "no model here has experts": {
+    "one process has all experts, and tells nobody which were chosen": {
         "enable_expert_parallel": (False,),
         "enable_ep_weight_filter": (False,),
         "enable_elastic_ep": (False,),
