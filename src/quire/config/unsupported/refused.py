@@ -34,7 +34,6 @@ REFUSED: dict[str, _Names] = {
         "ubatch_size": (0,),
         "ray_workers_use_nsight": (False,),
         "worker_cls": ("auto",),
-        "worker_extension_cls": ("",),
         "enable_fault_tolerance": (False,),
         "fault_tolerance_config": ({},),
         "_api_process_count": (1,),
