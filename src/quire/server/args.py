@@ -274,7 +274,7 @@ class ServerArgs:
             )
 
     def _check_tools(self) -> None:
-        if self.tool_call_parser is None:
+        if self.tool_call_parser is None or self.tool_parser_plugin:  # checked when it is loaded
             return
         from quire.parsers.detection.names import NONE, FormatChoice
 

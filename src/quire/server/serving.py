@@ -83,6 +83,7 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
 
 def _load_plugins(engine_args: EngineArgs, args: ServerArgs) -> None:
     if args.tool_parser_plugin or args.reasoning_parser_plugin:
+        from quire.parsers.detection.names import FormatChoice
         from quire.server.plugins.formats import load_plugins
 
         name = engine_args.reasoning_parser
@@ -90,6 +91,16 @@ def _load_plugins(engine_args: EngineArgs, args: ServerArgs) -> None:
         load_plugins(
             args.tool_parser_plugin, args.reasoning_parser_plugin, args.tool_call_parser, name
         )
+        FormatChoice.of(args.tool_call_parser, name)
+
+
+def _check_plugins(context: ServerContext, engine: AsyncLLM) -> None:
+    args = context.args
+    if args.tool_parser_plugin or args.reasoning_parser_plugin:
+        from quire.server.plugins.formats import check_plugins
+
+        name = context.config.structured_outputs.reasoning_parser
+        check_plugins(args.tool_call_parser, name, engine.get_tokenizer())
 
 
 def _run(server: _Server) -> int:
@@ -163,6 +174,7 @@ class _Server:
         with phase(logger, "model"):
             engine = await self._load()
         self._context.engine = engine
+        _check_plugins(self._context, engine)
         expect_crowds()
         logger.info(
             "Serving %s at %s, ready after %.2f s",

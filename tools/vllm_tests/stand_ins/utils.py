@@ -177,3 +177,9 @@ def large_gpu_mark(min_gb: int) -> Any:
 
 def multi_gpu_marks(*, num_gpus: int) -> list[Any]:
     return [multi_gpu_test(num_gpus=num_gpus)]
+
+
+def requires_fp8(test: Test) -> Test:
+    """CPUs have no FP8 arithmetic."""
+    marked: Test = pytest.mark.skip(reason="needs FP8")(test)
+    return marked

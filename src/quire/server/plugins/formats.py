@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from quire.errors import ConfigError
 from quire.parsers.format import Part, Schemas, ToolFormat
 from quire.parsers.reader import Parse
 from quire.parsers.reasoning.tags import ReasoningTags
@@ -73,3 +74,18 @@ def _tags(parser: type[ReasoningParser]) -> PluginTags:
     if not begin or not end:
         begin = end = ""
     return PluginTags(begin, end, parser=parser)
+
+
+def check_plugins(tool_name: str | None, reasoning_name: str, tokenizer: Any) -> None:
+    """Makes the parsers once: some need tokens that a tokenizer may lack. Raises ConfigError."""
+    calls, tags = TOOL_FORMATS.get(tool_name or ""), REASONING_FORMATS.get(reasoning_name)
+    try:
+        if calls is not None and issubclass(calls, PluginCalls):
+            calls.parser(tokenizer)
+        if isinstance(tags, PluginTags):
+            tags.parser(tokenizer)
+    except Exception as error:
+        raise ConfigError(
+            f"the plug-in of {tool_name or ''} {reasoning_name} cannot be used with this model: "
+            f"{type(error).__name__}: {error}"
+        ) from error

@@ -172,7 +172,7 @@ class CustomDataset(BenchmarkDataset):
                     tokenize=False,
                     **(chat_template_kwargs or {}),
                 )
-                request.prompt_len = _length(tokenizer, request.prompt)
+                request.prompt_len = _length(tokenizer, str(request.prompt))
         return found
 
 
