@@ -47,6 +47,9 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.config": "MultiModalConfig",
         "vllm.inputs": "DataPrompt EmbedsPrompt ExplicitEncoderDecoderPrompt",
     },
+    "a tokenizer is read from tokenizer.json, not from Mistral's own files": {
+        "vllm.tokenizers.mistral": "MistralTokenizer",
+    },
     _PROCESSORS: {
         "vllm.v1.worker.gpu.sample.logits_processor": "LogitsContext LogitsProcessor "
         "LogitsProcRequestState",

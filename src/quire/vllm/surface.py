@@ -134,6 +134,7 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.utils.counter": {"quire.vllm.own.scripts.utils": "Counter"},
     "vllm.utils.math_utils": {"quire.units": "cdiv=ceil_div round_up"},
     "vllm.utils.mem_constants": {"quire.units": "GiB_bytes=GiB KiB_bytes=KiB MiB_bytes=MiB"},
+    "vllm.utils.mistral": {"quire.vllm.own.tokenizers": "is_mistral_tokenizer"},
     "vllm.utils.network_utils": {
         "quire.vllm.own.scripts.network": "get_distributed_init_method=get_tcp_uri "
         "get_file_store_init_method get_ip get_loopback_ip get_open_port get_open_ports_list "

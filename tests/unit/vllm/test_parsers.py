@@ -50,6 +50,9 @@ def test_reasoning_by_name_and_by_a_subclass() -> None:
 
     own = ReasoningParserManager.get_reasoning_parser("qwen3")(None)
     assert own.extract_reasoning("<think>a</think>b", request()) == ("a", "b")
+    assert own.extract_reasoning("a</think>b", request()) == ("a", "b")
+    off = type(own)(None, chat_template_kwargs={"enable_thinking": False})
+    assert off.extract_reasoning("a", request()) == (None, "a")
 
     class Vocabulary:
         def get_vocab(self) -> dict[str, int]:

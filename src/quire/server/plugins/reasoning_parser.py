@@ -89,109 +89,18 @@ class ReasoningParser:
         """Told once, before a reply that comes in parts."""
 
 
-class BaseThinkingReasoningParser(ReasoningParser):
-    """Reasoning between two tokens. A subclass has the properties `start_token`, `end_token`."""
-
-    start_token: str
-    end_token: str
-
-    def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
-        """Raises ValueError without the two texts, RuntimeError if they are no tokens."""
-        super().__init__(tokenizer, *args, **kwargs)
-        if not tokenizer:
-            raise ValueError(f"{type(self).__name__} needs a tokenizer")
-        if not self.start_token or not self.end_token:
-            raise ValueError("start_token and end_token must be defined in subclasses")
-        begin, end = self.vocab.get(self.start_token), self.vocab.get(self.end_token)
-        if begin is None or end is None:
-            raise RuntimeError(
-                f"{type(self).__name__} reasoning parser could not locate think start/end tokens "
-                f"in the tokenizer: {self.start_token} and {self.end_token}"
-            )
-        self.start_token_id, self.end_token_id = begin, end
-
-    @property
-    def reasoning_start_str(self) -> str | None:
-        """`start_token`."""
-        return self.start_token
-
-    @property
-    def reasoning_end_str(self) -> str | None:
-        """`end_token`."""
-        return self.end_token
-
-    def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
-        """Whether the last of the two tokens is the end."""
-        marks = (self.start_token_id, self.end_token_id)
-        last = next((one for one in reversed(input_ids) if one in marks), None)
-        return last == self.end_token_id
-
-    def is_reasoning_end_streaming(
-        self,
-        input_ids: Sequence[int],  # noqa: ARG002
-        delta_ids: Iterable[int],
-    ) -> bool:
-        """Whether the end is among the new tokens."""
-        return self.end_token_id in delta_ids
-
-    def extract_content_ids(self, input_ids: list[int]) -> list[int]:
-        """What follows the first end."""
-        ids = list(input_ids)
-        return ids[ids.index(self.end_token_id) + 1 :] if self.end_token_id in ids else []
-
-    def extract_reasoning(
-        self,
-        model_output: str,
-        request: Any,  # noqa: ARG002
-    ) -> tuple[str | None, str | None]:
-        """The begin may be missing; without an end all is reasoning."""
-        before, begin, behind = model_output.partition(self.start_token)
-        reasoning, end, content = (behind if begin else before).partition(self.end_token)
-        return reasoning, (content or None) if end else None
-
-    def extract_reasoning_streaming(
-        self,
-        previous_text: str,  # noqa: ARG002
-        current_text: str,  # noqa: ARG002
-        delta_text: str,
-        previous_token_ids: Sequence[int],
-        current_token_ids: Sequence[int],
-        delta_token_ids: Sequence[int],
-    ) -> DeltaMessage | None:
-        """Without a begin all is content, as in vLLM: subclasses decide otherwise."""
-        marks = (self.start_token_id, self.end_token_id)
-        if len(delta_token_ids) == 1 and delta_token_ids[0] in marks:
-            return None
-        if self.end_token_id in previous_token_ids or self.start_token_id not in current_token_ids:
-            return DeltaMessage(content=delta_text)
-        text = delta_text
-        if self.start_token_id in delta_token_ids:
-            text = text.partition(self.start_token)[2]
-        if self.end_token_id not in delta_token_ids:
-            return DeltaMessage(reasoning=text)
-        reasoning, _, content = text.partition(self.end_token)
-        return DeltaMessage(reasoning=reasoning, content=content or None)
-
-    def count_reasoning_tokens(self, token_ids: Sequence[int]) -> int:
-        """Tokens between the two; they may be nested."""
-        count = depth = 0
-        for token_id in token_ids:
-            if token_id == self.start_token_id:
-                depth += 1
-            elif token_id == self.end_token_id:
-                depth = max(0, depth - 1)
-            elif depth:
-                count += 1
-        return count
-
-
 class FormatReasoningParser(ReasoningParser):
     """Reads with a format of Quire's."""
 
     tags: ReasoningTags
 
     def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
+        """`chat_template_kwargs`: of the prompt; with `enable_thinking` or `thinking` False, the
+        reply has no reasoning."""
         super().__init__(tokenizer, *args, **kwargs)
+        variables = kwargs.get("chat_template_kwargs") or {}
+        is_off = any(variables.get(name) is False for name in ("enable_thinking", "thinking"))
+        self._format = ReplyFormat(None if is_off else self.tags)
         self._parser: ReplyParser | None = None
 
     @property
@@ -228,10 +137,13 @@ class FormatReasoningParser(ReasoningParser):
         model_output: str,
         request: Any,  # noqa: ARG002
     ) -> tuple[str | None, str | None]:
-        """None for what there is none of."""
-        message = parse_whole(
-            ReplyFormat(self.tags), model_output, is_reasoning=self.tags.is_implied
-        )
+        """None for what there is none of. A text with an end alone begins within the reasoning,
+        which the prompt has opened."""
+        ends = [at for one in self.tags.ends if (at := model_output.find(one)) >= 0]
+        before = model_output[: min(ends)] if ends else ""
+        is_open = bool(ends) and not any(one in before for one in self.tags.begins)
+        is_reasoning = is_open or self.tags.is_implied
+        message = parse_whole(self._format, model_output, is_reasoning=is_reasoning)
         return message.reasoning or None, message.content or None
 
     def extract_reasoning_streaming(
@@ -245,8 +157,7 @@ class FormatReasoningParser(ReasoningParser):
     ) -> DeltaMessage | None:
         """An empty `previous_text` begins a new reply."""
         if self._parser is None or not previous_text:
-            format = ReplyFormat(self.tags)
-            self._parser = ReplyParser(format, is_reasoning=self.tags.is_implied)
+            self._parser = ReplyParser(self._format, is_reasoning=self.tags.is_implied)
         return delta_of(self._parser.feed(delta_text))
 
     def _text(self, token_ids: Sequence[int]) -> str:
