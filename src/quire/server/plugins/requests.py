@@ -203,6 +203,13 @@ class ChatCompletionRequest(_Generation, _Chat):
 
     kind = chat.ChatRequest
 
+    def __init__(self, **fields: Any) -> None:
+        """As of any body; but `messages` may be empty, since parsers of replies need none."""
+        is_empty = fields.get("messages") == []
+        super().__init__(**({**fields, "messages": [{"role": "user"}]} if is_empty else fields))
+        if is_empty:
+            self._body.messages = []
+
     @cached_property
     def messages(self) -> list[dict[str, Any]]:
         """The messages as JSON has them, with the fields that they have. `reasoning_content` is
