@@ -42,6 +42,9 @@ def test_a_text_with_a_call_whole_and_streamed() -> None:
     assert said.strip() == "I look"
     assert parser.prev_tool_call_arr == [{"name": "f", "arguments": '{"a": 1}'}]
     assert parser.get_remaining_unstreamed_args() == ""
+    asked = request()
+    assert asked.skip_special_tokens is True
+    assert parser.adjust_request(asked).skip_special_tokens is False
 
 
 def test_reasoning_by_name_and_by_a_subclass() -> None:

@@ -149,14 +149,14 @@ class FormatReasoningParser(ReasoningParser):
     def extract_reasoning_streaming(
         self,
         previous_text: str,
-        current_text: str,  # noqa: ARG002
+        current_text: str,
         delta_text: str,
         previous_token_ids: Sequence[int],  # noqa: ARG002
         current_token_ids: Sequence[int],  # noqa: ARG002
         delta_token_ids: Sequence[int],  # noqa: ARG002
     ) -> DeltaMessage | None:
-        """An empty `previous_text` begins a new reply."""
-        if self._parser is None or not previous_text:
+        """Without a text before it, `delta_text` begins a new reply."""
+        if self._parser is None or (not previous_text and current_text == delta_text):
             self._parser = ReplyParser(self._format, is_reasoning=self.tags.is_implied)
         return delta_of(self._parser.feed(delta_text))
 

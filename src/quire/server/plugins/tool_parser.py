@@ -97,6 +97,12 @@ class FormatToolParser(ToolParser):
         super().__init__(tokenizer, tools)
         self._parser: ReplyParser | None = None
 
+    def adjust_request(self, request: Any) -> Any:
+        """With the special tokens, which begin and end the calls of many models."""
+        if request.tools and request.tool_choice != "none":
+            request.skip_special_tokens = False
+        return request
+
     def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
         """The calls; the content is None where there is none."""
         message = parse_whole(self.format, model_output, self._schemas(request))
@@ -114,15 +120,15 @@ class FormatToolParser(ToolParser):
     def extract_tool_calls_streaming(
         self,
         previous_text: str,
-        current_text: str,  # noqa: ARG002
+        current_text: str,
         delta_text: str,
         previous_token_ids: Sequence[int],  # noqa: ARG002
         current_token_ids: Sequence[int],  # noqa: ARG002
         delta_token_ids: Sequence[int],  # noqa: ARG002
         request: Any,
     ) -> DeltaMessage | None:
-        """An empty `previous_text` begins a new reply."""
-        if self._parser is None or not previous_text:
+        """Without a text before it, `delta_text` begins a new reply."""
+        if self._parser is None or (not previous_text and current_text == delta_text):
             self._parser = ReplyParser(self.format, self._schemas(request))
             self.prev_tool_call_arr, self.streamed_args_for_tool = [], []
         events = self._parser.feed(delta_text)
