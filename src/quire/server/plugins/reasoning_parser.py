@@ -5,6 +5,7 @@ The class of a format of Quire's reads with that format.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from types import ModuleType
@@ -113,6 +114,11 @@ class FormatReasoningParser(ReasoningParser):
         """The format's end."""
         return self.tags.end
 
+    def adjust_request(self, request: Any) -> Any:
+        """With the special tokens, which are the marks of many models."""
+        request.skip_special_tokens = False
+        return request
+
     def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
         """By their text."""
         text = self._text(input_ids)
@@ -120,10 +126,14 @@ class FormatReasoningParser(ReasoningParser):
         return end > max(text.rfind(mark) for mark in self.tags.begins)
 
     def extract_content_ids(self, input_ids: list[int]) -> list[int]:
-        """The tokens from the first on without which no end has been written."""
+        """The tokens behind the one that completes the first end."""
         ids = list(input_ids)
-        found = (n for n in range(1, len(ids) + 1) if self.is_reasoning_end(ids[:n]))
-        return ids[next(found, len(ids)) :]
+
+        def has_end(num: int) -> bool:
+            text = self._text(ids[:num])
+            return any(one in text for one in self.tags.ends)
+
+        return ids[bisect_left(range(len(ids) + 1), True, key=has_end) :]
 
     def count_reasoning_tokens(self, token_ids: Sequence[int]) -> int:
         """Tokens up to the end, without the marks."""
@@ -161,7 +171,10 @@ class FormatReasoningParser(ReasoningParser):
         return delta_of(self._parser.feed(delta_text))
 
     def _text(self, token_ids: Sequence[int]) -> str:
-        return str(self.model_tokenizer.decode(list(token_ids)))
+        """Of tokens, which may also be given as texts."""
+        ids = list(token_ids)
+        texts = [one for one in ids if isinstance(one, str)]
+        return "".join(texts) if texts else str(self.model_tokenizer.decode(ids))
 
 
 class ReasoningParserManager(ParserRegistry):

@@ -19,7 +19,7 @@ class BaseThinkingReasoningParser(ReasoningParser):
         """Raises ValueError without the two texts, RuntimeError if they are no tokens."""
         super().__init__(tokenizer, *args, **kwargs)
         if not tokenizer:
-            raise ValueError(f"{type(self).__name__} needs a tokenizer")
+            raise ValueError(f"the model tokenizer must be passed to {type(self).__name__}")
         if not self.start_token or not self.end_token:
             raise ValueError("start_token and end_token must be defined in subclasses")
         begin, end = self.vocab.get(self.start_token), self.vocab.get(self.end_token)
