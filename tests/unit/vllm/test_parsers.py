@@ -55,6 +55,7 @@ def test_reasoning_by_name_and_by_a_subclass() -> None:
     assert own.extract_reasoning("<think>a</think>b", request()) == ("a", "b")
     assert own.extract_reasoning("a</think>b", request()) == ("a", "b")
     assert own.extract_content_ids(["a", "<think>", "b", "</think>", "c"]) == ["c"]  # type: ignore[list-item]
+    assert own.extract_reasoning("a", request()) == ("a", None)
     off = type(own)(None, chat_template_kwargs={"enable_thinking": False})
     assert off.extract_reasoning("a", request()) == (None, "a")
 

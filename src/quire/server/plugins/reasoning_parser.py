@@ -20,6 +20,9 @@ from quire.server.plugins.loading import import_plugin
 from quire.server.plugins.records import DeltaMessage
 from quire.server.plugins.registry import ParserRegistry
 
+_OPENED = frozenset({"ling3", "qwen3"})
+"""Families whose classes in vLLM take a prompt to end within the reasoning, unless it is off."""
+
 
 class ReasoningParser:
     """Reads one reply. A subclass has the methods that raise NotImplementedError here."""
@@ -94,6 +97,8 @@ class FormatReasoningParser(ReasoningParser):
     """Reads with a format of Quire's."""
 
     tags: ReasoningTags
+    begins_within: bool = False
+    """Whether a reply is taken to begin within the reasoning, as a template has opened it."""
 
     def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
         """`chat_template_kwargs`: of the prompt; with `enable_thinking` or `thinking` False, the
@@ -152,7 +157,7 @@ class FormatReasoningParser(ReasoningParser):
         ends = [at for one in self.tags.ends if (at := model_output.find(one)) >= 0]
         before = model_output[: min(ends)] if ends else ""
         is_open = bool(ends) and not any(one in before for one in self.tags.begins)
-        is_reasoning = is_open or self.tags.is_implied
+        is_reasoning = is_open or self.begins_within
         message = parse_whole(self._format, model_output, is_reasoning=is_reasoning)
         return message.reasoning or None, message.content or None
 
@@ -167,7 +172,7 @@ class FormatReasoningParser(ReasoningParser):
     ) -> DeltaMessage | None:
         """Without a text before it, `delta_text` begins a new reply."""
         if self._parser is None or (not previous_text and current_text == delta_text):
-            self._parser = ReplyParser(self._format, is_reasoning=self.tags.is_implied)
+            self._parser = ReplyParser(self._format, is_reasoning=self.begins_within)
         return delta_of(self._parser.feed(delta_text))
 
     def _text(self, token_ids: Sequence[int]) -> str:
@@ -195,8 +200,10 @@ class ReasoningParserManager(ParserRegistry):
             return None
         if name not in cls._own:
             title = f"{name.title().replace('_', '')}ReasoningParser"
-            tags = {"tags": REASONING_FORMATS[name]}
-            cls._own[name] = type(title, (FormatReasoningParser,), tags)
+            tags = REASONING_FORMATS[name]
+            begins_within = tags.is_implied or name in _OPENED
+            values = {"tags": tags, "begins_within": begins_within}
+            cls._own[name] = type(title, (FormatReasoningParser,), values)
         return cls._own[name]
 
     @classmethod
