@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from quire.parsers.format import ReplyFormat
-from quire.parsers.tool_formats.json.generic import GenericCalls
-
 if TYPE_CHECKING:
+    from quire.parsers.format import ReplyFormat
     from quire.server.context import ServerContext
     from quire.server.plugins.reader import PluginReader
     from quire.server.plugins.reasoning_parser import ReasoningParser
@@ -61,6 +59,7 @@ def plugins_of(
     args = context.args
     if not args.tool_parser_plugin and not args.reasoning_parser_plugin:
         return None
+    from quire.parsers.tool_formats.json.generic import GenericCalls
     from quire.server.plugins.formats import PluginCalls, PluginTags
     from quire.server.plugins.requests import ChatCompletionRequest
 
