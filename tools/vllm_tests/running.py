@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from tools.vllm_tests.sorting import test_files
@@ -115,11 +116,13 @@ def _run_files(work: Path, source: Path, results: Path, names: list[str]) -> Non
             stderr=output,
             start_new_session=True,
         )
-        try:
-            child.wait(_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        with suppress(subprocess.TimeoutExpired):
+            try:
+                child.wait(_LIMIT_S)
+            finally:
+                with suppress(ProcessLookupError):  # also the servers that it leaves
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
     lines = report.read_text().splitlines() if report.exists() else []
     for name in names:
         own = [line for line in lines if _file_of(json.loads(line)[0]) == f"tests/{name}"]

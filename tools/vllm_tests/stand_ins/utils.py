@@ -54,7 +54,6 @@ class RemoteOpenAIServer:
             env={**os.environ, **(env_dict or {})},
             stdout=self._log,
             stderr=self._log,
-            start_new_session=True,
         )
         self._wait()
 
