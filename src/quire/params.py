@@ -52,14 +52,12 @@ NOT_YET: dict[str, tuple[object, ...]] = {
     "watermarking": (None, False),
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None,),
-    "routed_experts_prompt_start": (0,),
 }
 """vLLM's fields that are not implemented, with their values that have no effect."""
 _WHY_NOT_YET = {
     "watermarking": "no text gets a watermark",
     "prompt_logprob_token_ids": "prompt_logprobs gives those of the most likely tokens",
     "prompt_logprob_start": "prompt_logprobs gives those of the whole prompt",
-    "routed_experts_prompt_start": "outputs do not say which experts were chosen",
 }
 _OLD_NAMES = {"guided_decoding": "structured_outputs"}
 """Keywords of earlier versions of vLLM."""
@@ -218,6 +216,7 @@ class SamplingParams(
     repetition_detection: RepetitionDetectionParams | None = None
     """End an output that repeats itself, with the finish reason `repetition`."""
     routed_experts_prompt_start: int = 0
+    """Accepted: no output says which experts were chosen, from whichever token on."""
     trace_decode_token_ids: list[int] | None = None
     """The output, which ends with the last of these: nothing is chosen, and log-probabilities are
     the model's own. End tokens and stop strings do not end it before."""
@@ -371,6 +370,8 @@ class SamplingParams(
         self.top_p = as_float("top_p", self.top_p)
         self.top_k = as_int("top_k", self.top_k)
         self.min_p = as_float("min_p", self.min_p)
+        start = as_int("routed_experts_prompt_start", self.routed_experts_prompt_start)
+        self.routed_experts_prompt_start = start
         self.min_tokens = as_int("min_tokens", self.min_tokens)
         if self.max_tokens is not None:
             self.max_tokens = as_int("max_tokens", self.max_tokens)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from tools.vllm_tests.sorting import test_files
@@ -24,8 +25,15 @@ _NO_MODEL = re.compile(
 )
 _CONTEXT = 1 << 15
 """Tokens that the model is given room for: tests ask for contexts of their models' sizes."""
-_LIMIT_S = 150
-"""Most seconds for a file. One that takes longer counts with the tests that ended in time."""
+_LIMIT_S = 300
+"""Most seconds for a process. What takes longer counts with the tests that ended in time."""
+_TOGETHER = 12
+"""Files without an engine that share a process: imports take longer than their tests."""
+_ENGINE = re.compile(
+    r"RemoteOpenAIServer|RemoteLaunchRenderServer|vllm_runner|VllmRunner|\bLLM\(|LLMEngine|AsyncLLM|"
+    r"monkeypatch\.setenv|subprocess|pytester"
+)
+"""What files say that start engines, or change the process that they run in."""
 
 
 def run(source: Path, results: Path, names: list[str]) -> None:
@@ -35,11 +43,13 @@ def run(source: Path, results: Path, names: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="vllm-tests-") as place:
         work = Path(place)
         furnish(work, source)
-        for name in chosen:
-            result = result_file(results, name)
-            if names or not result.exists():
-                print(name, flush=True)
-                _run_file(work, source, name, result)
+        wanted = [name for name in chosen if names or not result_file(results, name).exists()]
+        together = [name for name in wanted if not _needs_engine(source, name)]
+        for begin in range(0, len(together), _TOGETHER):
+            _run_files(work, source, results, together[begin : begin + _TOGETHER])
+        for name in wanted:
+            if name not in together:
+                _run_files(work, source, results, [name])
 
 
 def result_file(results: Path, name: str) -> Path:
@@ -79,17 +89,24 @@ def environment(work: Path) -> dict[str, str]:
     }
 
 
-def _run_file(work: Path, source: Path, name: str, result: Path) -> None:
-    path = source / "tests" / name
-    for each in (path, *(folder / "conftest.py" for folder in path.parents)):
-        if each.is_file():
-            link_models(work, each.read_text())
+def _needs_engine(source: Path, name: str) -> bool:
+    """Whether a file starts engines or servers: then it gets a process of its own."""
+    return _ENGINE.search((source / "tests" / name).read_text()) is not None
+
+
+def _run_files(work: Path, source: Path, results: Path, names: list[str]) -> None:
+    """Runs files in one process, and keeps what came of each."""
+    print(*names, sep="\n", flush=True)
+    paths = [source / "tests" / name for name in names]
+    for each in {place for path in paths for place in (path, *_conftests(path))}:
+        link_models(work, each.read_text())
     report = work / "report.jsonl"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "quire.vllm", "-m", "pytest", f"tests/{name}", "-q",
+    command = [sys.executable, "-m", "quire.vllm", "-m", "pytest",
+               *(f"tests/{name}" for name in names), "-q",
                "-p", "no:cacheprovider", "--tb=short", "--asyncio-mode=auto",
-               "-p", "tests.partial_report"]  # fmt: skip
-    log = result.with_suffix(".log")
+               "--continue-on-collection-errors", "-p", "tests.partial_report"]  # fmt: skip
+    log = result_file(results, names[0]).with_suffix(".log")
     with log.open("w") as output:
         child = subprocess.Popen(
             command,
@@ -99,10 +116,24 @@ def _run_file(work: Path, source: Path, name: str, result: Path) -> None:
             stderr=output,
             start_new_session=True,
         )
-        try:
-            child.wait(_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-    if report.exists():
-        shutil.copy(report, result)
+        with suppress(subprocess.TimeoutExpired):
+            try:
+                child.wait(_LIMIT_S)
+            finally:
+                with suppress(ProcessLookupError):  # also the servers that it leaves
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+    lines = report.read_text().splitlines() if report.exists() else []
+    for name in names:
+        own = [line for line in lines if _file_of(json.loads(line)[0]) == f"tests/{name}"]
+        if own:
+            result_file(results, name).write_text("".join(f"{line}\n" for line in own))
+
+
+def _conftests(path: Path) -> list[Path]:
+    found = (folder / "conftest.py" for folder in path.parents)
+    return [each for each in found if each.is_file()]
+
+
+def _file_of(test: str) -> str:
+    return test.partition("::")[0]

@@ -32,7 +32,9 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "models and weights that are not here": (
         "tests/models/", "tests/evals", "model_executor", "quantization", "plugins_tests",
         "offload",
-        "linear_attn", "replayssm", "correctness", "test_accuracy", "test_oracle",
+        "tool_use/mistral", "tool_use/test_chat_completions", "tool_use/test_parallel",
+        "tool_use/test_tool_calls", "test_no_bad_words", "linear_attn", "replayssm", "correctness",
+        "test_accuracy", "test_oracle",
     ),
     "vLLM's repository and its packages": (
         "tools/", "standalone_tests", "test_cmake", "embedded_commit", "test_version",

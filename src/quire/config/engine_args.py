@@ -74,6 +74,9 @@ class EngineArgs:
     logits_processors: list[str | type] | None = None
     """Classes that change logits before a token is chosen, as `package.module:Class`; their code
     runs in the engine. Those that installed packages offer as entry points are always loaded."""
+    worker_extension_cls: str = ""
+    """Class whose methods the worker has too, as `package.module.Class`, for `collective_rpc`;
+    their code runs in the engine."""
     generation_config: str = "auto"
     """Where sampling defaults come from: `auto` the model's generation_config.json, `vllm`
     neutral ones, or a directory."""

@@ -205,6 +205,8 @@ class EngineConfig:
     """None: nobody is told of blocks."""
     reasoning: ReasoningMarks | None = None
     """As the options say; None: they say nothing."""
+    worker_extension: str = ""
+    """A class whose methods workers have too, by import path; empty: there is none."""
 
     @property
     def model_config(self) -> ModelConfig:

@@ -46,8 +46,11 @@ def reply_constraint(
     - `required`: nothing but calls; several only if `is_parallel`.
     - `auto`: a text in which a marker begins calls, of offered tools alone. With `content` the
       answer is either calls or that. Any text, where no text announces the model's calls.
+
+    Calls whose form is not known are held to none.
     """
-    schemas = rules.schemas(check) if rules.choice != "none" else {}
+    is_known = format.tools is None or format.tools.has_grammar
+    schemas = rules.schemas(check) if rules.choice != "none" and is_known else {}
     if not schemas and content is None:
         return None
     calls: Part | None = None

@@ -35,6 +35,8 @@ class ToolFormat(ABC):
 
     answer_marks: ClassVar[tuple[str, ...]] = ()
     """Markers that begin no call, but stand around an answer: they are dropped."""
+    has_grammar: ClassVar[bool] = True
+    """Whether `grammar` tells what calls look like."""
     other_texts: tuple[str, ...] = ()
     """Texts that `read_calls` looks for, beside the markers and what `grammar` writes."""
 

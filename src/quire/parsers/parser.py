@@ -45,6 +45,13 @@ class ReplyParser:
         """Where reasoning is in the text so far, from a character up to before another one."""
         return self._reply.reasoning_spans
 
+    def read(self, text: str, token_ids: Sequence[int] = (), *, is_last: bool) -> list[Event]:
+        """What more text means; with the last of it also what was held back. `token_ids`: its
+        tokens, which are not looked at: parsers of plug-ins have them too."""
+        del token_ids
+        events = self.feed(text)
+        return events + self.finish() if is_last else events
+
     def feed(self, text: str) -> list[Event]:
         """What more text means. Texts of one kind that follow each other are one event."""
         if text:

@@ -86,6 +86,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         kv_store=store.config,
         kv_events=facts.kv_events,
         reasoning=choices.reasoning,
+        worker_extension=args.worker_extension_cls,
     )
     return EnginePlan(config, compiled, needs, facts, store.reason)
 

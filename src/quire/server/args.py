@@ -98,6 +98,11 @@ class ServerArgs:
     for the Mistral models that write a list of calls; `hf`: as the checkpoint's response_template
     says; `none`: calls stay text. By default it is found from the checkpoint (quire explain MODEL
     prints it)."""
+    tool_parser_plugin: str = ""
+    """File of Python with parsers of calls, subclasses of vLLM's `ToolParser`, of which
+    --tool-call-parser names one. Its code runs in the server."""
+    reasoning_parser_plugin: str = ""
+    """The same with subclasses of `ReasoningParser`, for --reasoning-parser."""
     enable_auto_tool_choice: bool = False
     """Accepted for compatibility: calls are looked for wherever it is known how the model writes
     them."""
@@ -269,7 +274,7 @@ class ServerArgs:
             )
 
     def _check_tools(self) -> None:
-        if self.tool_call_parser is None:
+        if self.tool_call_parser is None or self.tool_parser_plugin:  # checked when it is loaded
             return
         from quire.parsers.detection.names import NONE, FormatChoice
 

@@ -63,6 +63,7 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
         listener = listening.listen(server_args)
         try:
             with phase(logger, "configuration"):
+                _load_plugins(engine_args, server_args)
                 config = build_engine_config(engine_args, "server")
                 check_formats(server_args, config)
             with phase(logger, "application"):
@@ -78,6 +79,28 @@ def serve(engine_args: EngineArgs, server_args: ServerArgs) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _load_plugins(engine_args: EngineArgs, args: ServerArgs) -> None:
+    if args.tool_parser_plugin or args.reasoning_parser_plugin:
+        from quire.parsers.detection.names import FormatChoice
+        from quire.server.plugins.formats import load_plugins
+
+        name = engine_args.reasoning_parser
+        name = name or (engine_args.structured_outputs_config or {}).get("reasoning_parser", "")
+        load_plugins(
+            args.tool_parser_plugin, args.reasoning_parser_plugin, args.tool_call_parser, name
+        )
+        FormatChoice.of(args.tool_call_parser, name)
+
+
+def _check_plugins(context: ServerContext, engine: AsyncLLM) -> None:
+    args = context.args
+    if args.tool_parser_plugin or args.reasoning_parser_plugin:
+        from quire.server.plugins.formats import check_plugins
+
+        name = context.config.structured_outputs.reasoning_parser
+        check_plugins(args.tool_call_parser, name, engine.get_tokenizer())
 
 
 def _run(server: _Server) -> int:
@@ -151,6 +174,7 @@ class _Server:
         with phase(logger, "model"):
             engine = await self._load()
         self._context.engine = engine
+        _check_plugins(self._context, engine)
         expect_crowds()
         logger.info(
             "Serving %s at %s, ready after %.2f s",

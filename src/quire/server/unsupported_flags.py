@@ -13,7 +13,6 @@ from quire.log import get_logger
 
 logger = get_logger(__name__)
 
-_PLUGIN = "formats are part of Quire; a plugin is written for classes of vLLM's"
 _ONE_PROCESS = "one process answers HTTP; start several servers behind a proxy"
 
 UNSUPPORTED_FLAGS: dict[str, Unsupported] = {
@@ -24,7 +23,6 @@ UNSUPPORTED_FLAGS: dict[str, Unsupported] = {
             "trust_request_chat_template", False, "no template from a request is ever trusted"
         ),
         Unsupported("trust_request_mm_kwargs", False, "only text goes in"),
-        Unsupported("tool_parser_plugin", "", _PLUGIN),
         Unsupported("tool_server", None, "the server runs no tools; callers do"),
         Unsupported(
             "enable_scale_out", False, "/inference/v1/generate and /render are always there",

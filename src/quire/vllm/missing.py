@@ -18,7 +18,8 @@ _PROCESSORS = (
     "logits processors have the interface of vllm.v1.sample.logits_processor, and no other"
 )
 _PARSERS = (
-    "replies are read by formats of Quire's own, which tool_call_parser and reasoning_parser name"
+    "replies are read by formats of Quire's own: ToolParserManager and ReasoningParserManager have "
+    "a class for each"
 )
 _ONE_PROCESS = "this version computes in one process, on the CPU"
 _TIERS = "K/V is kept and loaded by Quire itself: docs/kv_store.md"
@@ -27,6 +28,7 @@ _RECORD = "vLLM's internal configuration; give the values to LLM or EngineArgs"
 _SERVER = "the server is not made of vLLM's parts; start it with the command `serve`"
 _MODELS = "models are not torch modules here; quire.models has them"
 _INTERNAL = "a part of vLLM's engine, which Quire does not share"
+_HELPERS = "a helper of vLLM's own code, not of its public interface"
 
 MISSING_NAMES: dict[str, dict[str, str]] = {
     _LORA: {"vllm.lora.request": "LoRARequest", "vllm.config": "LoRAConfig"},
@@ -44,6 +46,9 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
     _TEXT: {
         "vllm.config": "MultiModalConfig",
         "vllm.inputs": "DataPrompt EmbedsPrompt ExplicitEncoderDecoderPrompt",
+    },
+    "a tokenizer is read from tokenizer.json, not from Mistral's own files": {
+        "vllm.tokenizers.mistral": "MistralTokenizer",
     },
     _PROCESSORS: {
         "vllm.v1.worker.gpu.sample.logits_processor": "LogitsContext LogitsProcessor "
@@ -63,7 +68,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
     "outputs do not tell which tokens could have been chosen": {"vllm.outputs": "SamplingMask"},
     _RECORD: {
         "vllm.config": "AttentionConfig CacheConfig DeviceConfig KernelConfig LoadConfig "
-        "ModelConfig ObservabilityConfig SchedulerConfig VllmConfig",
+        "ObservabilityConfig SchedulerConfig VllmConfig",
     },
     _SERVER: {
         "vllm.entrypoints.openai.api_server": "build_and_serve build_app "
@@ -75,6 +80,28 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
 """Feature -> module of vLLM -> names."""
 
 MISSING_MODULES: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            "vllm._aiter_ops",
+            "vllm.connections",
+            "vllm.device_allocator",
+            "vllm.env_override",
+            "vllm.forward_context",
+            "vllm.inputs.engine",
+            "vllm.ir",
+            "vllm.logging_utils",
+            "vllm.logprobs",
+            "vllm.platforms",
+            "vllm.renderers",
+            "vllm.scalar_type",
+            "vllm.snapshot",
+            "vllm.tokenizers",
+            "vllm.tracing",
+            "vllm.triton_utils",
+            "vllm.utils",
+        ),
+        _HELPERS,
+    ),
     "vllm.assets": _TEXT,
     "vllm.attention": _INTERNAL,
     "vllm.benchmarks": "the benchmarks are commands: `bench`",
@@ -89,6 +116,7 @@ MISSING_MODULES: dict[str, str] = {
     "vllm.lora": _LORA,
     "vllm.model_executor": _MODELS,
     "vllm.multimodal": _TEXT,
+    "vllm.parser": _PARSERS,
     "vllm.plugins": "there are no plug-ins yet",
     "vllm.reasoning": _PARSERS,
     "vllm.tool_parsers": _PARSERS,

@@ -6,10 +6,13 @@ Names come from the modules of Quire that the engine uses; what only a script ne
 
 from __future__ import annotations
 
+from quire.vllm.parser_names import PARSER_SURFACE
+
 VLLM_VERSION = "0.32.0"
 """The version of vLLM whose names these are."""
 
 SURFACE: dict[str, dict[str, str]] = {
+    **PARSER_SURFACE,
     "vllm": {
         "quire": "AsyncEngineArgs AsyncLLMEngine CompletionOutput EngineArgs LLM LLMEngine "
         "ModelRegistry RequestOutput SamplingParams TextPrompt TokensPrompt",
@@ -24,8 +27,10 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.config": {
         "quire.config.kv_cache": "KVEventsConfig KVTransferConfig",
         "quire.structured.config": "StructuredOutputsConfig",
+        "quire.vllm.own.model_config": "ModelConfig",
         "quire.vllm.own.profiler": "ProfilerConfig",
     },
+    "vllm.config.model": {"quire.vllm.own.model_config": "ModelConfig"},
     "vllm.config.kv_events": {"quire.config.kv_cache": "KVEventsConfig"},
     "vllm.config.kv_transfer": {"quire.config.kv_cache": "KVTransferConfig"},
     "vllm.config.structured_outputs": {"quire.structured.config": "StructuredOutputsConfig"},
@@ -58,13 +63,14 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.vllm.own.serving.http_app": "with_cancellation"
     },
     "vllm.entrypoints.openai.chat_completion.protocol": {
-        "quire.vllm.own.serving.requests": "BatchChatCompletionRequest ChatCompletionRequest"
+        "quire.server.plugins.requests": "BatchChatCompletionRequest ChatCompletionRequest",
+        "quire.server.schema.chat": "ChatCompletionToolsParam=Tool",
     },
     "vllm.entrypoints.openai.completion.protocol": {
-        "quire.vllm.own.serving.requests": "CompletionRequest"
+        "quire.server.plugins.requests": "CompletionRequest"
     },
     "vllm.entrypoints.openai.responses.protocol": {
-        "quire.vllm.own.serving.requests": "ResponsesRequest"
+        "quire.server.plugins.requests": "ResponsesRequest"
     },
     "vllm.envs": {"quire.vllm.own.envs": "*"},
     "vllm.exceptions": {
@@ -87,11 +93,15 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.outputs": {"quire": "CompletionOutput RequestOutput"},
     "vllm.platforms": {"quire.vllm.own.platforms": "current_platform"},
     "vllm.entrypoints.chat_utils": {
+        "quire.server.plugins.records": "make_tool_call_id",
         "quire.vllm.own.tokenizers": "load_chat_template "
         "resolve_hf_chat_template=resolve_chat_template",
     },
     "vllm.renderers.hf": {"quire.vllm.own.tokenizers": "resolve_chat_template"},
-    "vllm.renderers.chat_utils": {"quire.vllm.own.tokenizers": "load_chat_template"},
+    "vllm.renderers.chat_utils": {
+        "quire.server.plugins.records": "make_tool_call_id",
+        "quire.vllm.own.tokenizers": "load_chat_template",
+    },
     "vllm.sampling_params": {
         "quire.beam_search": "BeamSearchParams",
         "quire.params": "RepetitionDetectionParams RequestOutputKind SamplingParams SamplingType",
@@ -124,6 +134,7 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.utils.counter": {"quire.vllm.own.scripts.utils": "Counter"},
     "vllm.utils.math_utils": {"quire.units": "cdiv=ceil_div round_up"},
     "vllm.utils.mem_constants": {"quire.units": "GiB_bytes=GiB KiB_bytes=KiB MiB_bytes=MiB"},
+    "vllm.utils.mistral": {"quire.vllm.own.tokenizers": "is_mistral_tokenizer"},
     "vllm.utils.network_utils": {
         "quire.vllm.own.scripts.network": "get_distributed_init_method=get_tcp_uri "
         "get_file_store_init_method get_ip get_loopback_ip get_open_port get_open_ports_list "

@@ -175,3 +175,22 @@ def test_an_engine_configuration_comes_of_them() -> None:
     with pytest.raises(ConfigError, match="headless"):
         EngineArgs("demo").create_engine_config(headless=True)
     assert isinstance(AsyncEngineArgs(), EngineArgs)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "async_scheduling",
+        "dcp_q_replicate",
+        "disable_cascade_attn",
+        "disable_hybrid_kv_cache_manager",
+        "disable_nccl_for_dp_synchronization",
+        "enable_batch_sharded_sampling",
+        "mm_device_do_normalize",
+    ],
+)
+def test_a_switch_without_a_default_can_be_set_both_ways(name: str) -> None:
+    parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
+    option = name.replace("_", "-")
+    assert vars(parser.parse_args([f"--{option}"]))[name] is True
+    assert vars(parser.parse_args([f"--no-{option}"]))[name] is False

@@ -20,7 +20,7 @@ HELLO = [{"role": "user", "content": "Hello"}]
 def test_fields_are_attributes_with_vllms_defaults() -> None:
     request = ChatCompletionRequest(messages=HELLO, temperature=0.5, unheard_of=1)
     assert (request.temperature, request.n, request.top_logprobs) == (0.5, 1, 0)
-    assert (request.stop, request.bad_words, request.messages[0].content) == ([], [], "Hello")
+    assert (request.stop, request.bad_words, request.messages[0]["content"]) == ([], [], "Hello")
     assert repr(CompletionRequest(prompt="x", n=2)) == "CompletionRequest(n=2, prompt='x')"
     assert BatchChatCompletionRequest(messages=[HELLO, HELLO]).messages[1][0].role == "user"
     assert ResponsesRequest(input="x", stop=["a"]).stop == ["a"]
@@ -111,7 +111,7 @@ def test_fields_may_be_objects_of_a_client_library() -> None:
     assert request.reasoning.effort == "low"
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     said = {"role": "assistant", "tool_calls": iter([call])}
-    assert len(ChatCompletionRequest(messages=[*HELLO, said]).messages[1].tool_calls) == 1
+    assert len(ChatCompletionRequest(messages=[*HELLO, said]).messages[1]["tool_calls"]) == 1
     with pytest.raises(VLLMValidationError, match="objects of type object"):
         ResponsesRequest(input="x", reasoning=object())
 

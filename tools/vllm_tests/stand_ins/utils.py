@@ -54,7 +54,6 @@ class RemoteOpenAIServer:
             env={**os.environ, **(env_dict or {})},
             stdout=self._log,
             stderr=self._log,
-            start_new_session=True,
         )
         self._wait()
 
@@ -177,3 +176,9 @@ def large_gpu_mark(min_gb: int) -> Any:
 
 def multi_gpu_marks(*, num_gpus: int) -> list[Any]:
     return [multi_gpu_test(num_gpus=num_gpus)]
+
+
+def requires_fp8(test: Test) -> Test:
+    """CPUs have no FP8 arithmetic."""
+    marked: Test = pytest.mark.skip(reason="needs FP8")(test)
+    return marked

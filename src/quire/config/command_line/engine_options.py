@@ -33,6 +33,8 @@ _SHORT_FLAGS = {
     "compilation_config": "-cc", "attention_config": "-ac", "diffusion_config": "-dc",
 }  # fmt: skip
 """vLLM's short forms of the arguments that do nothing here."""
+_SWITCHES = frozenset({"async_scheduling", "mm_device_do_normalize"})
+"""Switches whose default is neither on nor off, so that the values do not tell it."""
 _LISTS = frozenset({
     "allowed_media_domains", "collect_detailed_traces", "cpu_offload_params",
     "cudagraph_capture_sizes", "ignore_patterns", "kv_cache_dtype_skip_layers",
@@ -133,8 +135,10 @@ def _help(entry: Unsupported) -> str:
 
 def _shape(entry: Unsupported) -> dict[str, Any]:
     """argparse's keyword arguments: as far as the type matters, it follows from the values."""
-    is_switch = entry.name.startswith(("enable_", "disable_")) or any(
-        isinstance(value, bool) for value in (entry.default, *entry.also)
+    is_switch = (
+        entry.name in _SWITCHES
+        or entry.name.startswith(("enable_", "disable_"))
+        or any(isinstance(value, bool) for value in (entry.default, *entry.also))
     )
     if is_switch:
         return {"action": argparse.BooleanOptionalAction}

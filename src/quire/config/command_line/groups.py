@@ -12,6 +12,7 @@ _GROUPS = {
         "model", "served_model_name", "tokenizer", "skip_tokenizer_init", "trust_remote_code",
         "revision", "tokenizer_revision", "hf_token", "hf_overrides", "dtype", "quantization",
         "max_model_len", "seed", "max_logprobs", "generation_config", "logits_processors",
+        "worker_extension_cls",
         "override_generation_config", "enforce_eager",
     ),
     "LoadConfig": ("download_dir", "load_format"),

@@ -34,7 +34,6 @@ REFUSED: dict[str, _Names] = {
         "ubatch_size": (0,),
         "ray_workers_use_nsight": (False,),
         "worker_cls": ("auto",),
-        "worker_extension_cls": ("",),
         "enable_fault_tolerance": (False,),
         "fault_tolerance_config": ({},),
         "_api_process_count": (1,),
@@ -45,7 +44,7 @@ REFUSED: dict[str, _Names] = {
         "numa_bind_nodes": (None,),
         "numa_bind_cpus": (None,),
     },
-    "no model here has experts": {
+    "one process has all experts, and tells nobody which were chosen": {
         "enable_expert_parallel": (False,),
         "enable_ep_weight_filter": (False,),
         "enable_elastic_ep": (False,),
@@ -94,7 +93,7 @@ REFUSED: dict[str, _Names] = {
         "spec_tokens": (None, 0),
         "per_request_spec_decode_metrics": ("none",),
     },
-    "formats are part of Quire; a plugin is written for classes of vLLM's": {
+    "replies are read by servers alone: give it to quire serve": {
         "reasoning_parser_plugin": (None, ""),
     },
     "watermarks are not implemented": {

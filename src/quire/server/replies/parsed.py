@@ -19,9 +19,8 @@ from quire.parsers.events import (
     Message,
     Reasoning,
 )
-from quire.parsers.parser import ReplyParser
 from quire.parsers.reasoning.token_count import ReasoningTokenCount
-from quire.server.requests.chats.reply_plan import PLAIN, ReplyPlan
+from quire.server.requests.chats.reply_plan import PLAIN, ReplyPlan, ReplyReader
 from quire.tokenizer import IncrementalDetokenizer, Tokenizer
 
 
@@ -36,20 +35,19 @@ class ParsedReply:
         self.plan = plan or PLAIN
         self._tokenizer = tokenizer
         self._prompt_token_ids = prompt_token_ids
-        self._parsers: dict[int, ReplyParser] = {}
+        self._parsers: dict[int, ReplyReader] = {}
         self._counts: dict[int, ReasoningTokenCount] = {}
 
     def events(self, one: CompletionOutput) -> list[Event]:
         """What is new of a choice, in order. Calls have ids."""
         parser = self._parsers.get(one.index)
         if parser is None:
-            parser = self._parsers[one.index] = self.plan.parser()
+            parser = self._parsers[one.index] = self.plan.parser(self._prompt_token_ids)
             self._begin_count(one.index)
-        events = parser.feed(one.text)
+        is_last = one.finish_reason is not None
+        events = parser.read(one.text, one.token_ids, is_last=is_last)
         if (count := self._counts.get(one.index)) is not None:
             count.push(one.token_ids)
-        if one.finish_reason is not None:
-            events += parser.finish()
         return [*self._shown(events)]
 
     def message(self, one: CompletionOutput) -> Message:

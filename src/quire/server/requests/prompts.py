@@ -126,6 +126,9 @@ async def chat_prompt(
     context: ServerContext, request: ChatRequest | TokenizeRequest
 ) -> PreparedPrompt:
     """Renders the messages by the model's chat template. Raises RequestError."""
+    if isinstance(request, ChatRequest) and (ids := _handed_ids(request)) is not None:
+        text = context.tokenizer().decode(ids, skip_special_tokens=False)
+        return PreparedPrompt(ids, text, request.cache_salt)
     messages = request.messages or []
     if len(messages) > context.args.max_messages:
         raise RequestError(
@@ -158,6 +161,19 @@ async def chat_prompt(
     return PreparedPrompt(token_ids, text, salt)
 
 
+def _handed_ids(request: ChatRequest) -> list[int] | None:
+    """The prompt that another engine has made of the messages, if the request has it."""
+    ids = (request.kv_transfer_params or {}).get("prompt_token_ids")
+    if ids is None:
+        return None
+    if not isinstance(ids, list) or not ids or not all(type(one) is int for one in ids):
+        raise RequestError(
+            "kv_transfer_params.prompt_token_ids must be a list of token ids",
+            parameter="kv_transfer_params",
+        )
+    return ids
+
+
 _TEMPLATE_FIELDS = ("messages", "tools", "documents", "chat_template_kwargs")
 """What the template is given, in the order in which it counts against the limit."""
 
@@ -175,8 +191,7 @@ def _chat_input(
 ) -> ChatInput:
     own, variables = request.chat_template_kwargs or {}, context.args.default_chat_template_kwargs
     if (effort := request.reasoning_effort) is not None:
-        thinking = {"enable_thinking": effort != "none"}  # templates know one or the other
-        own = {**thinking, **own, "reasoning_effort": effort}
+        own = {**thinking_variables(effort), **own, "reasoning_effort": effort}
     args = context.args
     hides_tools = (
         args.exclude_tools_when_tool_choice_none and getattr(request, "tool_choice", "") == "none"
@@ -191,6 +206,11 @@ def _chat_input(
         chat_template_kwargs={**variables, **own},
         content_format=None if content_format == "auto" else content_format,
     )
+
+
+def thinking_variables(effort: str) -> dict[str, Any]:
+    """What an effort means for templates that know `enable_thinking` instead."""
+    return {"enable_thinking": effort != "none"}
 
 
 def encode(

@@ -6,6 +6,7 @@ The requests are those of `quire bench`, for any tokenizer that has the methods 
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -157,8 +158,10 @@ class CustomDataset(BenchmarkDataset):
         output_len: int | None = None,
         skip_chat_template: bool = False,
         request_id_prefix: str = "",
+        chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[SampleRequest]:
-        """The prompts are messages of chats, unless `skip_chat_template`. Raises ConfigError."""
+        """The prompts are messages of chats, unless `skip_chat_template`; further variables of the
+        template are `chat_template_kwargs`. Raises ConfigError."""
         wanted = None if output_len == -1 else output_len  # vLLM's word for the lines' own
         found = self._load(tokenizer, num_requests, request_id_prefix, custom_output_len=wanted)
         if not skip_chat_template:
@@ -167,9 +170,17 @@ class CustomDataset(BenchmarkDataset):
                     [{"role": "user", "content": request.prompt}],
                     add_generation_prompt=True,
                     tokenize=False,
+                    **(chat_template_kwargs or {}),
                 )
-                request.prompt_len = len(tokenizer.encode(request.prompt, add_special_tokens=False))
+                request.prompt_len = _length(tokenizer, str(request.prompt))
         return found
+
+
+def _length(tokenizer: Any, text: str) -> int:
+    """In tokens; a tokenizer of a script's own may only be callable."""
+    if hasattr(tokenizer, "encode"):
+        return len(tokenizer.encode(text, add_special_tokens=False))
+    return len(tokenizer(text).input_ids)
 
 
 class _Tokenizer:
@@ -177,11 +188,13 @@ class _Tokenizer:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self.vocab_size: int = tokenizer.vocab_size
-        self.special_token_ids = set(tokenizer.all_special_ids)
+        self.vocab_size: int = getattr(tokenizer, "vocab_size", 0)
+        self.special_token_ids = set(getattr(tokenizer, "all_special_ids", ()))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The tokens of a text."""
+        if not hasattr(self._tokenizer, "encode"):
+            return list(self._tokenizer(text).input_ids)
         return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
@@ -215,6 +228,7 @@ def add_dataset_parser(parser: argparse.ArgumentParser) -> None:
             )
     parser.add_argument("--skip-chat-template", action="store_true")
     parser.add_argument("--request-id-prefix", default="")
+    parser.add_argument("--chat-template-kwargs", type=json.loads, default=None)
 
 
 def get_samples(args: argparse.Namespace, tokenizer: Any) -> list[SampleRequest]:
@@ -239,7 +253,8 @@ def get_samples(args: argparse.Namespace, tokenizer: Any) -> list[SampleRequest]
     if isinstance(dataset, CustomDataset):
         length = options.get("custom_output_len")
         skips = getattr(args, "skip_chat_template", False)
-        return dataset.sample(tokenizer, args.num_prompts, length, skips, prefix)
+        variables = getattr(args, "chat_template_kwargs", None)
+        return dataset.sample(tokenizer, args.num_prompts, length, skips, prefix, variables)
     return dataset._load(tokenizer, args.num_prompts, prefix, **options)
 
 

@@ -45,6 +45,12 @@ def get_tokenizer(
 cached_get_tokenizer = lru_cache(get_tokenizer)
 
 
+def is_mistral_tokenizer(tokenizer: object) -> bool:
+    """False: a tokenizer is read from the checkpoint's `tokenizer.json`, Mistral's too."""
+    del tokenizer
+    return False
+
+
 def load_chat_template(chat_template: str | Path | None, *, is_literal: bool = False) -> str | None:
     """A template's text; `chat_template` is a file's path, or the text itself. None stays None.
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from quire.parsers.tool_formats.json.generic import GenericCalls
 from quire.server.context import ServerContext
+from quire.server.plugins.of_request import plugins_of
 from quire.server.reply_format import kept_tokens_of, needs_tools_in_words, reply_format_of
 from quire.server.requests.chats.reply_plan import ReplyPlan
 from quire.server.requests.chats.tool_use import ToolUse
@@ -21,7 +22,11 @@ async def plan_reply(
         found = replace(found, tools=GenericCalls())
     if found.reasoning is not None and request.reasoning_format == "none":
         found = replace(found, reasoning=replace(found.reasoning, is_content=True))
+    plugins = plugins_of(context, found, request, tools)
+    if plugins is not None:
+        found = plugins.format
     tags, is_continued = found.reasoning, request.continue_final_message is True
+    keeps_special_tokens = plugins is not None and plugins.keeps_special_tokens
     return ReplyPlan(
         format=found,
         tools=tools,
@@ -29,9 +34,10 @@ async def plan_reply(
         may_reason=tags is not None and not prompt.rstrip().endswith(tags.ends),
         kept_token_ids=kept_tokens_of(context, found, has_tools=tools.is_searched),
         num_calls_before=sum(len(message.tool_calls or ()) for message in request.messages),
-        skips_special_tokens=request.skip_special_tokens is not False,
+        skips_special_tokens=not keeps_special_tokens and request.skip_special_tokens is not False,
         reasoning_field=(
             "reasoning_content" if request.reasoning_format == "deepseek" else "reasoning"
         ),
         shows_reasoning=request.include_reasoning is not False,
+        plugins=plugins,
     )

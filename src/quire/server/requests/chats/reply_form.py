@@ -24,6 +24,7 @@ async def set_reply_form(
     if plan is None:
         return
     params.keep_tokens(plan.kept_token_ids)
+    params.skip_special_tokens = plan.skips_special_tokens
     content, tags = params.structured_outputs, plan.format.reasoning
     holds_at_once = tags is None or context.config.structured_outputs.enable_in_reasoning
     is_given = not plan.tools.is_searched and (content is None or holds_at_once)

@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Protocol
 
+from quire.parsers.events import Event
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
 from quire.server.requests.chats.tool_use import ToolUse
+
+
+class ReplyReader(Protocol):
+    """Reads one reply: a `ReplyParser`, or what a plug-in's parsers are run by."""
+
+    @property
+    def num_calls(self) -> int:
+        """Calls of tools that have begun."""
+
+    @property
+    def reasoning_spans(self) -> Sequence[tuple[int, int]]:
+        """Where reasoning is in the text so far."""
+
+    def read(self, text: str, token_ids: Sequence[int] = (), *, is_last: bool) -> list[Event]:
+        """What more of the reply means."""
+
+
+class Plugins(Protocol):
+    """The parsers of plug-ins that read a reply."""
+
+    def reader(self, plan: ReplyPlan, prompt_token_ids: Sequence[int]) -> ReplyReader:
+        """For one choice."""
+
+    @property
+    def reads_reasoning(self) -> bool:
+        """Whether the reasoning is one plug-in's part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +58,25 @@ class ReplyPlan:
     """Where a message has its reasoning."""
     shows_reasoning: bool = True
     """The reply tells the reasoning, or leaves it out."""
+    plugins: Plugins | None = None
+    """Parsers that read in the place of the format."""
 
     @property
     def is_plain(self) -> bool:
         """The reply is its text."""
-        return self.format.reasoning is None and not self.tools.is_searched
+        is_told = self.plugins is not None and self.plugins.reads_reasoning
+        return self.format.reasoning is None and not self.tools.is_searched and not is_told
 
-    def parser(self) -> ReplyParser:
+    @property
+    def schemas(self) -> Mapping[str, Mapping[str, Any]] | None:
+        """Those of the tools that may be called; None: calls are not looked for."""
+        return self.tools.schemas if self.tools.is_searched else None
+
+    def parser(self, prompt_token_ids: Sequence[int] = ()) -> ReplyReader:
         """For one choice."""
-        schemas = self.tools.schemas if self.tools.is_searched else None
-        return ReplyParser(self.format, schemas, is_reasoning=self.is_reasoning)
+        if self.plugins is not None:
+            return self.plugins.reader(self, prompt_token_ids)
+        return ReplyParser(self.format, self.schemas, is_reasoning=self.is_reasoning)
 
 
 PLAIN = ReplyPlan()

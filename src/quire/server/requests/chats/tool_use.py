@@ -77,7 +77,7 @@ def _tool_use(
 ) -> ToolUse:
     """`place`: where a request has a function, by its index."""
     if tools is not None and not tools:
-        raise RequestError("tools must not be an empty list; leave it out", parameter="tools")
+        raise RequestError("`tools` must not be an empty array; leave it out", parameter="tools")
     if not tools:
         if choice not in (None, "none", "auto"):
             raise RequestError(_NO_TOOLS, parameter="tool_choice")

@@ -3,7 +3,9 @@ them, and get the `SamplingParams` that a body asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -14,6 +16,8 @@ from quire.params import SamplingParams
 from quire.server.http.problems import decode_problem
 from quire.server.requests.beams.fields import beam_search_params, refuse_with_beams
 from quire.server.requests.body_decoder import body_decoder
+from quire.server.requests.chats.tool_use import tool_use
+from quire.server.requests.prompts import thinking_variables
 from quire.server.requests.refusals import refuse_unsupported
 from quire.server.requests.sampling import params_of
 from quire.server.schema import chat, completion
@@ -66,6 +70,14 @@ class _Body:
         self._check()
 
     @classmethod
+    def of(cls: type[Own], body: Any) -> Own:
+        """Of a body that the server has read."""
+        made = cls.__new__(cls)
+        made._body = body
+        made._given = frozenset(msgspec.structs.asdict(body))
+        return made
+
+    @classmethod
     def model_validate(cls: type[Own], obj: Any) -> Own:
         """From what a body of JSON holds. Raises RequestError."""
         if isinstance(obj, cls):
@@ -112,8 +124,44 @@ class _Body:
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in sorted(self._given))
         return f"{type(self).__name__}({fields})"
 
+    def _given_fields(self) -> dict[str, Any]:
+        return self.model_dump(exclude_unset=True)
+
     def _check(self) -> None:
         """What the types do not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatParams:
+    """What a chat template is given beside the messages."""
+
+    chat_template: str | None
+    chat_template_content_format: str
+    chat_template_kwargs: dict[str, Any]
+
+
+class _Chat(_Body):
+    """What bodies that a template makes a prompt of share."""
+
+    def build_chat_params(
+        self, default_template: str | None, default_template_content_format: str
+    ) -> ChatParams:
+        """A template of the request's is told, though a server refuses it."""
+        own = self._body.chat_template_kwargs or {}
+        effort = self._effort()
+        thinking = {} if effort is None else thinking_variables(effort)
+        others = {**thinking, **own, "reasoning_effort": effort, **self._variables()}
+        return ChatParams(
+            getattr(self._body, "chat_template", None) or default_template,
+            default_template_content_format,
+            {name: value for name, value in others.items() if value is not None},
+        )
+
+    def _effort(self) -> str | None:
+        raise NotImplementedError
+
+    def _variables(self) -> dict[str, Any]:
+        return {}
 
 
 class _Generation(_Body):
@@ -150,10 +198,48 @@ class _Generation(_Body):
         return msgspec.structs.replace(self._body, n=1, best_of=None)
 
 
-class ChatCompletionRequest(_Generation):
+class ChatCompletionRequest(_Generation, _Chat):
     """A body of `/v1/chat/completions`."""
 
     kind = chat.ChatRequest
+
+    def __init__(self, **fields: Any) -> None:
+        """As of any body; but `messages` may be empty, since parsers of replies need none."""
+        is_empty = fields.get("messages") == []
+        super().__init__(**({**fields, "messages": [{"role": "user"}]} if is_empty else fields))
+        if is_empty:
+            self._body.messages = []
+
+    @cached_property
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages as JSON has them, with the fields that they have. `reasoning_content` is
+        told as `reasoning`, its later name."""
+        return [_message(one) for one in self._body.messages]
+
+    @property
+    def tool_choice(self) -> str | dict[str, Any]:
+        """As given; else `auto` with tools and `none` without."""
+        given: str | dict[str, Any] | None = self._body.tool_choice
+        return given or ("auto" if self._body.tools else "none")
+
+    def _effort(self) -> str | None:
+        effort: str | None = self._body.reasoning_effort
+        return effort
+
+    def _variables(self) -> dict[str, Any]:
+        names = ("add_generation_prompt", "continue_final_message", "documents")
+        return {name: getattr(self._body, name) for name in names}
+
+    def _check(self) -> None:
+        super()._check()
+        tool_use(self._body)
+
+
+def _message(message: chat.ChatMessage) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(message)
+    older = found.pop("reasoning_content", None)
+    found["reasoning"] = found["reasoning"] or older
+    return {name: value for name, value in found.items() if value is not None}
 
 
 class CompletionRequest(_Generation):
@@ -167,8 +253,18 @@ class BatchChatCompletionRequest(_Body):
 
     kind = chat.BatchChatRequest
 
+    def to_chat_completion_request(
+        self, messages: Sequence[Mapping[str, Any]]
+    ) -> ChatCompletionRequest:
+        """The same for one of the conversations. Raises RequestError."""
+        fields = {name: value for name, value in self._given_fields().items() if value is not None}
+        return ChatCompletionRequest(**{**fields, "messages": messages})
 
-class ResponsesRequest(_Body):
+
+class ResponsesRequest(_Chat):
     """A body of `/v1/responses`."""
 
     kind = responses.ResponsesRequest
+
+    def _effort(self) -> str | None:
+        return None if self._body.reasoning is None else self._body.reasoning.effort

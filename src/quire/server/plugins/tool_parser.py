@@ -1,0 +1,202 @@
+"""`ToolParser`: a parser of calls of tools, as vLLM's base class is; and those that are known.
+
+The class of a format of Quire's reads with that format; `get_tool_parser("hermes")` gives one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from types import ModuleType
+from typing import Any, ClassVar
+
+from quire.parsers.events import Arguments, CallBegins, Event
+from quire.parsers.format import ReplyFormat
+from quire.parsers.parser import ReplyParser, parse_whole
+from quire.parsers.registry import TOOL_FORMATS, reply_format
+from quire.server.plugins.deltas import delta_of
+from quire.server.plugins.loading import import_plugin
+from quire.server.plugins.records import (
+    DeltaMessage,
+    ExtractedToolCallInformation,
+    FunctionCall,
+    ToolCall,
+    make_tool_call_id,
+)
+from quire.server.plugins.registry import ParserRegistry
+
+
+class ToolParser:
+    """Reads one reply. A subclass has `extract_tool_calls` and `extract_tool_calls_streaming`."""
+
+    supports_required_and_named: bool = True
+    """Whether a call that a request demands is held to a form of the server's, which then reads it.
+    False: the model writes such calls as all others, and this parser reads them."""
+    structural_tag_model: str | None = None
+    default_tool_strict_level: Any = None
+    engine_based_streaming: bool = False
+
+    def __init__(self, tokenizer: Any, tools: Sequence[Any] | None = None) -> None:
+        """`tokenizer`: the model's, as `get_tokenizer()` gives it. `tools`: the request's."""
+        self.model_tokenizer = tokenizer
+        self.tools = list(tools or ())
+        self.prev_tool_call_arr: list[dict[str, Any]] = []
+        """The calls so far, each with `name` and `arguments`."""
+        self.current_tool_id = -1
+        self.current_tool_name_sent = False
+        self.streamed_args_for_tool: list[str] = []
+        """The arguments of each call as far as they were told."""
+
+    @cached_property
+    def vocab(self) -> dict[str, int]:
+        """The tokenizer's tokens and their ids."""
+        return dict(self.model_tokenizer.get_vocab())
+
+    def adjust_request(self, request: Any) -> Any:
+        """May set `request.skip_special_tokens` to False, for a text with the special tokens."""
+        return request
+
+    def get_structural_tag(self, request: Any, **options: Any) -> None:
+        """No form: what calls look like is up to the model."""
+
+    def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
+        """The calls of a whole reply, behind its reasoning."""
+        raise NotImplementedError(f"{type(self).__name__} has no extract_tool_calls")
+
+    def extract_tool_calls_streaming(
+        self,
+        previous_text: str,
+        current_text: str,
+        delta_text: str,
+        previous_token_ids: Sequence[int],
+        current_token_ids: Sequence[int],
+        delta_token_ids: Sequence[int],
+        request: Any,
+    ) -> DeltaMessage | None:
+        """What more of a text means; None: nothing yet."""
+        raise NotImplementedError(f"{type(self).__name__} has no extract_tool_calls_streaming")
+
+    def get_remaining_unstreamed_args(self) -> str:
+        """What is known of the last call's arguments and was not told."""
+        if not self.prev_tool_call_arr:
+            return ""
+        last = len(self.prev_tool_call_arr) - 1
+        found = self.prev_tool_call_arr[last].get("arguments", {})
+        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        told = self.streamed_args_for_tool[last:][:1]
+        return text.removeprefix(told[0]) if told and text.startswith(told[0]) else ""
+
+
+class FormatToolParser(ToolParser):
+    """Reads with a format of Quire's."""
+
+    format: ReplyFormat
+
+    def __init__(self, tokenizer: Any, tools: Sequence[Any] | None = None) -> None:
+        super().__init__(tokenizer, tools)
+        self._parser: ReplyParser | None = None
+
+    def adjust_request(self, request: Any) -> Any:
+        """With the special tokens, which begin and end the calls of many models."""
+        if request.tools and request.tool_choice != "none":
+            request.skip_special_tokens = False
+        return request
+
+    def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
+        """The calls; the content is None where there is none."""
+        message = parse_whole(self.format, model_output, self._schemas(request))
+        calls = [
+            ToolCall(
+                id=call.id or make_tool_call_id(),
+                function=FunctionCall(name=call.name, arguments=call.arguments),
+            )
+            for call in message.tool_calls
+        ]
+        return ExtractedToolCallInformation(
+            tools_called=bool(calls), tool_calls=calls, content=message.content or None
+        )
+
+    def extract_tool_calls_streaming(
+        self,
+        previous_text: str,
+        current_text: str,
+        delta_text: str,
+        previous_token_ids: Sequence[int],  # noqa: ARG002
+        current_token_ids: Sequence[int],  # noqa: ARG002
+        delta_token_ids: Sequence[int],  # noqa: ARG002
+        request: Any,
+    ) -> DeltaMessage | None:
+        """Without a text before it, `delta_text` begins a new reply."""
+        if self._parser is None or (not previous_text and current_text == delta_text):
+            self._parser = ReplyParser(self.format, self._schemas(request))
+            self.prev_tool_call_arr, self.streamed_args_for_tool = [], []
+        events = self._parser.feed(delta_text)
+        self._note(events)
+        return delta_of(events)
+
+    def _note(self, events: Iterable[Event]) -> None:
+        """Keeps the calls so far, which scripts look up."""
+        for event in events:
+            if isinstance(event, CallBegins):
+                self.current_tool_id = event.index
+                self.prev_tool_call_arr.append({"name": event.name, "arguments": ""})
+                self.streamed_args_for_tool.append("")
+            elif isinstance(event, Arguments):
+                self.streamed_args_for_tool[event.index] += event.text
+                self.prev_tool_call_arr[event.index]["arguments"] += event.text
+
+    def _schemas(self, request: Any) -> Mapping[str, Mapping[str, Any]]:
+        tools = getattr(request, "tools", None) or self.tools
+        return dict(map(_name_and_schema, tools))
+
+
+def _name_and_schema(tool: Any) -> tuple[str, Mapping[str, Any]]:
+    function = getattr(tool, "function", tool)
+    return function.name, function.parameters or {}
+
+
+class ToolParserManager(ParserRegistry):
+    """All parsers of calls by name: those of plug-ins, and the formats of Quire."""
+
+    base = ToolParser
+    kind = "Tool parser"
+    given: ClassVar[dict[str, type]] = {}
+    tool_parsers = given
+    lazy_parsers: ClassVar[dict[str, tuple[str, str]]] = {}
+    imported: ClassVar[list[ModuleType]] = []
+    _own: ClassVar[dict[str, type[FormatToolParser]]] = {}
+
+    @classmethod
+    def own(cls, name: str) -> type[FormatToolParser] | None:
+        """The class of a format of Quire's; the same each time."""
+        if name not in TOOL_FORMATS:
+            return None
+        if name not in cls._own:
+            format = reply_format(None, TOOL_FORMATS[name]())
+            title = f"{name.title().replace('_', '').replace('-', '')}ToolParser"
+            cls._own[name] = type(title, (FormatToolParser,), {"format": format})
+        return cls._own[name]
+
+    @classmethod
+    def own_names(cls) -> Iterable[str]:
+        """The names of `--tool-call-parser`."""
+        return TOOL_FORMATS
+
+    @classmethod
+    def get_tool_parser(cls, name: str) -> type[ToolParser]:
+        """The class with this name. Raises KeyError."""
+        return cls.get(name)
+
+    @classmethod
+    def import_tool_parser(cls, plugin_path: str) -> None:
+        """Runs a file, which registers its parsers. Raises ConfigError."""
+        cls.imported.append(import_plugin(plugin_path, "tool_parser_plugin"))
+
+
+def __getattr__(name: str) -> type[ToolParser]:
+    """`own_NAME` is the class of a format; the modules of vLLM that have one take it from here."""
+    found = ToolParserManager.own(name.removeprefix("own_"))
+    if not name.startswith("own_") or found is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return found

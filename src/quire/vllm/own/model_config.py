@@ -1,0 +1,14 @@
+"""`vllm.config.ModelConfig`: a model's configuration, for scripts that need no engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.config.records import ModelConfig as ModelConfig_
+from quire.planning.engine_args import EngineArgs
+
+
+def ModelConfig(model: str = "", **options: Any) -> ModelConfig_:  # noqa: N802 - a class in vLLM
+    """What an engine with these arguments has as `model_config`. Reads no weights. Raises
+    ConfigError, ModelError."""
+    return EngineArgs(model=model, **options).create_engine_config().model
