@@ -39,7 +39,9 @@ _WITHOUT_PI = pytest.mark.skipif("QUIRE_PI" not in os.environ, reason="QUIRE_PI 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     model = Path(quire.__file__).parent / "demo_model"
-    running = RunningServer({"model": model, "served_model_name": "demo"}, {"port": 0})
+    greedy = '{"temperature": 0}'
+    options = {"model": model, "served_model_name": "demo", "override_generation_config": greedy}
+    running = RunningServer(options, {"port": 0})
     yield running.wait_until_serving()
     running.stop()
 
@@ -57,12 +59,8 @@ def environment(server: RunningServer, person: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("person", HOMES)
-@pytest.mark.parametrize(
-    "program",
-    [pytest.param(name, marks=_WITHOUT_PI if name == "with_pi" else ()) for name in AGENTS],
-)
-def test_two_calls_and_an_answer(server: RunningServer, program: str, person: str) -> None:
+def answered(server: RunningServer, program: str, person: str = "") -> dict[str, Any]:
+    """What a program reports."""
     python = os.environ.get("QUIRE_AGENTS_PYTHON", sys.executable)
     done = subprocess.run(
         [python, str(PROGRAMS / f"{program}.py")], env=environment(server, person),
@@ -70,5 +68,23 @@ def test_two_calls_and_an_answer(server: RunningServer, program: str, person: st
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("person", HOMES)
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(name, marks=_WITHOUT_PI if name == "with_pi" else ()) for name in AGENTS],
+)
+def test_two_calls_and_an_answer(server: RunningServer, program: str, person: str) -> None:
+    found = answered(server, program, person)
     assert found["calls"] == [["find_home", person], ["get_weather", HOMES[person]]]
     assert WEATHER in found["answer"]
+
+
+@_WITHOUT_PI
+def test_a_coding_agent_with_its_own_tools(server: RunningServer) -> None:
+    found = answered(server, "pi_with_its_own_tools")
+    assert found["calls"] == [["read", "apple"], ["read", "garden"]]
+    assert "sweet" in found["answer"]
+    assert "quiet" in found["answer"]

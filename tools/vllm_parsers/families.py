@@ -48,9 +48,9 @@ def family_of(case: dict[str, Any]) -> Family | None:
     if of_file is not None:
         reasoning, tools = reasoning or of_file.reasoning, tools or of_file.tools
     if "reasoning" in case["method"]:
-        return Family(reasoning, None) if reasoning else None
+        return Family(reasoning, tools) if reasoning else None
     if "tool_calls" in case["method"]:
-        return Family(None, tools) if tools else None
+        return Family(reasoning, tools) if tools else None
     return of_file
 
 

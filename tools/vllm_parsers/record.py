@@ -34,7 +34,8 @@ def record(python: str, source: Path, cases: Path) -> str:
         }  # fmt: skip
         done = subprocess.run(
             [python, "-m", "pytest", "-p", "recorder", "-q", "--no-header", "--tb=line",
-             "--continue-on-collection-errors", "-p", "no:cacheprovider", "tests"],
+             "--continue-on-collection-errors", "-p", "no:cacheprovider",
+             *(f"tests/{folder}" for folder in _FOLDERS)],
             cwd=place, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
     return "\n".join(done.stdout.splitlines()[-400:]) + done.stderr[-2000:]

@@ -31,7 +31,8 @@ _PARAMETERS = {
 _depth = 0
 """Parsers within parsers: only the outermost is asked by a test."""
 _cases: list[dict[str, Any]] = []
-_streams: dict[tuple[int, str], dict[str, Any]] = {}
+_streams: dict[tuple[int, str], tuple[Any, dict[str, Any]]] = {}
+"""By a parser's identity and the method: the parser, which has to stay alive, and its case."""
 
 
 def pytest_configure() -> None:
@@ -62,6 +63,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         return
     with open(os.environ["RECORDED_CASES"], "a") as file:
         for case in _cases:
+            if case.pop("is_part"):  # the begin of the text is not known
+                continue
+            del case["before"]
             said = {**case, "calls": [_plain_call(call) for call in case["calls"]]}
             file.write(json.dumps({"test": item.nodeid, **said}) + "\n")
 
@@ -108,20 +112,27 @@ def _note(parser: Any, name: str, given: dict[str, Any], result: Any) -> None:
         case = _new_case(parser, name, request, text if isinstance(text, str) else "".join(text))
         _add_whole(case, name, result)
         return
-    key = id(parser), name
-    case = _streams.get(key) if given.get("previous_text", True) else None
-    if case is None:
-        case = _streams[key] = _new_case(parser, name, request, "")
+    key, before = (id(parser), name), given.get("previous_text", "")
+    # Some tests say that there is no text before, whatever there was.
+    if key not in _streams or (_streams[key][1]["before"] and not before):
+        _streams[key] = parser, _new_case(parser, name, request, "")
+    case = _streams[key][1]
+    case["is_part"] |= bool(before) and not case["text"]
+    case["before"] = before
     case["text"] += given["delta_text"]
     if result is not None:
         _add_delta(case, result)
+    if given.get("finished"):
+        del _streams[key]
 
 
 def _new_case(parser: Any, name: str, request: Any, text: str) -> dict[str, Any]:
-    offered = [*_listed(getattr(request, "tools", None)), *_listed(getattr(parser, "tools", None))]
+    places = (request, "tools"), (parser, "tools"), (parser, "_tools")
+    offered = [tool for place in places for tool in _listed(getattr(*place, None))]
     case = {
         "names": _names(type(parser).__name__, name), "method": name, "text": text, "reasoning": "",
         "content": "", "calls": [], "tools": dict(map(_offered, offered)),
+        "before": "", "is_part": False,
     }  # fmt: skip
     _cases.append(case)
     return case

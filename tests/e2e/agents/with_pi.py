@@ -42,7 +42,8 @@ export default function (pi) {
 
 def ask(api: str, folder: Path) -> tuple[str, list[list[str]]]:
     """The answer, and the calls before it."""
-    provider = {"baseUrl": SERVERS[api], "api": api, "apiKey": "unused", "models": [{"id": MODEL}]}
+    model = {"id": MODEL, "contextWindow": 4096, "maxTokens": 512}
+    provider = {"baseUrl": SERVERS[api], "api": api, "apiKey": "unused", "models": [model]}
     (folder / "models.json").write_text(json.dumps({"providers": {"local": provider}}))
     (folder / "tools.js").write_text(EXTENSION)
     log = folder / f"{api}.calls"
