@@ -15,10 +15,8 @@ def show(cases: Path, chosen: str | None) -> None:
     found = compare(cases)
     for family, one in sorted(found.items()):
         print(f"{family:26} {one.agree:5} agree {len(one.differ):5} differ")
-    agree, differ = (
-        sum(one.agree for one in found.values()),
-        sum(len(one.differ) for one in found.values()),
-    )
+    agree = sum(one.agree for one in found.values())
+    differ = sum(len(one.differ) for one in found.values())
     print(f"{'all':26} {agree:5} agree {differ:5} differ")
     for case, read in found[chosen].differ if chosen else ():
         print("-" * 80, case["test"], case["method"], sep="\n")

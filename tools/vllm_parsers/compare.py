@@ -25,15 +25,13 @@ class Compared:
 
 
 def compare(cases: Path) -> dict[str, Compared]:
-    """By family. Cases that are the same count once."""
+    """By family. Cases that are the same count once, those of no family not at all."""
     found: dict[str, Compared] = {}
     for case in _different(map(json.loads, cases.read_text().splitlines())):
         family = family_of(case)
-        name = "/".join(filter(None, family or ())) or "(machinery)"
-        compared = found.setdefault(name, Compared())
         if family is None:
-            compared.differ.append((case, {}))
             continue
+        compared = found.setdefault("/".join(filter(None, family)), Compared())
         readings = list(_readings(family, case))
         if any(_same(one, case) for one in readings):
             compared.agree += 1
