@@ -29,7 +29,7 @@ def compare(cases: Path) -> dict[str, Compared]:
     found: dict[str, Compared] = {}
     for case in _different(map(json.loads, cases.read_text().splitlines())):
         family = family_of(case)
-        if family is None:
+        if family is None or not case["text"]:  # of machinery, or given as tokens alone
             continue
         compared = found.setdefault("/".join(filter(None, family)), Compared())
         readings = list(_readings(family, case))
