@@ -61,7 +61,7 @@ def ask(api: str, folder: Path) -> tuple[str, list[list[str]]]:
 
 with tempfile.TemporaryDirectory() as name:
     replies = [ask(api, Path(name)) for api in SERVERS]
-answer, calls = replies[0]
-assert all(other == replies[0] for other in replies), replies
+calls = replies[0][1]
+assert all(other == calls for _, other in replies), replies
 CALLS.extend(calls)
-report(answer)
+report([answer for answer, _ in replies])
