@@ -249,11 +249,13 @@ def test_settings_reach_the_request(open_page: Any, server: Any) -> None:
     page.fill("[name=temperature]", "0")
     page.fill("[name=max_tokens]", "7")
     page.fill("[name=stop]", "END|STOP")
+    page.select_option("[name=reasoning]", "on")
     page.click("text=Done")
     ask(page, "hi")
     sent = server.script.requests[0]
     assert sent["messages"][0] == {"role": "system", "content": "Answer in Latin."}
     assert (sent["temperature"], sent["max_tokens"], sent["stop"]) == (0, 7, ["END", "STOP"])
+    assert sent["chat_template_kwargs"]["enable_thinking"] is True
     assert "top_p" not in sent
     page.click("#open-settings")
     page.check("[value=completion]")

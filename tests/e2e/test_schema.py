@@ -75,6 +75,26 @@ def test_many_requests_break_nothing(start_server: StartServer, tmp_path: Path) 
     run_schemathesis(start_server(engine=SHORT), tmp_path, *phases, *NOT_LIVE)
 
 
+@pytest.mark.long
+def test_many_requests_to_all_routes_break_nothing(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    """With the routes that an option brings, but for those that make all others wait, and one
+    that answers 504 where a caller allows it no time."""
+    profiler = json.dumps({"profiler": "torch", "torch_profiler_dir": str(tmp_path / "profile")})
+    server = start_server(
+        engine={**SHORT, "kv_store_path": tmp_path / "kv", "kv_store_size": "1GiB",
+                "profiler_config": profiler},
+        enable_dev_routes=True, enable_tokenizer_info_endpoint=True,
+    )  # fmt: skip
+    paths = ("/sleep", "/pause", "/collective_rpc")
+    left_out = [word for path in paths for word in ("--exclude-path", path)]
+    phases = ("--phases", "coverage,fuzzing", "--max-examples", "20")
+    run_schemathesis(server, tmp_path, *phases, *NOT_LIVE, *left_out)
+    for path in ("/inference/v1/generate", "/kv/pin", "/v1/responses", "/v1/messages"):
+        assert num_good(server, path) > 0
+
+
 def test_the_document_names_every_route(server: RunningServer) -> None:
     with server.client() as client:
         document = client.get("/openapi.json").raise_for_status().json()

@@ -40,6 +40,10 @@ class ToolFormat(ABC):
     other_texts: tuple[str, ...] = ()
     """Texts that `read_calls` looks for, beside the markers and what `grammar` writes."""
 
+    def markers_in_reasoning(self) -> tuple[str, ...]:
+        """Those of `markers` that end reasoning whose end the model did not write."""
+        return self.markers
+
     @abstractmethod
     def read_calls(self, reply: Reply) -> Parse[bool]:
         """Reads the calls behind `reply.marker`, with whatever closes them.
@@ -141,7 +145,7 @@ def _read_reasoning(reply: Reply, tags: ReasoningTags, tools: ToolFormat | None)
     """What follows the begin, with the end."""
     reader = reply.reader
     reply.is_reasoning = True
-    calls = tools.markers if tools is not None and tags.ends_at_call else ()
+    calls = tools.markers_in_reasoning() if tools is not None and tags.ends_at_call else ()
     if tags.header:
         yield from reader.literal(tags.header)
     while reply.is_reasoning:

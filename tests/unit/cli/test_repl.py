@@ -105,6 +105,17 @@ def test_commands(repl: Repl) -> None:
     assert "did you mean /reset?" in repl.command("/rset")
 
 
+def test_reasoning_is_switched(repl: Repl) -> None:
+    assert repl.conversation.template_variables() == {}
+    repl.command("/reasoning on")
+    assert repl.conversation.template_variables()["enable_thinking"] is True
+    repl.command("/reasoning off")
+    assert repl.conversation.template_variables()["enable_thinking"] is False
+    assert "on or off" in repl.command("/reasoning maybe")
+    repl.command("/reasoning")
+    assert repl.conversation.template_variables() == {}
+
+
 def test_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, ["one\\", "two"])
     assert read_line("> ") == "one\ntwo"

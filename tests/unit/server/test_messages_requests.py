@@ -208,6 +208,12 @@ def test_tools() -> None:
     assert converted(tools=[]).tools is None
 
 
+def test_a_schema_keeps_the_order_of_its_keys_which_the_model_reads() -> None:
+    schema = {"additionalProperties": False, "properties": {"a": {}}, "type": "object"}
+    [tool] = converted(tools=[{"name": "f", "input_schema": schema}]).tools or ()
+    assert list((tool.function.parameters or {}).items()) == list(schema.items())
+
+
 @pytest.mark.parametrize(
     ("tool", "words"),
     [
@@ -294,6 +300,21 @@ def test_a_format_of_the_answer(place: str) -> None:
 @pytest.mark.parametrize("field", ["mcp_servers", "container"])
 def test_what_the_vendor_runs_is_refused(field: str) -> None:
     assert refusal(**{field: [{"type": "url", "url": "http://x"}]}).startswith(field)
+
+
+def test_clients_that_keep_a_thread_are_told_to_do_without(make_scripted: MakeScripted) -> None:
+    """The tool runner of the `anthropic` package asks again with the whole conversation, if the
+    error has these details; a field that is only ignored would lose it."""
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "q"}], "max_tokens": 2}
+    harness = make_scripted("x")
+    for path in (PATH, COUNT):
+        asked = {name: body[name] for name in body if path == PATH or name != "max_tokens"}
+        reply = harness.post(path, {**asked, "thread": {"type": "create"}})
+        assert reply.status_code == 400
+        error = reply.json()["error"]
+        assert error["message"].startswith("thread: this server keeps no conversations")
+        assert error["details"]["error_code"] == "thread_unsupported_request"
+    assert "details" not in harness.post(PATH, {**body, "container": "x"}).json()["error"]
 
 
 def test_the_prompt_is_that_of_the_same_chat(make_scripted: MakeScripted) -> None:

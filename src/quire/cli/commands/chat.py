@@ -7,7 +7,7 @@ import sys
 
 from quire.cli.conversation.client import Server
 from quire.cli.conversation.remote import RemoteConversation, add_server_options, settings_of
-from quire.cli.conversation.repl import Repl
+from quire.cli.conversation.repl import REASONING, Repl
 from quire.cli.terminal import is_interactive, read_line
 from quire.config.command_line.parser import Parser
 
@@ -16,6 +16,9 @@ def configure(parser: Parser) -> None:
     """Declares the options."""
     add_server_options(parser, "MESSAGE")
     parser.add_argument("--system-prompt", help="Goes before the conversation.")
+    parser.add_argument(
+        "--reasoning", choices=("on", "off"), help="Whether to reason before the answer."
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -24,6 +27,7 @@ def execute(args: argparse.Namespace) -> int:
     model = args.model_name or server.first_model()
     conversation = RemoteConversation(server, model, args.system_prompt)
     conversation.settings.update(settings_of(args))
+    conversation.reasoning = REASONING[args.reasoning]
     repl = Repl(conversation, "chat", show_stats=args.stats)
     if args.quick is not None:
         repl.say(args.quick)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quire.cli.conversation.repl import Repl
+from quire.cli.conversation.repl import REASONING, Repl
 from quire.cli.terminal import is_interactive, quiet_log
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
@@ -31,6 +31,9 @@ def configure(parser: Parser) -> None:
     parser.add_argument("words", nargs="*", metavar="MODEL PROMPT", help=_WORDS_HELP)
     group = parser.add_argument_group("answer")
     group.add_argument("--system-prompt", help="Goes before the conversation.")
+    group.add_argument(
+        "--reasoning", choices=("on", "off"), help="Whether to reason before the answer."
+    )
     group.add_argument("--temperature", type=float, help="0 always takes the likeliest token.")
     group.add_argument("--top-p", type=float, help="Keep the likeliest tokens up to this share.")
     group.add_argument("--top-k", type=parse_count, help="Keep this many of the likeliest tokens.")
@@ -72,6 +75,7 @@ def _read_pipe() -> str:
 def _talk(conversation: LocalConversation, args: argparse.Namespace, prompt: str | None) -> int:
     given = {name: getattr(args, name) for name in _SAMPLING}
     conversation.settings.update({k: v for k, v in given.items() if v is not None})
+    conversation.reasoning = REASONING[args.reasoning]
     if hasattr(args, "seed"):
         conversation.settings["seed"] = args.seed
     repl = Repl(conversation, "run", show_stats=args.stats)

@@ -56,7 +56,9 @@ class LocalConversation(Conversation):
                 yield from _as_content(text)
             return
         tokenizer = self.engine.get_tokenizer().inner
-        prompt = self._renderer.render(ChatInput(messages))
+        prompt = self._renderer.render(
+            ChatInput(messages, chat_template_kwargs=self.template_variables())
+        )
         ids = tokenizer.encode(prompt, add_special_tokens=False)
         format, params = self._format(), self._params()
         params.keep_tokens(kept_token_ids(format, tokenizer, has_tools=False))

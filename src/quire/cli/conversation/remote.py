@@ -42,6 +42,8 @@ class RemoteConversation(Conversation):
     def stream(self, messages: list[dict[str, str]]) -> Iterator[Event]:
         """The reasoning and the answer, as the server tells them apart."""
         body = {"model": self._model, "messages": messages, **self.settings}
+        if variables := self.template_variables():
+            body["chat_template_kwargs"] = variables
         for piece in self._server.stream("/chat/completions", body):
             if piece.reasoning:
                 yield Reasoning(piece.reasoning)

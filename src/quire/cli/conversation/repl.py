@@ -26,11 +26,15 @@ SETTINGS: dict[str, Callable[[str], object]] = {
 }
 """The settings of `/set`, and the parser of each value."""
 
+REASONING: dict[str | None, bool | None] = {"on": True, "off": False, "": None, None: None}
+"""Words for whether to reason; None: nothing was said."""
+
 _HELP = """\
   /help                show this
   /reset               forget the conversation
   /system [TEXT]       set the system prompt (empty: none) and start over
   /set [NAME VALUE]    change a sampling setting; `/set NAME default` undoes it
+  /reasoning [on|off]  whether to reason before answers (empty: as the model does)
   /stats               show speed after each answer, or stop showing it
   /quit                leave (Ctrl+D too)
 Ctrl+C stops an answer. A line that ends with \\ continues on the next one."""
@@ -55,6 +59,8 @@ class Conversation(ABC):
     def __init__(self, system_prompt: str | None = None) -> None:
         self.system_prompt = system_prompt
         self.settings: dict[str, object] = {}
+        self.reasoning: bool | None = None
+        """Whether the model reasons before it answers; None: as its chat template has it."""
         self.history: list[dict[str, str]] = []
         self.counts = TokenCounts()
 
@@ -62,6 +68,12 @@ class Conversation(ABC):
     def stream(self, messages: list[dict[str, str]]) -> Iterator[Event]:
         """Yields the reasoning and the answer in pieces; fills `counts`. Closing it stops the
         request."""
+
+    def template_variables(self) -> dict[str, bool]:
+        """What the chat template is told of the reasoning: templates know one name or the other."""
+        if self.reasoning is None:
+            return {}
+        return {"enable_thinking": self.reasoning, "thinking": self.reasoning}
 
     def messages_with(self, text: str) -> list[dict[str, str]]:
         """The whole conversation, the new message last."""
@@ -147,8 +159,16 @@ class Repl:
             return dim(f"speed is {'shown' if self.show_stats else 'hidden'}")
         if word == "/set":
             return self._set(rest.split())
-        known = ["/help", "/reset", "/system", "/set", "/stats", "/quit"]
+        if word == "/reasoning":
+            return self._set_reasoning(rest.strip())
+        known = ["/help", "/reset", "/system", "/set", "/reasoning", "/stats", "/quit"]
         return f"unknown command {word}{did_you_mean(word, known)}"
+
+    def _set_reasoning(self, word: str) -> str:
+        if word not in REASONING:
+            return f"/reasoning takes on or off, not {word!r}"
+        self.conversation.reasoning = REASONING[word]
+        return dim(f"reasoning: {word or 'as the model does'}")
 
     def _set(self, words: list[str]) -> str:
         settings = self.conversation.settings

@@ -7,6 +7,7 @@ another form, other types and other statuses. Whoever sends a problem calls `for
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from starlette.types import Scope
@@ -15,6 +16,11 @@ from quire.server.http.problems import MAX_MESSAGE_CHARS, Problem
 from quire.server.schema.messages_reply import MessagesError, MessagesErrorResponse
 
 MESSAGES_PATHS = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
+_DETAILS: dict[str | None, dict[str, Any]] = {
+    "thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+}
+"""By the field that was refused: from these Anthropic's clients know that they can go on without
+it."""
 OVERLOADED = 529
 """Stands for 503, whether there is too much to do or the server is about to begin or to end."""
 
@@ -37,14 +43,18 @@ class MessagesProblem(Problem):
         """The JSON body."""
         other = "invalid_request_error" if self.status < 500 else "api_error"
         message = self.message[:MAX_MESSAGE_CHARS]
-        error = MessagesError(type=_TYPES.get(self.status, other), message=message)
+        error = MessagesError(
+            type=_TYPES.get(self.status, other),
+            message=message,
+            details=_DETAILS.get(self.param, msgspec.UNSET),
+        )
         return msgspec.json.encode(MessagesErrorResponse(error=error))
 
 
 def messages_problem(problem: Problem) -> MessagesProblem:
     """The problem as the Messages API tells it."""
     status = OVERLOADED if problem.status == 503 else problem.status
-    return MessagesProblem(status, problem.message, headers=problem.headers)
+    return MessagesProblem(status, problem.message, problem.param, headers=problem.headers)
 
 
 def for_route(scope: Scope, problem: Problem) -> Problem:

@@ -123,6 +123,8 @@ class PromptFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cache_control: dict[str, Any] | None = None
     """Accepted: all of a prompt is cached."""
     mcp_servers: list[Any] | None = None
+    thread: Any = None
+    """Refused: no conversation is kept here. Clients then send the whole of it."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template."""
 

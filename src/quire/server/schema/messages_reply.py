@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -154,6 +154,8 @@ class MessagesError(msgspec.Struct, kw_only=True):
 
     type: str
     message: str
+    details: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    """What clients need in order to ask in another way."""
 
 
 class MessagesErrorResponse(msgspec.Struct, kw_only=True, tag="error"):

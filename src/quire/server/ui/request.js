@@ -16,6 +16,10 @@ export function requestFor(model, settings, messages) {
   const system = settings.system.trim();
   const history = said.map(sentMessage);
   body.messages = system ? [{ role: "system", content: system }, ...history] : history;
+  if (settings.reasoning) {
+    const isOn = settings.reasoning === "on"; // templates know one name or the other
+    body.chat_template_kwargs = { enable_thinking: isOn, thinking: isOn };
+  }
   const tools = toolsOf(settings);
   if (tools.length) body.tools = tools;
   const schema = parsed(settings.schema);

@@ -18,6 +18,7 @@ export const DEFAULT_SETTINGS = {
   max_tokens: "",
   seed: "",
   stop: "",
+  reasoning: "",
   schema: "",
   tools: "",
 };

@@ -19,6 +19,8 @@ export class ToolList {
     byId("example-tool").addEventListener("click", () => {
       this.text.value = JSON.stringify(EXAMPLE, null, 2);
       this.text.focus();
+      this.text.setSelectionRange(0, 0);
+      this.text.scrollTop = 0;
     });
   }
 

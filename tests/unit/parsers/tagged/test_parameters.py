@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.unit.parsers.tagged.calls import Call, read
 
+from quire.parsers.parser import parse_whole
+from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS, reply_format
+
 
 def qwen(*parameters: tuple[str, str]) -> str:
     inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in parameters)
@@ -128,3 +131,18 @@ def test_a_tag_of_deepseek_says_what_the_schema_does_not() -> None:
     text = f"""<{DSML}invoke name="h"><{DSML}parameter name="a" string="true">1</{DSML}parameter>
 <{DSML}parameter name="b" string="false">1</{DSML}parameter></{DSML}invoke>"""
     assert read("deepseek_v4", text) == ("", [("h", {"a": "1", "b": 1})])
+
+
+def test_a_call_that_reasoning_only_mentions_is_none() -> None:
+    """Of calls with marks around them, none begins in the reasoning without those marks."""
+    call = (
+        '<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="s" string="true">a</｜DSML｜parameter>'
+    )
+    call += "\n</｜DSML｜invoke>\n"
+    format = reply_format(REASONING_FORMATS["deepseek_v4"], TOOL_FORMATS["deepseek_v4"]())
+    thought = 'Not <｜DSML｜invoke name="g">. '
+    marked = f"<｜DSML｜tool_calls>\n{call}</｜DSML｜tool_calls>"
+    for text in (f"{thought}</think>\n{marked}", thought + marked):
+        message = parse_whole(format, text, {}, is_reasoning=True)
+        assert message.reasoning.strip() == thought.strip()
+        assert [(one.name, one.arguments) for one in message.tool_calls] == [("f", '{"s": "a"}')]

@@ -145,7 +145,7 @@ def test_the_reply_repeats_what_was_asked(make_scripted: Any) -> None:
         "instructions": "Be short.", "temperature": 0.5, "top_p": 0.25, "metadata": {"a": "b"},
         "user": "u", "max_output_tokens": 77, "truncation": "auto", "parallel_tool_calls": False,
         "max_tool_calls": 3, "prompt_cache_key": "k", "safety_identifier": "s", "store": False,
-        "tool_choice": "auto", "tools": [function("f", strict=True)],
+        "tool_choice": "auto", "tools": [function("f", strict=True) | {"description": None}],
     }  # fmt: skip
     response = whole(make_scripted("x"), **asked)
     assert {name: response[name] for name in asked} == asked

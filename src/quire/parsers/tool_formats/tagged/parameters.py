@@ -57,6 +57,10 @@ class ParameterCalls(ToolFormat):
         cls.markers = (*tags.sections, *tags.call)
         cls.other_texts = (*tags.value_ends, *tags.section_ends, *tags.around)
 
+    def markers_in_reasoning(self) -> tuple[str, ...]:
+        """Where calls have marks around them, a call without is only thought of."""
+        return self.tags.sections or self.markers
+
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """As the family's template writes calls."""
         layout = replace(self.layout, excluded=self.tags.value_ends)

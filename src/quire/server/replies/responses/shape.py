@@ -12,14 +12,18 @@ from quire.server.schema.responses.reply import (
     IncompleteDetails,
     InputTokensDetails,
     OutputTokensDetails,
+    ReplyCustomTool,
+    ReplyFunction,
+    ReplyNamespace,
     ReplyReasoning,
     ReplyText,
+    ReplyTool,
     Response,
     ResponseError,
     ResponseStatus,
     ResponseUsage,
 )
-from quire.server.schema.responses.request import ResponsesRequest, TextFormat
+from quire.server.schema.responses.request import ResponsesRequest, TextFormat, ToolParam
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class ResponseShape:
             store=self.is_stored,
             text=_text(request),
             tool_choice=request.tool_choice or "auto",
-            tools=request.tools or [],
+            tools=[_tool(tool) for tool in request.tools or ()],
             top_logprobs=request.top_logprobs or 0,
             truncation=request.truncation or "disabled",
             usage=usage,
@@ -119,3 +123,19 @@ def _text(request: ResponsesRequest) -> ReplyText:
     if asked is None:
         return ReplyText(format=TextFormat(type="text"))
     return ReplyText(format=asked.format or TextFormat(type="text"), verbosity=asked.verbosity)
+
+
+def _tool(tool: ToolParam) -> ReplyTool:
+    if tool.type == "namespace":
+        tools = [_single_tool(each) for each in tool.tools or ()]
+        return ReplyNamespace(name=tool.name, description=tool.description, tools=tools)
+    return _single_tool(tool)
+
+
+def _single_tool(tool: ToolParam) -> ReplyFunction | ReplyCustomTool:
+    name, description = tool.name, tool.description
+    if tool.type == "custom":
+        return ReplyCustomTool(name=name, description=description, format=tool.format)
+    return ReplyFunction(
+        name=name, description=description, parameters=tool.parameters, strict=tool.strict
+    )

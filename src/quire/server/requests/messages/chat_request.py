@@ -50,6 +50,12 @@ def chat_prompt_fields(
             "tools",
             parameter="mcp_servers",
         )
+    if request.thread is not None:
+        raise RequestError(
+            "thread: this server keeps no conversations; leave it out, and send all messages, the "
+            "tools and the system prompt with each request",
+            parameter="thread",
+        )
     messages = chat_messages(request.system, request.messages, merges_system=merges_system)
     fields: dict[str, Any] = {
         "model": request.model,

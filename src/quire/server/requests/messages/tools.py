@@ -61,7 +61,13 @@ def _tool(path: str, definition: ToolDefinition) -> Tool:
         function=FunctionDefinition(
             name=definition.name,
             description=definition.description,
-            parameters={"type": "object", **definition.input_schema},
+            parameters=_of_an_object(definition.input_schema),
             strict=definition.strict,
         )
     )
+
+
+def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema as the client wrote it, since the model reads it in that order of keys; with its
+    type, if the client left that out."""
+    return schema if "type" in schema else {"type": "object", **schema}

@@ -89,7 +89,6 @@ class ReasoningItem(msgspec.Struct, kw_only=True, tag="reasoning", tag_field="ty
     status: ItemStatus
     summary: list[Any] = msgspec.field(default_factory=list)
     content: list[ReasoningText]
-    encrypted_content: None = None
 
 
 class FunctionCall(

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from quire.server.schema.common import Count, RequestMetrics
 from quire.server.schema.responses.items import Item, OutputItem
-from quire.server.schema.responses.request import TextFormat, ToolParam
+from quire.server.schema.responses.request import TextFormat
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
@@ -51,7 +51,39 @@ class IncompleteDetails(msgspec.Struct, kw_only=True):
     reason: Literal["max_output_tokens", "content_filter"]
 
 
-class ReplyText(msgspec.Struct, kw_only=True):
+class ReplyFunction(msgspec.Struct, kw_only=True, tag="function", tag_field="type"):
+    """A function that was offered. All its fields are always there, as clients expect."""
+
+    name: str | None
+    description: str | None
+    parameters: dict[str, Any] | None
+    strict: bool | None
+
+
+class ReplyCustomTool(
+    msgspec.Struct, kw_only=True, omit_defaults=True, tag="custom", tag_field="type"
+):
+    """A tool with a text that was offered."""
+
+    name: str | None
+    description: str | None = None
+    format: dict[str, Any] | None = None
+
+
+class ReplyNamespace(
+    msgspec.Struct, kw_only=True, omit_defaults=True, tag="namespace", tag_field="type"
+):
+    """A namespace of tools that was offered."""
+
+    name: str | None
+    description: str | None = None
+    tools: list[ReplyFunction | ReplyCustomTool]
+
+
+ReplyTool = ReplyFunction | ReplyCustomTool | ReplyNamespace
+
+
+class ReplyText(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The answer's form."""
 
     format: TextFormat
@@ -91,7 +123,7 @@ class Response(msgspec.Struct, kw_only=True):
     temperature: float
     text: ReplyText
     tool_choice: str | dict[str, Any]
-    tools: list[ToolParam]
+    tools: list[ReplyTool]
     top_logprobs: int = 0
     top_p: float
     presence_penalty: float = 0.0
