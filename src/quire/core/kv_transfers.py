@@ -14,7 +14,6 @@ import numpy as np
 
 from quire.kvstore.jobs import LoadedChunk, LookupJob
 from quire.kvstore.store import KVStore
-from quire.kvstore.tiers.base import Buffer
 from quire.log import get_logger
 from quire.protocol import KVStoreStats, SchedulePlan
 
@@ -40,14 +39,14 @@ class BlockReader:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
-    def __call__(self, block_ids: list[int]) -> Buffer | None:
-        """Their K/V, one after the other; None if the worker fails."""
+    def __call__(self, block_ids: list[int], out: memoryview) -> bool:
+        """Their K/V, one after the other. False if the worker fails. Any thread."""
         try:
-            blocks = self._executor.call("read_blocks", block_ids)[0]
+            self._executor.call("read_blocks", block_ids, out)
         except Exception:
             logger.exception("K/V could not be read for the KV store")
-            return None
-        return memoryview(blocks).cast("B")
+            return False
+        return True
 
 
 class KVTransfers:

@@ -37,6 +37,8 @@ class LoadedChunk:
     data: memoryview | None
     """Its K/V, verified; None: it could not be had."""
     tier: str = ""
+    buffer: memoryview | None = None
+    """Memory that the readers use again once the chunk is taken."""
 
 
 @dataclass(eq=False, slots=True)

@@ -82,9 +82,12 @@ class DiskTier(Tier):
         return self.contains(keys)
 
     def read(self, key: ChunkKey, max_bytes: int) -> Buffer | None:
+        return self.read_into(key, max_bytes, None)
+
+    def read_into(self, key: ChunkKey, max_bytes: int, into: memoryview | None) -> Buffer | None:
         entry = _entry(key)
         with tier_errors(self._root, "read"):
-            data = disk_files.read(self._root, entry, max_bytes)
+            data = disk_files.read(self._root, entry, max_bytes, into)
             if data is None:
                 self._index.forget(entry)
                 if disk_files.size(self._root, entry) is not None:
