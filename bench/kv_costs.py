@@ -2,11 +2,11 @@
 computing again.
 
     python bench/kv_costs.py --model DIR [--measures no-reuse,restart,preemption]
-        [--prompts 8 --prompt-tokens 2000 --rounds 4] [--running 16 --context-tokens 1000]
+        [--prompts 4 --prompt-tokens 2000 --rounds 8] [--running 16 --context-tokens 1000]
 
 no-reuse: prompts that nobody sends twice, one after the other, with a store in files and without,
-by turns of --prompts each: `overhead` is by how much longer they take, the median of the rounds.
-Once with one token of output, and once with 128.
+by turns: `overhead` is by how much longer they take, the median of the rounds. --prompts a turn
+with one token of output each, then one with 128.
 
 restart: prompts of --prompt-tokens are computed; another engine on the same directory then has them
 from files, and a second time from its KV cache; a third one, without a cache, computes them in the
@@ -48,7 +48,8 @@ def no_reuse(bench: Bench) -> dict[str, Any]:
                 ratios, seconds = [], {plain: 0.0, stored: 0.0}
                 for number in range(args.rounds):
                     turn = [plain, stored] if number % 2 else [stored, plain]
-                    prompts = [bench.tokens(args.prompt_tokens) for _ in range(args.prompts)]
+                    count = args.prompts if num_outputs == 1 else 1
+                    prompts = [bench.tokens(args.prompt_tokens) for _ in range(count)]
                     took = {llm: _seconds(llm, prompts, num_outputs) for llm in turn}
                     flush(stored)
                     ratios.append(took[stored] / took[plain])
@@ -157,7 +158,7 @@ MEASURES = {"no-reuse": no_reuse, "restart": restart, "preemption": preemption}
 def main(words: Sequence[str] | None = None) -> int:
     """Prints a table; the exit code is 1 if outputs differ."""
     numbers = {
-        "prompts": 8, "prompt_tokens": 2000, "rounds": 4, "running": 16, "context_tokens": 1000,
+        "prompts": 4, "prompt_tokens": 2000, "rounds": 8, "running": 16, "context_tokens": 1000,
         "repeats": 2,
     }  # fmt: skip
     parser = arguments(__doc__, numbers)

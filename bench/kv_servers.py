@@ -41,8 +41,11 @@ from quire.bench.http_stream import Client
 from quire.bench.load import RequestResult, Target, send_one
 from quire.bench.metrics import Samples, spread
 
-COMPUTES = '{"kv_role": "kv_producer"}'
-GENERATES = '{"kv_role": "kv_consumer"}'
+COMPUTES = (
+    "--kv-transfer-config", '{"kv_role": "kv_producer"}',
+    "--max-num-batched-tokens", "512",  # the beginning is stored while the rest is computed
+)  # fmt: skip
+GENERATES = ("--kv-transfer-config", '{"kv_role": "kv_consumer"}')
 STREAMS, STREAM_LEN, STREAM_OUTPUTS = 4, 64, 256
 
 
@@ -121,8 +124,8 @@ def running(*servers: Server) -> Iterator[None]:
 
 def shared(servers: Servers, prompts: Prompts, count: int, place: Sequence[str]) -> dict[str, Any]:
     """What a second server finds, and what it costs to have a prompt computed elsewhere."""
-    computes = servers.start(*place, "--kv-transfer-config", COMPUTES)
-    generates = servers.start(*place, "--kv-transfer-config", GENERATES)
+    computes = servers.start(*place, *COMPUTES)
+    generates = servers.start(*place, *GENERATES)
     alone = servers.start("--no-kv-store")
     everyone = (alone, computes, generates)
     with running(*everyone):  # they learn what computing takes
@@ -193,8 +196,8 @@ async def window(
 def itl(servers: Servers, prompts: Prompts, args: argparse.Namespace, path: str) -> dict[str, Any]:
     """ITL of streams with long prompts and without, apart and on one server."""
     place = ("--kv-store-path", path)
-    computes = servers.start(*place, "--kv-transfer-config", COMPUTES, core=0)
-    generates = servers.start(*place, "--kv-transfer-config", GENERATES, core=1)
+    computes = servers.start(*place, *COMPUTES, core=0)
+    generates = servers.start(*place, *GENERATES, core=1)
     alone = servers.start("--no-kv-store")
     found: dict[str, list[float]] = {}
 

@@ -175,7 +175,7 @@ def test_a_tier_that_hangs_is_waited_for_no_longer_than_computing_takes() -> Non
     with simulation([tier]) as second:
         assert second.store is not None
         second.store.compute.observe(16, 1e-6)
-        second.store.seconds_to_load = lambda _: 0.0  # type: ignore[method-assign]
+        second.store.is_worth_loading = lambda *_: True  # type: ignore[method-assign]
         second.add("b", prompt, 4)
         second.run()
         counts = second.store.counts.as_dict()

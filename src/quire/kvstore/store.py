@@ -104,13 +104,17 @@ class KVStore:
         """The same for all blocks."""
         self._writes.leave_pool()
 
-    def seconds_to_load(self, chunks: Sequence[StoredChunk]) -> float:
-        """What loading these would take, if the nearest tier has them that has the first."""
+    def is_worth_loading(self, chunks: Sequence[StoredChunk], compute_s: float) -> bool:
+        """Whether loading these is expected to be quicker than computing, which takes so long. The
+        nearest tier is asked that has the first of them."""
         for tier in self._tiers:
             if not tier.tier.is_local or tier.contains([chunks[0].key])[0]:
                 num_bytes = sum(self.shape_of(chunk).num_bytes for chunk in chunks)
-                return tier.costs.seconds(num_bytes)
-        return 0.0
+                if tier.costs.seconds(num_bytes) <= compute_s:
+                    return True
+                tier.costs.left_alone()
+                return False
+        return True
 
     def load(self, job: LoadJob) -> None:
         """Reads chunks; each of them is a piece of news."""

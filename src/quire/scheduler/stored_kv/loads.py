@@ -167,7 +167,7 @@ class PrefixLoads:
         compute_s = self._store.compute.seconds(num_tokens)
         if compute_s is None:
             return _DEADLINE_IF_UNKNOWN_S
-        if self._store.seconds_to_load(chunks) > compute_s:
+        if not self._store.is_worth_loading(chunks, compute_s):
             self._store.counts.add("gate_skipped_tokens", "slower_than_computing", num_tokens)
             return None
         return max(_SHORTEST_DEADLINE_S, _PATIENCE * compute_s)
