@@ -62,6 +62,10 @@ class Readers:
         """Asks the far tiers, all of them for what is awaited; the job itself is the news."""
         self._jobs.put(partial(self._look_up, job))
 
+    def connect(self) -> None:
+        """Asks far tiers for something, so that no request waits for their connections."""
+        self._jobs.put(self._connect)
+
     def delete(self, keys: Sequence[ChunkKey]) -> None:
         """Drops chunks from every tier."""
         self._jobs.put(partial(self._delete, keys))
@@ -104,6 +108,11 @@ class Readers:
         except Exception:
             logger.exception("KV store: chunk %s was not read", chunk.key.name)
         self.news.put(LoadedChunk(load, index, data, tier, buffer))
+
+    def _connect(self) -> None:
+        for tier in self._tiers:
+            if not tier.tier.is_local:
+                tier.find([ChunkKey(bytes(32), bytes(32), 0)])
 
     def _clear(self, tiers: Sequence[Tier], folder: str | None) -> None:
         for tier in tiers:

@@ -65,6 +65,8 @@ class KVStore:
         self._writes = WriteBehind(self._tiers, self.counts, max_queued_bytes, self._was_written)
         self._readers = Readers(self._tiers, self._writes, self.shape_of, NUM_READ_THREADS)
         self._is_closed = False
+        if self._has_far and self.is_read:
+            self._readers.connect()
 
     def shape_of(self, chunk: StoredChunk) -> ChunkShape:
         """The size of a chunk, which may be the tail of a prefix."""
