@@ -41,7 +41,7 @@ logger = get_logger(__name__)
 
 
 class Worker:
-    """Owns the compiled model and its KV cache. One thread at a time."""
+    """Owns the compiled model and its KV cache. One thread at a time, but for `read_blocks`."""
 
     def __init__(self, config: EngineConfig) -> None:
         """Binds the calling thread, which computes too, where cores are named: helpers inherit

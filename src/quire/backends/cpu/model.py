@@ -28,7 +28,8 @@ _BATCH_ARRAYS = (
 
 
 class CpuModel(CompiledModel):
-    """A native model. One caller at a time; the global interpreter lock is free during a step."""
+    """A native model. One caller at a time, but for `read_blocks`; the global interpreter lock is
+    free during a step."""
 
     def __init__(
         self,
