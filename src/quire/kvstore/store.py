@@ -14,8 +14,7 @@ from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.costs import ComputeCosts
 from quire.kvstore.counts import StoreCounts, usage_of
 from quire.kvstore.guarded_tier import GuardedTier
-from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
-from quire.kvstore.pool_chunks import PoolChunk
+from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, PoolChunk, StoredChunk
 from quire.kvstore.readers import Readers
 from quire.kvstore.tiers.base import Tier
 from quire.kvstore.tiers.events import TierEvents

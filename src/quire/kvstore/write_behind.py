@@ -10,7 +10,7 @@ from quire.kvstore.chunk_file import HEADER_BYTES, encode
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.counts import StoreCounts
 from quire.kvstore.guarded_tier import GuardedTier
-from quire.kvstore.pool_chunks import PoolChunk, PoolChunks
+from quire.kvstore.jobs import PoolChunk
 from quire.kvstore.tiers.base import Buffer
 from quire.kvstore.tiers.direct_io import page_memory
 from quire.log import get_logger
@@ -43,10 +43,12 @@ class WriteBehind:
         self._changed = threading.Condition()
         self._queued: OrderedDict[ChunkKey, tuple[Buffer, ChunkShape]] = OrderedDict()
         """Copies, in order of arrival."""
-        self._pooled = PoolChunks()
+        self._pooled = _PoolChunks()
         self._copying: PoolChunk | None = None
         """The one of those that the thread is copying out of the pool."""
         self._writing: ChunkKey | None = None
+        self._is_unwanted = False
+        """That is to be deleted again."""
         self._buffer: memoryview | None = None
         """Of the thread: a chunk with its header, at the begin of a page."""
         self._is_closing = False
@@ -108,10 +110,11 @@ class WriteBehind:
             keys = [*self._queued, *(chunk.key for chunk in self._pooled.chunks())]
             self._drop([key for key in keys if folder in (None, key.folder)])
 
-    def drop(self, keys: Iterable[ChunkKey]) -> None:
-        """Drops these, where they are queued and not being written."""
+    def drop(self, keys: Sequence[ChunkKey]) -> None:
+        """Drops these where they are queued. One that is being written is deleted afterwards."""
         with self._changed:
             self._drop(keys)
+            self._is_unwanted = self._is_unwanted or self._writing in keys
 
     def close(self, timeout_s: float) -> None:
         """Ends the thread: what is queued is written, for so long, and then dropped. The pool is
@@ -186,7 +189,11 @@ class WriteBehind:
                 entry = self._queued.pop(key, None)
                 self._num_queued_bytes -= 0 if entry is None else entry[1].num_bytes
                 self._writing = None
+                is_unwanted, self._is_unwanted = self._is_unwanted, False
                 self._changed.notify_all()
+            if is_unwanted:
+                for tier in self._tiers:
+                    tier.delete(key)
 
     def _write_next(self, key: ChunkKey) -> None:
         if self._copying is not None:
@@ -217,3 +224,48 @@ class WriteBehind:
             return []
         encoded[:HEADER_BYTES] = encode(chunk.key, chunk.shape, encoded[HEADER_BYTES:])[0]
         return [encoded]
+
+
+class _PoolChunks:
+    """Chunks that are still in the block pool, in order of arrival. Not safe for threads."""
+
+    def __init__(self) -> None:
+        self._chunks: OrderedDict[ChunkKey, PoolChunk] = OrderedDict()
+        self._of_block: dict[int, list[PoolChunk]] = {}
+
+    def __contains__(self, key: ChunkKey) -> bool:
+        return key in self._chunks
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def first(self) -> PoolChunk:
+        """The one that has waited for longest."""
+        return next(iter(self._chunks.values()))
+
+    def get(self, key: ChunkKey) -> PoolChunk | None:
+        """The chunk of that name."""
+        return self._chunks.get(key)
+
+    def chunks(self) -> list[PoolChunk]:
+        """In order of arrival."""
+        return [*self._chunks.values()]
+
+    def in_block(self, block_id: int) -> Sequence[PoolChunk]:
+        """The chunks that have a block."""
+        return self._of_block.get(block_id, ())
+
+    def add(self, chunk: PoolChunk) -> None:
+        """Behind all others. None has its key."""
+        self._chunks[chunk.key] = chunk
+        for block_id in chunk.block_ids:
+            self._of_block.setdefault(block_id, []).append(chunk)
+
+    def remove(self, chunk: PoolChunk) -> None:
+        """Forgets one that is there."""
+        del self._chunks[chunk.key]
+        for block_id in chunk.block_ids:
+            chunks = self._of_block[block_id]
+            chunks.remove(chunk)
+            if not chunks:
+                del self._of_block[block_id]

@@ -13,7 +13,7 @@ from quire.kvstore.chunk_file import decode
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.counts import StoreCounts
 from quire.kvstore.guarded_tier import GuardedTier
-from quire.kvstore.pool_chunks import PoolChunk
+from quire.kvstore.jobs import PoolChunk
 from quire.kvstore.write_behind import WriteBehind
 
 SHAPE = ChunkShape(2, 50)
@@ -130,8 +130,12 @@ def test_what_is_dropped_is_not_written(tier: DictTier, writes: WriteBehind) -> 
     writes.drop([key_of(0), key_of(2)])
     pool.may_copy.set()
     assert writes.flush(10)
-    assert [content(tier, number) for number in range(4)] == [0, 0, None, 0]
-    writes.clear()
+    writes.close(10)  # what was being written is deleted afterwards
+    assert [content(tier, number) for number in range(4)] == [None, 0, None, 0]
+
+
+def test_what_leaves_the_pool_is_written(tier: DictTier, writes: WriteBehind) -> None:
+    pool = Pool(8)
     writes.put_pooled(pool.chunk(9, [0, 1]))
     writes.leave_pool()
     assert writes.flush(10)
