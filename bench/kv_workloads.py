@@ -30,6 +30,7 @@ from typing import Any
 from kv_engines import BLOCK, Bench, arguments, ask_one, flush, llm_command, measure_all
 from kv_prediction import Prediction
 
+from quire.kvstore.store import NUM_READ_THREADS
 from quire.llm import LLM
 
 TRACE_BLOCK = 512
@@ -97,7 +98,8 @@ def compared(
         prediction.take(prompt, output)
     num_tokens = sum(map(len, on.prompts))
     loaded = sum(counts.get("hit_tokens", {}).values())
-    load_s = sum(counts.get("load_seconds", {}).values()) / loaded if loaded else 0.0
+    read_s = sum(counts.get("load_seconds", {}).values()) / NUM_READ_THREADS
+    load_s = read_s / loaded if loaded else 0.0
     loaded_share = loaded / max(1, sum(on.cached))
     base_s, per_token_s = line(list(map(len, off.prompts)), off.seconds)
     expected = [
