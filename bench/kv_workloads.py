@@ -1,6 +1,6 @@
 """What the KV store is worth on workloads of which the result can be predicted.
 
-    python bench/kv_workloads.py --model DIR [--workloads documents,rounds,trace,preemption]
+    python bench/kv_workloads.py --model DIR [--workloads documents,rounds,trace]
         [--documents 6 --document-tokens 2000 --clients 4 --rounds 5 --round-tokens 400]
         [--trace conversation_trace.jsonl --scale 16 --requests 200] [--json FILE]
 
@@ -12,32 +12,27 @@ For each: the share of prompt tokens that was found, beside that of a simulation
 (`kv_prediction.py`); and the median of TTFT without a cache by TTFT with one, of the same requests
 in turn, beside what follows from the measured speeds of computing and of reading.
 
-preemption: --running requests that grow from 250 tokens to 1,000, in a pool that has room for all
-at their beginning and for two fifths at their end, so that they preempt each other; with swap (a
-store in memory) and without. Prints tokens per second of both, preemptions, and tokens that were
-loaded. Outputs have to be equal everywhere. Wants a quiet machine.
+Outputs have to be equal everywhere. Wants a quiet machine.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kv_engines import BLOCK, Bench, arguments, ask_one, flush, llm_command, measure_all
 from kv_prediction import Prediction
 
+from quire.kvstore.store import NUM_READ_THREADS
 from quire.llm import LLM
-from quire.params import SamplingParams
 
-BLOCK = 16
 TRACE_BLOCK = 512
 """Tokens of a hash id of Mooncake's traces."""
 
@@ -62,115 +57,6 @@ class Outcome:
     counts: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-class Bench:
-    """Makes engines of one model."""
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
-        self.random = random.Random(args.seed)
-        with self._engine(64, store=None) as llm:
-            self.vocab_size = llm.llm_engine.model_config.get_vocab_size()
-
-    def _engine(self, pool_tokens: int, store: Path | None, **more: Any) -> LLM:
-        tiers = {"kv_store": False} if store is None else {"kv_store_path": str(store)}
-        return LLM(
-            model=self.args.model, max_model_len=self.args.max_model_len, block_size=BLOCK,
-            num_gpu_blocks_override=max(pool_tokens, self.args.max_model_len) // BLOCK,
-            disable_log_stats=False, **{**tiers, **more},
-        )  # fmt: skip
-
-    def tokens(self, count: int) -> list[int]:
-        return [self.random.randrange(3, self.vocab_size) for _ in range(count)]
-
-    def replay(self, asks: Sequence[Ask], pool_tokens: int) -> dict[str, Any]:
-        """A workload without a cache and with one, by turns of one request."""
-        with tempfile.TemporaryDirectory(dir=self.args.directory) as path:
-            plain = self._engine(pool_tokens, None, enable_prefix_caching=False)
-            stored = self._engine(pool_tokens, Path(path))
-            with plain, stored:
-                for llm in (plain, stored):
-                    ask_one(llm, self.tokens(256), 1)
-                off, on = Outcome(), Outcome()
-                histories: dict[int, list[int]] = {}
-                for ask in asks:
-                    before = histories.get(ask.conversation, []) if ask.conversation else []
-                    prompt = [*before, *ask.tokens]
-                    for llm, outcome in ((plain, off), (stored, on)):
-                        take(llm, outcome, prompt, ask.num_outputs)
-                    if ask.conversation:
-                        histories[ask.conversation] = [*prompt, *on.outputs[-1]]
-                    llm_command(stored, "kv_store_flush")
-                stats = llm_command(stored, "kv_store_usage")
-        chunk = stats["chunk_blocks"] * BLOCK
-        return compared(off, on, chunk, pool_tokens // BLOCK, stats["counts"])
-
-    def preemption(self) -> dict[str, Any]:
-        """The same requests with swap and without, by turns."""
-        running, context = self.args.running, self.args.context_tokens
-        prompts = [self.tokens(context // 4) for _ in range(running)]
-        num_outputs = context - context // 4
-        pool_tokens = running * context * 2 // 5
-        modes: dict[str, dict[str, Any]] = {
-            "swap": {"kv_store": True, "kv_store_size": 0, "kv_store_memory": 4 << 30},
-            "recompute": {"kv_store": False},
-        }
-        found: dict[str, Any] = {mode: [] for mode in modes}
-        outputs = {}
-        for _ in range(self.args.repeats):
-            for mode, options in modes.items():
-                with self._engine(pool_tokens, None, **options) as llm:
-                    ask_one(llm, self.tokens(256), 1)
-                    begin = time.perf_counter()
-                    outputs[mode] = ask_all(llm, prompts, num_outputs)
-                    seconds = time.perf_counter() - begin
-                    counts = llm_command(llm, "kv_store_usage")["counts"] if mode == "swap" else {}
-                    found[mode].append({
-                        "tokens_per_s": running * num_outputs / seconds,
-                        "preemptions": preemptions(llm),
-                        "loaded_tokens": sum(counts.get("hit_tokens", {}).values()),
-                        "dropped_chunks": sum(counts.get("store_dropped", {}).values()),
-                    })  # fmt: skip
-        best = {mode: max(one["tokens_per_s"] for one in runs) for mode, runs in found.items()}
-        return {
-            **{mode: runs[-1] for mode, runs in found.items()},
-            "speed_up": best["swap"] / best["recompute"],
-            "outputs_are_equal": outputs["swap"] == outputs["recompute"],
-        }
-
-
-def llm_command(llm: LLM, name: str) -> Any:
-    """One of the engine's commands."""
-    return llm.llm_engine._command(name)
-
-
-def preemptions(llm: LLM) -> int:
-    """Since the start."""
-    return sum(
-        int(getattr(one, "value", 0))
-        for one in llm.get_metrics()
-        if one.name.startswith("vllm:num_preemptions")
-    )
-
-
-def ask_all(llm: LLM, prompts: Sequence[list[int]], num_outputs: int) -> list[list[int]]:
-    """The tokens of each reply."""
-    params = SamplingParams(temperature=0.0, max_tokens=num_outputs, ignore_eos=True)
-    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
-    return [list(one.outputs[0].token_ids) for one in llm.generate(asked, params, use_tqdm=False)]
-
-
-def ask_one(llm: LLM, prompt: list[int], num_outputs: int) -> tuple[list[int], int, float]:
-    """The reply, cached tokens of the prompt, and seconds to the first token."""
-    params = SamplingParams(temperature=0.0, max_tokens=num_outputs, ignore_eos=True)
-    [one] = llm.generate([{"prompt_token_ids": prompt}], params, use_tqdm=False)
-    assert one.metrics is not None
-    return (
-        list(one.outputs[0].token_ids),
-        one.num_cached_tokens or 0,
-        one.metrics.first_token_latency,
-    )
-
-
 def take(llm: LLM, outcome: Outcome, prompt: list[int], num_outputs: int) -> None:
     """Asks, and notes what came."""
     output, cached, seconds = ask_one(llm, prompt, num_outputs)
@@ -178,6 +64,29 @@ def take(llm: LLM, outcome: Outcome, prompt: list[int], num_outputs: int) -> Non
     outcome.outputs.append(output)
     outcome.cached.append(cached)
     outcome.seconds.append(seconds)
+
+
+def replay(bench: Bench, asks: Sequence[Ask], pool_tokens: int) -> dict[str, Any]:
+    """A workload without a cache and with one, by turns of one request."""
+    with tempfile.TemporaryDirectory(dir=bench.args.directory) as path:
+        plain = bench.engine(pool_tokens, None, enable_prefix_caching=False)
+        stored = bench.engine(pool_tokens, Path(path))
+        with plain, stored:
+            for llm in (plain, stored):
+                ask_one(llm, bench.tokens(256), 1)
+            off, on = Outcome(), Outcome()
+            histories: dict[int, list[int]] = {}
+            for ask in asks:
+                before = histories.get(ask.conversation, []) if ask.conversation else []
+                prompt = [*before, *ask.tokens]
+                for llm, outcome in ((plain, off), (stored, on)):
+                    take(llm, outcome, prompt, ask.num_outputs)
+                if ask.conversation:
+                    histories[ask.conversation] = [*prompt, *on.outputs[-1]]
+                flush(stored)
+            stats = llm_command(stored, "kv_store_usage")
+    chunk = stats["chunk_blocks"] * BLOCK
+    return compared(off, on, chunk, pool_tokens // BLOCK, stats["counts"])
 
 
 def compared(
@@ -189,7 +98,8 @@ def compared(
         prediction.take(prompt, output)
     num_tokens = sum(map(len, on.prompts))
     loaded = sum(counts.get("hit_tokens", {}).values())
-    load_s = sum(counts.get("load_seconds", {}).values()) / loaded if loaded else 0.0
+    read_s = sum(counts.get("load_seconds", {}).values()) / NUM_READ_THREADS
+    load_s = read_s / loaded if loaded else 0.0
     loaded_share = loaded / max(1, sum(on.cached))
     base_s, per_token_s = line(list(map(len, off.prompts)), off.seconds)
     expected = [
@@ -288,36 +198,19 @@ REPLAYS: dict[str, Callable[[Bench], tuple[list[Ask], int]]] = {
 
 def main(words: Sequence[str] | None = None) -> int:
     """Prints a table; the exit code is 1 if outputs differ."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--workloads", default=",".join([*REPLAYS, "preemption"]))
-    parser.add_argument("--trace", type=Path)
-    parser.add_argument("--directory", help="where chunk files are kept meanwhile")
-    parser.add_argument("--json", type=Path)
     numbers = {
-        "seed": 42, "max_model_len": 4096, "documents": 6, "document_tokens": 2000, "clients": 4,
-        "rounds": 5, "round_tokens": 400, "reply_tokens": 32, "scale": 16, "requests": 200,
-        "running": 16, "context_tokens": 1000, "repeats": 2,
+        "documents": 6, "document_tokens": 2000, "clients": 4, "rounds": 5, "round_tokens": 400,
+        "reply_tokens": 32, "scale": 16, "requests": 200,
     }  # fmt: skip
-    for name, default in numbers.items():
-        parser.add_argument("--" + name.replace("_", "-"), type=int, default=default)
+    parser = arguments(__doc__, numbers)
+    parser.add_argument("--workloads", default=",".join(REPLAYS))
+    parser.add_argument("--trace", type=Path)
     args = parser.parse_args(words)
     names = args.workloads.split(",")
-    if unknown := {*names} - {*REPLAYS, "preemption"}:
-        parser.error(
-            f"no workload {', '.join(unknown)}; there are {', '.join(REPLAYS)}, preemption"
-        )
-    bench, results = Bench(args), {}
-    for name in names:
-        results[name] = (
-            bench.preemption() if name == "preemption" else bench.replay(*REPLAYS[name](bench))
-        )
-        print(name)
-        for key, value in results[name].items():
-            print(f"    {key:22}", f"{value:.3f}" if isinstance(value, float) else value)
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1))
-    return 0 if all(one["outputs_are_equal"] for one in results.values()) else 1
+    if unknown := {*names} - REPLAYS.keys():
+        parser.error(f"no workload {', '.join(unknown)}; there are {', '.join(REPLAYS)}")
+    bench = Bench(args)
+    return measure_all(names, lambda name: replay(bench, *REPLAYS[name](bench)), args.json)
 
 
 if __name__ == "__main__":

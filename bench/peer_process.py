@@ -87,13 +87,16 @@ class ProcessGroup:
 class Peer(ProcessGroup):
     """A started peer. Between `ask` calls it is stopped."""
 
+    child = CHILD
+    """The program that runs the engine."""
+
     def __init__(self, spec: PeerSpec, log: Path, timeout_s: float) -> None:
         """Returns when the first token is out. Raises PeerError."""
         self.spec = spec
         self._timeout_s = timeout_s
         begin = time.time()
         super().__init__(
-            [spec.python, str(CHILD), spec.engine, spec.checkpoint, json.dumps(spec.options)],
+            [spec.python, str(self.child), spec.engine, spec.checkpoint, json.dumps(spec.options)],
             spec.environment, log, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         try:
@@ -121,6 +124,11 @@ class Peer(ProcessGroup):
         return self._ask({"prompts": prompts, "schemas": schemas, "output_len": output_len})
 
     def _ask(self, request: dict[str, Any]) -> tuple[float, int]:
+        answer = self.answer(request)
+        return float(answer["seconds"]), int(answer["output_tokens"])
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the program answers to one request. Raises PeerError."""
         self.resume()
         try:
             assert self._process.stdin is not None
@@ -130,7 +138,7 @@ class Peer(ProcessGroup):
             raise PeerError(f"{self.spec.name} died: {self.last_words()}") from error
         answer = self._read()
         self.pause()
-        return float(answer["seconds"]), int(answer["output_tokens"])
+        return answer
 
     def _read(self) -> dict[str, Any]:
         stdout = self._process.stdout

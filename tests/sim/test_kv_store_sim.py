@@ -10,6 +10,7 @@ import pytest
 from dict_tier import DictTier
 from fake_model import Simulation
 
+from quire.kvstore.costs import ReadCosts
 from quire.kvstore.tiers.base import Tier
 
 WINDOWS: list[tuple[int | None, ...]] = [(None,), (10,), (None, 10), (6, None, 18)]
@@ -175,7 +176,7 @@ def test_a_tier_that_hangs_is_waited_for_no_longer_than_computing_takes() -> Non
     with simulation([tier]) as second:
         assert second.store is not None
         second.store.compute.observe(16, 1e-6)
-        second.store.seconds_to_load = lambda _: 0.0  # type: ignore[method-assign]
+        second.store.is_worth_loading = lambda *_: True  # type: ignore[method-assign]
         second.add("b", prompt, 4)
         second.run()
         counts = second.store.counts.as_dict()
@@ -196,3 +197,32 @@ def test_loading_that_is_slower_than_computing_is_left() -> None:
         second.run()
         assert second.store.counts.as_dict()["gate_skipped_tokens"]
     assert tier.num_reads == 0
+
+
+@pytest.mark.parametrize(("token_s", "is_awaited"), [(1.0, True), (1e-6, False)])
+def test_far_tiers_are_waited_for_in_proportion(token_s: float, is_awaited: bool) -> None:
+    """One that takes twice the shortest wait to say what it has, where computing takes long and
+    where it does not."""
+    far = DictTier(is_local=False)
+    prompt = tokens_of("prompt", 60)
+    with simulation([far]) as first:
+        first.add("a", prompt, 4)
+        first.run()
+        flush(first)
+    with simulation([far]) as second:
+        assert second.store is not None
+        far.delay_s = 0.1
+        second.store.compute.observe(16, 16 * token_s)
+        second.add("b", prompt, 4)
+        second.run()
+        assert (second.num_hit_tokens > 0) is is_awaited
+
+
+def test_a_tier_that_was_slow_is_tried_again() -> None:
+    costs = ReadCosts()
+    costs.observe(1000, 10.0)
+    before = costs.seconds(1000)
+    assert before > 1
+    for _ in range(200):
+        costs.left_alone()
+    assert costs.seconds(1000) < before / 1000

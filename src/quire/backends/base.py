@@ -163,8 +163,12 @@ class CompiledModel(ABC):
         """
 
     @abstractmethod
-    def read_blocks(self, block_ids: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """Copies whole KV blocks out: [len(block_ids), block_bytes], all slots, opaque layout."""
+    def read_blocks(
+        self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
+        """Copies whole KV blocks out: [len(block_ids), block_bytes], all slots, opaque layout; to
+        `out`, if it is given. Any thread, also while a step computes that writes to none of them.
+        Raises ValueError if `out` has another shape."""
 
     @abstractmethod
     def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
@@ -188,6 +192,13 @@ class CompiledModel(ABC):
     @abstractmethod
     def close(self) -> None:
         """Frees everything; calling it twice is harmless."""
+
+
+def check_blocks(data: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """The same array. Raises ValueError unless it is one of blocks of that shape."""
+    if data.shape != shape or data.dtype != np.uint8:
+        raise ValueError(f"blocks are {data.dtype} {data.shape}, not uint8 {shape}")
+    return data
 
 
 class Backend(ABC):

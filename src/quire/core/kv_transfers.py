@@ -14,7 +14,6 @@ import numpy as np
 
 from quire.kvstore.jobs import LoadedChunk, LookupJob
 from quire.kvstore.store import KVStore
-from quire.kvstore.tiers.base import Buffer
 from quire.log import get_logger
 from quire.protocol import KVStoreStats, SchedulePlan
 
@@ -30,8 +29,10 @@ _LOOK_AGAIN_S = 0.02
 _WAIT_S = 0.01
 """How long a turn waits for the store where nothing else can be done."""
 _STATS_S = 1.0
-_MOST_BYTES_A_TURN = 32 << 20
-"""While requests run."""
+_SHARE_OF_A_STEP = 0.05
+"""So much of the time of a step is spent on copies in a turn, and on one chunk at least: whoever
+waits for a step waits so much longer."""
+_SHORTEST_TURN_S, _LONGEST_TURN_S = 0.001, 0.01
 
 
 class BlockReader:
@@ -40,14 +41,14 @@ class BlockReader:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
-    def __call__(self, block_ids: list[int]) -> Buffer | None:
-        """Their K/V, one after the other; None if the worker fails."""
+    def __call__(self, block_ids: list[int], out: memoryview) -> bool:
+        """Their K/V, one after the other. False if the worker fails. Any thread."""
         try:
-            blocks = self._executor.call("read_blocks", block_ids)[0]
+            self._executor.call("read_blocks", block_ids, out)
         except Exception:
             logger.exception("K/V could not be read for the KV store")
-            return None
-        return memoryview(blocks).cast("B")
+            return False
+        return True
 
 
 class KVTransfers:
@@ -58,14 +59,17 @@ class KVTransfers:
         self._executor = executor
         self._store = store
         self._next_stats = 0.0
+        self._step_s = 0.0
+        """Of the last step."""
         self._again: deque[tuple[float, LookupJob]] = deque()
         """Lookups that are to be repeated, and when; in order."""
 
     def advance(self, *, may_wait: bool) -> None:
         """Copies loaded chunks into the pool, and lets requests go on whose prefixes are there, or
         did not come in time. `may_wait`: there is nothing else to do."""
-        states, num_bytes = self._scheduler.states, 0
-        while num_bytes < _MOST_BYTES_A_TURN:
+        states = self._scheduler.states
+        end = time.monotonic() + (_WAIT_S if may_wait else self._turn_s())
+        while time.monotonic() < end:
             is_awaited = may_wait and bool(states.loading or states.looking)
             news = self._store.take_news(_WAIT_S if is_awaited else 0.0)
             if news is None:
@@ -73,12 +77,19 @@ class KVTransfers:
             if isinstance(news, LookupJob):
                 self._take_lookup(news)
             else:
-                num_bytes += self._take(news)
+                self._take(news)
+            if may_wait and states.waiting:
+                break  # a request may start
         self._end_overdue()
         self._look_again()
 
+    def _turn_s(self) -> float:
+        """How long a turn may take while requests run."""
+        return max(_SHORTEST_TURN_S, min(_LONGEST_TURN_S, _SHARE_OF_A_STEP * self._step_s))
+
     def observe(self, plan: SchedulePlan, duration_s: float) -> None:
         """A plan took so long: what is loaded is compared with this."""
+        self._step_s = duration_s
         self._store.compute.observe(plan.total_num_scheduled_tokens, duration_s)
 
     def take_stats(self, *, is_last: bool = False) -> KVStoreStats | None:
@@ -94,12 +105,11 @@ class KVTransfers:
         """Writes what is queued and closes the store. Idempotent."""
         self._store.close()
 
-    def _take(self, loaded: LoadedChunk) -> int:
-        """Bytes that were copied."""
+    def _take(self, loaded: LoadedChunk) -> None:
         try:
             load = self._scheduler.states.loading.get(loaded.job.request_id)
             if load is None or load.job is not loaded.job:
-                return 0  # nobody waits for it any more
+                return  # nobody waits for it any more
             load.num_left -= 1
             if loaded.data is None:
                 load.job.is_cancelled = True  # what comes after it is of no use
@@ -107,7 +117,6 @@ class KVTransfers:
                 self._write(load, loaded.index, loaded.data, loaded.tier)
             if not load.num_left:
                 self._end(load)
-            return len(loaded.data or b"")
         finally:
             self._store.taken(loaded)
 

@@ -107,6 +107,7 @@ class EnginePause:
             raise ConfigError("memory can be released in a pause only: call sleep(level=0) first")
         if not self._scheduler.reset_prefix_cache(reset_running_requests=True):
             raise ConfigError("requests still hold KV blocks: wait until the pause is complete")
+        self._scheduler.leave_pool()
         self._executor.call("release_memory", sorted(tags - self._asleep))
         self._asleep |= tags
         logger.info("asleep: memory released of %s", _named(self._asleep))

@@ -7,7 +7,7 @@ memory.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from quire.errors import IntegrityError
@@ -42,6 +42,8 @@ class BlockPool:
         self._by_key: dict[BlockKey, int] = {}
         self.events: BlockEvents | None = None
         """Told of keys that are dropped."""
+        self.before_reuse: Callable[[int], None] | None = None
+        """Told of a used block before `allocate` returns it: it gets other contents then."""
 
     @property
     def num_free(self) -> int:
@@ -171,6 +173,8 @@ class BlockPool:
             block_id, _ = self._cached.popitem(last=False)
             self._drop_key(block_id)
         self._ref_counts[block_id] = 1
+        if self.before_reuse is not None:
+            self.before_reuse(block_id)
         return block_id
 
     def _drop_key(self, block_id: int) -> None:

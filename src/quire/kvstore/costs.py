@@ -4,8 +4,11 @@ from __future__ import annotations
 
 _WEIGHT = 0.2
 """Of the newest observation in a mean."""
-_FIRST_BYTES_PER_S = 200e6
-"""Assumed of a tier until it was read."""
+_FIRST_BYTES_PER_S = 1e9
+"""Assumed of a tier until it was read. What is assumed to be slow is never tried, and loads that
+are slow end with their deadline."""
+_DOUBT = 0.95
+"""What remains of a time when a tier was left alone because of it."""
 
 
 class _Mean:
@@ -21,10 +24,7 @@ class _Mean:
 
 
 class ReadCosts:
-    """Seconds that a tier takes for a chunk: a latency, and a time for each byte.
-
-    The smallest time of late is taken for the latency, so that it is not counted for each byte.
-    """
+    """Seconds that a tier takes for each byte, of late."""
 
     def __init__(self) -> None:
         self._per_byte_s = _Mean(1 / _FIRST_BYTES_PER_S)
@@ -37,6 +37,11 @@ class ReadCosts:
     def seconds(self, num_bytes: int) -> float:
         """What so many bytes would take."""
         return num_bytes * (self._per_byte_s.value or 0.0)
+
+    def left_alone(self) -> None:
+        """Nothing was read because it would have taken too long. What was slow once need not be so
+        for ever: after some times it is tried again."""
+        self._per_byte_s.value = (self._per_byte_s.value or 0.0) * _DOUBT
 
 
 class ComputeCosts:

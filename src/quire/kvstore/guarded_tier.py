@@ -64,13 +64,14 @@ class GuardedTier:
             self._reads.succeeded()
         return found
 
-    def read(self, key: ChunkKey, shape: ChunkShape) -> memoryview | None:
-        """The verified K/V; None: it is not there, or not what it should be, or the tier fails."""
+    def read(self, key: ChunkKey, shape: ChunkShape, into: memoryview) -> memoryview | None:
+        """The verified K/V, which may be in `into`, memory for a chunk. None: it is not there, or
+        not what it should be, or the tier fails."""
         if not self.can_read:
             return None
         began = time.perf_counter()
         try:
-            found = self.tier.read(key, HEADER_BYTES + shape.num_bytes)
+            found = self.tier.read_into(key, HEADER_BYTES + shape.num_bytes, into)
             if found is None:
                 return None
             data = decode(found, key, shape)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from quire.kvstore.chunks import ChunkKey
+from quire.kvstore.chunks import ChunkKey, ChunkShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +14,17 @@ class StoredChunk:
 
     key: ChunkKey
     num_blocks: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PoolChunk:
+    """A computed chunk, in blocks of the pool that do not change until they are reused."""
+
+    key: ChunkKey
+    shape: ChunkShape
+    block_ids: Sequence[int]
+    copy_to: Callable[[memoryview], bool]
+    """Copies its K/V out of the pool, on any thread. False: that failed."""
 
 
 @dataclass(eq=False, slots=True)
@@ -37,6 +49,8 @@ class LoadedChunk:
     data: memoryview | None
     """Its K/V, verified; None: it could not be had."""
     tier: str = ""
+    buffer: memoryview | None = None
+    """Memory that the readers use again once the chunk is taken."""
 
 
 @dataclass(eq=False, slots=True)

@@ -8,17 +8,20 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from quire.kvstore.chunk_file import HEADER_BYTES
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.guarded_tier import GuardedTier
 from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
 from quire.kvstore.tiers.base import Tier, TierError
+from quire.kvstore.tiers.direct_io import page_memory
 from quire.kvstore.write_behind import WriteBehind
 from quire.log import get_logger
 
 logger = get_logger(__name__)
 
 _MOST_UNREAD_CHUNKS = 4
-"""Chunks that were read and not taken, over all jobs: bounds the memory of loads."""
+"""Chunks that were read and not taken, over all jobs: so many buffers there are for them. To get
+memory from the system takes longer than to read a chunk into it."""
 _LOOKUP_PIECE = 64
 """Chunks that a far tier is asked for at once."""
 
@@ -38,7 +41,10 @@ class Readers:
         self._writes = writes
         self._shape_of = shape_of
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._room = threading.Semaphore(_MOST_UNREAD_CHUNKS)
+        self._buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        """Those that are free; empty ones were never used."""
+        for _ in range(_MOST_UNREAD_CHUNKS):
+            self._buffers.put(memoryview(b""))
         self._is_closing = False
         self._threads = [
             threading.Thread(target=self._run, name=f"kv-store-read-{i}", daemon=True)
@@ -56,6 +62,10 @@ class Readers:
         """Asks the far tiers, all of them for what is awaited; the job itself is the news."""
         self._jobs.put(partial(self._look_up, job))
 
+    def connect(self) -> None:
+        """Asks far tiers for something, so that no request waits for their connections."""
+        self._jobs.put(self._connect)
+
     def delete(self, keys: Sequence[ChunkKey]) -> None:
         """Drops chunks from every tier."""
         self._jobs.put(partial(self._delete, keys))
@@ -64,16 +74,17 @@ class Readers:
         """Empties tiers, or one folder of them."""
         self._jobs.put(partial(self._clear, tiers, folder))
 
-    def taken(self) -> None:
-        """The engine's thread has done with the data of a `LoadedChunk`."""
-        self._room.release()
+    def taken(self, loaded: LoadedChunk) -> None:
+        """The engine's thread has done with the data of a chunk."""
+        if loaded.buffer is not None:
+            self._buffers.put(loaded.buffer)
 
     def close(self, timeout_s: float) -> None:
         """Ends the threads. Idempotent."""
         self._is_closing = True
         for _ in self._threads:
             self._jobs.put(None)
-            self._room.release()
+            self._buffers.put(memoryview(b""))
         for thread in self._threads:
             thread.join(timeout_s)
 
@@ -86,14 +97,22 @@ class Readers:
 
     def _read(self, load: LoadJob, index: int) -> None:
         """Tells of a chunk in any case: one that cannot be had is a miss."""
-        self._room.acquire()
-        loaded = LoadedChunk(load, index, None)
+        buffer, chunk = self._buffers.get(), load.chunks[index]
+        data, tier = None, ""
         try:
             if not load.is_cancelled and time.monotonic() < load.deadline:
-                loaded = self._find(load, index, load.chunks[index])
+                num_bytes = HEADER_BYTES + self._shape_of(chunk).num_bytes
+                if len(buffer) < num_bytes:
+                    buffer = page_memory(num_bytes)
+                data, tier = self._find(chunk, buffer)
         except Exception:
-            logger.exception("KV store: chunk %s was not read", load.chunks[index].key.name)
-        self.news.put(loaded)
+            logger.exception("KV store: chunk %s was not read", chunk.key.name)
+        self.news.put(LoadedChunk(load, index, data, tier, buffer))
+
+    def _connect(self) -> None:
+        for tier in self._tiers:
+            if not tier.tier.is_local:
+                tier.find([ChunkKey(bytes(32), bytes(32), 0)])
 
     def _clear(self, tiers: Sequence[Tier], folder: str | None) -> None:
         for tier in tiers:
@@ -107,20 +126,25 @@ class Readers:
             for tier in self._tiers:
                 tier.delete(key)
 
-    def _find(self, load: LoadJob, index: int, chunk: StoredChunk) -> LoadedChunk:
+    def _find(self, chunk: StoredChunk, buffer: memoryview) -> tuple[memoryview | None, str]:
+        """A chunk and its tier."""
         shape = self._shape_of(chunk)
         data = self._writes.get(chunk.key)
         if data is not None and len(data) == shape.num_bytes:
-            return LoadedChunk(load, index, data, "queue")
+            return data, "queue"
         for tier in self._tiers:
             if tier.tier.is_local and not tier.contains([chunk.key])[0]:
                 continue
-            data = tier.read(chunk.key, shape)
+            data = tier.read(chunk.key, shape, buffer)
             if data is not None:
                 if not tier.tier.is_local:  # nearer tiers have it next time
-                    self._writes.put(chunk.key, shape, data)
-                return LoadedChunk(load, index, data, tier.name)
-        return LoadedChunk(load, index, None)
+                    self._promote(chunk.key, shape, data)
+                return data, tier.name
+        return None, ""
+
+    def _promote(self, key: ChunkKey, shape: ChunkShape, data: memoryview) -> None:
+        if any(tier.tier.is_local for tier in self._tiers):
+            self._writes.put(key, shape, data)
 
     def _look_up(self, job: LookupJob) -> None:
         try:

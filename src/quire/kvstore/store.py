@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.config.kv_cache import KVRole
@@ -13,9 +14,9 @@ from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.costs import ComputeCosts
 from quire.kvstore.counts import StoreCounts, usage_of
 from quire.kvstore.guarded_tier import GuardedTier
-from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
+from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, PoolChunk, StoredChunk
 from quire.kvstore.readers import Readers
-from quire.kvstore.tiers.base import Buffer, Tier
+from quire.kvstore.tiers.base import Tier
 from quire.kvstore.tiers.events import TierEvents
 from quire.kvstore.write_behind import WriteBehind
 
@@ -59,9 +60,12 @@ class KVStore:
         self._has_far = len(self._local) < len(self._tiers)
         self._far: OrderedDict[ChunkKey, float] = OrderedDict()
         """Chunks that a far tier said it has, and until when that is believed."""
-        self._writes = WriteBehind(self._tiers, self.counts, max_queued_bytes)
+        self._far_lock = threading.Lock()
+        self._writes = WriteBehind(self._tiers, self.counts, max_queued_bytes, self._was_written)
         self._readers = Readers(self._tiers, self._writes, self.shape_of, NUM_READ_THREADS)
         self._is_closed = False
+        if self._has_far and self.is_read:
+            self._readers.connect()
 
     def shape_of(self, chunk: StoredChunk) -> ChunkShape:
         """The size of a chunk, which may be the tail of a prefix."""
@@ -74,10 +78,9 @@ class KVStore:
         return self._has_far and self._far.get(key, 0.0) > time.monotonic()
 
     def wants(self, chunk: StoredChunk) -> bool:
-        """Whether the store should be given a chunk, and has room for it now."""
-        if self.role == "kv_consumer" or self.has(chunk.key):
-            return False
-        return self._writes.has_room(self.shape_of(chunk).num_bytes)
+        """Whether the store should be given a chunk."""
+        is_known = self._writes.knows(chunk.key) or self.has(chunk.key)
+        return self.role != "kv_consumer" and not is_known
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         """A prefix with these chunks, in order of position, was used: its end is dropped before its
@@ -85,19 +88,34 @@ class KVStore:
         for tier in self._local:
             tier.contains(keys)
 
-    def save(self, chunk: StoredChunk, data: Buffer) -> None:
-        """Stores a chunk some time later, or drops it if too much is queued. `data` is not to be
-        changed any more."""
-        if self._writes.put(chunk.key, self.shape_of(chunk), data) and self._has_far:
-            self._remember([chunk.key])
+    def save(
+        self, chunk: StoredChunk, block_ids: Sequence[int], copy_to: Callable[[memoryview], bool]
+    ) -> None:
+        """Stores a computed chunk some time later. `block_ids`: of the pool, in which it is.
+        `copy_to` copies its K/V, on another thread, before `before_reuse` returns for one of them;
+        False: that failed."""
+        self._writes.put_pooled(PoolChunk(chunk.key, self.shape_of(chunk), block_ids, copy_to))
 
-    def seconds_to_load(self, chunks: Sequence[StoredChunk]) -> float:
-        """What loading these would take, if the nearest tier has them that has the first."""
+    def before_reuse(self, block_id: int) -> None:
+        """A block of the pool is about to get other contents. What waits in it to be stored is
+        copied, or dropped if too much is queued."""
+        self._writes.before_reuse(block_id)
+
+    def leave_pool(self) -> None:
+        """The same for all blocks."""
+        self._writes.leave_pool()
+
+    def is_worth_loading(self, chunks: Sequence[StoredChunk], compute_s: float) -> bool:
+        """Whether loading these is expected to be quicker than computing, which takes so long. The
+        nearest tier is asked that has the first of them."""
         for tier in self._tiers:
             if not tier.tier.is_local or tier.contains([chunks[0].key])[0]:
                 num_bytes = sum(self.shape_of(chunk).num_bytes for chunk in chunks)
-                return tier.costs.seconds(num_bytes)
-        return 0.0
+                if tier.costs.seconds(num_bytes) <= compute_s:
+                    return True
+                tier.costs.left_alone()
+                return False
+        return True
 
     def load(self, job: LoadJob) -> None:
         """Reads chunks; each of them is a piece of news."""
@@ -137,12 +155,14 @@ class KVStore:
         """The data of a chunk is in the pool, or not wanted."""
         if loaded.data is not None:
             self.counts.add("loaded_chunks", loaded.tier)
-        self._readers.taken()
+        self._readers.taken(loaded)
 
     def forget(self, keys: Sequence[ChunkKey]) -> None:
         """Drops chunks whose K/V may be invalid."""
-        for key in keys:
-            self._far.pop(key, None)
+        with self._far_lock:
+            for key in keys:
+                self._far.pop(key, None)
+        self._writes.drop(keys)
         self._readers.delete(keys)
 
     def clear(self, folder: str | None = None) -> int:
@@ -188,10 +208,16 @@ class KVStore:
         for tier in self._tiers:
             tier.tier.close()
 
+    def _was_written(self, key: ChunkKey) -> None:
+        if self._has_far:
+            self._remember([key])
+
     def _remember(self, keys: Sequence[ChunkKey] | set[ChunkKey]) -> None:
+        """That far tiers have these. Any thread."""
         until = time.monotonic() + _FAR_KEYS_LIVE_S
-        for key in keys:
-            self._far[key] = until
-            self._far.move_to_end(key)
-        while len(self._far) > _MOST_FAR_KEYS:
-            self._far.popitem(last=False)
+        with self._far_lock:
+            for key in keys:
+                self._far[key] = until
+                self._far.move_to_end(key)
+            while len(self._far) > _MOST_FAR_KEYS:
+                self._far.popitem(last=False)

@@ -4,109 +4,268 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from quire.kvstore.chunk_file import encode
+from quire.kvstore.chunk_file import HEADER_BYTES, encode
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.counts import StoreCounts
 from quire.kvstore.guarded_tier import GuardedTier
+from quire.kvstore.jobs import PoolChunk
 from quire.kvstore.tiers.base import Buffer
+from quire.kvstore.tiers.direct_io import page_memory
 from quire.log import get_logger
 
 logger = get_logger(__name__)
 
 
 class WriteBehind:
-    """A queue of bounded bytes and a thread that empties it. A chunk that does not fit is dropped,
-    and counted. What is queued can be read. Any thread."""
+    """Two queues and a thread that empties them. Any thread.
+
+    A computed chunk waits in the block pool, where it takes no memory, and is copied when its turn
+    comes. Chunks that cannot stay where they are wait as copies, in a queue of bounded bytes: what
+    comes from a far tier, and what is in blocks that are about to be reused. A copy that does not
+    fit is dropped, and counted. Copies can be read while they wait.
+    """
 
     def __init__(
-        self, tiers: Sequence[GuardedTier], counts: StoreCounts, max_queued_bytes: int
+        self,
+        tiers: Sequence[GuardedTier],
+        counts: StoreCounts,
+        max_queued_bytes: int,
+        written: Callable[[ChunkKey], None] = lambda _: None,
     ) -> None:
+        """`written`: told of each chunk that was given to the tiers, by the thread."""
         self._tiers = tiers
         self._counts = counts
         self._max_queued_bytes = max_queued_bytes
         self._num_queued_bytes = 0
+        self._written = written
         self._changed = threading.Condition()
         self._queued: OrderedDict[ChunkKey, tuple[Buffer, ChunkShape]] = OrderedDict()
-        """In order of arrival; the first is being written."""
+        """Copies, in order of arrival."""
+        self._pooled = _PoolChunks()
+        self._copying: PoolChunk | None = None
+        """The one of those that the thread is copying out of the pool."""
+        self._writing: ChunkKey | None = None
+        self._is_unwanted = False
+        """That is to be deleted again."""
+        self._buffer: memoryview | None = None
+        """Of the thread: a chunk with its header, at the begin of a page."""
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="kv-store-write", daemon=True)
         self._thread.start()
 
     def holds(self, key: ChunkKey) -> bool:
-        """Whether a chunk is queued."""
+        """Whether there is a copy of a chunk, for `get`."""
         return key in self._queued
 
+    def knows(self, key: ChunkKey) -> bool:
+        """Whether a chunk is on its way."""
+        return key in self._queued or key in self._pooled or key == self._writing
+
     def get(self, key: ChunkKey) -> memoryview | None:
-        """The K/V of a chunk that is queued."""
+        """The K/V of a chunk that waits as a copy."""
         entry = self._queued.get(key)
         return None if entry is None else memoryview(entry[0]).cast("B")
 
-    def has_room(self, num_bytes: int) -> bool:
-        """Whether so much more can be queued; where not, a dropped chunk is counted."""
-        has_room = self._num_queued_bytes + num_bytes <= self._max_queued_bytes
-        if not has_room:
-            self._counts.add("store_dropped", "queue_full")
-        return has_room
-
     def put(self, key: ChunkKey, shape: ChunkShape, data: Buffer) -> bool:
-        """Queues a chunk, which must not change any more. False: it is queued, or dropped."""
+        """Queues a copy, which must not change any more. False: it is known, or dropped."""
         with self._changed:
-            if key in self._queued or self._is_closing:
+            if self.knows(key) or not self._has_room(shape.num_bytes):
                 return False
-            if not self.has_room(shape.num_bytes):
-                return False
-            self._queued[key] = (data, shape)
-            self._num_queued_bytes += shape.num_bytes
-            self._changed.notify_all()
+            self._put(key, shape, data)
         return True
+
+    def put_pooled(self, chunk: PoolChunk) -> None:
+        """Queues a chunk that is in the pool; nothing happens if it is known."""
+        with self._changed:
+            if not self.knows(chunk.key) and not self._is_closing:
+                self._pooled.add(chunk)
+                self._changed.notify_all()
+
+    def before_reuse(self, block_id: int) -> None:
+        """A block of the pool is about to get other contents: what waits in it is copied."""
+        if self._pooled.in_block(block_id):
+            with self._changed:
+                self._leave_pool([*self._pooled.in_block(block_id)])
+
+    def leave_pool(self) -> None:
+        """The pool is about to give its memory back."""
+        with self._changed:
+            self._leave_pool(self._pooled.chunks())
 
     @property
     def num_queued_bytes(self) -> int:
-        """Bytes that wait or are being written."""
+        """Bytes of copies that wait or are being written."""
         return self._num_queued_bytes
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until nothing is queued. False: it took too long."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._queued, timeout_s)
+            return self._changed.wait_for(lambda: not self._num_waiting, timeout_s)
 
     def clear(self, folder: str | None = None) -> None:
         """Drops what is queued, of one folder or of all, but for what is being written."""
         with self._changed:
-            for key in [*self._queued][1:]:
-                if folder in (None, key.folder):
-                    self._num_queued_bytes -= self._queued.pop(key)[1].num_bytes
-            self._changed.notify_all()
+            keys = [*self._queued, *(chunk.key for chunk in self._pooled.chunks())]
+            self._drop([key for key in keys if folder in (None, key.folder)])
+
+    def drop(self, keys: Sequence[ChunkKey]) -> None:
+        """Drops these where they are queued. One that is being written is deleted afterwards."""
+        with self._changed:
+            self._drop(keys)
+            self._is_unwanted = self._is_unwanted or self._writing in keys
 
     def close(self, timeout_s: float) -> None:
-        """Ends the thread: what is queued is written, for so long, and then dropped. Idempotent."""
+        """Ends the thread: what is queued is written, for so long, and then dropped. The pool is
+        not read any more afterwards. Idempotent."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
         if not self.flush(timeout_s):
-            logger.warning("KV store: %d chunks were not written in time", len(self._queued))
+            logger.warning("KV store: %d chunks were not written in time", self._num_waiting)
             self.clear()
+        with self._changed:
+            self._changed.wait_for(lambda: self._copying is None)
         self._thread.join(timeout_s)
+
+    @property
+    def _num_waiting(self) -> int:
+        return len(self._queued) + len(self._pooled) + (self._writing is not None)
+
+    def _has_room(self, num_bytes: int) -> bool:
+        """Whether so much more can be queued; where not, a dropped chunk is counted."""
+        if self._is_closing:
+            return False
+        has_room = self._num_queued_bytes + num_bytes <= self._max_queued_bytes
+        if not has_room:
+            self._counts.add("store_dropped", "queue_full")
+        return has_room
+
+    def _put(self, key: ChunkKey, shape: ChunkShape, data: Buffer) -> None:
+        self._queued[key] = (data, shape)
+        self._num_queued_bytes += shape.num_bytes
+        self._changed.notify_all()
+
+    def _drop(self, keys: Iterable[ChunkKey]) -> None:
+        for key in keys:
+            chunk = self._pooled.get(key)
+            if chunk is not None and chunk is not self._copying:
+                self._pooled.remove(chunk)
+            if key in self._queued and key != self._writing:
+                self._num_queued_bytes -= self._queued.pop(key)[1].num_bytes
+        self._changed.notify_all()
+
+    def _leave_pool(self, chunks: Sequence[PoolChunk]) -> None:
+        """Copies them, as far as there is room. The lock is held: who copies takes a millisecond
+        for a chunk."""
+        for chunk in chunks:
+            self._changed.wait_for(lambda chunk=chunk: self._copying is not chunk)  # type: ignore[misc]
+            if self._pooled.get(chunk.key) is not chunk:
+                continue  # the thread has copied it
+            self._pooled.remove(chunk)
+            if self._has_room(chunk.shape.num_bytes):
+                data = bytearray(chunk.shape.num_bytes)
+                if chunk.copy_to(memoryview(data)):
+                    self._put(chunk.key, chunk.shape, data)
+        self._changed.notify_all()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._queued or self._is_closing)
-                if not self._queued:
+                self._changed.wait_for(lambda: self._num_waiting or self._is_closing)
+                if self._queued:  # they take memory
+                    key = self._writing = next(iter(self._queued))
+                elif self._pooled:
+                    self._copying = self._pooled.first()
+                    key = self._writing = self._copying.key
+                else:
                     return
-                key, (data, shape) = next(iter(self._queued.items()))
             try:
-                self._write(key, shape, data)
+                self._write_next(key)
             except Exception:
                 logger.exception("KV store: chunk %s was not written", key.name)
             with self._changed:
-                del self._queued[key]
-                self._num_queued_bytes -= shape.num_bytes
+                entry = self._queued.pop(key, None)
+                self._num_queued_bytes -= 0 if entry is None else entry[1].num_bytes
+                self._writing = None
+                is_unwanted, self._is_unwanted = self._is_unwanted, False
                 self._changed.notify_all()
+            if is_unwanted:
+                for tier in self._tiers:
+                    tier.delete(key)
 
-    def _write(self, key: ChunkKey, shape: ChunkShape, data: Buffer) -> None:
-        parts = encode(key, shape, data)
-        for tier in self._tiers:
-            tier.write(key, parts)
+    def _write_next(self, key: ChunkKey) -> None:
+        if self._copying is not None:
+            parts = self._copy(self._copying)
+        else:
+            data, shape = self._queued[key]
+            parts = encode(key, shape, data)
+        if parts:
+            for tier in self._tiers:
+                tier.write(key, parts)
+            self._written(key)
+
+    def _copy(self, chunk: PoolChunk) -> list[Buffer]:
+        """An encoded chunk in the thread's buffer, in one piece; nothing if that failed."""
+        num_bytes = HEADER_BYTES + chunk.shape.num_bytes
+        if self._buffer is None or len(self._buffer) < num_bytes:
+            self._buffer = page_memory(num_bytes)
+        encoded = self._buffer[:num_bytes]
+        is_copied = False
+        try:
+            is_copied = chunk.copy_to(encoded[HEADER_BYTES:])
+        finally:
+            with self._changed:
+                self._pooled.remove(chunk)
+                self._copying = None
+                self._changed.notify_all()
+        if not is_copied:
+            return []
+        encoded[:HEADER_BYTES] = encode(chunk.key, chunk.shape, encoded[HEADER_BYTES:])[0]
+        return [encoded]
+
+
+class _PoolChunks:
+    """Chunks that are still in the block pool, in order of arrival. Not safe for threads."""
+
+    def __init__(self) -> None:
+        self._chunks: OrderedDict[ChunkKey, PoolChunk] = OrderedDict()
+        self._of_block: dict[int, list[PoolChunk]] = {}
+
+    def __contains__(self, key: ChunkKey) -> bool:
+        return key in self._chunks
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def first(self) -> PoolChunk:
+        """The one that has waited for longest."""
+        return next(iter(self._chunks.values()))
+
+    def get(self, key: ChunkKey) -> PoolChunk | None:
+        """The chunk of that name."""
+        return self._chunks.get(key)
+
+    def chunks(self) -> list[PoolChunk]:
+        """In order of arrival."""
+        return [*self._chunks.values()]
+
+    def in_block(self, block_id: int) -> Sequence[PoolChunk]:
+        """The chunks that have a block."""
+        return self._of_block.get(block_id, ())
+
+    def add(self, chunk: PoolChunk) -> None:
+        """Behind all others. None has its key."""
+        self._chunks[chunk.key] = chunk
+        for block_id in chunk.block_ids:
+            self._of_block.setdefault(block_id, []).append(chunk)
+
+    def remove(self, chunk: PoolChunk) -> None:
+        """Forgets one that is there."""
+        del self._chunks[chunk.key]
+        for block_id in chunk.block_ids:
+            chunks = self._of_block[block_id]
+            chunks.remove(chunk)
+            if not chunks:
+                del self._of_block[block_id]

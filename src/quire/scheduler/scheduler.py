@@ -150,6 +150,11 @@ class Scheduler:
                 self.states.preempt(request)
         return self.kv.reset_prefix_cache()
 
+    def leave_pool(self) -> None:
+        """The memory of the block pool is about to be given back. No request holds blocks."""
+        if self._saves is not None:
+            self._saves.leave_pool()
+
     def cancel_loads(self) -> None:
         """Requests that wait for K/V from the store go on with what there is. Idempotent."""
         for load in [*self.states.loading.values()]:

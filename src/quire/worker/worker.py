@@ -41,7 +41,7 @@ logger = get_logger(__name__)
 
 
 class Worker:
-    """Owns the compiled model and its KV cache. One thread at a time."""
+    """Owns the compiled model and its KV cache. One thread at a time, but for `read_blocks`."""
 
     def __init__(self, config: EngineConfig) -> None:
         """Binds the calling thread, which computes too, where cores are named: helpers inherit
@@ -104,9 +104,11 @@ class Worker:
             ) from None
         return found(*args, **kwargs)
 
-    def read_blocks(self, block_ids: Sequence[int]) -> NDArray[np.uint8]:
-        """Copies KV blocks out: [len(block_ids), block_bytes], opaque."""
-        return self.model.read_blocks(np.array(block_ids, np.int32))
+    def read_blocks(self, block_ids: Sequence[int], out: memoryview) -> None:
+        """Copies KV blocks to memory of their size. Any thread, also while a step computes others.
+        Raises ValueError for another size."""
+        data = np.frombuffer(out, np.uint8)
+        self.model.read_blocks(np.array(block_ids, np.int32), data.reshape(len(block_ids), -1))
 
     def write_blocks(self, block_ids: Sequence[int], data: NDArray[np.uint8]) -> None:
         """Puts back what `read_blocks` gave, in these blocks. Raises ValueError on a bad shape."""

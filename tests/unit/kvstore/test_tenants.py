@@ -44,7 +44,7 @@ def test_a_bound_for_each_tenant(name: str, tmp_path: Path, kv: KVCacheManager) 
     many = [one for salt in ("many", "many/a", "many/b") for one in chunks_of(kv, salt, 6)]
     assert len({one.key.digest for one in many}) == 18
     for chunk in few + many:
-        store.save(chunk, bytes(SHAPE.num_bytes))
+        store.save(chunk, [0], lambda _: True)
         assert store.flush()
     assert all(store.has(one.key) for one in few)
     assert [store.has(one.key) for one in many] == [False] * 14 + [True] * 4
@@ -59,7 +59,7 @@ def test_a_bound_for_each_tenant(name: str, tmp_path: Path, kv: KVCacheManager) 
 def test_all_of_it(kv: KVCacheManager, tmp_path: Path) -> None:
     store = KVStore(SHAPE, [make(tmp_path) for make in MAKERS.values()])
     for chunk in chunks_of(kv, "a", 2) + chunks_of(kv, None, 1):
-        store.save(chunk, bytes(SHAPE.num_bytes))
+        store.save(chunk, [0], lambda _: True)
     assert store.flush()
     assert StoreCommands(kv, store).clear() == 6
     store._readers.close(5)

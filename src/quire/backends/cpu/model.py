@@ -15,6 +15,7 @@ from quire.backends.base import (
     SamplingColumns,
     StepBatch,
     StepOutput,
+    check_blocks,
 )
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import NativeOp
@@ -27,7 +28,8 @@ _BATCH_ARRAYS = (
 
 
 class CpuModel(CompiledModel):
-    """A native model. One caller at a time; the global interpreter lock is free during a step."""
+    """A native model. One caller at a time, but for `read_blocks`; the global interpreter lock is
+    free during a step."""
 
     def __init__(
         self,
@@ -111,19 +113,18 @@ class CpuModel(CompiledModel):
             raise self._library.error("step refused")
         return [None if op < 0 else self._ops[op].place for op in first.tolist()]
 
-    def read_blocks(self, block_ids: NDArray[np.int32]) -> NDArray[np.uint8]:
+    def read_blocks(
+        self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
         """[len(block_ids), block_bytes]."""
-        data = np.empty((len(block_ids), self._block_bytes), np.uint8)
+        shape = (len(block_ids), self._block_bytes)
+        data = np.empty(shape, np.uint8) if out is None else check_blocks(out, shape)
         self._copy_blocks(self._library.lib.quire_read_blocks, block_ids, data)
         return data
 
     def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
         """Puts back what `read_blocks` gave."""
-        if data.shape != (len(block_ids), self._block_bytes) or data.dtype != np.uint8:
-            raise ValueError(
-                f"blocks are {data.dtype} {data.shape}, "
-                f"not uint8 {(len(block_ids), self._block_bytes)}"
-            )
+        check_blocks(data, (len(block_ids), self._block_bytes))
         self._copy_blocks(
             self._library.lib.quire_write_blocks, block_ids, np.ascontiguousarray(data)
         )

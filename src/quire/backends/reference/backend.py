@@ -196,9 +196,11 @@ class ReferenceModel(CompiledModel):
             for value in dying:
                 del frame.values[value]
 
-    def read_blocks(self, block_ids: NDArray[np.int32]) -> NDArray[np.uint8]:
+    def read_blocks(
+        self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
         """[len(block_ids), block_bytes]."""
-        return self._open_cache().read_blocks(block_ids)
+        return self._open_cache().read_blocks(block_ids, out)
 
     def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
         """Puts back what `read_blocks` gave."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import KVCacheSpec
+from quire.backends.base import KVCacheSpec, check_blocks
 from quire.backends.reference.kv_formats import KV_FORMATS, kv_format
 from quire.config.kv_groups import KVGroupSpec, KVLayout
 
@@ -80,19 +80,21 @@ class PagedKVCache:
         )
         return k, v
 
-    def read_blocks(self, block_ids: NDArray[np.int32]) -> NDArray[np.uint8]:
+    def read_blocks(
+        self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
         """[len(block_ids), block_bytes]: each block's slots one after the other."""
         self._check_ids(block_ids)
-        return self._blocks[block_ids]
+        data = self._blocks[block_ids]
+        if out is None:
+            return data
+        check_blocks(out, data.shape)[:] = data
+        return out
 
     def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
         """Puts back what `read_blocks` gave."""
         self._check_ids(block_ids)
-        if data.shape != (len(block_ids), self.block_bytes) or data.dtype != np.uint8:
-            raise ValueError(
-                f"blocks are {data.dtype} {data.shape}, "
-                f"not uint8 {(len(block_ids), self.block_bytes)}"
-            )
+        check_blocks(data, (len(block_ids), self.block_bytes))
         self._blocks[block_ids] = data
 
     def _head_dim(self, layer: int) -> int:

@@ -62,6 +62,12 @@ class Tier(ABC):
         """The chunk as it was written; None: it is not there. One that is longer than `max_bytes`
         is not read: None, and it is dropped. Raises TierError."""
 
+    def read_into(self, key: ChunkKey, max_bytes: int, into: memoryview) -> Buffer | None:
+        """As `read`. A tier may read into this memory, which has at least `max_bytes` and begins
+        with a page, and then returns a part of it."""
+        del into
+        return self.read(key, max_bytes)
+
     @abstractmethod
     def write(self, key: ChunkKey, parts: Sequence[Buffer]) -> None:
         """Stores a chunk, which appears whole or not at all, and drops others where that needs

@@ -7,19 +7,33 @@ models need. The functions raise OSError.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 from quire.kvstore.tiers.base import Buffer
 from quire.units import ceil_div
 
 _ALIGNMENT = 4096
 """Of places in files and memory: no less is allowed by any usual disk."""
+_HUGE_PAGE = 2 << 20
 _local = threading.local()
+
+
+def page_memory(num_bytes: int) -> memoryview:
+    """New memory that begins with a page, in pages as large as the system gives: with small ones,
+    making them takes longer than what is done with them."""
+    unit = _HUGE_PAGE if num_bytes >= _HUGE_PAGE else _ALIGNMENT
+    length = max(unit, ceil_div(num_bytes, unit) * unit)
+    memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a system without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)[:num_bytes]
 
 
 def write(descriptor: int, parts: Sequence[Buffer]) -> None:
@@ -30,24 +44,23 @@ def write(descriptor: int, parts: Sequence[Buffer]) -> None:
     if not num_direct or not _set_direct(descriptor):
         _write_all(descriptor, views)
         return
-    scratch, end = _scratch(num_bytes), 0
-    for view in views:
-        scratch[end : end + view.nbytes] = view
-        end += view.nbytes
+    whole = views[0] if len(views) == 1 and _is_aligned(views[0]) else _joined(views, num_bytes)
     try:
-        _write_all(descriptor, [scratch[:num_direct]])
+        _write_all(descriptor, [whole[:num_direct]])
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         num_direct = 0
     if num_direct < num_bytes:
         _set_direct(descriptor, on=False)
-        _write_all(descriptor, [scratch[num_direct:num_bytes]], num_direct)
+        _write_all(descriptor, [whole[num_direct:num_bytes]], num_direct)
 
 
-def read(descriptor: int, num_bytes: int) -> memoryview:
-    """The first `num_bytes` of a file; fewer if it is shorter."""
-    view = memoryview(mmap.mmap(-1, max(_ALIGNMENT, _rounded(num_bytes))))
+def read(descriptor: int, num_bytes: int, into: memoryview | None = None) -> memoryview:
+    """The first `num_bytes` of a file; fewer if it is shorter. `into`: memory of `page_memory`,
+    which is used if it is long enough."""
+    length = _rounded(num_bytes)
+    view = page_memory(length) if into is None or len(into) < length else into[:length]
     is_direct, end = _set_direct(descriptor), 0
     while end < num_bytes:
         try:
@@ -75,11 +88,27 @@ def _set_direct(descriptor: int, *, on: bool = True) -> bool:
     return True
 
 
+def _is_aligned(view: memoryview) -> bool:
+    """Whether it begins with a page."""
+    if view.readonly or not view.contiguous:
+        return False
+    return ctypes.addressof(ctypes.c_char.from_buffer(view)) % _ALIGNMENT == 0
+
+
+def _joined(views: list[memoryview], num_bytes: int) -> memoryview:
+    """A copy that begins with a page."""
+    scratch, end = _scratch(num_bytes), 0
+    for view in views:
+        scratch[end : end + view.nbytes] = view
+        end += view.nbytes
+    return scratch
+
+
 def _scratch(num_bytes: int) -> memoryview:
     """Memory of this thread at the begin of a page, used again by its next write."""
     found: memoryview | None = getattr(_local, "scratch", None)
     if found is None or found.nbytes < num_bytes:
-        found = _local.scratch = memoryview(mmap.mmap(-1, _rounded(num_bytes)))
+        found = _local.scratch = page_memory(_rounded(num_bytes))
     return found
 
 

@@ -24,8 +24,8 @@ _LOW_SHARE = 0.95
 """Once the directory is full, so much of it is left: there is a scan for each twentieth of it."""
 _START_S = 0.5
 """How long a new tier waits for its first scan, which goes on behind it."""
-_TICK_S = 5.0
-_SCAN_SHARE = 0.05
+_TICK_S = 0.5
+_SCAN_SHARE = 0.01
 """Most of the time that is spent in scans for changes of other processes."""
 _STAMP_S = 30.0
 """How often the time of the last use is written to files."""
@@ -82,9 +82,12 @@ class DiskTier(Tier):
         return self.contains(keys)
 
     def read(self, key: ChunkKey, max_bytes: int) -> Buffer | None:
+        return self.read_into(key, max_bytes, None)
+
+    def read_into(self, key: ChunkKey, max_bytes: int, into: memoryview | None) -> Buffer | None:
         entry = _entry(key)
         with tier_errors(self._root, "read"):
-            data = disk_files.read(self._root, entry, max_bytes)
+            data = disk_files.read(self._root, entry, max_bytes, into)
             if data is None:
                 self._index.forget(entry)
                 if disk_files.size(self._root, entry) is not None:

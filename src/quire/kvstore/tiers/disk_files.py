@@ -67,8 +67,8 @@ def remove_abandoned(root: Path) -> int:
     return num_bytes
 
 
-def read(root: Path, entry: Entry, max_bytes: int) -> Buffer | None:
-    """None: there is no such file, or it is longer than `max_bytes`."""
+def read(root: Path, entry: Entry, max_bytes: int, into: memoryview | None = None) -> Buffer | None:
+    """None: there is no such file, or it is longer than `max_bytes`. `into`: memory for it."""
     try:
         with directory_of(root, entry) as directory:
             descriptor = open_file(directory, entry.name + FILE_ENDING)
@@ -78,7 +78,7 @@ def read(root: Path, entry: Entry, max_bytes: int) -> Buffer | None:
         info = os.fstat(descriptor)
         if not is_own_file(info) or info.st_size > max_bytes:
             return None
-        return direct_io.read(descriptor, info.st_size)
+        return direct_io.read(descriptor, info.st_size, into)
     finally:
         os.close(descriptor)
 

@@ -9,6 +9,10 @@ from collections.abc import Sequence
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.eviction import ByteLru, Entry
 from quire.kvstore.tiers.base import Buffer, Tier, TierError, TierUsage, TierWatcher
+from quire.kvstore.tiers.direct_io import page_memory
+
+_LARGE_BYTES = 4 << 20
+"""A system maps 65,530 pieces of memory for a process: small chunks cannot have one each."""
 
 
 class MemoryTier(Tier):
@@ -23,7 +27,7 @@ class MemoryTier(Tier):
         """`ttl_s`: chunks that nobody has used for so long are dropped. `folder_bytes`: most bytes
         of one folder."""
         self._index = ByteLru(max_bytes, folder_bytes=folder_bytes, ttl_s=ttl_s)
-        self._chunks: dict[Entry, bytes] = {}
+        self._chunks: dict[Entry, Buffer] = {}
         self._tell: TierWatcher | None = None
         self._is_closed = False
         self._lock = threading.Lock()
@@ -51,7 +55,7 @@ class MemoryTier(Tier):
         entry = _entry(key)
         if entry in self._chunks:
             return
-        chunk = b"".join(parts)
+        chunk = _copy(parts)
         now_ns = time.time_ns()
         with self._lock:
             if self._is_closed:
@@ -117,6 +121,19 @@ class MemoryTier(Tier):
         gone = [entry for entry in entries if self._chunks.pop(entry, None) is not None]
         if self._tell is not None and gone:
             self._tell([entry.name for entry in gone], False)
+
+
+def _copy(parts: Sequence[Buffer]) -> Buffer:
+    """In memory of its own. Large chunks have large pages: small ones take longer to make than to
+    fill."""
+    num_bytes = sum(map(len, parts))
+    if num_bytes < _LARGE_BYTES:
+        return b"".join(parts)
+    chunk, end = page_memory(num_bytes), 0
+    for part in parts:
+        chunk[end : end + len(part)] = part
+        end += len(part)
+    return chunk
 
 
 def _entry(key: ChunkKey) -> Entry:

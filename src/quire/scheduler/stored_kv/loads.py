@@ -19,8 +19,10 @@ from quire.kvstore.jobs import LoadJob, LookupJob, StoredChunk
 from quire.kvstore.store import KVStore
 from quire.scheduler.request import Request
 
-_LOOKUP_S = 0.05
-"""How long a request waits for far tiers to say what they have."""
+_LOOKUP_SHARE, _SHORTEST_LOOKUP_S = 0.1, 0.05
+"""So much of what computing would take a request waits for far tiers to say what they have."""
+_LOOKUP_IF_UNKNOWN_S = 1.0
+"""The same before anything was computed, when connections are made."""
 _SHORTEST_DEADLINE_S = 0.25
 _DEADLINE_IF_UNKNOWN_S = 5.0
 """Before anything was computed."""
@@ -160,14 +162,18 @@ class PrefixLoads:
             ending(range(start + 1, min(start + size, last + 1)))
             for start in range(0, last + 1, size)
         ]
-        return LookupJob(request.request_id, wholes, tails, time.monotonic() + _LOOKUP_S)
+        compute_s = self._store.compute.seconds(request.num_tokens)
+        wait_s = _LOOKUP_IF_UNKNOWN_S
+        if compute_s is not None:
+            wait_s = max(_SHORTEST_LOOKUP_S, _LOOKUP_SHARE * compute_s)
+        return LookupJob(request.request_id, wholes, tails, time.monotonic() + wait_s)
 
     def _patience(self, num_tokens: int, chunks: Sequence[StoredChunk]) -> float | None:
         """Seconds that a load may take; None: computing is quicker."""
         compute_s = self._store.compute.seconds(num_tokens)
         if compute_s is None:
             return _DEADLINE_IF_UNKNOWN_S
-        if self._store.seconds_to_load(chunks) > compute_s:
+        if not self._store.is_worth_loading(chunks, compute_s):
             self._store.counts.add("gate_skipped_tokens", "slower_than_computing", num_tokens)
             return None
         return max(_SHORTEST_DEADLINE_S, _PATIENCE * compute_s)

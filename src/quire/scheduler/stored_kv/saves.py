@@ -1,23 +1,23 @@
 """`ChunkSaves`: gives the KV store the chunks whose K/V is computed.
 
 Told by the scheduler of each request that advances, and by the states of each that gives its blocks
-back. The blocks are copied at once: they are full, so that no step writes to them any more, and no
-later plan has them yet.
+back. The blocks are full, so that no step writes to them until they are reused: the store copies
+them when it comes to it, and is told by the pool before a block is reused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from quire.kvcache import KVCacheManager
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.jobs import StoredChunk
 from quire.kvstore.store import KVStore
-from quire.kvstore.tiers.base import Buffer
 from quire.scheduler.request import NEVER_SAVED, Request
 
-ReadBlocks = Callable[[list[int]], Buffer | None]
-"""Copies blocks out of the pool; None: that failed."""
+ReadBlocks = Callable[[list[int], memoryview], bool]
+"""Copies blocks out of the pool, to memory of their size, on any thread; False: that failed."""
 
 
 class ChunkSaves:
@@ -31,6 +31,8 @@ class ChunkSaves:
         self._size = store.chunk_blocks
         self._tokens = store.chunk_blocks * kv.block_size
         self._is_used = store.role != "kv_consumer" and kv.enable_caching
+        if self._is_used:
+            kv.pool.before_reuse = store.before_reuse
 
     def first_due(self, request: Request) -> int:
         """How many tokens of a new request have to be computed before there is anything to save."""
@@ -66,6 +68,10 @@ class ChunkSaves:
             self._save_tail(request, request.num_collected_tokens)
             self._store.touch(self._whole_chunks(request))
 
+    def leave_pool(self) -> None:
+        """The memory of the pool is about to be given back."""
+        self._store.leave_pool()
+
     def forget(self, request: Request) -> None:
         """The K/V of a request may be invalid: the store drops its chunks."""
         self._store.forget(self._whole_chunks(request))
@@ -95,7 +101,11 @@ class ChunkSaves:
             seen = self._groups[group].first_entry(end * self._block_size, self._block_size)
             seen = min(max(start, seen), end)
             if first <= seen and self._store.wants(chunk):
-                data = self._read_blocks(blocks.tables[group][seen - first : end - first])
-                if data is not None:
-                    unseen = bytes((seen - start) * self._store.shape.block_bytes)
-                    self._store.save(chunk, unseen + bytes(data) if unseen else data)
+                block_ids = blocks.tables[group][seen - first : end - first]
+                num_unseen_bytes = (seen - start) * self._store.shape.block_bytes
+                self._store.save(chunk, block_ids, partial(self._copy, block_ids, num_unseen_bytes))
+
+    def _copy(self, block_ids: list[int], num_unseen_bytes: int, out: memoryview) -> bool:
+        """The K/V of a chunk, with zeros in front. Any thread."""
+        out[:num_unseen_bytes] = bytes(num_unseen_bytes)
+        return self._read_blocks(block_ids, out[num_unseen_bytes:])
