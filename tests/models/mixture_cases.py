@@ -36,6 +36,11 @@ def mixture_cases(mixture: Callable[..., Any]) -> list[Any]:
         mixture("exaone-moe", transformers.ExaoneMoeConfig, num_hidden_layers=4,
                 num_shared_experts=2, sliding_window=21, sliding_window_pattern=2,
                 first_k_dense_replace=2),
+        mixture("mellum", transformers.MellumConfig, num_hidden_layers=4, sliding_window=21,
+                layer_types=["sliding_attention", "full_attention"] * 2,
+                mlp_layer_types=["sparse", "dense", "sparse", "sparse"], rope_parameters={
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
+                    "full_attention": {**yarn, "truncate": True}}),
         mixture("granite4", transformers.GraniteMoeHybridConfig, **granite, num_local_experts=7,
                 position_embedding_type="rope", attention_bias=True),
         mixture("granite4-dense", transformers.GraniteMoeHybridConfig, **granite,

@@ -103,6 +103,7 @@ MUTATIONS = [
     ("exaone-moe", everywhere), ("exaone-moe", experts(choice_bias=None)),
     ("solar-open", experts(routing={"scale": 1.0})), ("granite4-dense", whole(residual_scale=1.0)),
     ("granite4", attention(rotaries=(None, None))), ("granite4", experts(shared=None)),
+    ("mellum", without_windows), ("mellum", reversed_rotaries),
     ("hunyuan-moe", before_rope), ("hunyuan-moe", experts(shared=None)),
     ("phimoe", experts(routing={"jitter": 100.0})), ("phimoe", whole(head_bias=False)),
     ("minimax-m2", narrower), ("minimax-m2", experts(choice_bias=None)),

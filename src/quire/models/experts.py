@@ -129,10 +129,21 @@ def read_width(reader: ConfigReader, key: str, *, default: int | None = None) ->
 
 
 def sparse_layers(reader: ConfigReader, num_layers: int) -> tuple[bool, ...]:
-    """Which layers have experts: each `decoder_sparse_step`-th, but those of `mlp_only_layers`."""
+    """Which layers have experts: those that are sparse in `mlp_layer_types`, if it is there; or
+    each `decoder_sparse_step`-th behind the first `first_k_dense_replace`, but those of
+    `mlp_only_layers`."""
+    kinds = reader.texts("mlp_layer_types", num_layers)
+    if kinds is not None:
+        if others := sorted(set(kinds) - {"dense", "sparse"}):
+            raise reader.error("mlp_layer_types", others[0], "dense or sparse", "sparse")
+        return tuple(kind == "sparse" for kind in kinds)
+    first = reader.count("first_k_dense_replace", MAX_LAYERS, default=0)
     step = reader.size("decoder_sparse_step", MAX_LAYERS, example=1, default=1)
     dense = reader.indices("mlp_only_layers", MAX_LAYERS)
-    return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(num_layers))
+    return tuple(
+        layer >= first and layer not in dense and (layer + 1) % step == 0
+        for layer in range(num_layers)
+    )
 
 
 def mixture(builder: Builder, x: Value, moe: MoeSpec, layer: str) -> Value:

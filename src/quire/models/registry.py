@@ -56,6 +56,7 @@ _BUILT_IN = {
     "Llama4ForCausalLM": "quire.models.families.experts.llama4:FAMILY",
     "LlamaForCausalLM": "quire.models.families.llama:FAMILY",
     "MPTForCausalLM": "quire.models.families.layer_norm:MPT",
+    "MellumForCausalLM": "quire.models.families.experts.qwen_moe:MELLUM",
     "MiniCPMForCausalLM": "quire.models.families.granite:MINICPM",
     "MiniMaxM2ForCausalLM": "quire.models.families.experts.sigmoid_routers:MINIMAX_M2",
     "Ministral3ForCausalLM": "quire.models.families.windows:MINISTRAL3",

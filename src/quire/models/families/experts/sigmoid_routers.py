@@ -19,6 +19,7 @@ from quire.models.experts import (
     read_num_experts,
     read_top_k,
     read_width,
+    sparse_layers,
 )
 from quire.models.families.experts.mixtral import MIXTRAL_NAMES
 from quire.models.families.olmo import exaone_spec
@@ -43,7 +44,7 @@ def _glm4_moe(reader: ConfigReader) -> DecoderSpec:
         spec,
         attention=replace(spec.attention, out_bias=False, qk_norm=qk_norm),
         mlp=replace(spec.mlp, bias=False),
-        experts=_deepseek_experts(reader, spec.num_layers, dense=1, normalise=True),
+        experts=_deepseek_experts(reader, spec.num_layers, normalise=True),
     )
 
 
@@ -53,22 +54,15 @@ def _solar(reader: ConfigReader) -> DecoderSpec:
     return replace(
         spec,
         attention=replace(spec.attention, out_bias=False),
-        experts=_deepseek_experts(reader, spec.num_layers, dense=0, normalise=True),
+        experts=_deepseek_experts(reader, spec.num_layers, normalise=True),
     )
 
 
 def _exaone(reader: ConfigReader) -> DecoderSpec:
     spec = exaone_spec(reader, "exaone_moe")
-    layers = _deepseek_experts(reader, spec.num_layers, dense=1, normalise=True)
-    layers = tuple(
-        moe and replace(moe, choice_bias="mlp.e_score_correction_bias") for moe in layers
-    )
-    kinds = reader.texts("mlp_layer_types", spec.num_layers)
-    if kinds is not None and [kind == "sparse" for kind in kinds] != [bool(moe) for moe in layers]:
-        raise reader.error(
-            "mlp_layer_types", kinds, "dense for the first first_k_dense_replace layers", ["dense"]
-        )
-    return replace(spec, experts=layers)
+    layers = _deepseek_experts(reader, spec.num_layers, normalise=True)
+    bias = "mlp.e_score_correction_bias"
+    return replace(spec, experts=tuple(moe and replace(moe, choice_bias=bias) for moe in layers))
 
 
 def _dots1(reader: ConfigReader) -> DecoderSpec:
@@ -84,14 +78,14 @@ def _dots1(reader: ConfigReader) -> DecoderSpec:
         spec,
         attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()),
         mlp=replace(spec.mlp, bias=False),
-        experts=_deepseek_experts(reader, spec.num_layers, dense=0, normalise=False),
+        experts=_deepseek_experts(reader, spec.num_layers, normalise=False),
     )
 
 
 def _deepseek_experts(
-    reader: ConfigReader, num_layers: int, *, dense: int, normalise: bool
+    reader: ConfigReader, num_layers: int, *, normalise: bool
 ) -> tuple[MoeSpec | None, ...]:
-    """`dense`, `normalise`: what config.json may leave out."""
+    """`normalise`: what config.json may leave out."""
     num_experts = read_num_experts(reader, "n_routed_experts", default=128)
     groups = reader.size("n_group", num_experts, example=1, default=1)
     if num_experts % groups:
@@ -121,8 +115,8 @@ def _deepseek_experts(
         choice_bias="mlp.gate.e_score_correction_bias",
         shared=shared,
     )
-    first = reader.count("first_k_dense_replace", MAX_LAYERS, default=dense)
-    return tuple(moe if layer >= first else None for layer in range(num_layers))
+    sparse = sparse_layers(reader, num_layers)
+    return tuple(moe if is_sparse else None for is_sparse in sparse)
 
 
 def _minimax_m2(reader: ConfigReader) -> DecoderSpec:
@@ -158,6 +152,7 @@ GLM4_MOE = decoder_family(
         "num_key_value_heads": 8,
         "partial_rotary_factor": 0.5,
         "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
     },
 )
 SOLAR_OPEN = decoder_family(
@@ -184,6 +179,7 @@ EXAONE_MOE = decoder_family(
         "sliding_window": 4096,
         "n_routed_experts": 64,
         "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
         "moe_intermediate_size": 1024,
         "routed_scaling_factor": 2.5,
     },
