@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from quire.models.config_reader import ConfigReader
 from quire.models.decoder import decoder_family
-from quire.models.experts import MoeSpec, read_num_experts, read_width
+from quire.models.experts import MoeSpec, read_num_experts, read_top_k, read_width
 from quire.models.families.experts.mixtral import MIXTRAL_NAMES
 from quire.models.reading import every_window, read_activation, read_spec
 from quire.models.spec import DecoderSpec, NormSpec
@@ -15,10 +15,11 @@ from quire.program import Routing
 
 def _spec(reader: ConfigReader) -> DecoderSpec:
     spec = read_spec(reader, "phimoe")
-    if reader.count("num_experts_per_tok", 2, default=2) != 2:
-        raise reader.error("num_experts_per_tok", 1, "2: the sparsemixer chooses two", 2)
+    num_experts = read_num_experts(reader, default=16)
+    if (top_k := read_top_k(reader, num_experts, default=2)) != 2:
+        raise reader.error("num_experts_per_tok", top_k, "2: the sparsemixer takes two", 2)
     moe = MoeSpec(
-        read_num_experts(reader, default=16),
+        num_experts,
         read_width(reader, "intermediate_size"),
         read_activation(reader, "hidden_act"),
         Routing(
