@@ -16,7 +16,7 @@ def mixture_cases(mixture: Callable[..., Any]) -> list[Any]:
     granite = {
         "layer_types": ["full_attention"] * 2, "shared_intermediate_size": 41,
         "embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.07,
-        "logits_scaling": 2.5,
+        "logits_scaling": 2.5, "mamba_n_heads": 8,
     }  # fmt: skip
     yarn = {
         "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
@@ -29,10 +29,10 @@ def mixture_cases(mixture: Callable[..., Any]) -> list[Any]:
                 use_qk_norm=True, attention_bias=True, routed_scaling_factor=1.7,
                 norm_topk_prob=True, rope_parameters=half),
         mixture("glm4-moe-groups", transformers.Glm4MoeConfig,
-                **{**deepseek, "n_routed_experts": 12}, n_group=4, topk_group=2,
-                norm_topk_prob=False, rope_parameters=half),
+                **{**deepseek, "n_routed_experts": 12}, num_local_experts=12, n_group=4,
+                topk_group=2, norm_topk_prob=False, rope_parameters=half),
         mixture("solar-open", transformers.SolarOpenConfig, **deepseek, attention_bias=True,
-                routed_scaling_factor=0.7, norm_topk_prob=True, rope_parameters=half),
+                routed_scaling_factor=0.7, norm_topk_prob=True),
         mixture("exaone-moe", transformers.ExaoneMoeConfig, num_hidden_layers=4,
                 num_shared_experts=2, sliding_window=21, sliding_window_pattern=2,
                 first_k_dense_replace=2),

@@ -83,7 +83,7 @@ class ExpertNames:
 
             gate_up = of_layer(self.gate_up, 2 * width, hidden_size)
             return ExpertTensors((gate_up,), (of_layer(self.down, hidden_size, width),), width)
-        gate_up, down = (self.gate, self.up), (self.down,)
+        inner, outer = (self.gate, self.up), (self.down,)
 
         def of_all(names: tuple[str, ...], *shape: int) -> tuple[Tensor, ...]:
             each = (f"{prefix}.{expert}.{name}" for expert in range(num_experts) for name in names)
@@ -95,11 +95,11 @@ class ExpertNames:
             return of_all(tuple(name.replace(".weight", ".bias") for name in names), size)
 
         return ExpertTensors(
-            of_all(gate_up, width, hidden_size),
-            of_all(down, hidden_size, width),
+            of_all(inner, width, hidden_size),
+            of_all(outer, hidden_size, width),
             width,
-            biases(gate_up, width),
-            biases(down, hidden_size),
+            biases(inner, width),
+            biases(outer, hidden_size),
         )
 
 

@@ -149,6 +149,7 @@ GLM4_MOE = decoder_family(
     models="GLM-4.5, 4.5-Air, 4.6 and 4.7",
     defaults={
         "rms_norm_eps": 1e-5,
+        "head_dim": 128,
         "num_key_value_heads": 8,
         "partial_rotary_factor": 0.5,
         "n_shared_experts": 1,
