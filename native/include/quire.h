@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 9
+#define QUIRE_ABI_VERSION 10
 
 // Tokens that lie together in the KV cache: a block holds whole groups of them.
 #define QUIRE_KV_GROUP 16
@@ -182,6 +182,7 @@ typedef struct quire_attention {
   float scale;
   float softcap;            // 0: none
   int32_t window;           // 0: none
+  int32_t is_chunked;       // 1: of its window a position sees the chunk that it is in
   int32_t alibi;            // vector [num_heads] of slopes, or -1
   int32_t sinks;            // vector [num_heads]: one more score per head, without a value; or -1
   int32_t activation_bits;  // 8: q and the weights may be rounded to bytes over an int8 cache
@@ -213,7 +214,11 @@ typedef struct quire_pointwise {
   int32_t alphas[2];  // vectors of one number: positive, negative
 } quire_pointwise;
 
-enum quire_route_score { QUIRE_ROUTE_SOFTMAX = 0, QUIRE_ROUTE_SIGMOID = 1 };
+enum quire_route_score {
+  QUIRE_ROUTE_SOFTMAX = 0,
+  QUIRE_ROUTE_SIGMOID = 1,
+  QUIRE_ROUTE_SPARSEMIXER = 2  // top_k is 2; uses jitter, and nothing of what follows it here
+};
 
 // Chooses top_k experts for each row of logits [rows, E]: out [rows, E] has their weights, and 0
 // for the others. Both are float32. What is computed: `Route` of program/ops.py.
@@ -223,6 +228,7 @@ typedef struct quire_route {
   int32_t bias;  // vector [E], added to the scores for the choice alone, or -1
   int32_t score;
   int32_t top_k;
+  float jitter;
   int32_t num_groups;  // of neighbouring experts
   int32_t top_groups;  // of which experts may be chosen
   int32_t group_best;  // as many of a group's best scores are summed to choose groups
@@ -232,7 +238,8 @@ typedef struct quire_route {
 } quire_route;
 
 // out = sum over the experts e whose weight w = routes[row, e] is not 0, in the order of e, of
-// w * down_e(activation(gate_e(x)) * up_e(x)); times scale, plus residual.
+// w * down_e(activation(gate_e(x)) * up_e(x)); times scale, plus residual. With weighs_inputs
+// gate_e and up_e read w * x, in x's type, and the sum has no weights.
 typedef struct quire_experts {
   quire_view x;
   quire_view routes;  // float32 [rows, E], with at most top_k numbers other than 0 in a row
@@ -244,6 +251,7 @@ typedef struct quire_experts {
   int32_t down_bias;     // vector [E * D] or -1
   int32_t activation;
   int32_t top_k;
+  int32_t weighs_inputs;
   float scale;
 } quire_experts;
 

@@ -41,6 +41,7 @@ class Shape:
     alibi: bool = False
     activation_bits: ActivationBits = 16
     sinks: bool = False
+    is_chunked: bool = False
 
     def body(self) -> Body:
         """Two layers, so that the cache of one cannot stand in for the other's."""
@@ -67,7 +68,7 @@ class Shape:
             Attention(
                 q, k, v, attended, layer, self.heads, self.kv_heads, self.head_dim,
                 self.head_dim**-0.5, self.window, self.softcap, slopes,
-                self.activation_bits, sinks,
+                self.activation_bits, sinks, self.is_chunked,
             ),
             Linear(attended, (out,), weights.param(f"o{layer}", (DIM, q.dim), q.dim**-0.5)),
         ], out  # fmt: skip
@@ -86,7 +87,10 @@ SHAPES = [
     Shape(alibi=True),
     Shape(window=40, softcap=5.0, alibi=True),
     Shape(window=7, sinks=True),
+    Shape(window=23, is_chunked=True),
+    Shape(window=16, sinks=True, is_chunked=True),
 ]
+LONG = [Shape(), Shape(window=300), Shape(window=310, is_chunked=True)]
 
 
 def both(
@@ -148,7 +152,10 @@ def test_int8_cache(backend: CpuBackend, shape: Shape, dtype: str) -> None:
     steps(models, plan, int8_tolerance(backend, dtype))
 
 
-@pytest.mark.parametrize("shape", [Shape(), Shape(window=300), Shape(heads=2, head_dim=128)])
+@pytest.mark.parametrize(
+    "shape",
+    [*LONG, Shape(heads=2, head_dim=128)],
+)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_int8_contexts_of_several_chunks(backend: CpuBackend, shape: Shape, dtype: str) -> None:
     models = both(backend, shape, dtype, "int8")
@@ -173,7 +180,10 @@ def test_activations_of_8_bits_matter_where_bytes_are_multiplied(backend: CpuBac
     assert np.array_equal(*found) != multiplies_bytes
 
 
-@pytest.mark.parametrize("shape", [Shape(), Shape(window=300), Shape(heads=2, head_dim=128)])
+@pytest.mark.parametrize(
+    "shape",
+    [*LONG, Shape(heads=2, head_dim=128)],
+)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_contexts_of_several_chunks(backend: CpuBackend, shape: Shape, dtype: str) -> None:
     models = both(backend, shape, dtype, dtype)
@@ -182,7 +192,7 @@ def test_contexts_of_several_chunks(backend: CpuBackend, shape: Shape, dtype: st
 
 
 @pytest.mark.parametrize("kv_dtype", ["bfloat16", "int8"])
-@pytest.mark.parametrize("shape", [Shape(), Shape(window=300)])
+@pytest.mark.parametrize("shape", LONG)
 def test_rows_whose_logits_are_wanted_do_not_miss_the_others(
     backend: CpuBackend, shape: Shape, kv_dtype: str
 ) -> None:

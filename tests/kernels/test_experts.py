@@ -64,6 +64,7 @@ class Mixture:
     act: Activation = "silu"
     router: Literal["random", "one expert", "ties"] = "random"
     factor: float = 1.0
+    weighs_inputs: bool = False
 
     def body(self) -> Body:
         """Router, choice, experts; a factor and a residual, which are fused."""
@@ -109,6 +110,7 @@ class Mixture:
         return Experts(
             x, routes, out, self._param("gate_up", gate_up, 2, weights),
             self._param("down", down, 1, weights), self.top_k, self.act, *biases,
+            self.weighs_inputs,
         )  # fmt: skip
 
     def _param(self, name: str, array: Floats, pieces: int, weights: Weights) -> Param:
@@ -141,9 +143,10 @@ def tolerance_of(weight_format: WeightFormat) -> float:
     return {"dense": 3e-6, "int8": 5e-5, "int4": 5e-5}.get(weight_format, 1e-2)
 
 
-def test_the_reference_is_a_loop_over_the_experts_of_each_row() -> None:
+@pytest.mark.parametrize("weighs_inputs", [False, True])
+def test_the_reference_is_a_loop_over_the_experts_of_each_row(weighs_inputs: bool) -> None:
     """The formula, row by row in float64."""
-    mixture = Mixture(biases=True, factor=0.5)
+    mixture = Mixture(biases=True, factor=0.5, weighs_inputs=weighs_inputs)
     weights = Weights()
     program = program_of(mixture.body(), DIM, weights)
     model = compile_on(ReferenceBackend(), program, weights)
@@ -158,11 +161,13 @@ def test_the_reference_is_a_loop_over_the_experts_of_each_row() -> None:
         chosen = np.argsort(-powers)[:3]
         total = np.zeros(DIM)
         for e in sorted(chosen):
-            gate = arrays[f"gate_up.{e}.0"] @ x + gate_up_bias[e, :45]
-            up = arrays[f"gate_up.{e}.1"] @ x + gate_up_bias[e, 45:]
+            weight = powers[e] / powers[chosen].sum()
+            read = weight * x if weighs_inputs else x
+            gate = arrays[f"gate_up.{e}.0"] @ read + gate_up_bias[e, :45]
+            up = arrays[f"gate_up.{e}.1"] @ read + gate_up_bias[e, 45:]
             hidden = gate / (1 + np.exp(-gate)) * up
             result = arrays[f"down.{e}.0"] @ hidden + down_bias[e]
-            total += powers[e] / powers[chosen].sum() * result
+            total += result if weighs_inputs else weight * result
         wanted = x + 0.5 * total
         assert np.abs(row - wanted).max() < 1e-5 * np.abs(wanted).max()
 
@@ -175,6 +180,7 @@ SHAPES = [
     Mixture(num_experts=4, top_k=2, width=130, biases=True, act="swiglu_oai"),
     Mixture(router="one expert", top_k=1),
     Mixture(router="ties"),
+    Mixture(weighs_inputs=True, biases=True, factor=0.3),
 ]
 
 
@@ -356,6 +362,34 @@ def expected_routes(
     if normalise:
         weights /= weights.sum()
     return weights * 2.5
+
+
+@pytest.mark.parametrize("jitter", [0.01, 0.2, 3.0])
+def test_routes_of_the_sparsemixer(backend: CpuBackend, jitter: float) -> None:
+    """Against a loop over rows, one of them of zeros."""
+
+    def body(x: Value, weights: Weights) -> tuple[list[Op], Value]:  # noqa: ARG001
+        routes = Value("routes", 24)
+        return [Route(x, routes, 2, "sparsemixer", jitter=jitter)], routes
+
+    weights = Weights()
+    program = program_of(body, 24, weights)
+    [seq] = make_seqs([40])
+    weights.arrays["table"][seq.tokens[0]] = 0
+    wanted = np.zeros((40, 24))
+    for row, logits in zip(wanted, weights.arrays["table"][seq.tokens], strict=True):
+        left = dict(enumerate(logits.astype(np.float64)))
+        for _ in range(2):
+            best = max(left, key=left.__getitem__)
+            most = left[best]
+            near = [s for s in left.values() if most - s <= 2 * jitter * max(abs(s), most)]
+            row[best] = 1 / np.exp(np.array(near) - most).sum()
+            del left[best]
+    for one in (backend, ReferenceBackend()):
+        [again] = make_seqs([40])
+        again.tokens[:] = seq.tokens
+        found = logits_of(compile_on(one, program, weights).step(batch_of([(again, 40)])))
+        assert np.allclose(found, wanted, rtol=2e-6, atol=0)
 
 
 def test_equal_choices_go_to_the_lower_numbers(backend: CpuBackend) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from mixture_cases import mixture_cases
 from more_cases import more_cases
 from numpy.typing import NDArray
 
@@ -146,11 +147,13 @@ CASES = [
     _mixture("qwen3-moe-not-normalised", transformers.Qwen3MoeConfig, norm_topk_prob=False,
              attention_bias=True, use_sliding_window=True, sliding_window=21),
     _mixture("olmoe", transformers.OlmoeConfig, num_key_value_heads=3),
+    _mixture("olmoe-clipped", transformers.OlmoeConfig, num_key_value_heads=3, clip_qkv=0.9),
     _mixture("granitemoe", transformers.GraniteMoeConfig,
              embedding_multiplier=3.0, residual_multiplier=0.3, attention_multiplier=0.07,
              logits_scaling=2.5),
     _mixture("granitemoe-shared", transformers.GraniteMoeSharedConfig,
              shared_intermediate_size=41, residual_multiplier=0.4),
+    *mixture_cases(_mixture),
     Case("mpt", transformers.MptConfig, {
         "vocab_size": 151, "d_model": 66, "n_heads": 6, "n_layers": 3, "max_seq_len": 256,
         "initializer_range": 0.2, **_NO_SPECIAL_TOKENS}),
@@ -179,13 +182,18 @@ def reference_model(case: Case, dtype: torch.dtype) -> transformers.PreTrainedMo
     config = case.config_class(**case.settings)
     model = transformers.AutoModelForCausalLM.from_config(config, **_EAGER).float().eval()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in [*model.named_parameters(), *_learned_buffers(model)]:
             # Initialised to 0 or 1, which would hide a missing one. Norms of heads may have a row
             # for each.
-            if parameter.dim() == 1 or "norm" in name:
+            if parameter.dim() == 1 or any(kind in name for kind in ("norm", "bias")):
                 parameter.add_(torch.randn_like(parameter) * 0.2)
             parameter.copy_(parameter.to(dtype).float())
     return model
+
+
+def _learned_buffers(model: transformers.PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
+    """What is saved with the weights, but is none: the correction of routers."""
+    return [(name, buffer) for name, buffer in model.named_buffers() if "correction_bias" in name]
 
 
 def write_checkpoint(case: Case, directory: Path, dtype: torch.dtype = torch.float32) -> Path:

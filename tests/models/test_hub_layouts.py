@@ -10,10 +10,11 @@ import pytest
 import torch
 from model_cases import CASES, Case, Floats, logits_of, prompt_of, reference_model, write_checkpoint
 from model_harness import Runner, load
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from quire.backends.base import Backend
 from quire.errors import CheckpointError
+from quire.models import name_map
 
 TOKENS = 23
 
@@ -97,3 +98,27 @@ def test_a_missing_and_a_foreign_tensor_are_both_named(backend: Backend, tmp_pat
     both = r"unexpected.*upp_proj.*missing.*model.layers.0.mlp.up_proj.weight.*\[90, 112\]"
     with pytest.raises(CheckpointError, match=both):
         load(directory, backend)
+
+
+@pytest.mark.parametrize(
+    ("key", "prefix"),
+    [("num_nextn_predict_layers", "model.layers.3."), (None, "model.mtp_block.0.")],
+)
+def test_layers_for_multi_token_prediction_are_left_out(
+    key: str | None, prefix: str, backend: Backend, tmp_path: Path
+) -> None:
+    case = case_of("glm4-moe")
+    directory = write_checkpoint(case, tmp_path)
+    tensors = load_file(directory / "model.safetensors")
+    layer = "model.layers.2."
+    more = {name.replace(layer, prefix): tensor.clone() for name, tensor in tensors.items()}
+    save_file(tensors | more, directory / "model.safetensors")
+    path = directory / "config.json"
+    config = json.loads(path.read_text())
+    config.pop("num_nextn_predict_layers", None)
+    path.write_text(json.dumps(config | ({key: 1} if key else {})))
+    names = name_map(config | ({key: 1} if key else {}))
+    found = names.summary((tensors | more).keys())
+    assert found is not None
+    assert "left out: mtp (" in found
+    assert close(run(directory, case, backend), truth_of(case))

@@ -191,11 +191,48 @@ def test_what_cannot_be_held_is_named(
         build_program(read_config(directory))
 
 
-def test_quantised_experts_are_refused() -> None:
-    config = transformers.MixtralConfig(num_hidden_layers=1).to_dict()
-    config |= {"architectures": ["MixtralForCausalLM"], "quantization_config": KINDS["awq"][1]}
-    with pytest.raises(UnsupportedModelError, match=r"experts.*quantization='int4'"):
-        build_program(config)
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("backend", [CpuBackend(2), ReferenceBackend()], ids=["cpu", "reference"])
+def test_experts_are_held_as_they_are(kind: str, backend: Backend, tmp_path: Path) -> None:
+    """Those of a Qwen3-MoE, whose router is not quantised."""
+    pack, config = KINDS[kind]
+    key = "ignore" if config["quant_method"] == "compressed-tensors" else "modules_to_not_convert"
+    unquantised = [*config.get(key, []), "re:.*mlp.gate$" if key == "ignore" else "gate"]
+    torch.manual_seed(1)
+    shape = transformers.Qwen3MoeConfig(
+        vocab_size=96, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=128, num_experts=5,
+        num_experts_per_tok=2, moe_intermediate_size=96, initializer_range=0.1,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    plain, held = tmp_path / "plain", tmp_path / "held"
+    for directory in (plain, held):
+        transformers.Qwen3MoeForCausalLM(shape).save_pretrained(directory)
+    stored, back = {}, load_file(plain / "model.safetensors")
+    for name, tensor in list(back.items()):
+        if not name.endswith("proj.weight"):
+            stored[name] = tensor
+            continue
+        parts, weight = pack(name.removesuffix(".weight"), tensor)
+        stored.update(parts)
+        back[name] = weight.float().contiguous()
+    save_file(back, plain / "model.safetensors", metadata={"format": "pt"})
+    save_file(stored, held / "model.safetensors")
+    texts = json.loads((held / "config.json").read_text())
+    texts["quantization_config"] = {**config, key: unquantised}
+    (held / "config.json").write_text(json.dumps(texts))
+    model = transformers.Qwen3MoeForCausalLM.from_pretrained(
+        plain, dtype=torch.float32, experts_implementation="eager"
+    )
+    tokens = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
+    with torch.no_grad():
+        expected = model(torch.tensor([tokens])).logits[0].numpy()
+    runner = Runner(load(held, backend))
+    [logits] = runner.step([(runner.request(tokens), len(tokens))])
+    np.testing.assert_allclose(logits, expected, atol=2e-3 * float(np.abs(expected).max()))
+    one_by_one = runner.request(tokens)
+    alone = [runner.step([(one_by_one, 1)])[0][0] for _ in tokens]
+    np.testing.assert_array_equal(np.stack(alone), logits)
 
 
 def test_groups_in_another_order_are_refused(tmp_path: Path) -> None:

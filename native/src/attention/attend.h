@@ -37,7 +37,7 @@ class Attend {
         dim_(kv_.layout.padded_dim),
         group_(op.num_heads / kv_.layout.num_kv_heads),
         space_(step.model.attention.worker(worker), dim_),
-        rule_{op.scale, op.softcap, step.vector(op.alibi), op.window} {}
+        rule_{op.scale, op.softcap, step.vector(op.alibi)} {}
 
   // Part of one item's context for one kv head, and what this worker does next.
   struct Unit {
@@ -137,10 +137,17 @@ class Attend {
     }
   }
 
+  // What a row sees of a chunk.
+  Visible visible(int row, int64_t chunk) const {
+    const int64_t base = chunk * kChunk;
+    const int64_t place = position(row);
+    return visible_places(first_visible(op_, place) - base, place - base);
+  }
+
   // Groups of the chunk that any row of [r0, r1) may see.
   Groups visible_groups(int64_t chunk, int r0, int r1) const {
     const int64_t base = chunk * kChunk;
-    const int64_t low = op_.window > 0 ? position(r0) - op_.window + 1 - base : 0;
+    const int64_t low = first_visible(op_, position(r0)) - base;
     const int64_t high = std::min<int64_t>(position(r1 - 1) - base, kChunk - 1);
     return {static_cast<int>(std::max<int64_t>(low, 0) / kGroup),
             static_cast<int>(high < 0 ? 0 : high / kGroup + 1)};
@@ -240,8 +247,8 @@ class Attend {
     for (int r = 0; r < rows; ++r) {
       float* scores = space_.scores + r * kScoreStride;
       const RowState state = softmax_row<typename Kernel::Weights>(
-          rule_, scales, query_head(r0 + r), position(r0 + r) - place.chunk * kChunk, begin, end,
-          scores, weights + r * kWeightStride);
+          rule_, scales, query_head(r0 + r), position(r0 + r) - place.chunk * kChunk,
+          visible(r0 + r, place.chunk), begin, end, scores, weights + r * kWeightStride);
       out.maximum[r] = state.maximum;
       out.sum[r] = state.sum;
     }
@@ -271,7 +278,7 @@ class Attend {
       Kernel::values(weights, r1 - r0, dim_, view, groups.first, groups.last, out);
     }
     for (int r = r0; r < r1; ++r, out += dim_) {
-      bad.set_nan(visible_places(rule_, position(r) - place.chunk * kChunk), out, dim_);
+      bad.set_nan(visible(r, place.chunk), out, dim_);
     }
   }
 

@@ -102,6 +102,7 @@ void check_attention(const OpChecks& checks, const quire_op& record) {
   checks.require(op.q.dim == int64_t{op.num_heads} * kv.head_dim && op.out.dim == op.q.dim,
                  "q or out has another width");
   checks.require(op.scale > 0 && op.softcap >= 0 && op.window >= 0, "scale, cap or window");
+  checks.require(op.is_chunked == 0 || (op.is_chunked == 1 && op.window > 0), "is_chunked");
   checks.require(op.activation_bits == 8 || op.activation_bits == 16, "activation bits");
   checks.require(op.taken_only == 0 || op.taken_only == 1, "taken_only");
   checks.vector(op.alibi, op.num_heads);

@@ -11,6 +11,13 @@
 
 namespace quire {
 
+// The first position that the token at `position` sees.
+inline int64_t first_visible(const quire_attention& op, int64_t position) {
+  if (op.window == 0) return 0;
+  if (op.is_chunked) return position / op.window * op.window;
+  return std::max<int64_t>(position - op.window + 1, 0);
+}
+
 // What one kv head of one request has in the cache of a layer, as far as an item sees it.
 struct HeadContext {
   const KvCache* kv = nullptr;
@@ -38,11 +45,9 @@ struct HeadContext {
 
  private:
   static int64_t first_of(const Step& step, const quire_attention& op, const AttentionItem& item) {
-    if (op.window == 0) return 0;
     const int32_t group = op.num_heads / step.model.kv.layout.num_kv_heads;
     const int64_t token = step.batch.seq_starts[item.seq] + item.first_row / group;
-    const int64_t start = int64_t{step.batch.positions[token]} - op.window + 1;
-    return std::max<int64_t>(start, 0) / kGroup * kGroup;
+    return first_visible(op, step.batch.positions[token]) / kGroup * kGroup;
   }
 };
 

@@ -30,7 +30,6 @@ struct ScoreRule {
   float scale;
   float softcap;        // 0: none
   const float* slopes;  // per query head, or null
-  int32_t window;       // 0: none
 };
 
 // What the numbers of a token are multiplied by, for every place of the chunk; null: nothing.
@@ -58,9 +57,10 @@ struct Visible {
   }
 };
 
-// What the row at `place`, relative to the chunk's first, sees of a chunk; low > high: nothing.
-inline Visible visible_places(const ScoreRule& rule, int64_t place) {
-  const int64_t low = rule.window > 0 ? std::max<int64_t>(place - rule.window + 1, 0) : 0;
+// What the row at `place` sees of a chunk, if the first that it sees at all is `first`; both are
+// relative to the chunk's first. low > high: nothing.
+inline Visible visible_places(int64_t first, int64_t place) {
+  const int64_t low = std::max<int64_t>(first, 0);
   const int64_t high = std::min<int64_t>(place, kChunk - 1);
   return {static_cast<int>(std::min<int64_t>(low, kChunk)), static_cast<int>(high)};
 }
@@ -93,13 +93,13 @@ struct RowState {
 };
 
 // Turns one row's scores of a chunk into weights 2^(score - maximum), times V's scales. `place` is
-// the row's position relative to the chunk's first. Weights in [begin, end) that the row does not
-// see become 0; both are multiples of kPair. A score that is a NaN gives a weight and a sum of NaN.
+// the row's position relative to the chunk's first. Weights in [begin, end) that are not `seen`
+// become 0; both are multiples of kPair. A score that is a NaN gives a weight and a sum of NaN.
 template <class Weights>
 RowState softmax_row(const ScoreRule& rule, const TokenScales& scales, int head, int64_t place,
-                     int begin, int end, float* scores, typename Weights::Elem* out) {
+                     Visible seen, int begin, int end, float* scores,
+                     typename Weights::Elem* out) {
   Weights weights(scores, out);
-  const Visible seen = visible_places(rule, place);
   if (seen.low > seen.high) {
     weights.clear(begin, end);
     weights.finish(begin, end);

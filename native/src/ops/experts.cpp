@@ -43,11 +43,13 @@ struct Places {
   const PackedMatrix& gate_up;
   const PackedMatrix& down;
   int64_t pairs;
+  int64_t input_stride;
   int64_t hidden_stride;
   int64_t result_stride;
   size_t rows;     // [pairs] int32: the row of each pair, expert after expert
   size_t pair_of;  // [pairs] int32: the pairs of each row, in the order of the experts
   size_t weights;  // [pairs] float: of the same
+  size_t inputs;   // [pairs, D] in x's type: weighted rows of x, where they are
   size_t hidden;   // [pairs, I] in x's type
   size_t results;  // [pairs, D] float
   size_t packed;   // of the products
@@ -57,12 +59,14 @@ struct Places {
       : gate_up(model.matrices[op.gate_up]),
         down(model.matrices[op.down]),
         pairs(slab * op.top_k),
+        input_stride(stride_of(op.x.dim, op.x.dtype)),
         hidden_stride(stride_of(down.k, op.x.dtype)),
         result_stride(stride_of(down.n, QUIRE_F32)) {
     rows = 0;
     pair_of = after(rows, pairs * sizeof(int32_t));
     weights = after(pair_of, pairs * sizeof(int32_t));
-    hidden = after(weights, pairs * sizeof(float));
+    inputs = after(weights, pairs * sizeof(float));
+    hidden = after(inputs, op.weighs_inputs ? pairs * input_stride * item_bytes(op.x.dtype) : 0);
     results = after(hidden, pairs * hidden_stride * item_bytes(op.x.dtype));
     packed = after(results, pairs * result_stride * sizeof(float));
     end = packed + std::max(packed_bytes_of(gate_up, op), packed_bytes_of(down, op));
@@ -91,6 +95,7 @@ class Slab {
 
   void run() {
     list_pairs();
+    if (op_.weighs_inputs) weigh_inputs();
     multiply_gates();
     multiply_downs();
     by_rows(step_, rows_, op_.out.dim * op_.top_k, [&](Span span) {
@@ -132,6 +137,28 @@ class Slab {
     }
   }
 
+  uint8_t* input_row(int64_t pair) const {
+    return at<uint8_t>(places_.inputs) + pair * places_.input_stride * item_bytes(op_.x.dtype);
+  }
+
+  void weigh_inputs() {
+    by_rows(step_, rows_, op_.x.dim * op_.top_k, [&](Span span) {
+      for (int64_t row = span.first; row < span.last; ++row) {
+        const uint8_t* x = step_.row(op_.x, first_ + row);
+        const int32_t* pairs = at<int32_t>(places_.pair_of) + row * op_.top_k;
+        const float* weights = at<float>(places_.weights) + row * op_.top_k;
+        for (int64_t index = 0; index < op_.top_k && pairs[index] >= 0; ++index) {
+          uint8_t* input = input_row(pairs[index]);
+          for (int64_t i = 0; i < op_.x.dim; i += kLanes) {
+            const int64_t n = op_.x.dim - i;
+            const F32x16 weighted = load_some(x, op_.x.dtype, i, n) * weights[index];
+            store_some(input, op_.x.dtype, i, n, weighted);
+          }
+        }
+      }
+    });
+  }
+
   // A product for each expert that has rows; `fill` completes its arguments.
   template <class Fill>
   void multiply(int32_t first_matrix, int32_t bias, Fill fill) {
@@ -159,10 +186,15 @@ class Slab {
 
   void multiply_gates() {
     multiply(op_.gate_up, op_.gate_up_bias, [&](LinearArgs& args, int64_t first) {
-      args.x = step_.row(op_.x, first_);
       args.x_dtype = static_cast<DType>(op_.x.dtype);
-      args.x_stride = op_.x.stride;
-      args.x_rows = at<int32_t>(places_.rows) + first;
+      if (op_.weighs_inputs) {
+        args.x = input_row(first);
+        args.x_stride = places_.input_stride;
+      } else {
+        args.x = step_.row(op_.x, first_);
+        args.x_stride = op_.x.stride;
+        args.x_rows = at<int32_t>(places_.rows) + first;
+      }
       args.activation = static_cast<Activation>(op_.activation);
       args.out = hidden_row(first);
       args.out_dtype = args.x_dtype;
@@ -192,7 +224,8 @@ class Slab {
       F32x16 sum = {};
       for (int64_t index = 0; index < op_.top_k && pairs[index] >= 0; ++index) {
         const float* result = at<float>(places_.results) + pairs[index] * places_.result_stride;
-        sum = fma(load_some(result, QUIRE_F32, i, n), splat(weights[index]), sum);
+        const float weight = op_.weighs_inputs ? 1.0f : weights[index];
+        sum = fma(load_some(result, QUIRE_F32, i, n), splat(weight), sum);
       }
       sum = sum * op_.scale;
       if (residual) sum = sum + load_some(residual, op_.residual.dtype, i, n);
@@ -228,6 +261,7 @@ void check_experts(const OpChecks& checks, const quire_op& record) {
     checks.require(gate_up.format == first.format && down.format == checks.matrix(op.down).format,
                    "the experts have different formats");
   }
+  checks.require(op.weighs_inputs == 0 || op.weighs_inputs == 1, "weighs_inputs");
   checks.vector(op.gate_up_bias, experts * first.n);
   checks.vector(op.down_bias, experts * op.out.dim);
   checks.require(op.residual.offset < 0 || op.residual.dim == op.out.dim, "dims differ");

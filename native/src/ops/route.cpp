@@ -1,6 +1,7 @@
 // The router of a mixture of experts: from logits to the weights of the experts that a row takes.
 //
 // All in float32, and each row by itself. Equal choices: the lower number wins.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -103,12 +104,42 @@ Best choose(const quire_route& op, const float* choice) {
   return best;
 }
 
+// The largest number of a row, the first of equal ones.
+int64_t largest_of(const float* row, int64_t count) {
+  return std::max_element(row, row + count) - row;
+}
+
+// See `sparsemixer` of Route in program/ops.py. What is near is asked of the logits themselves.
+void mix_sparsely(const quire_route& op, const float* logits, float* out) {
+  const int64_t count = op.logits.dim;
+  constexpr float kTaken = -std::numeric_limits<float>::infinity();
+  float left[kMaxExperts];
+  float near[kMaxExperts];
+  std::copy_n(logits, count, left);
+  std::fill_n(out, count, 0.0f);
+  for (int choice = 0; choice < 2; ++choice) {
+    const int64_t best = largest_of(left, count);
+    const float most = left[best];
+    for (int64_t e = 0; e < count; ++e) {
+      const float distance = (most - logits[e]) / std::max(std::fabs(logits[e]), most);
+      near[e] = distance > 2.0f * op.jitter ? kTaken : left[e];
+    }
+    softmax(near, count, near);
+    out[best] = near[best];
+    left[best] = kTaken;
+  }
+}
+
 void route_row(const quire_route& op, const float* logits, const float* bias, float* out) {
   const int64_t count = op.logits.dim;
   if (!all_finite_row(logits, count)) {
     for (int64_t e = 0; e < count; ++e) {
       out[e] = e < op.top_k ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
     }
+    return;
+  }
+  if (op.score == QUIRE_ROUTE_SPARSEMIXER) {
+    mix_sparsely(op, logits, out);
     return;
   }
   float scores[kMaxExperts];
@@ -145,7 +176,10 @@ void check_route(const OpChecks& checks, const quire_op& op) {
   checks.require(route.logits.dtype == QUIRE_F32 && route.out.dtype == QUIRE_F32, "not float32");
   checks.require(route.logits.dim == route.out.dim && route.out.dim <= kMaxExperts,
                  "dims differ, or are more than 1024 experts");
-  checks.require(route.score == QUIRE_ROUTE_SOFTMAX || route.score == QUIRE_ROUTE_SIGMOID, "score");
+  checks.require(route.score >= QUIRE_ROUTE_SOFTMAX && route.score <= QUIRE_ROUTE_SPARSEMIXER,
+                 "score");
+  checks.require(route.score != QUIRE_ROUTE_SPARSEMIXER || (route.top_k == 2 && route.jitter >= 0),
+                 "sparsemixer takes two experts, and its jitter is not negative");
   checks.require(route.num_groups >= 1 && route.logits.dim % route.num_groups == 0 &&
                      route.top_groups >= 1 && route.top_groups <= route.num_groups,
                  "the groups do not divide the experts");

@@ -65,6 +65,8 @@ class NameMap:
     top_level: tuple[str, ...] = ("lm_head.",)
     has_other_parts: bool = False
     """The checkpoint has parts for images or sound too, and its text part has a prefix."""
+    prediction_layers: tuple[str, ...] = ()
+    """Prefixes of layers for multi-token prediction."""
 
     def canonical(self, name: str) -> str | None:
         """The canonical name, which the program may lack; None for a tensor that is not loaded."""
@@ -83,7 +85,7 @@ class NameMap:
 
     def part_left_out(self, name: str) -> str | None:
         """The part of the checkpoint that the tensor is of, if that part is not computed."""
-        if name.startswith("mtp."):
+        if name.startswith(("mtp.", "model.mtp_", *self.prediction_layers)):
             return "mtp"
         if not self.has_other_parts or name != self._without_wrapper(name):
             return None

@@ -61,6 +61,19 @@ class ConfigReader:
             raise self.error(key, value, f"a whole number from 1 to {maximum}", example)
         return value
 
+    def sizes(
+        self, key: str, length: int, maximum: int, *, example: int, default: int | None = None
+    ) -> tuple[int, ...]:
+        """`length` whole numbers from 1 to `maximum`: a list of them, or one that all are."""
+        value = self._find(key)
+        if not isinstance(value, list | tuple):
+            return (self.size(key, maximum, example=example, default=default),) * length
+        found = self.indices(key, maximum)
+        if len(found) != length or 0 in found:
+            wanted = f"a whole number from 1 to {maximum}, or a list of {length}"
+            raise self.error(key, value, wanted, example)
+        return found
+
     def count(self, key: str, maximum: int, *, default: int) -> int:
         """A whole number from 0 to `maximum`."""
         value = self._get(key, default, default)

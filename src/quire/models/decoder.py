@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quire.models.base import ModelFacts, ModelFamily, NameMap
-from quire.models.config_reader import MAX_POSITIONS, ConfigReader
+from quire.models.config_reader import MAX_LAYERS, MAX_POSITIONS, ConfigReader
 from quire.models.experts import mixture
 from quire.models.rope import scaled_positions
 from quire.models.spec import AttentionSpec, DecoderSpec, QkNorm
@@ -44,7 +44,8 @@ def decoder_family(
         return decoder_facts(found, translated)
 
     def names(reader: ConfigReader) -> NameMap:
-        return decoder_names(read(reader)[1], other_prefixes, ignorable)
+        translated, found = read(reader)
+        return decoder_names(found, translated, other_prefixes, ignorable)
 
     return ModelFamily(
         name=name,
@@ -128,15 +129,17 @@ def _attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix
     attention, names = spec.attention, spec.names.layer
     heads, rotary = attention.heads, attention.rotaries[layer]
     q, k, v = builder.linears(x, _qkv(spec, prefix), hint="qkv")
+    norm, scaling = attention.qk_norm, attention.q_scaling
+    if norm is not None and norm.rotated_only and rotary is None:
+        norm = None
+    if norm is not None and not norm.after_rope:
+        q, k = _norm_qk(builder, (q, k), spec, norm, prefix)
     if attention.clip_qkv is not None:
         q, k, v = (
             builder.clamp(value, attention.clip_qkv, f"{hint}_clipped")
             for value, hint in ((q, "q"), (k, "k"), (v, "v"))
         )
-    norm = attention.qk_norm
-    if norm is not None and not norm.after_rope:
-        q, k = _norm_qk(builder, (q, k), spec, norm, prefix)
-    if scaling := attention.q_scaling:
+    if scaling is not None and not (scaling.unrotated_only and rotary is not None):
         q = builder.position_scale(q, scaling.beta, scaling.period, scaling.shift, "q_scaled")
     if rotary is not None:
         q = builder.rope(q, heads.head_dim, rotary, "q_rope")
@@ -153,6 +156,7 @@ def _attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix
         softcap=attention.softcap,
         alibi_slopes=attention.alibi_slopes,
         sinks=prefix + names.sinks if attention.has_sinks else None,
+        is_chunked=attention.is_chunked and attention.windows[layer] is not None,
     )
     return builder.linear(
         attended, prefix + names.out, spec.hidden_size, bias=attention.out_bias, hint="o"
@@ -271,11 +275,20 @@ def _max_positions(spec: DecoderSpec, reader: ConfigReader) -> int:
 
 
 def decoder_names(
-    spec: DecoderSpec, other_prefixes: tuple[str, ...] = (), ignorable: tuple[str, ...] = ()
+    spec: DecoderSpec,
+    reader: ConfigReader,
+    other_prefixes: tuple[str, ...] = (),
+    ignorable: tuple[str, ...] = (),
 ) -> NameMap:
-    """The root's prefix or none; rotary tables are ignored, and the head of a tied model."""
+    """The root's prefix or none; rotary tables are ignored, and the head of a tied model. Layers
+    behind the last are for multi-token prediction."""
     patterns = [_BUFFERS, *ignorable]
     head = spec.names.head
     if spec.tie_word_embeddings:
         patterns.append(rf"{head}\.weight")
-    return NameMap(spec.names.root, other_prefixes, tuple(patterns), (f"{head}.",))
+    names = spec.names
+    first, count = spec.num_layers, reader.count("num_nextn_predict_layers", MAX_LAYERS, default=0)
+    more = tuple(f"{names.root}{names.layers}.{n}." for n in range(first, first + count))
+    return NameMap(
+        names.root, other_prefixes, tuple(patterns), (f"{head}.",), prediction_layers=more
+    )

@@ -17,7 +17,7 @@ from quire.program.ops import Experts, Linear, Logits, Op
 from quire.program.program import Program
 from quire.program.values import GroupedFormat, Param
 
-Method = Literal["awq", "gptq", "compressed-tensors"]
+Method = Literal["awq", "gptq", "compressed-tensors", "mxfp4"]
 
 _WHOLE_ROW_GROUP = 128
 """Rows with one scale are held in groups of this size, which repeat it."""
@@ -66,17 +66,14 @@ def shipped_format(hf_config: Mapping[str, Any]) -> Shipped | None:
         return _gptq(config)
     if method == "compressed-tensors":
         return _compressed_tensors(config)
+    if method == "mxfp4":
+        return Shipped("mxfp4", GroupedFormat("e2m1", 32), 32, ())
     raise _unsupported("quant_method", method)
 
 
 def with_shipped_formats(program: Program, shipped: Shipped) -> Program:
     """The program with the format of each matrix that the checkpoint holds quantised."""
-    if any(isinstance(op, Experts) for op in program.ops):
-        raise UnsupportedModelError(
-            "quantization_config: experts that are quantised in the checkpoint are not supported; "
-            "use the unquantised one, with quantization='int4' if it should be small"
-        )
-    matrices = {op.weight.name for op in program.ops if isinstance(op, Linear | Logits)}
+    matrices = {param.name for op in program.ops for param in _matrices(op, shipped)}
 
     def held(param: Param) -> Param:
         if param.name not in matrices:
@@ -91,11 +88,21 @@ def with_shipped_formats(program: Program, shipped: Shipped) -> Program:
         return replace(param, format=shipped.format) if True in found else param
 
     def converted(op: Op) -> Op:
-        if not isinstance(op, Linear | Logits):
-            return op
-        return replace(op, weight=held(op.weight))
+        if isinstance(op, Experts):
+            return replace(op, gate_up=held(op.gate_up), down=held(op.down))
+        if isinstance(op, Linear | Logits):
+            return replace(op, weight=held(op.weight))
+        return op
 
     return replace(program, ops=tuple(converted(op) for op in program.ops))
+
+
+def _matrices(op: Op, shipped: Shipped) -> tuple[Param, ...]:
+    """Those that may be quantised; in MXFP4 the experts' alone."""
+    if isinstance(op, Experts):
+        return (op.gate_up, op.down)
+    is_multiplied = isinstance(op, Linear | Logits) and shipped.method != "mxfp4"
+    return op.params()[:1] if is_multiplied else ()
 
 
 def _awq(config: Mapping[str, Any]) -> Shipped:
@@ -202,7 +209,8 @@ def _matches(pattern: str, module: str, method: Method) -> bool:
             raise _unsupported("ignore", pattern) from error
     if method == "compressed-tensors":
         return module == pattern or module.endswith(f".{pattern}")
-    return pattern in module  # as transformers does
+    # Whole names, as in transformers: "gate" is the router, not a gate_proj.
+    return f".{pattern}." in f".{module}." or module.endswith(pattern)
 
 
 def _check(key: str, value: object, wanted: object) -> None:

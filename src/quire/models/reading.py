@@ -158,14 +158,13 @@ def qwen_windows(reader: ConfigReader) -> tuple[int | None, ...]:
     return tuple(window if kind == "sliding_attention" else None for kind in types)
 
 
-def read_layer_types(reader: ConfigReader) -> list[str] | None:
-    """`layer_types`, each full_attention or sliding_attention; None where the key is missing."""
+def read_layer_types(reader: ConfigReader, local: str = "sliding_attention") -> list[str] | None:
+    """`layer_types`, each full_attention or `local`; None where the key is missing."""
     types = reader.texts("layer_types", read_num_layers(reader))
     for kind in types or ():
-        if kind not in ("full_attention", "sliding_attention"):
+        if kind not in ("full_attention", local):
             raise UnsupportedModelError(
-                f"{reader.where}: layer_types has {kind!r}; "
-                "known are full_attention, sliding_attention"
+                f"{reader.where}: layer_types has {kind!r}; known are full_attention, {local}"
             )
     return types
 

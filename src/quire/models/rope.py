@@ -188,17 +188,21 @@ def _yarn_scale(scaling: ConfigReader, factor: float) -> float:
 def _longrope(config: RopeConfig) -> Rotary:
     """The long factors where the model goes beyond the length that it was trained on, the short
     ones otherwise, for all tokens of all requests. transformers chooses by the length of each
-    sequence, so that a cached key would depend on the length of its request.
+    sequence, so that a cached key would depend on the length of its request. PhiMoE states the
+    scale of each.
 
     Source: Ding et al. 2024, "LongRoPE".
     """
     scaling, original, stretch = config.scaling, config.original_positions, config.factor()
-    key = "long_factor" if config.max_positions > original else "short_factor"
+    kind = "long" if config.max_positions > original else "short"
+    key, mscale = f"{kind}_factor", f"{kind}_mscale"
     factors = scaling.numbers(key, config.dim // 2, 1e-6, 1e6, example=1.0)
     if factors is None:
         raise scaling.error(key, None, f"a list of {config.dim // 2} numbers", [1.0, 1.0])
     scale = 1.0
-    if scaling.has("attention_factor"):
+    if scaling.has(mscale):
+        scale = scaling.number(mscale, 1e-6, 1e4, example=1.0)
+    elif scaling.has("attention_factor"):
         scale = scaling.number("attention_factor", 1e-6, 1e4, example=1.0)
     elif stretch > 1.0 and original > 1:
         scale = math.sqrt(1.0 + math.log(stretch) / math.log(original))

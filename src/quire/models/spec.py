@@ -34,6 +34,8 @@ class QkNorm:
     weights: Literal["shared", "stacked", "listed", "none"] = "shared"
     """[H] for all heads; [heads, H]; a tensor [H] for each head; no weight."""
     after_rope: bool = False
+    rotated_only: bool = False
+    """There are none in layers that do not rotate q and k (Llama 4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class PositionScaling:
     beta: float
     period: int
     shift: int = 0
+    unrotated_only: bool = False
+    """There is none in layers that rotate q and k (Llama 4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class AttentionSpec:
     """For each layer, the positions that a token sees; None: all."""
     rotaries: tuple[Rotary | None, ...]
     """For each layer; None: its q and k are not rotated."""
+    is_chunked: bool = False
+    """Windows are chunks: a token sees those of its own, see the op `Attention`."""
     qkv_bias: bool = False
     out_bias: bool = False
     fused: Literal["split", "concat", "grouped"] = "split"
@@ -61,7 +67,7 @@ class AttentionSpec:
     head before its k and its v, group by group."""
     qk_norm: QkNorm | None = None
     clip_qkv: float | None = None
-    """Bound of the numbers of q, k and v."""
+    """Bound of the numbers of q, k and v, behind the norms of q and k."""
     q_scaling: PositionScaling | None = None
     scale: float | None = None
     """Factor on q.k; None: 1 / sqrt(H)."""

@@ -84,6 +84,7 @@ class Routing:
     group_best: int = 1
     floor: float = 0.0
     scale: float = 1.0
+    jitter: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ class ExpertTensors:
     down: tuple[Tensor, ...]
     width: int
     """I."""
+    gate_up_bias: tuple[Tensor, ...] = ()
+    down_bias: tuple[Tensor, ...] = ()
 
 
 class Builder:
@@ -254,6 +257,7 @@ class Builder:
         softcap: float | None = None,
         alibi_slopes: tuple[float, ...] | None = None,
         sinks: str | None = None,
+        is_chunked: bool = False,
     ) -> Value:
         """Causal attention of the next layer; `scale` defaults to 1 / sqrt(H). `sinks`: the
         checkpoint's tensor [N]."""
@@ -265,7 +269,7 @@ class Builder:
         op = Attention(
             q, k, v, out, layer, heads.num_heads, heads.num_kv_heads, heads.head_dim,
             heads.head_dim**-0.5 if scale is None else scale, window, softcap, alibi_slopes,
-            sinks=slot,
+            sinks=slot, is_chunked=is_chunked,
         )  # fmt: skip
         return self._emit(op, out)
 
@@ -306,19 +310,29 @@ class Builder:
         out = self._value("gated", x.dim)
         return self._emit(SigmoidGate(x, gate, out), out)
 
-    def route(self, logits: Value, routing: Routing, bias: str | None = None) -> Value:
-        """The weights [T, E] of the experts that each row of `logits` chooses. `bias`: the name of
-        a tensor [E] that counts for the choice alone."""
+    def route(self, logits: Value, routing: Routing, bias: Tensor | None = None) -> Value:
+        """The weights [T, E] of the experts that each row of `logits` chooses. `bias`: E numbers
+        that count for the choice alone."""
         out = self._value("routes", logits.dim)
-        slot = self._param("route.bias", (Tensor(bias, (logits.dim,)),)) if bias else None
+        slot = None
+        if bias is not None:
+            name = self._unique(f"{self._scope}route.bias")
+            slot = Param(name, (prod(bias.slot_shape),), (bias,))
         op = Route(
             logits, out, routing.top_k, routing.score, routing.normalise, slot, routing.num_groups,
-            routing.top_groups, routing.group_best, routing.floor, routing.scale,
+            routing.top_groups, routing.group_best, routing.floor, routing.scale, routing.jitter,
         )  # fmt: skip
         return self._emit(op, out)
 
     def experts(
-        self, x: Value, routes: Value, weights: ExpertTensors, top_k: int, act: Activation
+        self,
+        x: Value,
+        routes: Value,
+        weights: ExpertTensors,
+        top_k: int,
+        act: Activation,
+        *,
+        weighs_inputs: bool = False,
     ) -> Value:
         """The chosen experts' gated MLPs of x, weighted and added up."""
         out = self._value("experts", x.dim)
@@ -327,6 +341,9 @@ class Builder:
             self._experts_param("experts.gate_up.weight", weights.gate_up, routes.dim, x.dim),
             self._experts_param("experts.down.weight", weights.down, routes.dim, weights.width),
             top_k, act,
+            self._optional_param("experts.gate_up.bias", weights.gate_up_bias),
+            self._optional_param("experts.down.bias", weights.down_bias),
+            weighs_inputs,
         )  # fmt: skip
         return self._emit(op, out)
 
@@ -375,6 +392,9 @@ class Builder:
         shapes = [part.slot_shape for part in parts]
         shape = (sum(shape[0] for shape in shapes), *shapes[0][1:])
         return Param(self._unique(f"{self._scope}{hint}"), shape, parts)
+
+    def _optional_param(self, hint: str, parts: tuple[Tensor, ...]) -> Param | None:
+        return self._param(hint, parts) if parts else None
 
     def _unique(self, wanted: str) -> str:
         name, number = wanted, 2

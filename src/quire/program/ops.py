@@ -21,7 +21,7 @@ alone: (u + 1) * g * sigmoid(1.702 g), g = min(gate, 7) and u = up between -7 an
 openai/gpt-oss, `gpt_oss/torch/model.py`."""
 
 NormKind = Literal["rms", "layer"]
-RouteScore = Literal["softmax", "sigmoid"]
+RouteScore = Literal["softmax", "sigmoid", "sparsemixer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,11 @@ class Attention(Op):
 
     q is [T, N * H]; k and v are [T, K * H]; out is [T, N * H]. Query head n reads kv
     head n * K // N. A token at position p sees positions max(0, p - window + 1) .. p of its own
-    request (`window` None: all). scores = q.k * scale, then `softcap * tanh(scores / softcap)`
-    if set, plus alibi_slopes[n] * (key position - p) if set. `sinks` [N], if there are any, are one
-    more score per head: it takes its share of the softmax and has no value (gpt-oss).
+    request (`window` None: all), and with `is_chunked` only those of its own chunk of `window`
+    positions, which begins at a multiple of it. scores = q.k * scale, then
+    `softcap * tanh(scores / softcap)` if set, plus alibi_slopes[n] * (key position - p) if set.
+    `sinks` [N], if there are any, are one more score per head: it takes its share of the softmax
+    and has no value (gpt-oss).
 
     `activation_bits` 8: q and the softmax weights are 8-bit activations, like those of the linears
     around them. With an 8-bit cache a backend may then round a token's q of a head, and its softmax
@@ -172,6 +174,7 @@ class Attention(Op):
     alibi_slopes: tuple[float, ...] | None = None
     activation_bits: ActivationBits = 16
     sinks: Param | None = None
+    is_chunked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +207,11 @@ class Route(Op):
     scale, and with `normalise` score / max(sum of the chosen scores, floor) * scale. A row of
     logits that is not finite has `top_k` weights that are NaN.
 
+    `sparsemixer` takes the expert of the largest logit m, then that of the largest other one. The
+    weight of each is its softmax over the logits that it was chosen from, without those s for which
+    (m - s) / max(|s|, m) > 2 * `jitter`. `top_k` is 2; the other fields have no effect. Source:
+    Liu et al. 2024, "GRIN: GRadient-INformed MoE", as in transformers' models/phimoe.
+
     Sources: Shazeer et al. 2017, "Outrageously Large Neural Networks"; for groups and the bias
     DeepSeek-AI 2024, "DeepSeek-V3", section 2.1.2.
     """
@@ -219,6 +227,7 @@ class Route(Op):
     group_best: int = 1
     floor: float = 0.0
     scale: float = 1.0
+    jitter: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +239,9 @@ class Experts(Op):
     [E * D]. At most `top_k` numbers of a row of routes [T, E] are not 0. Results are added in the
     order of the experts. A token's result does not depend on where other tokens go: no expert has
     a limit.
+
+    `weighs_inputs`: experts read routes[t, e] * x, rounded to x's type, and their results are added
+    up without weights (Llama 4).
     """
 
     x: Value
@@ -241,6 +253,7 @@ class Experts(Op):
     act: Activation
     gate_up_bias: Param | None = None
     down_bias: Param | None = None
+    weighs_inputs: bool = False
 
 
 @dataclass(frozen=True, slots=True)

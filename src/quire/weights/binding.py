@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from quire.errors import CheckpointError
 from quire.program import Program, Tensor
+from quire.weights.quantised.experts import split_experts
 from quire.weights.store import HostTensor, WeightStore
 
 _MAX_NAMED = 8
@@ -60,6 +61,8 @@ def bind(
     Raises CheckpointError that names every missing, unexpected and misshapen tensor, with its file.
     """
     wanted = {part.name: part for param in program.params() for part in param.parts}
+    fused = [name for name in store.names() if canonical_name(name) in wanted]
+    store = split_experts(store, fused)
     stored_names: dict[str, str] = {}
     problems: list[str] = []
     for stored in store.names():

@@ -88,8 +88,8 @@ class SafetensorsFile(WeightStore):
                 f"{path}: tensor {name!r} is of type {entry.dtype}, not of {', '.join(_INTEGERS)}"
             )
         data = self._file.slice(entry.offset, entry.num_bytes)
-        found: NDArray[np.generic] = np.frombuffer(data.tobytes(), dtype)
-        return found.reshape(entry.shape)
+        found: NDArray[np.generic] = data.view(dtype).reshape(entry.shape)
+        return found
 
     def release(self, name: str) -> None:
         entry = self._entries.get(name)

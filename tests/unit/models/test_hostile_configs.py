@@ -21,6 +21,10 @@ ARCHITECTURES = [
     "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
     "OPTForCausalLM", "GPT2LMHeadModel", "MixtralForCausalLM", "Qwen2MoeForCausalLM",
     "Qwen3MoeForCausalLM", "OlmoeForCausalLM", "GraniteMoeForCausalLM",
+    "GptOssForCausalLM", "Glm4MoeForCausalLM", "SolarOpenForCausalLM", "ExaoneMoeForCausalLM",
+    "Dots1ForCausalLM", "MiniMaxM2ForCausalLM", "Ernie4_5_MoeForCausalLM",
+    "HunYuanMoEV1ForCausalLM", "PhiMoEForCausalLM", "Llama4ForCausalLM", "FlexOlmoForCausalLM",
+    "GraniteMoeHybridForCausalLM", "MellumForCausalLM",
 ]  # fmt: skip
 KEYS = [
     *BASE, "architectures", "head_dim", "rope_theta", "rope_scaling", "rope_parameters",
@@ -31,7 +35,11 @@ KEYS = [
     "original_max_position_embeddings", "quantization_config", "num_experts",
     "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "mlp_only_layers",
     "decoder_sparse_step", "norm_topk_prob", "shared_expert_intermediate_size", "clip_qkv",
-    "shared_intermediate_size", "embedding_multiplier",
+    "shared_intermediate_size", "embedding_multiplier", "n_routed_experts", "n_shared_experts",
+    "n_group", "topk_group", "first_k_dense_replace", "routed_scaling_factor", "rotary_dim",
+    "moe_topk", "moe_num_experts", "moe_layer_end_index", "num_nextn_predict_layers",
+    "router_jitter_noise", "no_rope_layers", "moe_layers", "attention_chunk_size", "floor_scale",
+    "mlp_layer_types", "swiglu_limit",
 ]  # fmt: skip
 SCALING_KEYS = [
     "type", "rope_type", "factor", "rope_theta", "original_max_position_embeddings", "beta_fast",

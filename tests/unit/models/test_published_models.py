@@ -63,6 +63,19 @@ QWEN_3_HALF_B = {
     "tie_word_embeddings": True, "use_sliding_window": False, "vocab_size": 151936,
 }  # fmt: skip
 
+GPT_OSS_20B = {
+    "architectures": ["GptOssForCausalLM"], "attention_bias": True, "head_dim": 64,
+    "hidden_act": "silu", "hidden_size": 2880, "initial_context_length": 4096,
+    "intermediate_size": 2880, "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "max_position_embeddings": 131072, "num_attention_heads": 64, "num_experts_per_tok": 4,
+    "num_hidden_layers": 24, "num_key_value_heads": 8, "num_local_experts": 32,
+    "quantization_config": {"quant_method": "mxfp4"}, "rms_norm_eps": 1e-5,
+    "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "rope_type": "yarn",
+                     "original_max_position_embeddings": 4096, "truncate": False},
+    "rope_theta": 150000, "sliding_window": 128, "swiglu_limit": 7.0,
+    "tie_word_embeddings": False, "vocab_size": 201088,
+}  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("config", "num_parameters", "max_model_len"),
@@ -75,6 +88,7 @@ QWEN_3_HALF_B = {
         pytest.param(MISTRAL_7B, 7_241_732_096, 32768, id="mistral-7b"),
         pytest.param(QWEN_2_5_HALF_B, 494_032_768, 32768, id="qwen2.5-0.5b"),
         pytest.param(QWEN_3_HALF_B, 596_049_920, 40960, id="qwen3-0.6b"),
+        pytest.param(GPT_OSS_20B, 20_914_757_184, 131072, id="gpt-oss-20b"),
     ],
 )
 def test_parameters_and_context(

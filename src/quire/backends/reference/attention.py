@@ -49,7 +49,11 @@ def attend(
 
 
 def _first_visible(op: Attention, position: int) -> int:
-    return 0 if op.window is None else max(0, position - op.window + 1)
+    if op.window is None:
+        return 0
+    if op.is_chunked:
+        return position // op.window * op.window
+    return max(0, position - op.window + 1)
 
 
 def _attend_one(

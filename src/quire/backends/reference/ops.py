@@ -204,7 +204,9 @@ def _(op: Experts, frame: Frame) -> None:
         rows = np.flatnonzero(routes[:, expert])
         if not len(rows):
             continue
-        both = frame.weights.stacks[op.gate_up.name][expert].multiply(x[rows])
+        weights = routes[rows, expert, None]
+        inputs = x[rows] * weights if op.weighs_inputs else x[rows]
+        both = frame.weights.stacks[op.gate_up.name][expert].multiply(inputs)
         if op.gate_up_bias is not None:
             both += frame.array(op.gate_up_bias).reshape(op.routes.dim, -1)[expert]
         gate, up = np.split(both, 2, axis=1)
@@ -212,7 +214,7 @@ def _(op: Experts, frame: Frame) -> None:
         down = frame.weights.stacks[op.down.name][expert].multiply(hidden)
         if op.down_bias is not None:
             down += frame.array(op.down_bias).reshape(op.routes.dim, -1)[expert]
-        result[rows] += routes[rows, expert, None] * down
+        result[rows] += down if op.weighs_inputs else weights * down
     frame.values[op.out] = result
 
 

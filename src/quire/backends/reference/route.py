@@ -15,6 +15,11 @@ def route(op: Route, logits: Floats, bias: Floats | None) -> Floats:
     wide = logits.astype(np.float64)
     is_finite = np.isfinite(wide).all(axis=1)
     wide[~is_finite] = 0.0
+    if op.score == "sparsemixer":
+        weights = _mixed_sparsely(op, wide)
+        weights[~is_finite] = 0.0
+        weights[~is_finite, : op.top_k] = np.nan
+        return weights.astype(np.float32)
     scores = _softmax(wide) if op.score == "softmax" else sigmoid(wide)
     choice = wide if bias is None else scores.astype(np.float32) + bias
     chosen = _largest(_of_best_groups(op, choice), op.top_k)
@@ -25,6 +30,21 @@ def route(op: Route, logits: Floats, bias: Floats | None) -> Floats:
     np.put_along_axis(weights, chosen, kept * op.scale, axis=1)
     weights[~is_finite, : op.top_k] = np.nan
     return weights.astype(np.float32)
+
+
+def _mixed_sparsely(op: Route, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What is near enough is decided in float32."""
+    narrow, left = logits.astype(np.float32), logits.copy()
+    weights, rows = np.zeros_like(logits), np.arange(len(logits))
+    for _ in range(2):
+        best = left.argmax(axis=1)
+        most = narrow[rows, best][:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0 is near
+            distance = (most - narrow) / np.maximum(np.abs(narrow), most)
+        near = np.where(distance > np.float32(2 * op.jitter), -np.inf, left)
+        weights[rows, best] = _softmax(near)[rows, best]
+        left[rows, best] = -np.inf
+    return weights
 
 
 def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:

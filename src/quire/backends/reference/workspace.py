@@ -129,7 +129,7 @@ class _Bounds:
         _, both, width = op.gate_up.shape
         inside = _ACTIVATION_BYTES[op.act] * self.options.max_num_tokens * both // 2
         return (
-            6 * self.values(width)
+            (6 + op.weighs_inputs) * self.values(width)
             + 5 * self.values(both)
             + 3 * self.values(op.out.dim)
             + inside

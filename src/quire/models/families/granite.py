@@ -13,7 +13,11 @@ from quire.models.spec import DecoderSpec
 def granite_spec(reader: ConfigReader, name: str = "granite") -> DecoderSpec:
     """Llama with Granite's factors."""
     refuse_layer_types(reader)
-    spec = read_spec(reader, name)
+    return with_factors(reader, read_spec(reader, name))
+
+
+def with_factors(reader: ConfigReader, spec: DecoderSpec) -> DecoderSpec:
+    """On the embedding, q.k, what blocks add, and the logits."""
     scale = read_factor(reader, "attention_multiplier")
     return replace(
         spec,

@@ -85,8 +85,9 @@ def _internlm3(reader: ConfigReader) -> DecoderSpec:
     return replace(spec, attention=replace(spec.attention, qkv_bias=qkv_bias, out_bias=bias))
 
 
-def _ernie(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "ernie4_5", interleaved=True)
+def ernie_spec(reader: ConfigReader, name: str = "ernie4_5") -> DecoderSpec:
+    """Llama with neighbours rotated, and biases everywhere or nowhere."""
+    spec = read_spec(reader, name, interleaved=True)
     bias = reader.flag("use_bias", False)
     return replace(
         spec,
@@ -95,9 +96,10 @@ def _ernie(reader: ConfigReader) -> DecoderSpec:
     )
 
 
-def _hunyuan(reader: ConfigReader) -> DecoderSpec:
+def hunyuan_spec(reader: ConfigReader, name: str = "hunyuan") -> DecoderSpec:
+    """Llama with norms of the heads of q and k behind their rotation."""
     refuse_flags(reader, "use_cla")
-    spec = read_spec(reader, "hunyuan")
+    spec = read_spec(reader, name)
     names = LayerNames(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")
     norm = QkNorm(after_rope=True) if reader.flag("use_qk_norm", True) else None
     return replace(
@@ -176,7 +178,7 @@ INTERNLM3 = decoder_family(
 ERNIE = decoder_family(
     "ernie4_5",
     ("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"),
-    _ernie,
+    ernie_spec,
     models="ERNIE 4.5 0.3B",
     defaults={
         "rms_norm_eps": 1e-5,
@@ -189,7 +191,7 @@ ERNIE = decoder_family(
 HUNYUAN = decoder_family(
     "hunyuan",
     ("HunYuanDenseV1ForCausalLM",),
-    _hunyuan,
+    hunyuan_spec,
     models="Hunyuan 0.5B to 7B, Hunyuan-MT",
     defaults={"rms_norm_eps": 1e-5},
 )

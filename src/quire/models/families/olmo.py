@@ -22,7 +22,7 @@ from quire.models.rope import rotary
 from quire.models.spec import DecoderSpec, LayerNames, Names, NormSpec, QkNorm
 
 _EPS = 1e-5
-_POST = Names(
+POST_NORMS = Names(
     layer=LayerNames(
         attention_norm=None,
         attention_out_norm="post_attention_layernorm",
@@ -65,7 +65,12 @@ def _unscaled(reader: ConfigReader) -> ConfigReader:
 
 
 def _exaone4(reader: ConfigReader) -> DecoderSpec:
-    """With windows, the layers without one do not rotate."""
+    return _with_norms_after(exaone_spec(reader, "exaone4"), QkNorm())
+
+
+def exaone_spec(reader: ConfigReader, name: str) -> DecoderSpec:
+    """Llama with norms of the heads of q and k; with windows, the layers without one do not
+    rotate."""
     num_layers = read_num_layers(reader)
     windows: tuple[int | None, ...] = (None,) * num_layers
     rotates = (True,) * num_layers
@@ -73,14 +78,11 @@ def _exaone4(reader: ConfigReader) -> DecoderSpec:
         windows = pattern_windows(reader, _pattern(reader))
         rotates = tuple(window is not None for window in windows)
     rotation = rotary(reader, read_heads(reader).head_dim)
-    spec = read_spec(
-        reader, "exaone4", rotaries=[rotation if rotated else None for rotated in rotates]
+    spec = read_spec(reader, name, rotaries=[rotation if one else None for one in rotates])
+    attention = replace(
+        spec.attention, windows=windows, qkv_bias=False, out_bias=False, qk_norm=QkNorm()
     )
-    spec = _with_norms_after(spec, QkNorm())
-    return replace(
-        spec,
-        attention=replace(spec.attention, windows=windows, qkv_bias=False, out_bias=False),
-    )
+    return replace(spec, attention=attention, mlp=replace(spec.mlp, bias=False))
 
 
 def _pattern(reader: ConfigReader) -> int:
@@ -98,7 +100,7 @@ def _with_norms_after(spec: DecoderSpec, qk_norm: QkNorm) -> DecoderSpec:
         spec,
         attention=replace(spec.attention, qk_norm=qk_norm),
         mlp=replace(spec.mlp, bias=False),
-        names=_POST,
+        names=POST_NORMS,
     )
 
 

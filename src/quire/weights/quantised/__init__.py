@@ -1,1 +1,2 @@
-"""Checkpoints that are quantised already: their layouts, read without rounding them again."""
+"""Checkpoints that are quantised already, or hold experts together: their layouts, read without
+rounding the numbers again."""

@@ -152,4 +152,6 @@ class QuantisedStore(WeightStore):
 
 def as_shipped(store: WeightStore, shipped: Shipped | None) -> WeightStore:
     """The checkpoint with its quantised matrices, if it has any."""
-    return store if shipped is None else QuantisedStore(store, shipped)
+    if shipped is None or shipped.method == "mxfp4":  # which `experts` reads
+        return store
+    return QuantisedStore(store, shipped)

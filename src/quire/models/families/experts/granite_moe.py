@@ -1,12 +1,14 @@
-"""Granite 3 with experts, whose tensors hold all experts of a layer."""
+"""Granite 3 with experts, whose tensors hold all experts of a layer; Granite 4 without Mamba."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from quire.errors import UnsupportedModelError
 from quire.models.config_reader import MAX_FEED_FORWARD, ConfigReader
 from quire.models.decoder import decoder_family
 from quire.models.experts import (
+    MAX_EXPERTS,
     ExpertNames,
     MoeSpec,
     SharedExpert,
@@ -14,15 +16,42 @@ from quire.models.experts import (
     read_top_k,
     read_width,
 )
-from quire.models.families.granite import granite_spec
-from quire.models.reading import read_activation
-from quire.models.spec import DecoderSpec
+from quire.models.families.granite import granite_spec, with_factors
+from quire.models.reading import read_activation, read_num_layers, read_spec
+from quire.models.spec import DecoderSpec, LayerNames, Names
 from quire.program import Routing
 
 
 def _spec(reader: ConfigReader) -> DecoderSpec:
     spec = granite_spec(reader, "granitemoe")
     return replace(spec, experts=(_experts(reader),) * spec.num_layers)
+
+
+def _fourth(reader: ConfigReader) -> DecoderSpec:
+    """Without experts the shared MLP is the only one. Rotary embeddings are optional."""
+    num_layers = read_num_layers(reader)
+    kinds = reader.texts("layer_types", num_layers) or ["mamba"] * num_layers
+    if others := sorted(set(kinds) - {"attention", "full_attention"}):
+        raise UnsupportedModelError(
+            f"{reader.where}: layer_types has {', '.join(others)}: layers with a state are not "
+            "supported; Granite 4 models without -h in their name have attention alone"
+        )
+    rotates = reader.text("position_embedding_type") == "rope"
+    names, size = LayerNames(gate_up="shared_mlp.input_linear", down="shared_mlp.output_linear"), 0
+    if has_experts := reader.count("num_local_experts", MAX_EXPERTS, default=8) > 0:
+        names, size = LayerNames(), read_width(reader, "intermediate_size")
+    spec = read_spec(
+        reader,
+        "granite4",
+        rotaries=None if rotates else (None,) * num_layers,
+        mlp_size=size or read_width(reader, "shared_intermediate_size", default=1024),
+    )
+    return replace(
+        with_factors(reader, spec),
+        mlp=replace(spec.mlp, fused=True, bias=False),
+        names=Names(layer=names),
+        experts=(_experts(reader),) * num_layers if has_experts else (),
+    )
 
 
 def _experts(reader: ConfigReader) -> MoeSpec:
@@ -50,4 +79,10 @@ FAMILY = decoder_family(
     ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
     _spec,
     models="Granite 3 with experts",
+)
+GRANITE4 = decoder_family(
+    "granite4",
+    ("GraniteMoeHybridForCausalLM",),
+    _fourth,
+    models="Granite 4 without Mamba layers: 350M, 1B, Micro",
 )

@@ -11,6 +11,10 @@ from quire.models.reading import every_window, read_activation, read_spec, refus
 from quire.models.spec import DecoderSpec
 from quire.program import Routing
 
+MIXTRAL_NAMES = ExpertNames(
+    prefix="block_sparse_moe.experts", gate="w1.weight", up="w3.weight", down="w2.weight"
+)
+
 
 def _spec(reader: ConfigReader) -> DecoderSpec:
     refuse_layer_types(reader)
@@ -28,9 +32,7 @@ def _experts(reader: ConfigReader) -> MoeSpec:
         read_width(reader, "intermediate_size"),
         read_activation(reader, "hidden_act"),
         Routing(read_top_k(reader, num_experts, default=2)),
-        ExpertNames(
-            prefix="block_sparse_moe.experts", gate="w1.weight", up="w3.weight", down="w2.weight"
-        ),
+        MIXTRAL_NAMES,
         router="block_sparse_moe.gate",
     )
 

@@ -1,4 +1,6 @@
-"""Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 with experts, the former also with a shared one."""
+"""Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 with experts, the former also with a shared one; Mellum
+2, which is Qwen3-MoE with windows in some layers.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,7 @@ from quire.models.reading import (
     read_num_layers,
     read_spec,
     read_window,
+    rotaries_by_kind,
 )
 from quire.models.spec import DecoderSpec, QkNorm
 from quire.program import Routing
@@ -52,6 +55,18 @@ def _third(reader: ConfigReader) -> DecoderSpec:
     spec = read_spec(reader, "qwen3_moe")
     windows = (_window(reader),) * spec.num_layers
     moe = _experts(reader, num_experts=128, top_k=8, width=768)
+    return replace(
+        spec,
+        attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()),
+        mlp=replace(spec.mlp, bias=False),
+        experts=_layers(reader, moe),
+    )
+
+
+def _mellum(reader: ConfigReader) -> DecoderSpec:
+    windows = pattern_windows(reader, 1)
+    spec = read_spec(reader, "mellum", rotaries=rotaries_by_kind(reader, windows))
+    moe = _experts(reader, num_experts=64, top_k=8, width=896)
     return replace(
         spec,
         attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()),
@@ -113,4 +128,20 @@ QWEN3_MOE = decoder_family(
     ("Qwen3MoeForCausalLM",),
     _third,
     models="Qwen3-30B-A3B and 235B-A22B, Qwen3-Coder with experts",
+)
+MELLUM = decoder_family(
+    "mellum",
+    ("MellumForCausalLM",),
+    _mellum,
+    models="Mellum 2 12B-A2.5B",
+    defaults={
+        "head_dim": 128,
+        "num_key_value_heads": 4,
+        "sliding_window": 1024,
+        "norm_topk_prob": True,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 5e5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    },
 )

@@ -33,6 +33,7 @@ class NativeAttention(NativeOp):
     activation_bits: ActivationBits
     taken_only: bool
     sinks: Param | None = None
+    is_chunked: bool = False
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -57,6 +58,7 @@ class NativeAttention(NativeOp):
         struct.scale = self.scale
         struct.softcap = self.softcap or 0.0
         struct.window = self.window or 0
+        struct.is_chunked = self.is_chunked
         struct.activation_bits = self.activation_bits
         struct.taken_only = self.taken_only
         slopes = self.alibi_slopes
@@ -71,5 +73,6 @@ def _(op: Attention, graph: Graph) -> tuple[NativeOp, ...]:
         op.activation_bits,
         taken_only=all(isinstance(reader, TakeRows) for reader in graph.readers(op.out)),
         sinks=op.sinks,
+        is_chunked=op.is_chunked,
     )  # fmt: skip
     return heads_of(op, graph), attention

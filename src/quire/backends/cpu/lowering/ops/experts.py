@@ -32,9 +32,9 @@ class NativeRoute(NativeOp):
         fields.view(struct.out, op.out)
         struct.bias = fields.vector(op.bias)
         struct.score = fields.code(f"QUIRE_ROUTE_{op.score.upper()}")
-        for name in ("top_k", "num_groups", "top_groups", "group_best", "normalise", "floor"):
+        groups = ("num_groups", "top_groups", "group_best")
+        for name in ("top_k", "jitter", *groups, "normalise", "floor", "scale"):
             setattr(struct, name, getattr(op, name))
-        struct.scale = op.scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,7 @@ class NativeExperts(NativeOp):
         struct.down_bias = fields.vector(op.down_bias)
         struct.activation = fields.activation(op.act)
         struct.top_k = op.top_k
+        struct.weighs_inputs = op.weighs_inputs
         struct.scale = self.scale
 
 

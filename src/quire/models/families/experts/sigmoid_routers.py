@@ -1,0 +1,195 @@
+"""Families with DeepSeek-V3's router over plain attention: GLM-4.5, Solar Open, dots.llm1,
+K-EXAONE, MiniMax M2.
+
+A bias corrects the sigmoids of the logits for the choice of experts alone. The first layers may
+be dense, and an expert that all tokens take has the width of several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.models.config_reader import MAX_LAYERS, ConfigReader
+from quire.models.decoder import decoder_family
+from quire.models.experts import (
+    MAX_EXPERTS,
+    ExpertNames,
+    MoeSpec,
+    SharedExpert,
+    read_num_experts,
+    read_top_k,
+    read_width,
+    sparse_layers,
+)
+from quire.models.families.experts.mixtral import MIXTRAL_NAMES
+from quire.models.families.olmo import exaone_spec
+from quire.models.reading import (
+    pattern_windows,
+    read_activation,
+    read_factor,
+    read_heads,
+    read_num_layers,
+    read_spec,
+    read_window,
+)
+from quire.models.rope import rotary
+from quire.models.spec import DecoderSpec, QkNorm
+from quire.program import Routing
+
+
+def _glm4_moe(reader: ConfigReader) -> DecoderSpec:
+    spec = read_spec(reader, "glm4_moe")
+    qk_norm = QkNorm() if reader.flag("use_qk_norm", False) else None
+    return replace(
+        spec,
+        attention=replace(spec.attention, out_bias=False, qk_norm=qk_norm),
+        mlp=replace(spec.mlp, bias=False),
+        experts=_deepseek_experts(reader, spec.num_layers, normalise=True),
+    )
+
+
+def _solar(reader: ConfigReader) -> DecoderSpec:
+    width = read_width(reader, "moe_intermediate_size", default=1280)
+    spec = read_spec(reader, "solar_open", mlp_size=width)
+    return replace(
+        spec,
+        attention=replace(spec.attention, out_bias=False),
+        experts=_deepseek_experts(reader, spec.num_layers, normalise=True),
+    )
+
+
+def _exaone(reader: ConfigReader) -> DecoderSpec:
+    spec = exaone_spec(reader, "exaone_moe")
+    layers = _deepseek_experts(reader, spec.num_layers, normalise=True)
+    bias = "mlp.e_score_correction_bias"
+    return replace(spec, experts=tuple(moe and replace(moe, choice_bias=bias) for moe in layers))
+
+
+def _dots1(reader: ConfigReader) -> DecoderSpec:
+    spec = read_spec(reader, "dots1")
+    windows: tuple[int | None, ...] = (None,) * spec.num_layers
+    if reader.has("layer_types"):
+        windows = pattern_windows(reader, 1)
+    elif reader.has("sliding_window"):
+        first = reader.count("max_window_layers", MAX_LAYERS, default=62)
+        window = read_window(reader, 4096)
+        windows = tuple(window if n >= first else None for n in range(spec.num_layers))
+    return replace(
+        spec,
+        attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()),
+        mlp=replace(spec.mlp, bias=False),
+        experts=_deepseek_experts(reader, spec.num_layers, normalise=False),
+    )
+
+
+def _deepseek_experts(
+    reader: ConfigReader, num_layers: int, *, normalise: bool
+) -> tuple[MoeSpec | None, ...]:
+    """`normalise`: what config.json may leave out."""
+    num_experts = read_num_experts(reader, "n_routed_experts", default=128)
+    groups = reader.size("n_group", num_experts, example=1, default=1)
+    if num_experts % groups:
+        raise reader.error("n_group", groups, f"a divisor of {num_experts} experts", 1)
+    routing = Routing(
+        read_top_k(reader, num_experts, default=8),
+        "sigmoid",
+        normalise=reader.flag("norm_topk_prob", normalise),
+        num_groups=groups,
+        top_groups=reader.size("topk_group", groups, example=1, default=1),
+        group_best=min(2, num_experts // groups),
+        floor=1e-20,
+        scale=read_factor(reader, "routed_scaling_factor"),
+    )
+    if routing.top_k > routing.top_groups * (num_experts // groups):
+        raise reader.error("topk_group", routing.top_groups, "enough groups for top_k", groups)
+    width = read_width(reader, "moe_intermediate_size", default=1408)
+    shared = None
+    if count := reader.count("n_shared_experts", MAX_EXPERTS, default=0):
+        shared = SharedExpert(count * width, "mlp.shared_experts")
+    moe = MoeSpec(
+        num_experts,
+        width,
+        read_activation(reader, "hidden_act"),
+        routing,
+        ExpertNames(),
+        choice_bias="mlp.gate.e_score_correction_bias",
+        shared=shared,
+    )
+    sparse = sparse_layers(reader, num_layers)
+    return tuple(moe if is_sparse else None for is_sparse in sparse)
+
+
+def _minimax_m2(reader: ConfigReader) -> DecoderSpec:
+    """`rotary_dim` numbers of each head are rotated; norms are over the whole width of q and k."""
+    rotaries = None
+    if reader.has("rotary_dim") and not reader.has("rope_parameters"):
+        head_dim = read_heads(reader).head_dim
+        size = reader.size("rotary_dim", head_dim, example=64)
+        part = ConfigReader({"partial_rotary_factor": size / head_dim}, reader.where)
+        rotaries = [rotary(reader, head_dim, scaling=part)] * read_num_layers(reader)
+    spec = read_spec(reader, "minimax_m2", rotaries=rotaries)
+    num_experts = read_num_experts(reader, default=256)
+    moe = MoeSpec(
+        num_experts,
+        read_width(reader, "intermediate_size"),
+        read_activation(reader, "hidden_act"),
+        Routing(read_top_k(reader, num_experts, default=8), "sigmoid"),
+        MIXTRAL_NAMES,
+        router="block_sparse_moe.gate",
+        choice_bias="block_sparse_moe.e_score_correction_bias",
+    )
+    attention = replace(spec.attention, qkv_bias=False, out_bias=False, qk_norm=QkNorm("row"))
+    return replace(spec, attention=attention, experts=(moe,) * spec.num_layers)
+
+
+GLM4_MOE = decoder_family(
+    "glm4_moe",
+    ("Glm4MoeForCausalLM",),
+    _glm4_moe,
+    models="GLM-4.5, 4.5-Air, 4.6 and 4.7",
+    defaults={
+        "rms_norm_eps": 1e-5,
+        "head_dim": 128,
+        "num_key_value_heads": 8,
+        "partial_rotary_factor": 0.5,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+    },
+)
+SOLAR_OPEN = decoder_family(
+    "solar_open",
+    ("SolarOpenForCausalLM",),
+    _solar,
+    models="Solar Open 100B",
+    defaults={
+        "rms_norm_eps": 1e-5,
+        "head_dim": 128,
+        "num_key_value_heads": 8,
+        "rope_theta": 1e6,
+        "n_shared_experts": 1,
+    },
+)
+EXAONE_MOE = decoder_family(
+    "exaone_moe",
+    ("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
+    _exaone,
+    models="K-EXAONE 236B-A23B",
+    keys={"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"},
+    defaults={
+        "rms_norm_eps": 1e-5,
+        "sliding_window": 4096,
+        "n_routed_experts": 64,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 1024,
+        "routed_scaling_factor": 2.5,
+    },
+)
+DOTS1 = decoder_family("dots1", ("Dots1ForCausalLM",), _dots1, models="dots.llm1")
+MINIMAX_M2 = decoder_family(
+    "minimax_m2",
+    ("MiniMaxM2ForCausalLM",),
+    _minimax_m2,
+    models="MiniMax M2",
+    defaults={"rope_theta": 5e6, "head_dim": 128, "num_key_value_heads": 8},
+)
