@@ -1,6 +1,7 @@
 """The program IR: a model as a flat list of ops over named values."""
 
 from quire.program.builder import Builder, ExpertTensors, HeadLayout, Out, Rotary, Routing
+from quire.program.fewer_layers import FewerLayers, with_fewer_layers
 from quire.program.kv_groups import check_layout, keep_all, kv_layout
 from quire.program.liveness import last_reads
 from quire.program.one_token import one_token
@@ -44,10 +45,10 @@ from quire.program.values import (
 
 __all__ = [
     "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Clamp",
-    "Embed", "ExpertTensors", "Experts", "Glu", "GroupedFormat", "HeadLayout", "HeadNorm",
-    "LayerNorm", "LearnedPositions", "Linear", "Logits", "NormKind", "Op", "OpPlace", "Out",
-    "Param",
-    "PositionScale", "Program", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore", "Routing",
-    "Scale", "SigmoidGate", "TakeRows", "Tensor", "Value", "WeightFormat", "Xielu", "check_layout",
-    "format_program", "keep_all", "kv_layout", "last_reads", "one_token", "place_of",
+    "Embed", "ExpertTensors", "Experts", "FewerLayers", "Glu", "GroupedFormat", "HeadLayout",
+    "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "NormKind", "Op", "OpPlace",
+    "Out", "Param", "PositionScale", "Program", "RmsNorm", "Rope", "Rotary", "Route",
+    "RouteScore", "Routing", "Scale", "SigmoidGate", "TakeRows", "Tensor", "Value", "WeightFormat",
+    "Xielu", "check_layout", "format_program", "keep_all", "kv_layout", "last_reads", "one_token",
+    "place_of", "with_fewer_layers",
 ]  # fmt: skip
