@@ -11,10 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
+from quire.log import get_logger
+from quire.models.expanded import Expanded
 from quire.models.quantised import Shipped
 from quire.weights.quantised import unpack
+from quire.weights.quantised.expanded_store import ExpandedStore
 from quire.weights.quantised.groups import Groups
 from quire.weights.store import HostTensor, WeightStore
+
+logger = get_logger(__name__)
 
 _CODES = {"awq": "qweight", "gptq": "qweight", "compressed-tensors": "weight_packed"}
 _BESIDE = (
@@ -150,6 +155,16 @@ class QuantisedStore(WeightStore):
         return found  # type: ignore[return-value]  # of the type asked for
 
 
-def as_shipped(store: WeightStore, shipped: Shipped | None) -> WeightStore:
+def as_shipped(store: WeightStore, shipped: Shipped | Expanded | None) -> WeightStore:
     """The checkpoint with its quantised matrices, if it has any."""
-    return store if shipped is None else QuantisedStore(store, shipped)
+    if shipped is None:
+        return store
+    if isinstance(shipped, Shipped):
+        return QuantisedStore(store, shipped)
+    expanded = ExpandedStore(store, shipped)
+    logger.info(
+        "%s: %d matrices are expanded as they are read, and held as plain numbers",
+        shipped.what,
+        expanded.num_expanded,
+    )
+    return expanded
