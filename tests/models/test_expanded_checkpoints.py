@@ -322,7 +322,7 @@ def test_a_format_may_be_asked_for_beside(tmp_path: Path) -> None:
     ("kind", "part", "change"),
     [
         ("fp8-blocks", "weight_scale_inv", lambda t: t[:, :-1].contiguous()),
-        ("fp8-tensor", "weight_scale", lambda t: torch.ones(3)),
+        ("fp8-tensor", "weight_scale", lambda t: t.repeat(3)),
         ("nf4", "weight.absmax", lambda t: t[1:].contiguous()),
         ("nf4", "weight.quant_map", lambda t: t * float("nan")),
         ("nf4", "weight", lambda t: t[1:].contiguous()),
@@ -351,7 +351,7 @@ def test_parts_that_do_not_fit_are_named(
         ({"quant_method": "fp8", "fmt": "e5m2"}, "fmt 'e5m2'"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, r"blocks of \[128\]"),
         ({**BNB, "bnb_4bit_quant_type": "int4"}, "bnb_4bit_quant_type 'int4'"),
-        ({**KINDS["gptq-act-order"][1], "bits": 3}, "bits '3'"),
+        ({**KINDS["gptq-act-order"][1], "bits": 3}, "bits 3"),
         (compressed("float-quantized", {**FLOATS, "strategy": "token"}), "strategy 'token'"),
     ],
 )

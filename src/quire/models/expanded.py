@@ -109,6 +109,6 @@ def _floats(method: str, block: object) -> Expanded:
 def _check(key: str, value: object, known: tuple[object, ...]) -> None:
     if value not in known:
         raise UnsupportedModelError(
-            f"config.json: quantization_config with {key} {str(value)[:100]!r} cannot be loaded; "
+            f"config.json: quantization_config with {key} {repr(value)[:100]} cannot be loaded; "
             f"known: {', '.join(map(str, known))}; or use the unquantised checkpoint"
         )
