@@ -22,20 +22,16 @@ from typing import Any
 from quire import LLM, EngineArgs, SamplingParams
 from quire.inputs import PromptType
 from quire.planning.plan import plan_engine
-from quire.planning.speed.timing import Sizes, StepTimer
+from quire.planning.speed.expected import STREAMS, speed_of
 
-STREAMS = (1, 8, 32)
 _CONTEXT, _NEW, _PROMPT = 256, 64, 512
 _KINDS = (*map(str, STREAMS), "prompt")
 
 
 def expected(args: EngineArgs) -> dict[str, float]:
     """Tokens per second, by kind of step."""
-    plan = plan_engine(args)
-    sizes = Sizes(max(STREAMS), _CONTEXT, _PROMPT)
-    with StepTimer(plan.compiled, plan.facts.backend, sizes) as timer:
-        rates = {str(count): count / timer.decode_seconds(count) for count in STREAMS}
-        return rates | {"prompt": _PROMPT / timer.prompt_seconds()}
+    speed = speed_of("", plan_engine(args))
+    return {str(count): rate for count, rate in speed.streams.items()} | {"prompt": speed.prompt}
 
 
 def measured(llm: LLM, rng: random.Random) -> dict[str, float]:

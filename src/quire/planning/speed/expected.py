@@ -20,10 +20,10 @@ from quire.planning.speed.work import Work, work_of_step
 STREAMS = (1, 8, 32)
 _CONTEXT = 256
 _PROMPT = 512
-_STEP_S = 0.00025
+_STEP_S = 0.0001
 _REQUEST_S = 0.000005
-"""What the engine takes of a step beside the model: each step, and for each request in it. As
-`bench/growth.py` shows, in Python on a processor of today."""
+"""What the engine takes of a step beside the model, in Python: each step, and for each request in
+it. From steps of a model that takes next to nothing, and a cache that a large one has emptied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,12 @@ def expected_speeds(args: EngineArgs, plan: EnginePlan, usage: Usage) -> Expecte
 
     Takes about a second for each.
     """
-    longest = plan.config.model.max_model_len
-    sizes = Sizes(max(STREAMS), min(_CONTEXT, longest - 1), min(_PROMPT, longest - 1))
+    sizes = _sizes(plan)
     speeds, left_out = [], []
     try:
         for name, other in _formats(args, plan, usage):
             if isinstance(other, EnginePlan):
-                speeds.append(_speed(name, other, sizes))
+                speeds.append(speed_of(name, other))
             else:
                 left_out.append((name, str(other)))
     except BackendError as error:
@@ -104,8 +103,9 @@ def _shipped_name(plan: EnginePlan) -> str | None:
     return None if most == "dense" else most
 
 
-def _speed(name: str, plan: EnginePlan, sizes: Sizes) -> Speed:
-    backend, compiled = plan.facts.backend, plan.compiled
+def speed_of(name: str, plan: EnginePlan) -> Speed:
+    """Of the plan of one format. Raises BackendError where the backend does not time steps."""
+    backend, compiled, sizes = plan.facts.backend, plan.compiled, _sizes(plan)
     with StepTimer(compiled, backend, sizes) as timer:
         streams = {n: n / (timer.decode_seconds(n) + _STEP_S + n * _REQUEST_S) for n in STREAMS}
         prompt = sizes.prompt / (timer.prompt_seconds() + _STEP_S + _REQUEST_S)
@@ -117,3 +117,8 @@ def _speed(name: str, plan: EnginePlan, sizes: Sizes) -> Speed:
         work={n: work_of_step(compiled, backend, n, sizes.context, 1) for n in STREAMS},
         prompt_work=work_of_step(compiled, backend, 1, 0, sizes.prompt),
     )
+
+
+def _sizes(plan: EnginePlan) -> Sizes:
+    longest = plan.config.model.max_model_len
+    return Sizes(max(STREAMS), min(_CONTEXT, longest - 1), min(_PROMPT, longest - 1))
