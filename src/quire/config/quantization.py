@@ -33,7 +33,7 @@ _NARROW_FLOATS = (
 _EXPERTS = ("experts_int8", "moe_wna16", "int8_per_channel_weight_only")
 
 _REASONS: dict[str, str] = {
-    **dict.fromkeys(_CHECKPOINTS, "it names checkpoints that are quantised already, and this is none"),
+    **dict.fromkeys(_CHECKPOINTS, "it names checkpoints that are quantised already"),
     **dict.fromkeys(_NARROW_FLOATS, "narrow floating-point weights are not available"),
     **dict.fromkeys(_EXPERTS, "it quantises mixtures of experts only"),
     "gguf": "the model is no GGUF file; give one as the model",

@@ -4,7 +4,7 @@ from quire.program.builder import Builder, ExpertTensors, HeadLayout, Out, Rotar
 from quire.program.fewer_layers import FewerLayers, with_fewer_layers
 from quire.program.kv_groups import check_layout, keep_all, kv_layout
 from quire.program.liveness import last_reads
-from quire.program.one_token import one_token
+from quire.program.one_token import one_token, some_tokens
 from quire.program.ops import (
     Act,
     Activation,
@@ -50,5 +50,5 @@ __all__ = [
     "Out", "Param", "PositionScale", "Program", "RmsNorm", "Rope", "Rotary", "Route",
     "RouteScore", "Routing", "Scale", "SigmoidGate", "TakeRows", "Tensor", "Value", "WeightFormat",
     "Xielu", "check_layout", "format_program", "keep_all", "kv_layout", "last_reads", "one_token",
-    "place_of", "with_fewer_layers",
+    "place_of", "some_tokens", "with_fewer_layers",
 ]  # fmt: skip

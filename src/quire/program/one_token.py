@@ -1,4 +1,4 @@
-"""What of a program's weights the computation of one token reads."""
+"""What of a program's weights the computation of some tokens reads."""
 
 from __future__ import annotations
 
@@ -10,19 +10,32 @@ from quire.program.values import Param
 
 
 def one_token(program: Program) -> Program:
-    """The program with as many experts as a token takes, and tables of one row: its weights are
-    what one token reads. A table that is the head too is read as a whole."""
+    """`some_tokens` of one."""
+    return some_tokens(program, 1)
+
+
+def some_tokens(program: Program, num_tokens: int) -> Program:
+    """The program with as many experts as so many tokens take on average, where all are equally
+    likely, and tables of as many rows: its weights are what a step with these tokens reads. A table
+    that is the head too is read as a whole."""
     head = program.logits.weight.name
 
     def shrunk(op: Op) -> Op:
         if isinstance(op, Experts):
-            return replace(op, gate_up=_first(op.gate_up, op.top_k), down=_first(op.down, op.top_k))
+            count = _experts_taken(op, num_tokens)
+            return replace(op, gate_up=_first(op.gate_up, count), down=_first(op.down, count))
         if isinstance(op, Embed | LearnedPositions) and op.table.name != head:
-            return replace(op, table=_first(op.table, 1))
+            return replace(op, table=_first(op.table, num_tokens))
         return op
 
     return replace(program, ops=tuple(map(shrunk, program.ops)))
 
 
+def _experts_taken(op: Experts, num_tokens: int) -> int:
+    """How many different ones, on average."""
+    count = op.gate_up.shape[0]
+    return round(count * (1 - (1 - op.top_k / count) ** num_tokens))
+
+
 def _first(param: Param, count: int) -> Param:
-    return replace(param, shape=(count, *param.shape[1:]))
+    return replace(param, shape=(min(count, param.shape[0]), *param.shape[1:]))

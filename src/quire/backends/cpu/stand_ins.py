@@ -1,7 +1,8 @@
 """Made-up weights for a model of which only the time of steps is wanted.
 
-Nothing is packed: the bytes are numbers of a usual size in every format. All weights lie in one
-buffer, far larger than the caches, so that a step reads them from memory as it would its own.
+Nothing is packed: the bytes are such that no number is too large, or too small to be a normal one,
+which could take another time. Weights lie in a buffer far larger than the caches, so that a step
+reads them from memory as it would its own.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from quire.units import MiB, ceil_div
 _BUFFER_BYTES = 256 * MiB
 """Weights begin again at its start where there is no room left. No cache of a processor holds as
 much of one core's."""
-_BYTES = (0x3B, 0x3C, 0x3D, 0xBB, 0xBC, 0xBD)
-"""Two of these are a bfloat16 or four a float32 of about 0.01, two a float16 of about 1, and each
-an int8 or two int4: nothing overflows, and nothing is too small to be a normal number."""
+_PLAIN_BYTES = (0x3B, 0x3C, 0x3D, 0xBB, 0xBC, 0xBD)
+"""Of weights in the model's dtype: two of these are a bfloat16 and four a float32 of about 0.01."""
+_ROUNDED_BYTES = (0x2C, 0x2D, 0x2E, 0xAC, 0xAD, 0xAE)
+"""Of formats with scales. Four of these are a scale of about 1e-12, or a sum of a row's integers of
+about 1e9: their product is no large number. Two are a float16 of about 0.1."""
 _PERIOD = 1_048_583
 """A prime, so that the rows of a matrix differ."""
 _ALIGNMENT = 64
@@ -34,25 +37,36 @@ def stand_ins(
 ) -> Mapping[StoredWeight, NDArray[np.uint8]]:
     """A place for each, filled. Vectors have places of their own; each number is 0.5."""
     sizes = {weight: num_bytes(library, weight, dtype) for weight in weights}
-    largest = max(size for weight, size in sizes.items() if weight.kind != "vector")
-    total = sum(sizes.values()) + _ALIGNMENT * len(sizes)
-    buffer = _filled(max(largest, min(total, _BUFFER_BYTES)))
+    plain = {weight: size for weight, size in sizes.items() if weight.param.format == "dense"}
+    vectors = {weight: size for weight, size in plain.items() if weight.kind == "vector"}
+    return {
+        **_in_buffer([item for item in plain.items() if item[0] not in vectors], _PLAIN_BYTES),
+        **_in_buffer([item for item in sizes.items() if item[0] not in plain], _ROUNDED_BYTES),
+        **{w: np.full(size // 4, 0.5, np.float32).view(np.uint8) for w, size in vectors.items()},
+    }
+
+
+def _in_buffer(
+    sizes: Sequence[tuple[StoredWeight, int]], numbers: Sequence[int]
+) -> dict[StoredWeight, NDArray[np.uint8]]:
+    """Places one behind the other."""
+    lengths = {weight: ceil_div(size, _ALIGNMENT) * _ALIGNMENT for weight, size in sizes}
+    buffer = _filled(
+        max(max(lengths.values(), default=0), min(sum(lengths.values()), _BUFFER_BYTES)), numbers
+    )
     places: dict[StoredWeight, NDArray[np.uint8]] = {}
     begin = 0
-    for weight, size in sizes.items():
-        if weight.kind == "vector":
-            places[weight] = np.full(size // 4, 0.5, np.float32).view(np.uint8)
-            continue
-        begin = 0 if begin + size > buffer.size else begin
+    for weight, size in sizes:
+        begin = 0 if begin + lengths[weight] > buffer.size else begin
         places[weight] = buffer[begin : begin + size]
-        begin += ceil_div(size, _ALIGNMENT) * _ALIGNMENT
+        begin += lengths[weight]
     return places
 
 
-def _filled(size: int) -> NDArray[np.uint8]:
-    numbers = np.random.default_rng(0).choice(np.array(_BYTES, np.uint8), _PERIOD)
+def _filled(size: int, numbers: Sequence[int]) -> NDArray[np.uint8]:
+    pool = np.random.default_rng(0).choice(np.array(numbers, np.uint8), _PERIOD)
     memory = huge_pages(size)
     for begin in range(0, size, _PERIOD):
         piece = memory[begin : begin + _PERIOD]
-        piece[:] = numbers[: piece.size]
+        piece[:] = pool[: piece.size]
     return memory

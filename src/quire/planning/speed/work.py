@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from quire.backends.base import Backend
 from quire.planning.compile_plan import CompilePlan
-from quire.program import Attention, Experts, Linear, Logits, Program, TakeRows, one_token
+from quire.program import Attention, Experts, Linear, Logits, Program, TakeRows, some_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,30 +31,10 @@ def work_of_step(
     Of experts as many are counted as are read on average where all are equally likely.
     """
     return Work(
-        _weight_bytes(plan, backend, num_requests * new),
+        backend.weight_bytes(some_tokens(plan.program, num_requests * new), plan.options.dtype),
         num_requests * _kv_bytes(plan, backend, context),
         num_requests * sum(_operations(plan.program, context, new)),
     )
-
-
-def _weight_bytes(plan: CompilePlan, backend: Backend, num_tokens: int) -> int:
-    dtype = plan.options.dtype
-    least = backend.weight_bytes(one_token(plan.program), dtype)
-    experts = [op for op in plan.program.ops if isinstance(op, Experts)]
-    if num_tokens == 1 or not experts:
-        return least
-    without = replace(plan.program, ops=tuple(o for o in plan.program.ops if o not in experts))
-    others = backend.weight_bytes(one_token(without), dtype)
-    # All experts are of one size, so those of a token tell that of all.
-    share = sum(_experts_read(op, num_tokens) for op in experts) / sum(op.top_k for op in experts)
-    return others + round((least - others) * share)
-
-
-def _experts_read(op: Experts, num_tokens: int) -> float:
-    """How many different ones, on average."""
-    count = op.gate_up.shape[0]
-    unused: float = (1 - op.top_k / count) ** num_tokens
-    return count * (1 - unused)
 
 
 def _kv_bytes(plan: CompilePlan, backend: Backend, context: int) -> int:

@@ -64,8 +64,9 @@ class NestedScales:
     def expand(self, codes: Bytes) -> Floats:
         """The scales that the bytes stand for."""
         numbers = self.table[codes.reshape(-1)]
-        found: Floats = numbers * _spread(self.scales, self.block, numbers.size)
-        return found + np.float32(self.offset)
+        scaled: Floats = numbers * _spread(self.scales, self.block, numbers.size)
+        found: Floats = scaled + np.float32(self.offset)
+        return found
 
 
 def blocks_of_4_bits(
