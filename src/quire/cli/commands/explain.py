@@ -157,10 +157,10 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
 
 def _read_by_a_token(plan: EnginePlan) -> str:
     """Bytes of weights, which bound the speed of one stream, and how many experts are in them."""
-    from quire.program import Experts, one_token
+    from quire.program import Experts, some_tokens
 
     program = plan.compiled.program
-    read = plan.facts.backend.weight_bytes(one_token(program), plan.config.model.dtype)
+    read = plan.facts.backend.weight_bytes(some_tokens(program, 1), plan.config.model.dtype)
     taken = {(op.top_k, op.routes.dim) for op in program.ops if isinstance(op, Experts)}
     experts = ", ".join(f"{few} of {all_} experts" for few, all_ in sorted(taken))
     return format_bytes(read) + f" of them: {experts} of a layer" * bool(experts)

@@ -9,11 +9,6 @@ from quire.program.program import Program
 from quire.program.values import Param
 
 
-def one_token(program: Program) -> Program:
-    """`some_tokens` of one."""
-    return some_tokens(program, 1)
-
-
 def some_tokens(program: Program, num_tokens: int) -> Program:
     """The program with as many experts as so many tokens take on average, where all are equally
     likely, and tables of as many rows: its weights are what a step with these tokens reads. A table
