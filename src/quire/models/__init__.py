@@ -19,8 +19,7 @@ from dataclasses import replace
 
 from quire.models.base import HfConfig, ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import ConfigReader
-from quire.models.expanded import Expanded
-from quire.models.quantised import Shipped, shipped_format, with_shipped_formats
+from quire.models.quantised import Expanded, Shipped, shipped_format, with_shipped_formats
 from quire.models.registry import ModelRegistry, resolve
 from quire.models.text_part import has_other_parts, text_part
 from quire.program import Program

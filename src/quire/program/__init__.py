@@ -1,7 +1,6 @@
 """The program IR: a model as a flat list of ops over named values."""
 
 from quire.program.builder import Builder, ExpertTensors, HeadLayout, Out, Rotary, Routing
-from quire.program.fewer_layers import FewerLayers, with_fewer_layers
 from quire.program.kv_groups import check_layout, keep_all, kv_layout
 from quire.program.liveness import last_reads
 from quire.program.ops import (
@@ -45,10 +44,10 @@ from quire.program.values import (
 
 __all__ = [
     "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Clamp",
-    "Embed", "ExpertTensors", "Experts", "FewerLayers", "Glu", "GroupedFormat", "HeadLayout",
+    "Embed", "ExpertTensors", "Experts", "Glu", "GroupedFormat", "HeadLayout",
     "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "NormKind", "Op", "OpPlace",
     "Out", "Param", "PositionScale", "Program", "RmsNorm", "Rope", "Rotary", "Route",
     "RouteScore", "Routing", "Scale", "SigmoidGate", "TakeRows", "Tensor", "Value", "WeightFormat",
     "Xielu", "check_layout", "format_program", "keep_all", "kv_layout", "last_reads", "place_of",
-    "some_tokens", "with_fewer_layers",
+    "some_tokens",
 ]  # fmt: skip

@@ -12,7 +12,8 @@ from tiny_checkpoint import CONFIG
 from quire.backends.base import KVCacheSpec
 from quire.backends.reference import ReferenceBackend
 from quire.models import build_program
-from quire.program import Add, Op, Program, Value, keep_all, with_fewer_layers
+from quire.program import Add, Op, Program, Value, keep_all
+from quire.program.fewer_layers import with_fewer_layers
 from quire.program.passes import run_passes
 
 

@@ -17,7 +17,8 @@ import numpy as np
 from quire.backends.base import Backend, StepBatch
 from quire.planning.compile_plan import CompilePlan
 from quire.planning.speed.batches import blocks_needed, decode_step, prompt_step
-from quire.program import FewerLayers, Program, kv_layout, with_fewer_layers
+from quire.program import Program, kv_layout
+from quire.program.fewer_layers import FewerLayers, with_fewer_layers
 from quire.units import MiB
 
 _READ_BYTES = 96 * MiB

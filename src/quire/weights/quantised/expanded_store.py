@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
-from quire.models.expanded import Expanded
+from quire.models.quantised import Expanded
 from quire.weights.quantised import expand
 from quire.weights.quantised.groups import Floats
 from quire.weights.store import HostTensor, WeightStore

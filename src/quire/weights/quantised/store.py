@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
 from quire.log import get_logger
-from quire.models.expanded import Expanded
-from quire.models.quantised import Shipped
+from quire.models.quantised import Expanded, Shipped
 from quire.weights.quantised import unpack
 from quire.weights.quantised.expanded_store import ExpandedStore
 from quire.weights.quantised.groups import Groups

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from quire.errors import UnsupportedModelError
-from quire.models.expanded import Expanded, expanded_format
+from quire.models.quantised.expanded import Expanded, expanded_format
 from quire.program.ops import Experts, Linear, Logits, Op
 from quire.program.program import Program
 from quire.program.values import GroupedFormat, Param
