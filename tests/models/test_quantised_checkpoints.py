@@ -179,7 +179,7 @@ def with_config(directory: Path, out: Path, changes: dict[str, Any]) -> Path:
     [
         ({"bits": 3, "quant_method": "gptq"}, "bits 3"),
         ({"bits": 4, "quant_method": "awq", "group_size": 48}, "group_size 48"),
-        ({"quant_method": "bitsandbytes"}, "quant_method 'bitsandbytes'"),
+        ({"quant_method": "hqq"}, "quant_method 'hqq'"),
         ({"quant_method": "compressed-tensors", "config_groups": {}}, "config_groups"),
     ],
 )

@@ -183,6 +183,15 @@ class CompiledModel(ABC):
     def memory(self) -> MemoryReport:
         """What it takes now."""
 
+    def op_seconds(self, batch: StepBatch, num_steps: int) -> list[tuple[OpPlace, float]]:
+        """Runs a step again and again; the mean seconds of each op, in their order. What a step
+        takes beside its ops is not in them.
+
+        Raises BackendError as `step` does, and where the backend does not time ops.
+        """
+        del batch, num_steps
+        raise BackendError("this backend does not time its ops")
+
     def progress(self) -> int | None:
         """A number that changes whenever a step under way finishes a piece of its work, each a
         small fraction of a second; None if the backend does not count.
@@ -242,6 +251,15 @@ class Backend(ABC):
         for a dtype, format or op that `capabilities` does not list, CheckpointError for weights
         that were packed for something else.
         """
+
+    def compile_stand_in(
+        self, program: Program, kv: KVCacheSpec, options: CompileOptions
+    ) -> CompiledModel:
+        """As `compile`, with made-up weights: a model whose steps are timed, and whose tokens mean
+        nothing. A step takes as long as one with weights of the model's own. Raises BackendError
+        as `compile` does, and where steps are not timed."""
+        del program, kv, options
+        raise BackendError(f"the {self.capabilities.name} backend does not time steps")
 
     def pack(
         self, program: Program, weights: WeightStore, dtype: Dtype, writer: PackedWriter

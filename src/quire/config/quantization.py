@@ -1,7 +1,8 @@
 """The values of `quantization`, and the reasons for which others are refused.
 
 vLLM's names mean checkpoints that are quantised already, fp8, or mixtures of experts. None of them
-means one of the formats here, so all are refused.
+means one of the formats here. Those of a checkpoint's own method are taken where it is settled
+(`planning/choices.py`); all others are refused.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _NARROW_FLOATS = (
 _EXPERTS = ("experts_int8", "moe_wna16", "int8_per_channel_weight_only")
 
 _REASONS: dict[str, str] = {
-    **dict.fromkeys(_CHECKPOINTS, "checkpoints that are quantised already cannot be read yet"),
+    **dict.fromkeys(_CHECKPOINTS, "it names checkpoints that are quantised already"),
     **dict.fromkeys(_NARROW_FLOATS, "narrow floating-point weights are not available"),
     **dict.fromkeys(_EXPERTS, "it quantises mixtures of experts only"),
     "gguf": "the model is no GGUF file; give one as the model",

@@ -19,13 +19,13 @@ from dataclasses import replace
 
 from quire.models.base import HfConfig, ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import ConfigReader
-from quire.models.quantised import Shipped, shipped_format, with_shipped_formats
+from quire.models.quantised import Expanded, Shipped, shipped_format, with_shipped_formats
 from quire.models.registry import ModelRegistry, resolve
 from quire.models.text_part import has_other_parts, text_part
 from quire.program import Program
 
 __all__ = [
-    "ModelFamily", "ModelFacts", "ModelRegistry", "NameMap", "Shipped", "build_program",
+    "Expanded", "ModelFamily", "ModelFacts", "ModelRegistry", "NameMap", "Shipped", "build_program",
     "family_of", "model_facts", "name_map", "shipped_format",
 ]  # fmt: skip
 
@@ -39,7 +39,7 @@ def build_program(hf_config: HfConfig) -> Program:
     """The model as a program; a matrix that the checkpoint holds quantised has its format."""
     program = family_of(hf_config).build(ConfigReader(text_part(hf_config)))
     shipped = shipped_format(hf_config)
-    return program if shipped is None else with_shipped_formats(program, shipped)
+    return with_shipped_formats(program, shipped) if isinstance(shipped, Shipped) else program
 
 
 def model_facts(hf_config: HfConfig) -> ModelFacts:

@@ -26,7 +26,7 @@ from quire.config.records import Dtype, SchedulerConfig
 from quire.config.resolve import Usage
 from quire.errors import CheckpointError, ConfigError, quoted
 from quire.log import get_logger
-from quire.models import Shipped, shipped_format
+from quire.models import Expanded, Shipped, shipped_format
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.facts import Facts
 from quire.planning.reasoning_marks import reasoning_marks
@@ -123,9 +123,12 @@ def settle_arithmetic(
     """
     if checkpoint.packed is not None:
         args = _as_packed(args, checkpoint.path / PACKED_NAME, checkpoint.packed, capabilities)
-    elif shipped := shipped_format(checkpoint.hf_config):
+    shipped = None if checkpoint.packed else shipped_format(checkpoint.hf_config)
+    if isinstance(shipped, Shipped):
         args = _as_shipped(args, shipped, checkpoint.path)
     name = args.quantization
+    if isinstance(shipped, Expanded) and name == shipped.method:
+        name = None
     if name == "gguf" and checkpoint.is_gguf:  # vLLM's name of what the file is
         name = None
     return Arithmetic(

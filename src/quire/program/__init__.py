@@ -3,7 +3,6 @@
 from quire.program.builder import Builder, ExpertTensors, HeadLayout, Out, Rotary, Routing
 from quire.program.kv_groups import check_layout, keep_all, kv_layout
 from quire.program.liveness import last_reads
-from quire.program.one_token import one_token
 from quire.program.ops import (
     Act,
     Activation,
@@ -33,6 +32,7 @@ from quire.program.ops import (
 from quire.program.place import LOGITS, OpPlace, place_of
 from quire.program.printer import format_program
 from quire.program.program import Program
+from quire.program.some_tokens import some_tokens
 from quire.program.values import (
     ActivationBits,
     GroupedFormat,
@@ -44,10 +44,10 @@ from quire.program.values import (
 
 __all__ = [
     "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Clamp",
-    "Embed", "ExpertTensors", "Experts", "Glu", "GroupedFormat", "HeadLayout", "HeadNorm",
-    "LayerNorm", "LearnedPositions", "Linear", "Logits", "NormKind", "Op", "OpPlace", "Out",
-    "Param",
-    "PositionScale", "Program", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore", "Routing",
-    "Scale", "SigmoidGate", "TakeRows", "Tensor", "Value", "WeightFormat", "Xielu", "check_layout",
-    "format_program", "keep_all", "kv_layout", "last_reads", "one_token", "place_of",
+    "Embed", "ExpertTensors", "Experts", "Glu", "GroupedFormat", "HeadLayout",
+    "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "NormKind", "Op", "OpPlace",
+    "Out", "Param", "PositionScale", "Program", "RmsNorm", "Rope", "Rotary", "Route",
+    "RouteScore", "Routing", "Scale", "SigmoidGate", "TakeRows", "Tensor", "Value", "WeightFormat",
+    "Xielu", "check_layout", "format_program", "keep_all", "kv_layout", "last_reads", "place_of",
+    "some_tokens",
 ]  # fmt: skip

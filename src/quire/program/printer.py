@@ -16,14 +16,14 @@ _LAYER = re.compile(r"\blayers\.(\d+)\.")
 def format_program(program: Program, *, fold: bool = True) -> str:
     """The whole program. With `fold`, adjacent layers alike but for names become one "x28"."""
     lines = [f"program {program.name}"]
-    groups = _group_by_layer(program.ops) if fold else [(None, list(program.ops))]
+    groups = group_by_layer(program.ops) if fold else [(None, list(program.ops))]
     index = 0
     while index < len(groups):
         layer, ops = groups[index]
-        text = _format_ops(ops, layer)
+        text = format_layer(ops, layer)
         repeats = 1
         if layer is not None:
-            while index + repeats < len(groups) and text == _format_ops(
+            while index + repeats < len(groups) and text == format_layer(
                 *groups[index + repeats][::-1]
             ):
                 repeats += 1
@@ -36,7 +36,8 @@ def format_program(program: Program, *, fold: bool = True) -> str:
     return "\n".join(lines)
 
 
-def _group_by_layer(ops: Sequence[Op]) -> list[tuple[int | None, list[Op]]]:
+def group_by_layer(ops: Sequence[Op]) -> list[tuple[int | None, list[Op]]]:
+    """Runs of ops of one layer, with its number; None: of no layer."""
     groups: list[tuple[int | None, list[Op]]] = []
     for op in ops:
         match = _LAYER.match(op.outputs()[0].name)
@@ -48,7 +49,7 @@ def _group_by_layer(ops: Sequence[Op]) -> list[tuple[int | None, list[Op]]]:
     return groups
 
 
-def _format_ops(ops: Sequence[Op], layer: int | None) -> list[str]:
+def format_layer(ops: Sequence[Op], layer: int | None) -> list[str]:
     """The ops' lines; in a layer, names are relative to it and its inputs are `%in`, `%in2`..."""
     if layer is None:
         return [_format_op(op) for op in ops]

@@ -35,6 +35,7 @@ _ITEM_BITS = {
 }  # fmt: skip
 
 _INTEGERS: dict[str, np.dtype[Any]] = {
+    "F8_E4M3": np.dtype("u1"),  # codes too: their numbers are in a table
     "U8": np.dtype("u1"),
     "I8": np.dtype("i1"),
     "I32": np.dtype("<i4"),
@@ -70,18 +71,17 @@ class SafetensorsFile(WeightStore):
     def get(self, name: str) -> HostTensor:
         """Raises CheckpointError for an unknown name, and for a dtype other than F32, BF16, F16."""
         path = str(self._file.path)
-        entry = self._entries.get(name)
-        if entry is None:
-            raise CheckpointError(f"{path}: there is no tensor {name!r}")
+        entry = self._entry(name)
         dtype = as_tensor_dtype(entry.dtype, f"{path}: tensor {name!r}")
         data = self._file.slice(entry.offset, entry.num_bytes)
         return HostTensor(name, dtype, entry.shape, data, path, is_mapped=True)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._entry(name).shape
+
     def integers(self, name: str) -> NDArray[np.generic]:
         path = str(self._file.path)
-        entry = self._entries.get(name)
-        if entry is None:
-            raise CheckpointError(f"{path}: there is no tensor {name!r}")
+        entry = self._entry(name)
         dtype = _INTEGERS.get(entry.dtype)
         if dtype is None:
             raise CheckpointError(
@@ -104,6 +104,12 @@ class SafetensorsFile(WeightStore):
 
     def close(self) -> None:
         self._entries = {}
+
+    def _entry(self, name: str) -> _Entry:
+        entry = self._entries.get(name)
+        if entry is None:
+            raise CheckpointError(f"{self._file.path}: there is no tensor {name!r}")
+        return entry
 
 
 def _read_header(file: MappedFile) -> dict[str, _Entry]:

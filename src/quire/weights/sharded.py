@@ -43,16 +43,13 @@ class ShardedStore(WeightStore):
         return self._owners.keys()
 
     def get(self, name: str) -> HostTensor:
-        owner = self._owners.get(name)
-        if owner is None:
-            raise CheckpointError(f"there is no tensor {name!r} in {', '.join(self._files)}")
-        return self._files[owner].get(name)
+        return self._owner(name).get(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._owner(name).shape(name)
 
     def integers(self, name: str) -> NDArray[np.generic]:
-        owner = self._owners.get(name)
-        if owner is None:
-            raise CheckpointError(f"there is no tensor {name!r} in {', '.join(self._files)}")
-        return self._files[owner].integers(name)
+        return self._owner(name).integers(name)
 
     def release(self, name: str) -> None:
         owner = self._owners.get(name)
@@ -71,6 +68,12 @@ class ShardedStore(WeightStore):
         for file in self._files.values():
             file.close()
         self._owners = {}
+
+    def _owner(self, name: str) -> WeightStore:
+        owner = self._owners.get(name)
+        if owner is None:
+            raise CheckpointError(f"there is no tensor {name!r} in {', '.join(self._files)}")
+        return self._files[owner]
 
 
 def read_index(path: Path) -> dict[str, str]:

@@ -83,6 +83,10 @@ class WeightStore(ABC):
         """The tensor, perhaps without its data. Raises CheckpointError as `get` does."""
         return self.get(name)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a tensor of any type. Raises CheckpointError if it is missing."""
+        return self.describe(name).shape
+
     def integers(self, name: str) -> NDArray[np.generic]:
         """A tensor of whole numbers, in its shape: codes of a quantised checkpoint.
 

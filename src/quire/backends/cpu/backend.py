@@ -25,6 +25,7 @@ from quire.backends.cpu.machine import default_num_threads
 from quire.backends.cpu.model import CpuModel
 from quire.backends.cpu.packed import find_packed
 from quire.backends.cpu.packing import Packer
+from quire.backends.cpu.stand_ins import stand_ins
 from quire.backends.cpu.stored_weights import WEIGHT_FORMATS, num_bytes, stored_weights
 from quire.backends.cpu.weights import WeightLoader, unread_places
 from quire.errors import BackendError
@@ -128,6 +129,15 @@ class CpuBackend(Backend):
                 places = packer.into_memory(lowered.weights)
             bad_names = packer.not_finite
         warn_not_finite(program, bad_names)
+        return self._build(lowered, places, kv, options)
+
+    def compile_stand_in(
+        self, program: Program, kv: KVCacheSpec, options: CompileOptions
+    ) -> CompiledModel:
+        """Lowers and compiles; nothing is packed."""
+        lowered = self._lower(program, options.dtype)
+        _check_limits(program, kv, options)
+        places = stand_ins(self._library, lowered.weights, options.dtype)
         return self._build(lowered, places, kv, options)
 
     def pack(

@@ -156,14 +156,30 @@ class CpuModel(CompiledModel):
 
     def profile_seconds(self) -> dict[str, float]:
         """Mean seconds a step since `profile(True)`, by label of op, the largest first."""
+        totals: dict[str, float] = defaultdict(float)
+        for op, seconds in zip(self._ops, self._mean_seconds(), strict=True):
+            totals[op.label] += seconds
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+    def op_seconds(self, batch: StepBatch, num_steps: int) -> list[tuple[OpPlace, float]]:
+        """Of native ops, each of which may do the work of several of the program."""
+        self.profile(True)
+        try:
+            for _ in range(num_steps):
+                self.step(batch)
+            seconds = self._mean_seconds()
+        finally:
+            self.profile(False)
+        return [(op.place, one) for op, one in zip(self._ops, seconds, strict=True)]
+
+    def _mean_seconds(self) -> list[float]:
+        """Of each op in a step, since `profile(True)`."""
         times = np.zeros(len(self._ops), np.float64)
-        steps = self._library.lib.quire_profile_read(
+        steps: int = self._library.lib.quire_profile_read(
             self._open(), self._ffi.from_buffer("double[]", times), len(times)
         )
-        totals: dict[str, float] = defaultdict(float)
-        for op, seconds in zip(self._ops, times.tolist(), strict=True):
-            totals[op.label] += seconds / max(steps, 1)
-        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+        means: list[float] = (times / max(steps, 1)).tolist()
+        return means
 
     def _batch(self, batch: StepBatch, alive: list[Any]) -> Any:
         """quire_batch without sampling; points into arrays of the batch and of `alive`."""

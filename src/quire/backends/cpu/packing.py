@@ -199,10 +199,16 @@ def _allocate(sizes: Mapping[StoredWeight, int]) -> dict[StoredWeight, Bytes]:
     for weight, size in sizes.items():
         starts[weight] = end
         end += ceil_div(size, _ALIGNMENT) * _ALIGNMENT
+    memory = huge_pages(end)
+    return {weight: memory[starts[weight] :][:size] for weight, size in sizes.items()}
+
+
+def huge_pages(num_bytes: int) -> Bytes:
+    """New memory, which the kernel may give out in huge pages; it begins at the start of one."""
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory has no huge pages
-    mapping = mmap.mmap(-1, end + _HUGE_PAGE, flags=private)
+    mapping = mmap.mmap(-1, num_bytes + _HUGE_PAGE, flags=private)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         mapping.madvise(mmap.MADV_HUGEPAGE)
     memory = np.frombuffer(mapping, np.uint8)
     first = -memory.ctypes.data % _HUGE_PAGE
-    return {weight: memory[first + starts[weight] :][:size] for weight, size in sizes.items()}
+    return memory[first : first + num_bytes]

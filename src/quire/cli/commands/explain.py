@@ -1,6 +1,7 @@
 """Show what a model becomes here: its program, its memory, what computes it, and the bounds.
 
-Reads the checkpoint's configuration and the machine; loads no weights.
+Reads the checkpoint's configuration and the machine, and times steps with made-up weights; loads no
+weights.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.cli.chat_facts import reply_rows, turn_rows
 from quire.cli.kv_store.rows import shown, store_rows
+from quire.cli.speed_lines import speed_lines
 from quire.cli.terminal import quiet_log
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
@@ -40,6 +42,11 @@ def configure(parser: Parser) -> None:
         "--json", action="store_true", help="The plan as JSON, without the program."
     )
     parser.add_argument(
+        "--no-timing",
+        action="store_true",
+        help="Without the speed to expect here, for which steps are timed for some seconds.",
+    )
+    parser.add_argument(
         "--usage", choices=["llm", "server"], default="llm", help="Whose defaults are shown."
     )
 
@@ -47,19 +54,24 @@ def configure(parser: Parser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Prints the plan of an engine that is not built. Raises what building would raise."""
     from quire.planning.plan import plan_engine, settle
+    from quire.planning.speed.expected import expected_speeds
     from quire.program.printer import format_program
 
     quiet_log()  # what the plan logs, the page below says better
     given = engine_args(args)
     plan = plan_engine(given, args.usage)
+    speeds = None if args.no_timing else expected_speeds(given, plan, args.usage)
     if args.json:
-        print(json.dumps(_plain(shown(plan.config)), indent=2))
+        found = _plain(shown(plan.config)) | {"expected_speed": _plain(speeds)}
+        print(json.dumps(found, indent=2))
         return 0
     print(format_program(plan.compiled.program, fold=not args.full))
     for title, rows in _sections(plan, given.dtype):
         print(f"\n{title}")
         for name, value in rows:
             print(f"  {name:<26} {value}")
+    for line in speed_lines(speeds):
+        print(line)
     served = plan if args.usage == "server" else settle(given, "server", plan.facts)
     print("\nbounds of a server (what is limited, to how much, and what happens beyond)")
     for row in _server_rows(served):
@@ -145,10 +157,10 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
 
 def _read_by_a_token(plan: EnginePlan) -> str:
     """Bytes of weights, which bound the speed of one stream, and how many experts are in them."""
-    from quire.program import Experts, one_token
+    from quire.program import Experts, some_tokens
 
     program = plan.compiled.program
-    read = plan.facts.backend.weight_bytes(one_token(program), plan.config.model.dtype)
+    read = plan.facts.backend.weight_bytes(some_tokens(program, 1), plan.config.model.dtype)
     taken = {(op.top_k, op.routes.dim) for op in program.ops if isinstance(op, Experts)}
     experts = ", ".join(f"{few} of {all_} experts" for few, all_ in sorted(taken))
     return format_bytes(read) + f" of them: {experts} of a layer" * bool(experts)

@@ -11,10 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
-from quire.models.quantised import Shipped
+from quire.log import get_logger
+from quire.models.quantised import Expanded, Shipped
 from quire.weights.quantised import unpack
+from quire.weights.quantised.expanded_store import ExpandedStore
 from quire.weights.quantised.groups import Groups
 from quire.weights.store import HostTensor, WeightStore
+
+logger = get_logger(__name__)
 
 _CODES = {"awq": "qweight", "gptq": "qweight", "compressed-tensors": "weight_packed"}
 _BESIDE = (
@@ -150,8 +154,17 @@ class QuantisedStore(WeightStore):
         return found  # type: ignore[return-value]  # of the type asked for
 
 
-def as_shipped(store: WeightStore, shipped: Shipped | None) -> WeightStore:
+def as_shipped(store: WeightStore, shipped: Shipped | Expanded | None) -> WeightStore:
     """The checkpoint with its quantised matrices, if it has any."""
-    if shipped is None or shipped.method == "mxfp4":  # which `experts` reads
+    if shipped is None:
         return store
-    return QuantisedStore(store, shipped)
+    if isinstance(shipped, Shipped):
+        # Experts in MXFP4 are read by `experts`.
+        return store if shipped.method == "mxfp4" else QuantisedStore(store, shipped)
+    expanded = ExpandedStore(store, shipped)
+    logger.info(
+        "%s: %d matrices are expanded as they are read, and held as plain numbers",
+        shipped.what,
+        expanded.num_expanded,
+    )
+    return expanded

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from quire.errors import UnsupportedModelError
+from quire.models.quantised.expanded import Expanded, expanded_format
 from quire.program.ops import Experts, Linear, Logits, Op
 from quire.program.program import Program
 from quire.program.values import GroupedFormat, Param
@@ -23,8 +24,8 @@ _WHOLE_ROW_GROUP = 128
 """Rows with one scale are held in groups of this size, which repeat it."""
 _GROUPS = (16, 32, 64, 128)
 _WORKS = (
-    "AWQ and GPTQ of 4 bits, and compressed-tensors of 4 bits (pack-quantized) or 8 bits "
-    "(int-quantized) can be loaded"
+    "AWQ and GPTQ of 4 bits, compressed-tensors of 4 bits (pack-quantized) or 8 bits "
+    "(int-quantized, float-quantized), FP8 and bitsandbytes can be loaded"
 )
 
 
@@ -52,13 +53,16 @@ class Shipped:
         return not any(_matches(pattern, module, self.method) for pattern in self.ignored)
 
 
-def shipped_format(hf_config: Mapping[str, Any]) -> Shipped | None:
-    """None: it is not quantised. Raises UnsupportedModelError for what cannot be held."""
+def shipped_format(hf_config: Mapping[str, Any]) -> Shipped | Expanded | None:
+    """None: it is not quantised. Raises UnsupportedModelError for what can be neither held nor
+    read."""
     config = hf_config.get("quantization_config") or hf_config.get("compression_config")
     if config is None:
         return None
     if not isinstance(config, Mapping):
         raise UnsupportedModelError("config.json: quantization_config is no JSON object")
+    if (expanded := expanded_format(config)) is not None:
+        return expanded
     method = config.get("quant_method")
     if method == "awq":
         return _awq(config)

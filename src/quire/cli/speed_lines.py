@@ -1,0 +1,49 @@
+"""The speed to expect, as `quire explain` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from quire.units import format_bytes
+
+if TYPE_CHECKING:
+    from quire.planning.speed.expected import Expected, Speed
+    from quire.planning.speed.work import Work
+
+
+def speed_lines(found: Expected | None) -> Iterator[str]:
+    """Two tables: what steps read and compute, and the speed in each format. None: nothing."""
+    if found is None:
+        return
+    if not found.speeds:
+        yield "\nexpected speed"
+        yield f"  {found.not_timed}"
+        return
+    own = found.speeds[0]
+    yield f"\nwork of a step in {own.name} (each request has {found.context} tokens before)"
+    yield f"  {'':<16}{'weights read':>16}{'K and V read':>16}{'operations':>18}"
+    for count, work in own.work.items():
+        yield _work_row(_streams(count), work)
+    yield _work_row(f"prompt of {found.prompt}", own.prompt_work)
+    yield "\nexpected speed, tokens per second (from steps timed here, with made-up weights)"
+    columns = [*(_streams(count) for count in own.streams), f"prompt of {found.prompt}"]
+    yield f"  {'':<24}{'weights':>12}" + "".join(f"{column:>15}" for column in columns)
+    yield from map(_speed_row, found.speeds)
+    for name, why in found.left_out:
+        yield f"  {name:<24}  {why}"
+
+
+def _streams(count: int) -> str:
+    return f"{count} stream{'s' * (count > 1)}"
+
+
+def _work_row(title: str, work: Work) -> str:
+    reads = format_bytes(work.weight_bytes), format_bytes(work.kv_bytes)
+    return f"  {title:<16}{reads[0]:>16}{reads[1]:>16}{work.operations / 1e9:>16,.2f} G"
+
+
+def _speed_row(speed: Speed) -> str:
+    rates = [*speed.streams.values(), speed.prompt]
+    cells = "".join(f"{rate:>15,.{1 if rate < 1000 else 0}f}" for rate in rates)
+    return f"  {speed.name:<24}{format_bytes(speed.weight_bytes):>12}{cells}"

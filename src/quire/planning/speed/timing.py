@@ -1,0 +1,124 @@
+"""Times steps of a model with made-up weights and a few of its layers.
+
+A layer that is like another takes as long, so that the time of a step of the whole model follows
+from that of a few layers. As many are run as read far more than caches hold.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+import numpy as np
+
+from quire.backends.base import Backend, StepBatch
+from quire.planning.compile_plan import CompilePlan
+from quire.planning.speed.batches import blocks_needed, decode_step, prompt_step
+from quire.program import Program, kv_layout
+from quire.program.fewer_layers import FewerLayers, with_fewer_layers
+from quire.units import MiB
+
+_READ_BYTES = 96 * MiB
+"""Of weights in a step that is timed."""
+_LEAST_S = 0.08
+"""Steps of one size are repeated for so long."""
+_LEAST_STEPS = 3
+_FILL_BLOCKS = 64
+"""KV blocks that are written at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of the steps that will be timed."""
+
+    most_requests: int
+    context: int
+    """Tokens of each request before the one that a step computes."""
+    prompt: int
+
+
+class StepTimer:
+    """A model that stands in for the whole one. To be closed."""
+
+    def __init__(self, plan: CompilePlan, backend: Backend, sizes: Sizes) -> None:
+        """Raises BackendError where the backend does not time steps."""
+        self._sizes = sizes
+        self._few = _few_layers(plan, backend)
+        program = self._few.program
+        longest = max(sizes.context + 1, sizes.prompt)
+        kv = replace(plan.kv, layout=kv_layout(program, longest))
+        prompt_blocks = blocks_needed(kv, 1, sizes.prompt - 1)
+        num_blocks = max(blocks_needed(kv, sizes.most_requests, sizes.context), prompt_blocks)
+        self._kv = replace(kv, num_blocks=num_blocks)
+        options = replace(
+            plan.options,
+            max_num_tokens=max(sizes.prompt, sizes.most_requests),
+            max_num_seqs=sizes.most_requests,
+            max_model_len=longest,
+        )
+        self._model = backend.compile_stand_in(program, self._kv, options)
+        self._fill_cache(backend.kv_block_bytes(program, self._kv))
+
+    def decode_seconds(self, num_requests: int) -> float:
+        """A step of the whole model with a token of each request."""
+        vocab_size = self._few.program.vocab_size
+        return self._seconds(decode_step(self._kv, num_requests, self._sizes.context, vocab_size))
+
+    def prompt_seconds(self) -> float:
+        """A step of the whole model with one prompt."""
+        vocab_size = self._few.program.vocab_size
+        return self._seconds(prompt_step(self._kv, self._sizes.prompt, vocab_size))
+
+    def close(self) -> None:
+        """Frees its memory."""
+        self._model.close()
+
+    def __enter__(self) -> StepTimer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _seconds(self, batch: StepBatch) -> float:
+        begin = time.perf_counter()
+        self._model.step(batch)  # takes memory and fills caches
+        first = time.perf_counter() - begin
+        num_steps = max(_LEAST_STEPS, math.ceil(_LEAST_S / first))
+        begin = time.perf_counter()
+        times = self._model.op_seconds(batch, num_steps)
+        beside = (time.perf_counter() - begin) / num_steps - sum(one for _, one in times)
+        stands_for: Mapping[int, float] = self._few.stands_for
+        ops = sum(
+            seconds * (1.0 if place.layer is None else stands_for[place.layer])
+            for place, seconds in times
+        )
+        return ops + max(beside, 0.0)
+
+    def _fill_cache(self, block_bytes: int) -> None:
+        """Memory that was never written to is not read: numbers of about 0.01."""
+        data = np.resize(np.array([0x3C, 0x3B, 0xBC], np.uint8), (_FILL_BLOCKS, block_bytes))
+        for begin in range(0, self._kv.num_blocks, _FILL_BLOCKS):
+            ids = np.arange(begin, min(begin + _FILL_BLOCKS, self._kv.num_blocks), dtype=np.int32)
+            self._model.write_blocks(ids, data[: len(ids)])
+
+
+def _few_layers(plan: CompilePlan, backend: Backend) -> FewerLayers:
+    """As few as read `_READ_BYTES`, or all."""
+
+    def is_enough(program: Program) -> bool:
+        return backend.weight_bytes(program, plan.options.dtype) >= _READ_BYTES
+
+    num_layers = len(plan.program.attention_layers())
+    for num_alike in range(1, num_layers):
+        few = with_fewer_layers(plan.program, num_alike)
+        if is_enough(few.program):
+            return few
+    return with_fewer_layers(plan.program, num_layers)

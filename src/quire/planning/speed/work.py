@@ -1,0 +1,67 @@
+"""What a step reads and computes, counted from the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from quire.backends.base import Backend
+from quire.planning.compile_plan import CompilePlan
+from quire.program import Attention, Experts, Linear, Logits, Program, TakeRows, some_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Of one step of the whole model."""
+
+    weight_bytes: int
+    """Weights that are read, each once."""
+    kv_bytes: int
+    """Keys and values of earlier tokens that are read."""
+    operations: int
+    """Multiplications and additions of products and attention, each counted."""
+
+
+def work_of_step(
+    plan: CompilePlan, backend: Backend, num_requests: int, context: int, new: int
+) -> Work:
+    """`new` tokens of each request behind `context` others; one token of each is chosen.
+
+    Of experts as many are counted as are read on average where all are equally likely.
+    """
+    return Work(
+        backend.weight_bytes(some_tokens(plan.program, num_requests * new), plan.options.dtype),
+        num_requests * _kv_bytes(plan, backend, context),
+        num_requests * sum(_operations(plan.program, context, new)),
+    )
+
+
+def _kv_bytes(plan: CompilePlan, backend: Backend, context: int) -> int:
+    """Of one request. A layer with a window reads no more than that."""
+    layout = plan.kv.layout
+    per_layer = backend.kv_block_bytes(plan.program, plan.kv) / plan.kv.block_size
+    per_layer /= layout.num_slots
+    seen = sum(min(context, op.window or context) for op in plan.program.attention_layers())
+    return round(per_layer * seen)
+
+
+def _operations(program: Program, context: int, new: int) -> Iterator[int]:
+    """Of one request, op by op. Behind the last attention only the chosen token is computed."""
+    taken: set[str] = set()
+    for op in program.ops:
+        is_taken = isinstance(op, TakeRows) or any(v.name in taken for v in op.inputs())
+        if is_taken:
+            taken |= {value.name for value in op.outputs()}
+        rows = 1 if is_taken or isinstance(op, Logits) else new
+        if isinstance(op, Linear | Logits):
+            yield 2 * rows * prod(op.weight.shape)
+        elif isinstance(op, Experts):
+            one = prod(op.gate_up.shape[1:]) + prod(op.down.shape[1:])
+            yield 2 * rows * op.top_k * one
+        elif isinstance(op, Attention):
+            pairs = sum(
+                min(position + 1, op.window or position + 1)
+                for position in range(context, context + new)
+            )
+            yield 4 * op.num_heads * op.head_dim * pairs

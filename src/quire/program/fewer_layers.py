@@ -1,0 +1,83 @@
+"""A program with a few layers of each kind: what is timed in place of the whole model."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from quire.program.ops import Attention, Op
+from quire.program.printer import format_layer, group_by_layer
+from quire.program.program import Program
+from quire.program.values import Value
+
+
+@dataclass(frozen=True, slots=True)
+class FewerLayers:
+    """A program, and for each of its layers how many of the whole program are like it."""
+
+    program: Program
+    stands_for: Mapping[int, float]
+    """By the layer's number in the whole program, as names have it: `layers.3.`."""
+
+
+def with_fewer_layers(program: Program, num_alike: int) -> FewerLayers:
+    """The first `num_alike` layers of each kind, in their order. Kinds differ in ops, shapes or
+    formats. A layer reads what the one before it wrote, of those that are left.
+
+    All layers are kept where some other layer than the next reads what a layer writes.
+    """
+    groups = group_by_layer(program.ops)
+    kinds: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for layer, ops in groups:
+        if layer is not None:
+            kinds[tuple(format_layer(ops, layer))].append(layer)
+    stands_for = {
+        layer: len(layers) / min(num_alike, len(layers))
+        for layers in kinds.values()
+        for layer in layers[:num_alike]
+    }
+    kept = [(layer, ops) for layer, ops in groups if layer is None or layer in stands_for]
+    joined = _joined(kept)
+    if joined is None:
+        return FewerLayers(program, dict.fromkeys((i for i, _ in groups if i is not None), 1.0))
+    return FewerLayers(replace(program, ops=joined), stands_for)
+
+
+def _joined(groups: Sequence[tuple[int | None, Sequence[Op]]]) -> tuple[Op, ...] | None:
+    """The ops of the groups, each reading what is still written; None where that is not known."""
+    written: dict[str, Value] = {}
+    before: int | None = None  # the last layer that is complete
+    num_attention = 0
+    ops: list[Op] = []
+    for layer, group in groups:
+        for op in group:
+            names: dict[str, Value] = {}
+            for value in op.inputs():
+                found = written.get(value.name) or written.get(_moved(value.name, before))
+                if found is None or found.dim != value.dim:
+                    return None
+                names[value.name] = found
+            op = _renamed(op, names)
+            if isinstance(op, Attention):
+                op = replace(op, layer=num_attention)
+                num_attention += 1
+            written |= {value.name: value for value in op.outputs()}
+            ops.append(op)
+        before = layer if layer is not None else before
+    return tuple(ops)
+
+
+def _moved(name: str, layer: int | None) -> str:
+    """`layers.7.sum` as another layer has it."""
+    first, _, rest = name.partition(".")
+    return f"layers.{layer}.{rest.partition('.')[2]}" if first == "layers" else ""
+
+
+def _renamed(op: Op, names: Mapping[str, Value]) -> Op:
+    changed = {
+        field.name: names[value.name]
+        for field in fields(op)
+        if isinstance(value := getattr(op, field.name), Value) and value.name in names
+    }
+    return replace(op, **changed)

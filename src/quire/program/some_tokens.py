@@ -1,0 +1,36 @@
+"""What of a program's weights the computation of some tokens reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.program.ops import Embed, Experts, LearnedPositions, Op
+from quire.program.program import Program
+from quire.program.values import Param
+
+
+def some_tokens(program: Program, num_tokens: int) -> Program:
+    """The program with as many experts as so many tokens take on average, where all are equally
+    likely, and tables of as many rows: its weights are what a step with these tokens reads. A table
+    that is the head too is read as a whole."""
+    head = program.logits.weight.name
+
+    def shrunk(op: Op) -> Op:
+        if isinstance(op, Experts):
+            count = _experts_taken(op, num_tokens)
+            return replace(op, gate_up=_first(op.gate_up, count), down=_first(op.down, count))
+        if isinstance(op, Embed | LearnedPositions) and op.table.name != head:
+            return replace(op, table=_first(op.table, num_tokens))
+        return op
+
+    return replace(program, ops=tuple(map(shrunk, program.ops)))
+
+
+def _experts_taken(op: Experts, num_tokens: int) -> int:
+    """How many different ones, on average."""
+    count = op.gate_up.shape[0]
+    return round(count * (1 - (1 - op.top_k / count) ** num_tokens))
+
+
+def _first(param: Param, count: int) -> Param:
+    return replace(param, shape=(min(count, param.shape[0]), *param.shape[1:]))

@@ -1,0 +1,87 @@
+"""Models with made-up weights: their steps are those of real ones, and are timed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tiny_checkpoint import CONFIG
+
+from quire.backends.base import CompileOptions, KVCacheSpec
+from quire.backends.cpu import CpuBackend
+from quire.models import build_program
+from quire.planning.speed.batches import decode_step, prompt_step
+from quire.program import Linear, OpPlace, kv_layout, place_of
+from quire.program.passes import run_passes
+from quire.program.values import GroupedFormat
+
+OPTIONS = CompileOptions("bfloat16", max_num_tokens=96, max_num_seqs=3, max_model_len=64)
+NUM_BLOCKS = 12
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"]},
+    "qwen2_windows": {
+        "architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "sliding_window": 20,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "gemma2": {
+        "architectures": ["Gemma2ForCausalLM"], "query_pre_attn_scalar": 16,
+        "sliding_window": 20, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+        "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True,
+    },
+    "qwen2_moe": {
+        "architectures": ["Qwen2MoeForCausalLM"], "num_experts": 6, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48, "shared_expert_intermediate_size": 80,
+    },
+    "gpt2": {
+        "architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_head": 4, "n_layer": 2,
+        "n_positions": 128, "layer_norm_epsilon": 1e-5, "activation_function": "gelu",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("weights", [None, "int8", "int8_w8a8", "int4", "int4_w4a8"])
+@pytest.mark.parametrize("kv_dtype", ["bfloat16", "int8"])
+def test_steps_have_finite_logits(name: str, weights: Any, kv_dtype: str) -> None:
+    """Numbers that overflow, or are too small, would take another time."""
+    program = run_passes(build_program({**CONFIG, **FAMILIES[name]}), weights)
+    layout = kv_layout(program, OPTIONS.max_model_len)
+    kv = KVCacheSpec(NUM_BLOCKS * len(layout.groups), 16, kv_dtype, layout)
+    model = CpuBackend(2).compile_stand_in(program, kv, OPTIONS)
+    for batch in (prompt_step(kv, 40, 288), decode_step(kv, 3, 33, 288)):
+        output = model.step(batch)
+        assert output.not_finite is not None
+        assert not output.not_finite.any()
+    model.close()
+
+
+def test_grouped_weights_too() -> None:
+    program = build_program({**CONFIG, "hidden_size": 128})
+    held = GroupedFormat("u4", 32, has_zeros=True)
+    ops = [
+        replace(op, weight=replace(op.weight, format=held)) if isinstance(op, Linear) else op
+        for op in program.ops
+    ]
+    program = replace(program, ops=tuple(ops))
+    kv = KVCacheSpec(NUM_BLOCKS, 16, "bfloat16", kv_layout(program, 64))
+    model = CpuBackend(2).compile_stand_in(program, kv, OPTIONS)
+    output = model.step(prompt_step(kv, 40, 288))
+    assert output.not_finite is not None
+    assert not output.not_finite.any()
+
+
+def test_times_of_ops_add_up_to_less_than_the_step() -> None:
+    program = run_passes(build_program({**CONFIG, **FAMILIES["qwen3"]}))
+    kv = KVCacheSpec(NUM_BLOCKS, 16, "bfloat16", kv_layout(program, 64))
+    model = CpuBackend(2).compile_stand_in(program, kv, OPTIONS)
+    batch = prompt_step(kv, 60, 288)
+    begin = time.perf_counter()
+    times = model.op_seconds(batch, 5)
+    elapsed = time.perf_counter() - begin
+    assert all(seconds >= 0 for _, seconds in times)
+    assert 0 < 5 * sum(seconds for _, seconds in times) <= elapsed
+    places = {place for place, _ in times}
+    assert OpPlace(1, "down") in places
+    assert {place.layer for place in places} == {place_of(op).layer for op in program.ops}
