@@ -23,13 +23,15 @@ extern "C" {
 #define QUIRE_KV_GROUP 16
 #define QUIRE_MAX_LAYER_GROUPS 16
 
-// GROUPED is a checkpoint's own groups of codes, in a quire_part: see quire_grouping.
+// Of a quire_part alone: GROUPED is a checkpoint's own groups of codes (see quire_grouping), and
+// from GGUF on are the blocks of GGUF files, GGUF + the number of their type there.
 enum quire_dtype {
   QUIRE_F32 = 0,
   QUIRE_BF16 = 1,
   QUIRE_F16 = 2,
   QUIRE_INT8 = 3,
-  QUIRE_GROUPED = 4
+  QUIRE_GROUPED = 4,
+  QUIRE_GGUF = 256
 };
 
 // How a matrix is stored and multiplied. The integer formats have one scale for each row of the
@@ -55,6 +57,7 @@ enum quire_format {
 //   bit 15      scales and minima are float16, otherwise float32
 //   bit 16      groups have zeros, 0 to 15
 //   bit 17      groups have minima
+//   bit 18      a scale is a signed byte, times a float16 of 256 numbers along K; so is a minimum
 // A quire_part of dtype GROUPED is [rows, k] bytes of codes, then [rows, ceil(k / group)] scales,
 // zeros of a byte and minima, those that the format has.
 enum quire_grouping {
@@ -62,7 +65,8 @@ enum quire_grouping {
   QUIRE_TABLE_SHIFT = 12,
   QUIRE_GROUPS_HALF = 1 << 15,
   QUIRE_GROUPS_ZEROS = 1 << 16,
-  QUIRE_GROUPS_MINIMA = 1 << 17
+  QUIRE_GROUPS_MINIMA = 1 << 17,
+  QUIRE_GROUPS_NESTED = 1 << 18
 };
 
 // What a code stands for. IQ4_NL and E2M1 (doubled: 0 1 2 3 4 6 8 12) are tables of 16 numbers.

@@ -1,4 +1,4 @@
-"""`Shipped`: how a quantised checkpoint holds its linears, read from `quantization_config`.
+"""`shipped_format`: how a checkpoint holds its matrices, read from `quantization_config`.
 
 AWQ, GPTQ and compressed-tensors of whole numbers, 4 bits in groups or 8 bits. Keys and values:
 AutoAWQ's `awq/utils/packing_utils.py`, GPTQModel's `nn_modules/qlinear`, compressed-tensors'
@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from quire.errors import UnsupportedModelError
-from quire.program.ops import Experts, Linear, Logits, Op
-from quire.program.program import Program
-from quire.program.values import GroupedFormat, Param
+from quire.models.block_formats import BlockFormats, block_formats
+from quire.program.values import GroupedFormat
 
 Method = Literal["awq", "gptq", "compressed-tensors"]
 
@@ -42,8 +41,11 @@ class Shipped:
     """What is added to a stored zero: 1 in GPTQ's first format."""
     quantises_head: bool = False
 
-    def holds(self, name: str) -> bool:
-        """Whether the matrix of this name ("...q_proj.weight") is quantised."""
+    def format_of(self, name: str) -> GroupedFormat | None:
+        """Of the matrix of this name ("...q_proj.weight"); None: it is not quantised."""
+        return self.format if self._holds(name) else None
+
+    def _holds(self, name: str) -> bool:
         module = name.removesuffix(".weight")
         if module.endswith(("embed_tokens", "wte", "embed_in")):
             return False
@@ -52,7 +54,7 @@ class Shipped:
         return not any(_matches(pattern, module, self.method) for pattern in self.ignored)
 
 
-def shipped_format(hf_config: Mapping[str, Any]) -> Shipped | None:
+def shipped_format(hf_config: Mapping[str, Any]) -> Shipped | BlockFormats | None:
     """None: it is not quantised. Raises UnsupportedModelError for what cannot be held."""
     config = hf_config.get("quantization_config") or hf_config.get("compression_config")
     if config is None:
@@ -60,6 +62,8 @@ def shipped_format(hf_config: Mapping[str, Any]) -> Shipped | None:
     if not isinstance(config, Mapping):
         raise UnsupportedModelError("config.json: quantization_config is no JSON object")
     method = config.get("quant_method")
+    if method == "gguf":
+        return block_formats(config)
     if method == "awq":
         return _awq(config)
     if method == "gptq":
@@ -67,35 +71,6 @@ def shipped_format(hf_config: Mapping[str, Any]) -> Shipped | None:
     if method == "compressed-tensors":
         return _compressed_tensors(config)
     raise _unsupported("quant_method", method)
-
-
-def with_shipped_formats(program: Program, shipped: Shipped) -> Program:
-    """The program with the format of each matrix that the checkpoint holds quantised."""
-    if any(isinstance(op, Experts) for op in program.ops):
-        raise UnsupportedModelError(
-            "quantization_config: experts that are quantised in the checkpoint are not supported; "
-            "use the unquantised one, with quantization='int4' if it should be small"
-        )
-    matrices = {op.weight.name for op in program.ops if isinstance(op, Linear | Logits)}
-
-    def held(param: Param) -> Param:
-        if param.name not in matrices:
-            return param
-        found = {shipped.holds(part.name) for part in param.parts}
-        if len(found) > 1:
-            names = ", ".join(part.name for part in param.parts)
-            raise UnsupportedModelError(
-                f"quantization_config quantises some of {names} and not the others, which are "
-                "multiplied as one matrix here; use a checkpoint that treats them alike"
-            )
-        return replace(param, format=shipped.format) if True in found else param
-
-    def converted(op: Op) -> Op:
-        if not isinstance(op, Linear | Logits):
-            return op
-        return replace(op, weight=held(op.weight))
-
-    return replace(program, ops=tuple(converted(op) for op in program.ops))
 
 
 def _awq(config: Mapping[str, Any]) -> Shipped:

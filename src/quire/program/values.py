@@ -40,8 +40,9 @@ class GroupedFormat:
     has_zeros: bool = False
     """A whole number from 0 to 15 for each group; otherwise 0."""
     has_minima: bool = False
-    scale: Literal["f16", "f32"] = "f32"
-    """How scales and minima are held."""
+    scale: Literal["f16", "f32", "nested"] = "f32"
+    """How scales and minima are held. Nested: as signed bytes, times a float16 that 256 neighbours
+    along K have in common; the products are exact in float32."""
     activation_bits: ActivationBits = 16
 
     @property

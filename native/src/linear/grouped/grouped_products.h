@@ -99,10 +99,8 @@ struct GroupedArgs {
   float* sums;  // [row][32]
 };
 
-// Scales or minima of some columns as float32.
-QUIRE_INLINE Vector group_numbers(const uint8_t* from, bool half, int64_t index) {
-  if (!half) return load<Vector>(from + 4 * index);
-  const uint8_t* at = from + 2 * index;
+// float16s of some columns as float32.
+QUIRE_INLINE Vector widen_halves(const uint8_t* at) {
 #if defined(__AVX512F__)
   return (Vector)_mm512_cvtph_ps(load<__m256i>(at));
 #elif defined(__AVX2__)
@@ -117,6 +115,29 @@ QUIRE_INLINE Vector group_numbers(const uint8_t* from, bool half, int64_t index)
   return out;
 #endif
 }
+
+// Signed bytes of some columns as float32.
+QUIRE_INLINE Vector widen_bytes(const uint8_t* at) {
+  // Each byte in the top of its word, with its sign.
+  const auto words = (IntVector)(widen_codes(at) << 24);
+  return __builtin_convertvector(words >> 24, Vector);
+}
+
+// Scales or minima of a group: those of the columns from `column` on.
+struct GroupNumbers {
+  const uint8_t* numbers;
+  const uint8_t* nests;
+
+  QUIRE_INLINE Vector at(const Grouping& grouping, int64_t group, int64_t column) const {
+    const int64_t index = group * kStripColumns + column;
+    if (grouping.nested) {
+      const int64_t nest = group * grouping.group / kNestDepth * kStripColumns + column;
+      return widen_halves(nests + 2 * nest) * widen_bytes(numbers + index);
+    }
+    if (grouping.half) return widen_halves(numbers + 2 * index);
+    return load<Vector>(numbers + 4 * index);
+  }
+};
 
 // Registers of columns that fit beside so many rows.
 constexpr int grouped_vectors(int rows, int most_rows) {
@@ -145,6 +166,8 @@ void grouped_rows(const GroupedArgs& args) {
   const Table& table = kTables[grouping.table];
   const Codes codes(table);
   const int64_t group_lines = grouping.group / (4 * Codes::kQuads);
+  const GroupNumbers scales{args.strip, args.strip + layout.scale_nests_at};
+  const GroupNumbers minima{args.strip + layout.minima_at, args.strip + layout.minimum_nests_at};
   for (int64_t c = 0; c < kStripColumns; c += kVectors * kVectorLanes) {
     Vector sums[kRows][kVectors] = {};
     const uint32_t* x = args.x;
@@ -182,7 +205,7 @@ void grouped_rows(const GroupedArgs& args) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
         const int64_t index = g * kStripColumns + c + v * kVectorLanes;
-        const Vector scale = group_numbers(args.strip, grouping.half, index);
+        const Vector scale = scales.at(grouping, g, c + v * kVectorLanes);
         IntVector zero = table.zero - IntVector{};
         if (grouping.zeros) zero += (IntVector)widen_codes(args.strip + layout.zeros_at + index);
 #pragma GCC unroll 12
@@ -194,7 +217,7 @@ void grouped_rows(const GroupedArgs& args) {
           sums[r][v] += __builtin_convertvector(dot, Vector) * scale;
         }
         if (!grouping.minima) continue;
-        const Vector minimum = group_numbers(args.strip + layout.minima_at, grouping.half, index);
+        const Vector minimum = minima.at(grouping, g, c + v * kVectorLanes);
         for (int r = 0; r < kRows; ++r) {
           const auto total = static_cast<int32_t>(after[r] - before[r]);
           sums[r][v] += static_cast<float>(total) * minimum;

@@ -1,8 +1,8 @@
 // Grouped weights: what a format's number says, and how they lie in a strip (quire_grouping).
 //
 // A strip begins with what its groups have, each of these at a multiple of 64 bytes and there only
-// if the format has it: scales [groups][32], zeros [groups][32] bytes, minima [groups][32]. Then
-// the codes. Of 4 bits: [K / 8][32 columns][4 bytes], the lower halves of the bytes are the first
+// if the format has it: scales [groups][32], zeros [groups][32] bytes, minima [groups][32]. Nested
+// scales and minima are bytes; after each of the two are float16s [256 of K][32]. Then the codes. Of 4 bits: [K / 8][32 columns][4 bytes], the lower halves of the bytes are the first
 // four of 8 of K, the upper halves the others. Of 8 bits: [K / 4][32 columns][4 bytes].
 #pragma once
 
@@ -34,6 +34,7 @@ struct Grouping {
   bool half;
   bool zeros;
   bool minima;
+  bool nested;
 
   explicit Grouping(Format format) {
     const auto bits = static_cast<int32_t>(format);
@@ -42,13 +43,14 @@ struct Grouping {
     half = bits & QUIRE_GROUPS_HALF;
     zeros = bits & QUIRE_GROUPS_ZEROS;
     minima = bits & QUIRE_GROUPS_MINIMA;
-    known_ = bits >= 0 && bits < 2 * QUIRE_GROUPS_MINIMA && group >= 16 && group <= 128 &&
-             table <= QUIRE_TABLE_S8;
+    nested = bits & QUIRE_GROUPS_NESTED;
+    known_ = bits >= 0 && bits < 2 * QUIRE_GROUPS_NESTED && group >= 16 && group <= 128 &&
+             table <= QUIRE_TABLE_S8 && !(nested && half);
   }
 
   bool is_known() const { return known_; }
   bool is_wide() const { return table == QUIRE_TABLE_S8; }
-  int64_t item_bytes() const { return half ? 2 : 4; }
+  int64_t item_bytes() const { return nested ? 1 : half ? 2 : 4; }
   float number(const uint8_t* from, int64_t index) const {
     if (half) {
       uint16_t bits;
@@ -64,19 +66,31 @@ struct Grouping {
   bool known_;
 };
 
+constexpr int64_t kNestDepth = 256;
+
 struct GroupedStrip {
   Grouping grouping;
   int64_t groups;
+  int64_t nests;
+  int64_t scale_nests_at;
   int64_t zeros_at;
   int64_t minima_at;
+  int64_t minimum_nests_at;
   int64_t codes_at;
   int64_t bytes;
 
-  GroupedStrip(Format format, int64_t k) : grouping(format), groups(ceil_div(k, grouping.group)) {
+  GroupedStrip(Format format, int64_t k)
+      : grouping(format),
+        groups(ceil_div(k, grouping.group)),
+        nests(grouping.nested ? ceil_div(k, kNestDepth) : 0) {
     const int64_t columns = groups * kStripColumns;
-    zeros_at = columns * grouping.item_bytes();
+    const int64_t numbers = round_up(columns * grouping.item_bytes(), 64);
+    const int64_t nest_bytes = nests * kStripColumns * 2;
+    scale_nests_at = numbers;
+    zeros_at = scale_nests_at + nest_bytes;
     minima_at = zeros_at + (grouping.zeros ? round_up(columns, 64) : 0);
-    codes_at = minima_at + (grouping.minima ? columns * grouping.item_bytes() : 0);
+    minimum_nests_at = minima_at + (grouping.minima ? numbers : 0);
+    codes_at = minimum_nests_at + (grouping.minima ? nest_bytes : 0);
     const int64_t codes = groups * grouping.group * kStripColumns;
     bytes = codes_at + (grouping.is_wide() ? codes : codes / 2);
   }
@@ -88,14 +102,28 @@ struct GroupedStrip {
   }
   int code_shift(int64_t k) const { return grouping.is_wide() || k % 8 < 4 ? 0 : 4; }
 
+  // The scale or the minimum of a group, which lie from `numbers_at` on, those that they are
+  // multiplied by from `nests_at` on.
+  float number(const uint8_t* strip, int64_t numbers_at, int64_t nests_at, int64_t column,
+               int64_t group) const {
+    const int64_t index = group * kStripColumns + column;
+    if (!grouping.nested) return grouping.number(strip + numbers_at, index);
+    const int64_t nest = group * grouping.group / kNestDepth * kStripColumns + column;
+    uint16_t bits;
+    std::memcpy(&bits, strip + nests_at + 2 * nest, 2);
+    return f16_to_f32(bits) * static_cast<float>(static_cast<int8_t>(strip[numbers_at + index]));
+  }
+
   float weight(const uint8_t* strip, int64_t column, int64_t k) const {
     const Table& table = kTables[grouping.table];
     const int32_t code = strip[code_at(column, k)] >> code_shift(k);
-    const int64_t index = k / grouping.group * kStripColumns + column;
+    const int64_t group = k / grouping.group;
     int32_t whole = (grouping.is_wide() ? code : table.numbers[code & 15]) - table.zero;
-    if (grouping.zeros) whole -= strip[zeros_at + index];
-    const float value = static_cast<float>(whole) * grouping.number(strip, index);
-    return grouping.minima ? value + grouping.number(strip + minima_at, index) : value;
+    if (grouping.zeros) whole -= strip[zeros_at + group * kStripColumns + column];
+    const float value =
+        static_cast<float>(whole) * number(strip, 0, scale_nests_at, column, group);
+    if (!grouping.minima) return value;
+    return value + number(strip, minima_at, minimum_nests_at, column, group);
   }
 };
 

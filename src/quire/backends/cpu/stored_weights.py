@@ -94,6 +94,7 @@ def _grouped(library: Library, grouped: GroupedFormat) -> int:
         | log2 << code("QUIRE_GROUP_SHIFT")
         | code(f"QUIRE_TABLE_{grouped.table.upper()}") << code("QUIRE_TABLE_SHIFT")
         | (grouped.scale == "f16") * code("QUIRE_GROUPS_HALF")
+        | (grouped.scale == "nested") * code("QUIRE_GROUPS_NESTED")
         | grouped.has_zeros * code("QUIRE_GROUPS_ZEROS")
         | grouped.has_minima * code("QUIRE_GROUPS_MINIMA")
     )

@@ -74,7 +74,12 @@ class Groups:
         return values if self.minima is None else values + spread(self._held(self.minima))
 
     def to_bytes(self) -> Bytes:
-        """What a `quire_part` of dtype GROUPED is: codes, scales, zeros, minima."""
+        """What a `quire_part` of dtype GROUPED is: codes, scales, zeros, minima.
+
+        Raises CheckpointError for nested scales, which come in blocks alone.
+        """
+        if self.format.scale == "nested":
+            raise CheckpointError(f"{self.format} is packed from the blocks of a GGUF file")
         dtype = self._dtype()
         parts = [self.codes.reshape(-1), self.scales.astype(dtype).reshape(-1).view(np.uint8)]
         if self.zeros is not None:

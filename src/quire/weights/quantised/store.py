@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
+from quire.models.block_formats import BlockFormats
 from quire.models.quantised import Shipped
 from quire.weights.quantised import unpack
 from quire.weights.quantised.groups import Groups
@@ -150,6 +151,6 @@ class QuantisedStore(WeightStore):
         return found  # type: ignore[return-value]  # of the type asked for
 
 
-def as_shipped(store: WeightStore, shipped: Shipped | None) -> WeightStore:
-    """The checkpoint with its quantised matrices, if it has any."""
-    return store if shipped is None else QuantisedStore(store, shipped)
+def as_shipped(store: WeightStore, shipped: Shipped | BlockFormats | None) -> WeightStore:
+    """The checkpoint with its quantised matrices, if it has any. A GGUF file's has them itself."""
+    return QuantisedStore(store, shipped) if isinstance(shipped, Shipped) else store
