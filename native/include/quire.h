@@ -21,6 +21,7 @@ extern "C" {
 
 // Tokens that lie together in the KV cache: a block holds whole groups of them.
 #define QUIRE_KV_GROUP 16
+#define QUIRE_X_BLOCK 32
 #define QUIRE_MAX_LAYER_GROUPS 16
 
 // Of a quire_part alone: GROUPED is a checkpoint's own groups of codes (see quire_grouping), and
@@ -35,7 +36,8 @@ enum quire_dtype {
 };
 
 // How a matrix is stored and multiplied. The integer formats have one scale for each row of the
-// matrix and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits. 4-bit
+// matrix and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits, A8_BLOCKS to
+// 8 bits with a scale for each QUIRE_X_BLOCK numbers of a row, which groups must not exceed. 4-bit
 // weights have whole steps within a row besides (int4_weights.h).
 enum quire_format {
   QUIRE_FORMAT_F32 = 0,
@@ -45,13 +47,14 @@ enum quire_format {
   QUIRE_FORMAT_INT4_A8 = 4,
   QUIRE_FORMAT_INT4_A16 = 5,
   QUIRE_FORMAT_GROUPED_A8 = 6,
-  QUIRE_FORMAT_GROUPED_A16 = 7
+  QUIRE_FORMAT_GROUPED_A16 = 7,
+  QUIRE_FORMAT_GROUPED_A8_BLOCKS = 8
 };
 
 // The grouped formats hold a quantised checkpoint's numbers as they are. A code stands for a whole
 // number in a table; along K, groups of codes have a scale, and may have a zero and a minimum:
 // weight = (table[code] - zero) * scale + minimum. What varies is in the bits of the format's
-// number, above GROUPED_A8 or GROUPED_A16:
+// number, above GROUPED_A8, GROUPED_A16 or GROUPED_A8_BLOCKS:
 //   bits 8-11   log2 of the group, 4 to 7
 //   bits 12-14  quire_table
 //   bit 15      scales and minima are float16, otherwise float32

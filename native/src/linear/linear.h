@@ -33,7 +33,8 @@ enum class Format : int32_t {
   kInt4A8 = QUIRE_FORMAT_INT4_A8,
   kInt4A16 = QUIRE_FORMAT_INT4_A16,
   kGroupedA8 = QUIRE_FORMAT_GROUPED_A8,
-  kGroupedA16 = QUIRE_FORMAT_GROUPED_A16
+  kGroupedA16 = QUIRE_FORMAT_GROUPED_A16,
+  kGroupedA8Blocks = QUIRE_FORMAT_GROUPED_A8_BLOCKS
 };
 
 // The format without the bits that say how a grouped one is made up.
@@ -44,7 +45,7 @@ inline Format kind_of(Format format) {
 inline bool is_integer(Format format) { return format != Format::kF32 && format != Format::kBF16; }
 
 inline bool is_grouped(Format format) {
-  return kind_of(format) == Format::kGroupedA8 || kind_of(format) == Format::kGroupedA16;
+  return kind_of(format) >= Format::kGroupedA8 && kind_of(format) <= Format::kGroupedA8Blocks;
 }
 
 // Longest row of an integer format: sums of products of two bytes, at most 128 * 127 each, and 128

@@ -28,8 +28,9 @@ BLOCK_FORMATS: dict[str, GroupedFormat] = {
 }
 """By the type's name. Codes of 5 and 6 bits are held in bytes."""
 
-GGUF_FORMATS: dict[str, ActivationBits] = {"gguf": 16, "gguf_a8": 8}
-"""The values of `quantization` that hold a GGUF file's matrices as they are."""
+GGUF_FORMATS: dict[str, ActivationBits] = {"gguf": 8, "gguf_a16": 16}
+"""The values of `quantization` that hold a GGUF file's matrices as they are. Activations of 8 bits
+have a scale for each block, as llama.cpp's have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,15 @@ class BlockFormats:
     def format_of(self, name: str) -> GroupedFormat | None:
         """None: it is not held as it is."""
         found = BLOCK_FORMATS.get(self.types.get(name, ""))
-        return None if found is None else replace(found, activation_bits=self.activation_bits)
+        if found is None:
+            return None
+        bits = self.activation_bits
+        return replace(found, activation_bits=bits, activation_blocks=bits == 8)
 
 
 def block_formats(config: Mapping[str, Any]) -> BlockFormats:
     """From `quantization_config`. Raises CheckpointError for one that no file was unpacked to."""
-    types, bits = config.get("types"), config.get("activation_bits", 16)
+    types, bits = config.get("types"), config.get("activation_bits", 8)
     if not isinstance(types, Mapping) or not all(isinstance(t, str) for t in types.values()):
         raise CheckpointError(
             "config.json: quantization_config of a GGUF file needs types, from names to types of "

@@ -6,7 +6,7 @@ checkpoint's tensors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -27,6 +27,10 @@ ActivationBits = Literal[8, 16]
 """Bits of the activations that are multiplied with a matrix or with the KV cache."""
 
 
+ACTIVATION_BLOCK = 32
+"""The numbers of an activation that share a scale, in formats that have blocks of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupedFormat:
     """A quantised checkpoint's own numbers, held without rounding them again.
@@ -44,6 +48,9 @@ class GroupedFormat:
     """How scales and minima are held. Nested: as signed bytes, times a float16 that 256 neighbours
     along K have in common; the products are exact in float32."""
     activation_bits: ActivationBits = 16
+    activation_blocks: bool = False
+    """Of 8-bit activations: each ACTIVATION_BLOCK neighbours in a row have a scale. Otherwise a row
+    has one."""
 
     @property
     def code_bits(self) -> int:
@@ -53,9 +60,18 @@ class GroupedFormat:
         """Of a row of so many weights; the last may be shorter."""
         return -(-depth // self.group)
 
+    def with_activations_of(self, other: GroupedFormat) -> GroupedFormat:
+        """The same weights with the activations of another format."""
+        return replace(
+            self,
+            activation_bits=other.activation_bits,
+            activation_blocks=other.activation_blocks,
+        )
+
     def __str__(self) -> str:
         more = "+zero" * self.has_zeros + "+min" * self.has_minima
-        return f"{self.table} g{self.group} {self.scale}{more} a{self.activation_bits}"
+        blocks = f"/{ACTIVATION_BLOCK}" if self.activation_blocks else ""
+        return f"{self.table} g{self.group} {self.scale}{more} a{self.activation_bits}{blocks}"
 
 
 def activation_bits(weight_format: WeightFormat | GroupedFormat) -> ActivationBits:

@@ -190,6 +190,7 @@ bool pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, boo
       return pack_format<FourBits>(matrix, source, src_row0, row0, rows);
     case Format::kGroupedA8:
     case Format::kGroupedA16:
+    case Format::kGroupedA8Blocks:
       return pack_format<Grouped>(matrix, source, src_row0, row0, rows);
   }
   return true;

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -179,7 +178,7 @@ def _fits(tensor: HostTensor, wanted: WeightFormat | GroupedFormat) -> bool:
         return tensor.dtype != "GROUPED"
     if tensor.format is None:
         return False
-    return replace(tensor.format, activation_bits=wanted.activation_bits) == wanted
+    return tensor.format.with_activations_of(wanted) == wanted
 
 
 def _source_dtype(library: Library, tensor: HostTensor) -> int:
