@@ -116,31 +116,32 @@ constexpr int kGroupedLines = 3;
 constexpr int kGroupedLines = 2;
 #endif
 
-// What the groups of a row of x have beside their dot products.
-template <class Product, int kRows, bool kBlocks>
+// What a group of each row of x has beside its dot products. Read where it is used: registers are
+// needed for other things.
+template <bool kBlocks>
 struct GroupOfX {
-  int32_t totals[kRows];
-  float x_scales[kRows];
+  const uint32_t* before;
+  const uint32_t* after;
+  const float* scales;
 
   QUIRE_INLINE GroupOfX(const GroupedArgs& args, int64_t group) {
     const int64_t size = args.grouping->group;
-    const uint32_t* before = args.totals + group * (size / 16) * args.x_rows;
-    const uint32_t* after = before + size / 16 * args.x_rows;
-    const float* scales = args.x_scales + group * size / kXBlock * args.x_rows;
-    for (int r = 0; r < kRows; ++r) {
-      totals[r] = static_cast<int32_t>(after[r] - before[r]);
-      if constexpr (kBlocks) x_scales[r] = scales[r];
-    }
+    before = args.totals + group * (size / 16) * args.x_rows;
+    after = before + size / 16 * args.x_rows;
+    scales = args.x_scales + group * size / kXBlock * args.x_rows;
   }
 
+  QUIRE_INLINE int32_t total(int row) const {
+    return static_cast<int32_t>(after[row] - before[row]);
+  }
   // The sum of x, as a number that a minimum is multiplied by.
-  QUIRE_INLINE Vector total(int row) const {
-    float total = static_cast<float>(totals[row]);
-    if constexpr (kBlocks) total *= x_scales[row];
-    return total - Vector{};
+  QUIRE_INLINE Vector scaled_total(int row) const {
+    float found = static_cast<float>(total(row));
+    if constexpr (kBlocks) found *= scales[row];
+    return found - Vector{};
   }
   QUIRE_INLINE Vector scaled(int row, Vector scale) const {
-    if constexpr (kBlocks) return scale * x_scales[row];
+    if constexpr (kBlocks) return scale * scales[row];
     return scale;
   }
 };
@@ -165,12 +166,12 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
   const uint32_t* x = args.x;
   const uint8_t* line = args.codes + c * 4;
   for (int64_t g = 0; g < args.groups; ++g) {
-    const GroupOfX<Product, kRows, kBlocks> of_x(args, args.first_group + g);
+    const GroupOfX<kBlocks> of_x(args, args.first_group + g);
     IntVector dots[kLines][kVectors];
 #pragma GCC unroll 12
     for (int r = 0; r < kLines; ++r) {
       const bool is_last = r % kPlanes == kPlanes - 1;
-      const int32_t start = is_last ? -zero * of_x.totals[r / kPlanes] : 0;
+      const int32_t start = is_last ? -zero * of_x.total(r / kPlanes) : 0;
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) dots[r][v] = start - IntVector{};
     }
@@ -209,7 +210,7 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
         IntVector dot = dots[r * kPlanes][v];
         if constexpr (kPlanes == 2) dot = dot * 256 + dots[r * kPlanes + 1][v];
         if (args.zeros != nullptr) {
-          dot -= (IntVector)widen_codes(args.zeros + index) * of_x.totals[r];
+          dot -= (IntVector)widen_codes(args.zeros + index) * of_x.total(r);
         }
         const auto number = __builtin_convertvector(dot, Vector);
         sums[r][v] = fused(sums[r][v], number, of_x.scaled(r, scale));
@@ -217,7 +218,7 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
       if (args.minima == nullptr) continue;
       const auto minimum = load<Vector>(args.minima + index);
 #pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r) sums[r][v] = fused(sums[r][v], of_x.total(r), minimum);
+      for (int r = 0; r < kRows; ++r) sums[r][v] = fused(sums[r][v], of_x.scaled_total(r), minimum);
     }
   }
 #pragma GCC unroll 12
