@@ -31,6 +31,10 @@ ACTIVATION_BLOCK = 32
 """The numbers of an activation that share a scale, in formats that have blocks of them."""
 
 
+NEST = 256
+"""The weights along K that share what nested scales are multiplied by."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupedFormat:
     """A quantised checkpoint's own numbers, held without rounding them again.
@@ -55,6 +59,14 @@ class GroupedFormat:
     @property
     def code_bits(self) -> int:
         return 8 if self.table == "s8" else 4
+
+    @property
+    def bits_per_weight(self) -> float:
+        """With what each group has, of rows of whole groups."""
+        numbers = 1 + self.has_minima
+        of_group = {"f16": 16, "f32": 32, "nested": 8}[self.scale] * numbers + 8 * self.has_zeros
+        nests = 16 * numbers / NEST if self.scale == "nested" else 0
+        return self.code_bits + of_group / self.group + nests
 
     def num_groups(self, depth: int) -> int:
         """Of a row of so many weights; the last may be shorter."""
