@@ -104,10 +104,11 @@ def _arithmetic(plan: EnginePlan) -> str:
     from quire.program import GroupedFormat
 
     dtype, quantization = plan.config.model.dtype, plan.config.model.quantization
+    if quantization is not None:
+        return f"{dtype}, {quantization}: {MEANINGS[quantization]}"
     params = plan.compiled.program.params()
-    if any(isinstance(param.format, GroupedFormat) for param in params):
-        dtype += ", matrices as the checkpoint holds them"
-    return dtype if quantization is None else f"{dtype}, {quantization}: {MEANINGS[quantization]}"
+    is_held = any(isinstance(param.format, GroupedFormat) for param in params)
+    return dtype + ", matrices as the checkpoint holds them" * is_held
 
 
 def _parameter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
