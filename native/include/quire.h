@@ -78,7 +78,10 @@ enum quire_table {
   QUIRE_TABLE_S4 = 1,    // the code less 8
   QUIRE_TABLE_IQ4 = 2,
   QUIRE_TABLE_E2M1 = 3,
-  QUIRE_TABLE_S8 = 4     // the code, of 8 bits, less 128
+  QUIRE_TABLE_S8 = 4,    // the code, of 8 bits, less 128
+  QUIRE_TABLE_S6 = 5,    // of 6 bits, less 32
+  QUIRE_TABLE_U5 = 6,    // of 5 bits
+  QUIRE_TABLE_S5 = 7     // of 5 bits, less 16
 };
 
 // Instruction-set tiers, each a library of its own built from the same sources.

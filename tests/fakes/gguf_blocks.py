@@ -21,10 +21,6 @@ def random_blocks(name: str, rows: int, depth: int, seed: int = 0) -> tuple[Byte
     count = rows * depth // kind.block_items
     groups = kind.block_items // format.group
     codes = random.integers(0, len(TABLES[format.table]), (count, kind.block_items), np.uint8)
-    if name.startswith("Q5"):
-        codes = (codes % 32 + (112 if name == "Q5_0" else 128)).astype(np.uint8)
-    if name == "Q6_K":
-        codes = (codes % 64 + 96).astype(np.uint8)
     scale = random.normal(0, 0.01, count).astype(np.float16)
     minimum = random.normal(0, 0.01, count).astype(np.float16)
     low, high = (-128, 128) if name == "Q6_K" else (-32, 32) if name == "IQ4_XS" else (0, 64)
@@ -44,9 +40,9 @@ def random_blocks(name: str, rows: int, depth: int, seed: int = 0) -> tuple[Byte
     elif name == "Q4_1":
         parts = [*halves, _nibbles(codes, 32)]
     elif name == "Q5_0":
-        parts = [halves[0], _top_bits(codes - 112), _nibbles((codes - 112) & 15, 32)]
+        parts = [halves[0], _top_bits(codes), _nibbles(codes & 15, 32)]
     elif name == "Q5_1":
-        parts = [*halves, _top_bits(codes - 128), _nibbles((codes - 128) & 15, 32)]
+        parts = [*halves, _top_bits(codes), _nibbles(codes & 15, 32)]
     elif name == "Q8_0":
         parts = [halves[0], codes ^ 128]
     elif name == "MXFP4":
@@ -54,12 +50,12 @@ def random_blocks(name: str, rows: int, depth: int, seed: int = 0) -> tuple[Byte
     elif name == "Q4_K":
         parts = [*halves, _six_bits(inner, inner_minima), _nibbles(codes, 64)]
     elif name == "Q5_K":
-        low_bits = codes - 128
+        low_bits = codes
         fifth = (low_bits >> 4).reshape(count, 8, 32) << np.arange(8, dtype=np.uint8)[:, None]
         tops = fifth.sum(axis=1).astype(np.uint8)
         parts = [*halves, _six_bits(inner, inner_minima), tops, _nibbles(low_bits & 15, 64)]
     elif name == "Q6_K":
-        six = codes - 96
+        six = codes
         pairs = (six >> 4).reshape(count, 2, 4, 32) << np.array([0, 2, 4, 6], np.uint8)[:, None]
         tops = pairs.sum(axis=2).astype(np.uint8).reshape(count, 64)
         signed = inner.astype(np.int8).view(np.uint8)

@@ -16,17 +16,17 @@ from quire.program.values import ActivationBits, GroupedFormat
 BLOCK_FORMATS: dict[str, GroupedFormat] = {
     "Q4_0": GroupedFormat("s4", 32, scale="f16"),
     "Q4_1": GroupedFormat("u4", 32, has_minima=True, scale="f16"),
-    "Q5_0": GroupedFormat("s8", 32, scale="f16"),
-    "Q5_1": GroupedFormat("s8", 32, has_minima=True, scale="f16"),
+    "Q5_0": GroupedFormat("s5", 32, scale="f16"),
+    "Q5_1": GroupedFormat("u5", 32, has_minima=True, scale="f16"),
     "Q8_0": GroupedFormat("s8", 32, scale="f16"),
     "Q4_K": GroupedFormat("u4", 32, has_minima=True, scale="nested"),
-    "Q5_K": GroupedFormat("s8", 32, has_minima=True, scale="nested"),
-    "Q6_K": GroupedFormat("s8", 16, scale="nested"),
+    "Q5_K": GroupedFormat("u5", 32, has_minima=True, scale="nested"),
+    "Q6_K": GroupedFormat("s6", 16, scale="nested"),
     "IQ4_NL": GroupedFormat("iq4", 32, scale="f16"),
     "IQ4_XS": GroupedFormat("iq4", 32, scale="nested"),
     "MXFP4": GroupedFormat("e2m1", 32),
 }
-"""By the type's name. Codes of 5 and 6 bits are held in bytes."""
+"""By the type's name."""
 
 GGUF_FORMATS: dict[str, ActivationBits] = {"gguf": 8, "gguf_a16": 16}
 """The values of `quantization` that hold a GGUF file's matrices as they are. Activations of 8 bits

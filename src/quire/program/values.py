@@ -18,10 +18,11 @@ in 16 bits, `_w8a8` and `_w4a8` round them to 8 bits with a scale for each token
 `backends/reference` defines the result, including the rounding.
 """
 
-CodeTable = Literal["u4", "s4", "iq4", "e2m1", "s8"]
+CodeTable = Literal["u4", "s4", "iq4", "e2m1", "s8", "s6", "u5", "s5"]
 """What the codes of a grouped format stand for: 0..15; -8..7; the 16 numbers of llama.cpp's IQ4_NL;
-those of a float with 2 bits of exponent and 1 of mantissa, doubled; -128..127. Codes are stored
-without a sign: 8 or 128 is added."""
+those of a float with 2 bits of exponent and 1 of mantissa, doubled; then whole numbers of the bits
+that the name says, with a sign (s) or without. Codes are stored without a sign: half of their range
+is added."""
 
 ActivationBits = Literal[8, 16]
 """Bits of the activations that are multiplied with a matrix or with the KV cache."""
@@ -58,7 +59,7 @@ class GroupedFormat:
 
     @property
     def code_bits(self) -> int:
-        return 8 if self.table == "s8" else 4
+        return int(self.table[1]) if self.table[0] in "us" else 4
 
     @property
     def bits_per_weight(self) -> float:

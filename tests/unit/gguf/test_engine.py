@@ -160,7 +160,7 @@ def test_explain_tells_the_formats(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["explain", str(file)]) == 0
     shown = capsys.readouterr().out
     assert "u4 g32 nested+min a8/32" in shown
-    assert "s8 g16 nested a8/32" in shown
+    assert "s6 g16 nested a8/32" in shown
 
 
 def test_a_tokenizer_of_its_own_place(tmp_path: Path) -> None:

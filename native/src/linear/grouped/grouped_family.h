@@ -102,6 +102,11 @@ struct GroupedFamily {
         return multiply_codes<PlainCodes>(block, layout);
       case QUIRE_TABLE_S8:
         return multiply_codes<ByteCodes>(block, layout);
+      case QUIRE_TABLE_S6:
+        return multiply_codes<SplitCodes<6>>(block, layout);
+      case QUIRE_TABLE_U5:
+      case QUIRE_TABLE_S5:
+        return multiply_codes<SplitCodes<5>>(block, layout);
       default:
         return multiply_codes<TableCodes>(block, layout);
     }
@@ -175,7 +180,7 @@ struct GroupedFamily {
                            x.totals,
                            x.x_scales,
                            block.rows / kPlanes,
-                           strip + layout.codes_at + k * kStripColumns / (Codes::kQuads),
+                           strip + layout.codes_at + Codes::kStep.bytes_of(k),
                            grouping.zeros ? strip + layout.zeros_at + first * kStripColumns : nullptr,
                            numbers.scales,
                            grouping.minima ? numbers.minima : nullptr,

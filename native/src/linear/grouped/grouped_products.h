@@ -51,30 +51,56 @@ struct GroupedProduct : QuantisedX<kPlanes_> {
 #endif
 };
 
-// A line of codes as the bytes that are multiplied: kQuads times 4 of K.
-struct PlainCodes {
-  static constexpr int kQuads = 2;
-  explicit PlainCodes(const Table&) {}
-  QUIRE_INLINE CodeBytes quad(CodeWords line, int index) const {
-    return (CodeBytes)((index == 0 ? line : line >> 4) & 0x0f0f0f0fu);
+// A step of codes as the bytes that are multiplied: kQuads times 4 of K. `line` is the first of its
+// lines, from the vector's columns on.
+template <int kBits>
+struct StepOfCodes {
+  static constexpr CodeStep kStep{kBits};
+  static constexpr int kQuads = static_cast<int>(kStep.depth / 4);
+
+  static QUIRE_INLINE CodeWords nibbles(const uint8_t* line, int index) {
+    const auto words = load<CodeWords>(line + index / 2 * kLineBytes);
+    return (index % 2 == 0 ? words : words >> 4) & 0x0f0f0f0fu;
   }
 };
 
-struct ByteCodes {
-  static constexpr int kQuads = 1;
-  explicit ByteCodes(const Table&) {}
-  QUIRE_INLINE CodeBytes quad(CodeWords line, int /*index*/) const { return (CodeBytes)line; }
+struct PlainCodes : StepOfCodes<4> {
+  explicit PlainCodes(const Table&) {}
+  QUIRE_INLINE CodeBytes quad(const uint8_t* line, int index) const {
+    return (CodeBytes)nibbles(line, index);
+  }
 };
 
-struct TableCodes {
-  static constexpr int kQuads = 2;
+struct ByteCodes : StepOfCodes<8> {
+  explicit ByteCodes(const Table&) {}
+  QUIRE_INLINE CodeBytes quad(const uint8_t* line, int /*index*/) const {
+    return (CodeBytes)load<CodeWords>(line);
+  }
+};
+
+// Of 5 and 6 bits.
+template <int kBits>
+struct SplitCodes : StepOfCodes<kBits> {
+  using Step = StepOfCodes<kBits>;
+  explicit SplitCodes(const Table&) {}
+  QUIRE_INLINE CodeBytes quad(const uint8_t* line, int index) const {
+    constexpr int kUpper = kBits - 4;
+    constexpr uint32_t kMask = kUpper == 1 ? 0x10101010u : 0x30303030u;
+    const auto upper = load<CodeWords>(line + Step::kStep.low_lines * kLineBytes);
+    const int shift = 4 - kUpper * index;  // to the left
+    const CodeWords moved = shift >= 0 ? upper << shift : upper >> -shift;
+    return (CodeBytes)(Step::nibbles(line, index) | (moved & kMask));
+  }
+};
+
+struct TableCodes : StepOfCodes<4> {
   explicit TableCodes(const Table& table) {
     for (int64_t i = 0; i < static_cast<int64_t>(sizeof numbers_); ++i) {
       numbers_[i] = table.numbers[i % 16];
     }
   }
-  QUIRE_INLINE CodeBytes quad(CodeWords line, int index) const {
-    const auto codes = (CodeBytes)((index == 0 ? line : line >> 4) & 0x0f0f0f0fu);
+  QUIRE_INLINE CodeBytes quad(const uint8_t* line, int index) const {
+    const auto codes = (CodeBytes)nibbles(line, index);
 #if defined(__AVX512BW__)
     return (CodeBytes)_mm512_shuffle_epi8((__m512i)numbers_, (__m512i)codes);
 #elif defined(__AVX2__)
@@ -152,9 +178,9 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
   constexpr int kPlanes = Product::kPlanes;
   constexpr int kLines = kRows * kPlanes;
   constexpr int kVectors = kGroupedVectors;
-  constexpr int64_t kLineBytes = kStripColumns * 4;
+  constexpr int64_t kStepBytes = Codes::kStep.lines * kLineBytes;
   constexpr int64_t kAhead = 4096;
-  const int64_t group_lines = args.grouping->group / (4 * Codes::kQuads);
+  const int64_t group_steps = args.grouping->group / Codes::kStep.depth;
   const int32_t zero = kTables[args.grouping->table].zero;
   const auto place = [&](int r, int v) {
     return args.sums + r * kStripColumns + c + v * kVectorLanes;
@@ -175,19 +201,18 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) dots[r][v] = start - IntVector{};
     }
-    for (int64_t i = 0; i < group_lines; ++i, line += kLineBytes) {
-      __builtin_prefetch(line + kAhead);
-      if constexpr (kVectors * kVectorLanes * 4 > 64) __builtin_prefetch(line + kAhead + 64);
-      CodeWords words[kVectors];
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        words[v] = load<CodeWords>(line + v * static_cast<int64_t>(sizeof(CodeWords)));
+    for (int64_t i = 0; i < group_steps; ++i, line += kStepBytes) {
+      for (int64_t ahead = kAhead; ahead < kAhead + kStepBytes; ahead += kLineBytes) {
+        __builtin_prefetch(line + ahead);
+        if constexpr (kVectors * kVectorLanes * 4 > 64) __builtin_prefetch(line + ahead + 64);
       }
-#pragma GCC unroll 2
+#pragma GCC unroll 8
       for (int q = 0; q < Codes::kQuads; ++q) {
         CodeBytes quads[kVectors];
 #pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) quads[v] = codes.quad(words[v], q);
+        for (int v = 0; v < kVectors; ++v) {
+          quads[v] = codes.quad(line + v * static_cast<int64_t>(sizeof(CodeWords)), q);
+        }
 #pragma GCC unroll 2
         for (int u = 0; u < Product::kUnits; ++u, x += kLines) {
 #pragma GCC unroll 12

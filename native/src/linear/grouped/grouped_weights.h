@@ -2,8 +2,12 @@
 //
 // A strip begins with what its groups have, each of these at a multiple of 64 bytes and there only
 // if the format has it: scales [groups][32], zeros [groups][32] bytes, minima [groups][32]. Nested
-// scales and minima are bytes; after each of the two are float16s [256 of K][32]. Then the codes. Of 4 bits: [K / 8][32 columns][4 bytes], the lower halves of the bytes are the first
-// four of 8 of K, the upper halves the others. Of 8 bits: [K / 4][32 columns][4 bytes].
+// scales and minima are bytes; after each of the two are float16s [256 of K][32]. Then the codes.
+//
+// Codes lie in steps of K, each some lines of [32 columns][4 bytes]. Of 8 bits: four of K in a line.
+// Of 4 bits: eight of K in a line, the lower halves of its bytes the first four, the upper halves
+// the others. Of 5 and 6 bits: 32 or 16 of K in lines of their lower 4 bits, and one line with the
+// upper ones, of each four of K in bits of their own.
 #pragma once
 
 #include <cstring>
@@ -15,17 +19,41 @@ namespace quire::gemm {
 
 // Products multiply tables without signs: less than nothing is taken off with the zero.
 struct Table {
-  uint8_t numbers[16];
-  int32_t zero;  // table number - zero is what the code stands for
+  int bits;
+  int32_t zero;         // table number - zero is what the code stands for
+  uint8_t numbers[16];  // of 4 bits; others are the code itself
+
+  int32_t whole(int32_t code) const { return (bits == 4 ? numbers[code] : code) - zero; }
 };
 
 // Source: ggml-common.h, kvalues_iq4nl and kvalues_mxfp4; 128 is added to both.
 constexpr Table kTables[] = {
-    {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 0},
-    {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 8},
-    {{1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241}, 128},
-    {{128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116}, 128},
-    {{}, 128},  // the code itself
+    {4, 0, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}},
+    {4, 8, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}},
+    {4, 128, {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241}},
+    {4, 128, {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116}},
+    {8, 128, {}},
+    {6, 32, {}},
+    {5, 0, {}},
+    {5, 16, {}},
+};
+
+constexpr int64_t kLineBytes = kStripColumns * 4;
+
+// A step of codes of so many bits.
+struct CodeStep {
+  int bits;
+  int64_t depth;      // of K
+  int64_t low_lines;  // of 4 bits, or of 8
+  int64_t lines;      // and one with upper bits
+
+  explicit constexpr CodeStep(int bits_)
+      : bits(bits_),
+        depth(bits == 8 ? 4 : bits == 6 ? 16 : bits == 5 ? 32 : 8),
+        low_lines(bits == 8 ? 1 : depth / 8),
+        lines(low_lines + (bits == 5 || bits == 6 ? 1 : 0)) {}
+
+  constexpr int64_t bytes_of(int64_t k) const { return k / depth * lines * kLineBytes; }
 };
 
 struct Grouping {
@@ -45,11 +73,10 @@ struct Grouping {
     minima = bits & QUIRE_GROUPS_MINIMA;
     nested = bits & QUIRE_GROUPS_NESTED;
     known_ = bits >= 0 && bits < 2 * QUIRE_GROUPS_NESTED && group >= 16 && group <= 128 &&
-             table <= QUIRE_TABLE_S8 && !(nested && half);
+             !(nested && half) && group >= CodeStep(kTables[table].bits).depth;
   }
 
   bool is_known() const { return known_; }
-  bool is_wide() const { return table == QUIRE_TABLE_S8; }
   int64_t item_bytes() const { return nested ? 1 : half ? 2 : 4; }
   float number(const uint8_t* from, int64_t index) const {
     if (half) {
@@ -70,6 +97,7 @@ constexpr int64_t kNestDepth = 256;
 
 struct GroupedStrip {
   Grouping grouping;
+  CodeStep step;
   int64_t groups;
   int64_t nests;
   int64_t scale_nests_at;
@@ -81,6 +109,7 @@ struct GroupedStrip {
 
   GroupedStrip(Format format, int64_t k)
       : grouping(format),
+        step(kTables[grouping.table].bits),
         groups(ceil_div(k, grouping.group)),
         nests(grouping.nested ? ceil_div(k, kNestDepth) : 0) {
     const int64_t columns = groups * kStripColumns;
@@ -91,16 +120,19 @@ struct GroupedStrip {
     minima_at = zeros_at + (grouping.zeros ? round_up(columns, 64) : 0);
     minimum_nests_at = minima_at + (grouping.minima ? numbers : 0);
     codes_at = minimum_nests_at + (grouping.minima ? nest_bytes : 0);
-    const int64_t codes = groups * grouping.group * kStripColumns;
-    bytes = codes_at + (grouping.is_wide() ? codes : codes / 2);
+    bytes = codes_at + step.bytes_of(groups * grouping.group);
   }
 
-  // Where the byte with the code of (column, k) lies, and from which bit on the code is in it.
-  int64_t code_at(int64_t column, int64_t k) const {
-    const int64_t line = k / (grouping.is_wide() ? 4 : 8);
-    return codes_at + line * kStripColumns * 4 + column * 4 + k % 4;
+  int32_t code(const uint8_t* strip, int64_t column, int64_t k) const {
+    const int64_t within = k % step.depth;
+    const uint8_t* first = strip + codes_at + step.bytes_of(k - within) + column * 4 + k % 4;
+    if (step.bits == 8) return *first;
+    const int low = first[within / 8 * kLineBytes] >> (within % 8 < 4 ? 0 : 4) & 15;
+    if (step.bits == 4) return low;
+    const int upper = step.bits - 4;
+    const int high = first[step.low_lines * kLineBytes] >> (upper * (within / 4));
+    return low | (high & ((1 << upper) - 1)) << 4;
   }
-  int code_shift(int64_t k) const { return grouping.is_wide() || k % 8 < 4 ? 0 : 4; }
 
   // The scale or the minimum of a group, which lie from `numbers_at` on, those that they are
   // multiplied by from `nests_at` on.
@@ -115,10 +147,8 @@ struct GroupedStrip {
   }
 
   float weight(const uint8_t* strip, int64_t column, int64_t k) const {
-    const Table& table = kTables[grouping.table];
-    const int32_t code = strip[code_at(column, k)] >> code_shift(k);
     const int64_t group = k / grouping.group;
-    int32_t whole = (grouping.is_wide() ? code : table.numbers[code & 15]) - table.zero;
+    int32_t whole = kTables[grouping.table].whole(code(strip, column, k));
     if (grouping.zeros) whole -= strip[zeros_at + group * kStripColumns + column];
     const float value =
         static_cast<float>(whole) * number(strip, 0, scale_nests_at, column, group);

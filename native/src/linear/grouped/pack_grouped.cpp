@@ -12,18 +12,27 @@ namespace {
 constexpr int64_t kDepth = kMostBlockItems;  // of K, put into the strip at a time
 constexpr int64_t kMostWords = kDepth / 4;
 
-// Codes as the words of a column: of 4 bits, the lower halves of a word's bytes are the first four
-// of 8 of K.
-void pack_words(const uint8_t* codes, int64_t depth, bool is_wide, uint32_t* words) {
-  if (is_wide) {
+// Codes as the words of a column, see grouped_weights.h.
+void pack_words(const uint8_t* codes, int64_t depth, const CodeStep& step, uint8_t* words) {
+  if (step.bits == 8) {
     std::memcpy(words, codes, depth);
     return;
   }
-  auto* bytes = reinterpret_cast<uint8_t*>(words);
-  for (int64_t i = 0; i < depth / 8; ++i) {
-    for (int64_t j = 0; j < 4; ++j) {
-      bytes[4 * i + j] = static_cast<uint8_t>(codes[8 * i + j] | codes[8 * i + 4 + j] << 4);
+  const int upper = step.bits - 4;
+  for (int64_t k = 0; k < depth; k += step.depth, codes += step.depth) {
+    for (int64_t i = 0; i < step.low_lines; ++i, words += 4) {
+      for (int64_t j = 0; j < 4; ++j) {
+        const int high = codes[8 * i + 4 + j] & 15;
+        words[j] = static_cast<uint8_t>((codes[8 * i + j] & 15) | high << 4);
+      }
     }
+    if (upper == 0) continue;
+    for (int64_t j = 0; j < 4; ++j) {
+      int bits = 0;
+      for (int64_t i = 0; i < step.depth / 4; ++i) bits |= codes[4 * i + j] >> 4 << (upper * i);
+      words[j] = static_cast<uint8_t>(bits);
+    }
+    words += 4;
   }
 }
 
@@ -31,7 +40,7 @@ void pack_words(const uint8_t* codes, int64_t depth, bool is_wide, uint32_t* wor
 
 bool GroupedHalfStripWriter::write(int64_t row, int64_t count, int64_t column,
                                    bool zero_rest) const {
-  const bool is_wide = layout_.grouping.is_wide();
+  const CodeStep& step = layout_.step;
   const BlockKind* kind = block_kind(source_.dtype);
   const int64_t padded = layout_.groups * layout_.grouping.group;
   const int64_t end = zero_rest ? kHalfStrip : column + count;
@@ -40,15 +49,15 @@ bool GroupedHalfStripWriter::write(int64_t row, int64_t count, int64_t column,
   alignas(64) uint32_t words[kHalfStrip][kMostWords] = {};
   for (int64_t k = 0; k < padded; k += kDepth) {
     const int64_t depth = std::min(kDepth, padded - k);
-    const int64_t width = depth / (is_wide ? 4 : 8);
+    const int64_t width = depth / step.depth * step.lines;
     for (int64_t r = 0; r < count; ++r) {
       uint8_t codes[kDepth] = {};
       finite &= kind == nullptr ? read_groups(row + r, k, depth, column + r, codes)
                                 : read_blocks(*kind, row + r, k, column + r, codes);
-      pack_words(codes, depth, is_wide, words[column + r]);
+      pack_words(codes, depth, step, reinterpret_cast<uint8_t*>(words[column + r]));
     }
-    auto* lines = reinterpret_cast<uint32_t*>(strip_ + layout_.codes_at) + first_ +
-                  k / (is_wide ? 4 : 8) * kStripColumns;
+    auto* lines =
+        reinterpret_cast<uint32_t*>(strip_ + layout_.codes_at + step.bytes_of(k)) + first_;
     if (column == 0 && end == kHalfStrip && width % 4 == 0) {
       transpose_group(words[0], kMostWords, width, lines, kStripColumns);
       continue;

@@ -25,14 +25,12 @@ void read_nibbles(const uint8_t* packed, int64_t count, uint8_t* out) {
   for (int64_t i = 0; i < count; ++i) out[count + i] = packed[i] >> 4;
 }
 
-constexpr uint8_t kByteZero = 128;  // of QUIRE_TABLE_S8
-
-// A fifth bit for each of 32 codes, which then become bytes with `base` added.
-void add_fifth_bits(const uint8_t* packed, uint8_t base, uint8_t* codes) {
+// A fifth bit for each of 32 codes.
+void add_fifth_bits(const uint8_t* packed, uint8_t* codes) {
   uint32_t bits;
   std::memcpy(&bits, packed, sizeof bits);
   for (int64_t i = 0; i < 32; ++i) {
-    codes[i] = static_cast<uint8_t>(codes[i] + (bits >> i & 1) * 16 + base);
+    codes[i] = static_cast<uint8_t>(codes[i] + (bits >> i & 1) * 16);
   }
 }
 
@@ -50,19 +48,19 @@ void read_q4_1(const uint8_t* block, BlockGroups& out) {
 void read_q5_0(const uint8_t* block, BlockGroups& out) {
   read_scale(block, out);
   read_nibbles(block + 6, 16, out.codes);
-  add_fifth_bits(block + 2, kByteZero - 16, out.codes);
+  add_fifth_bits(block + 2, out.codes);
 }
 
 void read_q5_1(const uint8_t* block, BlockGroups& out) {
   read_scale(block, out);
   read_minimum(block + 2, 0, out);
   read_nibbles(block + 8, 16, out.codes);
-  add_fifth_bits(block + 4, kByteZero, out.codes);
+  add_fifth_bits(block + 4, out.codes);
 }
 
 void read_q8_0(const uint8_t* block, BlockGroups& out) {
   read_scale(block, out);
-  for (int64_t i = 0; i < 32; ++i) out.codes[i] = block[2 + i] ^ kByteZero;
+  for (int64_t i = 0; i < 32; ++i) out.codes[i] = block[2 + i] ^ 128;
 }
 
 // Half of what the exponent says, as the table has doubled numbers: 2^(e - 128).
@@ -97,7 +95,7 @@ void read_q5_k(const uint8_t* block, BlockGroups& out) {
   for (int64_t g = 0; g < 8; ++g) {
     for (int64_t i = 0; i < 32; ++i) {
       out.codes[32 * g + i] =
-          static_cast<uint8_t>(out.codes[32 * g + i] + (block[16 + i] >> g & 1) * 16 + kByteZero);
+          static_cast<uint8_t>(out.codes[32 * g + i] + (block[16 + i] >> g & 1) * 16);
     }
   }
 }
@@ -111,7 +109,7 @@ void read_q6_k(const uint8_t* block, BlockGroups& out) {
     for (int64_t g = 0; g < 4; ++g) {
       for (int64_t i = 0; i < 32; ++i) {
         const int high = block[128 + 32 * h + i] >> (2 * g) & 3;
-        codes[32 * g + i] = static_cast<uint8_t>(codes[32 * g + i] + high * 16 + kByteZero - 32);
+        codes[32 * g + i] = static_cast<uint8_t>(codes[32 * g + i] + high * 16);
       }
     }
   }
@@ -139,12 +137,12 @@ constexpr int32_t kNested = QUIRE_GROUPS_NESTED;
 const BlockKind kKinds[] = {
     {2, 32, 18, grouping(5, QUIRE_TABLE_S4, kHalf), read_q4_0},
     {3, 32, 20, grouping(5, QUIRE_TABLE_U4, kHalf | kMinima), read_q4_1},
-    {6, 32, 22, grouping(5, QUIRE_TABLE_S8, kHalf), read_q5_0},
-    {7, 32, 24, grouping(5, QUIRE_TABLE_S8, kHalf | kMinima), read_q5_1},
+    {6, 32, 22, grouping(5, QUIRE_TABLE_S5, kHalf), read_q5_0},
+    {7, 32, 24, grouping(5, QUIRE_TABLE_U5, kHalf | kMinima), read_q5_1},
     {8, 32, 34, grouping(5, QUIRE_TABLE_S8, kHalf), read_q8_0},
     {12, 256, 144, grouping(5, QUIRE_TABLE_U4, kNested | kMinima), read_q4_k},
-    {13, 256, 176, grouping(5, QUIRE_TABLE_S8, kNested | kMinima), read_q5_k},
-    {14, 256, 210, grouping(4, QUIRE_TABLE_S8, kNested), read_q6_k},
+    {13, 256, 176, grouping(5, QUIRE_TABLE_U5, kNested | kMinima), read_q5_k},
+    {14, 256, 210, grouping(4, QUIRE_TABLE_S6, kNested), read_q6_k},
     {20, 32, 18, grouping(5, QUIRE_TABLE_IQ4, kHalf), read_q4_0},
     {23, 256, 136, grouping(5, QUIRE_TABLE_IQ4, kNested), read_iq4_xs},
     {39, 32, 17, grouping(5, QUIRE_TABLE_E2M1, 0), read_mxfp4},
@@ -175,9 +173,7 @@ void block_values(const BlockKind& kind, const uint8_t* block, float* out) {
       }
     }
     for (int64_t i = first; i < first + grouping.group; ++i) {
-      const uint8_t code = groups.codes[i];
-      const int32_t whole = (grouping.is_wide() ? code : table.numbers[code]) - table.zero;
-      out[i] = static_cast<float>(whole) * scale;
+      out[i] = static_cast<float>(table.whole(groups.codes[i])) * scale;
       if (grouping.minima) out[i] += minimum;
     }
   }
