@@ -36,9 +36,9 @@ enum quire_dtype {
 };
 
 // How a matrix is stored and multiplied. The integer formats have one scale for each row of the
-// matrix and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits, A8_BLOCKS to
-// 8 bits with a scale for each QUIRE_X_BLOCK numbers of a row, which groups must not exceed. 4-bit
-// weights have whole steps within a row besides (int4_weights.h).
+// matrix and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits, A8_BLOCKS
+// to 8 bits with a scale for each QUIRE_X_BLOCK numbers of a row, which groups must not exceed.
+// 4-bit weights have whole steps within a row besides (int4_weights.h).
 enum quire_format {
   QUIRE_FORMAT_F32 = 0,
   QUIRE_FORMAT_BF16 = 1,
@@ -74,14 +74,14 @@ enum quire_grouping {
 
 // What a code stands for. IQ4_NL and E2M1 (doubled: 0 1 2 3 4 6 8 12) are tables of 16 numbers.
 enum quire_table {
-  QUIRE_TABLE_U4 = 0,    // the code
-  QUIRE_TABLE_S4 = 1,    // the code less 8
+  QUIRE_TABLE_U4 = 0,  // the code
+  QUIRE_TABLE_S4 = 1,  // the code less 8
   QUIRE_TABLE_IQ4 = 2,
   QUIRE_TABLE_E2M1 = 3,
-  QUIRE_TABLE_S8 = 4,    // the code, of 8 bits, less 128
-  QUIRE_TABLE_S6 = 5,    // of 6 bits, less 32
-  QUIRE_TABLE_U5 = 6,    // of 5 bits
-  QUIRE_TABLE_S5 = 7     // of 5 bits, less 16
+  QUIRE_TABLE_S8 = 4,  // the code, of 8 bits, less 128
+  QUIRE_TABLE_S6 = 5,  // of 6 bits, less 32
+  QUIRE_TABLE_U5 = 6,  // of 5 bits
+  QUIRE_TABLE_S5 = 7   // of 5 bits, less 16
 };
 
 // Instruction-set tiers, each a library of its own built from the same sources.

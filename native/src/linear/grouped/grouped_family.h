@@ -176,18 +176,19 @@ struct GroupedFamily {
     float* sums = block.sums_of(s, tile);
     if (first == 0) std::fill_n(sums, rows * kStripColumns, 0.0f);
     const int64_t k = first * grouping.group;
-    const GroupedArgs args{x.units + k / Product::kDepth * Product::kUnits * rows * kPlanes,
-                           x.totals,
-                           x.x_scales,
-                           block.rows / kPlanes,
-                           strip + layout.codes_at + Codes::kStep.bytes_of(k),
-                           grouping.zeros ? strip + layout.zeros_at + first * kStripColumns : nullptr,
-                           numbers.scales,
-                           grouping.minima ? numbers.minima : nullptr,
-                           &grouping,
-                           first,
-                           count,
-                           sums};
+    const GroupedArgs args{
+        x.units + k / Product::kDepth * Product::kUnits * rows * kPlanes,
+        x.totals,
+        x.x_scales,
+        block.rows / kPlanes,
+        strip + layout.codes_at + Codes::kStep.bytes_of(k),
+        grouping.zeros ? strip + layout.zeros_at + first * kStripColumns : nullptr,
+        numbers.scales,
+        grouping.minima ? numbers.minima : nullptr,
+        &grouping,
+        first,
+        count,
+        sums};
     dispatch<Codes>(rows, args, std::make_index_sequence<kMaxTileRows>{});
     if (first + count < layout.groups) return;
     Sums found{};

@@ -4,10 +4,10 @@
 // if the format has it: scales [groups][32], zeros [groups][32] bytes, minima [groups][32]. Nested
 // scales and minima are bytes; after each of the two are float16s [256 of K][32]. Then the codes.
 //
-// Codes lie in steps of K, each some lines of [32 columns][4 bytes]. Of 8 bits: four of K in a line.
-// Of 4 bits: eight of K in a line, the lower halves of its bytes the first four, the upper halves
-// the others. Of 5 and 6 bits: 32 or 16 of K in lines of their lower 4 bits, and one line with the
-// upper ones, of each four of K in bits of their own.
+// Codes lie in steps of K, each some lines of [32 columns][4 bytes]. Of 8 bits: four of K in a
+// line. Of 4 bits: eight of K in a line, the lower halves of its bytes the first four, the upper
+// halves the others. Of 5 and 6 bits: 32 or 16 of K in lines of their lower 4 bits, and one line
+// with the upper ones, of each four of K in bits of their own.
 #pragma once
 
 #include <cstring>
@@ -49,7 +49,10 @@ struct CodeStep {
 
   explicit constexpr CodeStep(int bits_)
       : bits(bits_),
-        depth(bits == 8 ? 4 : bits == 6 ? 16 : bits == 5 ? 32 : 8),
+        depth(bits == 8   ? 4
+              : bits == 6 ? 16
+              : bits == 5 ? 32
+                          : 8),
         low_lines(bits == 8 ? 1 : depth / 8),
         lines(low_lines + (bits == 5 || bits == 6 ? 1 : 0)) {}
 
@@ -150,8 +153,7 @@ struct GroupedStrip {
     const int64_t group = k / grouping.group;
     int32_t whole = kTables[grouping.table].whole(code(strip, column, k));
     if (grouping.zeros) whole -= strip[zeros_at + group * kStripColumns + column];
-    const float value =
-        static_cast<float>(whole) * number(strip, 0, scale_nests_at, column, group);
+    const float value = static_cast<float>(whole) * number(strip, 0, scale_nests_at, column, group);
     if (!grouping.minima) return value;
     return value + number(strip, minima_at, minimum_nests_at, column, group);
   }
