@@ -10,6 +10,7 @@
 // with the upper ones, of each four of K in bits of their own.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 
 #include "linear/family.h"
@@ -43,20 +44,22 @@ constexpr int64_t kLineBytes = kStripColumns * 4;
 // A step of codes of so many bits.
 struct CodeStep {
   int bits;
+  int log2_depth;
   int64_t depth;      // of K
   int64_t low_lines;  // of 4 bits, or of 8
   int64_t lines;      // and one with upper bits
 
   explicit constexpr CodeStep(int bits_)
       : bits(bits_),
-        depth(bits == 8   ? 4
-              : bits == 6 ? 16
-              : bits == 5 ? 32
-                          : 8),
+        log2_depth(bits == 8   ? 2
+                   : bits == 6 ? 4
+                   : bits == 5 ? 5
+                               : 3),
+        depth(int64_t{1} << log2_depth),
         low_lines(bits == 8 ? 1 : depth / 8),
         lines(low_lines + (bits == 5 || bits == 6 ? 1 : 0)) {}
 
-  constexpr int64_t bytes_of(int64_t k) const { return k / depth * lines * kLineBytes; }
+  constexpr int64_t bytes_of(int64_t k) const { return (k >> log2_depth) * lines * kLineBytes; }
 };
 
 struct Grouping {
@@ -127,7 +130,7 @@ struct GroupedStrip {
   }
 
   int32_t code(const uint8_t* strip, int64_t column, int64_t k) const {
-    const int64_t within = k % step.depth;
+    const int64_t within = k & (step.depth - 1);
     const uint8_t* first = strip + codes_at + step.bytes_of(k - within) + column * 4 + k % 4;
     if (step.bits == 8) return *first;
     const int low = first[within / 8 * kLineBytes] >> (within % 8 < 4 ? 0 : 4) & 15;
@@ -149,13 +152,21 @@ struct GroupedStrip {
     return f16_to_f32(bits) * static_cast<float>(static_cast<int8_t>(strip[numbers_at + index]));
   }
 
-  float weight(const uint8_t* strip, int64_t column, int64_t k) const {
-    const int64_t group = k / grouping.group;
-    int32_t whole = kTables[grouping.table].whole(code(strip, column, k));
-    if (grouping.zeros) whole -= strip[zeros_at + group * kStripColumns + column];
-    const float value = static_cast<float>(whole) * number(strip, 0, scale_nests_at, column, group);
-    if (!grouping.minima) return value;
-    return value + number(strip, minima_at, minimum_nests_at, column, group);
+  // All weights of a column.
+  void weights(const uint8_t* strip, int64_t column, int64_t k, float* out) const {
+    const Table& table = kTables[grouping.table];
+    for (int64_t group = 0; group < groups; ++group) {
+      const float scale = number(strip, 0, scale_nests_at, column, group);
+      const int32_t zero = grouping.zeros ? strip[zeros_at + group * kStripColumns + column] : 0;
+      const float minimum =
+          grouping.minima ? number(strip, minima_at, minimum_nests_at, column, group) : 0.0f;
+      const int64_t end = std::min(k, (group + 1) * grouping.group);
+      for (int64_t i = group * grouping.group; i < end; ++i) {
+        const int32_t whole = table.whole(code(strip, column, i)) - zero;
+        out[i] = static_cast<float>(whole) * scale;
+        if (grouping.minima) out[i] += minimum;
+      }
+    }
   }
 };
 
