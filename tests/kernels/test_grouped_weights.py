@@ -204,7 +204,7 @@ def test_rows_of_a_table_are_the_numbers_of_its_blocks(
     backend: CpuBackend, name: str, is_tied: bool
 ) -> None:
     """Expanded as a table, or looked up in the head's own matrix: bit for bit."""
-    data, found = random_blocks(name, 300, 256)
+    data, found = random_blocks(name, 256, 256)
     form = replace(found.format, activation_bits=8, activation_blocks=True)
     groups = {"table": replace(found, format=form)}
     weights = Weights()
