@@ -71,7 +71,8 @@ def definition(x: Floats, groups: Groups, is_fused: bool) -> Floats:
     span_of_scale = BLOCK if format.activation_blocks else x.shape[1]
     starts = np.arange(0, x.shape[1], span_of_scale)
     largest = np.maximum.reduceat(np.abs(x), starts, axis=1)
-    inverse = np.repeat(limit / largest, span_of_scale, axis=1)[:, : x.shape[1]]
+    inverses = np.divide(limit, largest, out=np.zeros_like(largest), where=largest > 0)
+    inverse = np.repeat(inverses, span_of_scale, axis=1)[:, : x.shape[1]]
     whole_x = np.rint(x * inverse).astype(np.int64)
     x_scales = largest / limit
 
