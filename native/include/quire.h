@@ -21,20 +21,24 @@ extern "C" {
 
 // Tokens that lie together in the KV cache: a block holds whole groups of them.
 #define QUIRE_KV_GROUP 16
+#define QUIRE_X_BLOCK 32
 #define QUIRE_MAX_LAYER_GROUPS 16
 
-// GROUPED is a checkpoint's own groups of codes, in a quire_part: see quire_grouping.
+// Of a quire_part alone: GROUPED is a checkpoint's own groups of codes (see quire_grouping), and
+// from GGUF on are the blocks of GGUF files, GGUF + the number of their type there.
 enum quire_dtype {
   QUIRE_F32 = 0,
   QUIRE_BF16 = 1,
   QUIRE_F16 = 2,
   QUIRE_INT8 = 3,
-  QUIRE_GROUPED = 4
+  QUIRE_GROUPED = 4,
+  QUIRE_GGUF = 256
 };
 
 // How a matrix is stored and multiplied. The integer formats have one scale for each row of the
-// matrix and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits. 4-bit
-// weights have whole steps within a row besides (int4_weights.h).
+// matrix and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits, A8_BLOCKS
+// to 8 bits with a scale for each QUIRE_X_BLOCK numbers of a row, which groups must not exceed.
+// 4-bit weights have whole steps within a row besides (int4_weights.h).
 enum quire_format {
   QUIRE_FORMAT_F32 = 0,
   QUIRE_FORMAT_BF16 = 1,
@@ -43,18 +47,20 @@ enum quire_format {
   QUIRE_FORMAT_INT4_A8 = 4,
   QUIRE_FORMAT_INT4_A16 = 5,
   QUIRE_FORMAT_GROUPED_A8 = 6,
-  QUIRE_FORMAT_GROUPED_A16 = 7
+  QUIRE_FORMAT_GROUPED_A16 = 7,
+  QUIRE_FORMAT_GROUPED_A8_BLOCKS = 8
 };
 
 // The grouped formats hold a quantised checkpoint's numbers as they are. A code stands for a whole
 // number in a table; along K, groups of codes have a scale, and may have a zero and a minimum:
 // weight = (table[code] - zero) * scale + minimum. What varies is in the bits of the format's
-// number, above GROUPED_A8 or GROUPED_A16:
+// number, above GROUPED_A8, GROUPED_A16 or GROUPED_A8_BLOCKS:
 //   bits 8-11   log2 of the group, 4 to 7
 //   bits 12-14  quire_table
 //   bit 15      scales and minima are float16, otherwise float32
 //   bit 16      groups have zeros, 0 to 15
 //   bit 17      groups have minima
+//   bit 18      a scale is a signed byte, times a float16 of 256 numbers along K; so is a minimum
 // A quire_part of dtype GROUPED is [rows, k] bytes of codes, then [rows, ceil(k / group)] scales,
 // zeros of a byte and minima, those that the format has.
 enum quire_grouping {
@@ -62,16 +68,20 @@ enum quire_grouping {
   QUIRE_TABLE_SHIFT = 12,
   QUIRE_GROUPS_HALF = 1 << 15,
   QUIRE_GROUPS_ZEROS = 1 << 16,
-  QUIRE_GROUPS_MINIMA = 1 << 17
+  QUIRE_GROUPS_MINIMA = 1 << 17,
+  QUIRE_GROUPS_NESTED = 1 << 18
 };
 
 // What a code stands for. IQ4_NL and E2M1 (doubled: 0 1 2 3 4 6 8 12) are tables of 16 numbers.
 enum quire_table {
-  QUIRE_TABLE_U4 = 0,    // the code
-  QUIRE_TABLE_S4 = 1,    // the code less 8
+  QUIRE_TABLE_U4 = 0,  // the code
+  QUIRE_TABLE_S4 = 1,  // the code less 8
   QUIRE_TABLE_IQ4 = 2,
   QUIRE_TABLE_E2M1 = 3,
-  QUIRE_TABLE_S8 = 4     // the code, of 8 bits, less 128
+  QUIRE_TABLE_S8 = 4,  // the code, of 8 bits, less 128
+  QUIRE_TABLE_S6 = 5,  // of 6 bits, less 32
+  QUIRE_TABLE_U5 = 6,  // of 5 bits
+  QUIRE_TABLE_S5 = 7   // of 5 bits, less 16
 };
 
 // Instruction-set tiers, each a library of its own built from the same sources.

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
+from gguf_blocks import BY_NAME, random_blocks
 from harness import Body, Floats, Weights, batch_of, logits_of, make_seqs, program_of
+from numpy.typing import NDArray
 
 from quire.backends.base import CompileOptions, KVCacheSpec
 from quire.backends.cpu import CpuBackend
-from quire.program import GroupedFormat, Linear, Op, Param, Program, Tensor, Value, keep_all
+from quire.errors import QuireError
+from quire.models.quantised.block_formats import BLOCK_FORMATS
+from quire.program import (
+    Embed,
+    GroupedFormat,
+    Linear,
+    Logits,
+    Op,
+    Param,
+    Program,
+    Tensor,
+    Value,
+    keep_all,
+)
 from quire.weights import HostTensor, WeightStore
 from quire.weights.quantised.groups import TABLES, Groups
 
@@ -25,8 +42,12 @@ FORMATS = [
     GroupedFormat("e2m1", 16, activation_bits=8),
     GroupedFormat("s8", 32, scale="f16"),
     GroupedFormat("s8", 16, has_minima=True, activation_bits=8),
+    GroupedFormat("s8", 32, scale="f16", activation_bits=8, activation_blocks=True),
+    GroupedFormat("u4", 16, has_zeros=True, activation_bits=8, activation_blocks=True),
 ]
-SHAPES = [(16, 16), (80, 33), (320, 160), (1037, 50)]
+ACTIVATIONS = [(16, False), (8, False), (8, True)]
+BLOCK = 32
+SHAPES = [(16, 16), (80, 33), (320, 160), (1037, 50), (2560, 40)]
 LENGTHS = [1, 3, 17, 70]
 
 
@@ -42,12 +63,25 @@ def random_groups(format: GroupedFormat, n: int, k: int, seed: int = 0) -> Group
     )
 
 
-def definition(x: Floats, groups: Groups) -> Floats:
-    """Whole numbers within a group; from group to group float32 sums in ascending order of K."""
+def definition(x: Floats, groups: Groups, is_fused: bool) -> Floats:
+    """Whole numbers within a group; from group to group float32 sums in ascending order of K, to
+    which a product is added in one rounding (`is_fused`) or two."""
     format = groups.format
     limit = np.float32(127 if format.activation_bits == 8 else 127 * 256)
-    largest = np.abs(x).max(axis=1, keepdims=True)
-    whole_x = np.rint(x * (limit / largest)).astype(np.int64)
+    span_of_scale = BLOCK if format.activation_blocks else x.shape[1]
+    starts = np.arange(0, x.shape[1], span_of_scale)
+    largest = np.maximum.reduceat(np.abs(x), starts, axis=1)
+    inverses = np.divide(limit, largest, out=np.zeros_like(largest), where=largest > 0)
+    inverse = np.repeat(inverses, span_of_scale, axis=1)[:, : x.shape[1]]
+    whole_x = np.rint(x * inverse).astype(np.int64)
+    x_scales = largest / limit
+
+    def added(sums: Floats, a: Floats, b: Floats) -> Floats:
+        if is_fused:
+            found: Floats = (sums + a.astype(np.float64) * b).astype(np.float32)
+            return found
+        return sums + a * b
+
     numbers = TABLES[format.table][groups.codes].astype(np.int64)
     held = np.float16 if format.scale == "f16" else np.float32
     sums = np.zeros((len(x), len(groups.codes)), np.float32)
@@ -57,29 +91,43 @@ def definition(x: Floats, groups: Groups) -> Floats:
         if groups.zeros is not None:
             of_group = of_group - groups.zeros[:, g : g + 1]
         scale = groups.scales[:, g].astype(held).astype(np.float32)
-        sums += (whole_x[:, span] @ of_group.T).astype(np.float32) * scale
+        total = whole_x[:, span].sum(axis=1, keepdims=True).astype(np.float32)
+        factor = np.broadcast_to(scale, sums.shape)
+        if format.activation_blocks:
+            x_scale = x_scales[:, span.start // BLOCK, None]
+            factor, total = scale * x_scale, total * x_scale
+        sums = added(sums, (whole_x[:, span] @ of_group.T).astype(np.float32), factor)
         if groups.minima is not None:
             minimum = groups.minima[:, g].astype(held).astype(np.float32)
-            sums += whole_x[:, span].sum(axis=1, keepdims=True).astype(np.float32) * minimum
-    return sums * (largest / limit)
+            sums = added(sums, np.broadcast_to(total, sums.shape), minimum)
+    return sums if format.activation_blocks else sums * x_scales
 
 
 class GroupedStore(WeightStore):
     """Arrays, and one matrix in groups."""
 
     def __init__(self, weights: Weights, groups: dict[str, Groups]) -> None:
-        self._weights, self._groups = weights, groups
+        self.weights, self._groups = weights, groups
+        self.blocks: dict[str, tuple[str, NDArray[np.uint8]]] = {}
+        """The type and the blocks of those that are stored so."""
 
     def names(self) -> Iterable[str]:
-        return [*self._weights.arrays, *self._groups]
+        return [*self.weights.arrays, *self._groups]
 
     def get(self, name: str) -> HostTensor:
+        if name in self.blocks:
+            of = self._groups[name]
+            kind, data = self.blocks[name]
+            return HostTensor(
+                name, "BLOCKS", of.codes.shape, data.reshape(-1), "memory",
+                format=of.format, block_type=BY_NAME[kind],
+            )  # fmt: skip
         if name in self._groups:
             of = self._groups[name]
             return HostTensor(
                 name, "GROUPED", of.codes.shape, of.to_bytes(), "memory", format=of.format
             )
-        array = self._weights.arrays[name]
+        array = self.weights.arrays[name]
         return HostTensor(name, "F32", array.shape, array.reshape(-1).view(np.uint8), "memory")
 
     def close(self) -> None:
@@ -121,5 +169,78 @@ def test_a_product_is_the_definition(
     for lengths in ([1], [3], LENGTHS):
         tokens = np.concatenate([seq.tokens for seq in make_seqs(lengths)])
         native = steps(program, GroupedStore(weights, groups), backend, lengths)
-        expected = definition(weights.arrays["table"][tokens], groups["w"])
+        expected = definition(weights.arrays["table"][tokens], groups["w"], is_fused(backend))
         np.testing.assert_array_equal(native, expected)
+
+
+def is_fused(backend: CpuBackend) -> bool:
+    return "tier generic" not in backend.capabilities.description
+
+
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
+@pytest.mark.parametrize(("bits", "blocks"), ACTIVATIONS)
+def test_a_product_with_blocks_is_the_definition(
+    backend: CpuBackend, name: str, bits: Literal[8, 16], blocks: bool
+) -> None:
+    """Blocks of a GGUF file, held as they are, in parts that end inside a strip."""
+    weights, groups, k = Weights(), {}, 768
+    store = GroupedStore(weights, groups)
+    for seed, (part, n) in enumerate({"a": 37, "b": 64, "c": 5}.items()):
+        data, found = random_blocks(name, n, k, seed)
+        form = replace(found.format, activation_bits=bits, activation_blocks=blocks)
+        groups[part] = replace(found, format=form)
+        store.blocks[part] = name, data
+    program = program_of(one_linear(groups), k, weights)
+    for lengths in ([1], LENGTHS):
+        tokens = np.concatenate([seq.tokens for seq in make_seqs(lengths)])
+        x = weights.arrays["table"][tokens]
+        native = steps(program, store, backend, lengths)
+        parts = [definition(x, of, is_fused(backend)) for of in groups.values()]
+        np.testing.assert_array_equal(native, np.concatenate(parts, axis=1))
+
+
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_rows_of_a_table_are_the_numbers_of_its_blocks(
+    backend: CpuBackend, name: str, is_tied: bool
+) -> None:
+    """Expanded as a table, or looked up in the head's own matrix: bit for bit."""
+    data, found = random_blocks(name, 256, 256)
+    form = replace(found.format, activation_bits=8, activation_blocks=True)
+    groups = {"table": replace(found, format=form)}
+    weights = Weights()
+    program = program_of(lambda x, _weights: ([], x), 256, weights)
+    if is_tied:
+        program = _with_tied_head(program, form)
+    del weights.arrays["table"]
+    store = GroupedStore(weights, groups)
+    store.blocks["table"] = name, data
+    [seq] = make_seqs([20])
+    logits = steps(program, store, backend, [20])
+    rows = found.to_float32()[seq.tokens]
+    if is_tied:
+        expected = definition(rows, groups["table"], is_fused(backend))
+        np.testing.assert_array_equal(logits, expected)
+    else:
+        np.testing.assert_array_equal(logits, rows)
+
+
+def _with_tied_head(program: Program, format: GroupedFormat) -> Program:
+    """The embedding table is the head, and held."""
+    *ops, head = program.ops
+    assert isinstance(ops[0], Embed)
+    assert isinstance(head, Logits)
+    table = replace(ops[0].table, format=format)
+    logits = Value("logits", table.shape[0])
+    tied = replace(head, weight=table, out=logits)
+    return replace(program, ops=(replace(ops[0], table=table), *ops[1:], tied))
+
+
+def test_blocks_of_another_type_are_refused(backend: CpuBackend) -> None:
+    data, found = random_blocks("Q4_0", 32, 64)
+    groups = {"w": replace(found, format=replace(BLOCK_FORMATS["IQ4_NL"], activation_bits=8))}
+    store = GroupedStore(Weights(), groups)
+    program = program_of(one_linear(groups), 64, store.weights)
+    store.blocks["w"] = "Q4_0", data
+    with pytest.raises(QuireError, match="blocks of another format"):
+        steps(program, store, backend, [1])

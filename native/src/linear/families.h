@@ -34,6 +34,7 @@ using Int4A16Family = VectorFamily<Int8Product<2>, Int4Weights>;
 
 using GroupedA8Family = GroupedFamily<1>;
 using GroupedA16Family = GroupedFamily<2>;
+using GroupedA8BlocksFamily = GroupedFamily<1, true>;
 
 template <class Family_>
 struct FamilyTag {
@@ -58,6 +59,8 @@ auto with_family(Format format, Use use) {
       return use(FamilyTag<GroupedA8Family>{});
     case Format::kGroupedA16:
       return use(FamilyTag<GroupedA16Family>{});
+    case Format::kGroupedA8Blocks:
+      return use(FamilyTag<GroupedA8BlocksFamily>{});
     case Format::kF32:
       break;
   }

@@ -21,7 +21,8 @@ enum class DType : int32_t {
   kF32 = QUIRE_F32,
   kBF16 = QUIRE_BF16,
   kF16 = QUIRE_F16,
-  kGrouped = QUIRE_GROUPED
+  kGrouped = QUIRE_GROUPED,
+  kGguf = QUIRE_GGUF  // and all above: packing/gguf_blocks.h
 };
 
 enum class Format : int32_t {
@@ -32,7 +33,8 @@ enum class Format : int32_t {
   kInt4A8 = QUIRE_FORMAT_INT4_A8,
   kInt4A16 = QUIRE_FORMAT_INT4_A16,
   kGroupedA8 = QUIRE_FORMAT_GROUPED_A8,
-  kGroupedA16 = QUIRE_FORMAT_GROUPED_A16
+  kGroupedA16 = QUIRE_FORMAT_GROUPED_A16,
+  kGroupedA8Blocks = QUIRE_FORMAT_GROUPED_A8_BLOCKS
 };
 
 // The format without the bits that say how a grouped one is made up.
@@ -43,7 +45,7 @@ inline Format kind_of(Format format) {
 inline bool is_integer(Format format) { return format != Format::kF32 && format != Format::kBF16; }
 
 inline bool is_grouped(Format format) {
-  return kind_of(format) == Format::kGroupedA8 || kind_of(format) == Format::kGroupedA16;
+  return kind_of(format) >= Format::kGroupedA8 && kind_of(format) <= Format::kGroupedA8Blocks;
 }
 
 // Longest row of an integer format: sums of products of two bytes, at most 128 * 127 each, and 128
@@ -82,7 +84,7 @@ size_t packed_bytes(Format format, int64_t n, int64_t k, bool glu);
 // src + r * k elements, or, when `transposed`, element (r, c) is at src + c * src_rows + r.
 // Disjoint row ranges may be packed by several threads at once, provided that they start at
 // multiples of `pack_row_multiple()`. Padding rows are zeroed by the call that packs the last row.
-// A grouped matrix takes sources of kGrouped alone, and no other takes them.
+// kGrouped goes into a grouped matrix alone; one takes blocks of its own format besides.
 // Returns whether all numbers are finite as they are stored.
 bool pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, bool transposed,
                int64_t src_rows, int64_t src_row0, int64_t row0, int64_t rows);

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "linear/layout.h"
+#include "linear/packing/gguf_blocks.h"
 #include "linear/packing/pack_source.h"
 #include "runtime/model.h"
 #include "simd/simd.h"
@@ -25,13 +26,28 @@ void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(what);
 }
 
-int64_t total_rows(const quire_part* parts, int32_t num_parts) {
+// Of blocks; null where a part has none.
+const gemm::BlockKind* kind_of(const quire_part& part) {
+  return gemm::block_kind(static_cast<DType>(part.dtype));
+}
+
+// Bytes of a row of `width` numbers. No part of GROUPED is asked.
+int64_t row_bytes(const quire_part& part, int64_t width) {
+  const gemm::BlockKind* kind = kind_of(part);
+  return kind != nullptr ? kind->row_bytes(width) : width * (part.dtype == QUIRE_F32 ? 4 : 2);
+}
+
+// Of parts whose rows have `width` numbers.
+int64_t total_rows(const quire_part* parts, int32_t num_parts, int64_t width) {
   int64_t rows = 0;
   for (int32_t p = 0; p < num_parts; ++p) {
     require(parts[p].rows >= 1 && parts[p].data != nullptr, "part: empty");
     const int32_t dtype = parts[p].dtype;
-    require((dtype >= QUIRE_F32 && dtype <= QUIRE_F16) || dtype == QUIRE_GROUPED,
+    const gemm::BlockKind* kind = kind_of(parts[p]);
+    require((dtype >= QUIRE_F32 && dtype <= QUIRE_F16) || dtype == QUIRE_GROUPED || kind != nullptr,
             "part: unknown dtype");
+    require(kind == nullptr || (width % kind->items == 0 && !parts[p].transposed),
+            "part: its rows are not whole blocks");
     rows += parts[p].rows;
   }
   return rows;
@@ -68,8 +84,19 @@ void cut(const quire_packing& weight, int64_t n, int64_t multiple, int64_t piece
   }
 }
 
+void convert_blocks(const quire_part& part, int64_t index, int64_t width, int32_t dtype,
+                    uint8_t* out) {
+  const gemm::Source source{part.data, static_cast<DType>(part.dtype), false, part.rows, width};
+  if (dtype == QUIRE_F32) {
+    gemm::read_row(source, index, 0, width, reinterpret_cast<float*>(out));
+  } else {
+    gemm::read_row(source, index, 0, width, reinterpret_cast<uint16_t*>(out));
+  }
+}
+
 void convert_row(const quire_part& part, int64_t index, int64_t width, int32_t dtype,
                  uint8_t* out) {
+  if (kind_of(part) != nullptr) return convert_blocks(part, index, width, dtype, out);
   const int64_t item = part.dtype == QUIRE_F32 ? 4 : 2;
   const uint8_t* from = static_cast<const uint8_t*>(part.data) + index * width * item;
   if (part.dtype == dtype) {
@@ -121,17 +148,27 @@ void check(const quire_packing& weight) {
   require(reinterpret_cast<uintptr_t>(weight.out) % 64 == 0 && weight.out != nullptr,
           "weight: its place is not aligned");
   require(weight.not_finite != nullptr, "weight: no place for what is not finite");
-  const int64_t rows = total_rows(weight.parts, weight.num_parts);
+  const int64_t width = weight.matrix != nullptr ? weight.matrix->k : weight.table->width;
+  const int64_t rows = total_rows(weight.parts, weight.num_parts, width);
   if (weight.matrix != nullptr) {
     matrix_bytes(*weight.matrix);
     require(rows == weight.matrix->n * weight.matrix->count,
             "matrix: the parts do not make up its rows");
     const bool grouped = is_grouped(static_cast<Format>(weight.matrix->format));
     for (int32_t p = 0; p < weight.num_parts; ++p) {
-      require((weight.parts[p].dtype == QUIRE_GROUPED) == grouped,
+      const quire_part& part = weight.parts[p];
+      const gemm::BlockKind* kind = kind_of(part);
+      if (grouped && kind != nullptr) {
+        require(kind->grouping == (weight.matrix->format & ~0xff),
+                "matrix: blocks of another format");
+        continue;
+      }
+      require((part.dtype == QUIRE_GROUPED) == grouped,
               "matrix: groups of codes go into a grouped matrix, and only they");
-      require(!grouped || (!weight.parts[p].transposed && !weight.parts[p].mapped),
+      require(!grouped || (!part.transposed && !part.mapped),
               "matrix: groups of codes lie in memory, row by row");
+      require(!grouped || (weight.matrix->format & QUIRE_GROUPS_NESTED) == 0,
+              "matrix: nested groups come as blocks");
     }
     return;
   }
@@ -182,7 +219,7 @@ void drop_source(const Piece& piece) {
   if (!part.mapped || part.transposed) return;
   const quire_packing& weight = *piece.weight;
   const int64_t width = weight.matrix != nullptr ? weight.matrix->k : weight.table->width;
-  const int64_t bytes = width * (part.dtype == QUIRE_F32 ? 4 : 2);
+  const int64_t bytes = row_bytes(part, width);
   static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const auto data = reinterpret_cast<uintptr_t>(part.data);
   const size_t begin = round_up(data + piece.part_row * bytes, page);
@@ -203,6 +240,9 @@ size_t matrix_bytes(const quire_matrix_spec& spec) {
           "matrix: unknown format");
   require(!is_integer(format) || spec.k <= kMaxIntegerDepth,
           "matrix: rows of integers have at most 131071 numbers");
+  require(
+      kind_of(format) != Format::kGroupedA8Blocks || gemm::Grouping(format).group <= gemm::kXBlock,
+      "matrix: groups are longer than blocks of x");
   require(!spec.glu || spec.n % 2 == 0, "matrix: a glu matrix has an even number of rows");
   return one_matrix_bytes(spec) * static_cast<size_t>(spec.count);
 }

@@ -20,9 +20,7 @@ void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
     const auto* strip = static_cast<const uint8_t*>(matrix.data) +
                         row / gemm::kStripColumns * layout.strip_bytes(matrix.k);
     const gemm::GroupedStrip grouped(matrix.format, matrix.k);
-    for (int64_t i = 0; i < matrix.k; ++i) {
-      out[i] = grouped.weight(strip, row % gemm::kStripColumns, i);
-    }
+    grouped.weights(strip, row % gemm::kStripColumns, matrix.k, out);
     return;
   }
   if (gemm::is_int4(matrix.format)) {

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 class BlockType:
     """A tensor type. A row is a whole number of blocks."""
 
+    code: int
+    """The number in the file."""
     name: str
     block_items: int
     block_bytes: int
 
 
 def _table(*rows: tuple[int, str, int, int]) -> dict[int, BlockType]:
-    return {code: BlockType(name, items, num_bytes) for code, name, items, num_bytes in rows}
+    return {row[0]: BlockType(*row) for row in rows}
 
 
 BLOCK_TYPES: dict[int, BlockType] = _table(

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from quire.errors import CheckpointError, UnsupportedModelError
-from quire.gguf.architectures import Config, architecture_of
+from quire.gguf.architectures import Architecture, Config, architecture_of
 from quire.gguf.keys import Keys
 from quire.gguf.rope_factors import llama3_scaling
 
@@ -51,12 +51,25 @@ def model_config(keys: Keys) -> Config:
         "dtype": _DTYPES.get(table.type.name, "bfloat16"),
         **row.config(keys),
     }
+    if types := _block_types(keys, row):
+        config["quantization_config"] = {"quant_method": "gguf", "types": types}
     if scaling := _rope_scaling(keys, head_dim, config["rope_theta"]):
         config["rope_scaling"] = scaling
     for name in ("bos", "eos"):
         if keys.value(f"tokenizer.ggml.{name}_token_id") is not None:
             config[f"{name}_token_id"] = keys.whole(f"tokenizer.ggml.{name}_token_id")
     return config
+
+
+def _block_types(keys: Keys, row: Architecture) -> dict[str, str]:
+    """The types of matrices that are held in blocks, by the names that transformers gives them."""
+    return {
+        name: tensor.type.name
+        for header in keys.headers
+        for stored, tensor in header.tensors.items()
+        if len(tensor.shape) == 2 and tensor.type.block_items > 1
+        if (name := row.tensor_name(stored)) is not None
+    }
 
 
 def _rope_scaling(keys: Keys, head_dim: int, theta: float) -> Config | None:

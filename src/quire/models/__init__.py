@@ -3,7 +3,8 @@
     build_program(hf_config)   the Program that a backend compiles
     model_facts(hf_config)     sizes for config resolution and KV planning, no program built
     name_map(hf_config)        checkpoint tensor names -> the names in Param.parts
-    shipped_format(hf_config)  how a quantised checkpoint holds its linears
+    shipped_format(hf_config)  how a quantised checkpoint holds its matrices
+    as_asked(hf_config, name)  config.json of a GGUF file, for a value of `quantization`
     ModelRegistry              the known architectures; register_model adds one
 
 A checkpoint with images or sound has the configuration of its text model in a section of its own
@@ -19,14 +20,23 @@ from dataclasses import replace
 
 from quire.models.base import HfConfig, ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import ConfigReader
-from quire.models.quantised import Expanded, Shipped, shipped_format, with_shipped_formats
+from quire.models.quantised import (
+    GGUF_FORMATS,
+    BlockFormats,
+    Expanded,
+    Shipped,
+    as_asked,
+    shipped_format,
+    with_shipped_formats,
+)
 from quire.models.registry import ModelRegistry, resolve
 from quire.models.text_part import has_other_parts, text_part
 from quire.program import Program
 
 __all__ = [
-    "Expanded", "ModelFamily", "ModelFacts", "ModelRegistry", "NameMap", "Shipped", "build_program",
-    "family_of", "model_facts", "name_map", "shipped_format",
+    "BlockFormats", "Expanded", "GGUF_FORMATS", "ModelFamily", "ModelFacts", "ModelRegistry",
+    "NameMap", "Shipped", "as_asked", "build_program", "family_of", "model_facts", "name_map",
+    "shipped_format",
 ]  # fmt: skip
 
 
@@ -39,7 +49,9 @@ def build_program(hf_config: HfConfig) -> Program:
     """The model as a program; a matrix that the checkpoint holds quantised has its format."""
     program = family_of(hf_config).build(ConfigReader(text_part(hf_config)))
     shipped = shipped_format(hf_config)
-    return with_shipped_formats(program, shipped) if isinstance(shipped, Shipped) else program
+    if shipped is None or isinstance(shipped, Expanded):
+        return program
+    return with_shipped_formats(program, shipped)
 
 
 def model_facts(hf_config: HfConfig) -> ModelFacts:

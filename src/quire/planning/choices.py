@@ -26,7 +26,7 @@ from quire.config.records import Dtype, SchedulerConfig
 from quire.config.resolve import Usage
 from quire.errors import CheckpointError, ConfigError, quoted
 from quire.log import get_logger
-from quire.models import Expanded, Shipped, shipped_format
+from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped, shipped_format
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.facts import Facts
 from quire.planning.reasoning_marks import reasoning_marks
@@ -124,12 +124,12 @@ def settle_arithmetic(
     if checkpoint.packed is not None:
         args = _as_packed(args, checkpoint.path / PACKED_NAME, checkpoint.packed, capabilities)
     shipped = None if checkpoint.packed else shipped_format(checkpoint.hf_config)
-    if isinstance(shipped, Shipped):
+    if isinstance(shipped, Shipped | BlockFormats):
         args = _as_shipped(args, shipped, checkpoint.path)
     name = args.quantization
     if isinstance(shipped, Expanded) and name == shipped.method:
         name = None
-    if name == "gguf" and checkpoint.is_gguf:  # vLLM's name of what the file is
+    if name in GGUF_FORMATS and checkpoint.is_gguf:  # of a file without blocks
         name = None
     return Arithmetic(
         resolve.resolve_dtype(args, checkpoint.hf_config, capabilities.dtypes),
@@ -137,9 +137,10 @@ def settle_arithmetic(
     )
 
 
-def _as_shipped(args: EngineArgs, shipped: Shipped, path: Path) -> EngineArgs:
+def _as_shipped(args: EngineArgs, shipped: Shipped | BlockFormats, path: Path) -> EngineArgs:
     """The weights of a quantised checkpoint are held as they are; its method may be named."""
-    if args.quantization not in (None, shipped.method):
+    names = GGUF_FORMATS if isinstance(shipped, BlockFormats) else (shipped.method,)
+    if args.quantization is not None and args.quantization not in names:
         raise ConfigError(
             f"quantization={quoted(args.quantization)}: {path} holds weights quantised with "
             f"{shipped.method}, which are held as they are; leave quantization out, or load the "

@@ -6,7 +6,7 @@ checkpoint's tensors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -18,13 +18,22 @@ in 16 bits, `_w8a8` and `_w4a8` round them to 8 bits with a scale for each token
 `backends/reference` defines the result, including the rounding.
 """
 
-CodeTable = Literal["u4", "s4", "iq4", "e2m1", "s8"]
+CodeTable = Literal["u4", "s4", "iq4", "e2m1", "s8", "s6", "u5", "s5"]
 """What the codes of a grouped format stand for: 0..15; -8..7; the 16 numbers of llama.cpp's IQ4_NL;
-those of a float with 2 bits of exponent and 1 of mantissa, doubled; -128..127. Codes are stored
-without a sign: 8 or 128 is added."""
+those of a float with 2 bits of exponent and 1 of mantissa, doubled; then whole numbers of the bits
+that the name says, with a sign (s) or without. Codes are stored without a sign: half of their range
+is added."""
 
 ActivationBits = Literal[8, 16]
 """Bits of the activations that are multiplied with a matrix or with the KV cache."""
+
+
+ACTIVATION_BLOCK = 32
+"""The numbers of an activation that share a scale, in formats that have blocks of them."""
+
+
+NEST = 256
+"""The weights along K that share what nested scales are multiplied by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +49,42 @@ class GroupedFormat:
     has_zeros: bool = False
     """A whole number from 0 to 15 for each group; otherwise 0."""
     has_minima: bool = False
-    scale: Literal["f16", "f32"] = "f32"
-    """How scales and minima are held."""
+    scale: Literal["f16", "f32", "nested"] = "f32"
+    """How scales and minima are held. Nested: as signed bytes, times a float16 that 256 neighbours
+    along K have in common; the products are exact in float32."""
     activation_bits: ActivationBits = 16
+    activation_blocks: bool = False
+    """Of 8-bit activations: each ACTIVATION_BLOCK neighbours in a row have a scale. Otherwise a row
+    has one."""
 
     @property
     def code_bits(self) -> int:
-        return 8 if self.table == "s8" else 4
+        return int(self.table[1]) if self.table[0] in "us" else 4
+
+    @property
+    def bits_per_weight(self) -> float:
+        """With what each group has, of rows of whole groups."""
+        numbers = 1 + self.has_minima
+        of_group = {"f16": 16, "f32": 32, "nested": 8}[self.scale] * numbers + 8 * self.has_zeros
+        nests = 16 * numbers / NEST if self.scale == "nested" else 0
+        return self.code_bits + of_group / self.group + nests
 
     def num_groups(self, depth: int) -> int:
         """Of a row of so many weights; the last may be shorter."""
         return -(-depth // self.group)
 
+    def with_activations_of(self, other: GroupedFormat) -> GroupedFormat:
+        """The same weights with the activations of another format."""
+        return replace(
+            self,
+            activation_bits=other.activation_bits,
+            activation_blocks=other.activation_blocks,
+        )
+
     def __str__(self) -> str:
         more = "+zero" * self.has_zeros + "+min" * self.has_minima
-        return f"{self.table} g{self.group} {self.scale}{more} a{self.activation_bits}"
+        blocks = f"/{ACTIVATION_BLOCK}" if self.activation_blocks else ""
+        return f"{self.table} g{self.group} {self.scale}{more} a{self.activation_bits}{blocks}"
 
 
 def activation_bits(weight_format: WeightFormat | GroupedFormat) -> ActivationBits:

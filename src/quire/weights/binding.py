@@ -36,6 +36,12 @@ class BoundStore(WeightStore):
             raise CheckpointError(f"the program has no tensor {name!r}")
         return replace(self._store.get(stored), name=name)
 
+    def stored(self, name: str) -> HostTensor:
+        found = self._stored_names.get(name)
+        if found is None:
+            raise CheckpointError(f"the program has no tensor {name!r}")
+        return replace(self._store.stored(found), name=name)
+
     def release(self, name: str) -> None:
         stored = self._stored_names.get(name)
         if stored is not None:

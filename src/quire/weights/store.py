@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
+from quire.gguf.block_types import BlockType
 from quire.program.values import GroupedFormat
 from quire.weights.quantised.groups import Groups
 
-TensorDtype = Literal["F32", "BF16", "F16", "GROUPED"]
-"""GROUPED: codes in groups, see `weights.quantised.groups`."""
+TensorDtype = Literal["F32", "BF16", "F16", "GROUPED", "BLOCKS"]
+"""GROUPED: codes in groups, see `weights.quantised.groups`. BLOCKS: those of a GGUF file."""
 
 ITEM_BYTES: dict[str, int] = {"F32": 4, "BF16": 2, "F16": 2}
 
@@ -48,10 +49,14 @@ class HostTensor:
     is_mapped: bool = False
     """`data` is a view of a read-only file mapping: pages that are dropped come back when read."""
     format: GroupedFormat | None = None
-    """Of a GROUPED tensor."""
+    """Of a GROUPED tensor, and of BLOCKS."""
+    block_type: BlockType | None = None
+    """Of BLOCKS."""
 
     def to_float32(self) -> NDArray[np.float32]:
         """A float32 copy (a view where it is float32 already) in its shape."""
+        if self.block_type is not None:
+            raise CheckpointError(f"{self.file}: tensor {self.name!r} is held in blocks")
         if self.format is not None:
             return Groups.from_bytes(self.data, self.shape, self.format).to_float32()
         if self.dtype == "F32":
@@ -78,6 +83,10 @@ class WeightStore(ABC):
     @abstractmethod
     def get(self, name: str) -> HostTensor:
         """The tensor of that name. Raises CheckpointError if it is missing or damaged."""
+
+    def stored(self, name: str) -> HostTensor:
+        """The tensor as a native library takes it: perhaps as BLOCKS. Raises CheckpointError."""
+        return self.get(name)
 
     def describe(self, name: str) -> HostTensor:
         """The tensor, perhaps without its data. Raises CheckpointError as `get` does."""

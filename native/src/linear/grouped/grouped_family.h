@@ -1,12 +1,14 @@
 // Products with grouped weights: whole numbers within a group, float32 from group to group.
 //
 // The arithmetic of one output, for every tier and every number of rows: x is rounded to whole
-// numbers with one scale a row, as in the other integer formats. For each group, from K = 0
-// upwards,
+// numbers, with one scale a row or (kBlocks) one for each 32 numbers of it. For each group, from
+// K = 0 upwards,
 //   sum += float(dot(x, table numbers) - zero * sum(x)) * scale
 //   sum += float(sum(x)) * minimum, if there is one
-// with each product and each sum rounded to float32. Then x's scale multiplies the sum. Within a
-// group whole numbers are summed, which have no order; groups have one.
+// each of these one fused multiplication and addition where the tier has such an instruction. With
+// blocks x's scale multiplies first: the weights' scale, and float(sum(x)). Without, it multiplies
+// the sum at the end. Within a group whole numbers are summed, which have no order; groups have
+// one.
 #pragma once
 
 #include <algorithm>
@@ -18,16 +20,16 @@
 namespace quire::gemm {
 
 // x in a tile: its units, then for each row running totals of its numbers, one for every
-// kTotalDepth of K, and the row's scale.
+// kTotalDepth of K, the scales of its blocks, and the row's scale.
 constexpr int64_t kTotalDepth = 16;
 
-template <int kPlanes_>
+template <int kPlanes_, bool kBlocks = false>
 struct GroupedFamily {
   using Product = GroupedProduct<kPlanes_>;
 
   static constexpr int64_t kDepth = 128;  // the largest group
   static constexpr int64_t kPlanes = kPlanes_;
-  static constexpr int64_t kMaxTileRows = kMaxVectorRows / kPlanes;
+  static constexpr int64_t kMaxTileRows = std::max<int64_t>(1, kGroupedLines / kPlanes);
 
   static bool available() { return true; }
 
@@ -35,8 +37,11 @@ struct GroupedFamily {
     return rows * kPlanes * (k / Product::kDepth) * Product::kUnits * 4;
   }
   static int64_t totals_bytes(int64_t rows, int64_t k) { return rows * (k / kTotalDepth + 1) * 4; }
+  static int64_t blocks_bytes(int64_t rows, int64_t k) {
+    return kBlocks ? rows * round_up(k, kSegment) / kXBlock * 4 : 0;
+  }
   static int64_t tile_bytes(int64_t rows, int64_t k) {
-    return units_bytes(rows, k) + totals_bytes(rows, k) + rows * 4;
+    return units_bytes(rows, k) + totals_bytes(rows, k) + blocks_bytes(rows, k) + rows * 4;
   }
 
   static int64_t strips_at_once(int64_t rows, int64_t tiles) {
@@ -45,17 +50,18 @@ struct GroupedFamily {
 
   static void pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t tile_rows,
                         int64_t k_padded, uint8_t* out) {
-    auto* totals = reinterpret_cast<uint32_t*>(out + units_bytes(tile_rows, k_padded));
-    auto* scales = reinterpret_cast<float*>(out + units_bytes(tile_rows, k_padded) +
-                                            totals_bytes(tile_rows, k_padded));
-    RowScale row_scales[kMaxTileRows] = {};
+    const Tile tile(out, tile_rows, k_padded);
+    float inverses[kMaxTileRows] = {};
     uint32_t total[kMaxTileRows] = {};
     for (int64_t r = 0; r < rows; ++r) {
-      row_scales[r] = row_scale(x, row0 + r, limit_of(kPlanes));
-      scales[r] = row_scales[r].scale;
-      totals[r] = 0;
+      tile.row_scales[r] = 1.0f;
+      tile.totals[r] = 0;
+      if constexpr (kBlocks) continue;
+      const RowScale found = row_scale(x, row0 + r, limit_of(kPlanes));
+      tile.row_scales[r] = found.scale;
+      inverses[r] = found.inverse;
     }
-    auto* to = reinterpret_cast<uint32_t*>(out);
+    uint32_t* to = tile.units;
     constexpr int kUnitRows = kMaxVectorRows < kPartLanes ? kPartLanes : kMaxVectorRows;
     uint32_t units[kUnitRows][kSegment] = {};
     for (int64_t k = 0; k < k_padded; k += kSegment) {
@@ -64,12 +70,19 @@ struct GroupedFamily {
         int8_t planes[kPlanes][kSegment];
         // A group may be longer than a segment, and so there may be segments behind the end.
         const int64_t count = std::clamp<int64_t>(x.k - k, 0, kSegment);
-        quantise_segment<kPlanes>(x, row0 + r, k, count, row_scales[r].inverse, planes[0],
-                                  kSegment);
+        if constexpr (kBlocks) {
+          float scales[kSegment / kXBlock];
+          tile.row_scales[r] += quantise_blocks(x, row0 + r, k, count, planes[0], scales);
+          for (int64_t b = 0; b < kSegment / kXBlock; ++b) {
+            tile.x_scales[(k / kXBlock + b) * tile_rows + r] = scales[b];
+          }
+        } else {
+          quantise_segment<kPlanes>(x, row0 + r, k, count, inverses[r], planes[0], kSegment);
+        }
         Product::units_of(planes, units + r * kPlanes);
         for (int64_t i = 0; i < depth; i += kTotalDepth) {
           total[r] += static_cast<uint32_t>(total_of(planes, i));
-          totals[((k + i) / kTotalDepth + 1) * tile_rows + r] = total[r];
+          tile.totals[((k + i) / kTotalDepth + 1) * tile_rows + r] = total[r];
         }
       }
       const int64_t width = depth / Product::kDepth * Product::kUnits;
@@ -89,12 +102,31 @@ struct GroupedFamily {
         return multiply_codes<PlainCodes>(block, layout);
       case QUIRE_TABLE_S8:
         return multiply_codes<ByteCodes>(block, layout);
+      case QUIRE_TABLE_S6:
+        return multiply_codes<SplitCodes<6>>(block, layout);
+      case QUIRE_TABLE_U5:
+      case QUIRE_TABLE_S5:
+        return multiply_codes<SplitCodes<5>>(block, layout);
       default:
         return multiply_codes<TableCodes>(block, layout);
     }
   }
 
  private:
+  // Where the parts of a packed tile lie.
+  struct Tile {
+    uint32_t* units;
+    uint32_t* totals;
+    float* x_scales;
+    float* row_scales;
+
+    Tile(uint8_t* data, int64_t rows, int64_t k)
+        : units(reinterpret_cast<uint32_t*>(data)),
+          totals(reinterpret_cast<uint32_t*>(data + units_bytes(rows, k))),
+          x_scales(reinterpret_cast<float*>(totals) + totals_bytes(rows, k) / 4),
+          row_scales(x_scales + blocks_bytes(rows, k) / 4) {}
+  };
+
   static int32_t total_of(const int8_t (&planes)[kPlanes][kSegment], int64_t first) {
     int32_t total = 0;
     for (int p = 0; p < kPlanes; ++p) {
@@ -105,37 +137,72 @@ struct GroupedFamily {
     return total;
   }
 
+  // Some groups of a strip with all tiles, then the next groups: what the groups have is widened
+  // once for all rows.
   template <class Codes>
   static void multiply_codes(const Block& block, const GroupedStrip& layout) {
-    for (int64_t tile = 0; tile < block.tiles; ++tile) {
-      // Rows of a lower last tile have the distances of a tile of their own.
-      const int64_t rows = block.rows_of(tile) / kPlanes;
-      const uint8_t* x = block.x + tile * block.tile_bytes;
-      const int64_t totals_rows = block.rows / kPlanes;
-      const int64_t totals_at = units_bytes(totals_rows, block.k);
-      const int64_t scales_at = totals_at + totals_bytes(totals_rows, block.k);
-      Sums sums{};
-      sums.row_scales = reinterpret_cast<const float*>(x + scales_at);
-      sums.grouped = true;
-      sums.data = block.sums;
-      for (int64_t s = 0; s < block.strips; ++s) {
-        GroupedArgs args{reinterpret_cast<const uint32_t*>(x),
-                         reinterpret_cast<const uint32_t*>(x + totals_at),
-                         totals_rows,
-                         block.weight + s * block.strip_bytes,
-                         &layout,
-                         block.sums};
-        dispatch<Codes>(rows, args, std::make_index_sequence<kMaxTileRows>{});
-        block.finish(s, tile, sums);
+    WideNumbers numbers;
+    for (int64_t s = 0; s < block.strips; ++s) {
+      const uint8_t* strip = block.weight + s * block.strip_bytes;
+      if (s + 1 == block.strips) fetch_numbers(block.next, layout);
+      for (int64_t g = 0; g < layout.groups; g += kGroupsAtOnce) {
+        const int64_t count = std::min(kGroupsAtOnce, layout.groups - g);
+        widen(layout, strip, g, count, numbers);
+        for (int64_t tile = 0; tile < block.tiles; ++tile) {
+          multiply_tile<Codes>(block, layout, numbers, s, tile, g, count);
+        }
       }
     }
+  }
+
+  // What the groups of the next strips have is read all at once, before their codes.
+  static void fetch_numbers(const uint8_t* strip, const GroupedStrip& layout) {
+    constexpr int64_t kMost = 4096;
+    for (int64_t at = 0; at < std::min(layout.codes_at, kMost); at += 64) {
+      __builtin_prefetch(strip + at);
+    }
+  }
+
+  template <class Codes>
+  static void multiply_tile(const Block& block, const GroupedStrip& layout,
+                            const WideNumbers& numbers, int64_t s, int64_t tile, int64_t first,
+                            int64_t count) {
+    const Grouping& grouping = layout.grouping;
+    const uint8_t* strip = block.weight + s * block.strip_bytes;
+    // Rows of a lower last tile have the distances of a tile of their own.
+    const int64_t rows = block.rows_of(tile) / kPlanes;
+    const Tile x(const_cast<uint8_t*>(block.x) + tile * block.tile_bytes, block.rows / kPlanes,
+                 block.k);
+    float* sums = block.sums_of(s, tile);
+    if (first == 0) std::fill_n(sums, rows * kStripColumns, 0.0f);
+    const int64_t k = first * grouping.group;
+    const GroupedArgs args{
+        x.units + k / Product::kDepth * Product::kUnits * rows * kPlanes,
+        x.totals,
+        x.x_scales,
+        block.rows / kPlanes,
+        strip + layout.codes_at + Codes::kStep.bytes_of(k),
+        grouping.zeros ? strip + layout.zeros_at + first * kStripColumns : nullptr,
+        numbers.scales,
+        grouping.minima ? numbers.minima : nullptr,
+        &grouping,
+        first,
+        count,
+        sums};
+    dispatch<Codes>(rows, args, std::make_index_sequence<kMaxTileRows>{});
+    if (first + count < layout.groups) return;
+    Sums found{};
+    found.row_scales = x.row_scales;
+    found.grouped = true;
+    found.data = sums;
+    block.finish(s, tile, found);
   }
 
   template <class Codes, size_t... kRows>
   static void dispatch(int64_t rows, const GroupedArgs& args, std::index_sequence<kRows...>) {
     using Function = void (*)(const GroupedArgs&);
     static constexpr Function kTable[] = {
-        grouped_rows<Product, Codes, static_cast<int>(kRows) + 1>...};
+        grouped_rows<Product, Codes, static_cast<int>(kRows) + 1, kBlocks>...};
     kTable[rows - 1](args);
   }
 };

@@ -1,7 +1,7 @@
-// The inner loop of grouped products: rows of x with one strip.
+// The inner loop of grouped products: rows of x with some groups of one strip.
 #pragma once
 
-#include "linear/grouped/grouped_weights.h"
+#include "linear/grouped/group_numbers.h"
 #include "linear/int4_weights.h"
 #include "linear/int8_products.h"
 
@@ -51,30 +51,56 @@ struct GroupedProduct : QuantisedX<kPlanes_> {
 #endif
 };
 
-// A line of codes as the bytes that are multiplied: kQuads times 4 of K.
-struct PlainCodes {
-  static constexpr int kQuads = 2;
-  explicit PlainCodes(const Table&) {}
-  QUIRE_INLINE CodeBytes quad(CodeWords line, int index) const {
-    return (CodeBytes)((index == 0 ? line : line >> 4) & 0x0f0f0f0fu);
+// A step of codes as the bytes that are multiplied: kQuads times 4 of K. `line` is the first of its
+// lines, from the vector's columns on.
+template <int kBits>
+struct StepOfCodes {
+  static constexpr CodeStep kStep{kBits};
+  static constexpr int kQuads = static_cast<int>(kStep.depth / 4);
+
+  static QUIRE_INLINE CodeWords nibbles(const uint8_t* line, int index) {
+    const auto words = load<CodeWords>(line + index / 2 * kLineBytes);
+    return (index % 2 == 0 ? words : words >> 4) & 0x0f0f0f0fu;
   }
 };
 
-struct ByteCodes {
-  static constexpr int kQuads = 1;
-  explicit ByteCodes(const Table&) {}
-  QUIRE_INLINE CodeBytes quad(CodeWords line, int /*index*/) const { return (CodeBytes)line; }
+struct PlainCodes : StepOfCodes<4> {
+  explicit PlainCodes(const Table&) {}
+  QUIRE_INLINE CodeBytes quad(const uint8_t* line, int index) const {
+    return (CodeBytes)nibbles(line, index);
+  }
 };
 
-struct TableCodes {
-  static constexpr int kQuads = 2;
+struct ByteCodes : StepOfCodes<8> {
+  explicit ByteCodes(const Table&) {}
+  QUIRE_INLINE CodeBytes quad(const uint8_t* line, int /*index*/) const {
+    return (CodeBytes)load<CodeWords>(line);
+  }
+};
+
+// Of 5 and 6 bits.
+template <int kBits>
+struct SplitCodes : StepOfCodes<kBits> {
+  using Step = StepOfCodes<kBits>;
+  explicit SplitCodes(const Table&) {}
+  QUIRE_INLINE CodeBytes quad(const uint8_t* line, int index) const {
+    constexpr int kUpper = kBits - 4;
+    constexpr uint32_t kMask = kUpper == 1 ? 0x10101010u : 0x30303030u;
+    const auto upper = load<CodeWords>(line + Step::kStep.low_lines * kLineBytes);
+    const int shift = 4 - kUpper * index;  // to the left
+    const CodeWords moved = shift >= 0 ? upper << shift : upper >> -shift;
+    return (CodeBytes)(Step::nibbles(line, index) | (moved & kMask));
+  }
+};
+
+struct TableCodes : StepOfCodes<4> {
   explicit TableCodes(const Table& table) {
     for (int64_t i = 0; i < static_cast<int64_t>(sizeof numbers_); ++i) {
       numbers_[i] = table.numbers[i % 16];
     }
   }
-  QUIRE_INLINE CodeBytes quad(CodeWords line, int index) const {
-    const auto codes = (CodeBytes)((index == 0 ? line : line >> 4) & 0x0f0f0f0fu);
+  QUIRE_INLINE CodeBytes quad(const uint8_t* line, int index) const {
+    const auto codes = (CodeBytes)nibbles(line, index);
 #if defined(__AVX512BW__)
     return (CodeBytes)_mm512_shuffle_epi8((__m512i)numbers_, (__m512i)codes);
 #elif defined(__AVX2__)
@@ -93,121 +119,145 @@ struct TableCodes {
 struct GroupedArgs {
   const uint32_t* x;       // [step of 4 of K][kUnits][row][plane]
   const uint32_t* totals;  // [16 of K][row], sums of x up to there
-  int64_t totals_rows;
-  const uint8_t* strip;
-  const GroupedStrip* layout;
-  float* sums;  // [row][32]
+  const float* x_scales;   // [kXBlock of K][row], where blocks of x have scales
+  int64_t x_rows;          // rows of the two above
+  const uint8_t* codes;    // first line
+  const uint8_t* zeros;    // [group][32], or null
+  const float* scales;     // [group][32]
+  const float* minima;     // [group][32], or null
+  const Grouping* grouping;
+  int64_t first_group;
+  int64_t groups;
+  float* sums;  // [row][32]; those before the first group are in it
 };
 
-// Scales or minima of some columns as float32.
-QUIRE_INLINE Vector group_numbers(const uint8_t* from, bool half, int64_t index) {
-  if (!half) return load<Vector>(from + 4 * index);
-  const uint8_t* at = from + 2 * index;
+// Registers of columns beside each other, and lines of x that fit with them: of each a sum of whole
+// numbers and one of floats.
+constexpr int kGroupedVectors = 2;
 #if defined(__AVX512F__)
-  return (Vector)_mm512_cvtph_ps(load<__m256i>(at));
+constexpr int kGroupedLines = 6;
 #elif defined(__AVX2__)
-  return (Vector)_mm256_cvtph_ps(load<__m128i>(at));
+constexpr int kGroupedLines = 3;
 #else
-  Vector out;
-  for (int i = 0; i < kVectorLanes; ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, at + 2 * i, 2);
-    out[i] = f16_to_f32(bits);
+constexpr int kGroupedLines = 2;
+#endif
+
+// What a group of each row of x has beside its dot products. Read where it is used: registers are
+// needed for other things.
+template <bool kBlocks>
+struct GroupOfX {
+  const uint32_t* before;
+  const uint32_t* after;
+  const float* scales;
+
+  QUIRE_INLINE GroupOfX(const GroupedArgs& args, int64_t group) {
+    const int64_t size = args.grouping->group;
+    before = args.totals + group * (size / 16) * args.x_rows;
+    after = before + size / 16 * args.x_rows;
+    scales = args.x_scales + group * size / kXBlock * args.x_rows;
   }
-  return out;
-#endif
-}
 
-// Registers of columns that fit beside so many rows.
-constexpr int grouped_vectors(int rows, int most_rows) {
-  int vectors = static_cast<int>(kStripColumns) / kVectorLanes;
-  while (vectors > 1 && vectors * rows > most_rows) vectors /= 2;
-  return vectors;
-}
+  QUIRE_INLINE int32_t total(int row) const {
+    return static_cast<int32_t>(after[row] - before[row]);
+  }
+  // The sum of x, as a number that a minimum is multiplied by.
+  QUIRE_INLINE Vector scaled_total(int row) const {
+    float found = static_cast<float>(total(row));
+    if constexpr (kBlocks) found *= scales[row];
+    return found - Vector{};
+  }
+  QUIRE_INLINE Vector scaled(int row, Vector scale) const {
+    if constexpr (kBlocks) return scale * scales[row];
+    return scale;
+  }
+};
 
-#if defined(__AVX512F__)
-constexpr int kGroupedDots = 12;
-#elif defined(__AVX2__)
-constexpr int kGroupedDots = 6;
-#else
-constexpr int kGroupedDots = 4;
-#endif
-
-template <class Product, class Codes, int kRows>
-void grouped_rows(const GroupedArgs& args) {
+// Columns `c ..` of kRows rows: adds the products of all groups to the sums.
+template <class Product, class Codes, int kRows, bool kBlocks>
+QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, int64_t c) {
   constexpr int kPlanes = Product::kPlanes;
   constexpr int kLines = kRows * kPlanes;
-  constexpr int kVectors = grouped_vectors(kLines, kGroupedDots);
-  constexpr int64_t kLineBytes = kStripColumns * 4;
+  constexpr int kVectors = kGroupedVectors;
+  constexpr int64_t kStepBytes = Codes::kStep.lines * kLineBytes;
   constexpr int64_t kAhead = 4096;
-  const GroupedStrip& layout = *args.layout;
-  const Grouping grouping = layout.grouping;
-  const Table& table = kTables[grouping.table];
-  const Codes codes(table);
-  const int64_t group_lines = grouping.group / (4 * Codes::kQuads);
-  for (int64_t c = 0; c < kStripColumns; c += kVectors * kVectorLanes) {
-    Vector sums[kRows][kVectors] = {};
-    const uint32_t* x = args.x;
-    const uint8_t* line = args.strip + layout.codes_at + c * 4;
-    for (int64_t g = 0; g < layout.groups; ++g) {
-      IntVector dots[kLines][kVectors] = {};
-      for (int64_t i = 0; i < group_lines; ++i, line += kLineBytes) {
-        __builtin_prefetch(line + kAhead);
-        if constexpr (kVectors * kVectorLanes * 4 > 64) __builtin_prefetch(line + kAhead + 64);
-        CodeWords words[kVectors];
+  const int64_t group_steps = args.grouping->group / Codes::kStep.depth;
+  const int32_t zero = kTables[args.grouping->table].zero;
+  const auto place = [&](int r, int v) {
+    return args.sums + r * kStripColumns + c + v * kVectorLanes;
+  };
+  Vector sums[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = load<Vector>(place(r, v));
+  }
+  const uint32_t* x = args.x;
+  const uint8_t* line = args.codes + c * 4;
+  for (int64_t g = 0; g < args.groups; ++g) {
+    const GroupOfX<kBlocks> of_x(args, args.first_group + g);
+    IntVector dots[kLines][kVectors];
+#pragma GCC unroll 12
+    for (int r = 0; r < kLines; ++r) {
+      const bool is_last = r % kPlanes == kPlanes - 1;
+      const int32_t start = is_last ? -zero * of_x.total(r / kPlanes) : 0;
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) dots[r][v] = start - IntVector{};
+    }
+    for (int64_t i = 0; i < group_steps; ++i, line += kStepBytes) {
+      for (int64_t ahead = kAhead; ahead < kAhead + kStepBytes; ahead += kLineBytes) {
+        __builtin_prefetch(line + ahead);
+        if constexpr (kVectors * kVectorLanes * 4 > 64) __builtin_prefetch(line + ahead + 64);
+      }
+#pragma GCC unroll 8
+      for (int q = 0; q < Codes::kQuads; ++q) {
+        CodeBytes quads[kVectors];
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v) {
-          words[v] = load<CodeWords>(line + v * static_cast<int64_t>(sizeof(CodeWords)));
+          quads[v] = codes.quad(line + v * static_cast<int64_t>(sizeof(CodeWords)), q);
         }
 #pragma GCC unroll 2
-        for (int q = 0; q < Codes::kQuads; ++q) {
-          CodeBytes quads[kVectors];
-#pragma GCC unroll 8
-          for (int v = 0; v < kVectors; ++v) quads[v] = codes.quad(words[v], q);
-#pragma GCC unroll 2
-          for (int u = 0; u < Product::kUnits; ++u, x += kLines) {
+        for (int u = 0; u < Product::kUnits; ++u, x += kLines) {
 #pragma GCC unroll 12
-            for (int r = 0; r < kLines; ++r) {
-              const auto unit = Product::broadcast(x + r);
+          for (int r = 0; r < kLines; ++r) {
+            const auto unit = Product::broadcast(x + r);
 #pragma GCC unroll 8
-              for (int v = 0; v < kVectors; ++v) {
-                dots[r][v] = Product::multiply_add(dots[r][v], unit, Product::weight(quads[v], u));
-              }
+            for (int v = 0; v < kVectors; ++v) {
+              dots[r][v] = Product::multiply_add(dots[r][v], unit, Product::weight(quads[v], u));
             }
           }
         }
       }
-      const uint32_t* before = args.totals + g * (grouping.group / 16) * args.totals_rows;
-      const uint32_t* after = before + grouping.group / 16 * args.totals_rows;
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        const int64_t index = g * kStripColumns + c + v * kVectorLanes;
-        const Vector scale = group_numbers(args.strip, grouping.half, index);
-        IntVector zero = table.zero - IntVector{};
-        if (grouping.zeros) zero += (IntVector)widen_codes(args.strip + layout.zeros_at + index);
-#pragma GCC unroll 12
-        for (int r = 0; r < kRows; ++r) {
-          IntVector dot = dots[r * kPlanes][v];
-          if constexpr (kPlanes == 2) dot = dot * 256 + dots[r * kPlanes + 1][v];
-          const auto total = static_cast<int32_t>(after[r] - before[r]);
-          dot -= zero * total;
-          sums[r][v] += __builtin_convertvector(dot, Vector) * scale;
-        }
-        if (!grouping.minima) continue;
-        const Vector minimum = group_numbers(args.strip + layout.minima_at, grouping.half, index);
-        for (int r = 0; r < kRows; ++r) {
-          const auto total = static_cast<int32_t>(after[r] - before[r]);
-          sums[r][v] += static_cast<float>(total) * minimum;
-        }
-      }
     }
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        store(args.sums + r * kStripColumns + c + v * kVectorLanes, sums[r][v]);
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t index = g * kStripColumns + c + v * kVectorLanes;
+      const auto scale = load<Vector>(args.scales + index);
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) {
+        IntVector dot = dots[r * kPlanes][v];
+        if constexpr (kPlanes == 2) dot = dot * 256 + dots[r * kPlanes + 1][v];
+        if (args.zeros != nullptr) {
+          dot -= (IntVector)widen_codes(args.zeros + index) * of_x.total(r);
+        }
+        const auto number = __builtin_convertvector(dot, Vector);
+        sums[r][v] = fused(sums[r][v], number, of_x.scaled(r, scale));
       }
+      if (args.minima == nullptr) continue;
+      const auto minimum = load<Vector>(args.minima + index);
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) sums[r][v] = fused(sums[r][v], of_x.scaled_total(r), minimum);
     }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) store(place(r, v), sums[r][v]);
+  }
+}
+
+template <class Product, class Codes, int kRows, bool kBlocks>
+void grouped_rows(const GroupedArgs& args) {
+  const Codes codes(kTables[args.grouping->table]);
+  for (int64_t c = 0; c < kStripColumns; c += kGroupedVectors * kVectorLanes) {
+    grouped_columns<Product, Codes, kRows, kBlocks>(args, codes, c);
   }
 }
 

@@ -1,11 +1,16 @@
 // Grouped weights: what a format's number says, and how they lie in a strip (quire_grouping).
 //
 // A strip begins with what its groups have, each of these at a multiple of 64 bytes and there only
-// if the format has it: scales [groups][32], zeros [groups][32] bytes, minima [groups][32]. Then
-// the codes. Of 4 bits: [K / 8][32 columns][4 bytes], the lower halves of the bytes are the first
-// four of 8 of K, the upper halves the others. Of 8 bits: [K / 4][32 columns][4 bytes].
+// if the format has it: scales [groups][32], zeros [groups][32] bytes, minima [groups][32]. Nested
+// scales and minima are bytes; after each of the two are float16s [256 of K][32]. Then the codes.
+//
+// Codes lie in steps of K, each some lines of [32 columns][4 bytes]. Of 8 bits: four of K in a
+// line. Of 4 bits: eight of K in a line, the lower halves of its bytes the first four, the upper
+// halves the others. Of 5 and 6 bits: 32 or 16 of K in lines of their lower 4 bits, and one line
+// with the upper ones, of each four of K in bits of their own.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 
 #include "linear/family.h"
@@ -15,17 +20,46 @@ namespace quire::gemm {
 
 // Products multiply tables without signs: less than nothing is taken off with the zero.
 struct Table {
-  uint8_t numbers[16];
-  int32_t zero;  // table number - zero is what the code stands for
+  int bits;
+  int32_t zero;         // table number - zero is what the code stands for
+  uint8_t numbers[16];  // of 4 bits; others are the code itself
+
+  int32_t whole(int32_t code) const { return (bits == 4 ? numbers[code] : code) - zero; }
 };
 
 // Source: ggml-common.h, kvalues_iq4nl and kvalues_mxfp4; 128 is added to both.
 constexpr Table kTables[] = {
-    {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 0},
-    {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 8},
-    {{1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241}, 128},
-    {{128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116}, 128},
-    {{}, 128},  // the code itself
+    {4, 0, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}},
+    {4, 8, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}},
+    {4, 128, {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241}},
+    {4, 128, {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116}},
+    {8, 128, {}},
+    {6, 32, {}},
+    {5, 0, {}},
+    {5, 16, {}},
+};
+
+constexpr int64_t kLineBytes = kStripColumns * 4;
+
+// A step of codes of so many bits.
+struct CodeStep {
+  int bits;
+  int log2_depth;
+  int64_t depth;      // of K
+  int64_t low_lines;  // of 4 bits, or of 8
+  int64_t lines;      // and one with upper bits
+
+  explicit constexpr CodeStep(int bits_)
+      : bits(bits_),
+        log2_depth(bits == 8   ? 2
+                   : bits == 6 ? 4
+                   : bits == 5 ? 5
+                               : 3),
+        depth(int64_t{1} << log2_depth),
+        low_lines(bits == 8 ? 1 : depth / 8),
+        lines(low_lines + (bits == 5 || bits == 6 ? 1 : 0)) {}
+
+  constexpr int64_t bytes_of(int64_t k) const { return (k >> log2_depth) * lines * kLineBytes; }
 };
 
 struct Grouping {
@@ -34,6 +68,7 @@ struct Grouping {
   bool half;
   bool zeros;
   bool minima;
+  bool nested;
 
   explicit Grouping(Format format) {
     const auto bits = static_cast<int32_t>(format);
@@ -42,13 +77,13 @@ struct Grouping {
     half = bits & QUIRE_GROUPS_HALF;
     zeros = bits & QUIRE_GROUPS_ZEROS;
     minima = bits & QUIRE_GROUPS_MINIMA;
-    known_ = bits >= 0 && bits < 2 * QUIRE_GROUPS_MINIMA && group >= 16 && group <= 128 &&
-             table <= QUIRE_TABLE_S8;
+    nested = bits & QUIRE_GROUPS_NESTED;
+    known_ = bits >= 0 && bits < 2 * QUIRE_GROUPS_NESTED && group >= 16 && group <= 128 &&
+             !(nested && half) && group >= CodeStep(kTables[table].bits).depth;
   }
 
   bool is_known() const { return known_; }
-  bool is_wide() const { return table == QUIRE_TABLE_S8; }
-  int64_t item_bytes() const { return half ? 2 : 4; }
+  int64_t item_bytes() const { return nested ? 1 : half ? 2 : 4; }
   float number(const uint8_t* from, int64_t index) const {
     if (half) {
       uint16_t bits;
@@ -64,38 +99,74 @@ struct Grouping {
   bool known_;
 };
 
+constexpr int64_t kNestDepth = 256;
+
 struct GroupedStrip {
   Grouping grouping;
+  CodeStep step;
   int64_t groups;
+  int64_t nests;
+  int64_t scale_nests_at;
   int64_t zeros_at;
   int64_t minima_at;
+  int64_t minimum_nests_at;
   int64_t codes_at;
   int64_t bytes;
 
-  GroupedStrip(Format format, int64_t k) : grouping(format), groups(ceil_div(k, grouping.group)) {
+  GroupedStrip(Format format, int64_t k)
+      : grouping(format),
+        step(kTables[grouping.table].bits),
+        groups(ceil_div(k, grouping.group)),
+        nests(grouping.nested ? ceil_div(k, kNestDepth) : 0) {
     const int64_t columns = groups * kStripColumns;
-    zeros_at = columns * grouping.item_bytes();
+    const int64_t numbers = round_up(columns * grouping.item_bytes(), 64);
+    const int64_t nest_bytes = nests * kStripColumns * 2;
+    scale_nests_at = numbers;
+    zeros_at = scale_nests_at + nest_bytes;
     minima_at = zeros_at + (grouping.zeros ? round_up(columns, 64) : 0);
-    codes_at = minima_at + (grouping.minima ? columns * grouping.item_bytes() : 0);
-    const int64_t codes = groups * grouping.group * kStripColumns;
-    bytes = codes_at + (grouping.is_wide() ? codes : codes / 2);
+    minimum_nests_at = minima_at + (grouping.minima ? numbers : 0);
+    codes_at = minimum_nests_at + (grouping.minima ? nest_bytes : 0);
+    bytes = codes_at + step.bytes_of(groups * grouping.group);
   }
 
-  // Where the byte with the code of (column, k) lies, and from which bit on the code is in it.
-  int64_t code_at(int64_t column, int64_t k) const {
-    const int64_t line = k / (grouping.is_wide() ? 4 : 8);
-    return codes_at + line * kStripColumns * 4 + column * 4 + k % 4;
+  int32_t code(const uint8_t* strip, int64_t column, int64_t k) const {
+    const int64_t within = k & (step.depth - 1);
+    const uint8_t* first = strip + codes_at + step.bytes_of(k - within) + column * 4 + k % 4;
+    if (step.bits == 8) return *first;
+    const int low = first[within / 8 * kLineBytes] >> (within % 8 < 4 ? 0 : 4) & 15;
+    if (step.bits == 4) return low;
+    const int upper = step.bits - 4;
+    const int high = first[step.low_lines * kLineBytes] >> (upper * (within / 4));
+    return low | (high & ((1 << upper) - 1)) << 4;
   }
-  int code_shift(int64_t k) const { return grouping.is_wide() || k % 8 < 4 ? 0 : 4; }
 
-  float weight(const uint8_t* strip, int64_t column, int64_t k) const {
+  // The scale or the minimum of a group, which lie from `numbers_at` on, those that they are
+  // multiplied by from `nests_at` on.
+  float number(const uint8_t* strip, int64_t numbers_at, int64_t nests_at, int64_t column,
+               int64_t group) const {
+    const int64_t index = group * kStripColumns + column;
+    if (!grouping.nested) return grouping.number(strip + numbers_at, index);
+    const int64_t nest = group * grouping.group / kNestDepth * kStripColumns + column;
+    uint16_t bits;
+    std::memcpy(&bits, strip + nests_at + 2 * nest, 2);
+    return f16_to_f32(bits) * static_cast<float>(static_cast<int8_t>(strip[numbers_at + index]));
+  }
+
+  // All weights of a column.
+  void weights(const uint8_t* strip, int64_t column, int64_t k, float* out) const {
     const Table& table = kTables[grouping.table];
-    const int32_t code = strip[code_at(column, k)] >> code_shift(k);
-    const int64_t index = k / grouping.group * kStripColumns + column;
-    int32_t whole = (grouping.is_wide() ? code : table.numbers[code & 15]) - table.zero;
-    if (grouping.zeros) whole -= strip[zeros_at + index];
-    const float value = static_cast<float>(whole) * grouping.number(strip, index);
-    return grouping.minima ? value + grouping.number(strip + minima_at, index) : value;
+    for (int64_t group = 0; group < groups; ++group) {
+      const float scale = number(strip, 0, scale_nests_at, column, group);
+      const int32_t zero = grouping.zeros ? strip[zeros_at + group * kStripColumns + column] : 0;
+      const float minimum =
+          grouping.minima ? number(strip, minima_at, minimum_nests_at, column, group) : 0.0f;
+      const int64_t end = std::min(k, (group + 1) * grouping.group);
+      for (int64_t i = group * grouping.group; i < end; ++i) {
+        const int32_t whole = table.whole(code(strip, column, i)) - zero;
+        out[i] = static_cast<float>(whole) * scale;
+        if (grouping.minima) out[i] += minimum;
+      }
+    }
   }
 };
 

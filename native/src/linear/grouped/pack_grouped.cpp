@@ -1,39 +1,38 @@
 #include "linear/grouped/pack_grouped.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "linear/grouped/grouped_weights.h"
+#include "simd/transpose.h"
 
 namespace quire::gemm {
 namespace {
 
-// Copies what each group of a row has into its column of the strip.
-void copy_groups(const uint8_t* from, int64_t groups, int64_t item, int64_t column, uint8_t* to) {
-  for (int64_t g = 0; g < groups; ++g) {
-    std::memcpy(to + (g * kStripColumns + column) * item, from + g * item, item);
-  }
-}
+constexpr int64_t kDepth = kMostBlockItems;  // of K, put into the strip at a time
+constexpr int64_t kMostWords = kDepth / 4;
 
-bool are_finite(const Grouping& grouping, const uint8_t* from, int64_t groups) {
-  bool finite = true;
-  for (int64_t g = 0; g < groups; ++g) finite &= std::isfinite(grouping.number(from, g));
-  return finite;
-}
-
-// Clears a column. Its codes may be any: its scale is 0.
-void clear(const GroupedStrip& layout, uint8_t* strip, int64_t column) {
-  const Grouping& grouping = layout.grouping;
-  const uint8_t nothing[4] = {};
-  for (int64_t g = 0; g < layout.groups; ++g) {
-    const int64_t at = g * kStripColumns + column;
-    const int64_t item = grouping.item_bytes();
-    std::memcpy(strip + at * item, nothing, item);
-    if (grouping.zeros) strip[layout.zeros_at + at] = 0;
-    if (grouping.minima) std::memcpy(strip + layout.minima_at + at * item, nothing, item);
+// Codes as the words of a column, see grouped_weights.h.
+void pack_words(const uint8_t* codes, int64_t depth, const CodeStep& step, uint8_t* words) {
+  if (step.bits == 8) {
+    std::memcpy(words, codes, depth);
+    return;
   }
-  for (int64_t k = 0; k < layout.groups * grouping.group; ++k) {
-    strip[layout.code_at(column, k)] = 0;
+  const int upper = step.bits - 4;
+  for (int64_t k = 0; k < depth; k += step.depth, codes += step.depth) {
+    for (int64_t i = 0; i < step.low_lines; ++i, words += 4) {
+      for (int64_t j = 0; j < 4; ++j) {
+        const int high = codes[8 * i + 4 + j] & 15;
+        words[j] = static_cast<uint8_t>((codes[8 * i + j] & 15) | high << 4);
+      }
+    }
+    if (upper == 0) continue;
+    for (int64_t j = 0; j < 4; ++j) {
+      int bits = 0;
+      for (int64_t i = 0; i < step.depth / 4; ++i) bits |= codes[4 * i + j] >> 4 << (upper * i);
+      words[j] = static_cast<uint8_t>(bits);
+    }
+    words += 4;
   }
 }
 
@@ -41,35 +40,127 @@ void clear(const GroupedStrip& layout, uint8_t* strip, int64_t column) {
 
 bool GroupedHalfStripWriter::write(int64_t row, int64_t count, int64_t column,
                                    bool zero_rest) const {
-  const GroupedStrip layout(format, source.k);
-  const Grouping& grouping = layout.grouping;
-  const int64_t item = grouping.item_bytes();
-  const int64_t groups = layout.groups;
-  const auto* codes = static_cast<const uint8_t*>(source.data);
-  const uint8_t* scales = codes + source.rows * source.k;
-  const uint8_t* zeros = scales + source.rows * groups * item;
-  const uint8_t* minima = zeros + (grouping.zeros ? source.rows * groups : 0);
+  const CodeStep& step = layout_.step;
+  const BlockKind* kind = block_kind(source_.dtype);
+  const int64_t padded = layout_.groups * layout_.grouping.group;
   const int64_t end = zero_rest ? kHalfStrip : column + count;
-  for (int64_t c = column; c < end; ++c) clear(layout, strip, first + c);
+  for (int64_t c = column + count; c < end; ++c) clear(c);
   bool finite = true;
-  for (int64_t r = row; r < row + count; ++r) {
-    const int64_t at = first + column + r - row;
-    for (int64_t k = 0; k < source.k; ++k) {
-      strip[layout.code_at(at, k)] |=
-          static_cast<uint8_t>(codes[r * source.k + k] << layout.code_shift(k));
+  alignas(64) uint32_t words[kHalfStrip][kMostWords] = {};
+  for (int64_t k = 0; k < padded; k += kDepth) {
+    const int64_t depth = std::min(kDepth, padded - k);
+    const int64_t width = depth / step.depth * step.lines;
+    for (int64_t r = 0; r < count; ++r) {
+      uint8_t codes[kDepth] = {};
+      finite &= kind == nullptr ? read_groups(row + r, k, depth, column + r, codes)
+                                : read_blocks(*kind, row + r, k, column + r, codes);
+      pack_words(codes, depth, step, reinterpret_cast<uint8_t*>(words[column + r]));
     }
-    const uint8_t* own_scales = scales + r * groups * item;
-    copy_groups(own_scales, groups, item, at, strip);
-    finite &= are_finite(grouping, own_scales, groups);
-    if (grouping.zeros) {
-      copy_groups(zeros + r * groups, groups, 1, at, strip + layout.zeros_at);
+    auto* lines =
+        reinterpret_cast<uint32_t*>(strip_ + layout_.codes_at + step.bytes_of(k)) + first_;
+    if (column == 0 && end == kHalfStrip && width % 4 == 0) {
+      transpose_group(words[0], kMostWords, width, lines, kStripColumns);
+      continue;
     }
-    if (!grouping.minima) continue;
-    const uint8_t* own_minima = minima + r * groups * item;
-    copy_groups(own_minima, groups, item, at, strip + layout.minima_at);
-    finite &= are_finite(grouping, own_minima, groups);
+    for (int64_t i = 0; i < width; ++i, lines += kStripColumns) {
+      for (int64_t c = column; c < end; ++c) lines[c] = words[c][i];
+    }
   }
   return finite;
+}
+
+bool GroupedHalfStripWriter::read_groups(int64_t row, int64_t k, int64_t depth, int64_t column,
+                                         uint8_t* codes) const {
+  const Grouping& grouping = layout_.grouping;
+  const int64_t item = grouping.item_bytes();
+  const int64_t all = source_.rows * layout_.groups;
+  const auto* from = static_cast<const uint8_t*>(source_.data);
+  std::memcpy(codes, from + row * source_.k + k, std::clamp<int64_t>(source_.k - k, 0, depth));
+  const uint8_t* scales = from + source_.rows * source_.k;
+  const uint8_t* zeros = scales + all * item;
+  const uint8_t* minima = zeros + (grouping.zeros ? all : 0);
+  const int64_t group = k / grouping.group;
+  const int64_t count = depth / grouping.group;
+  const int64_t own = row * layout_.groups + group;
+  bool finite = copy_numbers(scales + own * item, 0, group, count, column);
+  if (grouping.zeros) {
+    for (int64_t g = 0; g < count; ++g) {
+      strip_[layout_.zeros_at + (group + g) * kStripColumns + first_ + column] = zeros[own + g];
+    }
+  }
+  if (grouping.minima) {
+    finite &= copy_numbers(minima + own * item, layout_.minima_at, group, count, column);
+  }
+  return finite;
+}
+
+bool GroupedHalfStripWriter::copy_numbers(const uint8_t* from, int64_t numbers_at, int64_t group,
+                                          int64_t count, int64_t column) const {
+  const int64_t item = layout_.grouping.item_bytes();
+  bool finite = true;
+  for (int64_t g = 0; g < count; ++g) {
+    const int64_t index = (group + g) * kStripColumns + first_ + column;
+    std::memcpy(strip_ + numbers_at + index * item, from + g * item, item);
+    finite &= std::isfinite(layout_.grouping.number(from, g));
+  }
+  return finite;
+}
+
+bool GroupedHalfStripWriter::read_blocks(const BlockKind& kind, int64_t row, int64_t k,
+                                         int64_t column, uint8_t* codes) const {
+  const auto* from = static_cast<const uint8_t*>(source_.data) + row * kind.row_bytes(source_.k);
+  const int64_t end = std::min(k + kDepth, source_.k);
+  bool finite = true;
+  for (int64_t at = k; at < end; at += kind.items) {
+    BlockGroups block;
+    kind.read(from + kind.row_bytes(at), block);
+    std::memcpy(codes + at - k, block.codes, kind.items);
+    finite &= put_numbers(at / kind.group(), column, block);
+  }
+  return finite;
+}
+
+bool GroupedHalfStripWriter::put_numbers(int64_t group, int64_t column,
+                                         const BlockGroups& of_block) const {
+  const Grouping& grouping = layout_.grouping;
+  const int64_t place = group * kStripColumns + first_ + column;
+  const auto put_all = [&](float number, uint16_t half, const int8_t* inner, int64_t at,
+                           int64_t nests_at) {
+    if (grouping.nested) {
+      const int64_t nest = group * grouping.group / kNestDepth * kStripColumns + first_ + column;
+      std::memcpy(strip_ + nests_at + 2 * nest, &half, 2);
+      for (int64_t g = 0; g < kNestDepth / grouping.group; ++g) {
+        strip_[at + place + g * kStripColumns] = static_cast<uint8_t>(inner[g]);
+      }
+    } else if (grouping.half) {
+      std::memcpy(strip_ + at + 2 * place, &half, 2);
+    } else {
+      std::memcpy(strip_ + at + 4 * place, &number, 4);
+    }
+  };
+  put_all(of_block.scale, of_block.half_scale, of_block.inner_scales, 0, layout_.scale_nests_at);
+  if (!grouping.minima) return std::isfinite(of_block.scale);
+  put_all(of_block.minimum, of_block.half_minimum, of_block.inner_minima, layout_.minima_at,
+          layout_.minimum_nests_at);
+  return std::isfinite(of_block.scale) && std::isfinite(of_block.minimum);
+}
+
+// A column without weights. Its codes may be any, as its scales are 0.
+void GroupedHalfStripWriter::clear(int64_t column) const {
+  const Grouping& grouping = layout_.grouping;
+  const int64_t item = grouping.item_bytes();
+  const int64_t own = first_ + column;
+  for (int64_t g = 0; g < layout_.groups; ++g) {
+    const int64_t index = g * kStripColumns + own;
+    std::memset(strip_ + index * item, 0, item);
+    if (grouping.zeros) strip_[layout_.zeros_at + index] = 0;
+    if (grouping.minima) std::memset(strip_ + layout_.minima_at + index * item, 0, item);
+  }
+  for (int64_t g = 0; g < layout_.nests; ++g) {
+    const int64_t index = (g * kStripColumns + own) * 2;
+    std::memset(strip_ + layout_.scale_nests_at + index, 0, 2);
+    if (grouping.minima) std::memset(strip_ + layout_.minimum_nests_at + index, 0, 2);
+  }
 }
 
 }  // namespace quire::gemm

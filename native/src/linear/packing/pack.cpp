@@ -111,7 +111,7 @@ auto writer(const PackedMatrix& matrix, const Source& source, int64_t index) {
   auto* strip = static_cast<uint8_t*>(matrix.data) + index / 2 * layout.strip_bytes(matrix.k);
   const int64_t first = index % 2 * kHalfStrip;
   if constexpr (std::is_same_v<T, Grouped>) {
-    return gemm::GroupedHalfStripWriter{source, matrix.format, strip, first};
+    return gemm::GroupedHalfStripWriter(source, matrix.format, strip, first);
   }
   float* scales = gemm::scales_of(matrix) + index * kHalfStrip;
   int32_t* offsets = gemm::offsets_of(matrix) + index * kHalfStrip;
@@ -190,6 +190,7 @@ bool pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, boo
       return pack_format<FourBits>(matrix, source, src_row0, row0, rows);
     case Format::kGroupedA8:
     case Format::kGroupedA16:
+    case Format::kGroupedA8Blocks:
       return pack_format<Grouped>(matrix, source, src_row0, row0, rows);
   }
   return true;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "linear/packing/gguf_blocks.h"
 #include "simd/simd.h"
 
 namespace quire::gemm {
@@ -19,13 +20,30 @@ uint16_t as_bf16(const Source& source, int64_t i) {
   return f32_to_bf16(as_f32(source, i));
 }
 
+// `count` numbers that exist, from the blocks that they lie in.
+void read_blocks(const Source& source, int64_t row, int64_t first, int64_t count, float* out) {
+  const BlockKind& kind = *block_kind(source.dtype);
+  const auto* from = static_cast<const uint8_t*>(source.data) + row * kind.row_bytes(source.k);
+  float values[kMostBlockItems];
+  for (int64_t done = 0; done < count;) {
+    const int64_t at = first + done;
+    const int64_t skipped = at % kind.items;
+    const int64_t taken = std::min(kind.items - skipped, count - done);
+    block_values(kind, from + kind.row_bytes(at - skipped), values);
+    std::copy_n(values + skipped, taken, out + done);
+    done += taken;
+  }
+}
+
 }  // namespace
 
 // The plain loops by type are there for the compiler to vectorise.
 void read_row(const Source& source, int64_t row, int64_t first, int64_t count, float* out) {
   const int64_t have = std::clamp<int64_t>(source.k - first, 0, count);
   const int64_t at = source.index(row, first);
-  if (source.transposed) {
+  if (is_blocks(source.dtype)) {
+    read_blocks(source, row, first, have, out);
+  } else if (source.transposed) {
     for (int64_t c = 0; c < have; ++c) out[c] = as_f32(source, source.index(row, first + c));
   } else if (source.dtype == DType::kF32) {
     std::copy_n(static_cast<const float*>(source.data) + at, have, out);
@@ -45,6 +63,13 @@ void read_row(const Source& source, int64_t row, int64_t first, int64_t count, u
   const int64_t have = std::clamp<int64_t>(source.k - first, 0, count);
   if (source.dtype == DType::kBF16 && !source.transposed) {
     std::copy_n(static_cast<const uint16_t*>(source.data) + source.index(row, first), have, out);
+  } else if (is_blocks(source.dtype)) {
+    float values[kMostBlockItems];
+    for (int64_t c = 0; c < have; c += kMostBlockItems) {
+      const int64_t n = std::min(kMostBlockItems, have - c);
+      read_blocks(source, row, first + c, n, values);
+      for (int64_t i = 0; i < n; ++i) out[c + i] = f32_to_bf16(values[i]);
+    }
   } else {
     for (int64_t c = 0; c < have; ++c) out[c] = as_bf16(source, source.index(row, first + c));
   }

@@ -7,6 +7,7 @@
 
 namespace quire::gemm {
 
+// Of a dtype of numbers, or blocks, which are not transposed.
 struct Source {
   const void* data;
   DType dtype;

@@ -20,7 +20,7 @@ from quire.backends.cpu.lowering.native_op import StoredWeight
 from quire.backends.cpu.stored_weights import layout, matrix_spec, num_bytes, table_spec
 from quire.errors import CheckpointError
 from quire.program import Tensor
-from quire.program.values import GroupedFormat
+from quire.program.values import GroupedFormat, WeightFormat
 from quire.units import MiB, ceil_div
 from quire.weights import HostTensor, WeightStore
 from quire.weights.packed_file import PackedWriter
@@ -136,20 +136,24 @@ class Packer:
     def _tensors(self, weight: StoredWeight) -> list[HostTensor]:
         tensors = []
         for part in weight.param.parts:
-            tensor = self._store.get(part.name)
+            tensor = self._tensor(weight, part)
             if tensor.shape != part.shape:
                 raise CheckpointError(
                     f"{tensor.file}: tensor {part.name!r} has shape {list(tensor.shape)}, "
                     f"not {list(part.shape)}"
                 )
             wanted = weight.param.format
-            if tensor.format != (wanted if isinstance(wanted, GroupedFormat) else None):
+            if not _fits(tensor, wanted):
                 raise CheckpointError(
                     f"{tensor.file}: tensor {part.name!r} is held as {tensor.format or 'numbers'}, "
                     f"config.json says {wanted}; it is not as its quantization_config describes it"
                 )
             tensors.append(tensor)
         return tensors
+
+    def _tensor(self, weight: StoredWeight, part: Tensor) -> HostTensor:
+        is_numbers = weight.kind == "vector" or part.transposed
+        return self._store.get(part.name) if is_numbers else self._store.stored(part.name)
 
     def _parts(self, weight: StoredWeight, tensors: list[HostTensor]) -> Any:
         """quire_part records; they point into the tensors, which the caller keeps alive. A tensor
@@ -162,10 +166,26 @@ class Packer:
             offset = piece.first * tensor.data.nbytes // prod(tensor.shape)
             record.data = ffi.cast("void *", tensor.data.ctypes.data + offset)
             record.rows = piece.rows
-            record.dtype = self._library.code(_SOURCE_DTYPES[tensor.dtype])
+            record.dtype = _source_dtype(self._library, tensor)
             record.transposed = part.transposed
             record.mapped = tensor.is_mapped
         return parts
+
+
+def _fits(tensor: HostTensor, wanted: WeightFormat | GroupedFormat) -> bool:
+    """Groups and blocks go into a matrix of their own format; blocks become numbers elsewhere."""
+    if not isinstance(wanted, GroupedFormat):
+        return tensor.dtype != "GROUPED"
+    if tensor.format is None:
+        return False
+    return tensor.format.with_activations_of(wanted) == wanted
+
+
+def _source_dtype(library: Library, tensor: HostTensor) -> int:
+    """quire_dtype of a part."""
+    if tensor.block_type is not None:
+        return library.code("QUIRE_GGUF") + tensor.block_type.code
+    return library.code(_SOURCE_DTYPES[tensor.dtype])
 
 
 class _Piece(NamedTuple):

@@ -89,11 +89,13 @@ def _grouped(library: Library, grouped: GroupedFormat) -> int:
     log2 = grouped.group.bit_length() - 1
     if grouped.group != 1 << log2:
         raise BackendError(f"weights in groups of {grouped.group}: 16, 32, 64 or 128 can be held")
+    blocks = "_BLOCKS" if grouped.activation_blocks else ""
     return (
-        code(f"QUIRE_FORMAT_GROUPED_A{grouped.activation_bits}")
+        code(f"QUIRE_FORMAT_GROUPED_A{grouped.activation_bits}{blocks}")
         | log2 << code("QUIRE_GROUP_SHIFT")
         | code(f"QUIRE_TABLE_{grouped.table.upper()}") << code("QUIRE_TABLE_SHIFT")
         | (grouped.scale == "f16") * code("QUIRE_GROUPS_HALF")
+        | (grouped.scale == "nested") * code("QUIRE_GROUPS_NESTED")
         | grouped.has_zeros * code("QUIRE_GROUPS_ZEROS")
         | grouped.has_minima * code("QUIRE_GROUPS_MINIMA")
     )

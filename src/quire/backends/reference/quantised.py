@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import BackendError
-from quire.program.values import GroupedFormat, WeightFormat
+from quire.program.values import ACTIVATION_BLOCK, GroupedFormat, WeightFormat
 
 Floats = NDArray[np.float32]
 
@@ -95,6 +95,8 @@ def _nearest_integers(fine: Floats) -> Floats:
 
 def round_activations(x: Floats, weight_format: WeightFormat | GroupedFormat) -> Floats:
     """[T, K] as the format multiplies it. A NaN or an infinity makes its whole row NaN."""
+    if isinstance(weight_format, GroupedFormat) and weight_format.activation_blocks:
+        return _rounded_blocks(x)
     if isinstance(weight_format, GroupedFormat):
         limit: int | None = 127 if weight_format.activation_bits == 8 else 127 * 256
     else:
@@ -105,6 +107,18 @@ def round_activations(x: Floats, weight_format: WeightFormat | GroupedFormat) ->
     inverse = _inverse(np.float32(limit), largest)
     rounded: Floats = np.rint(x * inverse) * (largest / np.float32(limit))
     return rounded
+
+
+def _rounded_blocks(x: Floats) -> Floats:
+    """With a scale for each ACTIVATION_BLOCK numbers of a row; the last may be fewer."""
+    depth = x.shape[1]
+    padded = np.pad(x, ((0, 0), (0, -depth % ACTIVATION_BLOCK)))
+    blocks = padded.reshape(-1, ACTIVATION_BLOCK)
+    largest = _largest(blocks)
+    rounded = np.rint(blocks * _inverse(np.float32(127), largest)) * (largest / np.float32(127))
+    found: Floats = rounded.reshape(padded.shape)[:, :depth]
+    found[~np.isfinite(x).all(axis=1)] = np.nan
+    return found
 
 
 def _largest(x: Floats) -> Floats:

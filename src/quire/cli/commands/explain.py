@@ -21,7 +21,7 @@ from quire.config.command_line.engine_options import add_engine_options, engine_
 from quire.config.command_line.parser import Parser
 from quire.config.kv_cache import KV_MEANINGS, KVCacheDtype
 from quire.config.memory import max_concurrency, tokens_held
-from quire.config.quantization import MEANINGS, Quantization
+from quire.config.quantization import MEANINGS
 from quire.config.resolve import FLOAT16_NOTE, spelled_dtype
 from quire.units import format_bytes
 
@@ -107,21 +107,33 @@ def _model_rows(plan: EnginePlan, asked: str) -> list[tuple[str, str]]:
         ("attention", f"{heads}, {facts.head_dim} wide{window}"),
         ("vocabulary", f"{facts.vocab_size:,}{', tied head' * facts.tie_word_embeddings}"),
         ("context", f"{model.max_model_len:,} of {facts.max_model_len:,} tokens"),
-        ("arithmetic", _arithmetic(model.dtype, model.quantization)),
+        ("arithmetic", _arithmetic(plan)),
         *([("asked for", f"{asked}: {FLOAT16_NOTE}")] if spelled_dtype(asked) == "float16" else []),
     ]
 
 
-def _arithmetic(dtype: str, quantization: Quantization | None) -> str:
-    return dtype if quantization is None else f"{dtype}, {quantization}: {MEANINGS[quantization]}"
+def _arithmetic(plan: EnginePlan) -> str:
+    from quire.program import GroupedFormat
+
+    dtype, quantization = plan.config.model.dtype, plan.config.model.quantization
+    if quantization is not None:
+        return f"{dtype}, {quantization}: {MEANINGS[quantization]}"
+    params = plan.compiled.program.params()
+    is_held = any(isinstance(param.format, GroupedFormat) for param in params)
+    return dtype + ", matrices as the checkpoint holds them" * is_held
 
 
 def _parameter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     """By kind: the last part of a slot's name, its layer left out; and by format."""
+    from quire.program import GroupedFormat
+
     kinds: dict[tuple[str, str], list[int]] = {}
     for param in plan.compiled.program.params():
         words = [word for word in param.name.split(".") if not word.isdigit()]
-        kinds.setdefault((" ".join(words), str(param.format)), []).append(param.num_elements)
+        weight_format = str(param.format)
+        if isinstance(param.format, GroupedFormat):
+            weight_format += f" ({param.format.bits_per_weight:.2f} bits a weight)"
+        kinds.setdefault((" ".join(words), weight_format), []).append(param.num_elements)
     total = sum(sum(sizes) for sizes in kinds.values())
     largest = sorted(kinds.items(), key=lambda kind: -sum(kind[1]))
     rows = [

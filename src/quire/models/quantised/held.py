@@ -1,4 +1,4 @@
-"""`Shipped`: how a quantised checkpoint holds its linears, read from `quantization_config`.
+"""`shipped_format`: how a checkpoint holds its matrices, read from `quantization_config`.
 
 AWQ, GPTQ and compressed-tensors of whole numbers, 4 bits in groups or 8 bits. Keys and values:
 AutoAWQ's `awq/utils/packing_utils.py`, GPTQModel's `nn_modules/qlinear`, compressed-tensors'
@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from quire.errors import UnsupportedModelError
+from quire.models.quantised.block_formats import BlockFormats, block_formats
 from quire.models.quantised.expanded import Expanded, expanded_format
-from quire.program.ops import Experts, Linear, Logits, Op
-from quire.program.program import Program
-from quire.program.values import GroupedFormat, Param
+from quire.program.values import GroupedFormat
 
 Method = Literal["awq", "gptq", "compressed-tensors", "mxfp4"]
 
@@ -43,8 +42,11 @@ class Shipped:
     """What is added to a stored zero: 1 in GPTQ's first format."""
     quantises_head: bool = False
 
-    def holds(self, name: str) -> bool:
-        """Whether the matrix of this name ("...q_proj.weight") is quantised."""
+    def format_of(self, name: str) -> GroupedFormat | None:
+        """Of the matrix of this name ("...q_proj.weight"); None: it is not quantised."""
+        return self.format if self._holds(name) else None
+
+    def _holds(self, name: str) -> bool:
         module = name.removesuffix(".weight")
         if module.endswith(("embed_tokens", "wte", "embed_in")):
             return False
@@ -53,7 +55,7 @@ class Shipped:
         return not any(_matches(pattern, module, self.method) for pattern in self.ignored)
 
 
-def shipped_format(hf_config: Mapping[str, Any]) -> Shipped | Expanded | None:
+def shipped_format(hf_config: Mapping[str, Any]) -> Shipped | BlockFormats | Expanded | None:
     """None: it is not quantised. Raises UnsupportedModelError for what can be neither held nor
     read."""
     config = hf_config.get("quantization_config") or hf_config.get("compression_config")
@@ -64,6 +66,8 @@ def shipped_format(hf_config: Mapping[str, Any]) -> Shipped | Expanded | None:
     if (expanded := expanded_format(config)) is not None:
         return expanded
     method = config.get("quant_method")
+    if method == "gguf":
+        return block_formats(config)
     if method == "awq":
         return _awq(config)
     if method == "gptq":
@@ -73,40 +77,6 @@ def shipped_format(hf_config: Mapping[str, Any]) -> Shipped | Expanded | None:
     if method == "mxfp4":
         return Shipped("mxfp4", GroupedFormat("e2m1", 32), 32, ())
     raise _unsupported("quant_method", method)
-
-
-def with_shipped_formats(program: Program, shipped: Shipped) -> Program:
-    """The program with the format of each matrix that the checkpoint holds quantised."""
-    matrices = {param.name for op in program.ops for param in _matrices(op, shipped)}
-
-    def held(param: Param) -> Param:
-        if param.name not in matrices:
-            return param
-        found = {shipped.holds(part.name) for part in param.parts}
-        if len(found) > 1:
-            names = ", ".join(part.name for part in param.parts)
-            raise UnsupportedModelError(
-                f"quantization_config quantises some of {names} and not the others, which are "
-                "multiplied as one matrix here; use a checkpoint that treats them alike"
-            )
-        return replace(param, format=shipped.format) if True in found else param
-
-    def converted(op: Op) -> Op:
-        if isinstance(op, Experts):
-            return replace(op, gate_up=held(op.gate_up), down=held(op.down))
-        if isinstance(op, Linear | Logits):
-            return replace(op, weight=held(op.weight))
-        return op
-
-    return replace(program, ops=tuple(converted(op) for op in program.ops))
-
-
-def _matrices(op: Op, shipped: Shipped) -> tuple[Param, ...]:
-    """Those that may be quantised; in MXFP4 the experts' alone."""
-    if isinstance(op, Experts):
-        return (op.gate_up, op.down)
-    is_multiplied = isinstance(op, Linear | Logits) and shipped.method != "mxfp4"
-    return op.params()[:1] if is_multiplied else ()
 
 
 def _awq(config: Mapping[str, Any]) -> Shipped:

@@ -1,7 +1,7 @@
 """`GgufStore`: the tensors of a GGUF model under the names of transformers' checkpoints.
 
-Blocks become float32 when a tensor is asked for; F32, F16 and BF16 are views of the file. What
-llama.cpp's conversion did to a tensor is undone. Called by `weights/open`.
+`get` expands blocks to float32, `stored` gives them as they are; F32, F16 and BF16 are views of the
+file. What llama.cpp's conversion did to a tensor is undone. Called by `weights/open`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from quire.gguf.architectures import architecture_of
 from quire.gguf.container import GgufTensor
 from quire.gguf.keys import Keys
 from quire.gguf.split import read_headers
+from quire.models.quantised.block_formats import BLOCK_FORMATS
 from quire.weights.gguf.values import READABLE, block_values
 from quire.weights.mapped_file import MappedFile
 from quire.weights.store import ITEM_BYTES, HostTensor, TensorDtype, WeightStore, as_tensor_dtype
@@ -77,6 +78,19 @@ class GgufStore(WeightStore):
         values = self._undone(name, values.reshape(tensor.shape))
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         return HostTensor(name, "F32", tensor.shape, data, path)
+
+    def stored(self, name: str) -> HostTensor:
+        """As its blocks, where a backend can hold their type; rows in the tensor's order."""
+        tensor, file = self._entry(name)
+        format = BLOCK_FORMATS.get(tensor.type.name)
+        if format is None or len(tensor.shape) != 2:
+            return self.get(name)
+        raw, order = self.raw(name).blocks, self.row_order(name)
+        data = (raw if order is None else raw[order]).reshape(-1)
+        return HostTensor(
+            name, "BLOCKS", tensor.shape, data, str(file.path), is_mapped=order is None,
+            format=format, block_type=tensor.type,
+        )  # fmt: skip
 
     def raw(self, name: str) -> RawTensor:
         """The blocks as they lie in the file, without undoing what the conversion did."""

@@ -1,6 +1,6 @@
-"""`block_values`: from the blocks of any GGUF type to float32. The one place that knows the codes.
+"""`block_values`: from the blocks of any GGUF type to float32.
 
-A backend that holds a type as it is takes the blocks themselves (`GgufFile.raw`) instead.
+A backend that holds a type as it is takes the blocks themselves (`GgufStore.stored`) instead.
 """
 
 from __future__ import annotations

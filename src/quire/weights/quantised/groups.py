@@ -25,6 +25,9 @@ TABLES: dict[str, NDArray[np.int32]] = {
     ),
     "e2m1": np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int32),
     "s8": np.arange(256, dtype=np.int32) - 128,
+    "s6": np.arange(64, dtype=np.int32) - 32,
+    "u5": np.arange(32, dtype=np.int32),
+    "s5": np.arange(32, dtype=np.int32) - 16,
 }
 """The number of each code. Source of iq4 and e2m1: ggml-common.h, kvalues_iq4nl, kvalues_mxfp4."""
 
@@ -74,7 +77,12 @@ class Groups:
         return values if self.minima is None else values + spread(self._held(self.minima))
 
     def to_bytes(self) -> Bytes:
-        """What a `quire_part` of dtype GROUPED is: codes, scales, zeros, minima."""
+        """What a `quire_part` of dtype GROUPED is: codes, scales, zeros, minima.
+
+        Raises CheckpointError for nested scales, which come in blocks alone.
+        """
+        if self.format.scale == "nested":
+            raise CheckpointError(f"{self.format} is packed from the blocks of a GGUF file")
         dtype = self._dtype()
         parts = [self.codes.reshape(-1), self.scales.astype(dtype).reshape(-1).view(np.uint8)]
         if self.zeros is not None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
 from quire.log import get_logger
-from quire.models.quantised import Expanded, Shipped
+from quire.models.quantised import BlockFormats, Expanded, Shipped
 from quire.weights.quantised import unpack
 from quire.weights.quantised.expanded_store import ExpandedStore
 from quire.weights.quantised.groups import Groups
@@ -154,17 +154,19 @@ class QuantisedStore(WeightStore):
         return found  # type: ignore[return-value]  # of the type asked for
 
 
-def as_shipped(store: WeightStore, shipped: Shipped | Expanded | None) -> WeightStore:
-    """The checkpoint with its quantised matrices, if it has any."""
-    if shipped is None:
-        return store
+def as_shipped(
+    store: WeightStore, shipped: Shipped | BlockFormats | Expanded | None
+) -> WeightStore:
+    """The checkpoint with its quantised matrices, if it has any. A GGUF file's has them itself."""
     if isinstance(shipped, Shipped):
         # Experts in MXFP4 are read by `experts`.
         return store if shipped.method == "mxfp4" else QuantisedStore(store, shipped)
-    expanded = ExpandedStore(store, shipped)
-    logger.info(
-        "%s: %d matrices are expanded as they are read, and held as plain numbers",
-        shipped.what,
-        expanded.num_expanded,
-    )
-    return expanded
+    if isinstance(shipped, Expanded):
+        expanded = ExpandedStore(store, shipped)
+        logger.info(
+            "%s: %d matrices are expanded as they are read, and held as plain numbers",
+            shipped.what,
+            expanded.num_expanded,
+        )
+        return expanded
+    return store

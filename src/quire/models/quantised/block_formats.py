@@ -1,0 +1,79 @@
+"""`BlockFormats`: which matrices of a GGUF file are held as they are, and in which formats.
+
+`gguf/model_config` writes the type of each tensor into config.json, under `quantization_config`.
+Types that are not in `BLOCK_FORMATS` are expanded while loading. Sources: ggml-common.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quire.errors import CheckpointError
+from quire.program.values import ActivationBits, GroupedFormat
+
+BLOCK_FORMATS: dict[str, GroupedFormat] = {
+    "Q4_0": GroupedFormat("s4", 32, scale="f16"),
+    "Q4_1": GroupedFormat("u4", 32, has_minima=True, scale="f16"),
+    "Q5_0": GroupedFormat("s5", 32, scale="f16"),
+    "Q5_1": GroupedFormat("u5", 32, has_minima=True, scale="f16"),
+    "Q8_0": GroupedFormat("s8", 32, scale="f16"),
+    "Q4_K": GroupedFormat("u4", 32, has_minima=True, scale="nested"),
+    "Q5_K": GroupedFormat("u5", 32, has_minima=True, scale="nested"),
+    "Q6_K": GroupedFormat("s6", 16, scale="nested"),
+    "IQ4_NL": GroupedFormat("iq4", 32, scale="f16"),
+    "IQ4_XS": GroupedFormat("iq4", 32, scale="nested"),
+    "MXFP4": GroupedFormat("e2m1", 32),
+}
+"""By the type's name."""
+
+GGUF_FORMATS: dict[str, ActivationBits] = {"gguf": 8, "gguf_a16": 16}
+"""The values of `quantization` that hold a GGUF file's matrices as they are. Activations of 8 bits
+have a scale for each block, as llama.cpp's have."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormats:
+    """The matrices of a GGUF file, by the names that transformers gives them."""
+
+    method = "gguf"
+    types: Mapping[str, str]
+    activation_bits: ActivationBits
+
+    def format_of(self, name: str) -> GroupedFormat | None:
+        """None: it is not held as it is."""
+        found = BLOCK_FORMATS.get(self.types.get(name, ""))
+        if found is None:
+            return None
+        bits = self.activation_bits
+        return replace(found, activation_bits=bits, activation_blocks=bits == 8)
+
+
+def block_formats(config: Mapping[str, Any]) -> BlockFormats:
+    """From `quantization_config`. Raises CheckpointError for one that no file was unpacked to."""
+    types, bits = config.get("types"), config.get("activation_bits", 8)
+    if not isinstance(types, Mapping) or not all(isinstance(t, str) for t in types.values()):
+        raise CheckpointError(
+            "config.json: quantization_config of a GGUF file needs types, from names to types of "
+            "tensors"
+        )
+    if bits not in GGUF_FORMATS.values():
+        raise CheckpointError(f"config.json: activation_bits {bits!r} is neither 8 nor 16")
+    return BlockFormats(types, bits)
+
+
+def as_asked(hf_config: Mapping[str, Any], quantization: str | None) -> Mapping[str, Any]:
+    """The configuration of a GGUF file for a value of `quantization`: with the bits of activations
+    that it says, or without the formats of the file where it names another one. Other
+    configurations stay as they are."""
+    config = hf_config.get("quantization_config")
+    if not isinstance(config, Mapping) or config.get("quant_method") != "gguf":
+        return hf_config
+    if quantization is None:
+        return hf_config
+    rest = {key: value for key, value in hf_config.items() if key != "quantization_config"}
+    if quantization not in GGUF_FORMATS:
+        return rest
+    bits = GGUF_FORMATS[quantization]
+    return {**rest, "quantization_config": {**config, "activation_bits": bits}}
