@@ -175,11 +175,10 @@ class FormatReasoningParser(ReasoningParser):
             self._parser = ReplyParser(self._format, is_reasoning=self.begins_within)
         return delta_of(self._parser.feed(delta_text))
 
-    def _text(self, token_ids: Sequence[int]) -> str:
+    def _text(self, token_ids: Sequence[int | str]) -> str:
         """Of tokens, which may also be given as texts."""
-        ids = list(token_ids)
-        texts = [one for one in ids if isinstance(one, str)]
-        return "".join(texts) if texts else str(self.model_tokenizer.decode(ids))
+        texts = [one for one in token_ids if isinstance(one, str)]
+        return "".join(texts) if texts else str(self.model_tokenizer.decode(token_ids))
 
 
 class ReasoningParserManager(ParserRegistry):
