@@ -23,6 +23,7 @@ from quire.planning.speed.timing import Sizes, StepTimer
 from quire.planning.speed.work import work_of_step
 from quire.program import OpPlace, Program, keep_all, place_of
 from quire.program.passes import run_passes
+from quire.units import ceil_div
 
 LAYER_S, HEAD_S = 0.003, 0.002
 MOE: dict[str, Any] = {
@@ -62,14 +63,14 @@ class TimedModel:
 
 
 class TimedBackend:
-    """Of each layer a step reads as many bytes as make two layers enough."""
+    """Of each layer a step reads as many bytes as make three layers enough."""
 
     def __init__(self) -> None:
         self.models: list[Any] = []
 
     def weight_bytes(self, program: Program, dtype: str) -> int:
         del dtype
-        return timing._READ_BYTES // 3 * len(program.attention_layers())
+        return ceil_div(timing._READ_BYTES, 3) * len(program.attention_layers())
 
     def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:
         del program, kv

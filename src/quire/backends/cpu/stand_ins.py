@@ -22,13 +22,16 @@ from quire.units import MiB, ceil_div
 _BUFFER_BYTES = 256 * MiB
 """Weights begin again at its start where there is no room left. No cache of a processor holds as
 much of one core's."""
-_PLAIN_BYTES = (0x3B, 0x3C, 0x3D, 0xBB, 0xBC, 0xBD)
-"""Of weights in the model's dtype: two of these are a bfloat16 and four a float32 of about 0.01."""
-_ROUNDED_BYTES = (0x2C, 0x2D, 0x2E, 0xAC, 0xAD, 0xAE)
-"""Of formats with scales. Four of these are a scale of about 1e-12, or a sum of a row's integers of
-about 1e9: their product is no large number. Two are a float16 of about 0.1."""
-_PERIOD = 1_048_583
-"""A prime, so that the rows of a matrix differ."""
+_SMALL = (0x3B, 0x3C, 0x3D, 0xBB, 0xBC, 0xBD)
+"""High bytes of a bfloat16 or float32 of about 0.01."""
+_TINY = (0x2C, 0x2D, 0x2E, 0xAC, 0xAD, 0xAE)
+"""High bytes of a float32 of about 1e-12, or of a sum of a row's integers of about 1e9: of rounded
+weights both are there, and their product is no large number."""
+_BELOW_TWO = 0x3F
+"""The high byte of a float16 of at most this size, without its sign, is a number below 2."""
+_PERIOD = 4 * 262_147
+"""Bytes that are random, four times a prime, so that the rows of a matrix differ. What is stored in
+four bytes lies at a multiple of four."""
 _ALIGNMENT = 64
 
 
@@ -40,14 +43,14 @@ def stand_ins(
     plain = {weight: size for weight, size in sizes.items() if weight.param.format == "dense"}
     vectors = {weight: size for weight, size in plain.items() if weight.kind == "vector"}
     return {
-        **_in_buffer([item for item in plain.items() if item[0] not in vectors], _PLAIN_BYTES),
-        **_in_buffer([item for item in sizes.items() if item[0] not in plain], _ROUNDED_BYTES),
+        **_in_buffer([item for item in plain.items() if item[0] not in vectors], _plain_numbers()),
+        **_in_buffer([item for item in sizes.items() if item[0] not in plain], _rounded_numbers()),
         **{w: np.full(size // 4, 0.5, np.float32).view(np.uint8) for w, size in vectors.items()},
     }
 
 
 def _in_buffer(
-    sizes: Sequence[tuple[StoredWeight, int]], numbers: Sequence[int]
+    sizes: Sequence[tuple[StoredWeight, int]], numbers: NDArray[np.uint8]
 ) -> dict[StoredWeight, NDArray[np.uint8]]:
     """Places one behind the other."""
     lengths = {weight: ceil_div(size, _ALIGNMENT) * _ALIGNMENT for weight, size in sizes}
@@ -63,10 +66,27 @@ def _in_buffer(
     return places
 
 
-def _filled(size: int, numbers: Sequence[int]) -> NDArray[np.uint8]:
-    pool = np.random.default_rng(0).choice(np.array(numbers, np.uint8), _PERIOD)
+def _plain_numbers() -> NDArray[np.uint8]:
+    """In a dtype: every second byte is a high one."""
+    random = np.random.default_rng(0)
+    numbers = random.integers(0, 256, _PERIOD, dtype=np.uint8)
+    numbers[1::2] = random.choice(np.array(_SMALL, np.uint8), _PERIOD // 2)
+    return numbers
+
+
+def _rounded_numbers() -> NDArray[np.uint8]:
+    """With scales: as random as can be, since the power that a processor takes, and so its clock,
+    depends on the bits that it multiplies."""
+    random = np.random.default_rng(0)
+    numbers = random.integers(0, 256, _PERIOD, dtype=np.uint8)
+    numbers[1::4] &= np.uint8(0x80 | _BELOW_TWO)
+    numbers[3::4] = random.choice(np.array(_TINY, np.uint8), _PERIOD // 4)
+    return numbers
+
+
+def _filled(size: int, numbers: NDArray[np.uint8]) -> NDArray[np.uint8]:
     memory = huge_pages(size)
     for begin in range(0, size, _PERIOD):
         piece = memory[begin : begin + _PERIOD]
-        piece[:] = pool[: piece.size]
+        piece[:] = numbers[: piece.size]
     return memory

@@ -17,12 +17,13 @@ import numpy as np
 from quire.backends.base import Backend, StepBatch
 from quire.planning.compile_plan import CompilePlan
 from quire.planning.speed.batches import blocks_needed, decode_step, prompt_step
-from quire.program import Program, kv_layout
+from quire.program import Program, kv_layout, some_tokens
 from quire.program.fewer_layers import FewerLayers, with_fewer_layers
 from quire.units import MiB
 
-_READ_BYTES = 96 * MiB
-"""Of weights in a step that is timed."""
+_READ_BYTES = 160 * MiB
+"""Of weights that one token reads, in a step that is timed: what the next step reads again must
+have left the caches."""
 _LEAST_S = 0.08
 """Steps of one size are repeated for so long."""
 _LEAST_STEPS = 3
@@ -114,7 +115,7 @@ def _few_layers(plan: CompilePlan, backend: Backend) -> FewerLayers:
     """As few as read `_READ_BYTES`, or all."""
 
     def is_enough(program: Program) -> bool:
-        return backend.weight_bytes(program, plan.options.dtype) >= _READ_BYTES
+        return backend.weight_bytes(some_tokens(program, 1), plan.options.dtype) >= _READ_BYTES
 
     num_layers = len(plan.program.attention_layers())
     for num_alike in range(1, num_layers):
