@@ -72,8 +72,11 @@ BESIDE: dict[str, dict[str, Any]] = {
     "min_tokens": {"stop_token_ids": [*range(128)], "ignore_eos": False},
 }
 """What must be set too, for a field to have an effect or to be accepted."""
-NOT_SAMPLED = set(NOT_YET) | {"_bad_words_token_ids", "_kept_token_ids", "_reasoning"}
-"""Fields that no request may use, what `bad_words` becomes, and what a server says."""
+NOT_SAMPLED = set(NOT_YET) | {
+    "_bad_words_token_ids", "_kept_token_ids", "_reasoning", "routed_experts_prompt_start",
+}  # fmt: skip
+"""Fields that no request may use, what `bad_words` becomes, what a server says, and what nothing is
+told of."""
 
 
 def cases() -> list[dict[str, Any]]:

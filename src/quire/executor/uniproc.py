@@ -9,7 +9,8 @@ from typing import Any
 from quire.config.records import EngineConfig
 from quire.executor.base import Executor
 from quire.protocol import SchedulePlan, StepResult
-from quire.worker.extension import worker_class
+from quire.worker.extension import extended
+from quire.worker.worker import Worker
 
 
 class UniProcExecutor(Executor):
@@ -19,7 +20,7 @@ class UniProcExecutor(Executor):
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        self._worker = worker_class(config.worker_extension)(config)
+        self._worker = extended(Worker, config.worker_extension)(config)
         self._submitted: deque[SchedulePlan] = deque()
 
     def submit(self, plan: SchedulePlan) -> None:

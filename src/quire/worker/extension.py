@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TypeVar
 
 from quire.errors import ConfigError, quoted
-from quire.worker.worker import Worker
+
+W = TypeVar("W")
 
 
-def worker_class(extension: str) -> type[Worker]:
-    """`Worker`, with the methods of the class at this import path; empty: there is none.
+def extended(worker: type[W], extension: str) -> type[W]:
+    """A class of workers, with the methods of the class at this import path; empty: there is none.
 
     Its name comes from the engine's own arguments: loading it runs its module. Raises ConfigError
-    for what is no class, and for one that would replace a part of `Worker`.
+    for what is no class, and for one that would replace a part of the worker.
     """
     if not extension:
-        return Worker
+        return worker
     module, _, name = extension.replace(":", ".").rpartition(".")
     try:
         found = getattr(import_module(module), name)
@@ -27,10 +29,10 @@ def worker_class(extension: str) -> type[Worker]:
         ) from error
     if not isinstance(found, type):
         raise ConfigError(f"worker_extension_cls={quoted(extension)} is no class")
-    taken = [one for one in vars(found) if one[:2] != "__" and hasattr(Worker, one)]
+    taken = [one for one in vars(found) if one[:2] != "__" and hasattr(worker, one)]
     if taken:
         raise ConfigError(
             f"worker_extension_cls={quoted(extension)} would replace the worker's own "
             f"{', '.join(taken)}; name its methods otherwise"
         )
-    return type("Worker", (Worker, found), {})
+    return type(worker.__name__, (worker, found), {})

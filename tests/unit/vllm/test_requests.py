@@ -14,6 +14,8 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RequestOutputKind
 
+from quire.errors import RequestError
+
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
@@ -83,7 +85,6 @@ def test_minus_one_is_no_limit_of_the_reasoning() -> None:
             {"prompt": "x", "logprobs": 1, "logprob_token_ids": [1], "use_beam_search": True},
             "not supported with beam search",
         ),
-        (ChatCompletionRequest, {"messages": []}, "messages"),
         (ChatCompletionRequest, {"messages": HELLO, "top_logprobs": 1}, "`logprobs` must be set"),
         (ChatCompletionRequest, {"messages": HELLO, "cache_salt": ""}, "cache_salt"),
         (ChatCompletionRequest, {"messages": HELLO, "reasoning_effort": "very"}, "effort"),
@@ -129,3 +130,23 @@ def test_stop_tokens_are_added_to_those_by_default(
     ):
         params = request.to_sampling_params(4, defaults)
         assert params.stop_token_ids == expected
+
+
+def test_a_request_of_a_parser_needs_no_messages() -> None:
+    request = ChatCompletionRequest(messages=[], model="m")
+    assert request.messages == []
+    with pytest.raises(RequestError, match="messages"):
+        ChatCompletionRequest(model="m")
+
+
+def test_tools_fit_the_other_fields() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    named = {"type": "function", "function": {"name": "f"}}
+    with pytest.raises(RequestError, match="`tools` must be set"):
+        ChatCompletionRequest(messages=HELLO, tool_choice="auto")
+    with pytest.raises(RequestError, match="structured outputs or tools, not both"):
+        ChatCompletionRequest(
+            messages=HELLO, tools=[tool], tool_choice=named, structured_outputs={"regex": "a"}
+        )
+    assert ChatCompletionRequest(messages=HELLO, tools=[tool]).tool_choice == "auto"
+    assert ChatCompletionRequest(messages=HELLO).tool_choice == "none"

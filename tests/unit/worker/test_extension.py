@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.errors import ConfigError
-from quire.worker.extension import worker_class
+from quire.worker.extension import extended
 from quire.worker.worker import Worker
 
 
@@ -20,9 +20,9 @@ class Replacing:
 
 
 def test_the_worker_has_the_methods_too() -> None:
-    assert worker_class("") is Worker
+    assert extended(Worker, "") is Worker
     for path in (f"{__name__}.Added", f"{__name__}:Added"):
-        made = worker_class(path)
+        made = extended(Worker, path)
         assert issubclass(made, Worker)
         worker = made.__new__(made)
         assert worker.call("twice", 4) == 8
@@ -42,4 +42,4 @@ def test_the_worker_has_the_methods_too() -> None:
 )
 def test_what_cannot_be_added(path: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        worker_class(path)
+        extended(Worker, path)

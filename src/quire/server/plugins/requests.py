@@ -232,7 +232,15 @@ class ChatCompletionRequest(_Generation, _Chat):
 
     def _check(self) -> None:
         super()._check()
-        tool_use(self._body)
+        body = self._body
+        if body.tool_choice == "auto" and not body.tools:
+            message = "When using `tool_choice`, `tools` must be set."
+            raise RequestError(message, parameter="tool_choice")
+        if tool_use(body).is_named and body.structured_outputs:
+            raise RequestError(
+                "You can only either use constraints for structured outputs or tools, not both.",
+                parameter="structured_outputs",
+            )
 
 
 def _message(message: chat.ChatMessage) -> dict[str, Any]:

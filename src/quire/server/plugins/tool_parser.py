@@ -153,7 +153,7 @@ class FormatToolParser(ToolParser):
 
 def _name_and_schema(tool: Any) -> tuple[str, Mapping[str, Any]]:
     function = getattr(tool, "function", tool)
-    return function.name, function.parameters or {}
+    return function.name, getattr(function, "parameters", None) or {}
 
 
 class ToolParserManager(ParserRegistry):
