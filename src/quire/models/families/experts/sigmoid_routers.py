@@ -49,7 +49,7 @@ def _glm4_moe(reader: ConfigReader) -> DecoderSpec:
 
 
 def _solar(reader: ConfigReader) -> DecoderSpec:
-    width = read_width(reader, "moe_intermediate_size", default=1280)
+    width = read_width(reader, "moe_intermediate_size")
     spec = read_spec(reader, "solar_open", mlp_size=width)
     return replace(
         spec,
@@ -167,6 +167,7 @@ SOLAR_OPEN = decoder_family(
         "num_key_value_heads": 8,
         "rope_theta": 1e6,
         "n_shared_experts": 1,
+        "moe_intermediate_size": 1280,
     },
 )
 EXAONE_MOE = decoder_family(
