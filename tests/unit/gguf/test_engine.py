@@ -137,8 +137,8 @@ def test_blocks_are_held_as_they_are(codes: list[int], tmp_path: Path) -> None:
     wide, narrow = (_logprobs(file, quantization=name) for name in ("gguf_a16", "gguf"))
     assert np.array_equal(narrow, _logprobs(file))
     errors = [float(np.abs(found - exact).max()) for found in (wide, narrow)]
-    assert 0 < errors[0] < 1e-2
-    assert errors[0] < errors[1] < 0.5
+    assert 0 < errors[0] < 3e-2
+    assert errors[0] < errors[1] < 3
 
 
 def test_batched_or_alone_the_tokens_are_the_same(tmp_path: Path) -> None:
