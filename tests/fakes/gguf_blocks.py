@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.gguf.block_types import BLOCK_TYPES, BlockType
-from quire.models.block_formats import BLOCK_FORMATS
+from quire.models.shipped.block_formats import BLOCK_FORMATS
 from quire.weights.quantised.groups import TABLES, Groups
 
 Bytes = NDArray[np.uint8]

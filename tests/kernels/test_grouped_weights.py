@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from quire.backends.base import CompileOptions, KVCacheSpec
 from quire.backends.cpu import CpuBackend
 from quire.errors import QuireError
-from quire.models.block_formats import BLOCK_FORMATS
+from quire.models.shipped.block_formats import BLOCK_FORMATS
 from quire.program import (
     Embed,
     GroupedFormat,

@@ -19,11 +19,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quire.models.base import HfConfig, ModelFacts, ModelFamily, NameMap
-from quire.models.block_formats import GGUF_FORMATS, BlockFormats, as_asked
 from quire.models.config_reader import ConfigReader
-from quire.models.quantised import Shipped, shipped_format
 from quire.models.registry import ModelRegistry, resolve
-from quire.models.shipped_program import with_shipped_formats
+from quire.models.shipped.block_formats import GGUF_FORMATS, BlockFormats, as_asked
+from quire.models.shipped.program import with_shipped_formats
+from quire.models.shipped.quantised import Shipped, shipped_format
 from quire.models.text_part import has_other_parts, text_part
 from quire.program import Program
 

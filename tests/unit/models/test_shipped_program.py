@@ -84,8 +84,8 @@ def test_wrong_configurations_are_named() -> None:
 
 def test_stacks_that_cannot_be_split_are_refused() -> None:
     """The rows of q, k and v in one tensor, and a bias that is in several."""
-    from quire.models.quantised import Shipped
-    from quire.models.shipped_program import with_shipped_formats
+    from quire.models.shipped.program import with_shipped_formats
+    from quire.models.shipped.quantised import Shipped
     from quire.program import GroupedFormat, Param, Tensor, Value
 
     outs = (Value("a", 4), Value("b", 4))

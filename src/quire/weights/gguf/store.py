@@ -18,7 +18,7 @@ from quire.gguf.architectures import architecture_of
 from quire.gguf.container import GgufTensor
 from quire.gguf.keys import Keys
 from quire.gguf.split import read_headers
-from quire.models.block_formats import BLOCK_FORMATS
+from quire.models.shipped.block_formats import BLOCK_FORMATS
 from quire.weights.gguf.values import READABLE, block_values
 from quire.weights.mapped_file import MappedFile
 from quire.weights.store import ITEM_BYTES, HostTensor, TensorDtype, WeightStore, as_tensor_dtype

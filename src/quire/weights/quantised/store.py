@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
-from quire.models.block_formats import BlockFormats
-from quire.models.quantised import Shipped
+from quire.models.shipped.block_formats import BlockFormats
+from quire.models.shipped.quantised import Shipped
 from quire.weights.quantised import unpack
 from quire.weights.quantised.groups import Groups
 from quire.weights.store import HostTensor, WeightStore

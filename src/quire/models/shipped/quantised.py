@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from quire.errors import UnsupportedModelError
-from quire.models.block_formats import BlockFormats, block_formats
+from quire.models.shipped.block_formats import BlockFormats, block_formats
 from quire.program.values import GroupedFormat
 
 Method = Literal["awq", "gptq", "compressed-tensors"]

@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 from itertools import groupby
 
 from quire.errors import UnsupportedModelError
-from quire.models.block_formats import BlockFormats
-from quire.models.quantised import Shipped
+from quire.models.shipped.block_formats import BlockFormats
+from quire.models.shipped.quantised import Shipped
 from quire.program.ops import Experts, Linear, Logits, Op
 from quire.program.program import Program
 from quire.program.values import GroupedFormat, Param

@@ -1,0 +1,1 @@
+"""Checkpoints that are quantised already: which formats their matrices have in a program."""
