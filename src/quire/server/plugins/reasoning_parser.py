@@ -175,7 +175,7 @@ class FormatReasoningParser(ReasoningParser):
             self._parser = ReplyParser(self._format, is_reasoning=self.begins_within)
         return delta_of(self._parser.feed(delta_text))
 
-    def _text(self, token_ids: Sequence[int]) -> str:
+    def _text(self, token_ids: Sequence[Any]) -> str:
         """Of tokens, which may also be given as texts."""
         ids = list(token_ids)
         texts = [one for one in ids if isinstance(one, str)]
