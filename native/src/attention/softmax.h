@@ -97,8 +97,7 @@ struct RowState {
 // become 0; both are multiples of kPair. A score that is a NaN gives a weight and a sum of NaN.
 template <class Weights>
 RowState softmax_row(const ScoreRule& rule, const TokenScales& scales, int head, int64_t place,
-                     Visible seen, int begin, int end, float* scores,
-                     typename Weights::Elem* out) {
+                     Visible seen, int begin, int end, float* scores, typename Weights::Elem* out) {
   Weights weights(scores, out);
   if (seen.low > seen.high) {
     weights.clear(begin, end);

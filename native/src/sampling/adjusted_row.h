@@ -9,7 +9,7 @@
 
 namespace quire {
 
-constexpr int64_t kBlock = 1024;  // tokens whose logits share a maximum, and whose weights a sum
+constexpr int64_t kBlock = 1024;    // tokens whose logits share a maximum, and whose weights a sum
 constexpr int64_t kMostBiases = 2;  // most entries of a row's bias, as a multiple of the vocabulary
 
 // What adjusting a row needs beside the row. One per sampler; the same before and after each row.

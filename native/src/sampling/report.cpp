@@ -1,4 +1,5 @@
-// What a sampler reports of a row: log-probabilities or logits, of the best tokens or of listed ones.
+// What a sampler reports of a row: log-probabilities or logits, of the best tokens or of listed
+// ones.
 #include <algorithm>
 #include <cmath>
 #include <functional>

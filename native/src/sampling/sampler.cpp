@@ -130,8 +130,8 @@ float Sampler::find_largest_again(const AdjustedRow& row) {
   for (size_t block = 0; block < block_maxima_.size(); ++block) {
     const int64_t begin = static_cast<int64_t>(block) * kBlock;
     if (row.is_touched(block)) {
-      block_maxima_[block] = largest(row.logits() + begin,
-                                     std::min<int64_t>(kBlock, vocab_size_ - begin), unused);
+      block_maxima_[block] =
+          largest(row.logits() + begin, std::min<int64_t>(kBlock, vocab_size_ - begin), unused);
     } else if (row.has_allowed()) {
       block_maxima_[block] = -kInfinity;
     }
