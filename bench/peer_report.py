@@ -9,7 +9,7 @@ from typing import Any
 
 from quire.bench import plot
 from quire.models import build_program
-from quire.program import Program, one_token
+from quire.program import Program, some_tokens
 
 _BITS = {"int8": 8.125, "int8_w8a8": 8.125, "int4": 4.25, "int4_w4a8": 4.25}
 """Bits per weight with scales, for formats that are made while loading."""
@@ -25,7 +25,7 @@ def weight_bytes(checkpoint: Path, options: dict[str, Any]) -> int:
     config_file = checkpoint / "config.json"
     if config_file.is_file():
         program = build_program(json.loads(config_file.read_text()))
-        every, read = _num_weights(program), _num_weights(one_token(program))
+        every, read = _num_weights(program), _num_weights(some_tokens(program, 1))
         total = total * read // every if files else 2 * read
     bits = _BITS.get(options.get("quantization") or "")
     return int(total * bits / 16) if bits else total

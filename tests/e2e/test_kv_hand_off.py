@@ -90,11 +90,14 @@ def test_chats(start_server: StartServer, tmp_path: Path) -> None:
     options = {"kv_store_path": str(tmp_path / "kv")}
     prefill, decode = start_server(options), start_server(options)
     chat = {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 8, "seed": 3}
-    hand_off = {"do_remote_decode": True, "prompt_token_ids": [1], "remote_host": "a"}
+    hand_off = {"do_remote_decode": True, "remote_host": "a"}
     first = post(prefill, {**chat, "kv_transfer_params": hand_off}, "chat/completions")
     handed = first["kv_transfer_params"]
     second = post(decode, {**chat, "kv_transfer_params": handed}, "chat/completions")
     assert second["choices"] == first["choices"]
+    ids = {"prompt_token_ids": [5, 6, 7]}  # the prompt that a router had made of the messages
+    third = post(decode, {**chat, "kv_transfer_params": ids}, "chat/completions")
+    assert third["usage"]["prompt_tokens"] == 3
 
 
 def test_fields_without_a_store(server: RunningServer) -> None:

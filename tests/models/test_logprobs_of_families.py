@@ -20,7 +20,7 @@ CHOSEN = (
 )  # fmt: skip
 OTHER_NAMES = {
     "LLaMAForCausalLM", "MPTForCausalLM", "RWForCausalLM", "StableLMEpochForCausalLM",
-    "Ernie4_5_ForCausalLM",
+    "Ernie4_5_ForCausalLM", "ExaoneMoEForCausalLM", "PhiMoEForCausalLM",
 }  # fmt: skip
 NOT_IN_TRANSFORMERS = {
     "BaiChuanForCausalLM", "BaichuanForCausalLM", "ChatGLMForConditionalGeneration",

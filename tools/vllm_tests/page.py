@@ -77,7 +77,8 @@ def page(source: Path, results: Path) -> str:
     parts = [
         _TEXT,
         f"{passed} tests pass, {failed} fail, {skipped} are skipped by themselves. A file that "
-        "cannot be imported counts as one that fails. Why tests fail:\n",
+        "cannot be imported counts as one that fails. Each row is as old as the last run of its "
+        "file. Why tests fail:\n",
         table(["tests", "why"], ([str(n), why] for why, n in reasons.most_common())),
         "By file:\n",
         table(["file", "passed", "failed", "skipped", "why"], rows),

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import peer_process
 import pytest
 from bandwidth import read_bandwidth
 from peer_process import Peer, PeerError, PeerSpec
@@ -37,7 +36,7 @@ for line in sys.stdin:
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     child = tmp_path / "child.py"
     child.write_text(CHILD)
-    monkeypatch.setattr(peer_process, "CHILD", child)
+    monkeypatch.setattr(Peer, "child", child)
     peers: list[Peer] = []
 
     def start_one(mode: str = "", timeout_s: float = 20.0) -> Peer:

@@ -63,7 +63,6 @@ def test_contradictions_are_refused(served: list[Any], capsys: pytest.CaptureFix
         (["--lora-modules", "a=b"], "LoRA"),
         (["--tool-call-parser", "hermis"], "did you mean hermes?"),
         (["--tool-call-parser", "none", "--enable-auto-tool-choice"], "leave one of them out"),
-        (["--tool-parser-plugin", "x.py"], "formats are part of Quire"),
         (["--trust-request-chat-template"], "ever trusted"),
         (["--grpc-port", "1"], "HTTP alone"),
         (["--fingerprint-mode", "custom"], "fingerprint_value"),

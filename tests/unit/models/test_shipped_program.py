@@ -39,10 +39,10 @@ def test_unlike_types_become_linears_of_their_own() -> None:
     types[f"{LAYER}self_attn.v_proj.weight"] = "Q6_K"
     types[f"{LAYER}mlp.gate_proj.weight"] = types[f"{LAYER}mlp.up_proj.weight"] = "Q4_0"
     found = linears(program(types))
-    four, six = "u4 g32 nested+min a8/32", "s6 g16 nested a8/32"
+    four, six = "u4 g32 nested+min a16", "s6 g16 nested a16"
     assert found["layers.0.q_k.weight"] == (four, ["layers.0.q", "layers.0.k"])
     assert found["layers.0.v.weight"] == (six, ["layers.0.v"])
-    assert found["layers.0.gate_up.weight"][0] == "s4 g32 f16 a8/32"
+    assert found["layers.0.gate_up.weight"][0] == "s4 g32 f16 a16"
     assert found["layers.0.down.weight"][0] == "dense"
     biases = {
         op.weight.name: [part.name for part in op.bias.parts]
@@ -57,7 +57,7 @@ def test_unlike_types_become_linears_of_their_own() -> None:
 def test_a_tied_table_is_held_and_types_that_are_not_known_are_expanded() -> None:
     found = program({"model.embed_tokens.weight": "Q6_K", f"{LAYER}mlp.down_proj.weight": "Q2_K"})
     [table] = [op.table for op in found.ops if isinstance(op, Embed)]
-    assert str(table.format) == "s6 g16 nested a8/32"
+    assert str(table.format) == "s6 g16 nested a16"
     assert found.logits.weight == table
     assert linears(found)["layers.0.down.weight"][0] == "dense"
 
@@ -69,8 +69,8 @@ def test_what_is_asked_for() -> None:
     def format_of(name: str | None) -> str:
         return linears(build_program(as_asked(config, name)))["layers.0.down.weight"][0]
 
-    assert format_of(None) == format_of("gguf") == "s8 g32 f16 a8/32"
-    assert format_of("gguf_a16") == "s8 g32 f16 a16"
+    assert format_of(None) == format_of("gguf") == "s8 g32 f16 a16"
+    assert format_of("gguf_a8") == "s8 g32 f16 a8/32"
     assert format_of("int8") == "dense"  # a pass rounds it
     assert as_asked(CONFIG, "int8") is CONFIG
 

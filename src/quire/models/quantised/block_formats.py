@@ -28,7 +28,7 @@ BLOCK_FORMATS: dict[str, GroupedFormat] = {
 }
 """By the type's name."""
 
-GGUF_FORMATS: dict[str, ActivationBits] = {"gguf": 8, "gguf_a16": 16}
+GGUF_FORMATS: dict[str, ActivationBits] = {"gguf": 16, "gguf_a8": 8}
 """The values of `quantization` that hold a GGUF file's matrices as they are. Activations of 8 bits
 have a scale for each block, as llama.cpp's have."""
 
@@ -52,7 +52,7 @@ class BlockFormats:
 
 def block_formats(config: Mapping[str, Any]) -> BlockFormats:
     """From `quantization_config`. Raises CheckpointError for one that no file was unpacked to."""
-    types, bits = config.get("types"), config.get("activation_bits", 8)
+    types, bits = config.get("types"), config.get("activation_bits", 16)
     if not isinstance(types, Mapping) or not all(isinstance(t, str) for t in types.values()):
         raise CheckpointError(
             "config.json: quantization_config of a GGUF file needs types, from names to types of "
