@@ -7,7 +7,7 @@ import pytest
 
 
 def test_fields(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(fields, "_STEPS", 2)
+    monkeypatch.setattr(fields, "_STEPS", 10)
     monkeypatch.setattr("sys.argv", ["fields.py", "--requests", "2", "--rounds", "1"])
     assert fields.main() == 0
     lines = capsys.readouterr().out.splitlines()

@@ -42,7 +42,9 @@ def test_hostile_templates_end(part: int) -> None:
         watching.cancel()
         renderer.close()
         for one in found:
-            assert isinstance(one, (str, RequestError)), one
+            # A deep template overflows the stack of some versions of Python, of its process alone.
+            is_dead = "was ended by signal" in str(one)
+            assert isinstance(one, (str, RequestError)) or is_dead, one
         return longest_s
 
     assert asyncio.run(main()) < _LONGEST_TURN_S

@@ -55,7 +55,9 @@ def test_no_traceback_and_the_right_exit_code(command: str, how: str) -> None:
     ended = run(command, REDIRECTIONS[how])
     assert "Traceback" not in ended.stderr
     assert "Exception ignored" not in ended.stderr
-    if how == "stdout is full" and COMMANDS[command] == 0 and "help" not in command:
+    if how == "stdout is full" and "help" in command:
+        assert ended.returncode in (0, 1)  # some versions of argparse ignore that it is full
+    elif how == "stdout is full" and COMMANDS[command] == 0:
         assert ended.returncode == 1
         assert "No space left on device" in ended.stderr
     else:

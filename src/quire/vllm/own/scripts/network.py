@@ -118,14 +118,13 @@ def split_zmq_path(path: str) -> tuple[str, str, str]:
     scheme, sign, rest = path.partition("://")
     if sign and scheme != "tcp":
         return scheme, rest, ""
-    parts = urlsplit(path)
-    try:
-        port = parts.port
-    except ValueError:
-        port = None
-    if scheme != "tcp" or not parts.hostname or port is None:
+    host = port = None
+    with suppress(ValueError):
+        parts = urlsplit(path)
+        host, port = parts.hostname, parts.port
+    if scheme != "tcp" or not host or port is None:
         raise ConfigError(f"{quoted(path)} must be tcp://HOST:PORT, ipc://PATH or inproc://NAME")
-    return scheme, parts.hostname, str(port)
+    return scheme, host, str(port)
 
 
 def get_open_zmq_ipc_path() -> str:
