@@ -5,7 +5,8 @@
 All kinds of requests are measured in turn, in each round, in one engine. Prints the median step of
 each kind, and the median over the rounds of its ratio to the step of the kind without fields: of
 its time, and of its processor time, which a busy machine changes less. Only steps count in which
-every request had a token; `full` is how many did. A JSON schema may put off a request by a step.
+every request had a token; `full` is how many did. A JSON schema may put off a request by a step,
+and gives it several tokens in one (`tokens`) where it leaves no choice.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Steps:
     processor_ms: float
     full: float
     """The share of these steps."""
+    tokens: float
+    """Of each request in such a step: more than one where a grammar leaves no choice."""
 
 
 def measure(engine: LLMEngine, count: int, fields: dict[str, Any]) -> Steps:
@@ -72,18 +75,25 @@ def measure(engine: LLMEngine, count: int, fields: dict[str, Any]) -> Steps:
     while len(started) < count:
         started |= {output.request_id for output in engine.step()}
     steps: list[tuple[float, float]] = []
-    num_steps = 0
+    lengths: dict[str, int] = {}
+    num_steps = num_tokens = 0
     while len(steps) < _STEPS and num_steps < 2 * _STEPS:
         num_steps += 1
         begin, begin_cpu = time.perf_counter(), time.process_time()
-        num_outputs = len({output.request_id for output in engine.step()})
-        if num_outputs == count:
-            steps.append((time.perf_counter() - begin, time.process_time() - begin_cpu))
+        outputs = engine.step()
+        took = (time.perf_counter() - begin, time.process_time() - begin_cpu)
+        before = sum(lengths.values())
+        lengths |= {output.request_id: len(output.outputs[0].token_ids) for output in outputs}
+        if len(outputs) == count == len(lengths) and before:
+            steps.append(took)
+            num_tokens += sum(lengths.values()) - before
     engine.abort_all()
     if not steps:
         raise SystemExit("no step had a token of every request")
     seconds, processor_s = (statistics.median(each) for each in zip(*steps, strict=True))
-    return Steps(1000 * seconds, 1000 * processor_s, len(steps) / num_steps)
+    return Steps(
+        1000 * seconds, 1000 * processor_s, len(steps) / num_steps, num_tokens / len(steps) / count
+    )
 
 
 def main() -> int:
@@ -111,7 +121,7 @@ def main() -> int:
                 found[name].append(steps)
         print(f"round {number} of {args.rounds}", file=sys.stderr)
     engine.shutdown()
-    heads = ("step ms", "ratio", "cpu ms", "ratio", "full")
+    heads = ("step ms", "ratio", "cpu ms", "ratio", "full", "tokens")
     print(f"{'fields':>28}" + "".join(f"{head:>9}" for head in heads))
     for name, values in found.items():
         pairs = list(zip(values, found[_WITHOUT], strict=True))
@@ -121,6 +131,7 @@ def main() -> int:
             statistics.median(one.processor_ms for one in values),
             statistics.median(one.processor_ms / none.processor_ms for one, none in pairs),
             statistics.median(one.full for one in values),
+            statistics.median(one.tokens for one in values),
         )
         print(f"{name:>28}" + "".join(f"{number:>9.3f}" for number in numbers))
     return 0
