@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from quire import EngineArgs, LLMEngine, SamplingParams
+from quire import EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from quire.structured.params import StructuredOutputsParams
 
 _PROMPT_TOKENS = 128
@@ -71,29 +71,32 @@ def measure(engine: LLMEngine, count: int, fields: dict[str, Any]) -> Steps:
             temperature=1.0, seed=number, max_tokens=_MAX_TOKENS, ignore_eos=True, **fields
         )
         engine.add_request(f"r{number}", {"prompt_token_ids": ids}, params)
-    started: set[str] = set()
-    while len(started) < count:
-        started |= {output.request_id for output in engine.step()}
-    steps: list[tuple[float, float]] = []
     lengths: dict[str, int] = {}
+    while len(lengths) < count:
+        lengths |= _lengths(engine.step())
+    steps: list[tuple[float, float]] = []
     num_steps = num_tokens = 0
     while len(steps) < _STEPS and num_steps < 2 * _STEPS:
         num_steps += 1
         begin, begin_cpu = time.perf_counter(), time.process_time()
         outputs = engine.step()
         took = (time.perf_counter() - begin, time.process_time() - begin_cpu)
-        before = sum(lengths.values())
-        lengths |= {output.request_id: len(output.outputs[0].token_ids) for output in outputs}
-        if len(outputs) == count == len(lengths) and before:
+        before, found = sum(lengths.values()), _lengths(outputs)
+        lengths |= found
+        if len(found) == count:
             steps.append(took)
             num_tokens += sum(lengths.values()) - before
     engine.abort_all()
     if not steps:
         raise SystemExit("no step had a token of every request")
     seconds, processor_s = (statistics.median(each) for each in zip(*steps, strict=True))
-    return Steps(
-        1000 * seconds, 1000 * processor_s, len(steps) / num_steps, num_tokens / len(steps) / count
-    )
+    full, tokens = len(steps) / num_steps, num_tokens / len(steps) / count
+    return Steps(1000 * seconds, 1000 * processor_s, full, tokens)
+
+
+def _lengths(outputs: list[RequestOutput]) -> dict[str, int]:
+    """How many tokens the requests of a step have."""
+    return {output.request_id: len(output.outputs[0].token_ids) for output in outputs}
 
 
 def main() -> int:
