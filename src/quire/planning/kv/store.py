@@ -107,7 +107,9 @@ def describe(store: KVStoreConfig) -> list[str]:
     if store.memory_bytes:
         tiers.append(f"{format_bytes(store.memory_bytes)} of memory")
     if store.disk_path:
-        tiers.append(f"up to {format_bytes(store.disk_bytes)} in {store.disk_path}")
+        # A path may hold bytes that are no UTF-8; a log is text.
+        shown = str(store.disk_path).encode("utf-8", "backslashreplace").decode()
+        tiers.append(f"up to {format_bytes(store.disk_bytes)} in {shown}")
     return [*tiers, *map(without_password, store.remotes)]
 
 

@@ -262,3 +262,9 @@ def test_memory_of_the_store_is_not_that_of_the_pool(model_dir: Path) -> None:
     assert beside.config.cache.num_blocks == alone.config.cache.num_blocks
     assert beside.config.kv_store is not None
     assert beside.config.kv_store.memory_bytes == 3 * GiB
+
+
+def test_a_path_of_other_bytes_is_told_as_text() -> None:
+    told = describe(KVStoreConfig(1, MiB, disk_path=Path("/kv/caf\udce9"), disk_bytes=GiB))[-1]
+    assert told == "up to 1.00 GiB in /kv/caf\\udce9"
+    told.encode()
