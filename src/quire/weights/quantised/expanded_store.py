@@ -7,16 +7,15 @@ dtype, or to the format that was asked for, as it does with any other float32 te
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.errors import CheckpointError
 from quire.models.quantised import Expanded
 from quire.weights.quantised import expand
 from quire.weights.quantised.groups import Floats
+from quire.weights.quantised.made_store import MadeStore
 from quire.weights.store import HostTensor, WeightStore
 
 _SCALES = (".weight_scale_inv", ".weight_scale", ".SCB")
@@ -33,72 +32,29 @@ _MAX_STATE_BYTES = 65536
 _MAX_BLOCK = 1 << 20
 
 
-class ExpandedStore(WeightStore):
-    """Matrices are made when they are asked for, and not kept."""
+class ExpandedStore(MadeStore):
+    """Matrices as plain float32 numbers."""
 
     def __init__(self, store: WeightStore, format: Expanded) -> None:
-        self._store = store
         self._format = format
-        names = list(store.names())
-        self._stored = set(names)
-        self._bases = {base for name in names if (base := self._base_of(name)) is not None}
-        plain = [name for name in names if not self._is_part(name)]
-        self._names = list(dict.fromkeys([*plain, *(f"{base}.weight" for base in self._bases)]))
-
-    @property
-    def source(self) -> str:
-        return self._store.source
+        bases = {base for name in store.names() if (base := self._base_of(name)) is not None}
+        super().__init__(store, bases, ("weight", "weight.absmax", *_BESIDE))
 
     @property
     def num_expanded(self) -> int:
         """How many matrices are not as they are stored."""
         return len(self._bases)
 
-    def names(self) -> Iterable[str]:
-        return self._names
+    def _is_plain(self, name: str) -> bool:
+        return not self._is_part(name)
 
-    def describe(self, name: str) -> HostTensor:
-        base = self._base(name)
-        if base is None:
-            return self._store.describe(name)
-        empty = np.empty(0, np.uint8)
-        try:
-            return HostTensor(name, "F32", self._shape(base), empty, self.source)
-        except (ValueError, IndexError) as error:
-            raise self._misfit(name, error) from error
+    def _described(self, name: str, base: str) -> HostTensor:
+        return HostTensor(name, "F32", self._shape(base), np.empty(0, np.uint8), self.source)
 
-    def get(self, name: str) -> HostTensor:
-        base = self._base(name)
-        if base is None:
-            return self._store.get(name)
-        try:
-            values = np.ascontiguousarray(self._values(base), np.float32)
-        except (ValueError, IndexError, CheckpointError) as error:
-            raise self._misfit(name, error) from error
+    def _made(self, name: str, base: str) -> HostTensor:
+        values = np.ascontiguousarray(self._values(base), np.float32)
         data = values.reshape(-1).view(np.uint8)
         return HostTensor(name, "F32", values.shape, data, self.source)
-
-    def release(self, name: str) -> None:
-        base = self._base(name)
-        if base is None:
-            self._store.release(name)
-            return
-        for part in ("weight", "weight.absmax", *_BESIDE):
-            if f"{base}.{part}" in self._stored:
-                self._store.release(f"{base}.{part}")
-
-    def prefetch(self) -> None:
-        self._store.prefetch()
-
-    def check(self) -> None:
-        self._store.check()
-
-    def close(self) -> None:
-        self._store.close()
-
-    def _base(self, name: str) -> str | None:
-        base = name.removesuffix(".weight")
-        return base if base != name and base in self._bases else None
 
     def _base_of(self, name: str) -> str | None:
         """The module whose weight this tensor makes a quantised one."""
@@ -118,9 +74,6 @@ class ExpandedStore(WeightStore):
         return (before in self._bases and last in _BESIDE) or (
             module != name and module in self._bases
         )
-
-    def _misfit(self, name: str, error: Exception) -> CheckpointError:
-        return CheckpointError(f"{self.source}: the parts of {name!r} do not fit together: {error}")
 
     def _shape(self, base: str) -> tuple[int, ...]:
         layout = self._format.layout

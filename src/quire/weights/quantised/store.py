@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +14,7 @@ from quire.models.quantised import BlockFormats, Expanded, Shipped
 from quire.weights.quantised import unpack
 from quire.weights.quantised.expanded_store import ExpandedStore
 from quire.weights.quantised.groups import Groups
+from quire.weights.quantised.made_store import MadeStore
 from quire.weights.store import HostTensor, WeightStore
 
 logger = get_logger(__name__)
@@ -27,40 +26,22 @@ _BESIDE = (
 )  # fmt: skip
 
 
-class QuantisedStore(WeightStore):
-    """Matrices are made when they are asked for, and not kept."""
+class QuantisedStore(MadeStore):
+    """Matrices as codes, scales and zeros, in groups."""
 
     def __init__(self, store: WeightStore, shipped: Shipped) -> None:
-        self._store = store
         self._shipped = shipped
-        names = list(store.names())
-        suffix = f".{_CODES[shipped.method]}"
-        if shipped.format.table == "s8":
-            self._bases = {
-                name.removesuffix(".weight_scale")
-                for name in names
-                if name.endswith(".weight_scale")
-            }
-            hidden = set()
-        else:
-            self._bases = {name.removesuffix(suffix) for name in names if name.endswith(suffix)}
-            hidden = {f"{base}{suffix}" for base in self._bases}
-        hidden |= {f"{base}.{part}" for base in self._bases for part in _BESIDE}
-        self._stored = set(names)
-        plain = [name for name in names if name not in hidden]
-        self._names = list(dict.fromkeys([*plain, *(f"{base}.weight" for base in self._bases)]))
+        code = _CODES[shipped.method]
+        end = ".weight_scale" if shipped.format.table == "s8" else f".{code}"
+        bases = {name.removesuffix(end) for name in store.names() if name.endswith(end)}
+        hidden = _BESIDE if shipped.format.table == "s8" else (code, *_BESIDE)
+        self._hidden = {f"{base}.{part}" for base in bases for part in hidden}
+        super().__init__(store, bases, (code, "weight", *_BESIDE))
 
-    @property
-    def source(self) -> str:
-        return self._store.source
+    def _is_plain(self, name: str) -> bool:
+        return name not in self._hidden
 
-    def names(self) -> Iterable[str]:
-        return self._names
-
-    def describe(self, name: str) -> HostTensor:
-        base = self._base(name)
-        if base is None:
-            return self._store.describe(name)
+    def _described(self, name: str, base: str) -> HostTensor:
         codes = self._codes(base).shape
         if len(codes) != 2:
             raise CheckpointError(f"{self.source}: the codes of {name!r} are no matrix")
@@ -72,39 +53,9 @@ class QuantisedStore(WeightStore):
             shape = (codes[0], codes[1] * (1 if self._shipped.format.table == "s8" else 8))
         return self._tensor(name, shape, np.empty(0, np.uint8))
 
-    def get(self, name: str) -> HostTensor:
-        base = self._base(name)
-        if base is None:
-            return self._store.get(name)
-        try:
-            groups = self._groups(base)
-        except (ValueError, IndexError, CheckpointError) as error:
-            raise CheckpointError(
-                f"{self.source}: the parts of {name!r} do not fit together: {error}"
-            ) from error
+    def _made(self, name: str, base: str) -> HostTensor:
+        groups = self._groups(base)
         return self._tensor(name, groups.codes.shape, groups.to_bytes())
-
-    def release(self, name: str) -> None:
-        base = self._base(name)
-        if base is None:
-            self._store.release(name)
-            return
-        for part in (_CODES[self._shipped.method], "weight", *_BESIDE):
-            if f"{base}.{part}" in self._stored:
-                self._store.release(f"{base}.{part}")
-
-    def prefetch(self) -> None:
-        self._store.prefetch()
-
-    def check(self) -> None:
-        self._store.check()
-
-    def close(self) -> None:
-        self._store.close()
-
-    def _base(self, name: str) -> str | None:
-        base = name.removesuffix(".weight")
-        return base if base != name and base in self._bases else None
 
     def _tensor(self, name: str, shape: tuple[int, ...], data: NDArray[np.uint8]) -> HostTensor:
         return HostTensor(name, "GROUPED", shape, data, self.source, format=self._shipped.format)
