@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 10
+#define QUIRE_ABI_VERSION 11
 
 // Tokens that lie together in the KV cache: a block holds whole groups of them.
 #define QUIRE_KV_GROUP 16
@@ -208,7 +208,13 @@ enum quire_pointwise_kind {
   // a * (1 + factor * ln(1 + (position + shift) / period)), the quotient rounded down
   QUIRE_POINTWISE_POSITION_SCALE = 5,
   QUIRE_POINTWISE_XIELU = 6,  // with factor, eps and alphas, see Xielu of program/ops.py
-  QUIRE_POINTWISE_GATE = 7    // a * sigmoid(b), b [rows, 1]
+  QUIRE_POINTWISE_GATE = 7,      // a * sigmoid(b), b [rows, 1]
+  QUIRE_POINTWISE_WEIGH = 8,     // a * w; w is the vector alphas[0], of a's width or of one number
+  QUIRE_POINTWISE_ROW_SCALE = 9,  // a * b, b [rows, 1]
+  QUIRE_POINTWISE_SOFTCAP = 10,  // factor * tanh(a / factor)
+  // max(0, a - mean - factor * deviation), both of a's row
+  QUIRE_POINTWISE_OUTLIERS = 11,
+  QUIRE_POINTWISE_MATCH_RMS = 12  // a * rms(b) / sqrt(max(eps, mean(a^2))), of a row
 };
 
 typedef struct quire_pointwise {
@@ -221,7 +227,7 @@ typedef struct quire_pointwise {
   float eps;
   int32_t period;
   int32_t shift;
-  int32_t alphas[2];  // vectors of one number: positive, negative
+  int32_t alphas[2];  // vectors: of xIELU, positive and negative, of one number; or of WEIGH
 } quire_pointwise;
 
 enum quire_route_score {
@@ -317,15 +323,15 @@ typedef struct quire_op {
 // ---------------------------------------------------------------- building a model
 
 // Layers are grouped by what they see. A request has a block table for each group; all groups take
-// their blocks from one pool, and every block has the same slots.
+// their blocks from one pool, and every block has the same slots, each as wide as the widest group's.
 typedef struct quire_kv_spec {
   int32_t num_layer_groups;
   int32_t windows[QUIRE_MAX_LAYER_GROUPS];  // positions that each of them keeps; 0: all
   int32_t num_slots;                        // layers that a block holds
   int32_t num_blocks;
   int32_t block_size;  // a multiple of QUIRE_KV_GROUP
-  int32_t num_kv_heads;
-  int32_t head_dim;
+  int32_t num_kv_heads[QUIRE_MAX_LAYER_GROUPS];  // of each layer group
+  int32_t head_dim[QUIRE_MAX_LAYER_GROUPS];
   int32_t dtype;  // QUIRE_F32, QUIRE_BF16 or QUIRE_INT8
 } quire_kv_spec;
 

@@ -44,7 +44,7 @@ void each_block(const quire::Model& model, const int32_t* ids, int32_t num_ids, 
                                   std::to_string(model.kv.num_blocks - 1));
     }
   }
-  const int64_t bytes = model.kv.layout.block_bytes;
+  const int64_t bytes = model.kv.block_bytes;
   for (int32_t i = 0; i < num_ids; ++i) copy(model.kv.block(ids[i]), i * bytes, bytes);
 }
 
@@ -87,7 +87,7 @@ QUIRE_API void quire_pool_destroy(quire_pool* pool) { delete pool; }
 QUIRE_API uint64_t quire_pool_progress(const quire_pool* pool) { return pool->pool.progress(); }
 
 QUIRE_API int64_t quire_kv_block_bytes(const quire_kv_spec* spec) {
-  return quire::KvLayout(*spec).block_bytes;
+  return quire::kv_block_bytes(*spec);
 }
 
 QUIRE_API int64_t quire_matrix_bytes(const quire_matrix_spec* spec) {
@@ -192,7 +192,7 @@ QUIRE_API int32_t quire_write_blocks(quire_model* model, const int32_t* ids, int
 }
 
 QUIRE_API int64_t quire_block_bytes(const quire_model* model) {
-  return model->model.kv.layout.block_bytes;
+  return model->model.kv.block_bytes;
 }
 
 QUIRE_API void quire_discard_kv(quire_model* model) { model->model.kv.discard(); }

@@ -28,23 +28,29 @@ from quire.program import (
     Attention,
     Clamp,
     Embed,
+    EmbedSlices,
     Glu,
     HeadNorm,
     LayerNorm,
     LearnedPositions,
     Linear,
     Logits,
+    MatchRms,
     NormKind,
     Op,
+    Outliers,
     Param,
     PositionScale,
     Program,
     RmsNorm,
     Rope,
+    RowScale,
     Scale,
+    SoftCap,
     TakeRows,
     Tensor,
     Value,
+    Weigh,
     Xielu,
     keep_all,
 )
@@ -158,6 +164,57 @@ def test_clamp_position_scale_and_xielu(backend: CpuBackend, dtype: Dtype) -> No
             Scale(x, wide, 3.0), Xielu(wide, bent, *alphas), PositionScale(bent, far, 0.4, 7, 1),
             Clamp(far, out, 2.5),
         ], out  # fmt: skip
+
+    assert_close(compile_pair(backend, body, 40, dtype), [30, 9], TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dim", [16, 40, 100])
+def test_weigh_row_scale_and_soft_cap(backend: CpuBackend, dtype: Dtype, dim: int) -> None:
+    def body(x: Value, w: Weights) -> tuple[list[Op], Value]:
+        each, one, capped, out = (Value(name, dim) for name in ("each", "one", "capped", "y"))
+        factor, other = Value("factor", 1), Value("other", 1)
+        return [
+            Linear(x, (other, factor), w.param("factors", (2, dim), dim**-0.5)),
+            Weigh(x, each, w.param("each", (dim,))), Weigh(each, one, w.param("one", (1,))),
+            SoftCap(one, capped, 0.7), RowScale(capped, factor, out),
+        ], out  # fmt: skip
+
+    assert_close(compile_pair(backend, body, dim, dtype), [30, 9], TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dim", [16, 40, 100])
+@pytest.mark.parametrize("deviations", [-0.3, 0.5, 1.6])
+def test_outliers_and_sizes_of_rows(
+    backend: CpuBackend, dtype: Dtype, dim: int, deviations: float
+) -> None:
+    def body(x: Value, _: Weights) -> tuple[list[Op], Value]:
+        few, small, large, out = (Value(name, dim) for name in ("few", "small", "large", "y"))
+        return [
+            Outliers(x, few, deviations), Scale(few, small, 1e-2), MatchRms(small, x, large, 1e-5),
+            Add(large, x, out),
+        ], out  # fmt: skip
+
+    assert_close(compile_pair(backend, body, dim, dtype), [30, 9], TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_slices_of_the_rows_of_a_table(backend: CpuBackend, dtype: Dtype) -> None:
+    """Tokens behind the table have its first row."""
+
+    def body(x: Value, w: Weights) -> tuple[list[Op], Value]:
+        parts = tuple(Value(f"part{i}", 40) for i in range(3))
+        both, out = Value("both", 40), Value("y", 40)
+        table = w.param("slices", (7, 120))
+        [tensor] = table.parts
+        rows = Tensor(tensor.name, tensor.shape, rows=((0, 1),) * (VOCAB - 7))
+        whole = Param("slices", (VOCAB, 120), (tensor, rows))
+        return [
+            EmbedSlices(parts, whole, 2.5),
+            Add(parts[2], parts[0], both),
+            Add(both, x, out),
+        ], out
 
     assert_close(compile_pair(backend, body, 40, dtype), [30, 9], TOLERANCE[dtype])
 

@@ -33,9 +33,9 @@ class Attend {
   Attend(const Step& step, const quire_attention& op, int worker)
       : step_(step),
         op_(op),
-        kv_(step.model.kv),
-        dim_(kv_.layout.padded_dim),
-        group_(op.num_heads / kv_.layout.num_kv_heads),
+        layout_(step.model.kv.layouts[op.kv.layer_group]),
+        dim_(layout_.padded_dim),
+        group_(op.num_heads / layout_.num_kv_heads),
         space_(step.model.attention.worker(worker), dim_),
         rule_{op.scale, op.softcap, step.vector(op.alibi)} {}
 
@@ -71,7 +71,7 @@ class Attend {
     begin(item, head);
     space_.state.clear(item.num_rows);
     std::fill_n(space_.result, int64_t{item.num_rows} * dim_, 0.0f);
-    const int64_t stride = partial_floats(kv_.layout);
+    const int64_t stride = partial_floats(layout_);
     for (int64_t chunk = first_chunk_; chunk < last_chunk_; ++chunk) {
       const float* rows = partial_rows(chunk);
       for (int r = 0; r < item.num_rows; ++r) {
@@ -104,17 +104,17 @@ class Attend {
   float* partial_rows(int64_t chunk) const {
     const int64_t before = context_.head * max_chunks(context_.length) + chunk - first_chunk_;
     const int64_t row = item_->partial_rows + before * item_->num_rows;
-    return step_.model.attention.partials() + row * partial_floats(kv_.layout);
+    return step_.model.attention.partials() + row * partial_floats(layout_);
   }
 
   static int64_t size_of(const quire_view& view) { return view.dtype == QUIRE_F32 ? 4 : 2; }
   // Of a row's head in a view of all heads.
   const uint8_t* place_of(const quire_view& view, int row) const {
-    return step_.row(view, token(row)) + query_head(row) * kv_.layout.head_dim * size_of(view);
+    return step_.row(view, token(row)) + query_head(row) * layout_.head_dim * size_of(view);
   }
 
   void load_queries() {
-    const int64_t head_dim = kv_.layout.head_dim;
+    const int64_t head_dim = layout_.head_dim;
     const int rows = static_cast<int>(round_up(item_->num_rows, Kernel::kRowStep));
     const int64_t row_bytes = head_dim * size_of(op_.q);
     for (int r = 0; r < rows; ++r) {
@@ -215,13 +215,13 @@ class Attend {
       if (use == ChunkUse::kMerged) {
         merge_rows(space_.state, r0, r1 - r0, space_.of_chunk, space_.result, space_.partial, dim_);
       } else if (use == ChunkUse::kKept) {
-        keep_partials(r1 - r0, partial_rows(chunk) + r0 * partial_floats(kv_.layout));
+        keep_partials(r1 - r0, partial_rows(chunk) + r0 * partial_floats(layout_));
       }
     }
   }
 
   void keep_partials(int rows, float* out) const {
-    for (int r = 0; r < rows; ++r, out += partial_floats(kv_.layout)) {
+    for (int r = 0; r < rows; ++r, out += partial_floats(layout_)) {
       std::copy_n(space_.partial + r * dim_, dim_, out);
       out[dim_] = space_.of_chunk.maximum[r];
       out[dim_ + 1] = space_.of_chunk.sum[r];
@@ -271,7 +271,7 @@ class Attend {
   void hide_bad_values(const ChunkPlace& place, int r0, int r1, Groups groups, ChunkView& view,
                        BadValues& bad, float* out) {
     if (!bad.any()) {
-      bad.hide(kv_.layout, space_.keys, view);
+      bad.hide(layout_, space_.keys, view);
       if (!bad.any()) return;
       const Elem* weights = reinterpret_cast<const Elem*>(space_.weights);
       Kernel::load_values(view, dim_);
@@ -290,7 +290,7 @@ class Attend {
   }
 
   void write_result() {
-    const int64_t head_dim = kv_.layout.head_dim;
+    const int64_t head_dim = layout_.head_dim;
     const int64_t row_bytes = head_dim * size_of(op_.out);
     for (int r = 0; r < item_->num_rows; ++r) {
       if (const int ahead = r + kRowsAhead; ahead < item_->num_rows) {
@@ -309,7 +309,7 @@ class Attend {
 
   const Step& step_;
   const quire_attention& op_;
-  const KvCache& kv_;
+  const KvLayout& layout_;
   const int64_t dim_;
   const int group_;
   Workspace space_;

@@ -1,5 +1,6 @@
 #include "attention/attention.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "attention/attend.h"
@@ -14,9 +15,13 @@
 namespace quire {
 namespace {
 
+const KvLayout& layout_of(const Step& step, const quire_attention& op) {
+  return step.model.kv.layouts[op.kv.layer_group];
+}
+
 template <class Kernel>
 void attend_pieces(const Step& step, const quire_attention& op, Worker& worker) {
-  const int64_t num_heads = step.model.kv.layout.num_kv_heads;
+  const int64_t num_heads = layout_of(step, op).num_kv_heads;
   const AttentionPlan& plan = step.plan_of(op);
   const int64_t pieces = static_cast<int64_t>(plan.pieces.size()) * num_heads;
   Attend<Kernel> work(step, op, worker.index());
@@ -41,7 +46,7 @@ void attend_pieces(const Step& step, const quire_attention& op, Worker& worker) 
 
 template <class Kernel>
 void merge_pieces(const Step& step, const quire_attention& op, Worker& worker) {
-  const int64_t num_heads = step.model.kv.layout.num_kv_heads;
+  const int64_t num_heads = layout_of(step, op).num_kv_heads;
   const AttentionPlan& plan = step.plan_of(op);
   const int64_t merges = static_cast<int64_t>(plan.items.size()) * num_heads;
   Attend<Kernel> work(step, op, worker.index());
@@ -54,7 +59,7 @@ void merge_pieces(const Step& step, const quire_attention& op, Worker& worker) {
 template <class Kernel>
 void attend(const Step& step, const quire_attention& op) {
   const AttentionPlan& plan = step.plan_of(op);
-  const int64_t num_heads = step.model.kv.layout.num_kv_heads;
+  const int64_t num_heads = layout_of(step, op).num_kv_heads;
   Pool& pool = step.model.pool;
   pool.run(static_cast<int64_t>(plan.pieces.size()) * num_heads,
            [&](Worker& worker) { attend_pieces<Kernel>(step, op, worker); });
@@ -65,7 +70,7 @@ void attend(const Step& step, const quire_attention& op) {
 
 void run_attention(const Step& step, const quire_op& record) {
   const quire_attention& op = record.u.attention;
-  const int32_t dtype = step.model.kv.layout.dtype;
+  const int32_t dtype = step.model.kv.dtype;
   if (dtype == QUIRE_F32) return attend<VectorKernel<F32Pairs>>(step, op);
 #if defined(__AMX_BF16__)
   if (dtype == QUIRE_INT8) return attend<ExpandingAmxKernel>(step, op);
@@ -89,11 +94,11 @@ void run_attention(const Step& step, const quire_op& record) {
 
 void check_attention(const OpChecks& checks, const quire_op& record) {
   const quire_attention& op = record.u.attention;
-  const quire_kv_spec& kv = checks.model().spec.kv;
   checks.view(op.q);
   checks.view(op.out);
   checks.require(checks.rows() == QUIRE_ROWS_TOKENS, "works on all tokens");
   checks.kv_place(op.kv);
+  const KvLayout& kv = checks.model().kv.layouts[op.kv.layer_group];
   const int32_t kept = checks.model().kv.windows[op.kv.layer_group];
   checks.require(kept == 0 || (op.window > 0 && op.window <= kept),
                  "sees more than its layer group keeps");
@@ -130,9 +135,10 @@ const OpRegistration kAttention({QUIRE_OP_ATTENTION, "attention", check_attentio
 
 }  // namespace
 
-AttentionScratch::AttentionScratch(const KvLayout& layout, int num_workers)
+AttentionScratch::AttentionScratch(const std::vector<KvLayout>& layouts, int num_workers)
     : worker_bytes_([&] {
-        const int64_t dim = layout.padded_dim;
+        int64_t dim = 0;
+        for (const KvLayout& layout : layouts) dim = std::max<int64_t>(dim, layout.padded_dim);
         const int64_t floats = 2 * int64_t{kItemRows + kMaxTileRows} * dim +
                                kMaxTileRows * (kScoreStride + kWeightStride) +
                                int64_t{kMaxTileRows} * dim + int64_t{kGroup} * dim + 2 * kChunk +

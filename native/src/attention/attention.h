@@ -39,7 +39,7 @@ struct AttentionItem {
   int64_t cost;
 };
 
-// The step's work, the same for all layers, most expensive first.
+// The step's work, the same for all layers of one shape, most expensive first.
 struct AttentionPlan {
   struct Piece {
     int32_t item;
@@ -53,7 +53,7 @@ struct AttentionPlan {
 // Memory of attention: one workspace a worker, and the chunk results of split items.
 class AttentionScratch {
  public:
-  AttentionScratch(const KvLayout& layout, int num_workers);
+  AttentionScratch(const std::vector<KvLayout>& layouts, int num_workers);
   uint8_t* worker(int index) const { return workers_.data() + index * worker_bytes_; }
   int64_t most_bytes() const { return workers_.most_bytes() + partials_.most_bytes(); }
   float* partials() const { return reinterpret_cast<float*>(partials_.data()); }
@@ -70,7 +70,18 @@ inline int64_t max_chunks(int64_t context) { return (context + kChunk - 1) / kCh
 // Floats that one row's result of one chunk takes.
 inline int64_t partial_floats(const KvLayout& layout) { return layout.padded_dim + 16; }
 
-// For all tokens of the step, or only for those whose logits are wanted.
-AttentionPlan plan_attention(const Model& model, const quire_batch& batch, bool taken_only);
+// The plans of a step: one for each shape of heads that layer groups have.
+class AttentionPlans {
+ public:
+  AttentionPlans() = default;
+  // For all tokens of the step, or only for those whose logits are wanted.
+  AttentionPlans(const Model& model, const quire_batch& batch, bool taken_only);
+
+  const AttentionPlan& of(int32_t layer_group) const { return plans_[index_[layer_group]]; }
+
+ private:
+  std::vector<AttentionPlan> plans_;
+  std::vector<size_t> index_;  // of each layer group's
+};
 
 }  // namespace quire

@@ -21,31 +21,34 @@ inline int64_t first_visible(const quire_attention& op, int64_t position) {
 // What one kv head of one request has in the cache of a layer, as far as an item sees it.
 struct HeadContext {
   const KvCache* kv = nullptr;
+  const KvLayout* layout = nullptr;
+  quire_kv_place place = {};
   const int32_t* table = nullptr;  // of the request's blocks
   int64_t first = 0;               // position: of the first group that the item's first row sees
   int64_t length = 0;              // tokens
-  int32_t slot = 0;
   int head = 0;
 
   HeadContext() = default;
   HeadContext(const Step& step, const quire_attention& op, const AttentionItem& item, int head_)
       : kv(&step.model.kv),
+        layout(&kv->layouts[op.kv.layer_group]),
+        place(op.kv),
         table(step.block_table(item.seq, op.kv.layer_group)),
         first(first_of(step, op, item)),
         length(step.batch.context_lens[item.seq]),
-        slot(op.kv.slot),
         head(head_) {}
 
   // K of the group that begins with this position; null before the context and behind it. Blocks
   // that lie wholly behind the window may be another request's.
   const uint8_t* keys(int64_t position) const {
     const bool is_seen = position >= first && position < length;
-    return is_seen ? kv->key_group(table, position, slot, head) : nullptr;
+    return is_seen ? kv->key_group(place, table, position, head) : nullptr;
   }
 
  private:
   static int64_t first_of(const Step& step, const quire_attention& op, const AttentionItem& item) {
-    const int32_t group = op.num_heads / step.model.kv.layout.num_kv_heads;
+    const KvLayout& layout = step.model.kv.layouts[op.kv.layer_group];
+    const int32_t group = op.num_heads / layout.num_kv_heads;
     const int64_t token = step.batch.seq_starts[item.seq] + item.first_row / group;
     return first_visible(op, step.batch.positions[token]) / kGroup * kGroup;
   }
@@ -69,7 +72,7 @@ struct ChunkPlace {
 template <class Kernel>
 ChunkView view_chunk(const ChunkPlace& place, Groups groups, const Workspace& space) {
   ChunkView view;
-  const KvLayout& layout = place.context.kv->layout;
+  const KvLayout& layout = *place.context.layout;
   view.first = groups.first;
   view.last = groups.last;
   view.data_bytes = layout.data_bytes;
@@ -112,7 +115,7 @@ inline void hide_tail(const ChunkPlace& place, uint8_t* copy, ChunkView& view) {
   const int64_t g = end / kGroup;
   const int64_t count = end % kGroup;
   if (count == 0 || g < view.first || g >= view.last) return;
-  const KvLayout& layout = place.context.kv->layout;
+  const KvLayout& layout = *place.context.layout;
   std::memcpy(copy, view.values[g], layout.group_bytes);
   view.values[g] = copy;
   for (int t = static_cast<int>(count); t < kGroup; ++t) clear_values_of_token(layout, copy, t);

@@ -1,4 +1,4 @@
-// How the attention of a step is shared out: computed once, used by every layer.
+// How the attention of a step is shared out: computed once, used by every layer of a shape.
 #include <algorithm>
 #include <vector>
 
@@ -41,8 +41,7 @@ std::vector<Queries> taken_queries(const quire_batch& batch) {
 }
 
 // Large items read K and V less often, small ones share the work better.
-int32_t choose_item_rows(const Model& model, int64_t query_rows) {
-  const int64_t heads = model.kv.layout.num_kv_heads;
+int32_t choose_item_rows(const Model& model, int64_t heads, int64_t query_rows) {
   int32_t rows = kItemRows;
   while (rows > kMaxTileRows && query_rows / rows * heads < 8 * int64_t{model.pool.size()}) {
     rows /= 2;
@@ -52,12 +51,13 @@ int32_t choose_item_rows(const Model& model, int64_t query_rows) {
 
 // Where there is less work than workers, long contexts are cut between chunks. Only as far as the
 // chunks' results fit their memory.
-void split_items(const Model& model, const quire_batch& batch, AttentionPlan& plan) {
-  const int64_t heads = model.kv.layout.num_kv_heads;
+void split_items(const Model& model, const KvLayout& layout, const quire_batch& batch,
+                 AttentionPlan& plan) {
+  const int64_t heads = layout.num_kv_heads;
   const int64_t units = static_cast<int64_t>(plan.items.size()) * heads;
   const int64_t wanted = 4 * int64_t{model.pool.size()};
   if (model.pool.size() == 1 || units == 0 || units >= wanted) return;
-  const int64_t capacity = kPartialBytes / (4 * partial_floats(model.kv.layout));
+  const int64_t capacity = kPartialBytes / (4 * partial_floats(layout));
   int64_t rows = 0;
   for (AttentionItem& item : plan.items) {
     const int64_t chunks = max_chunks(batch.context_lens[item.seq]);
@@ -70,15 +70,14 @@ void split_items(const Model& model, const quire_batch& batch, AttentionPlan& pl
   }
 }
 
-}  // namespace
-
-AttentionPlan plan_attention(const Model& model, const quire_batch& batch, bool taken_only) {
+AttentionPlan plan_of(const Model& model, const KvLayout& layout, const quire_batch& batch,
+                      const std::vector<Queries>& all) {
   AttentionPlan plan;
-  const std::vector<Queries> all = taken_only ? taken_queries(batch) : all_queries(batch);
-  const int32_t group = model.query_group;
+  // Query heads per kv head.
+  const int32_t group = std::max(1, model.num_query_heads / layout.num_kv_heads);
   int64_t tokens = 0;
   for (const Queries& queries : all) tokens += queries.last - queries.first;
-  const int32_t item_rows = choose_item_rows(model, tokens * group);
+  const int32_t item_rows = choose_item_rows(model, layout.num_kv_heads, tokens * group);
   for (const Queries& queries : all) {
     const int32_t start = batch.seq_starts[queries.seq];
     const int32_t end = (queries.last - start) * group;
@@ -90,13 +89,30 @@ AttentionPlan plan_attention(const Model& model, const quire_batch& batch, bool 
   }
   std::stable_sort(plan.items.begin(), plan.items.end(),
                    [](const AttentionItem& a, const AttentionItem& b) { return a.cost > b.cost; });
-  split_items(model, batch, plan);
+  split_items(model, layout, batch, plan);
   for (size_t i = 0; i < plan.items.size(); ++i) {
     for (int32_t part = 0; part < plan.items[i].parts; ++part) {
       plan.pieces.push_back({static_cast<int32_t>(i), part});
     }
   }
   return plan;
+}
+
+}  // namespace
+
+AttentionPlans::AttentionPlans(const Model& model, const quire_batch& batch, bool taken_only) {
+  const std::vector<KvLayout>& layouts = model.kv.layouts;
+  const std::vector<Queries> all = taken_only ? taken_queries(batch) : all_queries(batch);
+  for (size_t g = 0; g < layouts.size(); ++g) {
+    size_t like = 0;
+    while (!layouts[like].same_shape(layouts[g])) ++like;
+    if (like == g) {
+      index_.push_back(plans_.size());
+      plans_.push_back(plan_of(model, layouts[g], batch, all));
+    } else {
+      index_.push_back(index_[like]);
+    }
+  }
 }
 
 }  // namespace quire

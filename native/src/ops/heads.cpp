@@ -82,12 +82,12 @@ class HeadsOp {
     const KvCache& kv = step_.model.kv;
     const int32_t position = step_.batch.positions[run.first];
     const int32_t* table = step_.block_table(run.seq, op_.kv.layer_group);
-    uint8_t* keys = kv.key_group(table, position, op_.kv.slot, head);
+    const KvLayout& layout = kv.layouts[op_.kv.layer_group];
+    uint8_t* keys = kv.key_group(op_.kv, table, position, head);
     if (part.target == QUIRE_TO_KEYS) {
-      write_keys(kv.layout, keys, position % kGroup, run.count, tile_.rows);
+      write_keys(layout, keys, position % kGroup, run.count, tile_.rows);
     } else {
-      write_values(kv.layout, keys + kv.layout.half_bytes, position % kGroup, run.count,
-                   tile_.rows);
+      write_values(layout, keys + layout.half_bytes, position % kGroup, run.count, tile_.rows);
     }
   }
 
@@ -117,7 +117,7 @@ void check_part(const OpChecks& checks, const quire_heads& op, const quire_heads
     checks.view(part.out);
     checks.require(part.out.dim == part.x.dim, "dims differ");
   } else {
-    const quire_kv_spec& kv = checks.model().spec.kv;
+    const KvLayout& kv = checks.model().kv.layouts[op.kv.layer_group];
     checks.require(part.target == QUIRE_TO_KEYS || part.target == QUIRE_TO_VALUES, "target");
     checks.require(part.num_heads == kv.num_kv_heads && op.head_dim == kv.head_dim &&
                        checks.rows() == QUIRE_ROWS_TOKENS,

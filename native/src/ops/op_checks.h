@@ -56,7 +56,7 @@ class OpChecks {
   void kv_place(const quire_kv_place& place) const {
     require_of_all(is_index(place.layer_group, model_.kv.num_layer_groups()),
                    "op: no such layer group");
-    require_of_all(is_index(place.slot, model_.kv.layout.num_slots), "op: no such slot");
+    require_of_all(is_index(place.slot, model_.kv.num_slots), "op: no such slot");
   }
 
  private:

@@ -12,6 +12,12 @@
 namespace quire {
 namespace {
 
+// Calls f(i, n) for every vector of a row, elements i .. i + n - 1.
+template <class F>
+QUIRE_INLINE void by_vectors(int64_t dim, F f) {
+  for (int64_t i = 0; i < dim; i += kLanes) f(i, std::min<int64_t>(dim - i, kLanes));
+}
+
 template <class F>
 void each(const Step& step, const quire_pointwise& op, Span span, F f) {
   const bool binary = op.b.offset >= 0;
@@ -86,6 +92,64 @@ void gated(const Step& step, const quire_pointwise& op, Span span) {
   }
 }
 
+void weighed(const Step& step, const quire_pointwise& op, Span span) {
+  const Vector& w = step.model.vectors[op.alphas[0]];
+  if (w.size() == 1) {
+    const float factor = w[0];
+    return each(step, op, span, [factor](F32x16 a, F32x16) { return a * factor; });
+  }
+  for (int64_t r = span.first; r < span.last; ++r) {
+    by_vectors(op.out.dim, [&](int64_t i, int64_t n) {
+      const F32x16 weight = load_some(w.data(), QUIRE_F32, i, n);
+      store_some(step.row(op.out, r), op.out.dtype, i, n,
+                 load_some(step.row(op.a, r), op.a.dtype, i, n) * weight);
+    });
+  }
+}
+
+// b has one number for each row.
+void scaled_by_row(const Step& step, const quire_pointwise& op, Span span) {
+  for (int64_t r = span.first; r < span.last; ++r) {
+    const F32x16 factor = splat(gemm::first_lane(load_some(step.row(op.b, r), op.b.dtype, 0, 1)));
+    by_vectors(op.out.dim, [&](int64_t i, int64_t n) {
+      store_some(step.row(op.out, r), op.out.dtype, i, n,
+                 load_some(step.row(op.a, r), op.a.dtype, i, n) * factor);
+    });
+  }
+}
+
+float mean_of_squares(const void* row, const quire_view& view, float less) {
+  F32x16 squares = {};
+  by_vectors(view.dim, [&](int64_t i, int64_t n) {
+    const F32x16 v = gemm::first_lanes(load_some(row, view.dtype, i, n) - less, n, 0.0f);
+    squares = fma(v, v, squares);
+  });
+  return sum_lanes(squares) / view.dim;
+}
+
+// Two passes, as in layer norms.
+void outliers(const Step& step, const quire_pointwise& op, Span span) {
+  for (int64_t r = span.first; r < span.last; ++r) {
+    const uint8_t* a = step.row(op.a, r);
+    F32x16 sum = {};
+    by_vectors(op.a.dim, [&](int64_t i, int64_t n) { sum = sum + load_some(a, op.a.dtype, i, n); });
+    const float mean = sum_lanes(sum) / op.a.dim;
+    const float limit = mean + op.factor * std::sqrt(mean_of_squares(a, op.a, mean));
+    each(step, op, {r, r + 1}, [limit](F32x16 x, F32x16) {
+      return gemm::activate<Activation::kRelu>(x - limit);
+    });
+  }
+}
+
+void match_rms(const Step& step, const quire_pointwise& op, Span span) {
+  for (int64_t r = span.first; r < span.last; ++r) {
+    const float own = std::max(mean_of_squares(step.row(op.a, r), op.a, 0.0f), op.eps);
+    const float wanted = mean_of_squares(step.row(op.b, r), op.b, 0.0f);
+    const float factor = std::sqrt(wanted) / std::sqrt(own);
+    each(step, op, {r, r + 1}, [factor](F32x16 a, F32x16) { return a * factor; });
+  }
+}
+
 void pointwise_rows(const Step& step, const quire_pointwise& op, Span span) {
   if (op.kind == QUIRE_POINTWISE_ADD) {
     each(step, op, span, [](F32x16 a, F32x16 b) { return a + b; });
@@ -106,6 +170,16 @@ void pointwise_rows(const Step& step, const quire_pointwise& op, Span span) {
   if (op.kind == QUIRE_POINTWISE_POSITION_SCALE) return scale_by_position(step, op, span);
   if (op.kind == QUIRE_POINTWISE_XIELU) return xielu_rows(step, op, span);
   if (op.kind == QUIRE_POINTWISE_GATE) return gated(step, op, span);
+  if (op.kind == QUIRE_POINTWISE_WEIGH) return weighed(step, op, span);
+  if (op.kind == QUIRE_POINTWISE_ROW_SCALE) return scaled_by_row(step, op, span);
+  if (op.kind == QUIRE_POINTWISE_OUTLIERS) return outliers(step, op, span);
+  if (op.kind == QUIRE_POINTWISE_MATCH_RMS) return match_rms(step, op, span);
+  if (op.kind == QUIRE_POINTWISE_SOFTCAP) {
+    const float cap = op.factor;
+    each(step, op, span,
+         [cap](F32x16 a, F32x16) { return gemm::tanh_of(a * (1.0f / cap)) * cap; });
+    return;
+  }
   switch (static_cast<Activation>(op.activation)) {
     case Activation::kSilu:
       return activated<Activation::kSilu>(step, op, span);
@@ -128,11 +202,11 @@ void pointwise_rows(const Step& step, const quire_pointwise& op, Span span) {
 
 void check_pointwise(const OpChecks& checks, const quire_op& op) {
   const quire_pointwise& pointwise = op.u.pointwise;
-  const bool gate = pointwise.kind == QUIRE_POINTWISE_GATE;
-  const bool binary =
-      gate || pointwise.kind == QUIRE_POINTWISE_ADD || pointwise.kind == QUIRE_POINTWISE_GLU;
-  checks.require(pointwise.kind >= QUIRE_POINTWISE_ADD && pointwise.kind <= QUIRE_POINTWISE_GATE,
-                 "kind");
+  const int32_t kind = pointwise.kind;
+  const bool by_row = kind == QUIRE_POINTWISE_GATE || kind == QUIRE_POINTWISE_ROW_SCALE;
+  const bool binary = by_row || kind == QUIRE_POINTWISE_ADD || kind == QUIRE_POINTWISE_GLU ||
+                      kind == QUIRE_POINTWISE_MATCH_RMS;
+  checks.require(kind >= QUIRE_POINTWISE_ADD && kind <= QUIRE_POINTWISE_MATCH_RMS, "kind");
   checks.require(
       pointwise.activation >= QUIRE_ACT_NONE && pointwise.activation <= QUIRE_ACT_SWIGLU_OAI,
       "activation");
@@ -140,7 +214,7 @@ void check_pointwise(const OpChecks& checks, const quire_op& op) {
   checks.view(pointwise.out);
   checks.optional_view(pointwise.b);
   checks.require(!binary || pointwise.b.offset >= 0, "b is missing");
-  const int32_t dim_of_b = gate ? 1 : pointwise.out.dim;
+  const int32_t dim_of_b = by_row ? 1 : pointwise.out.dim;
   checks.require(pointwise.a.dim == pointwise.out.dim && (!binary || pointwise.b.dim == dim_of_b),
                  "dims differ");
   if (pointwise.kind == QUIRE_POINTWISE_POSITION_SCALE) {
@@ -151,6 +225,14 @@ void check_pointwise(const OpChecks& checks, const quire_op& op) {
     checks.require(pointwise.alphas[0] >= 0 && pointwise.alphas[1] >= 0, "no alphas");
     for (const int32_t alpha : pointwise.alphas) checks.vector(alpha, 1);
   }
+  if (kind == QUIRE_POINTWISE_WEIGH) {
+    const auto& vectors = checks.model().vectors;
+    const int32_t weight = pointwise.alphas[0];
+    checks.require(weight >= 0 && weight < static_cast<int32_t>(vectors.size()), "no such weight");
+    const auto size = static_cast<int64_t>(vectors[weight].size());
+    checks.require(size == 1 || size == pointwise.out.dim, "weight of another size");
+  }
+  if (kind == QUIRE_POINTWISE_SOFTCAP) checks.require(pointwise.factor > 0, "cap");
 }
 
 void run_pointwise(const Step& step, const quire_op& op) {

@@ -3,7 +3,8 @@
 // A block holds `block_size` tokens of all heads of the layers of one layer group in one piece, so
 // that copying a block out or in is one memcpy, and memory is committed block by block as blocks
 // are used. Layers of a group have slots of their own; which group a block serves, block tables
-// say. In a block: [slot][kv head][K | V], and within a head, for every 16 tokens (a "group")
+// say. Groups may differ in the number and the width of heads: a block has room for the widest. In a
+// block: [slot][kv head][K | V], and within a head, for every 16 tokens (a "group")
 //   K  [padded_dim / w][16][w]     w numbers of a token side by side, tokens next: one vector load
 //   V  [16 / w][padded_dim][w]     gives 16 tokens (K) or 16 numbers of w tokens (V)
 // with w = 2 for bfloat16 (the operand order of vdpbf16ps and of AMX tiles), 1 for float32 and 4
@@ -30,23 +31,25 @@ constexpr int64_t kv_item_bytes(int32_t dtype) {
   return dtype == QUIRE_F32 ? 4 : dtype == QUIRE_BF16 ? 2 : 1;
 }
 
+// How the layers of one group lie in their blocks.
 struct KvLayout {
-  explicit KvLayout(const quire_kv_spec& spec)
+  KvLayout(const quire_kv_spec& spec, int32_t layer_group)
       : block_size(spec.block_size),
-        num_slots(spec.num_slots),
-        num_kv_heads(spec.num_kv_heads),
-        head_dim(spec.head_dim),
-        padded_dim(static_cast<int32_t>(round_up(spec.head_dim, kHeadAlign))),
+        num_kv_heads(spec.num_kv_heads[layer_group]),
+        head_dim(spec.head_dim[layer_group]),
+        padded_dim(static_cast<int32_t>(round_up(head_dim, kHeadAlign))),
         dtype(spec.dtype),
         data_bytes(int64_t{kGroup} * padded_dim * kv_item_bytes(dtype)),
         group_bytes(data_bytes + (dtype == QUIRE_INT8 ? int64_t{kGroup} * 4 : 0)),
         half_bytes(group_bytes * (block_size / kGroup)),
         head_bytes(2 * half_bytes),
-        slot_bytes(head_bytes * num_kv_heads),
-        block_bytes(slot_bytes * num_slots) {}
+        slot_bytes(head_bytes * num_kv_heads) {}
+
+  bool same_shape(const KvLayout& other) const {
+    return num_kv_heads == other.num_kv_heads && head_dim == other.head_dim;
+  }
 
   int32_t block_size;
-  int32_t num_slots;
   int32_t num_kv_heads;
   int32_t head_dim;
   int32_t padded_dim;
@@ -56,41 +59,58 @@ struct KvLayout {
   int64_t half_bytes;
   int64_t head_bytes;
   int64_t slot_bytes;
-  int64_t block_bytes;
 };
+
+// Of each layer group.
+inline std::vector<KvLayout> kv_layouts(const quire_kv_spec& spec) {
+  std::vector<KvLayout> layouts;
+  for (int32_t g = 0; g < spec.num_layer_groups; ++g) layouts.emplace_back(spec, g);
+  return layouts;
+}
+
+inline int64_t kv_block_bytes(const quire_kv_spec& spec) {
+  int64_t widest = 0;
+  for (const KvLayout& layout : kv_layouts(spec)) widest = std::max(widest, layout.slot_bytes);
+  return widest * spec.num_slots;
+}
 
 class KvCache {
  public:
   explicit KvCache(const quire_kv_spec& spec)
-      : layout(spec),
+      : num_slots(spec.num_slots),
         num_blocks(spec.num_blocks),
+        block_size(spec.block_size),
+        dtype(spec.dtype),
+        block_bytes(kv_block_bytes(spec)),
         windows(spec.windows, spec.windows + spec.num_layer_groups),
-        memory_(layout.block_bytes * num_blocks) {}
+        layouts(kv_layouts(spec)),
+        memory_(block_bytes * num_blocks) {}
 
-  const KvLayout layout;
+  const int32_t num_slots;
   const int32_t num_blocks;
-  const std::vector<int32_t> windows;  // of each layer group; 0: none
+  const int32_t block_size;
+  const int32_t dtype;
+  const int64_t block_bytes;
+  const std::vector<int32_t> windows;   // of each layer group; 0: none
+  const std::vector<KvLayout> layouts;  // of each layer group
 
   int32_t num_layer_groups() const { return static_cast<int32_t>(windows.size()); }
 
   // The first entry of a request's table that a token at `position` or behind it reads.
   int64_t first_entry(int32_t layer_group, int64_t position) const {
     const int32_t window = windows[layer_group];
-    return window == 0 ? 0 : std::max<int64_t>(position - window + 1, 0) / layout.block_size;
+    return window == 0 ? 0 : std::max<int64_t>(position - window + 1, 0) / block_size;
   }
 
-  uint8_t* block(int32_t id) const { return memory_.data() + id * layout.block_bytes; }
+  uint8_t* block(int32_t id) const { return memory_.data() + id * block_bytes; }
 
-  // The K half of one head in one block, the V half lies `half_bytes` behind it.
-  uint8_t* head(int32_t id, int32_t slot, int32_t head) const {
-    return block(id) + slot * layout.slot_bytes + head * layout.head_bytes;
-  }
-
-  // The group of 16 tokens that holds position `position`, given the request's block table.
-  uint8_t* key_group(const int32_t* table, int64_t position, int32_t slot, int32_t kv_head) const {
-    const int64_t place = position % layout.block_size;
-    return head(table[position / layout.block_size], slot, kv_head) +
-           place / kGroup * layout.group_bytes;
+  // The group of 16 tokens that holds position `position`, given the request's block table. There
+  // is the K half of a head; the V half lies `half_bytes` behind it.
+  uint8_t* key_group(const quire_kv_place& place, const int32_t* table, int64_t position,
+                     int32_t kv_head) const {
+    const KvLayout& layout = layouts[place.layer_group];
+    return block(table[position / block_size]) + place.slot * layout.slot_bytes +
+           kv_head * layout.head_bytes + position % block_size / kGroup * layout.group_bytes;
   }
 
   size_t bytes() const { return memory_.size(); }

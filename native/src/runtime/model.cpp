@@ -16,16 +16,17 @@ void require(bool condition, const char* what) {
 
 quire_model_spec checked(const quire_model_spec& spec) {
   const quire_kv_spec& kv = spec.kv;
-  require(kv.num_slots >= 1 && kv.num_kv_heads >= 1 && kv.num_blocks >= 1,
-          "a KV cache has at least one slot, head and block");
+  require(kv.num_slots >= 1 && kv.num_blocks >= 1,
+          "a KV cache has at least one slot and block");
   require(kv.num_layer_groups >= 1 && kv.num_layer_groups <= kMaxLayerGroups,
           "a KV cache has 1 to 16 layer groups");
   for (int32_t g = 0; g < kv.num_layer_groups; ++g) {
     require(kv.windows[g] >= 0, "the window of a layer group is negative");
+    require(kv.num_kv_heads[g] >= 1, "a layer group has at least one kv head");
+    require(kv.head_dim[g] >= 1 && kv.head_dim[g] <= kMaxHeadDim, "head_dim is not from 1 to 512");
   }
   require(kv.block_size >= kGroup && kv.block_size % kGroup == 0,
           "block_size is not a multiple of 16");
-  require(kv.head_dim >= 1 && kv.head_dim <= kMaxHeadDim, "head_dim is not from 1 to 512");
   require(kv.dtype == QUIRE_F32 || kv.dtype == QUIRE_BF16 || kv.dtype == QUIRE_INT8,
           "unknown KV cache dtype");
   require(spec.workspace_bytes >= 0 && spec.max_num_tokens >= 1 && spec.max_num_seqs >= 1 &&
@@ -53,7 +54,7 @@ Model::Model(Pool& pool_, const quire_model_spec& spec_)
       spec(checked(spec_)),
       kv(spec.kv),
       workspace(spec.workspace_bytes),
-      attention(kv.layout, pool.size()) {
+      attention(kv.layouts, pool.size()) {
   samplers.reserve(pool.size());
   for (int i = 0; i < pool.size(); ++i) samplers.emplace_back(spec.vocab_size);
 }
@@ -79,7 +80,7 @@ void set_ops(Model& model, const quire_op* ops, int32_t num_ops) {
   }
   model.ops = std::move(checked_ops);
   model.op_seconds.assign(num_ops, 0.0);
-  model.query_group = std::max(1, needs.num_query_heads / model.spec.kv.num_kv_heads);
+  model.num_query_heads = needs.num_query_heads;
   model.num_token_ids = needs.num_token_ids;
   model.linear_scratch = std::make_unique<Reservation>(needs.scratch_bytes);
   model.logits = std::make_unique<Reservation>(needs.logits_bytes);

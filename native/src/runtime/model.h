@@ -58,8 +58,8 @@ struct Model {
   std::vector<PackedMatrix> matrices;
   std::vector<RopeTable> ropes;
   std::vector<ModelOp> ops;
-  int32_t query_group = 1;    // query heads per kv head
-  int64_t num_token_ids = 0;  // the head may be larger than the table, or smaller
+  int32_t num_query_heads = 0;  // of every attention
+  int64_t num_token_ids = 0;    // the head may be larger than the table, or smaller
   std::unique_ptr<Reservation> linear_scratch;
   std::unique_ptr<Reservation> logits;  // one slab of float32 rows
   AttentionScratch attention;
@@ -82,12 +82,12 @@ struct Step {
   const quire_batch& batch;
   const quire_output& output;
   std::vector<TokenRun> runs;
-  AttentionPlan attention;
-  AttentionPlan taken_attention;  // of the rows whose logits are wanted, if not of all
+  AttentionPlans attention;
+  AttentionPlans taken_attention;  // of the rows whose logits are wanted, if not of all
 
   bool takes_all() const { return batch.num_logits_rows == batch.num_tokens; }
   const AttentionPlan& plan_of(const quire_attention& op) const {
-    return op.taken_only && !takes_all() ? taken_attention : attention;
+    return (op.taken_only && !takes_all() ? taken_attention : attention).of(op.kv.layer_group);
   }
   int64_t rows(int32_t kind) const {
     return kind == QUIRE_ROWS_TOKENS ? batch.num_tokens : batch.num_logits_rows;

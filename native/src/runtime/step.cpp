@@ -131,8 +131,8 @@ double now_s() {
 }
 
 Step begin_step(Model& model, const quire_batch& batch, const quire_output& output) {
-  Step step{model, batch, output, runs_of(batch), plan_attention(model, batch, false), {}};
-  if (!step.takes_all()) step.taken_attention = plan_attention(model, batch, true);
+  Step step{model, batch, output, runs_of(batch), AttentionPlans(model, batch, false), {}};
+  if (!step.takes_all()) step.taken_attention = AttentionPlans(model, batch, true);
   for (RopeTable& rope : model.ropes) rope.fill(batch.positions, batch.num_tokens, model.pool);
   return step;
 }

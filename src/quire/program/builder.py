@@ -18,6 +18,7 @@ from quire.program.ops import (
     Attention,
     Clamp,
     Embed,
+    EmbedSlices,
     Experts,
     Glu,
     HeadNorm,
@@ -25,16 +26,21 @@ from quire.program.ops import (
     LearnedPositions,
     Linear,
     Logits,
+    MatchRms,
     NormKind,
     Op,
+    Outliers,
     PositionScale,
     RmsNorm,
     Rope,
     Route,
     RouteScore,
+    RowScale,
     Scale,
     SigmoidGate,
+    SoftCap,
     TakeRows,
+    Weigh,
     Xielu,
 )
 from quire.program.program import Program
@@ -130,6 +136,16 @@ class Builder:
         """Rows of the table `tensor` [V, D] at the step's token ids."""
         out = self._value("embed", tensor.shape[1])
         return self._emit(Embed(out, self._param("embed_tokens", (tensor,)), scale), out)
+
+    def embed_slices(
+        self, parts: Sequence[Tensor], dim: int, hint: str, scale: float = 1.0
+    ) -> tuple[Value, ...]:
+        """Rows of a table [V, W] at the step's token ids, in slices of `dim` numbers. `parts`: the
+        tensors that have the table's rows, in order."""
+        table = self._param(f"{hint}.table", tuple(parts))
+        outs = tuple(self._value(hint, dim) for _ in range(table.shape[1] // dim))
+        self._ops.append(EmbedSlices(outs, table, scale))
+        return outs
 
     def learned_positions(self, x: Value, tensor: Tensor, offset: int = 0) -> Value:
         """x plus the rows of `tensor` [P, D] at the tokens' positions + offset."""
@@ -248,10 +264,11 @@ class Builder:
     def attention(
         self,
         q: Value,
-        k: Value,
-        v: Value,
+        k: Value | None,
+        v: Value | None,
         heads: HeadLayout,
         *,
+        layer: int | None = None,
         scale: float | None = None,
         window: int | None = None,
         softcap: float | None = None,
@@ -260,12 +277,13 @@ class Builder:
         is_chunked: bool = False,
     ) -> Value:
         """Causal attention of the next layer; `scale` defaults to 1 / sqrt(H). `sinks`: the
-        checkpoint's tensor [N]."""
+        checkpoint's tensor [N]. Without k and v it is over those of `layer`."""
         out = self._value("attention", heads.q_dim)
         slot = None
         if sinks is not None:
             slot = self._param("sinks", (Tensor(sinks, (heads.num_heads,)),))
-        layer, self._num_attentions = self._num_attentions, self._num_attentions + 1
+        if layer is None:
+            layer, self._num_attentions = self._num_attentions, self._num_attentions + 1
         op = Attention(
             q, k, v, out, layer, heads.num_heads, heads.num_kv_heads, heads.head_dim,
             heads.head_dim**-0.5 if scale is None else scale, window, softcap, alibi_slopes,
@@ -304,6 +322,32 @@ class Builder:
         """x * factor."""
         out = self._value("scaled", x.dim)
         return self._emit(Scale(x, out, factor), out)
+
+    def weigh(self, x: Value, weight: str, size: int, hint: str) -> Value:
+        """x times the checkpoint's `weight`, which has `size` numbers: x's width, or 1."""
+        out = self._value(hint, x.dim)
+        slot = self._param(f"{hint}.weight", (Tensor(weight, (size,)),))
+        return self._emit(Weigh(x, out, slot), out)
+
+    def row_scale(self, x: Value, factor: Value) -> Value:
+        """x * factor, factor [T, 1]."""
+        out = self._value("scaled", x.dim)
+        return self._emit(RowScale(x, factor, out), out)
+
+    def soft_cap(self, x: Value, cap: float) -> Value:
+        """cap * tanh(x / cap)."""
+        out = self._value("capped", x.dim)
+        return self._emit(SoftCap(x, out, cap), out)
+
+    def outliers(self, x: Value, deviations: float) -> Value:
+        """What of x exceeds its row's mean by more than so many deviations, see `Outliers`."""
+        out = self._value("outliers", x.dim)
+        return self._emit(Outliers(x, out, deviations), out)
+
+    def match_rms(self, x: Value, like: Value, eps: float) -> Value:
+        """x, made as large as `like`, see `MatchRms`."""
+        out = self._value("matched", x.dim)
+        return self._emit(MatchRms(x, like, out, eps), out)
 
     def sigmoid_gate(self, x: Value, gate: Value) -> Value:
         """x * sigmoid(gate), gate [T, 1]."""

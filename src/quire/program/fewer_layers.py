@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 from quire.program.ops import Attention, Op
 from quire.program.printer import format_layer, group_by_layer
-from quire.program.program import Program
+from quire.program.program import Program, shares_layer
 from quire.program.values import Value
 
 
@@ -25,7 +25,8 @@ def with_fewer_layers(program: Program, num_alike: int) -> FewerLayers:
     """The first `num_alike` layers of each kind, in their order. Kinds differ in ops, shapes or
     formats. A layer reads what the one before it wrote, of those that are left.
 
-    All layers are kept where some other layer than the next reads what a layer writes.
+    All layers are kept where some other layer than the next reads what a layer writes. K and V
+    that several layers read are those of the last layer left that has written any like them.
     """
     groups = group_by_layer(program.ops)
     kinds: dict[tuple[str, ...], list[int]] = defaultdict(list)
@@ -48,7 +49,7 @@ def _joined(groups: Sequence[tuple[int | None, Sequence[Op]]]) -> tuple[Op, ...]
     """The ops of the groups, each reading what is still written; None where that is not known."""
     written: dict[str, Value] = {}
     before: int | None = None  # the last layer that is complete
-    num_attention = 0
+    writers: list[Attention] = []
     ops: list[Op] = []
     for layer, group in groups:
         for op in group:
@@ -59,9 +60,14 @@ def _joined(groups: Sequence[tuple[int | None, Sequence[Op]]]) -> tuple[Op, ...]
                     return None
                 names[value.name] = found
             op = _renamed(op, names)
-            if isinstance(op, Attention):
-                op = replace(op, layer=num_attention)
-                num_attention += 1
+            if isinstance(op, Attention) and op.k is not None:
+                op = replace(op, layer=len(writers))
+                writers.append(op)
+            elif isinstance(op, Attention):
+                alike = [writer.layer for writer in writers if shares_layer(writer, op)]
+                if not alike:
+                    return None
+                op = replace(op, layer=alike[-1])
             written |= {value.name: value for value in op.outputs()}
             ops.append(op)
         before = layer if layer is not None else before

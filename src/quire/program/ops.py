@@ -51,6 +51,18 @@ class Embed(Op):
 
 
 @dataclass(frozen=True, slots=True)
+class EmbedSlices(Op):
+    """concat(outs)[t] = table[token_ids[t]] * scale; table is [V, W], W the sum of the outs' dims.
+
+    A table with rows for several layers side by side (Gemma 3n).
+    """
+
+    outs: tuple[Value, ...]
+    table: Param
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class LearnedPositions(Op):
     """out[t] = x[t] + table[positions[t] + offset]; table is [P, D]. OPT has offset 2."""
 
@@ -146,10 +158,11 @@ class Rope(Op):
 class Attention(Op):
     """Writes this step's k and v to layer `layer` of the paged KV cache, then attends.
 
-    q is [T, N * H]; k and v are [T, K * H]; out is [T, N * H]. Query head n reads kv
-    head n * K // N. A token at position p sees positions max(0, p - window + 1) .. p of its own
-    request (`window` None: all), and with `is_chunked` only those of its own chunk of `window`
-    positions, which begins at a multiple of it. scores = q.k * scale, then
+    q is [T, N * H]; k and v are [T, K * H]; out is [T, N * H]. Without k and v nothing is written:
+    an earlier op of the same `layer` has done so, with the same K, H and window (Gemma 3n). Query
+    head n reads kv head n * K // N. A token at position p sees positions max(0, p - window + 1) ..
+    p of its own request (`window` None: all), and with `is_chunked` only those of its own chunk of
+    `window` positions, which begins at a multiple of it. scores = q.k * scale, then
     `softcap * tanh(scores / softcap)` if set, plus alibi_slopes[n] * (key position - p) if set.
     `sinks` [N], if there are any, are one more score per head: it takes its share of the softmax
     and has no value (gpt-oss).
@@ -161,8 +174,8 @@ class Attention(Op):
     """
 
     q: Value
-    k: Value
-    v: Value
+    k: Value | None
+    v: Value | None
     out: Value
     layer: int
     num_heads: int
@@ -290,6 +303,56 @@ class Clamp(Op):
     x: Value
     out: Value
     limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Weigh(Op):
+    """out = x * weight; weight is [dim], or [1] for all numbers."""
+
+    x: Value
+    out: Value
+    weight: Param
+
+
+@dataclass(frozen=True, slots=True)
+class RowScale(Op):
+    """out = x * factor; factor is [T, 1]."""
+
+    x: Value
+    factor: Value
+    out: Value
+
+
+@dataclass(frozen=True, slots=True)
+class SoftCap(Op):
+    """out = cap * tanh(x / cap), elementwise."""
+
+    x: Value
+    out: Value
+    cap: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outliers(Op):
+    """out = max(0, x - mean(x) - deviations * std(x)), mean and variance over D not D-1.
+
+    Of numbers with a normal distribution a fixed part is left. Source: Gemma 3n, "activation
+    sparsity", as in transformers' models/gemma3n (`_gaussian_topk`).
+    """
+
+    x: Value
+    out: Value
+    deviations: float
+
+
+@dataclass(frozen=True, slots=True)
+class MatchRms(Op):
+    """out = x * sqrt(mean(like^2)) / sqrt(max(mean(x^2), eps)), means over D. Gemma 3n."""
+
+    x: Value
+    like: Value
+    out: Value
+    eps: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,14 @@ class Program:
                     yield param
 
     def attention_layers(self) -> tuple[Attention, ...]:
-        """The attention ops in order of their `layer`, which is 0, 1, ... without gaps."""
-        found = [op for op in self.ops if isinstance(op, Attention)]
+        """The attention ops that write K and V, in order of their `layer`, which is 0, 1, ...
+        without gaps."""
+        found = [op for op in self.attention_ops() if op.k is not None]
         return tuple(sorted(found, key=lambda op: op.layer))
+
+    def attention_ops(self) -> tuple[Attention, ...]:
+        """All attention ops in their order: those too that read what another one has written."""
+        return tuple(op for op in self.ops if isinstance(op, Attention))
 
     @property
     def logits(self) -> Logits:
@@ -68,4 +73,24 @@ class Program:
         layers = [op.layer for op in self.attention_layers()]
         if layers != list(range(len(layers))):
             raise IntegrityError(f"attention layers are numbered {layers}")
+        self._check_shared_layers()
         _ = self.logits
+
+    def _check_shared_layers(self) -> None:
+        """Attention without k and v reads what an earlier op has written for it."""
+        writers: dict[int, Attention] = {}
+        for op in self.attention_ops():
+            if (op.k is None) != (op.v is None):
+                raise IntegrityError(f"attention of layer {op.layer} has k or v alone")
+            if op.k is not None:
+                writers[op.layer] = op
+            elif (writer := writers.get(op.layer)) is None or not shares_layer(writer, op):
+                raise IntegrityError(
+                    f"attention reads layer {op.layer}, which no op like it has written before"
+                )
+
+
+def shares_layer(writer: Attention, reader: Attention) -> bool:
+    """Whether the reader may attend over the K and V that the writer has written."""
+    fields = ("num_kv_heads", "head_dim", "window", "is_chunked")
+    return all(getattr(writer, name) == getattr(reader, name) for name in fields)

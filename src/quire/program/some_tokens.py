@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.program.ops import Embed, Experts, LearnedPositions, Op
+from quire.program.ops import Embed, EmbedSlices, Experts, LearnedPositions, Op
 from quire.program.program import Program
 from quire.program.values import Param
 
@@ -19,7 +19,7 @@ def some_tokens(program: Program, num_tokens: int) -> Program:
         if isinstance(op, Experts):
             count = _experts_taken(op, num_tokens)
             return replace(op, gate_up=_first(op.gate_up, count), down=_first(op.down, count))
-        if isinstance(op, Embed | LearnedPositions) and op.table.name != head:
+        if isinstance(op, Embed | EmbedSlices | LearnedPositions) and op.table.name != head:
             return replace(op, table=_first(op.table, num_tokens))
         return op
 

@@ -214,12 +214,11 @@ def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
         raise BackendError(
             f"block_size {kv.block_size} is not a multiple of {group_tokens}; use {group_tokens}"
         )
-    layers = program.attention_layers()
-    if not layers:
+    counts = {op.num_heads for op in program.attention_ops()}
+    if not counts:
         raise BackendError(f"{program.name} has no attention")
-    shapes = {(op.num_heads, op.num_kv_heads, op.head_dim) for op in layers}
-    if len(shapes) > 1:
-        raise BackendError(f"{program.name}: attention layers of different shapes {shapes}")
+    if len(counts) > 1:
+        raise BackendError(f"{program.name}: layers with different numbers of heads {counts}")
     groups = kv.layout.groups
     most_groups = library.code("QUIRE_MAX_LAYER_GROUPS")
     if len(groups) > most_groups:
@@ -234,8 +233,8 @@ def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
             kv.layout.num_slots,
             kv.num_blocks,
             kv.block_size,
-            layers[0].num_kv_heads,
-            layers[0].head_dim,
+            [group.num_kv_heads for group in groups],
+            [group.head_dim for group in groups],
             library.code(_KV_DTYPES[kv.dtype]),
         ),
     )

@@ -18,12 +18,13 @@ Floats = NDArray[np.float32]
 
 def attend(
     op: Attention,
-    qkv: tuple[Floats, Floats, Floats],
+    qkv: tuple[Floats, Floats | None, Floats | None],
     sinks: Floats | None,
     batch: StepBatch,
     cache: PagedKVCache,
 ) -> Floats:
-    """Writes k and v [T, K * H] into the cache, then gives every q its answer: [T, N * H]."""
+    """Writes k and v [T, K * H], if there are any, into the cache, then gives every q its answer:
+    [T, N * H]."""
     q, k, v = qkv
     block_size, group = cache.spec.block_size, cache.places[op.layer].group
     out = np.empty_like(q)
@@ -34,7 +35,8 @@ def attend(
         table = batch.block_tables[request, group]
         positions = batch.positions[begin:end]
         blocks, places = table[positions // block_size], positions % block_size
-        cache.write(op.layer, blocks, places, k[begin:end], v[begin:end])
+        if k is not None and v is not None:
+            cache.write(op.layer, blocks, places, k[begin:end], v[begin:end])
         # What lies before the window of the first token may be another request's by now.
         first_entry = _first_visible(op, int(positions[0])) // block_size
         seen = table[first_entry : -(-int(length) // block_size)]

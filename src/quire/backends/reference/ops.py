@@ -27,6 +27,7 @@ from quire.program import (
     Attention,
     Clamp,
     Embed,
+    EmbedSlices,
     Experts,
     Glu,
     HeadNorm,
@@ -34,16 +35,21 @@ from quire.program import (
     LearnedPositions,
     Linear,
     Logits,
+    MatchRms,
     Op,
+    Outliers,
     Param,
     PositionScale,
     RmsNorm,
     Rope,
     Route,
+    RowScale,
     Scale,
     SigmoidGate,
+    SoftCap,
     TakeRows,
     Value,
+    Weigh,
     Xielu,
 )
 
@@ -88,6 +94,20 @@ def run(op: Op, frame: Frame) -> None:  # noqa: ARG001 (what the real ones take)
 def _(op: Embed, frame: Frame) -> None:
     rows = frame.array(op.table)[frame.batch.token_ids]
     frame.values[op.out] = rows * np.float32(op.scale) if op.scale != 1.0 else rows
+
+
+@run.register
+def _(op: EmbedSlices, frame: Frame) -> None:
+    rows = frame.array(op.table)[frame.batch.token_ids] * np.float32(op.scale)
+    _divide(rows, op.outs, frame)
+
+
+def _divide(rows: Floats, outs: Sequence[Value], frame: Frame) -> None:
+    """Each value has its part of the columns, in order."""
+    begin = 0
+    for out in outs:
+        frame.values[out] = rows[:, begin : begin + out.dim]
+        begin += out.dim
 
 
 @run.register
@@ -145,10 +165,7 @@ def _(op: Linear, frame: Frame) -> None:
     product = frame.multiply(op.x, op.weight)
     if op.bias is not None:
         product += frame.array(op.bias)
-    begin = 0
-    for out in op.outs:
-        frame.values[out] = product[:, begin : begin + out.dim]
-        begin += out.dim
+    _divide(product, op.outs, frame)
 
 
 @run.register
@@ -173,9 +190,9 @@ def _(op: Rope, frame: Frame) -> None:
 
 @run.register
 def _(op: Attention, frame: Frame) -> None:
-    q, k, v = (frame.values[value] for value in (op.q, op.k, op.v))
+    k, v = (None if value is None else frame.values[value] for value in (op.k, op.v))
     sinks = None if op.sinks is None else frame.array(op.sinks)
-    frame.values[op.out] = attend(op, (q, k, v), sinks, frame.batch, frame.cache)
+    frame.values[op.out] = attend(op, (frame.values[op.q], k, v), sinks, frame.batch, frame.cache)
 
 
 @run.register
@@ -278,6 +295,37 @@ def _(op: Xielu, frame: Frame) -> None:
 def _(op: Clamp, frame: Frame) -> None:
     limit = np.float32(op.limit)
     frame.values[op.out] = np.clip(frame.values[op.x], -limit, limit)
+
+
+@run.register
+def _(op: Weigh, frame: Frame) -> None:
+    frame.values[op.out] = frame.values[op.x] * frame.array(op.weight)
+
+
+@run.register
+def _(op: RowScale, frame: Frame) -> None:
+    frame.values[op.out] = frame.values[op.x] * frame.values[op.factor]
+
+
+@run.register
+def _(op: SoftCap, frame: Frame) -> None:
+    x = frame.values[op.x].astype(np.float64)
+    frame.values[op.out] = (op.cap * np.tanh(x / op.cap)).astype(np.float32)
+
+
+@run.register
+def _(op: Outliers, frame: Frame) -> None:
+    x = frame.values[op.x].astype(np.float64)
+    limit = x.mean(axis=-1, keepdims=True) + op.deviations * x.std(axis=-1, keepdims=True)
+    frame.values[op.out] = np.maximum(x - limit, 0.0).astype(np.float32)
+
+
+@run.register
+def _(op: MatchRms, frame: Frame) -> None:
+    x = frame.values[op.x].astype(np.float64)
+    own = np.maximum(np.square(x).mean(axis=-1, keepdims=True), op.eps)
+    like = np.square(frame.values[op.like].astype(np.float64)).mean(axis=-1, keepdims=True)
+    frame.values[op.out] = (x * (np.sqrt(like) / np.sqrt(own))).astype(np.float32)
 
 
 @run.register

@@ -16,6 +16,7 @@ from quire.program import (
     Attention,
     Clamp,
     Embed,
+    EmbedSlices,
     Experts,
     Glu,
     HeadNorm,
@@ -23,7 +24,9 @@ from quire.program import (
     LearnedPositions,
     Linear,
     Logits,
+    MatchRms,
     Op,
+    Outliers,
     Param,
     PositionScale,
     Program,
@@ -31,6 +34,7 @@ from quire.program import (
     Rope,
     Route,
     SigmoidGate,
+    SoftCap,
     Value,
     Xielu,
     last_reads,
@@ -96,6 +100,8 @@ class _Bounds:
         match op:
             case Embed() | LearnedPositions():
                 return 2 * self.values(op.out.dim)
+            case EmbedSlices():
+                return 2 * self.values(op.table.shape[1])
             case RmsNorm() | HeadNorm() | LayerNorm():
                 return 40 * rows * op.x.dim  # float64
             case Linear() | Logits():
@@ -114,6 +120,10 @@ class _Bounds:
                 return self._experts(op)
             case Act():
                 return _ACTIVATION_BYTES[op.act] * rows * op.x.dim
+            case SoftCap():
+                return 32 * rows * op.x.dim
+            case Outliers() | MatchRms():
+                return 40 * rows * op.x.dim  # float64
             case Xielu():
                 return 80 * rows * op.x.dim
             case PositionScale() | Clamp():

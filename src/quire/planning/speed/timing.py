@@ -117,7 +117,7 @@ def _few_layers(plan: CompilePlan, backend: Backend) -> FewerLayers:
     def is_enough(program: Program) -> bool:
         return backend.weight_bytes(some_tokens(program, 1), plan.options.dtype) >= _READ_BYTES
 
-    num_layers = len(plan.program.attention_layers())
+    num_layers = len(plan.program.attention_ops())
     for num_alike in range(1, num_layers):
         few = with_fewer_layers(plan.program, num_alike)
         if is_enough(few.program):

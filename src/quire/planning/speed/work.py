@@ -42,7 +42,11 @@ def _kv_bytes(plan: CompilePlan, backend: Backend, context: int) -> int:
     layout = plan.kv.layout
     per_layer = backend.kv_block_bytes(plan.program, plan.kv) / plan.kv.block_size
     per_layer /= layout.num_slots
-    seen = sum(min(context, op.window or context) for op in plan.program.attention_layers())
+    ops = plan.program.attention_ops()
+    widest = max((op.num_kv_heads * op.head_dim for op in ops), default=1)
+    seen = sum(
+        min(context, op.window or context) * op.num_kv_heads * op.head_dim / widest for op in ops
+    )
     return round(per_layer * seen)
 
 

@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 from quire.program.ops import (
     Attention,
     Embed,
+    EmbedSlices,
     LearnedPositions,
     Op,
     PositionScale,
@@ -21,6 +22,9 @@ from quire.program.ops import (
 )
 from quire.program.program import Program
 from quire.program.values import Value
+
+_BY_TOKEN = (Embed, EmbedSlices, LearnedPositions, PositionScale, Rope)
+"""Ops that read the step's tokens or positions."""
 
 
 def take_rows_early(program: Program) -> Program:
@@ -33,11 +37,7 @@ def take_rows_early(program: Program) -> Program:
     cut = 1 + max((i for i, op in enumerate(ops) if isinstance(op, Attention)), default=-1)
     tail = ops[cut:]
     takes = [op for op in tail if isinstance(op, TakeRows)]
-    if (
-        cut == 0
-        or len(takes) != 1
-        or any(isinstance(op, Embed | LearnedPositions | PositionScale | Rope) for op in tail)
-    ):
+    if cut == 0 or len(takes) != 1 or any(isinstance(op, _BY_TOKEN) for op in tail):
         return program
     written = {value for op in ops[:cut] for value in op.outputs()}
     entering = dict.fromkeys(v for op in tail for v in op.inputs() if v in written)

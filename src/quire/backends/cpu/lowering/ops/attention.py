@@ -75,4 +75,4 @@ def _(op: Attention, graph: Graph) -> tuple[NativeOp, ...]:
         sinks=op.sinks,
         is_chunked=op.is_chunked,
     )  # fmt: skip
-    return heads_of(op, graph), attention
+    return *heads_of(op, graph), attention

@@ -75,16 +75,18 @@ def _norm_weight(norm: HeadNorm | None, fields: Fields) -> int:
     return -1 if norm is None else fields.vector(norm.weight, plus=norm.weight_offset)
 
 
-def heads_of(op: Attention, graph: Graph) -> NativeHeads:
-    """What brings an attention's q, k and v where it reads them. Joins the ops that lead there."""
-    parts = [
-        _part(op.q, op.num_heads, "view", graph),
-        _part(op.k, op.num_kv_heads, "keys", graph),
-        HeadsPart(op.v, op.num_kv_heads, "values"),
-    ]
+def heads_of(op: Attention, graph: Graph) -> tuple[NativeHeads, ...]:
+    """What brings an attention's q, k and v where it reads them, if anything has to. Joins the ops
+    that lead there."""
+    parts = []
     # A q that nothing is done to is read where it is.
-    parts = [replace(parts[0], out=op.q), *parts[1:]] if parts[0].x != op.q else parts[1:]
-    return NativeHeads(tuple(parts), op.head_dim, op.layer)
+    if (part := _part(op.q, op.num_heads, "view", graph)).x != op.q:
+        parts.append(replace(part, out=op.q))
+    if op.k is None or op.v is None:
+        return (NativeHeads(tuple(parts), op.head_dim),) if parts else ()
+    parts.append(_part(op.k, op.num_kv_heads, "keys", graph))
+    parts.append(_part(op.v, op.num_kv_heads, "values", graph))
+    return (NativeHeads(tuple(parts), op.head_dim, op.layer),)
 
 
 def _part(value: Value, num_heads: int, target: HeadsTarget, graph: Graph) -> HeadsPart:
@@ -131,4 +133,5 @@ def _leads_to_attention(op: HeadNorm | Rope, graph: Graph) -> bool:
         reader = graph.only_reader(reader.out)
     if not isinstance(reader, Attention):
         return False
-    return any(op is found for value in (reader.q, reader.k) for found in _chain(value, graph))
+    read = [value for value in (reader.q, reader.k, reader.v) if value is not None]
+    return any(op is found for value in read for found in _chain(value, graph))

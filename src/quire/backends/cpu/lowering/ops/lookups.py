@@ -8,19 +8,19 @@ from typing import Any, ClassVar
 
 from quire.backends.cpu.lowering.graph import Graph, lower
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp, StoredWeight
-from quire.program import Embed, LearnedPositions, OpPlace, Param, TakeRows, Value
+from quire.program import Embed, EmbedSlices, LearnedPositions, OpPlace, Param, TakeRows, Value
 
 
 @dataclass(frozen=True, slots=True)
 class NativeEmbed(NativeOp):
-    """Rows of the embedding table, always float32.
+    """Rows of an embedding table, always float32, in one value or several side by side.
 
     `tied`: it is the head's matrix too, and looked up in its packed form, so that the table is not
     stored twice.
     """
 
     struct: ClassVar[str] = "embed"
-    out: Value
+    outs: tuple[Value, ...]
     table: Param
     scale: float
     tied: bool
@@ -31,7 +31,11 @@ class NativeEmbed(NativeOp):
 
     @property
     def writes(self) -> tuple[Value, ...]:
-        return (self.out,)
+        return self.outs
+
+    @property
+    def buffers(self) -> tuple[tuple[Value, ...], ...]:
+        return (self.outs,)
 
     @property
     def place(self) -> OpPlace:
@@ -42,10 +46,10 @@ class NativeEmbed(NativeOp):
         return (StoredWeight("matrix" if self.tied else "table", self.table),)
 
     def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
-        return (self.out,)
+        return self.outs
 
     def fill(self, struct: Any, fields: Fields) -> None:
-        fields.view(struct.out, self.out)
+        fields.view(struct.out, self.outs[0], sum(out.dim for out in self.outs))
         weight = fields.weight(self.weights[0])
         struct.matrix, struct.table = (weight, -1) if self.tied else (-1, weight)
         struct.scale = self.scale
@@ -112,7 +116,12 @@ class NativeTakeRows(NativeOp):
 @lower.register
 def _(op: Embed, graph: Graph) -> tuple[NativeOp, ...]:
     tied = op.table.name == graph.program.logits.weight.name
-    return (NativeEmbed(op.out, op.table, op.scale, tied),)
+    return (NativeEmbed((op.out,), op.table, op.scale, tied),)
+
+
+@lower.register
+def _(op: EmbedSlices, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativeEmbed(op.outs, op.table, op.scale, tied=False),)
 
 
 @lower.register

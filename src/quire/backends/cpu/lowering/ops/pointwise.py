@@ -13,21 +13,32 @@ from quire.program import (
     Add,
     Clamp,
     Glu,
+    MatchRms,
+    Outliers,
     Param,
     PositionScale,
+    RowScale,
     Scale,
     SigmoidGate,
+    SoftCap,
     Value,
+    Weigh,
     Xielu,
 )
+
+Kind = Literal[
+    "add", "glu", "act", "scale", "clamp", "position_scale", "xielu", "gate", "weigh",
+    "row_scale", "softcap", "outliers", "match_rms",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class NativePointwise(NativeOp):
-    """a + b, activation(a) * b, activation(a), a * factor, a * sigmoid(b), or another of a."""
+    """a + b, activation(a) * b, activation(a), a * factor, a * sigmoid(b), or another of a, which
+    may depend on a's row."""
 
     struct: ClassVar[str] = "pointwise"
-    kind: Literal["add", "glu", "act", "scale", "clamp", "position_scale", "xielu", "gate"]
+    kind: Kind
     a: Value
     out: Value
     b: Value | None = None
@@ -37,7 +48,7 @@ class NativePointwise(NativeOp):
     shift: int = 0
     eps: float = 0.0
     alphas: tuple[Param, ...] = ()
-    """xIELU's two weights."""
+    """xIELU's two weights, or what a is weighed with."""
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -104,3 +115,28 @@ def _(op: Xielu, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
 @lower.register
 def _(op: SigmoidGate, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
     return (NativePointwise("gate", op.x, op.out, op.gate),)
+
+
+@lower.register
+def _(op: Weigh, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativePointwise("weigh", op.x, op.out, alphas=(op.weight,)),)
+
+
+@lower.register
+def _(op: RowScale, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativePointwise("row_scale", op.x, op.out, op.factor),)
+
+
+@lower.register
+def _(op: SoftCap, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativePointwise("softcap", op.x, op.out, factor=op.cap),)
+
+
+@lower.register
+def _(op: Outliers, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativePointwise("outliers", op.x, op.out, factor=op.deviations),)
+
+
+@lower.register
+def _(op: MatchRms, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativePointwise("match_rms", op.x, op.out, op.like, eps=op.eps),)
