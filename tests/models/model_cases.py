@@ -192,8 +192,9 @@ def reference_model(case: Case, dtype: torch.dtype) -> transformers.PreTrainedMo
 
 
 def _learned_buffers(model: transformers.PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
-    """What is saved with the weights, but is none: the correction of routers."""
-    return [(name, buffer) for name, buffer in model.named_buffers() if "correction_bias" in name]
+    """What is saved with the weights, but is none: the correction of routers, Gemma 4's factors."""
+    kinds = ("correction_bias", "layer_scalar")
+    return [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(kinds)]
 
 
 def write_checkpoint(case: Case, directory: Path, dtype: torch.dtype = torch.float32) -> Path:
@@ -228,7 +229,7 @@ def size_of(error: Floats, case: Case) -> float:
     """Root mean square. With experts that of a row among the best tenth: where the logits of two
     experts are nearly equal, any rounding may choose the other one, and all later rows see it."""
     rows = np.square(error.astype(np.float64)).mean(axis=1)
-    has_experts = "num_experts_per_tok" in case.settings
+    has_experts = not {"num_experts_per_tok", "top_k_experts"}.isdisjoint(case.settings)
     return float(np.sqrt(np.quantile(rows, 0.1) if has_experts else rows.mean()))
 
 

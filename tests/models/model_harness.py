@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ BLOCK_SIZE = 16
 NUM_BLOCKS = 400
 
 Floats = NDArray[np.float32]
+_NUM_GROUPS: WeakKeyDictionary[CompiledModel, int] = WeakKeyDictionary()
+"""Of layers, which have a block table each: more than one where heads differ."""
 
 
 def load(
@@ -48,8 +51,11 @@ def load(
     store = as_shipped(open_checkpoint(directory), shipped_format(config))
     try:
         bound = bind(program, store, name_map(config).canonical)
-        spec = KVCacheSpec(NUM_BLOCKS, BLOCK_SIZE, dtype, keep_all(program))
-        return backend.compile(program, bound, spec, options)
+        layout = keep_all(program)
+        spec = KVCacheSpec(NUM_BLOCKS * len(layout.groups), BLOCK_SIZE, dtype, layout)
+        model = backend.compile(program, bound, spec, options)
+        _NUM_GROUPS[model] = len(layout.groups)
+        return model
     finally:
         store.close()
 
@@ -69,6 +75,7 @@ class Runner:
 
     def __init__(self, model: CompiledModel, seed: int = 0) -> None:
         self.model = model
+        self._num_groups = _NUM_GROUPS.get(model, 1)
         random = np.random.default_rng(seed)
         self._free = [int(block) for block in random.permutation(NUM_BLOCKS)]
 
@@ -123,8 +130,13 @@ class Runner:
             positions=np.array(positions, np.int32),
             seq_starts=starts,
             context_lens=np.array([request.computed for request, _ in work], np.int32),
-            block_tables=tables[:, None],
+            block_tables=self._of_groups(tables),
             logits_rows=rows.astype(np.int32),
             sampling=None,
             want_logits=all_rows,
         )
+
+    def _of_groups(self, tables: NDArray[np.int32]) -> NDArray[np.int32]:
+        """[R, G, B]: each block stands for one of each group."""
+        groups = np.arange(self._num_groups, dtype=np.int32)[:, None]
+        return tables[:, None] * np.int32(self._num_groups) + groups

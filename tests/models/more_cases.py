@@ -40,6 +40,15 @@ def more_cases(decoder: Callable[..., Any], no_special: Mapping[str, Any]) -> li
         return decoder(name, getattr(transformers, config), **{**gqa, **untied, **settings})
 
     half = rope(partial_rotary_factor=0.5)
+    by_kind = {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
+        "full_attention": {"rope_type": "proportional", "rope_theta": 5e4,
+                           "partial_rotary_factor": 0.3},
+    }  # fmt: skip
+    gemma = {
+        "sliding_window": 19, "num_hidden_layers": 6, "final_logit_softcapping": 5.0,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+    }  # fmt: skip
     found = [
         plain("phi3-longrope", "Phi3Config", **square, max_position_embeddings=160,
               original_max_position_embeddings=30, sliding_window=50,
@@ -94,6 +103,23 @@ def more_cases(decoder: Callable[..., Any], no_special: Mapping[str, Any]) -> li
             tie_word_embeddings=False),
         like("nemotron", "NemotronConfig", hidden_act="relu2", attention_bias=True, **half),
         like("arcee", "ArceeConfig", hidden_act="relu2"),
+        like("gemma3n", "Gemma3nTextConfig", **gemma, num_kv_shared_layers=3,
+             intermediate_size=[90, 70, 90, 70, 80, 80], vocab_size_per_layer_input=140,
+             hidden_size_per_layer_input=12, laurel_rank=7, altup_num_inputs=3,
+             altup_active_idx=1, activation_sparsity_pattern=[0.9, 0.0, 0.6, 0.3, 0.0, 0.8],
+             rope_parameters={
+                 "full_attention": {"rope_type": "default", "rope_theta": 5e5},
+                 "sliding_attention": {"rope_type": "default", "rope_theta": 3e3}}),
+        like("gemma4", "Gemma4TextConfig", **gemma, num_kv_shared_layers=2, global_head_dim=40,
+             attention_k_eq_v=True, num_global_key_value_heads=3, use_double_wide_mlp=True,
+             hidden_size_per_layer_input=12, vocab_size_per_layer_input=151,
+             attention_bias=True, rope_parameters=by_kind),
+        like("gemma4-mixture", "Gemma4TextConfig", **{**gemma, "num_hidden_layers": 3,
+             "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
+             global_head_dim=48, hidden_size_per_layer_input=0, enable_moe_block=True,
+             num_experts=7, top_k_experts=3, moe_intermediate_size=27, rope_parameters=by_kind),
+        like("gemma4-unified", "Gemma4UnifiedTextConfig", **gemma, global_head_dim=16,
+             rope_parameters=by_kind),
         like("apertus", "ApertusConfig", initializer_range=0.3, **rope()),
         like("helium", "HeliumConfig", head_dim=14),
         like("internlm3", "InternLM3Config", attention_bias=True, mlp_bias=True)

@@ -14,6 +14,9 @@ from model_harness import Runner, load
 
 from quire.backends.reference import ReferenceBackend
 from quire.models import decoder
+from quire.models.families.gemma import gemma3n, gemma4
+from quire.models.families.gemma.blocks import GemmaSpec
+from quire.models.families.gemma.gemma4 import Experts
 from quire.models.spec import DecoderSpec
 from quire.program import Rotary
 
@@ -109,15 +112,77 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
+def layers(**changes: Any) -> Callable[[GemmaSpec], GemmaSpec]:
+    """Of every layer of Gemma 3n or 4."""
+    return lambda spec: replace(
+        spec, layers=tuple(replace(layer, **changes) for layer in spec.layers)
+    )
+
+
+def first_layer_is_read(spec: GemmaSpec) -> GemmaSpec:
+    """By those that read the K and V of the last layer of their kind."""
+    found = [replace(one, reads=one.reads and one.reads % 2) for one in spec.layers]
+    return replace(spec, layers=tuple(found))
+
+
+def gemma(**changes: Any) -> Callable[[GemmaSpec], GemmaSpec]:
+    return lambda spec: replace(spec, **changes)
+
+
+def other_rotation(spec: GemmaSpec) -> GemmaSpec:
+    """All frequencies that are not 0, of the whole head."""
+    found = [
+        replace(
+            one,
+            rotary=Rotary(tuple(f for f in one.rotary.inv_freq if f)),
+        )
+        for one in spec.layers
+    ]
+    return replace(spec, layers=tuple(found))
+
+
+GEMMA_MUTATIONS = [
+    ("gemma3n", layers(window=None)), ("gemma3n", first_layer_is_read),
+    ("gemma3n", gemma(active=0)), ("gemma3n", gemma(sparsity=(0.9, 0.0, 0.6, 0.3, 0.0, 0.0))),
+    ("gemma3n", gemma(sparsity=(0.9, 0.1, 0.6, 0.3, 0.0, 0.8))),
+    ("gemma3n", gemma(logits_softcap=None)), ("gemma3n", gemma(activation="gelu_quick")),
+    ("gemma4", layers(window=None)), ("gemma4", first_layer_is_read),
+    ("gemma4", other_rotation), ("gemma4", gemma(logits_softcap=None)),
+    ("gemma4-mixture", gemma(experts=Experts(7, 27, 2))), ("gemma4-unified", layers(window=None)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    GEMMA_MUTATIONS,
+    ids=[f"{i}-{name}" for i, (name, _) in enumerate(GEMMA_MUTATIONS)],
+)
+def test_another_value_of_gemma_is_seen(
+    name: str,
+    change: Callable[[GemmaSpec], GemmaSpec],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = gemma3n if name == "gemma3n" else gemma4
+    build: Any = module.build
+    monkeypatch.setattr(module, "build", lambda name, spec: build(name, change(spec)))
+    assert_differs(name, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "change"), MUTATIONS, ids=[f"{i}-{name}" for i, (name, _) in enumerate(MUTATIONS)]
 )
 def test_another_value_is_seen(
     name: str, change: Change, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = next(case for case in CASES if case.name == name)
     build = decoder.build_decoder
     monkeypatch.setattr(decoder, "build_decoder", lambda spec: build(change(spec)))
+    assert_differs(name, tmp_path)
+
+
+def assert_differs(name: str, tmp_path: Path) -> None:
+    """The program as it is now gives other logits than transformers."""
+    case = next(case for case in CASES if case.name == name)
     model = load(write_checkpoint(case, tmp_path), ReferenceBackend())
     runner = Runner(model)
     prompt = prompt_of(case, TOKENS)

@@ -16,7 +16,7 @@ from quire.backends.base import Backend
 CHOSEN = (
     "llama-5-layers-biases", "mistral-window", "qwen3-biases", "opt-after-projected", "gpt2",
     "qwen2-moe", "granitemoe", "gpt-oss", "glm4-moe-groups",
-    "phimoe", "llama4",
+    "phimoe", "llama4", "gemma3n", "gemma4",
 )  # fmt: skip
 TOKENS = 61
 

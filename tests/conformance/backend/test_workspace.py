@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sampling_columns import SamplingRow, build_columns
+from small_families import FAMILIES
 from small_model import RandomStore, small_program
 from tiny_checkpoint import CONFIG
 
@@ -24,30 +25,6 @@ from quire.program.passes import run_passes
 OPTIONS = CompileOptions("bfloat16", max_num_tokens=96, max_num_seqs=3, max_model_len=64)
 NUM_BLOCKS = 12
 HUGE_PAGE = 2 << 20
-FAMILIES: dict[str, dict[str, Any]] = {
-    "qwen3": {"architectures": ["Qwen3ForCausalLM"]},
-    "qwen2_windows": {
-        "architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "sliding_window": 20,
-        "layer_types": ["sliding_attention", "full_attention"],
-    },
-    "gemma2": {
-        "architectures": ["Gemma2ForCausalLM"], "query_pre_attn_scalar": 16,
-        "sliding_window": 20, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
-        "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True,
-    },
-    "qwen2_moe": {
-        "architectures": ["Qwen2MoeForCausalLM"], "num_experts": 6, "num_experts_per_tok": 3,
-        "moe_intermediate_size": 48, "shared_expert_intermediate_size": 80,
-    },
-    "gpt2": {
-        "architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_head": 4, "n_layer": 2,
-        "n_positions": 128, "layer_norm_epsilon": 1e-5, "activation_function": "gelu",
-    },
-    "mpt": {
-        "architectures": ["MptForCausalLM"], "d_model": 64, "n_heads": 4, "n_layers": 2,
-        "max_seq_len": 128, "expansion_ratio": 4, "attn_config": {"alibi": True}, "no_bias": True,
-    },
-}  # fmt: skip
 
 
 def programs() -> Iterator[tuple[str, Program]]:

@@ -24,7 +24,8 @@ ARCHITECTURES = [
     "GptOssForCausalLM", "Glm4MoeForCausalLM", "SolarOpenForCausalLM", "ExaoneMoeForCausalLM",
     "Dots1ForCausalLM", "MiniMaxM2ForCausalLM", "Ernie4_5_MoeForCausalLM",
     "HunYuanMoEV1ForCausalLM", "PhiMoEForCausalLM", "Llama4ForCausalLM", "FlexOlmoForCausalLM",
-    "GraniteMoeHybridForCausalLM", "MellumForCausalLM",
+    "GraniteMoeHybridForCausalLM", "MellumForCausalLM", "Gemma3nForCausalLM",
+    "Gemma4ForCausalLM",
 ]  # fmt: skip
 KEYS = [
     *BASE, "architectures", "head_dim", "rope_theta", "rope_scaling", "rope_parameters",
@@ -39,7 +40,10 @@ KEYS = [
     "n_group", "topk_group", "first_k_dense_replace", "routed_scaling_factor", "rotary_dim",
     "moe_topk", "moe_num_experts", "moe_layer_end_index", "num_nextn_predict_layers",
     "router_jitter_noise", "no_rope_layers", "moe_layers", "attention_chunk_size", "floor_scale",
-    "mlp_layer_types", "swiglu_limit",
+    "mlp_layer_types", "swiglu_limit", "num_kv_shared_layers", "hidden_size_per_layer_input",
+    "vocab_size_per_layer_input", "altup_num_inputs", "altup_active_idx", "laurel_rank",
+    "activation_sparsity_pattern", "global_head_dim", "num_global_key_value_heads",
+    "attention_k_eq_v", "per_layer_config", "enable_moe_block", "top_k_experts",
 ]  # fmt: skip
 SCALING_KEYS = [
     "type", "rope_type", "factor", "rope_theta", "original_max_position_embeddings", "beta_fast",
@@ -73,7 +77,7 @@ def test_damage_gives_a_program_or_our_own_error(architecture: str, damage: dict
         return
     program.check()
     assert program.vocab_size == facts.vocab_size
-    assert len(program.attention_layers()) == facts.num_layers
+    assert len(program.attention_ops()) == facts.num_layers
     limit = program.position_limit
     assert limit is None or facts.max_model_len <= limit
 
