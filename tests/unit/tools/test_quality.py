@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
 import numpy as np
 import pytest
-from tools import quality
+from tools.quality.formats import FORMATS, Choice, block_formats, rounded, type_of, with_gguf_py
+from tools.quality.measure import Row, divergences, row_of, rows_of
+from tools.quality.picture import draw
+from tools.quality.subjects import (
+    OUTLIER_CHANNELS,
+    TEXTS,
+    Subject,
+    Text,
+    demo_subject,
+    random_subject,
+)
 
+from quire.backends.base import Backend
+from quire.backends.cpu import CpuBackend
 from quire.errors import BackendError
 
 LIMITS = {
     "bfloat16": 1e-4, "bfloat16, KV int8": 5e-4, "int8": 1e-3, "int8, KV int8": 1e-3,
     "int8_w8a8": 2e-3, "int8_w8a8, KV int8": 2e-3,
     "int4": 1e-2, "int4_w4a8": 1e-2, "int4_w4a8, KV int8": 1e-2,
+    "GGUF Q8_0": 1e-3, "GGUF Q8_0, a8": 2e-3, "GGUF Q4_1": 1e-2, "GGUF Q4_1, a8": 1e-2,
 }  # fmt: skip
+
+
+@pytest.fixture
+def backend() -> Backend:
+    try:
+        return CpuBackend(2)
+    except BackendError as error:
+        pytest.skip(f"the native library is not built here: {error}")
 
 
 def test_the_divergence_by_hand() -> None:
@@ -20,27 +44,76 @@ def test_the_divergence_by_hand() -> None:
     truth = np.array([[0, 0], [3, 1]], np.float32)
     other = np.array([[0, np.log(3)], [5, 3]], np.float32)
     wanted = [np.log(2) - np.log(3) / 2, 0]
-    np.testing.assert_allclose(quality.divergences(truth, other), wanted, atol=1e-7)
+    np.testing.assert_allclose(divergences(truth, other), wanted, atol=1e-7)
+
+
+def test_the_perplexity_by_hand() -> None:
+    """Of the tokens 1 and 0, which have the probabilities 3/4 and 1/2: sqrt(8 / 3)."""
+    model = random_subject(1, 1)
+    subject = Subject("coins", model.program, model.store, [Text([0, 0, 1, 0], 2)])
+    truth = np.array([[0, 1], [1, 0]], np.float32)
+    found = np.array([[0, np.log(3)], [2, 2]], np.float32)
+    row = row_of("coins", subject, [truth], [found], 0.5)
+    assert row.perplexity == pytest.approx(np.sqrt(8 / 3))
+    assert (row.positions, row.agreed) == (2, 1.0)
+    assert row.cells()[:3] == ("coins", "0.500", "1.633")
 
 
 def test_outliers_are_planted() -> None:
-    plain, planted = (quality.random_subject(factor, 1).store for factor in (1, 30))
+    plain, planted = (random_subject(factor, 1).store for factor in (1, 30))
     name = next(name for name in plain.names() if "input_layernorm" in name)
     ratio = planted.get(name).to_float32() / plain.get(name).to_float32()
     assert np.unique(ratio.round(3), return_counts=True)[1].tolist() == [
-        512 - quality.OUTLIER_CHANNELS,
-        quality.OUTLIER_CHANNELS,
+        512 - OUTLIER_CHANNELS,
+        OUTLIER_CHANNELS,
     ]
 
 
-def test_the_bundled_model_stays_itself() -> None:
-    try:
-        backend = quality.CpuBackend(2)
-    except BackendError as error:
-        pytest.skip(f"the native library is not built here: {error}")
-    rows = [row.split("|") for row in quality.rows_of(backend, quality.demo_subject(2))]
-    found = {cells[2].strip(): float(cells[3]) for cells in rows}
+def test_blocks_are_those_that_gguf_py_makes() -> None:
+    """And what stands in for a type of 256 where rows are shorter."""
+    _, rounding = with_gguf_py()
+    subject = random_subject(1, 1)
+    program, store = rounded(subject.program, subject.store, Choice(blocks="Q4_1"), rounding)
+    assert {str(param.format) for param in program.params() if len(param.shape) == 2} == {
+        "u4 g32 f16+min a16"
+    }
+    name = "model.layers.0.mlp.down_proj.weight"
+    values = subject.store.get(name).to_float32()
+    error = np.abs(store.get(name).to_float32() - values)
+    spread = values.reshape(len(values), -1, 32)
+    steps = (spread.max(axis=2) - spread.min(axis=2)) / 15
+    assert 0 < error.max() <= 0.52 * steps.max()
+    assert len(store.stored(name).data) == values.size // 32 * 20
+    assert [type_of("Q4_K", width).name for width in (512, 576)] == ["Q4_K", "Q5_0"]
+
+
+def test_the_bundled_model_stays_itself(backend: Backend) -> None:
+    types, rounding = with_gguf_py()
+    assert set(types) >= {"Q8_0", "Q4_1"}
+    formats = {**FORMATS, **block_formats(("Q8_0", "Q4_1"))}
+    rows = {row.name: row for row in rows_of(backend, demo_subject(2), formats, rounding)}
+    truth = rows.pop("float32")
+    assert truth.mean == 0
+    found = {name: row.mean for name, row in rows.items()}
     assert list(found) == list(LIMITS)
     assert all(0 < found[name] < limit for name, limit in LIMITS.items())
     assert found["bfloat16"] < found["int8"] < found["int8_w8a8"] < found["int4"]
     assert found["bfloat16"] < found["bfloat16, KV int8"]
+    assert all(row.perplexity == pytest.approx(truth.perplexity, rel=0.05) for row in rows.values())
+    sizes = {name: round(row.bytes_per_weight or 0, 1) for name, row in rows.items()}
+    assert sizes["bfloat16"] == 2.0
+    assert sizes["GGUF Q8_0"] == sizes["int8"] == 1.1
+    picture = ET.fromstring(draw([("demo", list(rows.values()))]))
+    labels = {element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")}
+    assert labels >= set(rows)
+
+
+def test_texts_are_long_enough_to_tell_formats_apart() -> None:
+    texts = Path(TEXTS).read_text(encoding="utf-8").split("\n\n\n")
+    assert sum(len(text.split()) for text in texts) > 800
+
+
+def test_a_row_without_a_size() -> None:
+    assert Row("x", None, None, 1e-3, 2e-3, 0.5, 7).cells() == (
+        "x", "-", "-", "1.00e-03", "2.00e-03", "50.00 %",
+    )  # fmt: skip
