@@ -26,7 +26,7 @@ def record(python: str, source: Path, cases: Path) -> str:
         for folder in _FOLDERS:
             shutil.copytree(source / "tests" / folder, place / "tests" / folder)
         shutil.copy(Path(__file__).with_name("recorder.py"), place)
-        _write_tokenizer(place / "tokenizer.json")
+        write_tokenizer(place / "tokenizer.json")
         environment = {
             **os.environ, "PYTHONPATH": f"{place}:{os.environ.get('RECORDER_PYTHONPATH', '')}",
             "RECORDED_CASES": str(cases.resolve()), "HF_HUB_OFFLINE": "1",
@@ -41,8 +41,8 @@ def record(python: str, source: Path, cases: Path) -> str:
     return "\n".join(done.stdout.splitlines()[-400:]) + done.stderr[-2000:]
 
 
-def _write_tokenizer(path: Path) -> None:
-    """The bundled model's, in which the marks of all families are tokens of their own."""
+def write_tokenizer(path: Path) -> None:
+    """Writes the bundled model's, in which the marks of all families are tokens of their own."""
     model = Path(quire.__file__).parent / "demo_model"
     tokenizer = tokenizers.Tokenizer.from_file(str(model / "tokenizer.json"))
     marks: set[str] = set()

@@ -35,6 +35,7 @@ _DEFAULTS: dict[str, Any] = {
     "top_logprobs": 0,
 }
 """vLLM's, of fields that may also be null."""
+_KINDS = ("json", "regex", "choice")
 
 
 def _as_json(fields: Mapping[str, Any]) -> bytes:
@@ -231,8 +232,16 @@ class ChatCompletionRequest(_Generation, _Chat):
         return {name: getattr(self._body, name) for name in names}
 
     def _check(self) -> None:
-        super()._check()
         body = self._body
+        if isinstance(body.structured_outputs, Mapping) and (
+            sum(body.structured_outputs.get(name) is not None for name in _KINDS) > 1
+        ):
+            raise RequestError(
+                "You can only use one kind of constraints for structured outputs ('json', 'regex' "
+                "or 'choice').",
+                parameter="structured_outputs",
+            )
+        super()._check()
         if body.tool_choice == "auto" and not body.tools:
             message = "When using `tool_choice`, `tools` must be set."
             raise RequestError(message, parameter="tool_choice")
