@@ -25,16 +25,18 @@ HUB_ID = re.compile(r"[\"']([A-Za-z0-9][\w.-]+/[A-Za-z0-9][\w.-]+)[\"']")
 _NO_MODEL = re.compile(
     r"^(application|text|image|audio|video|tests?|v\d|examples)/|\.(py|json|txt)$"
 )
-_CONTEXT = 1 << 12
+_CONTEXT = 1 << 11
 """Tokens that the model is given room for, unless a test asks for more. Not many more: it never
 ends a text that is longer than those of its training, and many tests do not bound a reply."""
 _ASKED = re.compile(r"max.model.len\D{1,40}?(\d{4,5})\b")
-_LIMIT_S = 420
+_LIMIT_S = 240
 """Most seconds for a process. What takes longer counts with the tests that ended in time."""
-_TEST_LIMIT_S = 120
+_TEST_LIMIT_S = 75
 """Most seconds for a test with its set-up, which may start a server."""
 _TOGETHER = 12
 """Files without an engine that share a process: imports take longer than their tests."""
+_OF_PARSERS = ("parser/", "reasoning/", "tool_parsers/")
+"""Files whose tokenizers have the marks of all families; no model fits them."""
 _ENGINE = re.compile(
     r"RemoteOpenAIServer|RemoteLaunchRenderServer|vllm_runner|VllmRunner|\bLLM\(|LLMEngine|AsyncLLM|"
     r"monkeypatch\.setenv|subprocess|pytester"
@@ -53,8 +55,11 @@ def run(source: Path, results: Path, names: list[str]) -> None:
         furnish(work, source)
         wanted = [name for name in chosen if names or not result_file(results, name).exists()]
         together = [name for name in wanted if not _needs_engine(source, name)]
-        for begin in range(0, len(together), _TOGETHER):
-            _run_files(work, source, results, together[begin : begin + _TOGETHER], "marks")
+        parsers = [name for name in together if name.startswith(_OF_PARSERS)]
+        others = [name for name in together if name not in parsers]
+        for names, model in ((parsers, "marks"), (others, "model")):
+            for begin in range(0, len(names), _TOGETHER):
+                _run_files(work, source, results, names[begin : begin + _TOGETHER], model)
         for name in wanted:
             if name not in together:
                 _run_files(work, source, results, [name], "model")

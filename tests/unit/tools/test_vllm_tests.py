@@ -82,7 +82,7 @@ def test_hub_ids_are_the_local_model_with_as_much_room_as_is_asked_for(tmp_path:
     link_models(tmp_path, text, "marks")
     assert (tmp_path / "org/name").resolve() == tmp_path / "marks"
     assert not (tmp_path / "tests").exists()
-    for asked, room in ((text, 10100), ("", 4096), ("max_model_len=512", 4096)):
+    for asked, room in ((text, 10100), ("", 2048), ("max_model_len=512", 2048)):
         give_room(tmp_path, asked)
         config = json.loads((tmp_path / "model" / "config.json").read_text())
         assert config["max_position_embeddings"] == room

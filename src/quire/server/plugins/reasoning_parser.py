@@ -125,6 +125,20 @@ class FormatReasoningParser(ReasoningParser):
         """The format's end."""
         return self.tags.end
 
+    @property
+    def start_token_id(self) -> int | None:
+        """The begin's, if it is a token."""
+        return self.vocab.get(self.tags.begin)
+
+    @property
+    def end_token_id(self) -> int | None:
+        """The end's, if it is a token."""
+        return self.vocab.get(self.tags.end)
+
+    think_start_token_id = start_token_id
+    think_end_token_id = end_token_id
+    """Other names of these, which some families have."""
+
     def adjust_request(self, request: Any) -> Any:
         """With the special tokens, which are the marks of many models."""
         request.skip_special_tokens = False
@@ -156,7 +170,9 @@ class FormatReasoningParser(ReasoningParser):
     def extract_content_ids(self, input_ids: list[int]) -> list[int]:
         """The tokens behind the one that completes the first end."""
         ids = list(input_ids)
-        if self._beginning is Beginning.OFF:
+        if self._beginning is Beginning.OFF or (
+            self._beginning is Beginning.BY_BEGIN and not self._has_mark(self._text(ids))
+        ):
             return ids
 
         def has_end(num: int) -> bool:
@@ -197,6 +213,8 @@ class FormatReasoningParser(ReasoningParser):
     ) -> DeltaMessage | None:
         """Without a text before it, `delta_text` begins a new reply."""
         events, _ = self._stream.feed(self._new_parser, previous_text, current_text, delta_text)
+        if self.tags.keeps_space and self._stream.parser is not None:
+            events += self._stream.parser.keep_reasoning_space()
         return delta_of(events)
 
     def _new_parser(self) -> ReplyParser:
@@ -208,6 +226,9 @@ class FormatReasoningParser(ReasoningParser):
             return ReplyFormat()
         format = reply_format(self.tags, None)
         return ReplyFormat(self.tags, self.calls) if type(format) is ReplyFormat else format
+
+    def _has_mark(self, text: str) -> bool:
+        return any(mark in text for mark in (*self.tags.begins, *self.tags.ends))
 
     def _has_end_alone(self, text: str) -> bool:
         ends = [at for one in self.tags.ends if (at := text.find(one)) >= 0]

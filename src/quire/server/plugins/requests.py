@@ -3,9 +3,11 @@ them, and get the `SamplingParams` that a body asks for."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -283,5 +285,43 @@ class ResponsesRequest(_Chat):
 
     kind = responses.ResponsesRequest
 
+    def __init__(self, **fields: Any) -> None:
+        """Raises RequestError, a ValueError, for values that the server would refuse."""
+        if isinstance(given := fields.get("input"), Iterator):
+            fields["input"] = list(given)
+        super().__init__(**fields)
+        self._input = fields.get("input")
+
+    @property
+    def input(self) -> Any:
+        """The text, or the items: those of the model as objects of the client library `openai`, if
+        it is installed; others as they were given."""
+        given = vars(self).get("_input", self._body.input)
+        return list(map(_item, given)) if isinstance(given, list) else given
+
+    @input.setter
+    def input(self, value: Any) -> None:
+        self._input = value
+
     def _effort(self) -> str | None:
         return None if self._body.reasoning is None else self._body.reasoning.effort
+
+
+def _item(given: Any) -> Any:
+    """A function call, or an assistant's message made of parts, as the class that `openai` has."""
+    if not isinstance(given, Mapping):
+        return given
+    is_call = given.get("type") == "function_call"
+    is_message = given.get("role") == "assistant" and isinstance(given.get("content"), list)
+    if not is_call and not is_message:
+        return given
+    try:
+        classes = import_module("openai.types.responses")
+        if is_call:
+            return classes.ResponseFunctionToolCall.model_validate(given)
+        parts = [{"annotations": [], **part} for part in given["content"]]
+        made_up = {"type": "message", "id": f"msg_{secrets.token_hex(8)}", "status": "completed"}
+        fields = {**made_up, **given, "content": parts}
+        return classes.ResponseOutputMessage.model_validate(fields)
+    except (ImportError, TypeError, ValueError):
+        return given

@@ -64,7 +64,6 @@ _RULES: dict[str, WholeRules] = {
         (
             "deepseek_v3",
             "deepseek_v31",
-            "functiongemma",
             "granite-20b-fc",
             "hermes",
             "hunyuan_a13b",
@@ -75,6 +74,7 @@ _RULES: dict[str, WholeRules] = {
         ),
         _BEFORE,
     ),
+    "functiongemma": WholeRules(is_strict=True),
     "gigachat3": WholeRules("before"),
     "kimi_k2": WholeRules("before"),
     "llama3_json": WholeRules("none", is_strict=True),
