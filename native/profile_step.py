@@ -77,12 +77,9 @@ def make_batch(kind: str, requests: int, tokens: int, table: np.ndarray) -> Step
         block_tables=table[: requests * blocks].reshape(requests, 1, blocks),
         logits_rows=rows,
         sampling=SamplingColumns(
-            np.zeros(requests, np.float32),
-            None,
-            None,
-            None,
-            np.zeros(requests, np.uint64),
-            np.zeros(requests, np.uint64),
+            temperature=np.zeros(requests, np.float32),
+            seeds=np.zeros(requests, np.uint64),
+            counters=np.zeros(requests, np.uint64),
         ),
     )
 

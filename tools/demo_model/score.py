@@ -110,9 +110,14 @@ def is_right(item: Item, text: str) -> bool:
     return text.strip() in [one.strip() for one in expected]
 
 
-def score(generate: Generate, per_skill: int, seed: int) -> Iterator[Score]:
-    """The rows of the table, one after the other. All replies of a task have to be right."""
+def score(generate: Generate, per_skill: int, seed: int, only: str = "") -> Iterator[Score]:
+    """The rows of the table, one after the other. All replies of a task have to be right.
+
+    With `only`, the rows whose name contains this text.
+    """
     for name, items in rows(per_skill, seed):
+        if only not in name:
+            continue
         turns = [turn for item in items for turn in turns_asked(item)]
         texts = iter(generate([render_prompt(turn) for turn in turns]))
         wrong: list[tuple[str, str, str]] = []
@@ -132,12 +137,13 @@ def main() -> None:
     parser.add_argument("--engine", choices=sorted(ENGINES), default="transformers")
     parser.add_argument("--per-skill", type=int, default=100, help="items per row")
     parser.add_argument("--seed", type=int, default=0, help="choice of the items")
+    parser.add_argument("--only", default="", help="the rows whose name contains this text")
     parser.add_argument("--wrong", type=Path, help="write the wrong answers to this file")
     options = parser.parse_args()
     failures = {}
     print("| held-out items | right | asked | exact match |\n|---|---|---|---|", flush=True)
     generate = ENGINES[options.engine](options.model)
-    for row in score(generate, options.per_skill, options.seed):
+    for row in score(generate, options.per_skill, options.seed, options.only):
         share = f"{100 * row.right / row.asked:.1f} %"
         print(f"| {row.name} | {row.right} | {row.asked} | {share} |", flush=True)
         failures[row.name] = row.wrong

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
+from tools.demo_model.courtesies import courteous
 from tools.demo_model.example import Item
+from tools.demo_model.frames_of_words import NAME_FRAMES
 from tools.demo_model.phrasings import (
     COPY,
     COUNT,
@@ -15,8 +17,15 @@ from tools.demo_model.phrasings import (
     drawn,
     is_new,
     phrasing_key,
+    wording,
 )
-from tools.demo_model.words import NOUNS, invented_word, some_word, word_list
+from tools.demo_model.words import (
+    SURNAMES,
+    invented_word,
+    listed_words,
+    some_name,
+    some_word,
+)
 
 _REVERSE_PHRASES = (
     "Reverse the order of these words: {w}", "Reverse these words: {w}",
@@ -60,8 +69,8 @@ def _join(words: Sequence[str], rng: Random) -> str:
 def _item(rng: Random, skill: Skill, own: Sequence[str], text: str, item: Item) -> Item:
     """The item asked in some phrasing; one in a phrasing held out is of the row for these."""
     phrasing = drawn(skill, own, rng)
-    item = replace(item, prompt=phrasing.replace("{w}", text))
-    if phrasing not in own and is_new(phrasing):
+    item = replace(item, prompt=courteous(phrasing, rng).replace("{w}", text))
+    if is_new(phrasing) and wording(phrasing) not in map(wording, own):
         return replace(item, skill="words, new phrasings", key=phrasing_key(phrasing))
     return item
 
@@ -83,7 +92,7 @@ def answer_to(kind: str, words: Sequence[str]) -> str:
 
 def reverse_item(rng: Random) -> Item:
     """Words to be given in reverse order."""
-    words = word_list(rng, 2, 6)
+    words = listed_words(rng, 2, 6)
     thought = f"I start with the last word, {words[-1]}, and end with the first, {words[0]}."
     item = Item("reverse words", f"reverse:{words}", "", answer_to("reverse", words), thought)
     return _item(rng, REVERSE, _REVERSE_PHRASES, _join(words, rng), item)
@@ -91,7 +100,7 @@ def reverse_item(rng: Random) -> Item:
 
 def sort_item(rng: Random) -> Item:
     """Words to be sorted alphabetically."""
-    words = word_list(rng, 2, 5)
+    words = listed_words(rng, 2, 5)
     letters = ", ".join(word[0] for word in sorted(words))
     thought = f"I order the words by their letters: {letters}."
     item = Item("sort words", f"sort:{sorted(words)}", "", answer_to("sort", words), thought)
@@ -100,7 +109,7 @@ def sort_item(rng: Random) -> Item:
 
 def count_item(rng: Random) -> Item:
     """Words to be counted."""
-    words = word_list(rng, 1, 9)
+    words = listed_words(rng, 1, 9)
     numbered = ", ".join(f"{place} {word}" for place, word in enumerate(words, 1))
     answer = answer_to("count", words)
     item = Item("count words", f"count:{words}", "", answer, f"I count: {numbered}.")
@@ -109,8 +118,9 @@ def count_item(rng: Random) -> Item:
 
 def upper_item(rng: Random) -> Item:
     """One to six words to be written in capital letters."""
-    words = rng.sample(NOUNS, rng.choice((1, 1, 1, 2, 3, 5, 6)))
-    text = rng.choice((" ", " ", ", ")).join(words)
+    count = rng.choice((1, 1, 2, 2, 3, 4, 5, 6))
+    words = listed_words(rng, count, count)
+    text = rng.choice((" ", ", ")).join(words)
     thought = f"I change every letter of {text} to a capital letter."
     item = Item("upper-case words", f"upper:{text}", "", text.upper(), thought)
     shown = rng.choice(_QUOTES).format(text) if rng.random() < 0.2 else text
@@ -118,8 +128,11 @@ def upper_item(rng: Random) -> Item:
 
 
 def copy_item(rng: Random) -> Item:
-    """Words, invented words or digits to be repeated."""
+    """Words, names, invented words or digits to be repeated."""
     kind = rng.random()
+    if kind < 0.25:
+        return _names_item(rng)
+    kind = (kind - 0.25) / 0.75
     if kind < 0.6:
         text = " ".join(some_word(rng) for _ in range(rng.randint(2, 12)))
     elif kind < 0.8:
@@ -128,6 +141,23 @@ def copy_item(rng: Random) -> Item:
         text = "".join(rng.choice("0123456789") for _ in range(rng.randint(3, 10)))
     item = Item("copy", f"copy:{text}", "", text, "I repeat the text as it is.")
     return _item(rng, COPY, _COPY_PHRASES, text, item)
+
+
+def _names_item(rng: Random) -> Item:
+    """First or full names to be repeated, letter for letter."""
+    count = rng.choice((1, 1, 2, 3, 4))
+    names = [
+        f"{some_name(rng)} {rng.choice(SURNAMES)}" if rng.random() < 0.25 else some_name(rng)
+        for _ in range(count)
+    ]
+    text = ", ".join(names)
+    if count > 1 and rng.random() < 0.5:
+        text = ", ".join(names[:-1]) + " and " + names[-1]
+    item = Item("copy", f"copy:{text}", "", text, "I repeat the names as they are.")
+    if rng.random() < 0.5:
+        return _item(rng, COPY, _COPY_PHRASES, text, item)
+    prompt = courteous(rng.choice(NAME_FRAMES), rng).replace("{w}", text)
+    return replace(item, prompt=prompt)
 
 
 def copy_completion(rng: Random) -> Item:

@@ -48,6 +48,36 @@ NAMES: tuple[str, ...] = tuple(
     Lucy Luis Maria Mark Marta Martin Max Maya Mia Mila Mina Nadia Nina Noah Nora Olga Oliver
     Omar Oscar Otto Paul Peter Petra Priya Rafael Raj Ravi Rita Robert Rosa Ruth Sam Sara Sofia
     Stefan Tara Theo Thomas Tim Tom Uma Vera Victor Wei Yara Yuki Yusuf Zara Zoe
+    Mary John Susan Karen Nancy Betty Sandra Ashley Emily Donna Michelle Carol Amanda Melissa
+    Deborah Stephanie Rebecca Sharon Kathleen Cynthia Angela Shirley Brenda Pamela Nicole Samantha
+    Katherine Christine Debra Rachel Carolyn Janet Catherine Heather Diane Joyce Victoria Kelly
+    Joan Evelyn Lauren Judith Olivia Megan Cheryl Andrea Jacqueline Gloria Teresa Sarah Janice
+    Doris Martha Beverly Natalie Theresa Diana Brittany Charlotte Isabella Sophia Abigail Denise
+    Marie Amber Danielle Rose Jean Judy Michael William Richard Joseph Charles Christopher Matthew
+    Anthony Donald Steven Andrew Joshua Kenneth Kevin Brian George Timothy Ronald Jason Edward
+    Jeffrey Ryan Jacob Gary Nicholas Eric Jonathan Stephen Larry Justin Scott Brandon Benjamin
+    Samuel Gregory Alexander Patrick Raymond Dennis Jerry Tyler Aaron Jose Adam Nathan Zachary
+    Douglas Kyle Walter Ethan Jeremy Harold Keith Christian Roger Gerald Terry Lawrence Sean Albert
+    Austin Joe Arthur Bryan Bruce Bill Dylan Jesse Jordan Gabriel Logan Ralph Roy Louis Philip
+    Aisha Fatima Mohammed Ahmed Ali Hassan Ibrahim Layla Leila Zainab Khalid Mustafa Amina Samira
+    Ananya Arjun Deepa Lakshmi Meera Neha Rahul Rohan Sanjay Sunita Vikram Anil Divya Kavya
+    Haruto Hiroshi Keiko Naoko Sakura Takashi Yoko Mei Ling Hao Xin Jing Minh Linh Thuy Nguyen
+    Jiho Soojin Minjun Seoyeon Kwame Kofi Abena Chidi Ngozi Amara Thabo Zanele Wanjiru Njeri
+    Pablo Diego Javier Miguel Camila Valentina Lucia Mateo Santiago Ximena Juan Pedro Ricardo Paula
+    Joao Thiago Beatriz Pierre Jacques Camille Sophie Antoine Margaux Giulia Lorenzo Matteo
+    Francesca Chiara Giovanni Wolfgang Klaus Ingrid Jutta Heinrich Sven Astrid Bjorn Freya Lars
+    Magnus Sigrid Mikael Aino Eero Katarzyna Piotr Agnieszka Tomasz Svetlana Dmitri Natasha Sergei
+    Vladimir Oksana Taras Zoltan Agnes Istvan Ioana Andrei Nikos Eleni Dimitra Ayse Mehmet Emre
+    """.split()
+)
+
+SURNAMES: tuple[str, ...] = tuple(
+    """
+    Smith Johnson Williams Brown Jones Garcia Miller Davis Rodriguez Martinez Wilson Anderson Taylor
+    Moore Jackson Lee Thompson White Harris Clark Lewis Robinson Walker Young Allen Wright Scott
+    Torres Nguyen Hill Flores Green Adams Nelson Baker Hall Rivera Campbell Mitchell Carter Roberts
+    Tanaka Suzuki Yamamoto Kim Park Wang Zhang Singh Patel Kumar Khan Okafor Mensah Novak Kowalski
+    Schmidt Fischer Weber Rossi Ferrari Silva Costa Dubois Moreau Larsen Hansen Virtanen Papadakis
     """.split()
 )
 
@@ -76,14 +106,37 @@ def some_word(rng: Random) -> str:
     return invented_word(rng) if rng.random() < 0.2 else rng.choice(NOUNS)
 
 
+# Sounds that only invented names have, so that copying a name needs all its letters.
+_NAME_ONSETS = "b c ch d f g h j k l m n p qu r s sh t th v w x y z br cl gr kh st tr".split()
+_NAME_VOWELS = "a e i o u y ae ai ea ee ie oa ou".split()
+_NAME_ENDS = "d e ey ia ick ine ke l lyn n na ne ng r ra rd ry s sh son t th ton y".split()
+
+
+def invented_name(rng: Random) -> str:
+    """A name that nobody has, with more kinds of syllables than invented words have."""
+    syllables = rng.choice((1, 1, 2, 2, 3))
+    parts = [rng.choice(_NAME_ONSETS) + rng.choice(_NAME_VOWELS) for _ in range(syllables)]
+    return ("".join(parts) + rng.choice(_NAME_ENDS)).capitalize()
+
+
 def some_name(rng: Random) -> str:
     """Mostly a known first name, sometimes an invented one."""
-    return invented_word(rng).capitalize() if rng.random() < 0.35 else rng.choice(NAMES)
+    kind = rng.random()
+    if kind < 0.15:
+        return invented_word(rng).capitalize()
+    return invented_name(rng) if kind < 0.3 else rng.choice(NAMES)
 
 
 def word_list(rng: Random, low: int, high: int) -> list[str]:
     """`low` to `high` different known nouns."""
     return rng.sample(NOUNS, rng.randint(low, high))
+
+
+def listed_words(rng: Random, low: int, high: int) -> list[str]:
+    """`low` to `high` different words of one kind: mostly nouns, at times names or adjectives."""
+    kind = rng.random()
+    source = NOUNS if kind < 0.86 else NAMES if kind < 0.93 else ADJECTIVES
+    return rng.sample(source, rng.randint(low, high))
 
 
 def article(noun: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ import tokenizers
 import quire
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS, reply_format
 
+_MARK = re.compile(r"<[^<>\s={}]{1,60}>|\[/?[A-Z_]{2,30}\]")
 _FOLDERS = ("tool_parsers", "reasoning", "parser")
 
 
@@ -26,7 +28,7 @@ def record(python: str, source: Path, cases: Path) -> str:
         for folder in _FOLDERS:
             shutil.copytree(source / "tests" / folder, place / "tests" / folder)
         shutil.copy(Path(__file__).with_name("recorder.py"), place)
-        _write_tokenizer(place / "tokenizer.json")
+        write_tokenizer(place / "tokenizer.json")
         environment = {
             **os.environ, "PYTHONPATH": f"{place}:{os.environ.get('RECORDER_PYTHONPATH', '')}",
             "RECORDED_CASES": str(cases.resolve()), "HF_HUB_OFFLINE": "1",
@@ -41,14 +43,14 @@ def record(python: str, source: Path, cases: Path) -> str:
     return "\n".join(done.stdout.splitlines()[-400:]) + done.stderr[-2000:]
 
 
-def _write_tokenizer(path: Path) -> None:
-    """The bundled model's, in which the marks of all families are tokens of their own."""
+def write_tokenizer(path: Path) -> None:
+    """Writes the bundled model's, in which the marks of all families are tokens of their own."""
     model = Path(quire.__file__).parent / "demo_model"
     tokenizer = tokenizers.Tokenizer.from_file(str(model / "tokenizer.json"))
-    marks: set[str] = set()
+    texts: list[str] = []
     for format in TOOL_FORMATS.values():
-        marks.update(reply_format(None, format()).literal_texts(has_tools=True))
+        texts.extend(reply_format(None, format()).literal_texts(has_tools=True))
     for tags in REASONING_FORMATS.values():
-        marks.update(reply_format(tags, None).literal_texts(has_tools=False))
-    tokenizer.add_tokens(sorted(mark for mark in marks if mark.startswith(("<", "["))))
+        texts.extend(reply_format(tags, None).literal_texts(has_tools=False))
+    tokenizer.add_tokens(sorted({mark for text in texts for mark in _MARK.findall(text)}))
     tokenizer.save(str(path))

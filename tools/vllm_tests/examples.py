@@ -13,7 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tools.vllm_tests.running import HUB_ID, environment, furnish, link_models
+from tools.vllm_tests.running import (
+    HUB_ID,
+    check_state,
+    environment,
+    furnish,
+    give_room,
+    link_models,
+)
 
 MODEL = "Qwen/Qwen3-0.6B"
 OFFLINE: tuple[tuple[str, ...], ...] = (
@@ -65,10 +72,12 @@ def run_examples(source: Path, results: Path) -> None:
     """Runs all of them but those that worked before; what came of each is a line of
     RESULTS/examples.jsonl."""
     results.mkdir(parents=True, exist_ok=True)
+    check_state(results)
     with tempfile.TemporaryDirectory(prefix="vllm-examples-") as place:
         work = Path(place)
         furnish(work, source)
         link_models(work, f'"{MODEL}"')
+        give_room(work, "")
         texts = [(source / "examples" / words[0]).read_text() for words in ONLINE]
         names = sorted({name for text in texts for name in HUB_ID.findall(text)} | {MODEL})
         path = results / "examples.jsonl"

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tools.from_vllm.markdown import table
+from tools.vllm_parsers.compare import compare
+from tools.vllm_parsers.reasons import reason as why_read_otherwise
 from tools.vllm_tests.examples import read_outcomes
 from tools.vllm_tests.running import result_file
 from tools.vllm_tests.sorting import test_files
@@ -21,8 +23,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"has no field (build_\w+|_\w+)", "a private helper of vLLM"),
     (r"has no attribute '_|has no attribute '[A-Z_]+'|does not have the attribute|"
      r"cannot import name '\w+' from 'tests\.", "a private helper of vLLM"),
-    (r"XPASS|not fully implemented|instead of gracefully",
-     "vLLM marks it as failing; it works here"),
+    (r"did not end in time|Timeout \(>", "did not end in time"),
     (r"KeyError: '<", "the model's own text, template or vocabulary"),
     (r"I am only a small demo model", "the model's own text, template or vocabulary"),
     (r"require gpt_oss package", "a package that is not installed"),
@@ -45,6 +46,9 @@ _REASONS: tuple[tuple[str, str], ...] = (
 _SORTED: dict[str, str] = json.loads((Path(__file__).parent / "sorted.json").read_text())
 """Reasons that were found by reading: by a test's name, as far as it goes."""
 _UNSORTED = "not sorted"
+_PASSED, _FAILED = "passed", "failed"
+_BEYOND = "beyond"
+"""Of a test that vLLM marks as failing, and that passes."""
 _TEXT = """# vLLM's own tests
 
 What comes of the tests and examples in the source distribution of vLLM 0.32.0, run against Quire as
@@ -64,32 +68,59 @@ def page(source: Path, results: Path) -> str:
         if found is None:
             has_run = result_file(results, name).with_suffix(".log").exists()
             state = "did not end in time" if has_run else "not counted yet"
-            rows.append([f"`{name}`", "", "", "", state])
+            rows.append([f"`{name}`", "", "", "", "", state])
             continue
-        outcomes = Counter(outcome for _, outcome, _ in found)
-        why = Counter(_why(test, text) for test, outcome, text in found if outcome == "failed")
+        outcomes = Counter(_outcome(outcome, text) for _, outcome, text in found)
+        why = Counter(
+            _why(test, text) for test, outcome, text in found if _outcome(outcome, text) == _FAILED
+        )
         total += outcomes
         reasons += why
-        counts = [str(outcomes[each] or "") for each in ("passed", "failed", "skipped")]
+        counts = [str(outcomes[each] or "") for each in (_PASSED, _BEYOND, _FAILED, "skipped")]
         rows.append([f"`{name}`", *counts, _listed(why.items())])
     not_run = Counter(reason for reason in files.values() if reason)
-    passed, failed, skipped = (total[each] for each in ("passed", "failed", "skipped"))
+    passed, beyond, failed = (total[each] for each in (_PASSED, _BEYOND, _FAILED))
     parts = [
         _TEXT,
-        f"{passed} tests pass, {failed} fail, {skipped} are skipped by themselves. A file that "
-        "cannot be imported counts as one that fails. Each row is as old as the last run of its "
-        "file. Why tests fail:\n",
+        f"{passed} tests pass, {failed} fail, {total['skipped']} are skipped by themselves. "
+        f"{beyond} more ask for what vLLM does not do: they are marked as failing there, and work "
+        "here. A file that cannot be imported counts as one that fails. All rows are of one run "
+        "of one state of the code. Why tests fail:\n",
         table(["tests", "why"], ([str(n), why] for why, n in reasons.most_common())),
         "By file:\n",
-        table(["file", "passed", "failed", "skipped", "why"], rows),
+        table(["file", "passed", "works here alone", "failed", "skipped", "why"], rows),
         "## Files that are not run\n\nThey are about something that Quire does not have, or import "
         "private parts\nof vLLM at their top.\n",
         table(["files", "why"], ([str(n), why] for why, n in not_run.most_common())),
         "## Examples\n\nThose that fit a model of text; others need pooling models, images, LoRA, "
         "GPUs or services.\n",
         table(["example", "what came of it"], _examples(results / "examples.jsonl")),
+        *_parsers(results / "cases.jsonl"),
     ]
     return "".join(parts).rstrip() + "\n"
+
+
+def _parsers(cases: Path) -> list[str]:
+    """What the formats read of the texts in vLLM's tests of parsers, if these were recorded."""
+    if not cases.exists():
+        return []
+    found = sorted(compare(cases).items())
+    whys = {name: Counter(why_read_otherwise(*one) for one in each.differ) for name, each in found}
+    rows = [
+        [f"`{name}`", str(each.agree), str(len(each.differ) or ""), _listed(whys[name].items())]
+        for name, each in found
+    ]
+    agree = sum(each.agree for _, each in found)
+    differ = sum(len(each.differ) for _, each in found)
+    total = sum(whys.values(), Counter[str]())
+    return [
+        "## Texts of replies\n\nWhat vLLM's parsers say of the texts in their own tests, where "
+        "these pass, beside what a server of\nQuire makes of the same texts "
+        f"(`python -m tools.vllm_parsers`): {agree:,} agree, {differ} differ.\nWhy:\n",
+        table(["texts", "why"], ([str(n), why] for why, n in total.most_common())),
+        "By format, of reasoning, of calls or of both:\n",
+        table(["format", "agree", "differ", "why"], rows),
+    ]
 
 
 def _examples(path: Path) -> list[list[str]]:
@@ -101,6 +132,13 @@ def _results(path: Path) -> list[tuple[str, str, str]] | None:
     if not path.exists():
         return None
     return [tuple(json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def _outcome(outcome: str, message: str) -> str:
+    """What counts: a test that its process did not come to has failed."""
+    if outcome == _FAILED and message.startswith("[XPASS(strict)]"):
+        return _BEYOND
+    return _FAILED if outcome == "unfinished" else outcome
 
 
 def _why(test: str, message: str) -> str:

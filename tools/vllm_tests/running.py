@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from tools.vllm_parsers.record import write_tokenizer
 from tools.vllm_tests.sorting import test_files
 
 import quire
@@ -23,12 +25,18 @@ HUB_ID = re.compile(r"[\"']([A-Za-z0-9][\w.-]+/[A-Za-z0-9][\w.-]+)[\"']")
 _NO_MODEL = re.compile(
     r"^(application|text|image|audio|video|tests?|v\d|examples)/|\.(py|json|txt)$"
 )
-_CONTEXT = 1 << 15
-"""Tokens that the model is given room for: tests ask for contexts of their models' sizes."""
-_LIMIT_S = 300
+_CONTEXT = 1 << 11
+"""Tokens that the model is given room for, unless a test asks for more. Not many more: it never
+ends a text that is longer than those of its training, and many tests do not bound a reply."""
+_ASKED = re.compile(r"max.model.len\D{1,40}?(\d{4,5})\b")
+_LIMIT_S = 240
 """Most seconds for a process. What takes longer counts with the tests that ended in time."""
+_TEST_LIMIT_S = 75
+"""Most seconds for a test with its set-up, which may start a server."""
 _TOGETHER = 12
 """Files without an engine that share a process: imports take longer than their tests."""
+_OF_PARSERS = ("parser/", "reasoning/", "tool_parsers/")
+"""Files whose tokenizers have the marks of all families; no model fits them."""
 _ENGINE = re.compile(
     r"RemoteOpenAIServer|RemoteLaunchRenderServer|vllm_runner|VllmRunner|\bLLM\(|LLMEngine|AsyncLLM|"
     r"monkeypatch\.setenv|subprocess|pytester"
@@ -37,19 +45,38 @@ _ENGINE = re.compile(
 
 
 def run(source: Path, results: Path, names: list[str]) -> None:
-    """Runs the files named, or all that could pass and have no result yet."""
+    """Runs the files named, or all that could pass and have no result yet. Exits if RESULTS has
+    results of another state of the code."""
     results.mkdir(parents=True, exist_ok=True)
+    check_state(results)
     chosen = names or [name for name, reason in test_files(source).items() if not reason]
     with tempfile.TemporaryDirectory(prefix="vllm-tests-") as place:
         work = Path(place)
         furnish(work, source)
         wanted = [name for name in chosen if names or not result_file(results, name).exists()]
         together = [name for name in wanted if not _needs_engine(source, name)]
-        for begin in range(0, len(together), _TOGETHER):
-            _run_files(work, source, results, together[begin : begin + _TOGETHER])
+        parsers = [name for name in together if name.startswith(_OF_PARSERS)]
+        others = [name for name in together if name not in parsers]
+        for names, model in ((parsers, "marks"), (others, "model")):
+            for begin in range(0, len(names), _TOGETHER):
+                _run_files(work, source, results, names[begin : begin + _TOGETHER], model)
         for name in wanted:
             if name not in together:
-                _run_files(work, source, results, [name])
+                _run_files(work, source, results, [name], "model")
+
+
+def check_state(results: Path) -> None:
+    """Results of one folder are of one state of the code, so that they can be counted together."""
+    package = Path(quire.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        if path.suffix in (".py", ".so", ".json", ".jinja", ".safetensors") and path.is_file():
+            digest.update(path.relative_to(package).as_posix().encode())
+            digest.update(path.read_bytes())
+    state = results / "state"
+    if state.exists() and state.read_text() != digest.hexdigest():
+        sys.exit(f"{results} has results of another state of the code; name a new folder")
+    state.write_text(digest.hexdigest())
 
 
 def result_file(results: Path, name: str) -> Path:
@@ -64,18 +91,27 @@ def furnish(work: Path, source: Path) -> None:
         shutil.copy(path, work / "tests" / path.name)
     (work / "examples").symlink_to(source / "examples")
     shutil.copytree(DEMO_MODEL_PATH, work / "model")
-    config = json.loads((work / "model" / "config.json").read_text())
-    config["max_position_embeddings"] = _CONTEXT
-    (work / "model" / "config.json").write_text(json.dumps(config))
+    shutil.copytree(DEMO_MODEL_PATH, work / "marks")
+    write_tokenizer(work / "marks" / "tokenizer.json")
 
 
-def link_models(work: Path, text: str) -> None:
-    """Makes every hub id in a program's text a directory of that name, with the model."""
+def link_models(work: Path, text: str, model: str = "model") -> None:
+    """Makes every hub id in a program's text a directory of that name. `model`: what is in it:
+    `marks` has the bundled model's tokenizer, in which the marks of all families are tokens."""
     for name in set(HUB_ID.findall(text)):
         place = work / name
-        if not _NO_MODEL.search(name) and not place.exists():
+        if not _NO_MODEL.search(name) and (place.is_symlink() or not place.exists()):
             place.parent.mkdir(exist_ok=True)
-            place.symlink_to(work / "model")
+            place.unlink(missing_ok=True)
+            place.symlink_to(work / model)
+
+
+def give_room(work: Path, text: str) -> None:
+    """Gives the model room for as many tokens as a program asks for."""
+    path = work / "model" / "config.json"
+    config = json.loads(path.read_text())
+    config["max_position_embeddings"] = max(_CONTEXT, *map(int, _ASKED.findall(text)), 0)
+    path.write_text(json.dumps(config))
 
 
 def environment(work: Path) -> dict[str, str]:
@@ -90,22 +126,28 @@ def environment(work: Path) -> dict[str, str]:
 
 
 def _needs_engine(source: Path, name: str) -> bool:
-    """Whether a file starts engines or servers: then it gets a process of its own."""
-    return _ENGINE.search((source / "tests" / name).read_text()) is not None
+    """Whether a file, or the fixtures beside it, start engines or servers: then it gets a process
+    of its own."""
+    path = source / "tests" / name
+    places = [path, *(one for one in [path.with_name("conftest.py")] if one.is_file())]
+    return any(_ENGINE.search(one.read_text()) for one in places)
 
 
-def _run_files(work: Path, source: Path, results: Path, names: list[str]) -> None:
+def _run_files(work: Path, source: Path, results: Path, names: list[str], model: str) -> None:
     """Runs files in one process, and keeps what came of each."""
     print(*names, sep="\n", flush=True)
     paths = [source / "tests" / name for name in names]
-    for each in {place for path in paths for place in (path, *_conftests(path))}:
-        link_models(work, each.read_text())
+    texts = [place.read_text() for place in {one for path in paths for one in _read_by(path)}]
+    for text in texts:
+        link_models(work, text, model)
+    give_room(work, "\n".join(texts))
     report = work / "report.jsonl"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "quire.vllm", "-m", "pytest",
                *(f"tests/{name}" for name in names), "-q",
                "-p", "no:cacheprovider", "--tb=short", "--asyncio-mode=auto",
-               "--continue-on-collection-errors", "-p", "tests.partial_report"]  # fmt: skip
+               f"--timeout={_TEST_LIMIT_S}", "--continue-on-collection-errors",
+               "-p", "tests.partial_report"]  # fmt: skip
     log = result_file(results, names[0]).with_suffix(".log")
     with log.open("w") as output:
         child = subprocess.Popen(
@@ -130,9 +172,10 @@ def _run_files(work: Path, source: Path, results: Path, names: list[str]) -> Non
             result_file(results, name).write_text("".join(f"{line}\n" for line in own))
 
 
-def _conftests(path: Path) -> list[Path]:
-    found = (folder / "conftest.py" for folder in path.parents)
-    return [each for each in found if each.is_file()]
+def _read_by(path: Path) -> list[Path]:
+    """A test file, and those beside it and above it that name models too."""
+    above = (folder / "conftest.py" for folder in path.parents)
+    return [each for each in (path, path.with_name("utils.py"), *above) if each.is_file()]
 
 
 def _file_of(test: str) -> str:

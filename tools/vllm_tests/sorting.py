@@ -27,6 +27,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "GPUs, their kernels and compilers": (
         "kernels", "compile", "cuda", "rocm", "jit_monitor", "cudagraph", "attention",
         "test_gpu_utilization", "zentorch", "b12x", "mono_numerics", "kda", "glm5next",
+        "v1/determinism",
     ),
     "other engines' K/V transfer": ("kv_connector", "kv_offload", "ec_connector", "kv_transfer"),
     "models and weights that are not here": (

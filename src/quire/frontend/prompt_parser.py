@@ -12,7 +12,7 @@ from typing import Any
 from quire.config.records import ModelConfig
 from quire.errors import RequestError, quoted
 from quire.frontend.tokenization import Tokenization
-from quire.frontend.too_long import prompt_too_long
+from quire.frontend.too_long import prompt_fills_context, prompt_too_long
 from quire.tokenizer import Tokenizer
 
 _PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
@@ -102,8 +102,10 @@ class PromptParser:
         count, limit = len(token_ids), self._model_config.max_model_len
         if not count:
             raise RequestError("The decoder prompt cannot be empty", parameter="prompt")
-        if count >= limit:
+        if count > limit:
             raise prompt_too_long(count, limit)
+        if count == limit:
+            raise prompt_fills_context(limit)
         vocab_size = self._model_config.vocab_size
         wrong = min(token_ids) if min(token_ids) < 0 else max(token_ids)
         if not 0 <= wrong < vocab_size:

@@ -26,6 +26,18 @@ def prompt_too_long(num_tokens: int, max_model_len: int, *, is_whole: bool = Tru
     )
 
 
+def prompt_fills_context(max_model_len: int) -> RequestError:
+    """The refusal of a prompt of as many tokens as the context has, outside a server."""
+    return RequestError(
+        f"The decoder prompt (length {max_model_len}) plus the number of requested output tokens "
+        f"(at least 1) is longer than the maximum model length of {max_model_len}. Make sure that "
+        "`max_model_len` is no smaller than the number of text tokens (prompt + requested output "
+        f"tokens). {_LESS}",
+        parameter="input_tokens",
+        value=max_model_len,
+    )
+
+
 def text_too_long(num_bytes: int, max_bytes: int, max_model_len: int) -> RequestError:
     """The refusal of a text that is not tokenized, since no text of its size fits."""
     return RequestError(

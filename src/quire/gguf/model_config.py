@@ -10,6 +10,8 @@ from typing import Any
 
 from quire.errors import CheckpointError, UnsupportedModelError
 from quire.gguf.architectures import Architecture, Config, architecture_of
+from quire.gguf.architectures.expert_tensors import num_layers
+from quire.gguf.block_types import BLOCK_TYPES
 from quire.gguf.keys import Keys
 from quire.gguf.rope_factors import llama3_scaling
 
@@ -37,9 +39,7 @@ def model_config(keys: Keys) -> Config:
         "model_type": row.model_type,
         "vocab_size": table.shape[0],
         "hidden_size": hidden_size,
-        "intermediate_size": keys.whole("{arch}.feed_forward_length"),
-        "num_hidden_layers": keys.whole("{arch}.block_count")
-        - keys.whole("{arch}.nextn_predict_layers", 0),
+        "num_hidden_layers": num_layers(keys),
         "num_attention_heads": num_heads,
         "num_key_value_heads": keys.whole("{arch}.attention.head_count_kv", num_heads),
         "head_dim": head_dim,
@@ -51,10 +51,16 @@ def model_config(keys: Keys) -> Config:
         "dtype": _DTYPES.get(table.type.name, "bfloat16"),
         **row.config(keys),
     }
+    if "intermediate_size" not in config:
+        of_experts = keys.value("{arch}.expert_feed_forward_length")
+        config["intermediate_size"] = keys.whole("{arch}.feed_forward_length", of_experts)
+    if num_further := keys.whole("{arch}.nextn_predict_layers", 0):
+        config["num_nextn_predict_layers"] = num_further
     if types := _block_types(keys, row):
         config["quantization_config"] = {"quant_method": "gguf", "types": types}
     if scaling := _rope_scaling(keys, head_dim, config["rope_theta"]):
-        config["rope_scaling"] = scaling
+        is_yarn = scaling.get("rope_type") == "yarn"
+        config["rope_scaling"] = {**scaling, **(row.yarn if is_yarn else {})}
     for name in ("bos", "eos"):
         if keys.value(f"tokenizer.ggml.{name}_token_id") is not None:
             config[f"{name}_token_id"] = keys.whole(f"tokenizer.ggml.{name}_token_id")
@@ -62,13 +68,19 @@ def model_config(keys: Keys) -> Config:
 
 
 def _block_types(keys: Keys, row: Architecture) -> dict[str, str]:
-    """The types of matrices that are held in blocks, by the names that transformers gives them."""
+    """The types of matrices that are held in blocks, by the names that transformers gives them. A
+    matrix whose halves have unlike types is left out, and so expanded."""
+    found: dict[str, list[str]] = {}
+    for header in keys.headers:
+        for stored, tensor in header.tensors.items():
+            if len(tensor.shape) > 1:
+                for place in row.places(stored):
+                    found.setdefault(place.name, []).append(tensor.type.name)
+    kinds = {kind.name: kind for kind in BLOCK_TYPES.values()}
     return {
-        name: tensor.type.name
-        for header in keys.headers
-        for stored, tensor in header.tensors.items()
-        if len(tensor.shape) == 2 and tensor.type.block_items > 1
-        if (name := row.tensor_name(stored)) is not None
+        name: types[0]
+        for name, types in found.items()
+        if len(set(types)) == 1 and kinds[types[0]].block_items > 1
     }
 
 

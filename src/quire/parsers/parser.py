@@ -59,6 +59,11 @@ class ReplyParser:
             self._advance()
         return merged(self._reply.taken())
 
+    def keep_reasoning_space(self) -> list[Event]:
+        """White space that was held back at the end of the reasoning so far, as part of it."""
+        self._reply.keep_reasoning_space()
+        return merged(self._reply.taken())
+
     def finish(self) -> list[Event]:
         """What was held back, now that no more text comes."""
         self._reply.reader.end()

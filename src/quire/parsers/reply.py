@@ -103,6 +103,10 @@ class Reply:
         """More of the reasoning, which is not in the text."""
         self._reasoning.take(text)
 
+    def keep_reasoning_space(self) -> None:
+        """White space at the end of the reasoning so far is part of it, whatever follows."""
+        self._reasoning.release()
+
     def end_reasoning(self, *, keeps_space: bool) -> None:
         """The reasoning is over. `keeps_space`: white space at its end is part of it."""
         self.is_reasoning = False

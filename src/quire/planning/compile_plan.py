@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from quire.backends.base import Backend, CompileOptions, KVCacheSpec
 from quire.config.memory import MemoryNeeds, fit
+from quire.config.quantization import MEANINGS
 from quire.config.records import EngineConfig
-from quire.models import build_program
+from quire.errors import DoesNotFitError
+from quire.models import Shipped, as_asked, build_program, shipped_format
 from quire.program import Program, kv_layout
 from quire.program.passes import run_passes
-from quire.units import ceil_div
+from quire.units import ceil_div, format_bytes
 
 if TYPE_CHECKING:
     from quire.planning.choices import Choices
@@ -72,18 +74,44 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
     Raises DoesNotFitError, or BackendError for what the backend cannot do.
     """
     draft = _draft(program, choices, bool(facts.logits_processors))
-    fitted = fit(
-        draft.memory_needs(facts.backend),
-        choices.kv_memory,
-        facts.memory,
-        shortens=choices.fits_memory,
-    )
+    needs = draft.memory_needs(facts.backend)
+    try:
+        fitted = fit(needs, choices.kv_memory, facts.memory, shortens=choices.fits_memory)
+    except DoesNotFitError as error:
+        advice = _smaller_formats(needs, choices, facts)
+        raise DoesNotFitError(f"{error}{advice}") from None
     plan = replace(
         draft,
         kv=replace(draft.kv, num_blocks=fitted.num_blocks),
         options=replace(draft.options, max_model_len=fitted.needs.max_model_len),
     )
     return FittedPlan(plan, fitted.needs)
+
+
+def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
+    """For people: what the weights would need in the formats that they can be rounded to, and the
+    first that fits. Empty where the weights are not what is too large, or cannot be rounded."""
+    limit = int(facts.memory.available_bytes * choices.kv_memory.utilization)
+    room = limit - needs.workspace_bytes - needs.kv_blocks(needs.block_size) * needs.kv_block_bytes
+    config = facts.checkpoint.hf_config
+    is_fixed = facts.checkpoint.packed is not None or isinstance(shipped_format(config), Shipped)
+    if needs.weight_bytes <= room or is_fixed:
+        return ""
+    dtype = choices.arithmetic.dtype
+    named = []
+    for name in MEANINGS:
+        if name not in facts.backend.capabilities.weight_formats or name.endswith("a8"):
+            continue
+        program = run_passes(build_program(as_asked(config, name)), name)
+        num_bytes = facts.backend.weight_bytes(program, dtype)
+        if num_bytes >= needs.weight_bytes:
+            continue
+        named.append(f"quantization={name!r} {format_bytes(num_bytes)}")
+        if num_bytes <= room:
+            return f". The weights would need with {', with '.join(named)}, which fits"
+    if not named:
+        return ""
+    return f". The weights would need with {', with '.join(named)}, which does not fit either"
 
 
 def _draft(program: Program, choices: Choices, has_processors: bool) -> CompilePlan:

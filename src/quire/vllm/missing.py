@@ -67,7 +67,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
     _WEIGHTS: {"vllm.config": "WeightTransferConfig", "vllm.outputs": "WeightVersionSpan"},
     "outputs do not tell which tokens could have been chosen": {"vllm.outputs": "SamplingMask"},
     _RECORD: {
-        "vllm.config": "AttentionConfig CacheConfig DeviceConfig KernelConfig LoadConfig "
+        "vllm.config": "AttentionConfig CacheConfig DeviceConfig LoadConfig "
         "ObservabilityConfig SchedulerConfig VllmConfig",
     },
     _SERVER: {

@@ -28,6 +28,7 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.config.kv_cache": "KVEventsConfig KVTransferConfig",
         "quire.structured.config": "StructuredOutputsConfig",
         "quire.vllm.own.model_config": "ModelConfig",
+        "quire.vllm.own.no_effect": "KernelConfig",
         "quire.vllm.own.profiler": "ProfilerConfig",
     },
     "vllm.config.model": {"quire.vllm.own.model_config": "ModelConfig"},
@@ -142,6 +143,7 @@ SURFACE: dict[str, dict[str, str]] = {
         "join_host_port make_zmq_path split_host_port split_zmq_path"
     },
     "vllm.utils.system_utils": {"quire.vllm.own.scripts.utils": "set_ulimit"},
+    "vllm.utils.torch_utils": {"quire.vllm.own.scripts.torch_utils": "async_tensor_h2d"},
     "vllm.v1.engine.async_llm": {"quire": "AsyncEngineArgs AsyncLLM=AsyncLLMEngine"},
     "vllm.v1.engine.exceptions": {"quire.errors": "EngineDeadError EngineGenerateError"},
     "vllm.v1.engine.llm_engine": {"quire": "LLMEngine"},
@@ -168,7 +170,10 @@ SURFACE: dict[str, dict[str, str]] = {
         "MovedRequest RemovedRequest",
     },
     "vllm.logits_process": {"quire.logits_processors": "LogitsProcessor=RequestLogitsProcessor"},
-    "vllm.version": {"quire.vllm.own.version": "__version__ __version_tuple__"},
+    "vllm.version": {
+        "quire.vllm.own.version": "__version__ __version_tuple__ _prev_minor_version "
+        "_prev_minor_version_was"
+    },
 }
 """Module of vLLM -> module of Quire -> names: `New=Old` where Quire's name is another, `*` for
 whatever the module of Quire has."""

@@ -1,42 +1,174 @@
-"""Random weights for `load_format="dummy"`: to measure a model's speed without its checkpoint."""
+"""Random weights for `load_format="dummy"`: to measure a model's speed without its checkpoint.
+
+They come in the format that the program says of each matrix: plain numbers, the groups of a
+quantised checkpoint, or the blocks of a GGUF file. So a model takes the memory and the time that
+its checkpoint would, and no file of that size is needed.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
+from quire.gguf.block_types import BLOCK_TYPES, BlockType
+from quire.models.quantised.block_formats import BLOCK_FORMATS
 from quire.program import Program
+from quire.program.values import GroupedFormat, WeightFormat
+from quire.weights.gguf.values import block_values
+from quire.weights.quantised.groups import TABLES
 from quire.weights.store import HostTensor, WeightStore
 
+Bytes = NDArray[np.uint8]
+
+_DEVIATION = 0.02
+"""Of the numbers, about."""
 _POOL_ITEMS = 1_048_583
 """A prime, so that the rows of a matrix differ."""
+_POOL_WEIGHTS = 5 << 20
+"""Of blocks: a matrix of no more numbers is a view of the pool."""
+_SOURCE = "dummy weights"
+
+_TYPES: dict[GroupedFormat, BlockType] = {
+    format: next(kind for kind in BLOCK_TYPES.values() if kind.name == name)
+    for name, format in BLOCK_FORMATS.items()
+}
+_SCALES: dict[str, tuple[tuple[int, float], ...]] = {
+    "Q4_0": ((0, 4e-3),),
+    "Q4_1": ((0, 4e-3), (2, -3e-2)),
+    "Q5_0": ((0, 2e-3),),
+    "Q5_1": ((0, 2e-3), (2, -3.1e-2)),
+    "Q8_0": ((0, 2.7e-4),),
+    "Q4_K": ((0, 1.2e-4), (2, 9e-4)),
+    "Q5_K": ((0, 6e-5), (2, 9.3e-4)),
+    "Q6_K": ((208, 1.5e-5),),
+    "IQ4_NL": ((0, 3e-4),),
+    "IQ4_XS": ((0, 1.5e-5),),
+}
+"""Where a block has a float16, scale or minimum, and which. All other bytes may be any. The scales
+make numbers of about the deviation, whose mean is about 0."""
+_MXFP4_EXPONENT = 120
+"""2^(120 - 128) times 5, which the doubled levels are about."""
 
 
 class DummyStore(WeightStore):
-    """Every tensor of a program in bfloat16, small random numbers that depend on its name.
+    """Every tensor of a program, small random numbers that depend on its name.
 
-    The numbers are copied from one pool, which is faster than generating each tensor.
+    The numbers are copied from pools, which is faster than generating each tensor. A pool has a few
+    million of them.
     """
 
     def __init__(self, program: Program, seed: int = 0) -> None:
-        self._shapes = {part.name: part.shape for p in program.params() for part in p.parts}
-        numbers = np.random.default_rng(seed).normal(0.0, 0.02, _POOL_ITEMS).astype(np.float32)
+        self._parts = {
+            part.name: (part.shape, param.format)
+            for param in program.params()
+            for part in param.parts
+        }
+        self._random = np.random.default_rng(seed)
+        numbers = self._random.normal(0.0, _DEVIATION, _POOL_ITEMS).astype(np.float32)
         self._pool = (numbers.view(np.uint32) >> 16).astype(np.uint16)
+        self._blocks: dict[str, Bytes] = {}
+        self._codes = self._random.integers(0, 256, _POOL_ITEMS, np.uint8)
 
     def names(self) -> Iterable[str]:
-        return self._shapes.keys()
+        return self._parts.keys()
 
     def get(self, name: str) -> HostTensor:
-        shape = self._shapes.get(name)
-        if shape is None:
-            raise CheckpointError(f"the program has no tensor {name!r}")
-        begin = zlib.crc32(name.encode()) % _POOL_ITEMS
-        numbers = np.resize(np.roll(self._pool, -begin), prod(shape))
-        return HostTensor(name, "BF16", shape, numbers.view(np.uint8), "dummy weights")
+        """Plain numbers, or groups; nested groups come as float32."""
+        shape, format = self._part(name)
+        if not isinstance(format, GroupedFormat):
+            numbers = np.resize(np.roll(self._pool, -_begin(name, _POOL_ITEMS)), prod(shape))
+            return HostTensor(name, "BF16", shape, numbers.view(np.uint8), _SOURCE)
+        if format.scale == "nested":
+            found = self.stored(name)
+            kind = _type_of(format)
+            if kind is None:
+                raise CheckpointError(f"{_SOURCE}: {format} of {name!r} is no type of GGUF files")
+            blocks = found.data.reshape(-1, kind.block_bytes)
+            values = block_values(kind.name, blocks).reshape(-1)
+            return HostTensor(name, "F32", shape, values.view(np.uint8), _SOURCE)
+        data = self._grouped(name, shape, format)
+        return HostTensor(name, "GROUPED", shape, data, _SOURCE, format=format)
+
+    def stored(self, name: str) -> HostTensor:
+        """In blocks, where a type of GGUF files has the format. Raises CheckpointError for rows
+        that are no whole blocks."""
+        shape, format = self._part(name)
+        kind = _type_of(format)
+        if kind is None or not isinstance(format, GroupedFormat):
+            return self.get(name)
+        if shape[-1] % kind.block_items:
+            raise CheckpointError(
+                f"{_SOURCE}: {name!r} has rows of {shape[-1]} numbers, which is no multiple of the "
+                f"{kind.block_items} in a block of {kind.name}; give it another type, such as Q8_0"
+            )
+        data = self._in_blocks(name, kind, prod(shape) // kind.block_items)
+        return HostTensor(name, "BLOCKS", shape, data, _SOURCE, format=format, block_type=kind)
+
+    def describe(self, name: str) -> HostTensor:
+        return HostTensor(name, "BF16", self._part(name)[0], np.empty(0, np.uint8), _SOURCE)
 
     def close(self) -> None:
-        self._shapes = {}
+        self._parts = {}
+
+    def _part(self, name: str) -> tuple[tuple[int, ...], WeightFormat | GroupedFormat]:
+        found = self._parts.get(name)
+        if found is None:
+            raise CheckpointError(f"the program has no tensor {name!r}")
+        return found
+
+    def _in_blocks(self, name: str, kind: BlockType, count: int) -> Bytes:
+        if kind.name not in self._blocks:
+            self._blocks[kind.name] = _random_blocks(self._random, kind)
+        pool = self._blocks[kind.name]
+        if count <= len(pool):
+            begin = _begin(name, len(pool) - count + 1)
+            return pool[begin : begin + count].reshape(-1)
+        turned = np.roll(pool, -_begin(name, len(pool)), axis=0)
+        return np.resize(turned, (count, kind.block_bytes)).reshape(-1)
+
+    def _grouped(self, name: str, shape: tuple[int, ...], format: GroupedFormat) -> Bytes:
+        """Codes, scales, zeros and minima, one behind the other; see `Groups.to_bytes`."""
+        levels = TABLES[format.table]
+        mean, spread = float(levels.mean()), float(levels.std())
+        count = prod(shape[:-1]) * format.num_groups(shape[-1])
+        scale = _DEVIATION / spread
+        codes = np.roll(self._codes, -_begin(name, _POOL_ITEMS)) % np.uint8(min(len(levels), 255))
+        dtype = np.float16 if format.scale == "f16" else np.float32
+
+        def of_groups(number: float) -> Bytes:
+            return np.full(count, number, dtype).view(np.uint8)
+
+        parts = [np.resize(codes, prod(shape)), of_groups(scale)]
+        if format.has_zeros:
+            parts.append(np.resize(self._codes % np.uint8(4) + np.uint8(6), count))
+        if format.has_minima:
+            parts.append(of_groups(-scale * mean))
+        return np.concatenate(parts)
+
+
+def _begin(name: str, size: int) -> int:
+    """A place in a pool that depends on the name."""
+    return zlib.crc32(name.encode()) % size
+
+
+def _type_of(format: WeightFormat | GroupedFormat) -> BlockType | None:
+    if not isinstance(format, GroupedFormat):
+        return None
+    return _TYPES.get(replace(format, activation_bits=16, activation_blocks=False))
+
+
+def _random_blocks(random: np.random.Generator, kind: BlockType) -> Bytes:
+    """[n, bytes of a block]."""
+    count = _POOL_WEIGHTS // kind.block_items
+    blocks = random.integers(0, 256, (count, kind.block_bytes), np.uint8)
+    for at, number in _SCALES.get(kind.name, ()):
+        blocks[:, at : at + 2] = np.array([number], np.float16).view(np.uint8)
+    if kind.name == "MXFP4":
+        blocks[:, 0] = _MXFP4_EXPONENT
+    return blocks

@@ -29,7 +29,10 @@ def processor(make_config: MakeConfig, tokenizer: Tokenizer) -> InputProcessor:
         ([], "The decoder prompt cannot be empty"),
         ({"prompt_token_ids": []}, "The decoder prompt cannot be empty"),
         ([1] * 65, "maximum context length is 64 tokens. However, your prompt contains 65 input"),
-        ([1] * 64, "64 input tokens, which leaves no room for output tokens. Please reduce"),
+        (
+            [1] * 64,
+            "at least 1) is longer than the maximum model length of 64. Make sure that",
+        ),
         ("x" * 100, "contains 100 input tokens, which exceeds"),
         ([1, 288], "Token id 288 is out of vocabulary: ids are from 0 to 287"),
         ([1, -1, 500], "Token id -1 is out of vocabulary"),

@@ -66,9 +66,12 @@ def _use(path: Path) -> None:
     store.close()
 
 
-def _attack(tmp_path: Path, count: int, seed: int) -> tuple[int, int]:
+def _good(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "good.gguf", "llama", CONFIG, random_tensors(CONFIG))
+
+
+def _attack(tmp_path: Path, good: Path, count: int, seed: int) -> tuple[int, int]:
     """How many damaged files were refused, and how many were read."""
-    good = write_model(tmp_path / "good.gguf", "llama", CONFIG, random_tensors(CONFIG))
     _use(good)
     raw = good.read_bytes()
     header_end = min(tensor.offset for tensor in read_headers([good])[0].tensors.values())
@@ -93,19 +96,42 @@ def _attack(tmp_path: Path, count: int, seed: int) -> tuple[int, int]:
 def test_some_thousand_damaged_files(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
-        refused, read = _attack(tmp_path, 1000, seed=1)
+        refused, read = _attack(tmp_path, _good(tmp_path), 1000, seed=1)
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    more, others = _attack(tmp_path, 2000, seed=2)
+    more, others = _attack(tmp_path, _good(tmp_path), 2000, seed=2)
     assert refused + more > 1000
     assert read + others > 50  # damage that hurts nobody: the changes are not all too coarse
+    assert most < 32 << 20
+
+
+MIXTURE = {
+    **CONFIG, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+    "norm_topk_prob": True,
+}  # fmt: skip
+
+
+def test_damaged_files_with_experts(tmp_path: Path) -> None:
+    """Whatever numbers of experts their headers say."""
+    gguf_mixtures = pytest.importorskip("gguf_mixtures")  # needs gguf-py
+    mixture = gguf_mixtures.MixtureFile("qwen3moe", MIXTURE, random_tensors(MIXTURE))
+    good = mixture.write(tmp_path / "good.gguf")
+    tracemalloc.start()
+    try:
+        refused, read = _attack(tmp_path, good, 700, seed=4)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert refused > 350
+    assert read > 10
     assert most < 32 << 20
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_a_hundred_thousand_damaged_files(tmp_path: Path) -> None:
-    refused, read = _attack(tmp_path, 100_000, seed=3)
+    refused, read = _attack(tmp_path, _good(tmp_path), 100_000, seed=3)
     assert refused > 30_000
     assert read > 1000

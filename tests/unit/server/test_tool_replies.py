@@ -123,7 +123,8 @@ def test_one_call_where_no_parallel_ones_are_wanted(make_scripted: Any) -> None:
 def test_a_named_tool_ends_with_stop(make_scripted: Any) -> None:
     named = {"type": "function", "function": {"name": "f"}}
     harness = make_scripted('<tool_call>{"name": "f", "arguments": {}}</tool_call>')
-    assert ask(harness, tool_choice=named)["finish_reason"] == "stop"
+    choice = ask(harness, tool_choice=named)
+    assert (choice["finish_reason"], choice["message"]["content"]) == ("stop", "")
     assert streamed(harness, tool_choice=named)[1] == "stop"
 
 

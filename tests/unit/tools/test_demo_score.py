@@ -46,6 +46,12 @@ def test_a_task_is_right_if_all_its_replies_are(
     assert (row.right, row.asked, len(row.wrong)) == (2 - (wrong is not None), 2, wrong is not None)
 
 
+def test_rows_can_be_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(score, "rows", lambda *_: [("copy", [PLAIN]), ("tasks", [PLAIN])])
+    chosen = score.score(lambda prompts: ["a"] * len(prompts), 1, 0, only="task")
+    assert [row.name for row in chosen] == ["tasks"]
+
+
 def test_requests_by_hand_have_words_and_answers() -> None:
     items = unseen_phrasings.unseen_phrasing_items(0, each=1)
     assert len(items) >= 40

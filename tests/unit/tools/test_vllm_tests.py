@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tools.vllm_tests import page, sorting
-from tools.vllm_tests.running import result_file
+from tools.vllm_tests.running import check_state, give_room, link_models, result_file
 
 
 @pytest.fixture
@@ -44,6 +44,8 @@ def test_the_page_counts_results_and_reasons(source: Path, tmp_path: Path) -> No
         ["tests/v1/test_public.py::test_two", "failed", "AssertionError: 1 == 2"],
         ["tests/v1/test_public.py::test_x[lora-a]", "failed", "404"],
         ["tests/v1/test_public.py::test_y", "skipped", "no GPU"],
+        ["tests/v1/test_public.py::test_z", "failed", "[XPASS(strict)] of vLLM"],
+        ["tests/v1/test_public.py::test_late", "unfinished", "did not end in time"],
     ]
     missing = "ConfigError: vllm.lora.request.LoRARequest: LoRA adapters do not work yet"
     for name, rows in (
@@ -54,9 +56,33 @@ def test_the_page_counts_results_and_reasons(source: Path, tmp_path: Path) -> No
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "examples.jsonl").write_text('["basic.py", ""]\n["chat.py --x", "an error"]\n')
     text = page.page(source, tmp_path)
-    assert "1 tests pass, 3 fail, 1 are skipped" in text
-    assert "| `v1/test_public.py` | 1 | 2 | 1 | not sorted (1); LoRA adapters (1) |" in text
-    assert "| `v1/test_slow.py` |  |  |  | not counted yet |" in text
+    assert "1 tests pass, 4 fail, 1 are skipped by themselves. 1 more" in text
+    why = "not sorted (1); LoRA adapters (1); did not end in time (1)"
+    assert f"| `v1/test_public.py` | 1 | 1 | 3 | 1 | {why} |" in text
+    assert "| `v1/test_slow.py` |  |  |  |  | not counted yet |" in text
     assert "| 1 | a part of vLLM's engine, which Quire does not share |" in text
     assert "| `basic.py` | works |" in text
     assert "| `chat.py --x` | an error |" in text
+
+
+def test_results_of_two_states_of_the_code_do_not_mix(tmp_path: Path) -> None:
+    check_state(tmp_path)
+    check_state(tmp_path)
+    (tmp_path / "state").write_text("another")
+    with pytest.raises(SystemExit, match="another state of the code; name a new folder"):
+        check_state(tmp_path)
+
+
+def test_hub_ids_are_the_local_model_with_as_much_room_as_is_asked_for(tmp_path: Path) -> None:
+    for name in ("model", "marks"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    text = 'M = "org/name"\nP = "tests/x.py"\nargs = ["--max-model-len", "10100"]'
+    link_models(tmp_path, text)
+    link_models(tmp_path, text, "marks")
+    assert (tmp_path / "org/name").resolve() == tmp_path / "marks"
+    assert not (tmp_path / "tests").exists()
+    for asked, room in ((text, 10100), ("", 2048), ("max_model_len=512", 2048)):
+        give_room(tmp_path, asked)
+        config = json.loads((tmp_path / "model" / "config.json").read_text())
+        assert config["max_position_embeddings"] == room

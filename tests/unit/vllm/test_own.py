@@ -377,3 +377,29 @@ def test_the_loopback_address(monkeypatch: pytest.MonkeyPatch) -> None:
     assert get_loopback_ip() in ("127.0.0.1", "::1")
     monkeypatch.setenv("VLLM_LOOPBACK_IP", "127.0.0.2")
     assert get_loopback_ip() == "127.0.0.2"
+
+
+def test_tensors_of_logits_processors() -> None:
+    torch = pytest.importorskip("torch")
+    from vllm.utils.torch_utils import async_tensor_h2d
+
+    assert async_tensor_h2d([1, 2], dtype=torch.long, device="cpu").tolist() == [1, 2]
+    out = torch.zeros(2, dtype=torch.int32)
+    assert async_tensor_h2d([3, 4], out=out) is out
+    assert out.tolist() == [3, 4]
+    with pytest.raises(ValueError, match="pass device='cpu'"):
+        async_tensor_h2d([1])
+
+
+def test_records_without_effect_are_accepted() -> None:
+    from vllm.config import KernelConfig
+
+    EngineArgs(kernel_config=KernelConfig(enable_jit_warmup=False))
+
+
+def test_the_minor_version_before() -> None:
+    from vllm import version
+
+    assert version._prev_minor_version() == "0.31"
+    assert version._prev_minor_version_was("0.31")
+    assert not version._prev_minor_version_was("0.32")

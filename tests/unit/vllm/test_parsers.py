@@ -30,7 +30,7 @@ def test_a_text_with_a_call_whole_and_streamed() -> None:
     parser = ToolParserManager.get_tool_parser("hermes")(None)
     assert type(parser) is Hermes2ProToolParser
     found = parser.extract_tool_calls(TEXT, request())
-    assert (found.tools_called, found.content) == (True, "I look")
+    assert (found.tools_called, found.content) == (True, "I look ")
     [call] = found.tool_calls
     assert (call.type, call.function.name, call.function.arguments) == ("function", "f", '{"a": 1}')
     said = ""
@@ -127,3 +127,123 @@ def test_records_dump_as_those_of_pydantic() -> None:
     )
     with pytest.raises(ValueError, match="str"):
         DeltaMessage.model_validate({"content": 1})
+
+
+TAGGED = "<think>a</think>b"
+
+
+@pytest.mark.parametrize(
+    ("family", "variables", "text", "said"),
+    [
+        ("deepseek_r1", {}, "a</think>", ("a", None)),
+        ("deepseek_r1", {}, "a", ("a", None)),
+        ("deepseek_r1", {}, "</think>b", ("", "b")),
+        ("deepseek_v3", {}, TAGGED, (None, TAGGED)),
+        ("deepseek_v3", {"thinking": True}, "a</think>b", ("a", "b")),
+        ("holo2", {}, "a", ("a", None)),
+        ("holo2", {"thinking": False}, "a", (None, "a")),
+        ("hy_v3", {}, "a", (None, "a")),
+        ("hy_v3", {"reasoning_effort": "high"}, "a", ("a", None)),
+        ("minimax_m3", {}, "a</mm:think>b", (None, "a</mm:think>b")),
+        ("minimax_m3", {}, "<mm:think>a</mm:think>b", ("a", "b")),
+        ("minimax_m3", {"thinking_mode": "enabled"}, "a</mm:think>b", ("a", "b")),
+        ("kimi_k2", {}, "a", ("a", None)),
+        ("gemma4", {}, "a", (None, "a")),
+        ("gemma4", {}, "a<channel|>b", ("a", "b")),
+        ("qwen3", {}, "a\n\n<tool_call>\n<function=f>", ("a\n\n", "<tool_call>\n<function=f>")),
+        ("qwen3", {"enable_thinking": False}, "a<tool_call>", (None, "a<tool_call>")),
+    ],
+)
+def test_where_a_reply_begins_is_the_familys_rule(
+    family: str, variables: dict[str, Any], text: str, said: tuple[str | None, str | None]
+) -> None:
+    """As vLLM 0.32's classes say of these texts."""
+    from vllm.reasoning import ReasoningParserManager
+
+    made = ReasoningParserManager.get_reasoning_parser(family)
+    parser = made(None, chat_template_kwargs=variables)
+    assert parser.extract_reasoning(text, request()) == said
+    if family in ("gemma4", "minimax_m3") and "<" in text[1:] and not text.startswith("<"):
+        return  # a stream cannot know of an end that comes later
+    parts = {"reasoning": "", "content": ""}
+    for end in range(1, len(text) + 1):
+        delta = parser.extract_reasoning_streaming(
+            text[: end - 1], text[:end], text[end - 1 : end], [], [], []
+        )
+        if delta is not None:
+            parts["reasoning"] += delta.reasoning or ""
+            parts["content"] += delta.content or ""
+    assert parts == {"reasoning": said[0] or "", "content": said[1] or ""}
+
+
+def test_reasoning_that_is_off_is_over() -> None:
+    from vllm.reasoning import ReasoningParserManager
+
+    class Tokens:
+        def decode(self, ids: list[int]) -> str:
+            return "".join(["<think>", "</think>", "a", "<|channel>"][one] for one in ids)
+
+    def made(family: str, **variables: Any) -> Any:
+        parser = ReasoningParserManager.get_reasoning_parser(family)
+        return parser(Tokens(), chat_template_kwargs=variables)
+
+    assert made("deepseek_v3").is_reasoning_end([2])
+    assert made("deepseek_v3").extract_content_ids([2, 2]) == [2, 2]
+    assert not made("deepseek_v3", thinking=True).is_reasoning_end([2])
+    assert made("gemma4").is_reasoning_end([2])
+    assert not made("gemma4").is_reasoning_end([2, 3])
+    assert made("openai_gptoss").is_reasoning_end([])
+    assert made("minimax_m3").is_reasoning_end_streaming([2], [2])
+    assert not made("minimax_m3").is_reasoning_end_streaming([], [])
+    assert not made("minimax_m3", thinking_mode="enabled").is_reasoning_end_streaming([2], [2])
+    assert not made("qwen3").is_reasoning_end_streaming([2], [2])
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "said"),
+    [
+        ("hermes", "a \n<tool_call>{}</tool_call> b", "a \n"),
+        ("hermes", '<tool_call>\n{"name": "f", "arguments": {"a": 1', None),
+        ("llama3_json", 'a {"name": "f", "parameters": {}} b', ""),
+        ("xlam", '[{"name": "f", "arguments": {}}]', ""),
+        ("minicpm5", 'a <function name="f"></function> b', ""),
+        ("minicpm5", '<function name="g"></function>', None),
+    ],
+)
+def test_content_beside_calls_is_the_familys_rule(family: str, text: str, said: str | None) -> None:
+    """As vLLM 0.32's classes say; None: the whole text, and no call."""
+    from vllm.tool_parsers import ToolParserManager
+
+    text = text.replace("{}<", '{"name": "f", "arguments": {}}<')
+    found = ToolParserManager.get_tool_parser(family)(None).extract_tool_calls(text, request())
+    assert found.tools_called is (said is not None)
+    assert found.content == (text if said is None else said or None)
+
+
+def test_a_stream_may_be_taken_up_in_its_middle() -> None:
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
+
+    reasoning = ReasoningParserManager.get_reasoning_parser("granite")(None)
+    before = "Here is my thought process: foo"
+    for more in (" bar", " baz"):  # the same place twice
+        delta = reasoning.extract_reasoning_streaming(before, before + more, more, [], [], [])
+        assert delta is not None
+        assert (delta.reasoning, delta.content) == (more, None)
+    calls = ToolParserManager.get_tool_parser("hermes")(None)
+    at = TEXT.index("1}")
+    delta = calls.extract_tool_calls_streaming(TEXT[:at], TEXT, TEXT[at:], [], [], [], request())
+    assert delta is not None
+    assert delta.tool_calls[0].function.name is None
+    assert delta.tool_calls[0].function.arguments
+    assert calls.prev_tool_call_arr == [{"name": "f", "arguments": '{"a": 1}'}]
+
+
+def test_two_kinds_of_constraints_are_refused_in_vllms_words() -> None:
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.exceptions import VLLMValidationError
+
+    with pytest.raises(VLLMValidationError, match="You can only use one kind of constraints"):
+        ChatCompletionRequest(
+            model="m", messages=[], structured_outputs={"regex": "a", "choice": ["a"]}
+        )

@@ -150,3 +150,21 @@ def test_tools_fit_the_other_fields() -> None:
         )
     assert ChatCompletionRequest(messages=HELLO, tools=[tool]).tool_choice == "auto"
     assert ChatCompletionRequest(messages=HELLO).tool_choice == "none"
+
+
+def test_items_of_the_model_are_objects_of_the_client_library() -> None:
+    openai = pytest.importorskip("openai.types.responses")
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "1"}
+    said = {"role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
+    request = ResponsesRequest(model="m", input=iter([call, output, said]))
+    assert isinstance(request.input[0], openai.ResponseFunctionToolCall)
+    assert request.input[0].name == "f"
+    assert request.input[1] == output
+    assert isinstance(request.input[2], openai.ResponseOutputMessage)
+    assert request.input[2].content[0].text == "a"
+    own = request.input[0]
+    assert ResponsesRequest(model="m", input=[own]).input[0] is own
+    assert ResponsesRequest(model="m", input="a").input == "a"

@@ -31,7 +31,10 @@ sys.modules[_repo_utils.__name__] = _repo_utils
 
 
 class LocalAssetServer:
-    """A name that tests import; there are no images to serve."""
+    """There are no images to serve."""
+
+    def url_for(self, name: str) -> str:
+        return f"http://127.0.0.1:9/{name}"
 
 
 class Runner:
@@ -46,11 +49,20 @@ class Runner:
         return self.llm
 
     def generate(
-        self, prompts: list[Any], params: SamplingParams, **options: Any
-    ) -> list[tuple[list[list[int]], list[str]]]:
-        """For each prompt the token ids, then the texts, with the prompt before each."""
-        found = []
-        for output in self.llm.generate(prompts, params, **options):
+        self,
+        prompts: list[Any],
+        sampling_params: SamplingParams,
+        *,
+        return_logprobs: bool = False,
+        **options: Any,
+    ) -> Any:
+        """For each prompt the token ids, then the texts, with the prompt before each; then the
+        log-probabilities of all, if they are asked for."""
+        inputs = [{"prompt_token_ids": one} if isinstance(one, list) else one for one in prompts]
+        found, logprobs = [], []
+        for output in self.llm.generate(inputs, sampling_params, **options):
+            told = [output.prompt_logprobs, *(one.logprobs for one in output.outputs)]
+            logprobs.append([position for part in told for position in part or ()])
             ids = list(output.prompt_token_ids or ())
             text = output.prompt or ""
             found.append(
@@ -59,7 +71,7 @@ class Runner:
                     [text + one.text for one in output.outputs],
                 )
             )
-        return found
+        return (found, logprobs) if return_logprobs else found
 
     def generate_greedy(self, prompts: list[Any], max_tokens: int) -> list[tuple[list[int], str]]:
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
@@ -104,6 +116,11 @@ VllmRunner = HfRunner = Runner
 @pytest.fixture(scope="session")
 def vllm_runner() -> type[Runner]:
     return Runner
+
+
+@pytest.fixture(scope="session")
+def local_asset_server() -> LocalAssetServer:
+    return LocalAssetServer()
 
 
 @pytest.fixture

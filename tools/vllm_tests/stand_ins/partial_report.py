@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-_RANK = {"passed": 0, "skipped": 1, "failed": 2}
+_RANK = {"unfinished": -1, "passed": 0, "skipped": 1, "failed": 2}
 _MAX_CHARS = 400
 _found: dict[str, tuple[str, str]] = {}
 
@@ -19,9 +19,20 @@ def _note(name: str, outcome: str, message: str) -> None:
     before = _found.get(name, ("passed", ""))
     if name not in _found or _RANK[outcome] > _RANK[before[0]]:
         _found[name] = (outcome, message)
-        with open(os.environ["REPORT"], "w") as file:
-            for each, (came, text) in _found.items():
-                file.write(json.dumps([each, came, text]) + "\n")
+        _write()
+
+
+def _write() -> None:
+    with open(os.environ["REPORT"], "w") as file:
+        for each, (came, text) in _found.items():
+            file.write(json.dumps([each, came, text]) + "\n")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Every test counts, also those that the process does not come to."""
+    for item in session.items:
+        _found.setdefault(item.nodeid, ("unfinished", "did not end in time"))
+    _write()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,7 +42,8 @@ class RemoteOpenAIServer:
         override_hf_configs: dict[str, Any] | None = None,
     ) -> None:
         del max_wait_seconds, override_hf_configs
-        args = _without_lora([str(each) for each in vllm_serve_args])
+        args = _of_text([str(each) for each in vllm_serve_args])
+        self.show_hidden_metrics = any("show-hidden-metrics" in arg for arg in args)
         self.uds = args[args.index("--uds") + 1] if "--uds" in args else None
         self.host = "127.0.0.1"
         self.port = int(args[args.index("--port") + 1]) if "--port" in args else _free_port()
@@ -49,18 +52,21 @@ class RemoteOpenAIServer:
         if seed is not None and "--seed" not in args:
             args += ["--seed", str(seed)]
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
-        self.proc = subprocess.Popen(
+        self.proc = self._start(model, args, {**os.environ, **(env_dict or {})})
+        self._wait()
+
+    def _start(self, model: str, args: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             [sys.executable, "-m", "quire.vllm", "serve", model, *args],
-            env={**os.environ, **(env_dict or {})},
+            env=env,
             stdout=self._log,
             stderr=self._log,
         )
-        self._wait()
 
     def _wait(self) -> None:
         end = time.monotonic() + _START_S
         transport = httpx.HTTPTransport(uds=self.uds) if self.uds else None
-        with httpx.Client(transport=transport, timeout=5) as client:
+        with httpx.Client(transport=transport, timeout=5, verify=False) as client:
             while time.monotonic() < end and self.proc.poll() is None:
                 try:
                     if client.get(self.url_for("health")).status_code == 200:
@@ -120,18 +126,62 @@ class RemoteOpenAIServer:
 RemoteVLLMServer = RemoteOpenAIServer
 
 
+class _Forked:
+    """A process made by fork, with the methods of `subprocess.Popen` that are used here."""
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    def poll(self) -> int | None:
+        self._process.join(0)
+        code: int | None = self._process.exitcode
+        return code
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self, timeout: float | None = None) -> None:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("the server", timeout or 0)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+class RemoteOpenAIServerCustom(RemoteOpenAIServer):
+    """A server that a function starts, in a process made by fork."""
+
+    def __init__(
+        self,
+        model: str,
+        vllm_serve_args: list[str],
+        child_process_fxn: Callable[[dict[str, str] | None, str, list[str]], None],
+        **options: Any,
+    ) -> None:
+        self._begin = child_process_fxn
+        super().__init__(model, vllm_serve_args, **options)
+
+    def _start(self, model: str, args: list[str], env: dict[str, str]) -> Any:
+        process = get_context("fork").Process(target=self._begin, args=(env, model, args))
+        process.start()
+        return _Forked(process)
+
+
 class RemoteLaunchRenderServer(RemoteOpenAIServer):
     """A server's render routes; there is none that has no other."""
 
 
-def _without_lora(args: list[str]) -> list[str]:
-    """Options of a server without those of LoRA, so that its tests of the model alone can run."""
+def _of_text(args: list[str]) -> list[str]:
+    """Options of a server without those of LoRA and of pooling models, so that the tests of what
+    has nothing to do with them can run."""
     kept: list[str] = []
-    is_lora = False
+    is_left_out = False
     for arg in args:
         if arg.startswith("-"):
-            is_lora = "lora" in arg
-        if not is_lora:
+            is_left_out = "lora" in arg or arg == "--runner"
+        if not is_left_out:
             kept.append(arg)
     return kept
 
@@ -142,16 +192,42 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _as_it_is(test: Test) -> Test:
+def fork_new_process_for_each_test(test: Test) -> Test:
+    """In this process: every file with an engine has one of its own."""
     return test
 
 
 def create_new_process_for_each_test(method: str | None = None) -> Callable[[Test], Test]:
+    """The same."""
     del method
-    return _as_it_is
+    return fork_new_process_for_each_test
 
 
-fork_new_process_for_each_test = spawn_new_process_for_each_test = single_gpu_only = _as_it_is
+def spawn_new_process_for_each_test(test: Test) -> Test:
+    """In this process; what a test raises is a RuntimeError, as if it came from another."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **named: Any) -> Any:
+        try:
+            return test(*args, **named)
+        except Exception as error:
+            raise RuntimeError(f"the test failed: {error}") from error
+
+    made: Test = run  # type: ignore[assignment]
+    return made
+
+
+single_gpu_only = fork_new_process_for_each_test
+
+
+def requires_spawn_multiprocessing() -> bool:
+    """Not on a CPU."""
+    return False
+
+
+def wait_for_gpu_memory_to_clear(**options: Any) -> None:
+    """There is no GPU."""
+    del options
 
 
 ROCM_EXTRA_ARGS: list[str] = []

@@ -6,6 +6,7 @@ Types that are not in `BLOCK_FORMATS` are expanded while loading. Sources: ggml-
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,17 +34,23 @@ GGUF_FORMATS: dict[str, ActivationBits] = {"gguf": 16, "gguf_a8": 8}
 have a scale for each block, as llama.cpp's have."""
 
 
+_EXPERT = re.compile(r"\.experts\.\d+\.")
+
+
 @dataclass(frozen=True, slots=True)
 class BlockFormats:
     """The matrices of a GGUF file, by the names that transformers gives them."""
 
     method = "gguf"
     types: Mapping[str, str]
+    """`.experts.*.`: of all experts of a layer. "*": of every matrix that is multiplied and has no
+    type of its own."""
     activation_bits: ActivationBits
 
     def format_of(self, name: str) -> GroupedFormat | None:
         """None: it is not held as it is."""
-        found = BLOCK_FORMATS.get(self.types.get(name, ""))
+        kind = self.types.get(name) or self.types.get(_EXPERT.sub(".experts.*.", name))
+        found = BLOCK_FORMATS.get(kind or self.types.get("*", ""))
         if found is None:
             return None
         bits = self.activation_bits

@@ -27,9 +27,12 @@ def with_shipped_formats(program: Program, shipped: Shipped | BlockFormats) -> P
 
 
 def _matrices(op: Op, shipped: Shipped | BlockFormats) -> tuple[Param, ...]:
-    """Those that may be quantised; in MXFP4 the experts' alone."""
+    """Those that may be quantised; in MXFP4 the experts' alone. Routers of GGUF files are expanded,
+    if they are in blocks at all."""
     if isinstance(op, Experts):
         return (op.gate_up, op.down)
+    if isinstance(op, Linear) and op.exact and isinstance(shipped, BlockFormats):
+        return ()
     is_multiplied = isinstance(op, Linear | Logits) and shipped.method != "mxfp4"
     return op.params()[:1] if is_multiplied else ()
 
@@ -44,7 +47,7 @@ def _converted(op: Op, matrices: set[str], format_of: Callable[[str], Format]) -
         if len(set(formats.get(param.name, ()))) > 1:
             if isinstance(op, Linear):
                 return _split(op, formats[op.weight.name])
-            raise _unlike(param)
+            raise _unlike(param, formats[param.name])
     changes = {
         field.name: replace(param, format=found[0])
         for field in fields(op)
@@ -60,7 +63,7 @@ def _split(op: Linear, formats: list[Format]) -> list[Linear]:
     dims = [out.dim for out in op.outs]
     params = [param for param in (op.weight, op.bias) if param is not None]
     if any([part.slot_shape[0] for part in param.parts] != dims for param in params):
-        raise _unlike(op.weight)
+        raise _unlike(op.weight, formats)
     linears = []
     for wanted, places in groupby(range(len(dims)), key=lambda i: formats[i]):
         first, *rest = places
@@ -77,11 +80,16 @@ def _split(op: Linear, formats: list[Format]) -> list[Linear]:
     return linears
 
 
-def _unlike(param: Param) -> UnsupportedModelError:
-    names = ", ".join(part.name for part in param.parts)
+def _unlike(param: Param, formats: Sequence[Format]) -> UnsupportedModelError:
+    """Names the first of each format: experts may be many."""
+    firsts: dict[Format, str] = {}
+    for part, found in zip(param.parts, formats, strict=True):
+        firsts.setdefault(found, part.name)
+    held = ", ".join(f"{name} ({found or 'as numbers'})" for found, name in firsts.items())
     return UnsupportedModelError(
-        f"quantization_config holds {names} in unlike formats, and they are not multiplied one by "
-        "one here; use a checkpoint that treats them alike"
+        f"quantization_config holds {held} in unlike formats, and they are not multiplied one by "
+        "one here; use a checkpoint that treats them alike, or of a GGUF file "
+        "quantization='int8' or 'int4', which round its numbers again"
     )
 
 

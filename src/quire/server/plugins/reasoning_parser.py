@@ -6,22 +6,24 @@ The class of a format of Quire's reads with that format.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from types import ModuleType
 from typing import Any, ClassVar
 
-from quire.parsers.format import ReplyFormat
+from quire.parsers.format import ReplyFormat, ToolFormat
 from quire.parsers.parser import ReplyParser, parse_whole
 from quire.parsers.reasoning.tags import ReasoningTags
-from quire.parsers.registry import REASONING_FORMATS
+from quire.parsers.registry import REASONING_FORMATS, reply_format
 from quire.server.plugins.deltas import delta_of
+from quire.server.plugins.families.beginnings import Beginning, FamilyRules, rules_of
+from quire.server.plugins.families.calls_as_text import calls_as_text
+from quire.server.plugins.families.streams import Stream
 from quire.server.plugins.loading import import_plugin
 from quire.server.plugins.records import DeltaMessage
 from quire.server.plugins.registry import ParserRegistry
 
-_OPENED = frozenset({"ling3", "qwen3"})
-"""Families whose classes in vLLM take a prompt to end within the reasoning, unless it is off."""
+_NO_TOOLS: Mapping[str, Mapping[str, Any]] = {}
 
 
 class ReasoningParser:
@@ -97,17 +99,21 @@ class FormatReasoningParser(ReasoningParser):
     """Reads with a format of Quire's."""
 
     tags: ReasoningTags
-    begins_within: bool = False
-    """Whether a reply is taken to begin within the reasoning, as a template has opened it."""
+    calls: ToolFormat | None = None
+    """Ends reasoning that the model did not end; its calls are text."""
+    rules: FamilyRules = rules_of("")
 
     def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
-        """`chat_template_kwargs`: of the prompt; with `enable_thinking` or `thinking` False, the
-        reply has no reasoning."""
+        """`chat_template_kwargs`: of the prompt; they tell whether the reply begins within the
+        reasoning, as vLLM's class of the family has it (`families/beginnings.py`)."""
         super().__init__(tokenizer, *args, **kwargs)
-        variables = kwargs.get("chat_template_kwargs") or {}
-        is_off = any(variables.get(name) is False for name in ("enable_thinking", "thinking"))
-        self._format = ReplyFormat(None if is_off else self.tags)
-        self._parser: ReplyParser | None = None
+        given = kwargs.get("chat_template_kwargs") or {}
+        effort = given.get("reasoning_effort") or kwargs.get("reasoning_effort")
+        variables = {**given, "reasoning_effort": effort}
+        self._beginning = self.rules.beginning(variables, self.tags.is_implied)
+        self._format = self._format_of_reply()
+        self._tools = None if self._format.tools is None else _NO_TOOLS
+        self._stream = Stream()
 
     @property
     def reasoning_start_str(self) -> str | None:
@@ -119,6 +125,20 @@ class FormatReasoningParser(ReasoningParser):
         """The format's end."""
         return self.tags.end
 
+    @property
+    def start_token_id(self) -> int | None:
+        """The begin's, if it is a token."""
+        return self.vocab.get(self.tags.begin)
+
+    @property
+    def end_token_id(self) -> int | None:
+        """The end's, if it is a token."""
+        return self.vocab.get(self.tags.end)
+
+    think_start_token_id = start_token_id
+    think_end_token_id = end_token_id
+    """Other names of these, which some families have."""
+
     def adjust_request(self, request: Any) -> Any:
         """With the special tokens, which are the marks of many models."""
         request.skip_special_tokens = False
@@ -126,13 +146,34 @@ class FormatReasoningParser(ReasoningParser):
 
     def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
         """By their text."""
+        if self._beginning is Beginning.OFF or self.rules.is_always_over:
+            return True
         text = self._text(input_ids)
         end = max(text.rfind(mark) for mark in self.tags.ends)
-        return end > max(text.rfind(mark) for mark in self.tags.begins)
+        begin = max(text.rfind(mark) for mark in self.tags.begins)
+        return end > begin or (begin < 0 and self.rules.is_over_without)
+
+    def is_reasoning_end_streaming(
+        self,
+        input_ids: Sequence[int],
+        delta_ids: Iterable[int],  # noqa: ARG002
+    ) -> bool:
+        """By the text of `input_ids`; where only a begin begins reasoning, also without one."""
+        if self.is_reasoning_end(input_ids):
+            return True
+        text = self._text(input_ids)
+        marks = (*self.tags.begins, *self.tags.ends)
+        is_open = not text or any(mark.startswith(text) for mark in marks)
+        has_begin = any(mark in text for mark in self.tags.begins)
+        return self._beginning is Beginning.BY_BEGIN and not is_open and not has_begin
 
     def extract_content_ids(self, input_ids: list[int]) -> list[int]:
         """The tokens behind the one that completes the first end."""
         ids = list(input_ids)
+        if self._beginning is Beginning.OFF or (
+            self._beginning is Beginning.BY_BEGIN and not self._has_mark(self._text(ids))
+        ):
+            return ids
 
         def has_end(num: int) -> bool:
             text = self._text(ids[:num])
@@ -154,12 +195,12 @@ class FormatReasoningParser(ReasoningParser):
     ) -> tuple[str | None, str | None]:
         """None for what there is none of. A text with an end alone begins within the reasoning,
         which the prompt has opened."""
-        ends = [at for one in self.tags.ends if (at := model_output.find(one)) >= 0]
-        before = model_output[: min(ends)] if ends else ""
-        is_open = bool(ends) and not any(one in before for one in self.tags.begins)
-        is_reasoning = is_open or self.begins_within
-        message = parse_whole(self._format, model_output, is_reasoning=is_reasoning)
-        return message.reasoning or None, message.content or None
+        is_reasoning = self._beginning is Beginning.WITHIN or (
+            self._beginning is Beginning.AS_WRITTEN and self._has_end_alone(model_output)
+        )
+        message = parse_whole(self._format, model_output, self._tools, is_reasoning=is_reasoning)
+        is_text = self.rules.has_empty and self._beginning is Beginning.WITHIN
+        return message.reasoning if is_text else message.reasoning or None, message.content or None
 
     def extract_reasoning_streaming(
         self,
@@ -171,9 +212,28 @@ class FormatReasoningParser(ReasoningParser):
         delta_token_ids: Sequence[int],  # noqa: ARG002
     ) -> DeltaMessage | None:
         """Without a text before it, `delta_text` begins a new reply."""
-        if self._parser is None or (not previous_text and current_text == delta_text):
-            self._parser = ReplyParser(self._format, is_reasoning=self.begins_within)
-        return delta_of(self._parser.feed(delta_text))
+        events, _ = self._stream.feed(self._new_parser, previous_text, current_text, delta_text)
+        if self.tags.keeps_space and self._stream.parser is not None:
+            events += self._stream.parser.keep_reasoning_space()
+        return delta_of(events)
+
+    def _new_parser(self) -> ReplyParser:
+        is_reasoning = self._beginning is Beginning.WITHIN
+        return ReplyParser(self._format, self._tools, is_reasoning=is_reasoning)
+
+    def _format_of_reply(self) -> ReplyFormat:
+        if self._beginning is Beginning.OFF:
+            return ReplyFormat()
+        format = reply_format(self.tags, None)
+        return ReplyFormat(self.tags, self.calls) if type(format) is ReplyFormat else format
+
+    def _has_mark(self, text: str) -> bool:
+        return any(mark in text for mark in (*self.tags.begins, *self.tags.ends))
+
+    def _has_end_alone(self, text: str) -> bool:
+        ends = [at for one in self.tags.ends if (at := text.find(one)) >= 0]
+        before = text[: min(ends)] if ends else ""
+        return bool(ends) and not any(one in before for one in self.tags.begins)
 
     def _text(self, token_ids: Sequence[int | str]) -> str:
         """Of tokens, which may also be given as texts."""
@@ -200,8 +260,7 @@ class ReasoningParserManager(ParserRegistry):
         if name not in cls._own:
             title = f"{name.title().replace('_', '')}ReasoningParser"
             tags = REASONING_FORMATS[name]
-            begins_within = tags.is_implied or name in _OPENED
-            values = {"tags": tags, "begins_within": begins_within}
+            values = {"tags": tags, "calls": calls_as_text(name, tags), "rules": rules_of(name)}
             cls._own[name] = type(title, (FormatReasoningParser,), values)
         return cls._own[name]
 

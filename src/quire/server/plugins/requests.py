@@ -3,9 +3,11 @@ them, and get the `SamplingParams` that a body asks for."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -35,6 +37,7 @@ _DEFAULTS: dict[str, Any] = {
     "top_logprobs": 0,
 }
 """vLLM's, of fields that may also be null."""
+_KINDS = ("json", "regex", "choice")
 
 
 def _as_json(fields: Mapping[str, Any]) -> bytes:
@@ -231,8 +234,16 @@ class ChatCompletionRequest(_Generation, _Chat):
         return {name: getattr(self._body, name) for name in names}
 
     def _check(self) -> None:
-        super()._check()
         body = self._body
+        if isinstance(body.structured_outputs, Mapping) and (
+            sum(body.structured_outputs.get(name) is not None for name in _KINDS) > 1
+        ):
+            raise RequestError(
+                "You can only use one kind of constraints for structured outputs ('json', 'regex' "
+                "or 'choice').",
+                parameter="structured_outputs",
+            )
+        super()._check()
         if body.tool_choice == "auto" and not body.tools:
             message = "When using `tool_choice`, `tools` must be set."
             raise RequestError(message, parameter="tool_choice")
@@ -274,5 +285,43 @@ class ResponsesRequest(_Chat):
 
     kind = responses.ResponsesRequest
 
+    def __init__(self, **fields: Any) -> None:
+        """Raises RequestError, a ValueError, for values that the server would refuse."""
+        if isinstance(given := fields.get("input"), Iterator):
+            fields["input"] = list(given)
+        super().__init__(**fields)
+        self._input = fields.get("input")
+
+    @property
+    def input(self) -> Any:
+        """The text, or the items: those of the model as objects of the client library `openai`, if
+        it is installed; others as they were given."""
+        given = vars(self).get("_input", self._body.input)
+        return list(map(_item, given)) if isinstance(given, list) else given
+
+    @input.setter
+    def input(self, value: Any) -> None:
+        self._input = value
+
     def _effort(self) -> str | None:
         return None if self._body.reasoning is None else self._body.reasoning.effort
+
+
+def _item(given: Any) -> Any:
+    """A function call, or an assistant's message made of parts, as the class that `openai` has."""
+    if not isinstance(given, Mapping):
+        return given
+    is_call = given.get("type") == "function_call"
+    is_message = given.get("role") == "assistant" and isinstance(given.get("content"), list)
+    if not is_call and not is_message:
+        return given
+    try:
+        classes = import_module("openai.types.responses")
+        if is_call:
+            return classes.ResponseFunctionToolCall.model_validate(given)
+        parts = [{"annotations": [], **part} for part in given["content"]]
+        made_up = {"type": "message", "id": f"msg_{secrets.token_hex(8)}", "status": "completed"}
+        fields = {**made_up, **given, "content": parts}
+        return classes.ResponseOutputMessage.model_validate(fields)
+    except (ImportError, TypeError, ValueError):
+        return given

@@ -11,11 +11,13 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any, ClassVar
 
-from quire.parsers.events import Arguments, CallBegins, Event
+from quire.parsers.events import Arguments, CallBegins, CallEnds, Event, Message
 from quire.parsers.format import ReplyFormat
-from quire.parsers.parser import ReplyParser, parse_whole
+from quire.parsers.parser import ReplyParser
 from quire.parsers.registry import TOOL_FORMATS, reply_format
 from quire.server.plugins.deltas import delta_of
+from quire.server.plugins.families.streams import Stream
+from quire.server.plugins.families.whole_replies import WholeRules, whole_rules
 from quire.server.plugins.loading import import_plugin
 from quire.server.plugins.records import (
     DeltaMessage,
@@ -92,10 +94,11 @@ class FormatToolParser(ToolParser):
     """Reads with a format of Quire's."""
 
     format: ReplyFormat
+    rules: WholeRules = WholeRules()
 
     def __init__(self, tokenizer: Any, tools: Sequence[Any] | None = None) -> None:
         super().__init__(tokenizer, tools)
-        self._parser: ReplyParser | None = None
+        self._stream = Stream()
 
     def adjust_request(self, request: Any) -> Any:
         """With the special tokens, which begin and end the calls of many models."""
@@ -105,7 +108,18 @@ class FormatToolParser(ToolParser):
 
     def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
         """The calls; the content is None where there is none."""
-        message = parse_whole(self.format, model_output, self._schemas(request))
+        schemas = self._schemas(request)
+        parser = ReplyParser(self.format, schemas)
+        events = [*parser.feed(model_output), *parser.finish()]
+        message = Message.of(events)
+        num_ended = sum(isinstance(event, CallEnds) for event in events)
+        if self.rules.refuses(message.tool_calls, num_ended, schemas):
+            return ExtractedToolCallInformation(
+                tools_called=False, tool_calls=[], content=model_output
+            )
+        content = message.content
+        if message.tool_calls:
+            content = self.rules.content_of(model_output, content, self.format.tools)
         calls = [
             ToolCall(
                 id=call.id or make_tool_call_id(),
@@ -114,7 +128,7 @@ class FormatToolParser(ToolParser):
             for call in message.tool_calls
         ]
         return ExtractedToolCallInformation(
-            tools_called=bool(calls), tool_calls=calls, content=message.content or None
+            tools_called=bool(calls), tool_calls=calls, content=content or None
         )
 
     def extract_tool_calls_streaming(
@@ -128,10 +142,13 @@ class FormatToolParser(ToolParser):
         request: Any,
     ) -> DeltaMessage | None:
         """Without a text before it, `delta_text` begins a new reply."""
-        if self._parser is None or (not previous_text and current_text == delta_text):
-            self._parser = ReplyParser(self.format, self._schemas(request))
+
+        def new_parser() -> ReplyParser:
             self.prev_tool_call_arr, self.streamed_args_for_tool = [], []
-        events = self._parser.feed(delta_text)
+            return ReplyParser(self.format, self._schemas(request))
+
+        events, before = self._stream.feed(new_parser, previous_text, current_text, delta_text)
+        self._note(before)
         self._note(events)
         return delta_of(events)
 
@@ -175,7 +192,8 @@ class ToolParserManager(ParserRegistry):
         if name not in cls._own:
             format = reply_format(None, TOOL_FORMATS[name]())
             title = f"{name.title().replace('_', '').replace('-', '')}ToolParser"
-            cls._own[name] = type(title, (FormatToolParser,), {"format": format})
+            values = {"format": format, "rules": whole_rules(name)}
+            cls._own[name] = type(title, (FormatToolParser,), values)
         return cls._own[name]
 
     @classmethod

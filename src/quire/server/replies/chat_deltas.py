@@ -19,14 +19,16 @@ from quire.server.schema.chat import (
 
 
 def reply_message(role: str, message: Message, plan: ReplyPlan) -> ReplyMessage:
-    """A whole message. Its content is null where there is something else instead."""
+    """A whole message. Its content is null where there is something else instead; empty, as in
+    vLLM, where the request demanded a call."""
     calls = [
         CalledFunction(name=call.name, arguments=call.arguments) for call in message.tool_calls
     ]
-    has_others = bool(calls or message.reasoning)
+    is_demanded = plan.tools.rules.choice == "required" and not plan.tools.is_legacy
+    is_null = bool(calls or message.reasoning) and not is_demanded
     made = ReplyMessage(
         role=role,
-        content=None if has_others and not message.content else message.content,
+        content=None if is_null and not message.content else message.content,
         reasoning=message.reasoning or None,
     )
     if plan.reasoning_field == "reasoning_content":

@@ -12,6 +12,16 @@ __version__ = VLLM_VERSION
 __version_tuple__ = tuple(int(part) for part in VLLM_VERSION.split("."))
 
 
+def _prev_minor_version() -> str:
+    """The minor version before this one, such as 0.31."""
+    return f"{__version_tuple__[0]}.{__version_tuple__[1] - 1}"
+
+
+def _prev_minor_version_was(version_str: str) -> bool:
+    """Whether a text names it."""
+    return version_str == _prev_minor_version()
+
+
 class VllmDistribution(Distribution):
     """What `importlib.metadata` shows of a package `vllm`: name and version, no files."""
 

@@ -1,13 +1,13 @@
 """`GgufStore`: the tensors of a GGUF model under the names of transformers' checkpoints.
 
 `get` expands blocks to float32, `stored` gives them as they are; F32, F16 and BF16 are views of the
-file. What llama.cpp's conversion did to a tensor is undone. Called by `weights/open`.
+file. What llama.cpp's conversion did to a tensor is undone: experts that it put into one tensor
+have one each (views too), gates and ups that it took apart are one. Called by `weights/open`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from quire.errors import CheckpointError, UnsupportedModelError
 from quire.gguf.architectures import architecture_of
-from quire.gguf.container import GgufTensor
 from quire.gguf.keys import Keys
 from quire.gguf.split import read_headers
 from quire.models.quantised.block_formats import BLOCK_FORMATS
+from quire.weights.gguf.pieces import Piece, RawTensor, joined_bytes, joined_shape, place_tensors
 from quire.weights.gguf.values import READABLE, block_values
 from quire.weights.mapped_file import MappedFile
 from quire.weights.store import ITEM_BYTES, HostTensor, TensorDtype, WeightStore, as_tensor_dtype
@@ -26,17 +26,8 @@ from quire.weights.store import ITEM_BYTES, HostTensor, TensorDtype, WeightStore
 _PAIRED = ("self_attn.q_proj.", "self_attn.k_proj.")
 
 
-@dataclass(frozen=True, slots=True)
-class RawTensor:
-    """A tensor as the file has it: [rows, blocks of a row, bytes of a block], a view of the map."""
-
-    type_name: str
-    shape: tuple[int, ...]
-    blocks: NDArray[np.uint8]
-
-
 class GgufStore(WeightStore):
-    """The tensors of all files of a model. Invariant: each name lies in one file."""
+    """The tensors of all files of a model. Invariant: each name lies in one place."""
 
     def __init__(self, files: list[Path]) -> None:
         """Reads headers alone. Raises CheckpointError or UnsupportedModelError."""
@@ -46,12 +37,7 @@ class GgufStore(WeightStore):
         self._num_heads = keys.whole("{arch}.attention.head_count")
         self._num_kv_heads = keys.whole("{arch}.attention.head_count_kv", self._num_heads)
         self._maps = [MappedFile(header.path) for header in headers]
-        self._entries: dict[str, tuple[GgufTensor, MappedFile]] = {}
-        for header, file in zip(headers, self._maps, strict=True):
-            for name, tensor in header.tensors.items():
-                stored = self._row.tensor_name(name)
-                if stored is not None:
-                    self._entries[stored] = (tensor, file)
+        self._entries = place_tensors(self._row, headers, self._maps)
 
     @property
     def source(self) -> str:
@@ -62,43 +48,49 @@ class GgufStore(WeightStore):
 
     def get(self, name: str) -> HostTensor:
         """Raises UnsupportedModelError for a type whose values are not known."""
-        tensor, file = self._entry(name)
-        type_name, path = tensor.type.name, str(file.path)
-        is_changed = self._changes(name)
-        if type_name in ITEM_BYTES and not is_changed:
-            data = file.slice(tensor.offset, tensor.num_bytes)
-            dtype: TensorDtype = as_tensor_dtype(type_name, f"{path}: tensor {tensor.name!r}")
-            return HostTensor(name, dtype, tensor.shape, data, path, is_mapped=True)
-        if type_name not in READABLE:
-            raise UnsupportedModelError(
-                f"{path}: tensor {tensor.name!r} is of type {type_name}, which has no weights"
-            )
-        blocks = self.raw(name).blocks
-        values = block_values(type_name, blocks.reshape(-1, blocks.shape[-1]))
-        values = self._undone(name, values.reshape(tensor.shape))
+        pieces = self._entry(name)
+        shape, path = joined_shape(pieces), str(pieces[0].file.path)
+        type_name = pieces[0].type_name
+        is_one_type = all(piece.type_name == type_name for piece in pieces)
+        if is_one_type and type_name in ITEM_BYTES and not self._changes(name):
+            what = f"{path}: tensor {pieces[0].tensor.name!r}"
+            dtype: TensorDtype = as_tensor_dtype(type_name, what)
+            data, is_mapped = joined_bytes(pieces)
+            return HostTensor(name, dtype, shape, data, path, is_mapped=is_mapped)
+        parts = [self._values(piece) for piece in pieces]
+        values = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-2)
+        values = self._undone(name, values)
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        return HostTensor(name, "F32", tensor.shape, data, path)
+        return HostTensor(name, "F32", shape, data, path)
 
     def stored(self, name: str) -> HostTensor:
         """As its blocks, where a backend can hold their type; rows in the tensor's order."""
-        tensor, file = self._entry(name)
-        format = BLOCK_FORMATS.get(tensor.type.name)
-        if format is None or len(tensor.shape) != 2:
+        pieces = self._entry(name)
+        kind = pieces[0].tensor.type
+        format = BLOCK_FORMATS.get(kind.name)
+        is_one_type = all(piece.type_name == kind.name for piece in pieces)
+        if format is None or len(pieces[0].shape) < 2 or not is_one_type:
             return self.get(name)
-        raw, order = self.raw(name).blocks, self.row_order(name)
-        data = (raw if order is None else raw[order]).reshape(-1)
+        order = self.row_order(name)
+        if order is None:
+            data, is_mapped = joined_bytes(pieces)
+        else:
+            data, is_mapped = self.raw(name).blocks[order].reshape(-1), False
         return HostTensor(
-            name, "BLOCKS", tensor.shape, data, str(file.path), is_mapped=order is None,
-            format=format, block_type=tensor.type,
+            name, "BLOCKS", joined_shape(pieces), data, str(pieces[0].file.path),
+            is_mapped=is_mapped, format=format, block_type=kind,
         )  # fmt: skip
 
+    def describe(self, name: str) -> HostTensor:
+        """Without data: nothing is expanded."""
+        pieces = self._entry(name)
+        path, shape = str(pieces[0].file.path), joined_shape(pieces)
+        return HostTensor(name, "F32", shape, np.empty(0, np.uint8), path)
+
     def raw(self, name: str) -> RawTensor:
-        """The blocks as they lie in the file, without undoing what the conversion did."""
-        tensor, file = self._entry(name)
-        data = file.slice(tensor.offset, tensor.num_bytes)
-        row_blocks = tensor.shape[-1] // tensor.type.block_items
-        blocks = data.reshape(-1, row_blocks, tensor.type.block_bytes)
-        return RawTensor(tensor.type.name, tensor.shape, blocks)
+        """The blocks as they lie in the file, without undoing what the conversion did. Of a tensor
+        that the file has in halves, those of the first."""
+        return self._entry(name)[0].raw()
 
     def row_order(self, name: str) -> NDArray[np.intp] | None:
         """Which of the file's rows each row of the tensor is; None where they are in order.
@@ -108,17 +100,27 @@ class GgufStore(WeightStore):
         """
         if not self._row.has_paired_rows or not any(part in name for part in _PAIRED):
             return None
-        tensor, file = self._entry(name)
+        piece = self._entry(name)[0]
         heads = self._num_heads if _PAIRED[0] in name else self._num_kv_heads
-        rows = tensor.shape[0]
+        rows = piece.shape[0]
         if heads < 1 or rows % (2 * heads):
             raise CheckpointError(
-                f"{file.path}: tensor {tensor.name!r} has {rows} rows, which do not make {heads} "
-                "heads of even size"
+                f"{piece.file.path}: tensor {piece.tensor.name!r} has {rows} rows, which do not "
+                f"make {heads} heads of even size"
             )
         pairs = np.arange(rows).reshape(heads, rows // heads // 2, 2)
         order: NDArray[np.intp] = pairs.transpose(0, 2, 1).reshape(-1)
         return order
+
+    def _values(self, piece: Piece) -> NDArray[np.float32]:
+        if piece.type_name not in READABLE:
+            raise UnsupportedModelError(
+                f"{piece.file.path}: tensor {piece.tensor.name!r} is of type {piece.type_name}, "
+                "which has no weights"
+            )
+        blocks = piece.raw().blocks
+        values = block_values(piece.type_name, blocks.reshape(-1, blocks.shape[-1]))
+        return values.reshape(piece.shape)
 
     def _changes(self, name: str) -> bool:
         return self.row_order(name) is not None or self._offset(name) != 0.0
@@ -133,17 +135,15 @@ class GgufStore(WeightStore):
             values = values[order]
         return values - np.float32(offset) if offset else values
 
-    def _entry(self, name: str) -> tuple[GgufTensor, MappedFile]:
+    def _entry(self, name: str) -> tuple[Piece, ...]:
         entry = self._entries.get(name)
         if entry is None:
             raise CheckpointError(f"{self.source}: there is no tensor {name!r}")
         return entry
 
     def release(self, name: str) -> None:
-        entry = self._entries.get(name)
-        if entry is not None:
-            tensor, file = entry
-            file.release(tensor.offset, tensor.num_bytes)
+        for piece in self._entries.get(name, ()):
+            piece.file.release(piece.offset, piece.num_bytes)
 
     def prefetch(self) -> None:
         for file in self._maps:

@@ -6,7 +6,7 @@ from quire.parsers.arguments.reading import behind_space, up_to
 from quire.parsers.format import Part, Schemas, ToolFormat
 from quire.parsers.grammar import separated, tag
 from quire.parsers.json_text import json_value
-from quire.parsers.reader import Parse
+from quire.parsers.reader import Parse, TextReader
 from quire.parsers.reply import Reply
 
 _MOST_NAME = 256
@@ -21,6 +21,10 @@ def _end(name: str) -> str:
 
 
 _JSON = "<|plamo:constrain|>json<|plamo:msg|>"
+_HEAD = (
+    _begin("request"), _begin("name"), _end("name"), _end("name")[1:], _begin("arguments"),
+)  # fmt: skip
+"""What comes before a call's arguments."""
 
 
 class PlamoCalls(ToolFormat):
@@ -50,7 +54,16 @@ class PlamoCalls(ToolFormat):
             yield from behind_space(reader, _end("request"))
         if count:
             yield from behind_space(reader, _end("requests"))
-        return count > 0
+        return count > 0 or self._is_cut(reader)
+
+    def _is_cut(self, reader: TextReader) -> bool:
+        """Whether the reply was cut before the arguments of a call: then its marks mean nothing.
+        Reads what is left."""
+        rest = reader.available()
+        if not reader.has_ended or not any(mark.startswith(rest) for mark in _HEAD):
+            return False
+        reader.take(len(rest))
+        return True
 
     def _next_call(self, reply: Reply) -> Parse[bool]:
         """Reads up to the name of a call. The first of its tags may be missing."""

@@ -107,7 +107,7 @@ def _converted(
 
 
 _NEEDS_STORE = {
-    True: "background=true needs a response that is stored: leave store out, or set it to true",
+    True: "background can only be used when `store` is true: leave `store` out, or set it to true",
     False: "background=true needs stored responses, which this server does not have: start it "
     "with --response-store-bytes above 0",
 }

@@ -1,0 +1,108 @@
+"""Architectures without experts."""
+
+from __future__ import annotations
+
+from quire.gguf.architectures.row import Architecture, Config
+from quire.gguf.keys import Keys
+
+LLAMA_PARTS = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_GEMMA2_PARTS = {
+    **LLAMA_PARTS,
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+
+
+def has_tensor(keys: Keys, name: str) -> bool:
+    """Whether there is a tensor of that name."""
+    return keys.tensor(name) is not None
+
+
+def _biases(keys: Keys) -> Config:
+    return {
+        "attention_bias": has_tensor(keys, "blk.0.attn_q.bias"),
+        "mlp_bias": has_tensor(keys, "blk.0.ffn_gate.bias"),
+    }
+
+
+def granite_config(keys: Keys) -> Config:
+    """Biases and Granite's four factors."""
+    names = {
+        "embedding_multiplier": "{arch}.embedding_scale",
+        "residual_multiplier": "{arch}.residual_scale",
+        "attention_multiplier": "{arch}.attention.scale",
+        "logits_scaling": "{arch}.logit_scale",
+    }
+    scales = {name: keys.number(key) for name, key in names.items() if keys.value(key) is not None}
+    return {**_biases(keys), **scales}
+
+
+def _gemma(keys: Keys) -> Config:  # noqa: ARG001
+    return {"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"}
+
+
+def _gemma2(keys: Keys) -> Config:
+    return {
+        **_gemma(keys),
+        **_query_scale(keys, 46),
+        "sliding_window": keys.whole("{arch}.attention.sliding_window", 4096),
+        "attn_logit_softcapping": keys.number("{arch}.attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": keys.number("{arch}.final_logit_softcapping", 30.0),
+    }
+
+
+def _gemma3(keys: Keys) -> Config:
+    cap = keys.value("{arch}.final_logit_softcapping")
+    return {
+        **_gemma(keys),
+        **_query_scale(keys, 62),
+        "sliding_window": keys.whole("{arch}.attention.sliding_window", 1024),
+        "rope_local_base_freq": keys.number("{arch}.rope.freq_base_swa", 10000.0),
+        "rope_theta": keys.number("{arch}.rope.freq_base", 1e6),
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": keys.number("{arch}.final_logit_softcapping") if cap else None,
+    }
+
+
+def _query_scale(keys: Keys, layers_of_27b: int) -> Config:
+    """The file does not say it: llama.cpp knows the models of 27B by their layers."""
+    heads, hidden = keys.whole("{arch}.attention.head_count"), keys.whole("{arch}.embedding_length")
+    if keys.whole("{arch}.block_count") == layers_of_27b and heads > 0:
+        return {"query_pre_attn_scalar": hidden // heads}
+    return {"query_pre_attn_scalar": keys.whole("{arch}.attention.key_length", 256)}
+
+
+def _qwen3(keys: Keys) -> Config:
+    return {"attention_bias": has_tensor(keys, "blk.0.attn_q.bias")}
+
+
+DENSE: dict[str, Architecture] = {
+    "llama": Architecture(
+        "LlamaForCausalLM", "llama", LLAMA_PARTS, has_paired_rows=True, config=_biases
+    ),
+    "granite": Architecture(
+        "GraniteForCausalLM", "granite", LLAMA_PARTS, has_paired_rows=True, config=granite_config
+    ),
+    "qwen2": Architecture("Qwen2ForCausalLM", "qwen2", LLAMA_PARTS),
+    "qwen3": Architecture("Qwen3ForCausalLM", "qwen3", LLAMA_PARTS, config=_qwen3),
+    "gemma": Architecture("GemmaForCausalLM", "gemma", LLAMA_PARTS, norm_offset=1.0, config=_gemma),
+    "gemma2": Architecture(
+        "Gemma2ForCausalLM", "gemma2", _GEMMA2_PARTS, norm_offset=1.0, config=_gemma2
+    ),
+    "gemma3": Architecture(
+        "Gemma3ForCausalLM", "gemma3_text", _GEMMA2_PARTS, norm_offset=1.0, config=_gemma3
+    ),
+}

@@ -1,0 +1,125 @@
+"""`Architecture`: what is known of one value of `general.architecture`.
+
+A row says which architecture of config.json it is, how its tensors are called there, and what
+llama.cpp's conversion did to them. Source: llama.cpp, conversion/ and
+gguf-py/gguf/tensor_mapping.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire.gguf.keys import Keys
+
+Config = dict[str, Any]
+
+ANY_EXPERT = "*"
+"""Stands for an expert's number in a name."""
+
+_LAYER = re.compile(
+    r"blk\.(?P<layer>\d{1,4})\.(?P<part>\w+)(?:\.(?P<expert>\d{1,4}))?\.(?P<kind>weight|bias)"
+)
+_PREDICTION = re.compile(r"blk\.(?P<layer>\d{1,4})\.(?P<rest>nextn\..+)")
+_TOP = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_UNUSED = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
+"""What becomes a part of the configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a tensor of a layer is called in checkpoints of transformers, behind the layer."""
+
+    name: str
+    """A module, to which the kind is added, "weight" or "bias"; or a whole name, where the key
+    in `Architecture.parts` has the kind too. `ANY_EXPERT`: each expert has a tensor of its own."""
+    half: int | None = None
+    """0 or 1: it is the first or the second half of the rows of a tensor there (gate and up)."""
+    share: int | None = None
+    """0 or 1: the first or the second half of its rows is a tensor there."""
+    is_row: bool = False
+    """A vector in the file, a matrix of one row there."""
+
+
+Parts = Mapping[str, str | tuple[Part, ...]]
+"""By the names in the file, without their kind or with it. A text is a `Part` of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor of a file, or half of it, is in checkpoints of transformers."""
+
+    name: str
+    """With `ANY_EXPERT` for the number of an expert, where each has a tensor of its own."""
+    half: int | None = None
+    share: int | None = None
+    is_row: bool = False
+
+    @property
+    def is_of_experts(self) -> bool:
+        """Whether its first dimension counts experts, which have a tensor each."""
+        return ANY_EXPERT in self.name
+
+
+def no_config(keys: Keys) -> Config:  # noqa: ARG001
+    """Of architectures that have no keys of their own."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One value of `general.architecture`."""
+
+    hf_name: str
+    model_type: str
+    parts: Parts
+    """Names of a layer's modules, in the file and in checkpoints of transformers."""
+    has_paired_rows: bool = False
+    """Rows of q and k lie in the order of a rotation of neighbours, and are put back."""
+    norm_offset: float = 0.0
+    """What was added to the weights of norms, and is subtracted."""
+    config: Callable[[Keys], Config] = no_config
+    """What config.json has beside the keys that all architectures share."""
+    yarn: Config = field(default_factory=dict)
+    """What `rope_scaling` of kind yarn has that files do not say."""
+
+    def places(self, name: str) -> tuple[Place, ...]:
+        """Where the tensor goes; empty for what is no weight. An unknown name stays as it is, so
+        that binding refuses it."""
+        if name in _UNUSED:
+            return ()
+        if match := _PREDICTION.fullmatch(name):
+            return (Place(f"model.layers.{int(match['layer'])}.{match['rest']}"),)
+        if match := _LAYER.fullmatch(name):
+            found = self._of_layer(match["part"], match["expert"], match["kind"])
+            prefix = f"model.layers.{int(match['layer'])}."
+            if found:
+                return tuple(
+                    Place(prefix + part.name, part.half, part.share, part.is_row) for part in found
+                )
+        return (Place(_TOP.get(name, name)),)
+
+    def _of_layer(self, part: str, expert: str | None, kind: str) -> tuple[Part, ...]:
+        """With whole names. `expert`: of files that have a tensor for each expert, as llama.cpp
+        wrote them until April 2024."""
+        if expert is not None:
+            of_all = self.parts.get(f"{part}_exps")
+            if not isinstance(of_all, str) or ANY_EXPERT not in of_all:
+                return ()
+            return (Part(f"{of_all.replace(ANY_EXPERT, str(int(expert)))}.{kind}"),)
+        whole = self.parts.get(f"{part}.{kind}")
+        if whole is not None:
+            return (Part(whole),) if isinstance(whole, str) else whole
+        modules = self.parts.get(part, ())
+        if isinstance(modules, str):
+            modules = (Part(modules),)
+        return tuple(
+            Part(f"{module.name}.{kind}", module.half, module.share, module.is_row)
+            for module in modules
+        )

@@ -1,0 +1,1 @@
+"""What vLLM's classes of parsers take for granted of their families."""

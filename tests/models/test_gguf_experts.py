@@ -1,0 +1,338 @@
+"""GGUF files with experts, as gguf-py writes them: the numbers that it says, bit for bit, and what
+transformers computes with them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from model_cases import Case, logits_of_checkpoint, prompt_of, write_checkpoint
+from model_harness import Runner, load
+from safetensors.torch import load_file, save_file
+
+from quire.backends.base import Backend
+from quire.config.model_files import read_config
+from quire.config.places.hub import resolve_model
+from quire.errors import CheckpointError, ModelError, UnsupportedModelError
+from quire.models import build_program, name_map
+from quire.program.ops import Experts, Route
+from quire.program.values import GroupedFormat
+from quire.weights import bind, open_checkpoint
+
+gguf_mixtures = pytest.importorskip("gguf_mixtures")  # needs gguf-py
+
+TOKENS = 44
+_PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+
+
+def _case(name: str, config_class: Any, **settings: Any) -> Case:
+    """Five experts of 32 numbers, of which two are taken."""
+    shape = {
+        "vocab_size": 288, "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_experts": 5,
+        "num_local_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "max_position_embeddings": 128, "initializer_range": 0.15, "rope_parameters": _PLAIN,
+        "tie_word_embeddings": False,
+        "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
+    }  # fmt: skip
+    return Case(name, config_class, {**shape, **settings})
+
+
+_HALF = {**_PLAIN, "partial_rotary_factor": 0.5}
+_YARN = {
+    "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
+    "truncate": False, "original_max_position_embeddings": 20,
+}  # fmt: skip
+_DEEPSEEK = {"n_routed_experts": 5, "n_shared_experts": 2, "num_hidden_layers": 3,
+             "first_k_dense_replace": 1, "norm_topk_prob": True}  # fmt: skip
+CASES = [
+    _case("llama", transformers.MixtralConfig, sliding_window=None),
+    _case("qwen2moe", transformers.Qwen2MoeConfig, shared_expert_intermediate_size=64,
+          num_key_value_heads=4, qkv_bias=True),
+    _case("qwen3moe", transformers.Qwen3MoeConfig, norm_topk_prob=True),
+    _case("olmoe", transformers.OlmoeConfig, num_key_value_heads=4, clip_qkv=2.0),
+    _case("granitemoe", transformers.GraniteMoeSharedConfig, shared_intermediate_size=64,
+          embedding_multiplier=3.0, residual_multiplier=0.375, attention_multiplier=0.25,
+          logits_scaling=2.5, num_key_value_heads=2),
+    _case("gpt-oss", transformers.GptOssConfig, sliding_window=19, rope_parameters=_YARN,
+          num_hidden_layers=3),
+    _case("glm4moe", transformers.Glm4MoeConfig, **_DEEPSEEK, use_qk_norm=True,
+          attention_bias=True, routed_scaling_factor=1.75, rope_parameters=_HALF),
+    _case("dots1", transformers.Dots1Config, **_DEEPSEEK, routed_scaling_factor=0.5,
+          sliding_window=None),
+    _case("ernie4_5-moe", transformers.Ernie4_5_MoeConfig, num_hidden_layers=4,
+          moe_num_experts=5, moe_k=2, moe_num_shared_experts=2, moe_layer_start_index=1,
+          moe_layer_end_index=3, moe_layer_interval=2, use_bias=False),
+    _case("hunyuan-moe", transformers.HunYuanMoEV1Config, moe_topk=2, rope_parameters={
+        "rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}),
+    _case("minimax-m2", transformers.MiniMaxM2Config, rope_parameters=_HALF),
+]  # fmt: skip
+
+
+def _as_numbers(name: str) -> str:  # noqa: ARG001
+    return "F32"
+
+
+@dataclass
+class Model:
+    """A GGUF file, and a checkpoint of transformers with the numbers that it holds."""
+
+    case: Case
+    file: Path
+    checkpoint: Path
+    mixture: Any
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def _mixture(case: Case, directory: Path) -> Any:
+    write_checkpoint(case, directory)
+    tensors = {
+        name: tensor.float().numpy()
+        for name, tensor in load_file(directory / "model.safetensors").items()
+    }
+    config = json.loads((directory / "config.json").read_text())
+    return gguf_mixtures.MixtureFile(case.name, config, tensors)
+
+
+def _model(case: Case, tmp_path: Path, type_of: Callable[[str], str], **written: Any) -> Model:
+    checkpoint = tmp_path / "checkpoint"
+    mixture = _mixture(case, checkpoint)
+    file = mixture.write(tmp_path / "m.gguf", type_of, **written)
+    save_file(
+        {name: torch.from_numpy(array) for name, array in mixture.held.items()},
+        checkpoint / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    return Model(case, file, checkpoint, mixture)
+
+
+def _compare(model: Model, backend: Backend, bound: float, share: float = 1.0) -> None:
+    """Logits beside transformers': of `share` of the rows, as rounded activations may choose
+    another expert where two are nearly equal. One by one the bits are the same."""
+    prompt = prompt_of(model.case, TOKENS)
+    truth = logits_of_checkpoint(model.checkpoint, prompt, torch.float32)
+    runner = Runner(load(resolve_model(str(model.file)), backend))
+    [found] = runner.step([(runner.request(prompt), TOKENS)])
+    errors = np.abs(found - truth).max(axis=1) / np.abs(truth).max()
+    assert np.quantile(errors, share) < bound
+    one_by_one = runner.request(prompt)
+    alone = [runner.step([(one_by_one, 1)])[0][0] for _ in prompt]
+    np.testing.assert_array_equal(np.stack(alone), found)
+
+
+def _check_numbers(model: Model) -> None:
+    """Every tensor of the program is what gguf-py says that the file holds: beside the same tensors
+    of the checkpoint, through the family's own names."""
+    directory = resolve_model(str(model.file))
+    config = read_config(directory)
+    program = build_program(config)
+    store = bind(program, open_checkpoint(directory), name_map(config).canonical)
+    own = read_config(model.checkpoint)
+    wanted = bind(build_program(own), open_checkpoint(model.checkpoint), name_map(own).canonical)
+    assert set(store.names()) == set(wanted.names())
+    for name in store.names():
+        found, expected = store.get(name).to_float32(), wanted.get(name).to_float32()
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_numbers_as_they_are(case: Case, backend: Backend, tmp_path: Path) -> None:
+    model = _model(case, tmp_path, _as_numbers)
+    _check_numbers(model)
+    _compare(model, backend, 2e-4)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_experts_are_held_as_the_file_has_them(
+    case: Case, backend: Backend, tmp_path: Path
+) -> None:
+    """Gate and up in one type, down in another, attention in a third."""
+
+    def type_of(name: str) -> str:
+        if "exps" in name:
+            return "Q8_0" if "down" in name else "Q4_0" if case.name != "gpt-oss" else "MXFP4"
+        return "Q5_1" if "attn" in name else "Q8_0"
+
+    model = _model(case, tmp_path, type_of)
+    _check_numbers(model)
+    program = build_program(read_config(resolve_model(str(model.file))))
+    tables = {"MXFP4": "e2m1", "Q4_0": "s4"}
+    experts = [op for op in program.ops if isinstance(op, Experts)]
+    assert experts
+    for op in experts:
+        assert isinstance(op.gate_up.format, GroupedFormat)
+        assert isinstance(op.down.format, GroupedFormat)
+        assert op.gate_up.format.table == tables[type_of("ffn_up_exps")]
+        assert op.down.format.table == "s8"
+    _compare(model, backend, 3e-3, 0.9)
+
+
+@pytest.mark.parametrize("kinds", [("Q4_K", "Q6_K"), ("Q5_K", "Q4_K"), ("Q8_0", "MXFP4")])
+@pytest.mark.parametrize("name", ["qwen3moe", "granitemoe"])
+def test_types_with_blocks_of_256(
+    name: str, kinds: tuple[str, str], backend: Backend, tmp_path: Path
+) -> None:
+    sizes = {"hidden_size": 256, "moe_intermediate_size": 256, "intermediate_size": 256,
+             "shared_intermediate_size": 256, "head_dim": 64}  # fmt: skip
+    case = next(case for case in CASES if case.name == name)
+    case = Case(name, case.config_class, {**case.settings, **sizes})
+    model = _model(case, tmp_path, lambda name: kinds["down" in name])
+    _check_numbers(model)
+    _compare(model, backend, 3e-3, 0.9)
+
+
+def test_types_that_are_not_held(cpu_backend: Backend, tmp_path: Path) -> None:
+    """Numbers of 16 bits; and two types in the halves of what granite has in one matrix."""
+    case = next(case for case in CASES if case.name == "granitemoe")
+
+    def type_of(name: str) -> str:
+        if "shexp" in name:
+            return "BF16"
+        return "Q8_0" if "ffn_gate" in name else "Q4_0" if "ffn_up" in name else "F16"
+
+    model = _model(case, tmp_path, type_of)
+    _check_numbers(model)
+    _compare(model, cpu_backend, 2e-4)
+
+
+def test_gate_and_up_of_unlike_types_are_refused(cpu_backend: Backend, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "qwen3moe")
+    model = _model(case, tmp_path, lambda name: "Q8_0" if "gate_exps" in name else "Q4_0")
+    with pytest.raises(UnsupportedModelError, match=r"in unlike formats.*quantization='int8'"):
+        load(resolve_model(str(model.file)), cpu_backend)
+
+
+def test_layers_that_predict_further_tokens_are_left_out(
+    cpu_backend: Backend, tmp_path: Path
+) -> None:
+    """GLM-4.5 has one behind the last, with experts of its own."""
+    case = next(case for case in CASES if case.name == "glm4moe")
+    mixture = _mixture(case, tmp_path / "other")
+    copies = {
+        name.replace("blk.2.", "blk.3."): array
+        for name, array, _ in mixture._stored
+        if name.startswith("blk.2.")
+    }
+    extra = {**copies, "blk.3.nextn.eh_proj.weight": np.ones((64, 128), np.float32)}
+    model = _model(
+        case,
+        tmp_path,
+        _as_numbers,
+        extra=extra,
+        block_count=4,
+        nextn_predict_layers=1,
+    )
+    _compare(model, cpu_backend, 2e-4)
+
+
+def test_a_tensor_for_each_expert(cpu_backend: Backend, tmp_path: Path) -> None:
+    """As llama.cpp wrote Mixtral until April 2024; and gates and ups in one tensor."""
+    case = CASES[0]
+    mixture = _mixture(case, tmp_path / "checkpoint")
+    stored, others = list(mixture._stored), []
+    for name, array, undo in stored:
+        if match := re.fullmatch(r"blk\.(\d)\.ffn_(\w+)_exps\.weight", name):
+            layer, part = match.groups()
+            each = [(f"blk.{layer}.ffn_{part}.{e}.weight", array[e]) for e in range(5)]
+            others += [(own, matrix, lambda values, held: None) for own, matrix in each]  # noqa: ARG005
+        else:
+            others.append((name, array, undo))
+    mixture._stored = others
+    file = mixture.write(tmp_path / "each.gguf")
+    _compare(Model(case, file, tmp_path / "checkpoint", mixture), cpu_backend, 2e-4)
+    merged = [item for item in stored if "gate_exps" not in item[0] and "up_exps" not in item[0]]
+    for layer in range(2):
+        halves = [
+            next(
+                array for name, array, _ in stored if name == f"blk.{layer}.ffn_{part}_exps.weight"
+            )
+            for part in ("gate", "up")
+        ]
+        one = np.concatenate(halves, axis=1)
+        name = f"blk.{layer}.ffn_gate_up_exps.weight"
+        merged.append((name, one, lambda values, held: None))  # noqa: ARG005
+    mixture._stored = merged
+    file = mixture.write(tmp_path / "merged.gguf")
+    _compare(Model(case, file, tmp_path / "checkpoint", mixture), cpu_backend, 2e-4)
+
+
+def test_routers_stay_numbers(tmp_path: Path) -> None:
+    """Whatever type a file has for them, they are not held in it."""
+    case = next(case for case in CASES if case.name == "qwen3moe")
+    model = _model(case, tmp_path, lambda name: "Q8_0")  # noqa: ARG005
+    directory = resolve_model(str(model.file))
+    config = read_config(directory)
+    types = config["quantization_config"]["types"]
+    types["model.layers.0.mlp.gate.weight"] = "Q8_0"
+    program = build_program(config)
+    routes = {op.logits.name for op in program.ops if isinstance(op, Route)}
+    routers = [op for op in program.ops if getattr(op, "exact", False)]
+    assert len(routers) == len(routes) == 2
+    assert all(op.weight.format == "dense" for op in routers)
+
+
+def _refused(case: Case, tmp_path: Path, **written: Any) -> str:
+    mixture = _mixture(case, tmp_path / "checkpoint")
+    file = mixture.write(tmp_path / "m.gguf", **written)
+    with pytest.raises(ModelError) as caught:
+        _bind(file)
+    return str(caught.value)
+
+
+def _bind(file: Path) -> None:
+    directory = resolve_model(str(file))
+    config = read_config(directory)
+    bind(build_program(config), open_checkpoint(directory), name_map(config).canonical)
+
+
+@pytest.mark.parametrize(
+    ("written", "named"),
+    [
+        ({"expert_count": 6}, r"ffn_gate_inp.weight' has shape \[5, 64\]; by the keys, 6 experts"),
+        ({"expert_count": 1 << 30}, "expert_count is 1073741824; it must be a number of experts"),
+        ({"expert_count": 0}, "expert_count is 0; it must be"),
+        ({"expert_used_count": 9}, "expert_used_count is 9; it must be from 1 to the 5 experts"),
+        ({"expert_used_count": None}, "expert_used_count is None; it must be a whole number"),
+        ({"expert_feed_forward_length": 64}, r"has shape \[5, 32, 64\].*5 experts of 64 numbers"),
+        ({"expert_gating_func": 2}, "expert_gating_func is 2; models of this architecture have 1"),
+        ({"block_count": 1 << 31}, "block_count is 2147483648; it must be a number of layers"),
+        ({"block_count": 3}, "missing tensor"),
+        ({"block_count": 1}, "unexpected tensor"),
+        ({"without": "blk.1.ffn_up_exps.weight"}, "no tensor 'blk.1.ffn_up_exps.weight', of shape"),
+        ({"without": "blk.0.ffn_down_exps.weight"}, "no tensor 'blk.0.ffn_down_exps.weight'"),
+        ({"without": "blk.1.attn_q.weight"}, "missing tensor 'model.layers.1.self_attn.q_proj"),
+    ],
+)
+def test_lies_are_named(written: dict[str, Any], named: str, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "qwen3moe")
+    assert re.search(named, _refused(case, tmp_path, **written))
+
+
+def test_a_layer_without_experts_and_half_a_matrix(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "granitemoe")
+    said = _refused(case, tmp_path, without="blk.1.ffn_gate_inp.weight")
+    assert "layer 1 has no experts" in said
+    said = _refused(case, tmp_path, without="blk.0.ffn_up_shexp.weight")
+    assert "ffn_gate_shexp.weight' is there, and the one that is the other half" in said
+
+
+def test_two_tensors_of_one_name(tmp_path: Path) -> None:
+    case = CASES[0]
+    extra = {"blk.0.ffn_gate.3.weight": np.ones((32, 64), np.float32)}
+    mixture = _mixture(case, tmp_path / "checkpoint")
+    file = mixture.write(tmp_path / "m.gguf", extra=extra)
+    with pytest.raises(CheckpointError, match=r"are both 'model\.layers\.0\.block_sparse_moe"):
+        _bind(file)

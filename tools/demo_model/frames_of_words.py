@@ -1,0 +1,116 @@
+"""Requests to count, upper-case and repeat words, written by hand: phrasings with `{w}`.
+
+None of them is one that the score asks (`unseen_phrasings.py`), nor near one: a test compares them.
+"""
+
+COUNT_FRAMES: tuple[str, ...] = (
+    # The number named.
+    "Total number of words: {w}", "Total words: {w}", "Words in total: {w}?",
+    "A count, please: {w}",
+    "Give me the total of words here: {w}", "Quantity of words: {w}", "Amount of words: {w}",
+    "What amount of words is {w}?", "What number of words is this: {w}", "Size of the list {w}?",
+    "I need the number of words: {w}", "I need a count of {w}.", "Give a count for {w}.",
+    "Report the number of words: {w}", "Return the number of words in {w}.", "Tally: {w}",
+    "Tally these words: {w}", "What is the tally of {w}?", "What is the length of the list {w}?",
+    "Work out the number of words: {w}", "Add up the words: {w}", "Count up {w}.",
+    "Count along: {w}", "Count off these words: {w}", "Count each word of {w}.",
+    "Check how many words I have here: {w}", "Check the number of words: {w}",
+    "Number the words and tell me the last number: {w}", "Say how many these are: {w}",
+    # Questions.
+    "How many entries: {w}", "How many entries are there in {w}?", "How many different words: {w}",
+    "How many separate words make up {w}?", "Of how many words does {w} consist?",
+    "{w} consists of how many words?", "How many words are listed here: {w}",
+    "How many words are written here: {w}", "How many words make this list: {w}",
+    "How many words stand in this line: {w}", "How many would you say are here: {w}",
+    "How many words would you count here: {w}", "If you count {w}, where do you end?",
+    "Counting {w}, what do you get?", "What do you get when you count {w}?",
+    "Up to which number do you count with {w}?", "How many terms are there: {w}",
+    "How many nouns have I put here: {w}", "How many pieces has this list: {w}",
+    "How many is {w}?", "What does counting {w} give?", "How many words follow: {w}",
+    "What total do you get for {w}?", "How many elements has the list {w}?",
+    # A context first.
+    "{w}. How many is that?", "{w}. How many are there?", "{w}: how many words?",
+    "{w}. Count that.",
+    "{w} (how many words?)", "{w}. Please count.", "{w}. That makes how many?", "{w}. Total?",
+    "{w}. What is the number of words?", "{w}. Tell me the number.", "{w}. And the word count?",
+    "I bought {w}. How many words is my list?", "{w}. Count for me, please.",
+    "My list says {w}. How many entries does it have?", "{w}. How many did I name?",
+    "The list is {w}. What is its size?", "The line reads {w}. How many words stand there?",
+    "I lost count: {w}. How many words was that?", "{w}. How many words are there in all?",
+    "My teacher wants to know how many words {w} are.", "{w}. Give me the number of words.",
+    "The cards show {w}. How many cards with a word are there?", "{w}. Now count.",
+    # Wishes.
+    "I want to know how many words there are: {w}", "I would like a count of {w}.",
+    "I have to know the number of words in {w}.", "It would help me to have the number of {w}.",
+    "Let me know how many words you see here: {w}", "I was wondering how many words {w} are.",
+    "Would you mind counting {w}?", "Any chance you could count {w} for me?",
+    "Do you mind counting these words: {w}", "I am looking for the number of words in {w}.",
+    # Short, and as programs say it.
+    "pls count {w}", "how many words {w}", "how many: {w}", "word count pls {w}", "count pls: {w}",
+    "len({w})", "count({w})", "wc -w {w}", "size({w})", "list.length of {w}", "COUNT {w}",
+    "Task: count the words. Words: {w}", "Words: {w}\nTask: count", "Words:\n{w}\n\nHow many?",
+    "Input: {w}. Task: count the words.", "Homework: count {w}.", "count -> {w}",
+    "My task is to count {w}. What is the answer?", "Words: {w}\nNumber of words?",
+    "Instruction: say how many words the list has.\nList: {w}", "Count wanted for {w}.",
+)  # fmt: skip
+UPPER_FRAMES: tuple[str, ...] = (
+    # The letters named.
+    "CAPS: {w}", "Caps lock on: {w}", "Type {w} with caps lock on.", "Caps lock, please: {w}",
+    "Press caps lock and write {w}.", "Every letter big: {w}", "All letters big, please: {w}",
+    "Big letters: {w}", "Big letters only: {w}", "No small letters, please: {w}",
+    "Make every letter of {w} a capital.", "Each letter of {w} should be a capital letter.",
+    "Replace the small letters by capitals: {w}", "Capital letters for {w}, please.",
+    "Turn the small letters of {w} into big ones.", "Block letters, please: {w}",
+    "Write {w} in block capitals.", "In block letters: {w}", "Block capitals: {w}",
+    "Use the shift key for every letter of {w}.", "Change all the letters to capitals in {w}.",
+    "Raise {w} to upper case.", "Lift {w} to capitals.", "Print {w} in big capital letters.",
+    "Convert the following into capitals: {w}", "Copy {w} in capitals.", "Spell {w} with capitals.",
+    "Repeat {w}, but in capitals.", "Say {w} again, in capital letters.", "Type {w} in caps.",
+    "Write {w} the way a headline does, in capitals.", "Only capitals: {w}", "Capitals only: {w}",
+    "Say it loud, in capitals: {w}", "Scream {w}, all in caps.", "Yell {w} in caps.",
+    "As loud as you can, in capitals: {w}", "Louder, in capitals: {w}", "In loud letters: {w}",
+    # A context first.
+    "For a poster I need {w} in capitals.", "{w}. Capitals, please.",
+    "The headline is {w}. Capital letters only, please.",
+    "For the sign at the door: {w}, in capital letters.", "{w}: upper case", "{w} (upper case)",
+    "My teacher wants {w} in capital letters.", "{w}. In block letters, please.",
+    "The form says capital letters only. I want to enter {w}.", "{w}. Now with caps lock.",
+    "I can't read small letters. Write {w} in capitals.", "{w}. Make that upper case.",
+    "My keyboard has no shift key. Type {w} in capitals for me.", "{w}. In big letters, please.",
+    "The label should read {w}, all in capitals.", "{w}. All caps, please.", "{w}. Bigger letters!",
+    # Wishes and questions.
+    "I need {w} as capital letters.", "I want {w} to be in capitals.", "{w} should be upper case.",
+    "It would be great to have {w} in capitals.", "I was wondering what {w} is in capital letters.",
+    "I am looking for {w} in upper case.", "It would help me to have {w} in capital letters.",
+    "Would you mind writing {w} in capitals?", "Any chance you could put {w} in upper case?",
+    "Do you mind using capitals for {w}?", "What would {w} be in upper case?",
+    "What's {w} in all caps?", "What is the upper case of {w}?", "Upper case of {w}?",
+    "How is {w} written in block capitals?", "How do I write {w} with caps lock on?",
+    "What do you get when you put {w} in upper case?", "What does upper-casing {w} give?",
+    # Short, and as programs say it.
+    "{w}.upper()", "upper({w})", "toUpperCase({w})", "UPPER {w}", "uppercase please {w}",
+    "pls write {w} in caps", "caps pls: {w}", "capitals {w}", "caps {w}", "upper -> {w}",
+    "Task: upper case. Text: {w}", "Text: {w}\nTask: capital letters", "Text:\n{w}\n\nIn capitals:",
+    "Input: {w}. Task: upper case.", "Homework: write {w} in capitals.",
+    "My task is to write {w} in capitals. What is the answer?", "Letters: capital. Text: {w}",
+    "Return {w} in uppercase letters.", "Instruction: use capital letters only.\nText: {w}",
+    "Capital letters wanted for {w}.",
+)  # fmt: skip
+COPY_FRAMES: tuple[str, ...] = (
+    "Repeat word for word: {w}", "Say it as I say it: {w}", "Write it as it is: {w}",
+    "Give me back the same: {w}", "Type this again: {w}", "Just repeat: {w}", "Parrot this: {w}",
+    "Answer with these words and nothing else: {w}", "Now you say: {w}", "Please copy: {w}",
+    "Do not change a letter: {w}", "Letter for letter: {w}", "Same again: {w}", "Quote: {w}",
+    "I say {w}. What did I say? Only my words, please.", "Repeat what I write: {w}",
+    "Once more: {w}", "Your answer should be: {w}", "Output this: {w}", "print({w})", "echo {w}",
+    "Write the same text as I do: {w}", "Reply only with: {w}", "Can you repeat this: {w}",
+    "Return this text unchanged: {w}", "Task: copy. Text: {w}", "Text: {w}\nTask: repeat it",
+)  # fmt: skip
+NAME_FRAMES: tuple[str, ...] = (
+    "Repeat this name: {w}", "Say the name {w}.", "Repeat the name {w}.", "Copy the name: {w}",
+    "Write the name {w}.", "Write this name exactly: {w}", "Repeat these names: {w}",
+    "Copy the names: {w}", "Write these names again: {w}", "Say these names: {w}",
+    "Names: {w}. Repeat them.", "The guests are {w}. Repeat their names.", "Echo the names {w}.",
+    "Please read the names to me: {w}", "Who is on this list? Repeat the names: {w}",
+    "Give me the names back: {w}", "Spell the names as I do: {w}", "Just the names again: {w}",
+)  # fmt: skip
