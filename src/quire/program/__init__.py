@@ -17,6 +17,8 @@ from quire.program.ops import (
     LearnedPositions,
     Linear,
     Logits,
+    Module,
+    ModuleSource,
     NormKind,
     Op,
     PositionScale,
@@ -45,9 +47,9 @@ from quire.program.values import (
 __all__ = [
     "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Clamp",
     "Embed", "ExpertTensors", "Experts", "Glu", "GroupedFormat", "HeadLayout",
-    "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "NormKind", "Op", "OpPlace",
-    "Out", "Param", "PositionScale", "Program", "RmsNorm", "Rope", "Rotary", "Route",
-    "RouteScore", "Routing", "Scale", "SigmoidGate", "TakeRows", "Tensor", "Value", "WeightFormat",
-    "Xielu", "check_layout", "format_program", "keep_all", "kv_layout", "last_reads", "place_of",
-    "some_tokens",
+    "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "Module", "ModuleSource",
+    "NormKind", "Op", "OpPlace", "Out", "Param", "PositionScale", "Program", "RmsNorm", "Rope",
+    "Rotary", "Route", "RouteScore", "Routing", "Scale", "SigmoidGate", "TakeRows", "Tensor",
+    "Value", "WeightFormat", "Xielu", "check_layout", "format_program", "keep_all", "kv_layout",
+    "last_reads", "place_of", "some_tokens",
 ]  # fmt: skip

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quire.errors import IntegrityError
-from quire.program.ops import Attention, LearnedPositions, Logits, Op
+from quire.program.ops import Attention, LearnedPositions, Logits, Module, Op
 from quire.program.values import Param
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A flat list of ops in the order of execution; the last one is `Logits`.
+    """A flat list of ops in the order of execution; the last one is `Logits`, or the only one is
+    a `Module`.
 
     Invariant (`check`): every value is written exactly once, before it is read.
     """
@@ -32,6 +33,8 @@ class Program:
     def attention_layers(self) -> tuple[Attention, ...]:
         """The attention ops in order of their `layer`, which is 0, 1, ... without gaps."""
         found = [op for op in self.ops if isinstance(op, Attention)]
+        if (module := self.module) is not None:
+            found.extend(module.layers)
         return tuple(sorted(found, key=lambda op: op.layer))
 
     @property
@@ -43,9 +46,16 @@ class Program:
         return last
 
     @property
+    def module(self) -> Module | None:
+        """The only op of a model that transformers computes; None: it is made of ops."""
+        [first, *rest] = self.ops or (None,)
+        return first if isinstance(first, Module) and not rest else None
+
+    @property
     def vocab_size(self) -> int:
         """Rows of the head: the width of the logits."""
-        return self.logits.weight.shape[0]
+        module = self.module
+        return self.logits.weight.shape[0] if module is None else module.out.dim
 
     @property
     def position_limit(self) -> int | None:
@@ -68,4 +78,4 @@ class Program:
         layers = [op.layer for op in self.attention_layers()]
         if layers != list(range(len(layers))):
             raise IntegrityError(f"attention layers are numbered {layers}")
-        _ = self.logits
+        _ = self.vocab_size
