@@ -20,10 +20,12 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"\blora\b|lora[\]\[-]|_lora", "LoRA adapters"),
     (r"Quire has no vllm[\w.]*: ([^\n]{1,120})", ""),
     (r"ConfigError: vllm[\w.]*: ([^\n]{1,120})", ""),
-    (r"has no field (build_\w+|_\w+)", "a private helper of vLLM"),
+    (r"has no field (build_\w+|_\w+)", "a private part of vLLM"),
     (r"has no attribute '_|has no attribute '[A-Z_]+'|does not have the attribute|"
-     r"cannot import name '\w+' from 'tests\.", "a private helper of vLLM"),
+     r"cannot import name '\w+' from 'tests\.", "a private part of vLLM"),
     (r"did not end in time|Timeout \(>", "did not end in time"),
+    (r"JSONDecodeError|Invalid JSON from|ValidationError: 1 validation error",
+     "the model's own text, template or vocabulary"),
     (r"KeyError: '<", "the model's own text, template or vocabulary"),
     (r"I am only a small demo model", "the model's own text, template or vocabulary"),
     (r"require gpt_oss package", "a package that is not installed"),
@@ -40,7 +42,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"watermark", "watermarks"),
     (r"routed_experts", "the experts that tokens were routed to"),
     (r"runner='pooling'", "pooling models"),
-    (r"_validate_trace_replay", "a private helper of vLLM"),
+    (r"_validate_trace_replay", "a private part of vLLM"),
 )  # fmt: skip
 """Patterns of a test's name and message, and what they tell; empty: what the message says."""
 _SORTED: dict[str, str] = json.loads((Path(__file__).parent / "sorted.json").read_text())

@@ -31,16 +31,18 @@ ends a text that is longer than those of its training, and many tests do not bou
 _ASKED = re.compile(r"max.model.len\D{1,40}?(\d{4,5})\b")
 _LIMIT_S = 240
 """Most seconds for a process. What takes longer counts with the tests that ended in time."""
+_MORE_S = 120
+"""The same for each further file of a process."""
 _TEST_LIMIT_S = 75
 """Most seconds for a test with its set-up, which may start a server."""
 _TOGETHER = 12
-"""Files without an engine that share a process: imports take longer than their tests."""
+"""Files without an engine, or with servers alone, that share a process: imports take long."""
 _OF_PARSERS = ("parser/", "reasoning/", "tool_parsers/")
 """Files whose tokenizers have the marks of all families; no model fits them."""
-_ENGINE = re.compile(
-    r"RemoteOpenAIServer|RemoteLaunchRenderServer|vllm_runner|VllmRunner|\bLLM\(|LLMEngine|AsyncLLM|"
-    r"monkeypatch\.setenv|subprocess|pytester"
+_IN_PROCESS = re.compile(
+    r"vllm_runner|VllmRunner|\bLLM\(|LLMEngine|AsyncLLM|setenv|subprocess|pytester|ServerCustom"
 )
+_ENGINE = re.compile(rf"RemoteOpenAIServer|RemoteLaunchRenderServer|{_IN_PROCESS.pattern}")
 """What files say that start engines, or change the process that they run in."""
 
 
@@ -60,8 +62,14 @@ def run(source: Path, results: Path, names: list[str]) -> None:
         for names, model in ((parsers, "marks"), (others, "model")):
             for begin in range(0, len(names), _TOGETHER):
                 _run_files(work, source, results, names[begin : begin + _TOGETHER], model)
-        for name in wanted:
-            if name not in together:
+        apart = [name for name in wanted if name not in together]
+        servers = [name for name in apart if _starts_servers_alone(source, name)]
+        for room in sorted({_room_of(source, name) for name in servers}):
+            names = [name for name in servers if _room_of(source, name) == room]
+            for begin in range(0, len(names), _TOGETHER):
+                _run_files(work, source, results, names[begin : begin + _TOGETHER], "model")
+        for name in apart:
+            if name not in servers:
                 _run_files(work, source, results, [name], "model")
 
 
@@ -110,8 +118,17 @@ def give_room(work: Path, text: str) -> None:
     """Gives the model room for as many tokens as a program asks for."""
     path = work / "model" / "config.json"
     config = json.loads(path.read_text())
-    config["max_position_embeddings"] = max(_CONTEXT, *map(int, _ASKED.findall(text)), 0)
+    config["max_position_embeddings"] = _asked_room(text)
     path.write_text(json.dumps(config))
+
+
+def _asked_room(text: str) -> int:
+    return max(_CONTEXT, *map(int, _ASKED.findall(text)), 0)
+
+
+def _room_of(source: Path, name: str) -> int:
+    texts = (one.read_text() for one in _read_by(source / "tests" / name))
+    return _asked_room("\n".join(texts))
 
 
 def environment(work: Path) -> dict[str, str]:
@@ -131,6 +148,11 @@ def _needs_engine(source: Path, name: str) -> bool:
     path = source / "tests" / name
     places = [path, *(one for one in [path.with_name("conftest.py")] if one.is_file())]
     return any(_ENGINE.search(one.read_text()) for one in places)
+
+
+def _starts_servers_alone(source: Path, name: str) -> bool:
+    """Whether a file starts servers, and nothing in its own process."""
+    return not _IN_PROCESS.search((source / "tests" / name).read_text())
 
 
 def _run_files(work: Path, source: Path, results: Path, names: list[str], model: str) -> None:
@@ -160,7 +182,7 @@ def _run_files(work: Path, source: Path, results: Path, names: list[str], model:
         )
         with suppress(subprocess.TimeoutExpired):
             try:
-                child.wait(_LIMIT_S)
+                child.wait(_LIMIT_S + _MORE_S * (len(names) - 1))
             finally:
                 with suppress(ProcessLookupError):  # also the servers that it leaves
                     os.killpg(child.pid, signal.SIGKILL)

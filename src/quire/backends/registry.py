@@ -1,4 +1,5 @@
-"""Which backend computes: the native one where it loads, NumPy otherwise.
+"""Which backend computes: the native one where it loads, NumPy otherwise; transformers what only
+transformers has.
 
 Called by `Worker`, and where an engine is configured.
 """
@@ -20,10 +21,14 @@ from quire.log import get_logger
 logger = get_logger(__name__)
 
 
-def choose_device(backend: str, num_threads: int | None) -> DeviceConfig:
-    """Settles backend, instruction set and threads; `backend` may be `auto`.
+def choose_device(
+    backend: str, num_threads: int | None, *, runs_transformers: bool = False
+) -> DeviceConfig:
+    """Settles backend, instruction set and threads; `backend` may be `auto`. `runs_transformers`:
+    the model is a module of transformers, which only the backend of that name runs.
 
-    Raises BackendError if a backend that was asked for by name does not load.
+    Raises BackendError if a backend that was asked for by name does not load, and ConfigError for
+    one that does not run the model.
     """
     wanted = env.forced_backend() or backend
     if wanted not in ("auto", "cpu", "reference"):
@@ -36,6 +41,15 @@ def choose_device(backend: str, num_threads: int | None) -> DeviceConfig:
             f"num_threads must be from 1 to {MAX_THREADS}, got {quoted(num_threads)}; leave it "
             "out for the machine's cores"
         )
+    if runs_transformers:
+        if backend != "auto":
+            raise ConfigError(
+                f"backend={quoted(backend)} does not run a model that transformers computes; leave "
+                "backend out"
+            )
+        from quire.backends.cpu import default_num_threads
+
+        return DeviceConfig("transformers", None, num_threads or default_num_threads())
     if wanted == "reference":
         return DeviceConfig("reference", None, 1)
     from quire.backends.cpu import default_num_threads, load
@@ -70,6 +84,11 @@ def make_backend(device: DeviceConfig) -> Backend:
 
         _survive_missing_pages()
         return ReferenceBackend()
+    if name == "transformers":
+        from quire.backends.transformers import TransformersBackend
+
+        _survive_missing_pages()
+        return TransformersBackend(device.num_threads)
     from quire.backends.cpu import CpuBackend
 
     return CpuBackend(device.num_threads, device.isa)

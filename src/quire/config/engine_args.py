@@ -16,6 +16,7 @@ from quire.config.records import LogprobsMode
 
 DtypeChoice = Literal["auto", "bfloat16", "float32", "float", "half", "float16"]
 LoadFormat = Literal["auto", "hf", "safetensors", "pt", "gguf", "dummy"]
+ModelImpl = Literal["auto", "vllm", "transformers"]
 LogLevel = Literal["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET"]
 
 
@@ -53,6 +54,9 @@ class EngineArgs:
     """Where the weights come from: `auto` takes packed weights, safetensors or PyTorch files, as it
     finds them; `hf`, `safetensors` and `pt` leave packed ones out; `gguf` prefers a GGUF file to
     all others; `dummy` takes random numbers, to measure speed without a checkpoint."""
+    model_impl: ModelImpl = "auto"
+    """Who computes the model: `vllm` the families here, `transformers` the modules of transformers,
+    slowly (needs `quire[transformers]`); `auto` these where no family has the architecture."""
     dtype: DtypeChoice = "auto"
     """Number format of weights and activations; `auto` is bfloat16, as vLLM chooses. `float16` and
     `half` are computed in bfloat16, which has the same size and a wider range, but 8 bits of

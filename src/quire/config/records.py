@@ -18,7 +18,7 @@ from quire.reasoning.marks import ReasoningMarks
 from quire.structured.config import StructuredOutputsConfig
 
 SchedulingPolicy = Literal["fcfs", "priority"]
-BackendName = Literal["cpu", "reference"]
+BackendName = Literal["cpu", "reference", "transformers"]
 Dtype = Literal["float32", "bfloat16"]
 """The dtype of activations, and of weights that are not quantised."""
 LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]

@@ -6,6 +6,7 @@
     shipped_format(hf_config)  how a quantised checkpoint holds its matrices
     as_asked(hf_config, name)  config.json of a GGUF file, for a value of `quantization`
     ModelRegistry              the known architectures; register_model adds one
+    is_transformers(hf_config) whether no family, but transformers computes the model
 
 A checkpoint with images or sound has the configuration of its text model in a section of its own
 (`text_part`): that model is built, and the other parts are left out.
@@ -17,6 +18,7 @@ and UnsupportedModelError for an architecture or feature that is not implemented
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from quire.models.base import HfConfig, ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import ConfigReader
@@ -31,12 +33,16 @@ from quire.models.quantised import (
 )
 from quire.models.registry import ModelRegistry, resolve
 from quire.models.text_part import has_other_parts, text_part
+from quire.models.transformers.mark import is_transformers
 from quire.program import Program
+
+if TYPE_CHECKING:
+    from quire.models.transformers.outline import Outline
 
 __all__ = [
     "BlockFormats", "Expanded", "GGUF_FORMATS", "ModelFamily", "ModelFacts", "ModelRegistry",
-    "NameMap", "Shipped", "as_asked", "build_program", "family_of", "model_facts", "name_map",
-    "shipped_format",
+    "NameMap", "Shipped", "as_asked", "build_program", "family_of", "is_transformers",
+    "model_facts", "name_map", "shipped_format",
 ]  # fmt: skip
 
 
@@ -47,6 +53,8 @@ def family_of(hf_config: HfConfig) -> ModelFamily:
 
 def build_program(hf_config: HfConfig) -> Program:
     """The model as a program; a matrix that the checkpoint holds quantised has its format."""
+    if is_transformers(hf_config):
+        return _outline(hf_config).program
     program = family_of(hf_config).build(ConfigReader(text_part(hf_config)))
     shipped = shipped_format(hf_config)
     if shipped is None or isinstance(shipped, Expanded):
@@ -56,10 +64,21 @@ def build_program(hf_config: HfConfig) -> Program:
 
 def model_facts(hf_config: HfConfig) -> ModelFacts:
     """The model's sizes."""
+    if is_transformers(hf_config):
+        return _outline(hf_config).facts
     return family_of(hf_config).facts(ConfigReader(text_part(hf_config)))
 
 
 def name_map(hf_config: HfConfig) -> NameMap:
-    """How this checkpoint's tensor names map to the program's."""
+    """How this checkpoint's tensor names map to the program's. Those of a model that transformers
+    computes stay as they are: it maps them itself."""
+    if is_transformers(hf_config):
+        return NameMap("", (), ())
     names = family_of(hf_config).names(ConfigReader(text_part(hf_config)))
     return replace(names, has_other_parts=has_other_parts(hf_config))
+
+
+def _outline(hf_config: HfConfig) -> Outline:
+    from quire.models.transformers.outline import outline  # imports torch
+
+    return outline(hf_config)

@@ -19,6 +19,7 @@ from quire.config.places.hub import resolve_model
 from quire.config.records import WeightSource
 from quire.errors import CheckpointError, ConfigError
 from quire.models import ModelFacts, as_asked, build_program, model_facts
+from quire.models.transformers.choice import with_model_impl
 from quire.program import Program
 from quire.weights import PACKED_NAME, PackedHeader, weight_files
 from quire.weights.packed_file import read_packed_header
@@ -57,6 +58,7 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
     if args.load_format == "gguf" and not any(path.glob("*.gguf")):
         raise ConfigError(f"load_format='gguf': {path} holds no GGUF file; leave it out")
     hf_config = as_asked(overridden(read_config(path), args.hf_overrides), args.quantization)
+    hf_config = with_model_impl(hf_config, args.model_impl)
     weights: WeightSource = "dummy" if args.load_format == "dummy" else "checkpoint"
     packed = None
     if args.load_format == "auto" and has_file(path / PACKED_NAME):

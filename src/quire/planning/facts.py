@@ -20,6 +20,7 @@ from quire.config.places.hub import resolve_model
 from quire.config.records import DeviceConfig, ObservabilityConfig
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.logits_processors.loading import ProcessorName, processor_names
+from quire.models import is_transformers
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.environment import check_environment, log_config_file, log_level
 from quire.planning.kv.asked import AskedStore, asked_store
@@ -61,7 +62,11 @@ def gather_facts(args: EngineArgs) -> Facts:
     """Reads all of it. Raises ConfigError, ModelError or BackendError."""
     check_environment(args)
     checkpoint = read_checkpoint(args)
-    device = choose_device(args.backend, args.num_threads)
+    device = choose_device(
+        args.backend,
+        args.num_threads,
+        runs_transformers=is_transformers(checkpoint.hf_config),
+    )
     path = checkpoint.path
     kv_store = asked_store(args)
     own = read_generation_config(path, checkpoint.hf_config)

@@ -131,6 +131,11 @@ def _model_config(
 
 def _log_plan(plan: EnginePlan) -> None:
     cache, model, needs = plan.config.cache, plan.config.model, plan.needs
+    if plan.config.device.backend == "transformers":
+        logger.warning(
+            "%s is computed by transformers' own modules: slowly, one request after the other",
+            model.architecture,
+        )
     logger.info(
         "%s (%s, %s), max_model_len %d; KV cache %s: %d tokens in %d blocks%s, "
         "maximum concurrency %.2fx",

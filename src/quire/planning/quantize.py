@@ -18,7 +18,7 @@ from quire.config.places.hub import TEXT_PATTERNS
 from quire.errors import ConfigError
 from quire.files import replacing, write_text
 from quire.log import get_logger, phase
-from quire.models import name_map, shipped_format
+from quire.models import is_transformers, name_map, shipped_format
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.choices import Arithmetic, settle_arithmetic
 from quire.program.passes import run_passes
@@ -50,6 +50,11 @@ def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
     checkpoint = read_checkpoint(args)
     if checkpoint.weights != "checkpoint":
         raise ConfigError(f"{checkpoint.path} holds packed weights; pack the original checkpoint")
+    if is_transformers(checkpoint.hf_config):
+        raise ConfigError(
+            f"{checkpoint.path}: transformers computes this model, and packed weights are the CPU "
+            "backend's; serve the checkpoint as it is"
+        )
     device = choose_device(args.backend, args.num_threads)
     if device.isa is None:
         raise ConfigError(

@@ -405,6 +405,35 @@ class Logits(Op):
     softcap: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ModuleSource:
+    """A class of transformers, and the text of the config.json that it is made with."""
+
+    class_name: str
+    config: str
+
+    def __str__(self) -> str:
+        return self.class_name
+
+
+@dataclass(frozen=True, slots=True)
+class Module(Op):
+    """A whole model as one op, the only one of its program: a module of transformers computes the
+    logits [L, V] of token ids and positions.
+
+    `layers` say what the KV cache holds; their values are names alone. The module gets the tokens
+    of a request in pieces of `rows` positions, which begin at multiples of `rows`; places whose
+    tokens are not of the step are filled. So a token's row has one place in products of one size,
+    however the tokens were divided into steps.
+    """
+
+    out: Value
+    source: ModuleSource
+    weights: tuple[Param, ...]
+    layers: tuple[Attention, ...]
+    rows: int
+
+
 def _collect(op: Op, kind: type, written: bool | None) -> tuple:  # type: ignore[type-arg]
     found = []
     for name in (field.name for field in fields(op)):

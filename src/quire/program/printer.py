@@ -79,7 +79,9 @@ def _format_number(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, tuple):
-        return f"<{len(value)} numbers>"
+        kinds = {Param: "weights", Op: "layers"}
+        what = [text for kind, text in kinds.items() if value and isinstance(value[0], kind)]
+        return f"<{len(value)} {''.join(what) or 'numbers'}>"
     return str(value)
 
 

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quire.errors import IntegrityError
-from quire.program.ops import Attention, LearnedPositions, Logits, Op
+from quire.program.ops import Attention, LearnedPositions, Logits, Module, Op
 from quire.program.values import Param
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A flat list of ops in the order of execution; the last one is `Logits`.
+    """A flat list of ops in the order of execution; the last one is `Logits`, or the only one is
+    a `Module`.
 
     Invariant (`check`): every value is written exactly once, before it is read.
     """
@@ -37,7 +38,10 @@ class Program:
 
     def attention_ops(self) -> tuple[Attention, ...]:
         """All attention ops in their order: those too that read what another one has written."""
-        return tuple(op for op in self.ops if isinstance(op, Attention))
+        found = [op for op in self.ops if isinstance(op, Attention)]
+        if (module := self.module) is not None:
+            found.extend(module.layers)
+        return tuple(found)
 
     @property
     def logits(self) -> Logits:
@@ -48,9 +52,16 @@ class Program:
         return last
 
     @property
+    def module(self) -> Module | None:
+        """The only op of a model that transformers computes; None: it is made of ops."""
+        [first, *rest] = self.ops or (None,)
+        return first if isinstance(first, Module) and not rest else None
+
+    @property
     def vocab_size(self) -> int:
         """Rows of the head: the width of the logits."""
-        return self.logits.weight.shape[0]
+        module = self.module
+        return self.logits.weight.shape[0] if module is None else module.out.dim
 
     @property
     def position_limit(self) -> int | None:
@@ -74,7 +85,7 @@ class Program:
         if layers != list(range(len(layers))):
             raise IntegrityError(f"attention layers are numbered {layers}")
         self._check_shared_layers()
-        _ = self.logits
+        _ = self.vocab_size
 
     def _check_shared_layers(self) -> None:
         """Attention without k and v reads what an earlier op has written for it."""

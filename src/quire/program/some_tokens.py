@@ -12,7 +12,9 @@ from quire.program.values import Param
 def some_tokens(program: Program, num_tokens: int) -> Program:
     """The program with as many experts as so many tokens take on average, where all are equally
     likely, and tables of as many rows: its weights are what a step with these tokens reads. A table
-    that is the head too is read as a whole."""
+    that is the head too is read as a whole. Of a `Module` nothing is known: all of them."""
+    if program.module is not None:
+        return program
     head = program.logits.weight.name
 
     def shrunk(op: Op) -> Op:

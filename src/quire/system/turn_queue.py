@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from itertools import islice
 
 _FEWEST = 4
 """Calls in a turn, however long they take."""
@@ -75,7 +76,7 @@ class TurnQueue:
         if not self._waiting:
             return
         self._begin_turn()
-        for call in list(self._waiting)[: self._num_at_once]:
+        for call in list(islice(self._waiting, self._num_at_once)):
             del self._waiting[call]
             self._num_left -= 1
             call()

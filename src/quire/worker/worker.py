@@ -21,7 +21,7 @@ from quire.backends.registry import make_backend
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger, phase
-from quire.models import name_map, shipped_format
+from quire.models import is_transformers, name_map, shipped_format
 from quire.planning.compile_plan import compile_plan
 from quire.planning.kv.identity import reread_fingerprint
 from quire.program import Program, format_program
@@ -202,6 +202,8 @@ def _weights(config: EngineConfig, program: Program) -> WeightStore | PackedFile
         return PackedFile(model.path / PACKED_NAME)
     if model.weights == "dummy":
         return DummyStore(program)
+    if is_transformers(model.hf_config):  # which maps the names of a checkpoint itself
+        return open_checkpoint(model.path)
     names = name_map(model.hf_config)
     store = as_shipped(open_checkpoint(model.path), shipped_format(model.hf_config))
     if (left_out := names.summary(store.names())) is not None:

@@ -23,6 +23,7 @@ import pytest
 Test = TypeVar("Test", bound=Callable[..., Any])
 VLLM_PATH = Path(__file__).parents[1]
 _START_S = 90
+_END_S = 20
 
 
 class RemoteOpenAIServer:
@@ -83,10 +84,13 @@ class RemoteOpenAIServer:
         if self.proc.poll() is None:
             self.proc.send_signal(signal.SIGTERM)
             try:
-                self.proc.wait(20)
+                self.proc.wait(_END_S)
             except subprocess.TimeoutExpired:
                 self.proc.kill()
                 self.proc.wait()
+
+    def _get_process_termination_timeout(self) -> float:
+        return _END_S
 
     def __enter__(self) -> RemoteOpenAIServer:
         return self

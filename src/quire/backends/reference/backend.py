@@ -119,7 +119,20 @@ def _load(program: Program, store: WeightStore) -> Weights:
     return Weights(arrays, matrices, stacks)
 
 
-def _placed(logits: NDArray[np.float32], batch: StepBatch) -> NDArray[np.float32]:
+def choose(logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
+    """A token of each row of logits [L, V], and what is reported of it, as
+    `quire.sampling.reference` says."""
+    columns.check(len(logits))
+    sampled = sample(logits, columns)
+    return StepOutput(
+        sampled,
+        logprobs(logits, sampled, columns),
+        not_finite=not_finite(logits),
+        no_choice=no_choice(logits, columns),
+    )
+
+
+def placed(logits: NDArray[np.float32], batch: StepBatch) -> NDArray[np.float32]:
     """The rows of logits that are wanted, where they are wanted."""
     if batch.logits_places is None:
         return logits
@@ -154,19 +167,12 @@ class ReferenceModel(CompiledModel):
         if batch.sampling is not None:
             output = self.sample(logits, batch.sampling)
         if batch.want_logits:
-            output.logits = _placed(logits, batch)
+            output.logits = placed(logits, batch)
         return output
 
     def sample(self, logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
         """As `quire.sampling.reference` says."""
-        columns.check(len(logits))
-        sampled = sample(logits, columns)
-        return StepOutput(
-            sampled,
-            logprobs(logits, sampled, columns),
-            not_finite=not_finite(logits),
-            no_choice=no_choice(logits, columns),
-        )
+        return choose(logits, columns)
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         """Interprets the program again and looks at every value as it is written."""

@@ -116,7 +116,6 @@ REFUSED: dict[str, _Names] = {
         "code_revision": (None,),
         "model_loader_extra_config": ({},),
         "ignore_patterns": (["original/**/*"], "original/**/*"),
-        "model_impl": ("auto", "vllm"),
         "model_weights": ("",),
         "model_class_overrides": ({},),
     },

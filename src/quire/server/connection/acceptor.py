@@ -1,17 +1,22 @@
 """Accepts new connections: acquires a slot for each, and does the TLS handshake.
 
 Accepting is quick; a connection of its own, with all that belongs to it, is not. So of a crowd many
-are accepted in each turn of the event loop and few become connections. Those whose first bytes ask
-for health or readiness become connections at once, and their requests are read at once.
+are accepted in each turn of the event loop and few become connections. The others wait. Those whose
+first bytes ask for health or readiness become connections as soon as these bytes are there, and
+their requests are read at once. While a client waits it is a file descriptor: a socket object costs
+as much as accepting does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -31,7 +36,18 @@ _PROBES = tuple(method + path for path in sorted(PROBE_PATHS) for method in (b"G
 """How requests for health and readiness begin."""
 _PEEKED_BYTES = max(map(len, _PROBES))
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
+_ACCEPTED_AT_ONCE = 64
+"""Connections accepted before their first bytes are looked at."""
 _RETRY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A client that was accepted and is no connection yet."""
+
+    slot: ConnectionSlot
+    begin: Callable[[], None]
+    """Makes it a connection, in its turn."""
 
 
 class Acceptor:
@@ -45,18 +61,27 @@ class Acceptor:
     ) -> None:
         self._shared = shared
         self._listener = listener
+        self._kind = listener.family, listener.type, listener.proto
         self._tls_options = tls_options
         self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, _Waiting | None] = {}
+        """Accepted clients that are no connections yet, by file descriptor; None: without a slot,
+        for a moment."""
+        self._arrivals = select.epoll()
+        """Says which of these have bytes, once each."""
+        self._loop.add_reader(self._arrivals.fileno(), self._look_at_arrivals)
         self._connecting: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
-        self._is_closed = False
         listener.setblocking(False)
         self._listen()
 
     def close(self) -> None:
-        """Stops accepting, and cancels handshakes."""
-        self._is_closed = True
+        """Stops accepting, closes waiting clients, and cancels handshakes."""
         self._loop.remove_reader(self._listener)
+        self._loop.remove_reader(self._arrivals.fileno())
+        for descriptor in list(self._waiting):
+            self._close(self._socket(descriptor))
+        self._arrivals.close()
         if self._retry is not None:
             self._retry.cancel()
         for task in self._connecting:
@@ -71,50 +96,104 @@ class Acceptor:
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        end = time.thread_time() + _SLICE_S
+        end, are_more = time.thread_time() + _SLICE_S, True
+        while are_more and time.thread_time() < end:
+            clients, are_more = self._accept_some()
+            for client in clients:
+                self._waiting[client] = None
+                self._arrivals.register(client, select.EPOLLIN | select.EPOLLONESHOT)
+            self._look_at_arrivals()
+            for client in clients:
+                if client in self._waiting:
+                    self._wait(client)
+
+    def _accept_some(self) -> tuple[list[int], bool]:
+        """File descriptors of new clients, and whether more may wait."""
+        clients: list[int] = []
         try:
-            while time.thread_time() < end:
-                client, _address = self._listener.accept()
-                self._admit(client)
+            for _ in range(_ACCEPTED_AT_ONCE):
+                # `accept` would make a socket object
+                clients.append(self._listener._accept()[0])  # type: ignore[attr-defined]
         except (BlockingIOError, ConnectionAbortedError):
-            pass  # no more connections wait, or one was aborted
+            return clients, False  # no more connections wait, or one was aborted
         except OSError as error:
             logger.error("connections cannot be accepted: %s", error)
             self._loop.remove_reader(self._listener)
             self._retry = self._loop.call_later(_RETRY_S, self._listen)
+            return clients, False
+        return clients, True
 
-    def _admit(self, client: socket.socket) -> None:
-        first = _first_bytes(client)
-        slot = None if first == b"" else self._shared.slots.acquire()
+    def _look_at_arrivals(self) -> None:
+        """Looks at waiting clients whose first bytes have arrived, or who have gone."""
+        for descriptor, _event in self._arrivals.poll(0):
+            client = self._socket(descriptor)
+            first = _first_bytes(client)
+            if first == b"":
+                self._close(client)
+            elif self._is_probe(first):
+                self._open_early(client)
+            else:
+                client.detach()  # it waits on
+
+    def _open_early(self, client: socket.socket) -> None:
+        """Makes a waiting client a connection before its turn, if there is a slot for it."""
+        waiting = self._take(client.fileno())
+        slot = waiting.slot if waiting is not None else self._shared.slots.acquire()
         if slot is None:
             client.close()
-            return
-        if self._is_probe(first):
-            self._open(client, slot)
         else:
-            begin = partial(self._begin, client, slot)
-            slot.evict = partial(self._drop, client, slot, begin)
-            self._shared.connects.add(begin)
+            self._open(client, slot)
+
+    def _close(self, client: socket.socket) -> None:
+        """Closes a waiting client."""
+        waiting = self._take(client.fileno())
+        client.close()
+        if waiting is not None:
+            waiting.slot.release()
+
+    def _wait(self, descriptor: int) -> None:
+        """Queues a client to become a connection; closes it if there is no slot for it."""
+        slot = self._shared.slots.acquire()
+        if slot is None:
+            self._take(descriptor)
+            os.close(descriptor)
+            return
+        begin = partial(self._begin, descriptor)
+        self._waiting[descriptor] = _Waiting(slot, begin)
+        slot.evict = partial(self._drop, descriptor)
+        self._shared.connects.add(begin)
+
+    def _take(self, descriptor: int) -> _Waiting | None:
+        """A client waits no more. None: it has no slot."""
+        self._arrivals.unregister(descriptor)
+        waiting = self._waiting.pop(descriptor)
+        if waiting is not None:
+            self._shared.connects.discard(waiting.begin)
+        return waiting
+
+    def _socket(self, descriptor: int) -> socket.socket:
+        """The socket object of an accepted connection, which owns the file descriptor."""
+        return socket.socket(*self._kind, fileno=descriptor)
 
     def _is_probe(self, first: bytes | None) -> bool:
         """Whether a client's first bytes ask, in plain text, for health or readiness."""
         return first is not None and first.startswith(_PROBES) and not self._tls_options
 
-    def _drop(self, client: socket.socket, slot: ConnectionSlot, begin: Callable[[], None]) -> bool:
+    def _drop(self, descriptor: int) -> bool:
         """Another client gets the slot of one that was still waiting to become a connection; False
         if this one has asked for health meanwhile."""
-        self._shared.connects.discard(begin)
+        client = self._socket(descriptor)
         if self._is_probe(_first_bytes(client)):
-            self._open(client, slot)
+            self._open_early(client)
             return False
-        client.close()
+        self._close(client)
         return True
 
-    def _begin(self, client: socket.socket, slot: ConnectionSlot) -> None:
-        if self._is_closed:
-            slot.release()
-            client.close()
+    def _begin(self, descriptor: int) -> None:
+        waiting = self._take(descriptor)
+        if waiting is None:
             return
+        client, slot = self._socket(descriptor), waiting.slot
         client.setblocking(False)
         slot.evict = partial(self._shut_down, client)
         task = self._loop.create_task(self._connect(client, slot))

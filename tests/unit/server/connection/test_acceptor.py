@@ -114,6 +114,47 @@ class Held(TurnQueue):
             call()
 
 
+def test_health_that_is_asked_for_later_does_not_wait_for_the_crowd() -> None:
+    """Its bytes arrive when it was accepted, and waits behind others to become a connection."""
+
+    async def scenario() -> None:
+        crowd = Crowd()
+        shared = dataclasses.replace(shared_state(crowd.app, 5, 5), connects=Held(1))
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            clients = [socket.create_connection(listener.getsockname()) for _ in range(3)]
+            acceptor = Acceptor(shared, listener, {})
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert len(shared.connects._waiting) == len(clients)
+            clients[0].sendall(request("/crowd"))
+            clients[1].sendall(request("/health"))
+            while not crowd.order:
+                await asyncio.sleep(0)
+            assert crowd.order == ["/health"]
+            for client in clients:
+                client.close()
+            await end(acceptor, shared)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_its_end_closes_clients_that_wait() -> None:
+    async def scenario() -> None:
+        shared = dataclasses.replace(shared_state(echo, 5, 5), connects=Held(1))
+        with (
+            socket.create_server(("127.0.0.1", 0)) as listener,
+            socket.create_connection(listener.getsockname(), timeout=10) as client,
+        ):
+            acceptor = Acceptor(shared, listener, {})
+            for _ in range(5):
+                await asyncio.sleep(0)
+            await end(acceptor, shared)
+            assert client.recv(1) == b""
+            assert not shared.connects._waiting
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
 def test_who_has_asked_for_health_loses_its_slot_to_nobody() -> None:
     async def scenario() -> None:
         connects = Held(1)
@@ -176,8 +217,8 @@ def test_whoever_waits_holds_no_file_beyond_its_slot(leaves: bool) -> None:
             if leaves:
                 for client in clients:
                     client.close()
-            before = num_files()
             acceptor = Acceptor(shared, listener, {})
+            before = num_files()
             most = 0
             for _ in range(50):
                 await asyncio.sleep(0)

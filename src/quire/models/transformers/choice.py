@@ -1,0 +1,80 @@
+"""Who computes a model: a family here, or transformers.
+
+Called where config.json is read. The choice is a key of the configuration from then on, so that
+planning, the worker and the names of stored K/V have the same one.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from quire.errors import UnsupportedModelError
+from quire.models.base import HfConfig
+from quire.models.registry import ModelRegistry, architectures_of, resolve
+from quire.models.text_part import has_other_parts, text_part
+from quire.models.transformers.mark import MARK
+
+if TYPE_CHECKING:
+    from quire.config.engine_args import ModelImpl
+
+EXTRA = "pip install 'quire[transformers]'"
+
+_NEEDED = ("torch", "transformers")
+
+
+def with_model_impl(hf_config: HfConfig, model_impl: ModelImpl) -> HfConfig:
+    """config.json with the choice in it. `auto` takes transformers where no family has the
+    architecture.
+
+    Raises UnsupportedModelError where neither can compute it, and CheckpointError for a damaged
+    config.json.
+    """
+    plain = {key: value for key, value in hf_config.items() if key != MARK}
+    if model_impl == "vllm":
+        return plain
+    marked = {**plain, MARK: "transformers"}
+    if model_impl == "transformers":
+        _check(marked)
+        return marked
+    if _is_known(plain):
+        return plain
+    try:
+        _check(marked)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{_refusal(plain)}; {error}") from None
+    return marked
+
+
+def _is_known(hf_config: HfConfig) -> bool:
+    text = text_part(hf_config)
+    if set(architectures_of(text)) & set(ModelRegistry.get_supported_archs()):
+        return True
+    if not has_other_parts(hf_config):
+        return False
+    try:  # by the type of its text model
+        resolve(ModelRegistry, text, True)
+    except UnsupportedModelError:
+        return False
+    return True
+
+
+def _refusal(hf_config: HfConfig) -> str:
+    """What the registry says of it, with the nearest family, and without the list of all."""
+    try:
+        resolve(ModelRegistry, text_part(hf_config), has_other_parts(hf_config))
+    except UnsupportedModelError as error:
+        return str(error).partition("; supported are")[0]
+    return "config.json: its architecture is not supported"
+
+
+def _check(hf_config: HfConfig) -> None:
+    """Raises UnsupportedModelError if transformers is missing, or cannot compute it here."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise UnsupportedModelError(
+            f"models of transformers run, slowly, with {' and '.join(missing)} installed: {EXTRA}"
+        )
+    from quire.models.transformers.modules import find
+
+    find(hf_config)
