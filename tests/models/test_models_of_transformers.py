@@ -253,6 +253,7 @@ def test_only_the_families_here_if_asked(plain: Path) -> None:
         ({"architectures": ["MambaForCausalLM"], "model_type": "mamba"}, "a state beside"),
         ({"architectures": ["NoSuchForCausalLM"], "model_type": "no"}, "has no text decoder"),
         ({"architectures": ["BartForCausalLM"], "model_type": "bart"}, "an encoder"),
+        ({"architectures": ["BertLMHeadModel"], "model_type": "bert"}, "see later ones"),
         ({"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "num_hidden_layers": 2,
           "layer_types": ["conv", "full_attention"]}, "layers of the kind conv"),
         ({"architectures": ["CwmForCausalLM"], "model_type": "cwm",

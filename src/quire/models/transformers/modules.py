@@ -7,6 +7,7 @@ other places are left out. Imported where a model of transformers is; imports to
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -167,8 +168,8 @@ def _check_kind(name: str, module: Any, config: Any) -> None:
         why = "it has an encoder"
     elif getattr(module, "_is_stateful", False):
         why = "it keeps a state beside keys and values"
-    elif not getattr(config, "is_causal", True):
-        why = "its tokens see later ones"
+    elif not getattr(config, "is_causal", True) or _is_made_an_encoder(module, config):
+        why = "its tokens see later ones (is_decoder or is_causal is false)"
     other = set(getattr(config, "layer_types", None) or ()) - set(_ATTENTIONS)
     if other and not why:
         why = f"it has layers of the kind {', '.join(sorted(map(str, other)))}"
@@ -177,6 +178,13 @@ def _check_kind(name: str, module: Any, config: Any) -> None:
             f"{name} of transformers does not run here: {why}; what runs are decoders that keep "
             "keys and values of every token, and nothing else"
         )
+
+
+def _is_made_an_encoder(module: Any, config: Any) -> bool:
+    """Of classes that can be both, such as BERT's. In others the key says nothing."""
+    if getattr(config, "is_decoder", True) is not False:
+        return False
+    return "self.is_decoder = " in inspect.getsource(inspect.getmodule(module))  # type: ignore[arg-type]
 
 
 def _plain(hf_config: HfConfig) -> dict[str, Any]:
