@@ -6,7 +6,7 @@
     python -m tools.vllm_tests page SOURCE RESULTS
 
 (In the repository, with src in PYTHONPATH.) `run` runs all files that could pass, or those named,
-each in a process of its own, and keeps what came of each in the folder RESULTS. A folder has
+several in a process, and keeps what came of each in the folder RESULTS. A folder has
 results of one state of the code. Tests need pytest-asyncio, pytest-timeout, psutil, fastapi,
 rapidfuzz and openai-harmony. `examples` does the same with the examples of vLLM's documentation, of
 which some are clients of a server at port 8000. `page` sorts the results into docs/vllm_tests.md.

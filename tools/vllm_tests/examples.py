@@ -63,6 +63,8 @@ _SERVE = (
     "--reasoning-parser", "qwen3", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
     "--enable-scale-out",
 )  # fmt: skip
+_CONTEXT = 1 << 12
+"""Tokens that the model is given room for."""
 _LIMIT_S = 150
 _START_S = 90
 _MAX_CHARS = 300
@@ -77,7 +79,7 @@ def run_examples(source: Path, results: Path) -> None:
         work = Path(place)
         furnish(work, source)
         link_models(work, f'"{MODEL}"')
-        give_room(work, "")
+        give_room(work, f"max_model_len={_CONTEXT}")
         texts = [(source / "examples" / words[0]).read_text() for words in ONLINE]
         names = sorted({name for text in texts for name in HUB_ID.findall(text)} | {MODEL})
         path = results / "examples.jsonl"

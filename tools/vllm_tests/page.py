@@ -86,8 +86,8 @@ def page(source: Path, results: Path) -> str:
         _TEXT,
         f"{passed} tests pass, {failed} fail, {total['skipped']} are skipped by themselves. "
         f"{beyond} more ask for what vLLM does not do: they are marked as failing there, and work "
-        "here. A file that cannot be imported counts as one that fails. All rows are of one run "
-        "of one state of the code. Why tests fail:\n",
+        "here. A file that cannot be imported counts as one that fails. All rows are of one state "
+        "of the code. Why tests fail:\n",
         table(["tests", "why"], ([str(n), why] for why, n in reasons.most_common())),
         "By file:\n",
         table(["file", "passed", "works here alone", "failed", "skipped", "why"], rows),
@@ -127,7 +127,9 @@ def _parsers(cases: Path) -> list[str]:
 
 def _examples(path: Path) -> list[list[str]]:
     found = read_outcomes(path).items()
-    return [[f"`{name}`", _SORTED.get(name, outcome) or "works"] for name, outcome in found]
+    return [
+        [f"`{name}`", _SORTED.get(name, outcome) if outcome else "works"] for name, outcome in found
+    ]
 
 
 def _results(path: Path) -> list[tuple[str, str, str]] | None:
@@ -145,6 +147,8 @@ def _outcome(outcome: str, message: str) -> str:
 
 def _why(test: str, message: str) -> str:
     name = test.removeprefix("tests/")
+    if message == "did not end in time":
+        return message
     for known, reason in _SORTED.items():
         if name.startswith(known):
             return reason
