@@ -170,7 +170,6 @@ REFUSED: dict[str, _Names] = {
         "enable_layerwise_nvtx_tracing": (False,),
     },
     "there are no such metrics": {
-        "show_hidden_metrics_for_version": (None,),
         "kv_cache_metrics": (False,),
         "custom_histogram_buckets": (None, {}),
         "cudagraph_metrics": (False,),

@@ -40,10 +40,15 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
         "max_parallel_loading_workers": None,
         "aggregate_engine_logging": False,
     },
-    "no model here has experts": {
+    "one process has all experts, and one way to compute them": {
         "moe_backend": "auto",
         "all2all_backend": "allgather_reducescatter",
         "expert_placement_strategy": "linear",
+    },
+    "no metrics are hidden": {
+        "show_hidden_metrics_for_version": None,
+    },
+    "no model here has an indexer of attention or a state space": {
         "sparse_indexer_topk_backend": "auto",
         "replayssm_buffer_len": 16,
     },
