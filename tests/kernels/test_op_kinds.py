@@ -22,7 +22,8 @@ def kinds(library: Library) -> dict[str, int]:
 
 def test_every_op_of_a_program_has_native_ops() -> None:
     lowered = {op.__name__ for op in lower.registry} - {"Op", "object"}
-    assert lowered == {op.__name__ for op in Op.__subclasses__()}
+    # A `Module` is a whole model of transformers, which has a backend of its own.
+    assert lowered == {op.__name__ for op in Op.__subclasses__()} - {"Module"}
 
 
 def test_an_op_without_native_ops_is_named() -> None:

@@ -89,6 +89,10 @@ class Runner:
         """Its blocks may be used again, and are used again soon."""
         self._free.extend(request.blocks)
 
+    def block_ids(self, request: Request) -> NDArray[np.int32]:
+        """A request's blocks of all groups, as the model numbers them."""
+        return self._of_groups(np.array([request.blocks], np.int32)).reshape(-1)
+
     def step(self, work: Sequence[tuple[Request, int]]) -> list[Floats]:
         """Computes the next n tokens of each request; every token's logits, [n, V] per request."""
         batch = self._batch(work, all_rows=True)

@@ -19,6 +19,10 @@ LIMITS: dict[WeightFormat, float] = {
 }
 """Root mean square of the error over the deviation of the logits. The models are tiny, so that
 few numbers share a rounding error: 0.049, 0.072 and 0.53 are the worst that were seen."""
+_GEMMA = ("gemma3n", "gemma4")
+_OF_GEMMA = 2.0
+"""Times these limits for families whose layers scale, gate and add the inputs of each layer too,
+which enlarges errors: 0.12, 0.17 and 0.75, the same with both backends."""
 
 
 @pytest.fixture(scope="module", params=CASES, ids=str)
@@ -50,4 +54,5 @@ def test_close_to_the_unrounded_model(
     truth = logits_of(case, tokens)
     logits = quantised(checkpoint, backend, weight_format, tokens)
     error = size_of(logits - truth, case) / float(truth.std())
-    assert 1e-4 < error < LIMITS[weight_format]
+    factor = _OF_GEMMA if case.name.startswith(_GEMMA) else 1.0
+    assert 1e-4 < error < factor * LIMITS[weight_format]

@@ -93,9 +93,9 @@ def test_after_a_prefix_hit_and_a_restart_from_copied_blocks(
     second.blocks[:2], second.computed = first.blocks[:2], shared
     assert bits(in_chunks(runner, second, 11)) == bits(alone[shared:])
 
-    data = runner.model.read_blocks(np.array(first.blocks, np.int32))
+    data = runner.model.read_blocks(runner.block_ids(first))
     third = runner.request(prompt_of(case, TOKENS))
-    runner.model.write_blocks(np.array(third.blocks, np.int32), data)
+    runner.model.write_blocks(runner.block_ids(third), data)
     third.computed = 50
     assert bits(in_chunks(runner, third, 4)) == bits(alone[50:])
 

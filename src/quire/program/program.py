@@ -81,10 +81,10 @@ class Program:
                 if value.name in written:
                     raise IntegrityError(f"{type(op).__name__} writes {value} a second time")
                 written.add(value.name)
+        self._check_shared_layers()
         layers = [op.layer for op in self.attention_layers()]
         if layers != list(range(len(layers))):
             raise IntegrityError(f"attention layers are numbered {layers}")
-        self._check_shared_layers()
         _ = self.vocab_size
 
     def _check_shared_layers(self) -> None:

@@ -52,7 +52,8 @@ def test_connections_without_a_request_make_room(start_server: StartServer, firs
         # They are closed for others once they have been idle for a second.
         server.until(lambda: ask(server, VERSION).status == 200)
         for _ in range(20):
-            assert ask(server, VERSION).status == 200
+            # A busy server may see the end of the last connection after the next one.
+            server.until(lambda: ask(server, VERSION).status == 200)
             assert is_healthy(server)
 
 
