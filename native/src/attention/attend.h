@@ -243,7 +243,7 @@ class Attend {
     // Pairs of groups, so that a step of the second product finds zeros where nothing is seen.
     const int begin = groups.first / 2 * 2 * kGroup;
     const int end = (groups.last + 1) / 2 * 2 * kGroup;
-    // Counted: a further division for each row cost 3 % of attention over an int8 cache.
+    // Counted, as a division for each row is slow beside the work of a row over an int8 cache.
     int64_t row_token = token(r0);
     int head = query_head(r0);
     const int heads_end = (context_.head + 1) * group_;

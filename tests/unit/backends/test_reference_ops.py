@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from small_model import one_request
 
 from quire.backends.base import KVCacheSpec
-from quire.backends.reference.kv_cache import PagedKVCache
+from quire.backends.paged.kv_cache import PagedKVCache
+from quire.backends.paged.kv_formats import narrow_to_bfloat16, widen_bfloat16
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.ops import Frame, Weights, run
-from quire.backends.reference.weights import narrow_to_bfloat16, widen_bfloat16
 from quire.config.kv_groups import KVGroupSpec, KVLayout
 from quire.errors import BackendError
 from quire.program import (

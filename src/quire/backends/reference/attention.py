@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch
-from quire.backends.reference.kv_cache import PagedKVCache
+from quire.backends.paged.kv_cache import PagedKVCache
 from quire.program import Attention
 
 Floats = NDArray[np.float32]

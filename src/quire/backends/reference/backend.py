@@ -21,13 +21,12 @@ from quire.backends.base import (
     Dtype,
     KVCacheSpec,
     MemoryReport,
-    SamplingColumns,
     StepBatch,
-    StepOutput,
 )
-from quire.backends.reference.batch_check import check_batch
+from quire.backends.paged.batch_check import check_batch
+from quire.backends.paged.kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
+from quire.backends.paged.model import PagedModel
 from quire.backends.reference.build import build
-from quire.backends.reference.kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.ops import Frame, Weights, run
 from quire.backends.reference.quantised import WEIGHT_FORMATS, check_format
@@ -45,7 +44,6 @@ from quire.program import (
     last_reads,
     place_of,
 )
-from quire.sampling.reference import logprobs, no_choice, not_finite, sample
 from quire.weights import PackedFile, WeightStore, warn_not_finite
 
 
@@ -119,60 +117,27 @@ def _load(program: Program, store: WeightStore) -> Weights:
     return Weights(arrays, matrices, stacks)
 
 
-def choose(logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
-    """A token of each row of logits [L, V], and what is reported of it, as
-    `quire.sampling.reference` says."""
-    columns.check(len(logits))
-    sampled = sample(logits, columns)
-    return StepOutput(
-        sampled,
-        logprobs(logits, sampled, columns),
-        not_finite=not_finite(logits),
-        no_choice=no_choice(logits, columns),
-    )
-
-
-def placed(logits: NDArray[np.float32], batch: StepBatch) -> NDArray[np.float32]:
-    """The rows of logits that are wanted, where they are wanted."""
-    if batch.logits_places is None:
-        return logits
-    placed = np.empty((batch.num_logits_out, logits.shape[1]), np.float32)
-    is_wanted = batch.logits_places >= 0
-    placed[batch.logits_places[is_wanted]] = logits[is_wanted]
-    return placed
-
-
-class ReferenceModel(CompiledModel):
+class ReferenceModel(PagedModel):
     """A program interpreted op by op; a value is dropped after its last reader."""
 
     def __init__(
         self, program: Program, weights: Weights, cache: PagedKVCache, options: CompileOptions
     ) -> None:
+        super().__init__(cache)
         self._program = program
         self._weights = weights
         self._options = options
         self._dying = last_reads(program)
         self._workspace_bytes = workspace_bytes(program, cache.spec, options)
-        self._cache: PagedKVCache | None = cache
 
-    def step(self, batch: StepBatch) -> StepOutput:
-        """Interprets the program. Raises BackendError for an index out of range."""
+    def _compute(self, batch: StepBatch) -> NDArray[np.float32]:
+        """Interprets the program."""
         cache = self._open_cache()
         check_batch(batch, self._program.vocab_size, cache.spec, self._options)
         frame = Frame(batch, self._weights, cache)
         for _ in self._run(frame):
             pass
-        logits = frame.values[self._program.logits.out]
-        output = StepOutput(np.empty(0, np.int32))
-        if batch.sampling is not None:
-            output = self.sample(logits, batch.sampling)
-        if batch.want_logits:
-            output.logits = placed(logits, batch)
-        return output
-
-    def sample(self, logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
-        """As `quire.sampling.reference` says."""
-        return choose(logits, columns)
+        return frame.values[self._program.logits.out]
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         """Interprets the program again and looks at every value as it is written."""
@@ -202,22 +167,6 @@ class ReferenceModel(CompiledModel):
             for value in dying:
                 del frame.values[value]
 
-    def read_blocks(
-        self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
-    ) -> NDArray[np.uint8]:
-        """[len(block_ids), block_bytes]."""
-        return self._open_cache().read_blocks(block_ids, out)
-
-    def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Puts back what `read_blocks` gave."""
-        self._open_cache().write_blocks(block_ids, data)
-
-    def discard_kv(self) -> None:
-        """Begins an empty cache."""
-        spec = self._open_cache().spec
-        self._cache = None
-        self._cache = PagedKVCache(spec)
-
     def memory(self) -> MemoryReport:
         """Weights as float32; of the workspace nothing is held between steps."""
         cache = self._cache
@@ -229,10 +178,5 @@ class ReferenceModel(CompiledModel):
 
     def close(self) -> None:
         """Drops weights and cache."""
-        self._cache = None
+        super().close()
         self._weights = Weights({}, {}, {})
-
-    def _open_cache(self) -> PagedKVCache:
-        if self._cache is None:
-            raise BackendError("the model is closed")
-        return self._cache

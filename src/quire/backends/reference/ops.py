@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch
+from quire.backends.paged.kv_cache import PagedKVCache
 from quire.backends.reference.attention import attend
-from quire.backends.reference.kv_cache import PagedKVCache
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.route import route, sigmoid
 from quire.errors import BackendError

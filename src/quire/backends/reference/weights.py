@@ -44,16 +44,3 @@ def _load_part(part: Tensor, store: WeightStore) -> Floats:
     if part.rows is not None:
         return np.concatenate([array[first : first + count] for first, count in part.rows])
     return array.swapaxes(-1, -2) if part.transposed else array
-
-
-def narrow_to_bfloat16(x: Floats) -> NDArray[np.uint16]:
-    """The nearest bfloat16s, ties to even, as their bits. NaN stays NaN."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(x), 0x7FC0, rounded).astype(np.uint16)
-
-
-def widen_bfloat16(bits: NDArray[np.uint16]) -> Floats:
-    """The float32s with these bfloat16 bits."""
-    widened: Floats = (bits.astype(np.uint32) << 16).view(np.float32)
-    return widened

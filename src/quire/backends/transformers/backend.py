@@ -25,13 +25,11 @@ from quire.backends.base import (
     Dtype,
     KVCacheSpec,
     MemoryReport,
-    SamplingColumns,
     StepBatch,
-    StepOutput,
 )
-from quire.backends.reference.backend import choose, placed
-from quire.backends.reference.batch_check import check_batch
-from quire.backends.reference.kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
+from quire.backends.paged.batch_check import check_batch
+from quire.backends.paged.kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
+from quire.backends.paged.model import PagedModel
 from quire.backends.transformers.loading import load
 from quire.backends.transformers.paged_cache import Piece, paged_cache
 from quire.errors import BackendError, reason
@@ -119,7 +117,7 @@ class TransformersBackend(Backend):
         )
 
 
-class TransformersModel(CompiledModel):
+class TransformersModel(PagedModel):
     """A module with its KV cache."""
 
     def __init__(
@@ -131,29 +129,14 @@ class TransformersModel(CompiledModel):
         num_threads: int,
         memory: MemoryReport,
     ) -> None:
+        super().__init__(cache)
         self._op = _module_of(program)
         self._vocab_size = program.vocab_size
         self._module = module
-        self._cache: PagedKVCache | None = cache
         self._options = options
         self._num_threads = num_threads
         self._memory = memory
         self._num_done = 0
-
-    def step(self, batch: StepBatch) -> StepOutput:
-        """One request after the other. Raises BackendError for an index out of range, and for what
-        the module raises."""
-        logits = self._compute(batch)
-        output = StepOutput(np.empty(0, np.int32))
-        if batch.sampling is not None:
-            output = self.sample(logits, batch.sampling)
-        if batch.want_logits:
-            output.logits = placed(logits, batch)
-        return output
-
-    def sample(self, logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
-        """As `quire.sampling.reference` says."""
-        return choose(logits, columns)
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         """Computes the step again and looks at what each part of the module gives."""
@@ -186,7 +169,8 @@ class TransformersModel(CompiledModel):
     def _compute(
         self, batch: StepBatch, before: Callable[[int, Piece], None] | None = None
     ) -> NDArray[np.float32]:
-        """Logits [L, V]. `before` is told of each request and piece."""
+        """One request after the other. `before` is told of each request and piece. Raises
+        BackendError, also for what the module raises."""
         cache = self._open_cache()
         check_batch(batch, self._vocab_size, cache.spec, self._options)
         logits = np.empty((len(batch.logits_rows), self._vocab_size), np.float32)
@@ -248,35 +232,14 @@ class TransformersModel(CompiledModel):
         """Layers computed so far."""
         return self._num_done
 
-    def read_blocks(
-        self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
-    ) -> NDArray[np.uint8]:
-        """[len(block_ids), block_bytes]."""
-        return self._open_cache().read_blocks(block_ids, out)
-
-    def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Puts back what `read_blocks` gave."""
-        self._open_cache().write_blocks(block_ids, data)
-
-    def discard_kv(self) -> None:
-        """Begins an empty cache."""
-        spec = self._open_cache().spec
-        self._cache = None
-        self._cache = PagedKVCache(spec)
-
     def memory(self) -> MemoryReport:
         """Of the workspace nothing is held between steps."""
         return MemoryReport(0, 0, 0) if self._cache is None else self._memory
 
     def close(self) -> None:
         """Drops module and cache."""
-        self._cache = None
+        super().close()
         self._module = None
-
-    def _open_cache(self) -> PagedKVCache:
-        if self._cache is None:
-            raise BackendError("the model is closed")
-        return self._cache
 
 
 def _module_of(program: Program) -> Module:

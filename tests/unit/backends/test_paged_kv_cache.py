@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quire.backends.base import KVCacheSpec
-from quire.backends.reference.kv_cache import PagedKVCache, block_bytes
+from quire.backends.paged.kv_cache import PagedKVCache, block_bytes
 from quire.config.kv_groups import KVGroupSpec, KVLayout
 
 WIDE = KVGroupSpec((0, 2), 2, 6)

@@ -1,4 +1,4 @@
-"""The paged KV cache of the reference: one array of bytes, of which each layer sees its slot.
+"""The paged KV cache: one array of bytes, of which each layer sees its slot.
 
 Knows blocks and slots; what they hold, and for whom, is the scheduler's business.
 """
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import KVCacheSpec, check_blocks
-from quire.backends.reference.kv_formats import KV_FORMATS, kv_format
+from quire.backends.paged.kv_formats import KV_FORMATS, kv_format
 from quire.config.kv_groups import KVGroupSpec, KVLayout
 
 Floats = NDArray[np.float32]

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.reference.weights import narrow_to_bfloat16, widen_bfloat16
 from quire.errors import BackendError
 
 Floats = NDArray[np.float32]
@@ -106,3 +105,16 @@ def kv_format(dtype: str) -> KVFormat:
 
 def _flat(rows: NDArray[Any]) -> NDArray[Any]:
     return rows.reshape(*rows.shape[:-2], -1)
+
+
+def narrow_to_bfloat16(x: Floats) -> NDArray[np.uint16]:
+    """The nearest bfloat16s, ties to even, as their bits. NaN stays NaN."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(x), 0x7FC0, rounded).astype(np.uint16)
+
+
+def widen_bfloat16(bits: NDArray[np.uint16]) -> Floats:
+    """The float32s with these bfloat16 bits."""
+    widened: Floats = (bits.astype(np.uint32) << 16).view(np.float32)
+    return widened

@@ -1,0 +1,1 @@
+"""What backends share that keep K/V in a NumPy array of blocks and give logits as NumPy arrays."""
