@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kv_engines import Bench, arguments, ask_all, ask_one, flush, llm_command, measure_all
+from helpers.kv_engines import Bench, arguments, ask_all, ask_one, flush, llm_command, measure_all
 
 from quire.llm import LLM
 

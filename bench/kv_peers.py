@@ -25,11 +25,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from command_line import named_values
-from kv_engines import BLOCK, Bench, arguments, measure_all
-from peer_process import Peer, PeerError, PeerSpec
+from helpers.command_line import named_values
+from helpers.kv_engines import BLOCK, Bench, arguments, measure_all
+from helpers.peer_process import Peer, PeerError, PeerSpec
 
-CHILD = Path(__file__).with_name("kv_peer_child.py")
+CHILD = Path(__file__).parent / "helpers" / "kv_peer_child.py"
 
 
 class CachingPeer(Peer):

@@ -33,8 +33,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from kv_engines import arguments, measure_all
-from server_process import Server
+from helpers.kv_engines import arguments, measure_all
+from helpers.server_process import Server
 
 from quire.bench.datasets import SampleRequest
 from quire.bench.http_stream import Client

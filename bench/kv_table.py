@@ -8,6 +8,7 @@ Prints a row for each figure that is there: what was measured, and its bound.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -49,9 +50,13 @@ def rows(results: Results) -> Iterator[tuple[str, str, str]]:
 
 def main(words: Sequence[str]) -> int:
     """Prints the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.json")
     results: Results = {}
-    for path in words:
-        results |= json.loads(Path(path).read_text())
+    for path in parser.parse_args(words).files:
+        results |= json.loads(path.read_text())
     print("| | measured | bound, or predicted |\n|---|---|---|")
     for row in rows(results):
         print(f"| {' | '.join(row)} |")

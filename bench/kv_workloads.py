@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kv_engines import BLOCK, Bench, arguments, ask_one, flush, llm_command, measure_all
-from kv_prediction import Prediction
+from helpers.kv_engines import BLOCK, Bench, arguments, ask_one, flush, llm_command, measure_all
+from helpers.kv_prediction import Prediction
 
 from quire.kvstore.store import NUM_READ_THREADS
 from quire.llm import LLM

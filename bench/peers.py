@@ -28,10 +28,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bandwidth import read_bandwidth
-from command_line import named_values
-from peer_process import Peer, PeerError, PeerSpec
-from peer_report import chart, table, weight_bytes
+from helpers.bandwidth import read_bandwidth
+from helpers.command_line import named_values
+from helpers.peer_process import Peer, PeerError, PeerSpec
+from helpers.peer_report import chart, table, weight_bytes
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command_line import named_values
-from peer_process import Peer, PeerError, PeerSpec, ProcessGroup
-from server_process import Server
+from helpers.command_line import named_values
+from helpers.peer_process import Peer, PeerError, PeerSpec, ProcessGroup
+from helpers.server_process import Server
 
 from quire.bench.datasets import SampleRequest
 from quire.bench.http_stream import Client

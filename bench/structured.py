@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from peer_process import Peer, PeerError, PeerSpec
+from helpers.peer_process import Peer, PeerError, PeerSpec
 
 _PROMPT_LEN = 64
 _ITEM = {

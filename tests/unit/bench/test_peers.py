@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bandwidth import read_bandwidth
-from peer_process import Peer, PeerError, PeerSpec
-from peer_report import chart, table, weight_bytes
+from helpers.bandwidth import read_bandwidth
+from helpers.peer_process import Peer, PeerError, PeerSpec
+from helpers.peer_report import chart, table, weight_bytes
 from shapes import write_shape
 from tiny_checkpoint import write_tiny_checkpoint
 
@@ -125,7 +125,7 @@ def test_the_probe_reads_faster_than_a_disk() -> None:
 
 def test_quire_itself_is_driven(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_BACKEND", "reference")
-    child = Path(__file__).parents[3] / "bench" / "peer_child.py"
+    child = Path(__file__).parents[3] / "bench" / "helpers" / "peer_child.py"
     requests = json.dumps({"prompts": [[1, 2, 3], [4, 5]], "output_len": 4}) + "\n"
     done = subprocess.run(
         [sys.executable, str(child), "quire", str(tiny_model), '{"max_model_len": 256}'],

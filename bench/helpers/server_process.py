@@ -11,8 +11,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from peer_process import PeerError, ProcessGroup
-
+from helpers.peer_process import PeerError, ProcessGroup
 from quire.bench.datasets import SampleRequest
 from quire.bench.http_stream import Client
 from quire.bench.load import RequestResult, Target, run_load
