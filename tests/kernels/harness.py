@@ -130,6 +130,17 @@ def program_of(body: Body, dim: int, weights: Weights) -> Program:
     return program
 
 
+def extreme_rows(k: int) -> list[Floats]:
+    """Rows [k] of which every byte is at an end of its range, once they are rounded to 8 bits, or
+    to two bytes."""
+    one = np.ones(k, np.float32)
+    ends = [one, -one, np.resize(np.array([1, -1], np.float32), k)]
+    for low in (-128, 127):  # the second byte, with none in the first
+        ends.append(np.full(k, low / (127 * 256), np.float32))
+        ends[-1][0] = 1
+    return ends
+
+
 @dataclass
 class Pair:
     """The same program on the native backend and on the reference."""

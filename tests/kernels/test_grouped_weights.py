@@ -9,7 +9,16 @@ from typing import Literal
 import numpy as np
 import pytest
 from gguf_blocks import BY_NAME, random_blocks
-from harness import Body, Floats, Weights, batch_of, logits_of, make_seqs, program_of
+from harness import (
+    Body,
+    Floats,
+    Weights,
+    batch_of,
+    extreme_rows,
+    logits_of,
+    make_seqs,
+    program_of,
+)
 from numpy.typing import NDArray
 
 from quire.backends.base import CompileOptions, KVCacheSpec
@@ -28,6 +37,7 @@ from quire.program import (
     Value,
     keep_all,
 )
+from quire.program.values import CodeTable
 from quire.weights import HostTensor, WeightStore
 from quire.weights.quantised.groups import TABLES, Groups
 
@@ -171,6 +181,28 @@ def test_a_product_is_the_definition(
         native = steps(program, GroupedStore(weights, groups), backend, lengths)
         expected = definition(weights.arrays["table"][tokens], groups["w"], is_fused(backend))
         np.testing.assert_array_equal(native, expected)
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(("bits", "blocks"), ACTIVATIONS)
+def test_the_largest_sums_do_not_overflow(
+    backend: CpuBackend, table: CodeTable, bits: Literal[8, 16], blocks: bool
+) -> None:
+    """Codes and rows at their ends, all of one sign: sums of 16 bits are as large as they get."""
+    format = GroupedFormat(table, 32, activation_bits=bits, activation_blocks=blocks)
+    weights, k, n = Weights(), 128, 40
+    groups = random_groups(format, n, k)
+    last = len(TABLES[table]) - 1
+    for row, codes in enumerate(([last], [0], [last, 0], [0, last], [0, 0, last, last])):
+        groups.codes[row::5] = np.resize(np.array(codes, np.uint8), k)
+    program = program_of(one_linear({"w": groups}), k, weights)
+    x = weights.arrays["table"]
+    for row, numbers in enumerate(extreme_rows(k)):
+        x[row::5] = numbers
+    tokens = np.concatenate([seq.tokens for seq in make_seqs(LENGTHS)])
+    native = steps(program, GroupedStore(weights, {"w": groups}), backend, LENGTHS)
+    expected = definition(x[tokens], groups, is_fused(backend))
+    np.testing.assert_array_equal(native, expected)
 
 
 def is_fused(backend: CpuBackend) -> bool:

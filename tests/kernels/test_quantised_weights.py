@@ -14,6 +14,7 @@ from harness import (
     assert_close,
     batch_of,
     compile_on,
+    extreme_rows,
     logits_of,
     make_seqs,
     program_of,
@@ -90,6 +91,24 @@ def test_a_product_is_the_definition(
 ) -> None:
     """Both start from the same numbers, so that the integers are equal: only sums are rounded."""
     assert_close(pair_of(backend, one_linear(weight_format, k, n), k), LENGTHS, 3e-6)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_sums_do_not_overflow(
+    backend: CpuBackend, weight_format: WeightFormat, sign: int
+) -> None:
+    """Weights and rows at their ends, of one sign, but for one weight in each group."""
+    k, n = 256, 40
+    weights = Weights()
+    program = program_of(one_linear(weight_format, k, n), k, weights)
+    ends = weights.arrays["w"]
+    ends[:] = sign
+    ends[:, 31::32] = 0
+    ends[1::2, 30::32] = -sign / 4
+    for row, numbers in enumerate(extreme_rows(k)):
+        weights.arrays["table"][row::5] = numbers
+    native, reference = (compile_on(one, program, weights) for one in (backend, ReferenceBackend()))
+    assert_close(Pair(native, reference), LENGTHS, 3e-5)
 
 
 @pytest.mark.parametrize("transposed", [False, True])

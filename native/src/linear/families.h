@@ -4,7 +4,10 @@
 // at run time.
 #pragma once
 
+#include <type_traits>
+
 #include "linear/grouped/grouped_family.h"
+#include "linear/int4_pairs.h"
 #include "linear/vector_family.h"
 #if defined(__AMX_BF16__)
 #include "linear/amx/amx_family.h"
@@ -28,18 +31,30 @@ using Bf16Family = VectorFamily<Bf16Widened>;
 #endif
 using Int8A8Family = VectorFamily<Int8Product<1>>;
 using Int8A16Family = VectorFamily<Int8Product<2>>;
+#if defined(QUIRE_PAIRS_OF_BYTES)
+using Int4A8Family = Int4PairFamily<1>;
+using Int4A16Family = Int4PairFamily<2>;
+#else
 using Int4A8Family = VectorFamily<Int8Product<1>, Int4Weights>;
 using Int4A16Family = VectorFamily<Int8Product<2>, Int4Weights>;
 #endif
-
-using GroupedA8Family = GroupedFamily<1>;
-using GroupedA16Family = GroupedFamily<2>;
-using GroupedA8BlocksFamily = GroupedFamily<1, true>;
+#endif
 
 template <class Family_>
 struct FamilyTag {
   using Family = Family_;
 };
+
+// Calls `use` with the tag of a grouped format's family, which depends on the table's numbers.
+template <int kPlanes, bool kBlocks, class Use>
+auto with_grouped(Format format, Use use) {
+  return with_codes(Grouping(format).table, [&](auto tag) {
+    constexpr bool kSmall = decltype(tag)::Codes::kLargest <= kLargestSmall;
+    using Product =
+        std::conditional_t<kSmall, SmallGroupedProduct<kPlanes>, GroupedProduct<kPlanes>>;
+    return use(FamilyTag<GroupedFamily<Product, kBlocks>>{});
+  });
+}
 
 // Calls `use` with the tag of a format's family.
 template <class Use>
@@ -56,11 +71,11 @@ auto with_family(Format format, Use use) {
     case Format::kInt4A16:
       return use(FamilyTag<Int4A16Family>{});
     case Format::kGroupedA8:
-      return use(FamilyTag<GroupedA8Family>{});
+      return with_grouped<1, false>(format, use);
     case Format::kGroupedA16:
-      return use(FamilyTag<GroupedA16Family>{});
+      return with_grouped<2, false>(format, use);
     case Format::kGroupedA8Blocks:
-      return use(FamilyTag<GroupedA8BlocksFamily>{});
+      return with_grouped<1, true>(format, use);
     case Format::kF32:
       break;
   }

@@ -33,23 +33,27 @@ void add_slab(const uint32_t* x, const uint8_t* slab, const uint8_t* ahead, floa
     for (int64_t group = 0; group < kSlabGroups; ++group) {
       const Words code = widen_codes(slab + group * kSlabColumns + c) * 0x01010101u;
       const Bytes zero = (Bytes)((code >> 4) & 0x0f0f0f0fu);
-      const Sum step = (Sum)((code & 15u) + 1u);
-      Sum dot[kRows] = {};
+      const Sum step = Product::step_of(code);
+      constexpr int kRun = Product::kLinesInSum;
+#pragma GCC unroll 2
+      for (int64_t first = group * kGroupLines; first < (group + 1) * kGroupLines; first += kRun) {
+        Sum dot[kRows] = {};
 #pragma GCC unroll 4
-      for (int64_t i = group * kGroupLines; i < (group + 1) * kGroupLines; ++i) {
-        const auto line = load<Words>(slab + kCodeBytes + i * kInt4LineBytes + c * 4);
-        __builtin_prefetch(ahead + kCodeBytes + i * kInt4LineBytes + c * 4);
-        const Sum first = (Sum)((Bytes)(line & 0x0f0f0f0fu) - zero);
-        const Sum second = (Sum)((Bytes)((line >> 4) & 0x0f0f0f0fu) - zero);
+        for (int64_t i = first; i < first + kRun; ++i) {
+          const auto line = load<Words>(slab + kCodeBytes + i * kInt4LineBytes + c * 4);
+          __builtin_prefetch(ahead + kCodeBytes + i * kInt4LineBytes + c * 4);
+          const Sum low = (Sum)((Bytes)(line & 0x0f0f0f0fu) - zero);
+          const Sum high = (Sum)((Bytes)((line >> 4) & 0x0f0f0f0fu) - zero);
 #pragma GCC unroll 6
-        for (int r = 0; r < kRows; ++r) {
-          const uint32_t* units = x + 2 * i * kRows + r;
-          dot[r] = Product::multiply_add(dot[r], Product::broadcast(units), first);
-          dot[r] = Product::multiply_add(dot[r], Product::broadcast(units + kRows), second);
+          for (int r = 0; r < kRows; ++r) {
+            const uint32_t* units = x + 2 * i * kRows + r;
+            dot[r] = Product::multiply_add(dot[r], Product::broadcast(units), low);
+            dot[r] = Product::multiply_add(dot[r], Product::broadcast(units + kRows), high);
+          }
         }
-      }
 #pragma GCC unroll 6
-      for (int r = 0; r < kRows; ++r) total[r] += dot[r] * step;
+        for (int r = 0; r < kRows; ++r) total[r] = Product::add_scaled(total[r], dot[r], step);
+      }
     }
     for (int r = 0; r < kRows; ++r) store(sums + r * kStripColumns + c, total[r]);
   }

@@ -3,11 +3,25 @@
 // Integer sums have no order, so every tier gives the same integers whatever its instructions.
 #pragma once
 
+#include "linear/int4_weights.h"
 #include "linear/vector_products.h"
 
 namespace quire::gemm {
 
 typedef int32_t IntVector __attribute__((vector_size(kVectorLanes * 4)));
+
+// Without an instruction that sums four products of bytes in 32 bits, AVX2 sums two in 16 bits.
+// Small weights do not overflow them.
+#if defined(__AVX2__) && !defined(__AVXVNNI__) && !defined(__AVX512VNNI__)
+#define QUIRE_PAIRS_OF_BYTES
+
+QUIRE_INLINE IntVector add_pairs(IntVector sum, __m256i pairs) {
+  sum = (IntVector)_mm256_add_epi16((__m256i)sum, pairs);
+  // Without it gcc adds products to each other first, for which there are no registers.
+  asm("" : "+x"(sum));
+  return sum;
+}
+#endif
 
 template <int kPlanes_>
 struct QuantisedX {
@@ -32,6 +46,7 @@ template <int kPlanes>
 struct Int8Product : QuantisedX<kPlanes> {
   static constexpr bool kUnsignedX = true;
   static constexpr int kUnits = 1;
+  static constexpr int kLinesInSum = kGroupLines;  // of 4-bit weights: any number, so a group
   static QUIRE_INLINE IntVector weight(const uint8_t* line, int /*unit*/) {
     return load<IntVector>(line);
   }
@@ -42,6 +57,11 @@ struct Int8Product : QuantisedX<kPlanes> {
     return (IntVector)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)x, (__m256i)w);
 #endif
   }
+  static QUIRE_INLINE IntVector add_scaled(IntVector sum, IntVector dot, IntVector step) {
+    return sum + dot * step;
+  }
+  // The step of each column, from a code in every byte of a word.
+  static QUIRE_INLINE IntVector step_of(CodeWords code) { return (IntVector)((code & 15u) + 1u); }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,
                        uint32_t (*out)[kSegment]) {
     // Written in place: reading small stores back as one large load would stall.

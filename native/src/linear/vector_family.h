@@ -214,18 +214,7 @@ struct VectorFamily {
     }
   }
 
- private:
-  static void multiply_int4(const Block& block) {
-    // Without an instruction for whole bytes, expanding is no dearer.
-    if constexpr (Product::kUnsignedX) {
-      if (block.tiles == 1 && block.rows <= kDirectRows) {
-        multiply_direct<Product>(block, std::make_index_sequence<kDirectRows>{});
-        return finish(block, 0);
-      }
-    }
-    multiply_expanded(block);
-  }
-
+ protected:
   // Where the sums of a tile are formed. All tiles use the same place, which stays in the
   // first-level cache, unless their sums are resumed later.
   static float* sums_of(const Block& block, int64_t strip, int64_t tile) {
@@ -245,6 +234,18 @@ struct VectorFamily {
       sums.data = sums_of(block, strip, tile);
       block.finish(strip, tile, sums);
     }
+  }
+
+ private:
+  static void multiply_int4(const Block& block) {
+    // Without an instruction for whole bytes, expanding is no dearer.
+    if constexpr (Product::kUnsignedX) {
+      if (block.tiles == 1 && block.rows <= kDirectRows) {
+        multiply_direct<Product>(block, std::make_index_sequence<kDirectRows>{});
+        return finish(block, 0);
+      }
+    }
+    multiply_expanded(block);
   }
 
   // Expands as much of K as fits for all strips, multiplies, and goes on with the next.

@@ -23,12 +23,12 @@ namespace quire::gemm {
 // kTotalDepth of K, the scales of its blocks, and the row's scale.
 constexpr int64_t kTotalDepth = 16;
 
-template <int kPlanes_, bool kBlocks = false>
+template <class Product_, bool kBlocks = false>
 struct GroupedFamily {
-  using Product = GroupedProduct<kPlanes_>;
+  using Product = Product_;
 
   static constexpr int64_t kDepth = 128;  // the largest group
-  static constexpr int64_t kPlanes = kPlanes_;
+  static constexpr int64_t kPlanes = Product::kPlanes;
   static constexpr int64_t kMaxTileRows = std::max<int64_t>(1, kGroupedLines / kPlanes);
 
   static bool available() { return true; }
@@ -96,20 +96,10 @@ struct GroupedFamily {
 
   static void multiply(const Block& block) {
     const GroupedStrip layout(block.args->weight->format, block.args->weight->k);
-    switch (layout.grouping.table) {
-      case QUIRE_TABLE_U4:
-      case QUIRE_TABLE_S4:
-        return multiply_codes<PlainCodes>(block, layout);
-      case QUIRE_TABLE_S8:
-        return multiply_codes<ByteCodes>(block, layout);
-      case QUIRE_TABLE_S6:
-        return multiply_codes<SplitCodes<6>>(block, layout);
-      case QUIRE_TABLE_U5:
-      case QUIRE_TABLE_S5:
-        return multiply_codes<SplitCodes<5>>(block, layout);
-      default:
-        return multiply_codes<TableCodes>(block, layout);
-    }
+    with_codes(layout.grouping.table, [&](auto tag) {
+      using Codes = typename decltype(tag)::Codes;
+      if constexpr (Product::takes(Codes::kLargest)) multiply_codes<Codes>(block, layout);
+    });
   }
 
  private:

@@ -9,9 +9,18 @@ namespace quire::gemm {
 
 typedef uint8_t CodeBytes __attribute__((vector_size(kVectorLanes * 4)));
 
-// Bytes of x with their signs, and numbers of the table without any.
+// Numbers of a table up to this are small: a tier may have another product for them.
+#if defined(QUIRE_PAIRS_OF_BYTES)
+constexpr int kLargestSmall = 63;
+#else
+constexpr int kLargestSmall = 0;
+#endif
+
+// Bytes of x with their signs, and numbers of the table without any. Sums have 32 bits.
 template <int kPlanes_>
 struct GroupedProduct : QuantisedX<kPlanes_> {
+  static constexpr bool takes(int largest) { return largest > kLargestSmall; }
+  static constexpr int quads_in_sum(int /*largest*/) { return 0; }  // any number
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
   static constexpr int kUnits = 1;
   static QUIRE_INLINE IntVector weight(CodeBytes line, int /*unit*/) { return (IntVector)line; }
@@ -51,11 +60,34 @@ struct GroupedProduct : QuantisedX<kPlanes_> {
 #endif
 };
 
-// A step of codes as the bytes that are multiplied: kQuads times 4 of K. `line` is the first of its
-// lines, from the vector's columns on.
+// Of small numbers: pairs of products are summed in 16 bits, and such sums widened before they
+// overflow. That takes about half as many multiplications.
+template <int kPlanes_>
+struct SmallGroupedProduct : QuantisedX<kPlanes_> {
+  static constexpr bool takes(int largest) { return largest <= kLargestSmall; }
+  static constexpr int kUnits = 1;
+  // How often four of K may be added to a sum of 16 bits. A byte of x is at least -128.
+  static constexpr int quads_in_sum(int largest) { return 32767 / (2 * 128 * largest); }
+  static void units_of(const int8_t (&planes)[kPlanes_][kSegment], uint32_t (*out)[kSegment]) {
+    for (int p = 0; p < kPlanes_; ++p) std::memcpy(out[p], planes[p], kSegment);
+  }
+#if defined(QUIRE_PAIRS_OF_BYTES)
+  static QUIRE_INLINE IntVector weight(CodeBytes line, int /*unit*/) { return (IntVector)line; }
+  static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w) {
+    return add_pairs(sum, _mm256_maddubs_epi16((__m256i)w, (__m256i)x));
+  }
+  static QUIRE_INLINE IntVector widened(IntVector sum) {
+    return (IntVector)_mm256_madd_epi16((__m256i)sum, _mm256_set1_epi16(1));
+  }
+#endif
+};
+
+// A step of codes as the bytes that are multiplied, `kLargest` at most: kQuads times 4 of K. `line`
+// is the first of its lines, from the vector's columns on.
 template <int kBits>
 struct StepOfCodes {
   static constexpr CodeStep kStep{kBits};
+  static constexpr int kLargest = (1 << kBits) - 1;
   static constexpr int kQuads = static_cast<int>(kStep.depth / 4);
 
   static QUIRE_INLINE CodeWords nibbles(const uint8_t* line, int index) {
@@ -93,7 +125,9 @@ struct SplitCodes : StepOfCodes<kBits> {
   }
 };
 
+template <int kLargest_>
 struct TableCodes : StepOfCodes<4> {
+  static constexpr int kLargest = kLargest_;
   explicit TableCodes(const Table& table) {
     for (int64_t i = 0; i < static_cast<int64_t>(sizeof numbers_); ++i) {
       numbers_[i] = table.numbers[i % 16];
@@ -115,6 +149,32 @@ struct TableCodes : StepOfCodes<4> {
  private:
   CodeBytes numbers_;
 };
+
+template <class Codes_>
+struct CodesTag {
+  using Codes = Codes_;
+};
+
+// Calls `use` with the tag of a table's codes.
+template <class Use>
+auto with_codes(int32_t table, Use use) {
+  switch (table) {
+    case QUIRE_TABLE_U4:
+    case QUIRE_TABLE_S4:
+      return use(CodesTag<PlainCodes>{});
+    case QUIRE_TABLE_S8:
+      return use(CodesTag<ByteCodes>{});
+    case QUIRE_TABLE_S6:
+      return use(CodesTag<SplitCodes<6>>{});
+    case QUIRE_TABLE_U5:
+    case QUIRE_TABLE_S5:
+      return use(CodesTag<SplitCodes<5>>{});
+    case QUIRE_TABLE_E2M1:
+      return use(CodesTag<TableCodes<largest_of(QUIRE_TABLE_E2M1)>>{});
+    default:
+      return use(CodesTag<TableCodes<largest_of(QUIRE_TABLE_IQ4)>>{});
+  }
+}
 
 struct GroupedArgs {
   const uint32_t* x;       // [step of 4 of K][kUnits][row][plane]
@@ -172,14 +232,99 @@ struct GroupOfX {
   }
 };
 
+// Adds the products of some quads of a step to the sums, and goes on with x.
+template <class Product, int kFirst, int kQuads, class Codes, int kLines>
+QUIRE_INLINE void add_quads(const Codes& codes, const uint8_t* line, const uint32_t*& x,
+                            IntVector (&sums)[kLines][kGroupedVectors]) {
+#pragma GCC unroll 8
+  for (int q = kFirst; q < kFirst + kQuads; ++q) {
+    CodeBytes quads[kGroupedVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kGroupedVectors; ++v) {
+      quads[v] = codes.quad(line + v * static_cast<int64_t>(sizeof(CodeWords)), q);
+    }
+#pragma GCC unroll 2
+    for (int u = 0; u < Product::kUnits; ++u, x += kLines) {
+#pragma GCC unroll 12
+      for (int r = 0; r < kLines; ++r) {
+        const auto unit = Product::broadcast(x + r);
+#pragma GCC unroll 8
+        for (int v = 0; v < kGroupedVectors; ++v) {
+          sums[r][v] = Product::multiply_add(sums[r][v], unit, Product::weight(quads[v], u));
+        }
+      }
+    }
+  }
+}
+
+template <class Product, int kLines>
+QUIRE_INLINE void add_widened(const IntVector (&from)[kLines][kGroupedVectors],
+                              IntVector (&sums)[kLines][kGroupedVectors]) {
+#pragma GCC unroll 12
+  for (int r = 0; r < kLines; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kGroupedVectors; ++v) sums[r][v] += Product::widened(from[r][v]);
+  }
+}
+
+// The same for all quads of a step, kRun of them at a time in sums of 16 bits.
+template <class Product, int kRun, int kFirst, class Codes, int kLines>
+QUIRE_INLINE void add_runs(const Codes& codes, const uint8_t* line, const uint32_t*& x,
+                           IntVector (&sums)[kLines][kGroupedVectors]) {
+  if constexpr (kFirst < Codes::kQuads) {
+    IntVector small[kLines][kGroupedVectors] = {};
+    add_quads<Product, kFirst, kRun>(codes, line, x, small);
+    add_widened<Product>(small, sums);
+    add_runs<Product, kRun, kFirst + kRun>(codes, line, x, sums);
+  }
+}
+
+template <int64_t kStepBytes>
+QUIRE_INLINE void fetch_step(const uint8_t* line) {
+  constexpr int64_t kAhead = 4096;
+  for (int64_t ahead = kAhead; ahead < kAhead + kStepBytes; ahead += kLineBytes) {
+    __builtin_prefetch(line + ahead);
+    if constexpr (kGroupedVectors * kVectorLanes * 4 > 64) __builtin_prefetch(line + ahead + 64);
+  }
+}
+
+// Adds the products of a group's steps to the sums.
+template <class Product, class Codes, int kLines>
+QUIRE_INLINE void add_group(const Codes& codes, int64_t steps, const uint8_t*& line,
+                            const uint32_t*& x, IntVector (&sums)[kLines][kGroupedVectors]) {
+  constexpr int64_t kStepBytes = Codes::kStep.lines * kLineBytes;
+  constexpr int kMost = Product::quads_in_sum(Codes::kLargest);
+  if constexpr (kMost == 0) {
+    for (int64_t i = 0; i < steps; ++i, line += kStepBytes) {
+      fetch_step<kStepBytes>(line);
+      add_quads<Product, 0, Codes::kQuads>(codes, line, x, sums);
+    }
+  } else if constexpr (kMost < Codes::kQuads) {
+    constexpr int kRun = kMost >= 4 ? 4 : 2;
+    static_assert(Codes::kQuads % kRun == 0);
+    for (int64_t i = 0; i < steps; ++i, line += kStepBytes) {
+      fetch_step<kStepBytes>(line);
+      add_runs<Product, kRun, 0>(codes, line, x, sums);
+    }
+  } else {
+    constexpr int64_t kSteps = kMost / Codes::kQuads;
+    for (int64_t i = 0; i < steps; i += kSteps) {
+      IntVector small[kLines][kGroupedVectors] = {};
+      for (int64_t j = i; j < std::min(i + kSteps, steps); ++j, line += kStepBytes) {
+        fetch_step<kStepBytes>(line);
+        add_quads<Product, 0, Codes::kQuads>(codes, line, x, small);
+      }
+      add_widened<Product>(small, sums);
+    }
+  }
+}
+
 // Columns `c ..` of kRows rows: adds the products of all groups to the sums.
 template <class Product, class Codes, int kRows, bool kBlocks>
 QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, int64_t c) {
   constexpr int kPlanes = Product::kPlanes;
   constexpr int kLines = kRows * kPlanes;
   constexpr int kVectors = kGroupedVectors;
-  constexpr int64_t kStepBytes = Codes::kStep.lines * kLineBytes;
-  constexpr int64_t kAhead = 4096;
   const int64_t group_steps = args.grouping->group / Codes::kStep.depth;
   const int32_t zero = kTables[args.grouping->table].zero;
   const auto place = [&](int r, int v) {
@@ -201,31 +346,7 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) dots[r][v] = start - IntVector{};
     }
-    for (int64_t i = 0; i < group_steps; ++i, line += kStepBytes) {
-      for (int64_t ahead = kAhead; ahead < kAhead + kStepBytes; ahead += kLineBytes) {
-        __builtin_prefetch(line + ahead);
-        if constexpr (kVectors * kVectorLanes * 4 > 64) __builtin_prefetch(line + ahead + 64);
-      }
-#pragma GCC unroll 8
-      for (int q = 0; q < Codes::kQuads; ++q) {
-        CodeBytes quads[kVectors];
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) {
-          quads[v] = codes.quad(line + v * static_cast<int64_t>(sizeof(CodeWords)), q);
-        }
-#pragma GCC unroll 2
-        for (int u = 0; u < Product::kUnits; ++u, x += kLines) {
-#pragma GCC unroll 12
-          for (int r = 0; r < kLines; ++r) {
-            const auto unit = Product::broadcast(x + r);
-#pragma GCC unroll 8
-            for (int v = 0; v < kVectors; ++v) {
-              dots[r][v] = Product::multiply_add(dots[r][v], unit, Product::weight(quads[v], u));
-            }
-          }
-        }
-      }
-    }
+    add_group<Product>(codes, group_steps, line, x, dots);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const int64_t index = g * kStripColumns + c + v * kVectorLanes;

@@ -27,17 +27,24 @@ struct Table {
   int32_t whole(int32_t code) const { return (bits == 4 ? numbers[code] : code) - zero; }
 };
 
-// Source: ggml-common.h, kvalues_iq4nl and kvalues_mxfp4; 128 is added to both.
+// Source: ggml-common.h, kvalues_iq4nl and kvalues_mxfp4; 128 and 12 are added to them.
 constexpr Table kTables[] = {
     {4, 0, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}},
     {4, 8, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}},
     {4, 128, {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241}},
-    {4, 128, {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116}},
+    {4, 12, {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0}},
     {8, 128, {}},
     {6, 32, {}},
     {5, 0, {}},
     {5, 16, {}},
 };
+
+// The largest number of a table of 4 bits.
+constexpr int largest_of(int table) {
+  int largest = 0;
+  for (const uint8_t number : kTables[table].numbers) largest = number > largest ? number : largest;
+  return largest;
+}
 
 constexpr int64_t kLineBytes = kStripColumns * 4;
 

@@ -1,0 +1,193 @@
+// 4-bit weights where pairs of products are summed in 16 bits: AVX2 without an instruction for dot
+// products of bytes.
+//
+// A weight is (u - zero) * step. The difference is within [-15, 15], so that four products of it
+// with an unsigned byte, in pairs, fit in 16 bits; the instruction that widens the sums multiplies
+// them by the step. That takes about half the multiplications of bytes widened to 16 bits, and the
+// sums are the same integers.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "linear/vector_family.h"
+
+#if defined(QUIRE_PAIRS_OF_BYTES)
+
+namespace quire::gemm {
+
+// x is shifted by 128, and 128 times the sum of a column's weights is taken off at the end.
+template <int kPlanes>
+struct Int4PairProduct : QuantisedX<kPlanes> {
+  static constexpr bool kUnsignedX = true;
+  static constexpr int kUnits = 1;
+  // Rows whose sums, of 16 and of 32 bits, fit in registers with two vectors of columns.
+  static constexpr int kLines = 3;
+  static constexpr int kLinesInSum = 2;  // of 4-bit weights, eight of K each
+  static constexpr int kQuadsInSum = 4;
+
+  static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w) {
+    return add_pairs(sum, _mm256_maddubs_epi16((__m256i)x, (__m256i)w));
+  }
+  // Sums of 16 bits times the step, which is in both halves of a word.
+  static QUIRE_INLINE IntVector add_scaled(IntVector sum, IntVector dot, IntVector step) {
+    return sum + (IntVector)_mm256_madd_epi16((__m256i)dot, (__m256i)step);
+  }
+  static QUIRE_INLINE IntVector step_of(CodeWords code) {
+    return (IntVector)((code & 0x000f000fu) + 0x00010001u);
+  }
+  static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,
+                       uint32_t (*out)[kSegment]) {
+    quantise_segment<kPlanes, true>(x, row, k, count, inverse, reinterpret_cast<int8_t*>(out),
+                                    sizeof *out);
+  }
+};
+
+// A group as differences: [8 quads of K][32 columns][4] bytes, then the steps, [32 columns][2]
+// words of 16 bits.
+constexpr int64_t kGroupQuads = kInt4Group / 4;
+constexpr int64_t kDifferenceBytes = (kGroupQuads + 1) * kSlabColumns * 4;
+
+template <class Product>
+void expand_differences(const uint8_t* slab, uint8_t* out) {
+  typedef uint8_t Bytes __attribute__((vector_size(kPartLanes * 4)));
+  for (int64_t group = 0; group < kSlabGroups; ++group, out += kDifferenceBytes) {
+    const uint8_t* lines = slab + kCodeBytes + group * kGroupLines * kInt4LineBytes;
+    for (int64_t c = 0; c < kSlabColumns; c += kPartLanes) {
+      const CodeWords code = widen_codes(slab + group * kSlabColumns + c) * 0x01010101u;
+      const Bytes zero = (Bytes)((code >> 4) & 0x0f0f0f0fu);
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kGroupLines; ++i) {
+        const auto line = load<CodeWords>(lines + i * kInt4LineBytes + c * 4);
+        uint8_t* to = out + 2 * i * kInt4LineBytes + c * 4;
+        store(to, (Bytes)(line & 0x0f0f0f0fu) - zero);
+        store(to + kInt4LineBytes, (Bytes)((line >> 4) & 0x0f0f0f0fu) - zero);
+      }
+      store(out + kGroupQuads * kInt4LineBytes + c * 4, Product::step_of(code));
+    }
+  }
+}
+
+struct PairArgs {
+  const uint32_t* x;      // [4 of K][rows]
+  const uint8_t* groups;  // differences of one strip
+  int64_t count;          // of groups
+  const uint8_t* ahead;   // prefetched, ahead_bytes for each quad
+  int64_t ahead_bytes;
+  float* sums;  // [row][32]
+  bool resume;  // K was begun before: add to the sums
+};
+
+template <class Product, int kRows>
+void pair_rows(const PairArgs& args) {
+  constexpr int kVectors = 2;
+  constexpr int64_t kColumns = kVectors * kVectorLanes;
+  const uint8_t* ahead = args.ahead;
+  for (int64_t c = 0; c < kStripColumns; c += kColumns) {
+    const auto place = [&](int r, int v) {
+      return args.sums + r * kStripColumns + c + v * kVectorLanes;
+    };
+    IntVector sums[kRows][kVectors];
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        sums[r][v] = args.resume ? load<IntVector>(place(r, v)) : IntVector{};
+      }
+    }
+    const uint32_t* x = args.x;
+    const uint8_t* quad = args.groups + c * 4;
+    for (int64_t g = 0; g < args.count; ++g, quad += kInt4LineBytes) {
+      const uint8_t* steps = quad + kGroupQuads * kInt4LineBytes;
+#pragma GCC unroll 2
+      for (int run = 0; run < kGroupQuads / Product::kQuadsInSum; ++run) {
+        IntVector dots[kRows][kVectors] = {};
+#pragma GCC unroll 4
+        for (int q = 0; q < Product::kQuadsInSum; ++q, quad += kInt4LineBytes, x += kRows) {
+          __builtin_prefetch(ahead);
+          ahead += args.ahead_bytes;
+          IntVector w[kVectors];
+          for (int v = 0; v < kVectors; ++v) {
+            w[v] = load<IntVector>(quad + v * static_cast<int64_t>(sizeof(IntVector)));
+            asm("" : "+x"(w[v]));  // else gcc loads it again for every row
+          }
+#pragma GCC unroll 3
+          for (int r = 0; r < kRows; ++r) {
+            const auto unit = Product::broadcast(x + r);
+#pragma GCC unroll 2
+            for (int v = 0; v < kVectors; ++v) {
+              dots[r][v] = Product::multiply_add(dots[r][v], unit, w[v]);
+            }
+          }
+        }
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) {
+          const auto step = load<IntVector>(steps + v * static_cast<int64_t>(sizeof(IntVector)));
+#pragma GCC unroll 3
+          for (int r = 0; r < kRows; ++r) {
+            sums[r][v] = Product::add_scaled(sums[r][v], dots[r][v], step);
+          }
+        }
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) store(place(r, v), sums[r][v]);
+    }
+  }
+}
+
+template <int kPlanes_>
+struct Int4PairFamily : VectorFamily<Int4PairProduct<kPlanes_>, Int4Weights> {
+  using Product = Int4PairProduct<kPlanes_>;
+  using Base = VectorFamily<Product, Int4Weights>;
+  using Lines = std::make_index_sequence<Product::kLines>;
+
+  static constexpr int64_t kMaxTileRows = Product::kLines / kPlanes_;
+
+  static void multiply(const Block& block) {
+    if (block.tiles > 1) return multiply_tiles(block, Lines{});
+    multiply_direct<Product>(block, Lines{});
+    Base::finish(block, 0);
+  }
+
+ private:
+  // Expands as much of K as fits for all strips, multiplies, and goes on with the next.
+  template <size_t... kRows>
+  static void multiply_tiles(const Block& block, std::index_sequence<kRows...>) {
+    using Function = void (*)(const PairArgs&);
+    static constexpr Function kTable[] = {pair_rows<Product, static_cast<int>(kRows) + 1>...};
+    alignas(64) uint8_t expanded[kExpandedBytes];
+    constexpr int64_t kBytes = kSlabGroups * kDifferenceBytes;  // of a slab
+    const int64_t most = kExpandedBytes / block.strips / kBytes;
+    const int64_t slabs = block.k / kSlabDepth;
+    for (int64_t done = 0; done < slabs; done += most) {
+      const int64_t count = std::min(most, slabs - done);
+      const bool last = done + count == slabs;
+      const uint8_t* first = block.weight + done * kSlabBytes;
+      for (int64_t i = 0; i < block.strips * count; ++i) {
+        const int64_t strip = i / count;
+        expand_differences<Product>(first + strip * block.strip_bytes + i % count * kSlabBytes,
+                                    expanded + (strip * most + i % count) * kBytes);
+      }
+      const uint8_t* ahead = last ? block.next : first + count * kSlabBytes;
+      const int64_t ahead_bytes = ceil_div(most * kSlabBytes, block.tiles);
+      for (int64_t tile = 0; tile < block.tiles; ++tile) {
+        const int64_t rows = block.rows_of(tile);
+        if (done == 0) {
+          const int64_t row = tile * block.rows / kPlanes_;
+          fetch_destinations(block, row, row + rows / kPlanes_);
+        }
+        const auto* x = reinterpret_cast<const uint32_t*>(block.x + tile * block.tile_bytes);
+        for (int64_t s = 0; s < block.strips; ++s) {
+          kTable[rows - 1]({x + done * kSlabDepth / 4 * rows, expanded + s * most * kBytes,
+                            count * kSlabGroups, ahead + tile * ahead_bytes,
+                            ceil_div(ahead_bytes, count * kSlabDepth / 2), block.sums_of(s, tile),
+                            done > 0});
+        }
+        if (last) Base::finish(block, tile);
+      }
+    }
+  }
+};
+
+}  // namespace quire::gemm
+
+#endif
