@@ -207,11 +207,11 @@ enum quire_pointwise_kind {
   QUIRE_POINTWISE_CLAMP = 4,  // a, bounded to -factor .. factor
   // a * (1 + factor * ln(1 + (position + shift) / period)), the quotient rounded down
   QUIRE_POINTWISE_POSITION_SCALE = 5,
-  QUIRE_POINTWISE_XIELU = 6,  // with factor, eps and alphas, see Xielu of program/ops.py
-  QUIRE_POINTWISE_GATE = 7,      // a * sigmoid(b), b [rows, 1]
-  QUIRE_POINTWISE_WEIGH = 8,     // a * w; w is the vector alphas[0], of a's width or of one number
+  QUIRE_POINTWISE_XIELU = 6,      // with factor, eps and alphas, see Xielu of program/ops.py
+  QUIRE_POINTWISE_GATE = 7,       // a * sigmoid(b), b [rows, 1]
+  QUIRE_POINTWISE_WEIGH = 8,      // a * w; w is the vector alphas[0], of a's width or of one number
   QUIRE_POINTWISE_ROW_SCALE = 9,  // a * b, b [rows, 1]
-  QUIRE_POINTWISE_SOFTCAP = 10,  // factor * tanh(a / factor)
+  QUIRE_POINTWISE_SOFTCAP = 10,   // factor * tanh(a / factor)
   // max(0, a - mean - factor * deviation), both of a's row
   QUIRE_POINTWISE_OUTLIERS = 11,
   QUIRE_POINTWISE_MATCH_RMS = 12  // a * rms(b) / sqrt(max(eps, mean(a^2))), of a row
@@ -323,13 +323,14 @@ typedef struct quire_op {
 // ---------------------------------------------------------------- building a model
 
 // Layers are grouped by what they see. A request has a block table for each group; all groups take
-// their blocks from one pool, and every block has the same slots, each as wide as the widest group's.
+// their blocks from one pool, and every block has the same slots, each as wide as the widest
+// group's.
 typedef struct quire_kv_spec {
   int32_t num_layer_groups;
   int32_t windows[QUIRE_MAX_LAYER_GROUPS];  // positions that each of them keeps; 0: all
   int32_t num_slots;                        // layers that a block holds
   int32_t num_blocks;
-  int32_t block_size;  // a multiple of QUIRE_KV_GROUP
+  int32_t block_size;                            // a multiple of QUIRE_KV_GROUP
   int32_t num_kv_heads[QUIRE_MAX_LAYER_GROUPS];  // of each layer group
   int32_t head_dim[QUIRE_MAX_LAYER_GROUPS];
   int32_t dtype;  // QUIRE_F32, QUIRE_BF16 or QUIRE_INT8

@@ -135,9 +135,8 @@ void outliers(const Step& step, const quire_pointwise& op, Span span) {
     by_vectors(op.a.dim, [&](int64_t i, int64_t n) { sum = sum + load_some(a, op.a.dtype, i, n); });
     const float mean = sum_lanes(sum) / op.a.dim;
     const float limit = mean + op.factor * std::sqrt(mean_of_squares(a, op.a, mean));
-    each(step, op, {r, r + 1}, [limit](F32x16 x, F32x16) {
-      return gemm::activate<Activation::kRelu>(x - limit);
-    });
+    each(step, op, {r, r + 1},
+         [limit](F32x16 x, F32x16) { return gemm::activate<Activation::kRelu>(x - limit); });
   }
 }
 
@@ -176,8 +175,7 @@ void pointwise_rows(const Step& step, const quire_pointwise& op, Span span) {
   if (op.kind == QUIRE_POINTWISE_MATCH_RMS) return match_rms(step, op, span);
   if (op.kind == QUIRE_POINTWISE_SOFTCAP) {
     const float cap = op.factor;
-    each(step, op, span,
-         [cap](F32x16 a, F32x16) { return gemm::tanh_of(a * (1.0f / cap)) * cap; });
+    each(step, op, span, [cap](F32x16 a, F32x16) { return gemm::tanh_of(a * (1.0f / cap)) * cap; });
     return;
   }
   switch (static_cast<Activation>(op.activation)) {

@@ -3,8 +3,8 @@
 // A block holds `block_size` tokens of all heads of the layers of one layer group in one piece, so
 // that copying a block out or in is one memcpy, and memory is committed block by block as blocks
 // are used. Layers of a group have slots of their own; which group a block serves, block tables
-// say. Groups may differ in the number and the width of heads: a block has room for the widest. In a
-// block: [slot][kv head][K | V], and within a head, for every 16 tokens (a "group")
+// say. Groups may differ in the number and the width of heads: a block has room for the widest. In
+// a block: [slot][kv head][K | V], and within a head, for every 16 tokens (a "group")
 //   K  [padded_dim / w][16][w]     w numbers of a token side by side, tokens next: one vector load
 //   V  [16 / w][padded_dim][w]     gives 16 tokens (K) or 16 numbers of w tokens (V)
 // with w = 2 for bfloat16 (the operand order of vdpbf16ps and of AMX tiles), 1 for float32 and 4

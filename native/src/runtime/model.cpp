@@ -16,8 +16,7 @@ void require(bool condition, const char* what) {
 
 quire_model_spec checked(const quire_model_spec& spec) {
   const quire_kv_spec& kv = spec.kv;
-  require(kv.num_slots >= 1 && kv.num_blocks >= 1,
-          "a KV cache has at least one slot and block");
+  require(kv.num_slots >= 1 && kv.num_blocks >= 1, "a KV cache has at least one slot and block");
   require(kv.num_layer_groups >= 1 && kv.num_layer_groups <= kMaxLayerGroups,
           "a KV cache has 1 to 16 layer groups");
   for (int32_t g = 0; g < kv.num_layer_groups; ++g) {
