@@ -220,7 +220,7 @@ def _specs(args: argparse.Namespace) -> list[PeerSpec]:
                 python=sys.executable if python == "python" else python,
                 checkpoint=checkpoints.get(name, args.model),
                 options={
-                    **({"threads": args.threads} if engine == "llamacpp" else {}),
+                    **({"threads": args.threads} if engine in ("llamacpp", "ik") else {}),
                     **json.loads(options.get(name, "{}")),
                 },
                 environment={**_usual_environment(engine, args.threads), **environment},

@@ -106,26 +106,25 @@ class LlamaCpp(Engine):
     """
 
     def __init__(self, checkpoint: str, options: dict[str, Any]) -> None:
-        import llama_cpp
         import numpy
 
-        self._lib, self._np = llama_cpp, numpy
-        self.version = llama_cpp.__version__
+        self._lib, self.version = self._library()
+        self._np = numpy
         self._threads = options.get("threads") or len(os.sched_getaffinity(0))
-        llama_cpp.llama_backend_init()
-        self._model = llama_cpp.llama_model_load_from_file(
-            checkpoint.encode(), llama_cpp.llama_model_default_params()
-        )
+        self._lib.llama_backend_init()
+        params = self._lib.llama_model_default_params()
+        for name, value in options.get("model", {}).items():
+            setattr(params, name, value)
+        self._model = self._lib.llama_model_load_from_file(checkpoint.encode(), params)
         if not self._model:
             raise RuntimeError(f"llama.cpp cannot load {checkpoint}")
-        self._vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
+        self._vocab = self._lib.llama_vocab_n_tokens(self._lib.llama_model_get_vocab(self._model))
         self._context: Any = None
         self._size = (0, 0)
 
     def generate(self, prompts: list[list[int]], output_len: int) -> int:
         self._fit(len(prompts), max(map(len, prompts)) + output_len)
-        memory = self._lib.llama_get_memory(self._context)
-        self._lib.llama_memory_clear(memory, True)
+        self._clear()
         last = []
         for sequence, ids in enumerate(prompts):
             rows = [(token, place, sequence, False) for place, token in enumerate(ids)]
@@ -150,11 +149,23 @@ class LlamaCpp(Engine):
         params.n_batch, params.n_ubatch = 2048, 512
         params.n_threads = params.n_threads_batch = self._threads
         params.n_seq_max = sequences
-        params.kv_unified = True
+        self._set(params, sequences)
         self._context = self._lib.llama_init_from_model(self._model, params)
         if not self._context:
             raise RuntimeError("llama.cpp cannot make a context")
         self._size = (sequences, length)
+
+    def _library(self) -> tuple[Any, str]:
+        import llama_cpp
+
+        return llama_cpp, llama_cpp.__version__
+
+    def _set(self, params: Any, sequences: int) -> None:
+        del sequences
+        params.kv_unified = True
+
+    def _clear(self) -> None:
+        self._lib.llama_memory_clear(self._lib.llama_get_memory(self._context), True)
 
     def _decode(self, rows: list[tuple[int, int, int, bool]]) -> list[int]:
         """Runs the rows (token, position, sequence, wants logits); the greedy choices."""
@@ -177,6 +188,25 @@ class LlamaCpp(Engine):
         return chosen
 
 
+class IkLlamaCpp(LlamaCpp):
+    """ik_llama.cpp (`ik-llama-cpp-python`). The option `{"model": {"repack_tensors": true,
+    "use_mmap": false}}` has rows interleaved while it loads."""
+
+    def _library(self) -> tuple[Any, str]:
+        import importlib.metadata
+
+        import ik_llama_cpp._ctypes_api
+
+        return ik_llama_cpp._ctypes_api, importlib.metadata.version("ik-llama-cpp-python")
+
+    def _set(self, params: Any, sequences: int) -> None:
+        # With more sequences, flash attention of 0.1.5 ends the process (its issue 1910).
+        params.flash_attn = sequences == 1
+
+    def _clear(self) -> None:
+        self._lib.llama_kv_cache_clear(self._context)
+
+
 def load(engine: str, checkpoint: str, options: dict[str, Any]) -> Engine:
     """The engine of that name."""
     if engine in ("quire", "vllm"):
@@ -185,7 +215,9 @@ def load(engine: str, checkpoint: str, options: dict[str, Any]) -> Engine:
         return OpenVino(checkpoint, options)
     if engine == "llamacpp":
         return LlamaCpp(checkpoint, options)
-    raise SystemExit(f"unknown engine {engine!r}; known are quire, vllm, openvino, llamacpp")
+    if engine == "ik":
+        return IkLlamaCpp(checkpoint, options)
+    raise SystemExit(f"unknown engine {engine!r}; known are quire, vllm, openvino, llamacpp, ik")
 
 
 def die_with_parent() -> None:
