@@ -68,7 +68,7 @@ def _format_op(op: Op, skip: str = "") -> str:
     arguments = []
     for field in fields(op):
         value = getattr(op, field.name)
-        if field.name in ("out", "outs", skip) or value == field.default:
+        if field.name in ("out", "outs", skip) or value is None or value == field.default:
             continue
         is_name = isinstance(value, Value | Param)
         arguments.append(str(value) if is_name else f"{field.name}={_format_number(value)}")
