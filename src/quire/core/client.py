@@ -10,6 +10,7 @@ import asyncio
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -85,6 +86,12 @@ class EngineCoreClient(ABC):
             return await future
         finally:
             self._calls.pop(call_id, None)
+
+    def notify(self, command: str) -> None:
+        """Has a command of the core run, and waits for nothing: what fails is not told. Any
+        thread."""
+        with suppress(EngineDeadError):
+            self._send(Call(next(self._call_ids), command))
 
     @abstractmethod
     def health(self) -> EngineHealth:

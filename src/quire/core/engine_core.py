@@ -94,6 +94,7 @@ class EngineCore:
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": partial(block_map, kv),
             "reset_prefix_cache": partial(_reset_prefix_cache, self.scheduler, store),
+            "prepare_grammars": self.structured_outputs.prepare,
             "collective_rpc": partial(_collective_rpc, self.executor),
             "is_busy": pause.is_busy,
             "pause": pause.pause,

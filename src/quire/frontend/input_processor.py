@@ -10,7 +10,7 @@ import copy
 import hashlib
 import itertools
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -64,7 +64,13 @@ class EngineInput:
 class InputProcessor:
     """Validates and resolves requests. Immutable but for two counters, which threads may share."""
 
-    def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        tokenizer: Tokenizer | None,
+        on_first_grammar: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_first_grammar` is called as the first grammar is tried, by any thread."""
         self.model_config = config.model
         self._reasoning = config.reasoning
         self._holds_in_reasoning = config.structured_outputs.enable_in_reasoning
@@ -74,6 +80,7 @@ class InputProcessor:
             config.structured_outputs,
             config.model.vocab_size,
             lambda: {} if tokenizer is None else tokenizer.added_texts,
+            on_first_grammar,
         )
         self._logits_processors = load_processors(config.model.logits_processors)
         self._numbers = itertools.count()

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,6 +22,8 @@ from quire.structured.params import StructuredOutputsParams
 from quire.structured.source import grammar_of, parsed_json
 from quire.structured.vocabulary import Vocabulary, VocabularySource, load_vocabulary
 from quire.units import KiB, MiB
+
+_T = TypeVar("_T")
 
 NUM_THREADS = 2
 """A second one, so that a slow grammar does not keep all others waiting."""
@@ -80,6 +83,12 @@ class GrammarCompiler:
         self._vocabulary: tuple[VocabularySource, Vocabulary] | None = None
         self._vocabulary_lock = threading.Lock()
 
+    def prepare(self) -> None:
+        """Begins to read the vocabulary, which the first grammar needs. What fails is raised for
+        that grammar."""
+        if self._pool is None:
+            self._start(self._load_vocabulary)
+
     def submit(self, spec: StructuredOutputsParams) -> Future[CompiledGrammar]:
         """A grammar that is being compiled, or was. Its errors are those of `grammar_of`,
         GrammarError, and what reading the tokenizer raises. The caller may cancel it when nobody
@@ -87,13 +96,16 @@ class GrammarCompiler:
         digest = hashlib.sha256(msgspec.msgpack.encode(spec)).digest()
         found = self._entries.get(digest)
         if found is None or found.cancelled() or (found.done() and found.exception()):
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="quire-grammar")
             self._evict()
-            with _large_stacks():
-                found = self._entries[digest] = self._pool.submit(self._compile, spec)
+            found = self._entries[digest] = self._start(self._compile, spec)
         self._entries.move_to_end(digest)
         return found
+
+    def _start(self, function: Callable[..., _T], *args: Any) -> Future[_T]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="quire-grammar")
+        with _large_stacks():
+            return self._pool.submit(function, *args)
 
     def shutdown(self) -> None:
         """Starts no compilation any more. Idempotent."""

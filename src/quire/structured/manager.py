@@ -115,6 +115,10 @@ class StructuredOutputManager:
         job = _Job(request_id, one, partial(_begin, one), self._done)
         one.future.add_done_callback(lambda _: self._runner.run([job], 0.0))
 
+    def prepare(self) -> None:
+        """A grammar will come: has the vocabulary read."""
+        self._compiler.prepare()
+
     @property
     def is_used(self) -> bool:
         """Whether it knows any request."""

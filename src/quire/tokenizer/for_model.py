@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
+from weakref import WeakValueDictionary
 
 from quire.config.model_files import DEMO_MODEL_PATH
 from quire.config.records import ModelConfig
@@ -16,6 +18,9 @@ from quire.tokenizer.trial import try_out
 
 logger = get_logger(__name__)
 
+_living: WeakValueDictionary[Path, Tokenizer] = WeakValueDictionary()
+"""Those that this process has loaded last of each directory, while they are in use."""
+
 
 def load_tokenizer(config: ModelConfig) -> Tokenizer | None:
     """The model's tokenizer; None with `skip_tokenizer_init`. Raises CheckpointError for a damaged
@@ -26,14 +31,17 @@ def load_tokenizer(config: ModelConfig) -> Tokenizer | None:
         if config.tokenizer_path != DEMO_MODEL_PATH:
             try_out(config.tokenizer_path)
         tokenizer = Tokenizer.from_directory(config.tokenizer_path)
+    _living[config.tokenizer_path] = tokenizer
     tokenizer.check_fits(config.vocab_size, str(main_file(config.tokenizer_path)))
     return tokenizer
 
 
 def vocabulary_source(config: ModelConfig) -> VocabularySource:
     """What grammars have to know of the model's tokens. Raises GrammarError where there is no
-    tokenizer, and what `load_tokenizer` raises."""
-    tokenizer = load_tokenizer(config)
+    tokenizer, and what `load_tokenizer` raises. The front end's tokenizer is used, where it is in
+    this process."""
+    path = config.tokenizer_path
+    tokenizer = (_living.get(path) if path is not None else None) or load_tokenizer(config)
     if tokenizer is None:
         raise GrammarError("structured outputs need a tokenizer: leave out skip_tokenizer_init")
     return source_of(tokenizer, config.vocab_size, config.eos_token_ids)

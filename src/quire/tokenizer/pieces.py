@@ -136,14 +136,19 @@ def _letters_to_bytes() -> dict[str, int]:
 
 
 _LETTERS = _letters_to_bytes()
+_LATIN = {
+    **dict.fromkeys(range(256), "\uffff"),
+    **{ord(letter): chr(byte) for letter, byte in _LETTERS.items()},
+}
+"""For `str.translate`: each letter as the Latin-1 character of its byte, and no other one so."""
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 def _spelled_in_letters(token: str) -> bytes:
     """An added token with other characters is plain text."""
     try:
-        return bytes([_LETTERS[letter] for letter in token])
-    except KeyError:
+        return token.translate(_LATIN).encode("latin-1")
+    except UnicodeEncodeError:
         return token.encode()
 
 

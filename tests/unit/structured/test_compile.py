@@ -80,7 +80,8 @@ def test_a_model_that_grammars_do_not_work_with(changed: dict[str, object], mess
         GrammarCompiler(lambda: wrong).submit(CHOICE).result()
 
 
-def test_the_vocabulary_is_read_once() -> None:
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_the_vocabulary_is_read_once(is_prepared: bool) -> None:
     calls = []
 
     def read() -> VocabularySource:
@@ -88,10 +89,23 @@ def test_the_vocabulary_is_read_once() -> None:
         return source()
 
     compiler = GrammarCompiler(read)
+    if is_prepared:
+        compiler.prepare()
+        compiler.prepare()
     for one in [compiler.submit(choice("no", str(number))) for number in range(6)]:
         one.result()
     assert len(calls) == 1
     assert calls[0].startswith("quire-grammar")
+
+
+def test_what_fails_while_preparing_fails_for_the_grammar() -> None:
+    def read() -> VocabularySource:
+        raise GrammarError("no tokenizer")
+
+    compiler = GrammarCompiler(read)
+    compiler.prepare()
+    with pytest.raises(GrammarError, match="no tokenizer"):
+        compiler.submit(CHOICE).result()
 
 
 def test_a_grammar_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:

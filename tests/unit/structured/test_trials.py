@@ -10,8 +10,10 @@ import pytest
 from texts import checked_grammar, trial
 
 from quire.errors import QuireError, RequestError
+from quire.structured.config import StructuredOutputsConfig
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.trials import process as module
+from quire.structured.trials.trial import GrammarTrial
 from quire.structured.trials.wire import TrialJob, TrialVocabulary
 
 JOB = TrialJob(TrialVocabulary(("<a>",), ("<a>",), None), "start: /a+/")
@@ -34,6 +36,14 @@ def test_a_grammar_that_takes_too_long_is_refused_and_the_next_one_is_not() -> N
     assert raised.value.parameter == "structured_outputs.json"
     assert "make it smaller" in str(raised.value)
     one.checked(StructuredOutputsParams(json={"const": [1, 2]}))
+
+
+def test_the_first_trial_is_told() -> None:
+    told: list[int] = []
+    one = GrammarTrial(StructuredOutputsConfig(), 1000, dict, lambda: told.append(len(told)))
+    for text in ("a", "b"):
+        one.checked(StructuredOutputsParams(regex=text))
+    assert told == [0]
 
 
 def test_one_child_tries_one_grammar_after_another(own_children: list[module._Child]) -> None:

@@ -59,7 +59,9 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         self.tokenizer = load_tokenizer(config.model)
         self._user_tokenizer = UserTokenizer(self.tokenizer, config.model)
         self.engine_core = engine_core or EngineCore(config)
-        self.input_processor = InputProcessor(config, self.tokenizer)
+        self.input_processor = InputProcessor(
+            config, self.tokenizer, self.engine_core.commands["prepare_grammars"]
+        )
         self._tracer = make_tracer(config)
         self.metrics = EngineMetrics(config) if config.observability.log_stats else None
         """None with `disable_log_stats`."""

@@ -75,7 +75,9 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         self.config = config
         self.tokenizer = load_tokenizer(config.model)
         self._user_tokenizer = UserTokenizer(self.tokenizer, config.model)
-        self.input_processor = InputProcessor(config, self.tokenizer)
+        self.input_processor = InputProcessor(
+            config, self.tokenizer, lambda: self._client.notify("prepare_grammars")
+        )
         self._tracer = tracer = tracer or make_tracer(config)
         observers: list[RequestObserver] = [] if tracer is None else [tracer]
         if request_log is not None:

@@ -46,12 +46,15 @@ class GrammarTrial:
         config: StructuredOutputsConfig,
         vocab_size: int,
         added_tokens: Callable[[], Mapping[str, bool]],
+        on_first: Callable[[], None] = lambda: None,
     ) -> None:
         """`vocab_size`: the width of the logits. `added_tokens`: whether each one is special, by
-        its text; is called at the first grammar."""
+        its text; is called at the first grammar. `on_first` is called before the first trial, so
+        that what a grammar needs beside it is made ready meanwhile; by any thread."""
         self._config = config
         self._vocab_size = vocab_size
         self._added_tokens = added_tokens
+        self._on_first: Callable[[], None] | None = on_first
         self._stand_ins: dict[int | None, _StandIn] = {}
         self._known: OrderedDict[bytes, str] = OrderedDict()
         """Error messages, empty for what works, by the grammar's digest."""
@@ -92,6 +95,10 @@ class GrammarTrial:
         one may end otherwise, so that is not kept."""
         from quire.structured.trials.process import TrialStopped, try_grammar  # rarely needed
 
+        with self._lock:
+            on_first, self._on_first = self._on_first, None
+        if on_first is not None:
+            on_first()
         try:
             message = _shown(try_grammar(job))
         except TrialStopped as stopped:

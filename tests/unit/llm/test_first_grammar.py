@@ -1,0 +1,56 @@
+"""The first grammar of an engine: its vocabulary is read while the grammar is tried."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from quire import LLM, AsyncEngineArgs, AsyncLLMEngine, SamplingParams
+from quire.structured.compile import GrammarCompiler
+from quire.structured.params import StructuredOutputsParams
+from quire.tokenizer import Tokenizer
+
+PARAMS = SamplingParams(max_tokens=4, structured_outputs=StructuredOutputsParams(choice=["a b"]))
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Preparations, and tokenizers that were loaded."""
+    found: list[str] = []
+    prepare, load = GrammarCompiler.prepare, Tokenizer.from_directory
+
+    def note_preparation(self: GrammarCompiler) -> None:
+        found.append("prepared")
+        prepare(self)
+
+    def note_load(directory: Path) -> Tokenizer:
+        found.append("loaded")
+        return load(directory)
+
+    monkeypatch.setattr(GrammarCompiler, "prepare", note_preparation)
+    monkeypatch.setattr(Tokenizer, "from_directory", note_load)
+    return found
+
+
+def test_offline(events: list[str]) -> None:
+    llm = LLM()
+    for _ in range(2):
+        [output] = llm.generate("x", PARAMS, use_tqdm=False)
+        assert output.outputs[0].text == "a b"
+    assert events == ["loaded", "prepared"]
+
+
+def test_online(events: list[str]) -> None:
+    async def ask() -> str:
+        engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(), engine_mode="thread")
+        try:
+            async for output in engine.generate("x", PARAMS, "r"):
+                text = output.outputs[0].text
+        finally:
+            engine.shutdown()
+        return text
+
+    assert asyncio.run(ask()) == "a b"
+    assert events == ["loaded", "prepared"]
