@@ -191,15 +191,18 @@ struct GroupedArgs {
   float* sums;  // [row][32]; those before the first group are in it
 };
 
-// Registers of columns beside each other, and lines of x that fit with them: of each a sum of whole
-// numbers and one of floats.
-constexpr int kGroupedVectors = 2;
+// Lines of x that fit in registers with two vectors of columns: of each a sum of whole numbers and
+// one of floats. And how many vectors fit with fewer lines: all columns of a strip are read as one
+// stream then, which memory gives faster than every other piece of 64 bytes.
 #if defined(__AVX512F__)
 constexpr int kGroupedLines = 6;
+constexpr int vectors_for(int /*lines*/) { return 2; }
 #elif defined(__AVX2__)
 constexpr int kGroupedLines = 3;
+constexpr int vectors_for(int lines) { return lines <= 2 ? 4 : 2; }
 #else
 constexpr int kGroupedLines = 2;
+constexpr int vectors_for(int /*lines*/) { return 2; }
 #endif
 
 // What a group of each row of x has beside its dot products. Read where it is used: registers are
@@ -233,14 +236,14 @@ struct GroupOfX {
 };
 
 // Adds the products of some quads of a step to the sums, and goes on with x.
-template <class Product, int kFirst, int kQuads, class Codes, int kLines>
+template <class Product, int kFirst, int kQuads, class Codes, int kLines, int kVectors>
 QUIRE_INLINE void add_quads(const Codes& codes, const uint8_t* line, const uint32_t*& x,
-                            IntVector (&sums)[kLines][kGroupedVectors]) {
+                            IntVector (&sums)[kLines][kVectors]) {
 #pragma GCC unroll 8
   for (int q = kFirst; q < kFirst + kQuads; ++q) {
-    CodeBytes quads[kGroupedVectors];
+    CodeBytes quads[kVectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < kGroupedVectors; ++v) {
+    for (int v = 0; v < kVectors; ++v) {
       quads[v] = codes.quad(line + v * static_cast<int64_t>(sizeof(CodeWords)), q);
     }
 #pragma GCC unroll 2
@@ -249,7 +252,7 @@ QUIRE_INLINE void add_quads(const Codes& codes, const uint8_t* line, const uint3
       for (int r = 0; r < kLines; ++r) {
         const auto unit = Product::broadcast(x + r);
 #pragma GCC unroll 8
-        for (int v = 0; v < kGroupedVectors; ++v) {
+        for (int v = 0; v < kVectors; ++v) {
           sums[r][v] = Product::multiply_add(sums[r][v], unit, Product::weight(quads[v], u));
         }
       }
@@ -257,61 +260,61 @@ QUIRE_INLINE void add_quads(const Codes& codes, const uint8_t* line, const uint3
   }
 }
 
-template <class Product, int kLines>
-QUIRE_INLINE void add_widened(const IntVector (&from)[kLines][kGroupedVectors],
-                              IntVector (&sums)[kLines][kGroupedVectors]) {
+template <class Product, int kLines, int kVectors>
+QUIRE_INLINE void add_widened(const IntVector (&from)[kLines][kVectors],
+                              IntVector (&sums)[kLines][kVectors]) {
 #pragma GCC unroll 12
   for (int r = 0; r < kLines; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kGroupedVectors; ++v) sums[r][v] += Product::widened(from[r][v]);
+    for (int v = 0; v < kVectors; ++v) sums[r][v] += Product::widened(from[r][v]);
   }
 }
 
 // The same for all quads of a step, kRun of them at a time in sums of 16 bits.
-template <class Product, int kRun, int kFirst, class Codes, int kLines>
+template <class Product, int kRun, int kFirst, class Codes, int kLines, int kVectors>
 QUIRE_INLINE void add_runs(const Codes& codes, const uint8_t* line, const uint32_t*& x,
-                           IntVector (&sums)[kLines][kGroupedVectors]) {
+                           IntVector (&sums)[kLines][kVectors]) {
   if constexpr (kFirst < Codes::kQuads) {
-    IntVector small[kLines][kGroupedVectors] = {};
+    IntVector small[kLines][kVectors] = {};
     add_quads<Product, kFirst, kRun>(codes, line, x, small);
     add_widened<Product>(small, sums);
     add_runs<Product, kRun, kFirst + kRun>(codes, line, x, sums);
   }
 }
 
-template <int64_t kStepBytes>
+template <int64_t kStepBytes, int kVectors>
 QUIRE_INLINE void fetch_step(const uint8_t* line) {
   constexpr int64_t kAhead = 4096;
   for (int64_t ahead = kAhead; ahead < kAhead + kStepBytes; ahead += kLineBytes) {
     __builtin_prefetch(line + ahead);
-    if constexpr (kGroupedVectors * kVectorLanes * 4 > 64) __builtin_prefetch(line + ahead + 64);
+    if constexpr (kVectors * kVectorLanes * 4 > 64) __builtin_prefetch(line + ahead + 64);
   }
 }
 
 // Adds the products of a group's steps to the sums.
-template <class Product, class Codes, int kLines>
+template <class Product, class Codes, int kLines, int kVectors>
 QUIRE_INLINE void add_group(const Codes& codes, int64_t steps, const uint8_t*& line,
-                            const uint32_t*& x, IntVector (&sums)[kLines][kGroupedVectors]) {
+                            const uint32_t*& x, IntVector (&sums)[kLines][kVectors]) {
   constexpr int64_t kStepBytes = Codes::kStep.lines * kLineBytes;
   constexpr int kMost = Product::quads_in_sum(Codes::kLargest);
   if constexpr (kMost == 0) {
     for (int64_t i = 0; i < steps; ++i, line += kStepBytes) {
-      fetch_step<kStepBytes>(line);
+      fetch_step<kStepBytes, kVectors>(line);
       add_quads<Product, 0, Codes::kQuads>(codes, line, x, sums);
     }
   } else if constexpr (kMost < Codes::kQuads) {
     constexpr int kRun = kMost >= 4 ? 4 : 2;
     static_assert(Codes::kQuads % kRun == 0);
     for (int64_t i = 0; i < steps; ++i, line += kStepBytes) {
-      fetch_step<kStepBytes>(line);
+      fetch_step<kStepBytes, kVectors>(line);
       add_runs<Product, kRun, 0>(codes, line, x, sums);
     }
   } else {
     constexpr int64_t kSteps = kMost / Codes::kQuads;
     for (int64_t i = 0; i < steps; i += kSteps) {
-      IntVector small[kLines][kGroupedVectors] = {};
+      IntVector small[kLines][kVectors] = {};
       for (int64_t j = i; j < std::min(i + kSteps, steps); ++j, line += kStepBytes) {
-        fetch_step<kStepBytes>(line);
+        fetch_step<kStepBytes, kVectors>(line);
         add_quads<Product, 0, Codes::kQuads>(codes, line, x, small);
       }
       add_widened<Product>(small, sums);
@@ -324,7 +327,7 @@ template <class Product, class Codes, int kRows, bool kBlocks>
 QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, int64_t c) {
   constexpr int kPlanes = Product::kPlanes;
   constexpr int kLines = kRows * kPlanes;
-  constexpr int kVectors = kGroupedVectors;
+  constexpr int kVectors = vectors_for(kLines);
   const int64_t group_steps = args.grouping->group / Codes::kStep.depth;
   const int32_t zero = kTables[args.grouping->table].zero;
   const auto place = [&](int r, int v) {
@@ -377,7 +380,8 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
 template <class Product, class Codes, int kRows, bool kBlocks>
 void grouped_rows(const GroupedArgs& args) {
   const Codes codes(kTables[args.grouping->table]);
-  for (int64_t c = 0; c < kStripColumns; c += kGroupedVectors * kVectorLanes) {
+  constexpr int64_t kColumns = vectors_for(kRows * Product::kPlanes) * kVectorLanes;
+  for (int64_t c = 0; c < kStripColumns; c += kColumns) {
     grouped_columns<Product, Codes, kRows, kBlocks>(args, codes, c);
   }
 }
