@@ -11,8 +11,8 @@ from pathlib import Path
 
 from task import BASE_URL, CALLS, MODEL, report
 
-FILES = {"apple": "red and sweet", "garden": "green and quiet"}
-TASK = "First use read with apple, then use read with garden."
+FILES = {"lamp": "soft lamp", "garden": "green and quiet"}
+TASK = "First use read with lamp, and then use read with garden."
 
 with tempfile.TemporaryDirectory() as name:
     folder = Path(name)
