@@ -70,12 +70,14 @@ def test_no_random_request_breaks_it(start_server: StartServer, tmp_path: Path) 
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_many_requests_break_nothing(start_server: StartServer, tmp_path: Path) -> None:
     phases = ("--phases", "coverage,fuzzing", "--max-examples", "300")
     run_schemathesis(start_server(engine=SHORT), tmp_path, *phases, *NOT_LIVE)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_many_requests_to_all_routes_break_nothing(
     start_server: StartServer, tmp_path: Path
 ) -> None:
