@@ -1,6 +1,6 @@
 """Prints the table of `tools.quality`, and draws it.
 
-python -m tools.quality [--ggml libggml-base.so] [--peer FOLDER] [--svg FILE]
+python -m tools.quality [--ggml libggml-base.so] [--peer PYTHON] [--svg FILE]
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> None:
         "--ggml", type=Path, help="a library with llama.cpp's ggml_quantize_chunk, for all types"
     )
     parser.add_argument(
-        "--peer", type=Path, help="the folder of llama-cpp-cffi's module, to compare llama.cpp too"
+        "--peer", type=Path, help="a Python with llama-cpp-python, to compare llama.cpp too"
     )
     parser.add_argument("--svg", type=Path, help="where the picture goes")
     given = parser.parse_args()

@@ -1,7 +1,7 @@
 """llama.cpp on the same texts: its own files of each type, with its own arithmetic.
 
-`peer_rows` runs this file as a process of its own, which needs nothing of Quire's but
-`_llama_cpp_cpu`, the extension module in the wheels of PyPI's llama-cpp-cffi.
+`peer_rows` runs this file with another interpreter, which needs PyPI's llama-cpp-python and nothing
+of Quire's.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ FILE_TYPES = {
 """`enum llama_ftype`, of llama.h."""
 
 
-def peer_rows(folder: Path, path: Path, subject: Subject, backend: Backend) -> Iterator[Row]:
-    """A line for each type of file; sizes are those of the file. `folder`: of the module."""
+def peer_rows(python: Path, path: Path, subject: Subject, backend: Backend) -> Iterator[Row]:
+    """A line for each type of file; sizes are those of the file. `python`: with llama.cpp."""
     from tools.quality.formats import TRUTH, with_gguf_py
     from tools.quality.measure import logits_of, row_of
 
@@ -42,22 +42,21 @@ def peer_rows(folder: Path, path: Path, subject: Subject, backend: Backend) -> I
         tokens.write_text(json.dumps([list(map(int, text.tokens)) for text in subject.texts]))
         for name, number in FILE_TYPES.items():
             out = Path(directory) / "logits.npz"
-            words = [sys.executable, __file__, str(folder), str(path), str(number)]
-            words += [str(tokens), str(out)]
-            subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            words = [str(python), __file__, str(path), str(number), str(tokens), str(out)]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise RuntimeError(f"{python} failed:\n{done.stderr[-2000:]}")
             with np.load(out) as found:
                 size = float(found["bytes"]) / count
                 logits = [found[str(i)][text.first - 1 :] for i, text in enumerate(subject.texts)]
             yield row_of(f"llama.cpp {name}", subject, truths, logits, size)
 
 
-def _logits(folder: str, path: str, number: str, tokens: str, out: str) -> None:
+def _logits(path: str, number: str, tokens: str, out: str) -> None:
     """All logits of each text by llama.cpp, and the bytes of the file."""
-    sys.path.insert(0, folder)
-    module = importlib.import_module("_llama_cpp_cpu")
-    lib, ffi = module.lib, module.ffi
+    lib = importlib.import_module("llama_cpp")
     if number != "None":
-        how = ffi.new("llama_model_quantize_params *", lib.llama_model_quantize_default_params())
+        how = lib.llama_model_quantize_default_params()
         how.ftype, how.allow_requantize = int(number), True
         other = out + ".gguf"
         if lib.llama_model_quantize(path.encode(), other.encode(), how) != 0:
@@ -68,7 +67,7 @@ def _logits(folder: str, path: str, number: str, tokens: str, out: str) -> None:
     asked = lib.llama_context_default_params()
     asked.n_ctx = asked.n_batch = asked.n_ubatch = 1024
     asked.n_threads = asked.n_threads_batch = 2
-    size = lib.llama_n_vocab(lib.llama_model_get_vocab(model))
+    size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
     for index, ids in enumerate(json.loads(Path(tokens).read_text())):
         context = lib.llama_init_from_model(model, asked)
         count = len(ids) - 1
@@ -80,9 +79,7 @@ def _logits(folder: str, path: str, number: str, tokens: str, out: str) -> None:
         if lib.llama_decode(context, batch) != 0:
             raise RuntimeError("llama.cpp does not compute these tokens")
         rows = [lib.llama_get_logits_ith(context, place) for place in range(count)]
-        found[str(index)] = np.stack(
-            [np.frombuffer(ffi.buffer(row, 4 * size), np.float32) for row in rows]
-        )
+        found[str(index)] = np.stack([np.ctypeslib.as_array(row, (size,)).copy() for row in rows])
         lib.llama_batch_free(batch)
         lib.llama_free(context)
     np.savez(out, **found)

@@ -1,4 +1,4 @@
-"""The table as a picture: bytes of a weight against the divergence, on a logarithmic axis."""
+"""The table as a picture: a line for each format, its divergences as dots on a logarithmic axis."""
 
 from __future__ import annotations
 
@@ -9,65 +9,67 @@ from tools.quality.measure import Row
 
 from quire.bench import plot
 
-_WIDTH, _HEIGHT, _LEFT, _TOP, _PITCH = 400.0, 300.0, 70.0, 90.0, 520.0
-_KINDS = ("8-bit activations", "16-bit activations", "8-bit KV cache")
+_WIDTH, _LEFT, _TOP, _LINE = 320.0, 210.0, 90.0, 17.0
+_PITCH = _LEFT + _WIDTH + 40
+_KINDS = ("16-bit activations", "8-bit activations", "8-bit KV cache")
 
 
 def draw(tables: Sequence[tuple[str, Sequence[Row]]]) -> str:
     """An SVG file with a panel for each model."""
     parts = [plot.text(20, 32, "What formats cost: divergence from float32", size=16, bold=True)]
     for number, kind in enumerate(_KINDS):
-        x = 560 + number * 160.0
-        parts.append(_dot(x, 28, _color(kind)))
+        x = 500 + number * 160.0
+        parts.append(_dot(x, 28, plot.COLORS[number]))
         parts.append(plot.text(x + 10, 32, kind))
-    for number, (name, rows) in enumerate(tables):
-        box = plot.Box(_LEFT + number * _PITCH, _TOP, _WIDTH, _HEIGHT)
-        parts.append(_panel(box, name, [row for row in rows if row.bytes_per_weight and row.mean]))
-    return plot.document(_PITCH * len(tables) + 20, _TOP + _HEIGHT + 60, *parts)
+    panels = [(name, _lines(rows)) for name, rows in tables]
+    for number, (name, lines) in enumerate(panels):
+        parts.append(_panel(_LEFT + number * _PITCH, name, lines))
+    height = _TOP + _LINE * max(len(lines) for _, lines in panels) + 60
+    return plot.document(_PITCH * len(tables) + 20, height, *parts)
 
 
-def _panel(box: plot.Box, name: str, rows: Sequence[Row]) -> str:
-    sizes = [row.bytes_per_weight or 0.0 for row in rows]
-    ticks = plot.nice_ticks(0, max(sizes))
-    lows = [math.floor(math.log10(row.mean)) for row in rows]
-    low, high = min(lows), max(lows) + 1
-    parts = [plot.text(box.left, box.top - 12, f"{name} (KL, nats)", size=14, bold=True)]
+def _lines(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """Formats of weights with the rows of each, the largest weights first."""
+    lines: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.bytes_per_weight and row.mean:
+            lines.setdefault(_weights_of(row.name), []).append(row)
+    return sorted(lines.items(), key=lambda line: -(line[1][0].bytes_per_weight or 0))
 
-    def at(size: float, mean: float) -> tuple[float, float]:
-        share = (math.log10(mean) - low) / (high - low)
-        return box.left + box.width * size / ticks[-1], box.top + box.height * (1 - share)
 
+def _weights_of(name: str) -> str:
+    """`int8` of `int8_w8a8, KV int8`."""
+    return name.removesuffix(", KV int8").removesuffix(", a8").split("_w")[0]
+
+
+def _kind(name: str) -> int:
+    """A place in `_KINDS`. llama.cpp rounds activations to 8 bits but for weights of 16 bits."""
+    if "KV" in name:
+        return 2
+    return int("a8" in name or (name.startswith("llama.cpp") and "F16" not in name))
+
+
+def _panel(left: float, name: str, lines: Sequence[tuple[str, list[Row]]]) -> str:
+    means = [math.log10(row.mean) for _, rows in lines for row in rows]
+    low, high = math.floor(min(means)), math.floor(max(means)) + 1
+    bottom = _TOP + _LINE * len(lines)
+    parts = [plot.text(left, _TOP - 30, f"{name} (KL, nats)", size=14, bold=True)]
+    parts.append(plot.text(left - 10, _TOP - 10, "bytes a weight", size=11, anchor="end"))
     for power in range(low, high + 1):
-        _, y = at(0, 10.0**power)
-        parts.append(f"<path d='M{box.left:.1f} {y:.1f}h{box.width:.1f}' stroke='#e2d9ca'/>")
-        parts.append(plot.text(box.left - 6, y + 4, f"1e{power}", size=11, anchor="end"))
-    bottom = box.top + box.height
-    for tick in ticks:
-        x, _ = at(tick, 10.0**low)
-        parts.append(plot.text(x, bottom + 16, f"{tick:g}", size=11, anchor="middle"))
-    label = "bytes of a weight in memory"
-    parts.append(plot.text(box.left + box.width / 2, bottom + 36, label, anchor="middle"))
-    taken: list[tuple[float, float]] = []
-    for row, size in sorted(zip(rows, sizes, strict=True), key=lambda pair: -pair[0].mean):
-        x, y = at(size, row.mean)
-        parts.append(_dot(x, y, _color(row.name)))
-        parts.append(plot.text(x + 7, _free(x, y, taken) + 4, row.name, size=9))
+        x = left + _WIDTH * (power - low) / (high - low)
+        parts.append(f"<path d='M{x:.1f} {_TOP:.1f}V{bottom:.1f}' stroke='#e2d9ca'/>")
+        parts.append(plot.text(x, bottom + 16, f"1e{power}", size=11, anchor="middle"))
+    for number, (weights, rows) in enumerate(lines):
+        y = _TOP + _LINE * (number + 0.5)
+        parts.append(plot.text(left - 50, y + 4, weights, size=11, anchor="end"))
+        size = f"{rows[0].bytes_per_weight:.2f}"
+        parts.append(plot.text(left - 10, y + 4, size, size=11, anchor="end"))
+        parts.append(f"<path d='M{left:.1f} {y:.1f}h{_WIDTH:.1f}' stroke='#f0e9dc'/>")
+        for row in rows:
+            x = left + _WIDTH * (math.log10(row.mean) - low) / (high - low)
+            parts.append(_dot(x, y, plot.COLORS[_kind(row.name)]))
     return "".join(parts)
-
-
-def _free(x: float, y: float, taken: list[tuple[float, float]]) -> float:
-    """Where a label is not upon another one: at y, or below."""
-    while any(abs(x - other) < 90 and abs(y - line) < 9 for other, line in taken):
-        y += 3
-    taken.append((x, y))
-    return y
 
 
 def _dot(x: float, y: float, color: str) -> str:
     return f"<circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{color}'/>"
-
-
-def _color(name: str) -> str:
-    if "KV" in name:
-        return plot.COLORS[2]
-    return plot.COLORS[0] if "a8" in name or "8-bit act" in name else plot.COLORS[1]

@@ -105,7 +105,9 @@ def test_the_bundled_model_stays_itself(backend: Backend) -> None:
     assert sizes["int4"] < sizes["GGUF Q4_1"] < sizes["int8"] < sizes["GGUF Q8_0"] < 1.07
     picture = ET.fromstring(draw([("demo", list(rows.values()))]))
     labels = {element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")}
-    assert labels >= set(rows)
+    assert labels >= {"bfloat16", "int8", "int4", "GGUF Q4_1", "GGUF Q8_0", "1.07"}
+    dots = list(picture.iter("{http://www.w3.org/2000/svg}circle"))
+    assert len(dots) == len(rows) + 3  # and those of the legend
 
 
 def test_texts_are_long_enough_to_tell_formats_apart() -> None:
