@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 
+from quire.system.garbage import expect_imports
 from quire.version import __version__
 
 
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The entry point. Returns the exit code; usage errors leave through SystemExit(2)."""
     words = list(sys.argv[1:] if argv is None else argv)
     _open_standard_streams()
+    expect_imports()
     try:
         code = dispatch("quire", _ABOUT, COMMANDS, words)
         sys.stdout.flush()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quire.system.garbage import expect_crowds
+from quire.system.garbage import expect_crowds, expect_imports
 
 CROWD = 10_000
 OBJECTS_EACH = 30
@@ -52,3 +52,11 @@ def test_young_garbage_is_collected() -> None:
     kept = [[] for _ in range(2_000)]  # type: ignore[var-annotated]
     assert len(kept) == 2_000
     assert garbage() is None
+
+
+def test_imports_are_not_looked_through_again_and_again() -> None:
+    expect_imports()
+    before = sum(stats["collections"] for stats in gc.get_stats())
+    kept = [[] for _ in range(80_000)]  # type: ignore[var-annotated]
+    assert len(kept) == 80_000
+    assert sum(stats["collections"] for stats in gc.get_stats()) - before <= 2
