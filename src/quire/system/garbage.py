@@ -16,8 +16,8 @@ that outlive their request."""
 
 
 _WHILE_STARTING = (50_000, 20, 100)
-"""The same. The imports of a server make some 80,000 objects, which stay; by Python's defaults there
-are 150 collections meanwhile, an eighth of the imports' time."""
+"""The same. The imports of a server make some 80,000 objects, which stay; by Python's defaults 150
+collections look through them, which takes an eighth of the imports' time."""
 
 
 def expect_imports() -> None:
