@@ -38,6 +38,9 @@ from quire.structured.compile import GrammarCompiler
 from quire.structured.manager import StructuredOutputManager
 from quire.tokenizer.for_model import vocabulary_source
 
+if TYPE_CHECKING:
+    from quire.core.event_publisher import EventPublisher
+
 logger = get_logger(__name__)
 
 
