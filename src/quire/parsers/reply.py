@@ -64,14 +64,15 @@ class Reply:
         self.num_calls = 0
         self.reasoning_spans: list[tuple[int, int]] = []
         """Where reasoning is in the text, from a character up to before another one."""
-        self._events: list[Event] = []
-        self._content = HeldSpace(lambda text: self._events.append(Content(text)))
+        self._events = events = list[Event]()
+        self._content = HeldSpace(lambda text: events.append(Content(text)))
         self._content_end = ""
-        self._reasoning = HeldSpace(lambda text: self._events.append(Reasoning(text)))
+        self._reasoning = HeldSpace(lambda text: events.append(Reasoning(text)))
 
     def taken(self) -> list[Event]:
         """The events since the last time."""
-        events, self._events = self._events, []
+        events = self._events.copy()
+        self._events.clear()
         return events
 
     def content(self, text: str) -> None:

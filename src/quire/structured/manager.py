@@ -112,8 +112,7 @@ class StructuredOutputManager:
         one = _Constrained(self._compiler.submit(spec), follower)
         self._requests[request_id] = one
         self._num_awaited += 1
-        job = _Job(request_id, one, partial(_begin, one), self._done)
-        one.future.add_done_callback(lambda _: self._runner.run([job], 0.0))
+        self._run_when_compiled(one.future, _Job(request_id, one, partial(_begin, one), self._done))
 
     def prepare(self) -> None:
         """A grammar will come: has the vocabulary read."""
@@ -180,6 +179,15 @@ class StructuredOutputManager:
         self._num_awaited -= ended.is_awaited
         if all(one.future is not ended.future for one in self._requests.values()):
             ended.future.cancel()
+
+    def _run_when_compiled(self, future: Future[CompiledGrammar], job: _Job) -> None:
+        """A grammar outlives its requests, and a future keeps the functions that it has called. So
+        they hold nothing of a request then."""
+        if future.done():
+            self._runner.run([job], 0.0)
+            return
+        waiting = [job]
+        future.add_done_callback(lambda _: self._runner.run([waiting.pop()], 0.0))
 
     def shutdown(self) -> None:
         """Compiles and follows nothing any more. Idempotent."""

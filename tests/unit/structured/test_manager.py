@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -260,3 +261,24 @@ def test_what_goes_wrong_on_a_thread_is_an_error_of_its_request(
     manager.run_masks(WAIT_S)
     found = {news.request_id: news.error for news in manager.take_news(WAIT_S)}
     assert found == {"a": "compiling or following the grammar failed: by zero", "b": None}
+
+
+def test_a_grammar_that_is_kept_holds_nothing_of_its_past_requests(
+    manager: StructuredOutputManager,
+) -> None:
+    def followers() -> int:
+        return sum(isinstance(one, following.Follower) for one in gc.get_objects())
+
+    gc.collect()
+    before = followers()
+    gc.disable()
+    try:
+        for names in (("a", "b"), ("c",)):  # compiled while they wait, and found compiled
+            for name in names:
+                manager.add(name, CHOICE)
+            wait(manager, len(names))
+            for name in names:
+                manager.forget(name)
+        assert followers() == before
+    finally:
+        gc.enable()

@@ -87,21 +87,6 @@ class _Writer:
         """Rules of parts by the parts' names."""
         self._has_named: set[str] = set()
         self._grammars: list[dict[str, str]] = []
-        self._kinds: dict[str, Callable[[Mapping[str, Any]], str]] = {
-            "const_string": lambda part: added.literal(text_of(part, "value")),
-            "json_schema": self._json_schema,
-            "regex": self._regular_expression,
-            "grammar": self._inner_grammar,
-            "optional": lambda part: f"({self.part(part.get('content'))})?",
-            "star": lambda part: f"({self.part(part.get('content'))})*",
-            "plus": lambda part: f"({self.part(part.get('content'))})+",
-            "repeat": self._repeat,
-            "named": self._named,
-            "reference": self._reference,
-            "tag": self._tag,
-            "tags_with_separator": self._separated,
-            "members": self._members,
-        }
 
     def text(self, root: str) -> str:
         """The whole grammar, whose text is `root`."""
@@ -137,11 +122,11 @@ class _Writer:
             if not is_last and not is_closed:
                 raise tag_error(_AT_THE_END.replace("any_text", "triggered_tags"), kind)
             return triggered_tags(self, part)
-        if not isinstance(kind, str) or kind not in self._kinds:
-            known = sorted([*self._kinds, "any_text", "or", "sequence", "triggered_tags"])
+        if not isinstance(kind, str) or kind not in _KINDS:
+            known = sorted([*_KINDS, "any_text", "or", "sequence", "triggered_tags"])
             what = f"has a part of a type that does not work; use one of {', '.join(known)}"
             raise tag_error(what, kind)
-        return self._kinds[kind](part)
+        return _KINDS[kind](self, part)
 
     def rule(self, body: str, attribute: str = "") -> str:
         """A new rule."""
@@ -160,6 +145,18 @@ class _Writer:
             self._keep.append(part)
             name = self._written[id(part)] = self.rule(body())
         return name
+
+    def _const_string(self, part: Mapping[str, Any]) -> str:
+        return self.added.literal(text_of(part, "value"))
+
+    def _optional(self, part: Mapping[str, Any]) -> str:
+        return f"({self.part(part.get('content'))})?"
+
+    def _star(self, part: Mapping[str, Any]) -> str:
+        return f"({self.part(part.get('content'))})*"
+
+    def _plus(self, part: Mapping[str, Any]) -> str:
+        return f"({self.part(part.get('content'))})+"
 
     def _tag(self, tag: Mapping[str, Any]) -> str:
         end, content = text_of(tag, "end"), tag.get("content")
@@ -230,3 +227,22 @@ class _Writer:
         name = f"grammar_{len(self._grammars)}"
         self._grammars.append({"name": name, "lark_grammar": self._grammar(text)})
         return f"@{name}"
+
+
+_KINDS: dict[str, Callable[[_Writer, Mapping[str, Any]], str]] = {
+    "const_string": _Writer._const_string,
+    "json_schema": _Writer._json_schema,
+    "regex": _Writer._regular_expression,
+    "grammar": _Writer._inner_grammar,
+    "optional": _Writer._optional,
+    "star": _Writer._star,
+    "plus": _Writer._plus,
+    "repeat": _Writer._repeat,
+    "named": _Writer._named,
+    "reference": _Writer._reference,
+    "tag": _Writer._tag,
+    "tags_with_separator": _Writer._separated,
+    "members": _Writer._members,
+}
+"""The parts that may stand anywhere, by their type. No writer holds itself by them: it would stay,
+with its schemas, until cyclic garbage is collected, which a server does rarely."""
