@@ -24,6 +24,7 @@ from quire.weights.mapped_file import MappedFile
 from quire.weights.store import ITEM_BYTES, HostTensor, TensorDtype, WeightStore, as_tensor_dtype
 
 _PAIRED = ("self_attn.q_proj.", "self_attn.k_proj.")
+_GROUPED = "query_key_value."
 
 
 class GgufStore(WeightStore):
@@ -93,24 +94,49 @@ class GgufStore(WeightStore):
         return self._entry(name)[0].raw()
 
     def row_order(self, name: str) -> NDArray[np.intp] | None:
-        """Which of the file's rows each row of the tensor is; None where they are in order.
+        """Which of the file's rows each row of the tensor is; None where they are in order."""
+        if self._row.has_paired_rows and any(part in name for part in _PAIRED):
+            return self._paired_order(name)
+        if self._row.has_ungrouped_rows and _GROUPED in name:
+            return self._grouped_order(name)
+        return None
 
-        Rows of q and k lie as [heads, H/2, 2]: the two numbers that are rotated together are
+    def _paired_order(self, name: str) -> NDArray[np.intp]:
+        """Rows of q and k lie as [heads, H/2, 2]: the two numbers that are rotated together are
         neighbours. Source: llama.cpp, conversion/llama.py, `permute`.
         """
-        if not self._row.has_paired_rows or not any(part in name for part in _PAIRED):
-            return None
-        piece = self._entry(name)[0]
         heads = self._num_heads if _PAIRED[0] in name else self._num_kv_heads
-        rows = piece.shape[0]
-        if heads < 1 or rows % (2 * heads):
-            raise CheckpointError(
-                f"{piece.file.path}: tensor {piece.tensor.name!r} has {rows} rows, which do not "
-                f"make {heads} heads of even size"
-            )
-        pairs = np.arange(rows).reshape(heads, rows // heads // 2, 2)
+        pairs = self._rows_of(name, 2 * heads).reshape(max(heads, 1), -1, 2)
         order: NDArray[np.intp] = pairs.transpose(0, 2, 1).reshape(-1)
         return order
+
+    def _grouped_order(self, name: str) -> NDArray[np.intp]:
+        """Rows lie as all of q, all of k, all of v; the tensor has the q, k and v of a kv head
+        together. Source: llama.cpp, conversion/falcon.py.
+        """
+        heads, kv_heads = self._num_heads, self._num_kv_heads
+        rows = self._rows_of(name, heads + 2 * kv_heads)
+        if kv_heads < 1 or heads % kv_heads:
+            raise CheckpointError(
+                f"{self.source}: {heads} heads do not share {kv_heads} kv heads evenly"
+            )
+        by_head = rows.reshape(heads + 2 * kv_heads, -1)
+        q = by_head[:heads].reshape(kv_heads, heads // kv_heads, -1)
+        k, v = by_head[heads:].reshape(2, kv_heads, 1, -1)
+        order: NDArray[np.intp] = np.concatenate([q, k, v], axis=1).reshape(-1)
+        return order
+
+    def _rows_of(self, name: str, parts: int) -> NDArray[np.intp]:
+        """The numbers of a tensor's rows. Raises CheckpointError if they do not make `parts`."""
+        piece = self._entry(name)[0]
+        rows = piece.shape[0]
+        if parts < 1 or rows % parts:
+            raise CheckpointError(
+                f"{piece.file.path}: tensor {piece.tensor.name!r} has {rows} rows, which do not "
+                f"make {parts} equal parts, as those of {self._num_heads} heads and "
+                f"{self._num_kv_heads} kv heads do"
+            )
+        return np.arange(rows)
 
     def _values(self, piece: Piece) -> NDArray[np.float32]:
         if piece.type_name not in READABLE:
