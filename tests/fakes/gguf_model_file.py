@@ -5,6 +5,7 @@ experts and others have in common.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ Undo = Callable[[Floats, Tensors], None]
 Stored = tuple[str, Floats, Undo]
 """A tensor of the file: its name, its numbers before they are rounded."""
 
-_FLOAT = ("norm", "bias", "ffn_gate_inp", "sinks", "exp_probs_b")
+_FLOAT = ("norm", "bias", "ffn_gate_inp", "sinks", "exp_probs_b", "rope_f")
 _HALVES_OF_SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
 
 
@@ -76,9 +77,7 @@ class ModelFile:
 
     def llama_name(self, name: str) -> str:
         """gguf-py's name of a tensor of transformers."""
-        layers = self.config["num_hidden_layers"]
-        arch = next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == self.architecture)
-        names = gguf.get_tensor_name_map(arch, layers)
+        names = _names(self.architecture, self.config["num_hidden_layers"])
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if found is None:
             raise RuntimeError(f"gguf-py has no name for {name} in {self.architecture}")
@@ -90,10 +89,10 @@ class ModelFile:
             "context_length": config["max_position_embeddings"],
             "embedding_length": config["hidden_size"],
             "block_count": config["num_hidden_layers"],
-            "feed_forward_length": config["intermediate_size"],
+            "feed_forward_length": config.get("intermediate_size"),
             "attention.head_count": config["num_attention_heads"],
-            "attention.head_count_kv": config["num_key_value_heads"],
-            "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+            "attention.head_count_kv": config.get("num_key_value_heads"),
+            "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps"),
             "rope.freq_base": float(rope_of(config).get("rope_theta", 10000.0)),
             **self.own_keys(),
             **keys,
@@ -102,7 +101,8 @@ class ModelFile:
             values = {"attention.key_length": config["head_dim"],
                       "attention.value_length": config["head_dim"], **values}  # fmt: skip
         for key, value in values.items():
-            _add(writer, f"{self.architecture}.{key}", value)
+            own = "" if key.startswith("xielu.") else f"{self.architecture}."
+            _add(writer, own + key, value)
         vocabulary = byte_level_metadata(config["vocab_size"])
         writer.add_tokenizer_model("gpt2")
         writer.add_tokenizer_pre("gpt-2")
@@ -114,10 +114,16 @@ class ModelFile:
         writer.add_eos_token_id(vocabulary["tokenizer.ggml.eos_token_id"])
 
 
+@cache
+def _names(architecture: str, layers: int) -> gguf.TensorNameMap:
+    arch = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    return gguf.get_tensor_name_map(arch, layers)
+
+
 def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`rope_parameters`, or the whole where there are none."""
+    """`rope_parameters`, of layers without a window; or the whole where there are none."""
     found: Mapping[str, Any] = config.get("rope_parameters") or config
-    return found
+    return found.get("full_attention") or found
 
 
 def _add(writer: Any, key: str, value: Any) -> None:
@@ -129,6 +135,8 @@ def _add(writer: Any, key: str, value: Any) -> None:
         writer.add_uint32(key, value)
     elif isinstance(value, float):
         writer.add_float32(key, value)
+    elif isinstance(value, list):
+        writer.add_array(key, value)
     else:
         writer.add_string(key, value)
 

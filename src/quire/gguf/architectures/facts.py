@@ -56,7 +56,7 @@ def layer_types(keys: Keys, period: int) -> list[str]:
             raise keys.error(key, "at least 1")
         slides = [(layer + 1) % period != 0 for layer in range(count)]
     slides = slides[:count]  # others are of layers that predict further tokens
-    if len(slides) != count or not all(isinstance(one, bool) for one in slides):
+    if len(slides) != count or not all(one in (0, 1) for one in slides):
         raise keys.error(key, f"a list of {count} times true or false")
     return ["sliding_attention" if one else "full_attention" for one in slides]
 

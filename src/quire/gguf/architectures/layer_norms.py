@@ -129,7 +129,7 @@ def _neox(keys: Keys) -> Config:
 
 def _falcon(keys: Keys) -> Config:
     """7B has one kv head; the others, of the newer kind, have several."""
-    kv_heads = keys.whole("{arch}.attention.head_count_kv", 1)
+    kv_heads = keys.whole("{arch}.attention.head_count_kv")
     num_norms = 2 if has_part(keys, "attn_norm_2.weight") else 1
     return {
         "new_decoder_architecture": kv_heads > 1 or num_norms > 1,

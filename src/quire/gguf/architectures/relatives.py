@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from quire.gguf.architectures.dense import LLAMA_PARTS
+from quire.gguf.architectures.expert_tensors import num_layers
 from quire.gguf.architectures.facts import (
     biases,
     has_part,
@@ -19,6 +22,9 @@ _EXAONE4_LAYERS = 64
 _EXAONE4_WINDOW = 4096
 _BAICHUAN_7B_LAYERS = 32
 _BAICHUAN2_VOCAB = 125696
+_XIELU = {"xielu.beta": 0.5, "xielu.eps": -1e-6}
+_ROUNDING = 2**-8
+"""To bfloat16."""
 
 _FUSED_MLP: Parts = {**LLAMA_PARTS, "ffn_up": "mlp.gate_up_proj"}
 _PHI3_PARTS: Parts = {**_FUSED_MLP, "attn_qkv": "self_attn.qkv_proj"}
@@ -49,6 +55,15 @@ _HUNYUAN_PARTS: Parts = {
     **LLAMA_PARTS,
     "attn_q_norm": "self_attn.query_layernorm",
     "attn_k_norm": "self_attn.key_layernorm",
+}
+_APERTUS_PARTS: Parts = {
+    **LLAMA_PARTS,
+    "attn_norm": "attention_layernorm",
+    "ffn_norm": "feedforward_layernorm",
+}
+_XIELU_TENSORS = {
+    "mlp.act_fn.alpha_p": "xielu.alpha_p",
+    "mlp.act_fn.alpha_n": "xielu.alpha_n",
 }
 _SEED_OSS_PARTS: Parts = {**LLAMA_PARTS, "post_attention_norm": "post_attention_layernorm"}
 
@@ -123,6 +138,15 @@ def _seed_oss(keys: Keys) -> Config:
     return {**biases(keys), "attention_out_bias": has_part(keys, "attn_output.bias")}
 
 
+def _apertus(keys: Keys) -> Config:
+    """Of the activation's four numbers, two are learned."""
+    for key, wanted in _XIELU.items():
+        for found in keys.numbers(key, float, num_layers(keys)) or [math.nan]:
+            if not math.isclose(found, wanted, rel_tol=_ROUNDING):
+                raise keys.error(key, f"{wanted:g} in every layer")
+    return {"hidden_act": "xielu", **biases(keys)}
+
+
 def _arcee(keys: Keys) -> Config:
     return {**biases(keys), "hidden_act": "relu2"}
 
@@ -182,6 +206,9 @@ RELATIVES: dict[str, Architecture] = {
         "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", _HUNYUAN_PARTS, config=_hunyuan
     ),
     "seed_oss": Architecture("SeedOssForCausalLM", "seed_oss", _SEED_OSS_PARTS, config=_seed_oss),
+    "apertus": Architecture(
+        "ApertusForCausalLM", "apertus", _APERTUS_PARTS, numbers=_XIELU_TENSORS, config=_apertus
+    ),
     "arcee": Architecture(
         "ArceeForCausalLM", "arcee", LLAMA_PARTS, has_paired_rows=True, config=_arcee
     ),

@@ -94,6 +94,9 @@ class Architecture:
     in checkpoints of transformers."""
     norm_offset: float = 0.0
     """What was added to the weights of norms, and is subtracted."""
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    """Tensors of one number in a layer that files have as a key with a list: the keys, by the names
+    behind the layer."""
     config: Callable[[Keys], Config] = no_config
     """What config.json has beside the keys that all architectures share."""
     yarn: Config = field(default_factory=dict)

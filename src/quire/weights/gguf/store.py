@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError, UnsupportedModelError
-from quire.gguf.architectures import architecture_of
+from quire.gguf.architectures import Architecture, architecture_of
+from quire.gguf.architectures.expert_tensors import num_layers
 from quire.gguf.keys import Keys
 from quire.gguf.split import read_headers
 from quire.models.quantised.block_formats import BLOCK_FORMATS
@@ -39,16 +40,20 @@ class GgufStore(WeightStore):
         self._num_kv_heads = keys.whole("{arch}.attention.head_count_kv", self._num_heads)
         self._maps = [MappedFile(header.path) for header in headers]
         self._entries = place_tensors(self._row, headers, self._maps)
+        self._numbers = _numbers(self._row, keys)
 
     @property
     def source(self) -> str:
         return ", ".join(str(file.path) for file in self._maps)
 
     def names(self) -> Iterable[str]:
-        return self._entries.keys()
+        return [*self._entries, *self._numbers]
 
     def get(self, name: str) -> HostTensor:
         """Raises UnsupportedModelError for a type whose values are not known."""
+        if name in self._numbers:
+            data = np.array([self._numbers[name]], np.float32).view(np.uint8)
+            return HostTensor(name, "F32", (1,), data, self.source)
         pieces = self._entry(name)
         shape, path = joined_shape(pieces), str(pieces[0].file.path)
         type_name = pieces[0].type_name
@@ -66,6 +71,8 @@ class GgufStore(WeightStore):
 
     def stored(self, name: str) -> HostTensor:
         """As its blocks, where a backend can hold their type; rows in the tensor's order."""
+        if name in self._numbers:
+            return self.get(name)
         pieces = self._entry(name)
         kind = pieces[0].tensor.type
         format = BLOCK_FORMATS.get(kind.name)
@@ -84,6 +91,8 @@ class GgufStore(WeightStore):
 
     def describe(self, name: str) -> HostTensor:
         """Without data: nothing is expanded."""
+        if name in self._numbers:
+            return self.get(name)
         pieces = self._entry(name)
         path, shape = str(pieces[0].file.path), joined_shape(pieces)
         return HostTensor(name, "F32", shape, np.empty(0, np.uint8), path)
@@ -181,3 +190,14 @@ class GgufStore(WeightStore):
 
     def close(self) -> None:
         self._entries = {}
+
+
+def _numbers(row: Architecture, keys: Keys) -> dict[str, float]:
+    """The tensors that the file has as keys, by transformers' names."""
+    found = {}
+    for name, key in row.numbers.items():
+        values = keys.numbers(key, float, num_layers(keys))
+        if values is None:
+            raise keys.error(key, "a list with a number for each layer")
+        found |= {f"{row.layers}{layer}.{name}": value for layer, value in enumerate(values)}
+    return found
