@@ -99,3 +99,10 @@ def check_numbers(model: Model) -> None:
     for name in store.names():
         found, expected = store.get(name).to_float32(), wanted.get(name).to_float32()
         np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+def check_binding(file: Path) -> None:
+    """Raises ModelError where tensors and configuration do not fit."""
+    directory = resolve_model(str(file))
+    config = read_config(directory)
+    bind(build_program(config), open_checkpoint(directory), name_map(config).canonical)

@@ -7,14 +7,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import transformers
-from gguf_harness import as_numbers, check_numbers, compare, gguf_model
-from model_cases import Case
+from gguf_harness import as_numbers, check_binding, check_numbers, compare, gguf_model, model_file
+from model_cases import Case, prompt_of
 
+from quire import LLM, SamplingParams
 from quire.backends.base import Backend
 from quire.config.model_files import read_config
 from quire.config.places.hub import resolve_model
+from quire.errors import ModelError
 from quire.models import build_program
 from quire.program.ops import Linear
 from quire.program.values import GroupedFormat
@@ -168,3 +172,60 @@ def test_blocks_are_held(case: Case, cpu_backend: Backend, tmp_path: Path) -> No
     assert all(isinstance(format, GroupedFormat) for format in formats)
     assert {format.table for format in formats} == {"s4", "s8"}
     compare(model, cpu_backend, 1e-2, 0.9)
+
+
+@pytest.mark.parametrize("name", ["phi3:short", "stablelm:12B", "falcon:40B", "gpt2", "apertus"])
+def test_greedy_tokens(name: str, tmp_path: Path) -> None:
+    """Through the engine, as transformers generates them."""
+    case = _named(name)
+    model = gguf_model(gguf_dense.DenseFile, case, tmp_path, as_numbers)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(model.checkpoint).float().eval()
+    prompt = prompt_of(case, 9)
+    with torch.no_grad():
+        wanted = theirs.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=12)
+    with LLM(str(model.file), dtype="float32", max_model_len=64) as llm:
+        params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+        [output] = llm.generate([{"prompt_token_ids": prompt}], params, use_tqdm=False)
+    assert list(output.outputs[0].token_ids) == wanted[0, len(prompt) :].tolist()
+
+
+def _named(name: str) -> Case:
+    return next(case for case in CASES if case.name == name)
+
+
+_BIAS = {"blk.0.attn_q.bias": np.ones(64, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "said"),
+    [
+        ("phi3:long", {"without": "rope_factors_short.weight"}, "rope_factors_short.weight is no"),
+        ("phi3:long", {"rope.scaling.type": "yarn"}, "rope.scaling.type is 'yarn'; it must be"),
+        ("phi2", {"rope.dimension_count": 17}, "dimension_count is 17; it must be from 1 to"),
+        ("gptneox", {"use_parallel_residual": None}, "use_parallel_residual is None; it must be"),
+        ("gptneox", {"attention.head_count_kv": 2}, r"shape \[192, 64\], config.json asks for"),
+        ("falcon:7B", {"attention.head_count_kv": None}, "head_count_kv is None; it must be a"),
+        ("bloom", {"feed_forward_length": 128}, "must be four times the embedding_length"),
+        ("mpt", {"attention.max_alibi_bias": 0.0}, "learned positions"),
+        ("mpt", {"feed_forward_length": 100}, "must be a multiple of the 64 of a row"),
+        ("olmo", {"attention.layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is .* must be 1e-05"),
+        ("command-r", {"logit_scale": None}, "logit_scale is None; it must be a number"),
+        ("cohere2", {"attention.sliding_window": None}, "sliding_window is None; it must be"),
+        ("cohere2", {"rope.freq_base_swa": 7.0}, "another base of the rotation in windows"),
+        ("cohere2", {"attention.sliding_window_pattern": 0}, "pattern is 0; it must be at least 1"),
+        ("exaone4:32B", {"attention.sliding_window_pattern": [True]}, "a list of 4 times true or"),
+        ("minicpm", {"embedding_scale": None}, "embedding_scale is None; it must be a number"),
+        ("glm4", {"rope.dimension_sections": [8, 8, 0, 0]}, "a rotation for images"),
+        ("chatglm:fused", {"rope.dimension_count": 16}, "is 16; it must be half of a head"),
+        ("chatglm:fused", {"rope.scaling.type": "linear"}, "a rope scaling: GGUF files of arch"),
+        ("apertus", {"xielu.alpha_p": None}, "xielu.alpha_p is None; it must be a list with"),
+        ("apertus", {"xielu.eps": [0.5, 0.5]}, "must be -1e-06 in every layer"),
+        ("baichuan", {"block_count": 31}, "another number of layers than the 32 of 7B"),
+        ("internlm2", {"extra": _BIAS}, "unexpected tensor .*q_proj.bias"),
+    ],
+)
+def test_lies_are_named(name: str, written: dict[str, Any], said: str, tmp_path: Path) -> None:
+    writer = model_file(gguf_dense.DenseFile, _named(name), tmp_path / "checkpoint")
+    file = writer.write(tmp_path / "m.gguf", **written)
+    with pytest.raises(ModelError, match=said):
+        check_binding(file)

@@ -14,7 +14,16 @@ import numpy as np
 import pytest
 import transformers
 from gguf_files import random_tensors
-from gguf_harness import TOKENS, Model, as_numbers, check_numbers, compare, gguf_model, model_file
+from gguf_harness import (
+    TOKENS,
+    Model,
+    as_numbers,
+    check_binding,
+    check_numbers,
+    compare,
+    gguf_model,
+    model_file,
+)
 from model_cases import Case, prompt_of
 from model_harness import Runner, load
 
@@ -25,11 +34,10 @@ from quire.config.engine_args import EngineArgs
 from quire.config.model_files import read_config
 from quire.config.places.hub import resolve_model
 from quire.errors import CheckpointError, ModelError, UnsupportedModelError
-from quire.models import build_program, name_map
+from quire.models import build_program
 from quire.planning.quantize import quantize_model
 from quire.program.ops import Experts, Route
 from quire.program.values import GroupedFormat
-from quire.weights import bind, open_checkpoint
 
 gguf_mixtures = pytest.importorskip("gguf_mixtures")  # needs gguf-py
 
@@ -281,14 +289,8 @@ def _refused(case: Case, tmp_path: Path, **written: Any) -> str:
     mixture = _mixture(case, tmp_path / "checkpoint")
     file = mixture.write(tmp_path / "m.gguf", **written)
     with pytest.raises(ModelError) as caught:
-        _bind(file)
+        check_binding(file)
     return str(caught.value)
-
-
-def _bind(file: Path) -> None:
-    directory = resolve_model(str(file))
-    config = read_config(directory)
-    bind(build_program(config), open_checkpoint(directory), name_map(config).canonical)
 
 
 @pytest.mark.parametrize(
@@ -328,4 +330,4 @@ def test_two_tensors_of_one_name(tmp_path: Path) -> None:
     mixture = _mixture(case, tmp_path / "checkpoint")
     file = mixture.write(tmp_path / "m.gguf", extra=extra)
     with pytest.raises(CheckpointError, match=r"are both 'model\.layers\.0\.block_sparse_moe"):
-        _bind(file)
+        check_binding(file)

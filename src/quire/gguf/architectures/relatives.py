@@ -9,6 +9,7 @@ from quire.gguf.architectures.expert_tensors import num_layers
 from quire.gguf.architectures.facts import (
     biases,
     has_part,
+    has_tensor,
     head_dim,
     layer_types,
     refused,
@@ -113,7 +114,8 @@ def _glm(keys: Keys) -> Config:
 def _chatglm(keys: Keys) -> Config:
     if keys.whole("{arch}.rope.dimension_count", 0) * 2 != head_dim(keys):
         raise keys.error("{arch}.rope.dimension_count", "half of a head")
-    if keys.text("{arch}.rope.scaling.type") not in (None, "none"):
+    scaling = keys.text("{arch}.rope.scaling.type")
+    if scaling not in (None, "none") or has_tensor(keys, "rope_freqs.weight"):
         raise refused(keys, "a rope scaling")
     return {
         "rope_ratio": keys.number("{arch}.rope.freq_base", 10000.0) / 10000.0,
