@@ -16,10 +16,12 @@ from model_cases import Case, prompt_of
 
 from quire import LLM, SamplingParams
 from quire.backends.base import Backend
+from quire.config.engine_args import EngineArgs
 from quire.config.model_files import read_config
 from quire.config.places.hub import resolve_model
 from quire.errors import ModelError
 from quire.models import build_program
+from quire.planning.quantize import quantize_model
 from quire.program.ops import Linear
 from quire.program.values import GroupedFormat
 
@@ -183,10 +185,23 @@ def test_greedy_tokens(name: str, tmp_path: Path) -> None:
     prompt = prompt_of(case, 9)
     with torch.no_grad():
         wanted = theirs.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=12)
-    with LLM(str(model.file), dtype="float32", max_model_len=64) as llm:
+    assert _tokens(model.file, prompt, dtype="float32") == wanted[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("name", ["stablelm:12B", "falcon:40B", "gpt2", "apertus"])
+def test_packed(name: str, tmp_path: Path) -> None:
+    """Blocks in another order of rows, heads' norms and numbers of keys come through packing."""
+    model = gguf_model(gguf_dense.DenseFile, _named(name), tmp_path, lambda name: "Q8_0")  # noqa: ARG005
+    packed = quantize_model(EngineArgs(str(model.file)), tmp_path / "packed").path
+    prompt = prompt_of(model.case, 9)
+    assert _tokens(packed, prompt) == _tokens(model.file, prompt)
+
+
+def _tokens(model: Path, prompt: list[int], **given: Any) -> list[int]:
+    with LLM(str(model), max_model_len=64, **given) as llm:
         params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
         [output] = llm.generate([{"prompt_token_ids": prompt}], params, use_tqdm=False)
-    assert list(output.outputs[0].token_ids) == wanted[0, len(prompt) :].tolist()
+        return list(output.outputs[0].token_ids)
 
 
 def _named(name: str) -> Case:

@@ -194,7 +194,7 @@ class GgufStore(WeightStore):
 
 def _numbers(row: Architecture, keys: Keys) -> dict[str, float]:
     """The tensors that the file has as keys, by transformers' names."""
-    found = {}
+    found: dict[str, float] = {}
     for name, key in row.numbers.items():
         values = keys.numbers(key, float, num_layers(keys))
         if values is None:
