@@ -83,7 +83,7 @@ def _exaone4(keys: Keys) -> Config:
     """Files of the model of 32B may leave out its window, as llama.cpp knows it by its layers."""
     same_base_in_windows(keys)
     found = window(keys)
-    if found is None and keys.whole("{arch}.block_count") == _EXAONE4_LAYERS:
+    if found is None and num_layers(keys) == _EXAONE4_LAYERS:
         found = _EXAONE4_WINDOW
     if found is None:
         return {"sliding_window": None}

@@ -17,7 +17,7 @@ from quire.gguf.keys import Keys
 Config = dict[str, Any]
 
 ANY_EXPERT = "*"
-"""Stands for an expert's number in a name."""
+"""Stands for an expert's number in a name, or for a head's where each has a norm of its own."""
 
 _LAYER = re.compile(
     r"blk\.(?P<layer>\d{1,4})\.(?P<part>\w+)(?:\.(?P<expert>\d{1,4}))?\.(?P<kind>weight|bias)"
