@@ -7,18 +7,25 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import transformers
 from gguf_files import random_tensors
-from model_cases import Case, logits_of_checkpoint, prompt_of, write_checkpoint
+from gguf_harness import (
+    TOKENS,
+    Model,
+    as_numbers,
+    check_binding,
+    check_numbers,
+    compare,
+    gguf_model,
+    model_file,
+)
+from model_cases import Case, prompt_of
 from model_harness import Runner, load
-from safetensors.torch import load_file, save_file
 
 from quire import LLM, SamplingParams
 from quire.backends.base import Backend
@@ -27,15 +34,13 @@ from quire.config.engine_args import EngineArgs
 from quire.config.model_files import read_config
 from quire.config.places.hub import resolve_model
 from quire.errors import CheckpointError, ModelError, UnsupportedModelError
-from quire.models import build_program, name_map
+from quire.models import build_program
 from quire.planning.quantize import quantize_model
 from quire.program.ops import Experts, Route
 from quire.program.values import GroupedFormat
-from quire.weights import bind, open_checkpoint
 
 gguf_mixtures = pytest.importorskip("gguf_mixtures")  # needs gguf-py
 
-TOKENS = 44
 _PLAIN = {"rope_type": "default", "rope_theta": 1e4}
 
 
@@ -83,84 +88,24 @@ CASES = [
 ]  # fmt: skip
 
 
-def _as_numbers(name: str) -> str:  # noqa: ARG001
-    return "F32"
-
-
-@dataclass
-class Model:
-    """A GGUF file, and a checkpoint of transformers with the numbers that it holds."""
-
-    case: Case
-    file: Path
-    checkpoint: Path
-    mixture: Any
-
-
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def _mixture(case: Case, directory: Path) -> Any:
-    write_checkpoint(case, directory)
-    tensors = {
-        name: tensor.float().numpy()
-        for name, tensor in load_file(directory / "model.safetensors").items()
-    }
-    config = json.loads((directory / "config.json").read_text())
-    return gguf_mixtures.MixtureFile(case.name, config, tensors)
+    return model_file(gguf_mixtures.MixtureFile, case, directory)
 
 
 def _model(case: Case, tmp_path: Path, type_of: Callable[[str], str], **written: Any) -> Model:
-    checkpoint = tmp_path / "checkpoint"
-    mixture = _mixture(case, checkpoint)
-    file = mixture.write(tmp_path / "m.gguf", type_of, **written)
-    save_file(
-        {name: torch.from_numpy(array) for name, array in mixture.held.items()},
-        checkpoint / "model.safetensors",
-        metadata={"format": "pt"},
-    )
-    return Model(case, file, checkpoint, mixture)
-
-
-def _compare(model: Model, backend: Backend, bound: float, share: float = 1.0) -> None:
-    """Logits beside transformers': of `share` of the rows, as rounded activations may choose
-    another expert where two are nearly equal. One by one the bits are the same; numbers that
-    are held as they are need not be tried again."""
-    prompt = prompt_of(model.case, TOKENS)
-    truth = logits_of_checkpoint(model.checkpoint, prompt, torch.float32)
-    runner = Runner(load(resolve_model(str(model.file)), backend))
-    [found] = runner.step([(runner.request(prompt), TOKENS)])
-    errors = np.abs(found - truth).max(axis=1) / np.abs(truth).max()
-    assert np.quantile(errors, share) < bound
-    if share == 1.0:
-        return
-    one_by_one = runner.request(prompt)
-    alone = [runner.step([(one_by_one, 1)])[0][0] for _ in prompt]
-    np.testing.assert_array_equal(np.stack(alone), found)
-
-
-def _check_numbers(model: Model) -> None:
-    """Every tensor of the program is what gguf-py says that the file holds: beside the same tensors
-    of the checkpoint, through the family's own names."""
-    directory = resolve_model(str(model.file))
-    config = read_config(directory)
-    program = build_program(config)
-    store = bind(program, open_checkpoint(directory), name_map(config).canonical)
-    own = read_config(model.checkpoint)
-    wanted = bind(build_program(own), open_checkpoint(model.checkpoint), name_map(own).canonical)
-    assert set(store.names()) == set(wanted.names())
-    for name in store.names():
-        found, expected = store.get(name).to_float32(), wanted.get(name).to_float32()
-        np.testing.assert_array_equal(found, expected, err_msg=name)
+    return gguf_model(gguf_mixtures.MixtureFile, case, tmp_path, type_of, **written)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_numbers_as_they_are(case: Case, backend: Backend, tmp_path: Path) -> None:
-    model = _model(case, tmp_path, _as_numbers)
-    _check_numbers(model)
-    _compare(model, backend, 2e-4)
+    model = _model(case, tmp_path, as_numbers)
+    check_numbers(model)
+    compare(model, backend, 2e-4)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -175,7 +120,7 @@ def test_experts_are_held_as_the_file_has_them(
         return "Q5_1" if "attn" in name else "Q8_0"
 
     model = _model(case, tmp_path, type_of)
-    _check_numbers(model)
+    check_numbers(model)
     program = build_program(read_config(resolve_model(str(model.file))))
     tables = {"MXFP4": "e2m1", "Q4_0": "s4"}
     experts = [op for op in program.ops if isinstance(op, Experts)]
@@ -185,7 +130,7 @@ def test_experts_are_held_as_the_file_has_them(
         assert isinstance(op.down.format, GroupedFormat)
         assert op.gate_up.format.table == tables[type_of("ffn_up_exps")]
         assert op.down.format.table == "s8"
-    _compare(model, backend, 3e-3, 0.9)
+    compare(model, backend, 3e-3, 0.9)
 
 
 @pytest.mark.parametrize("kinds", [("Q4_K", "Q6_K"), ("Q5_K", "Q4_K"), ("Q8_0", "MXFP4")])
@@ -198,8 +143,8 @@ def test_types_with_blocks_of_256(
     case = next(case for case in CASES if case.name == name)
     case = Case(name, case.config_class, {**case.settings, **sizes})
     model = _model(case, tmp_path, lambda name: kinds["down" in name])
-    _check_numbers(model)
-    _compare(model, cpu_backend, 3e-3, 0.9)
+    check_numbers(model)
+    compare(model, cpu_backend, 3e-3, 0.9)
 
 
 def test_types_that_are_not_held(cpu_backend: Backend, tmp_path: Path) -> None:
@@ -212,8 +157,8 @@ def test_types_that_are_not_held(cpu_backend: Backend, tmp_path: Path) -> None:
         return "Q8_0" if "ffn_gate" in name else "Q4_0" if "ffn_up" in name else "F16"
 
     model = _model(case, tmp_path, type_of)
-    _check_numbers(model)
-    _compare(model, cpu_backend, 2e-4)
+    check_numbers(model)
+    compare(model, cpu_backend, 2e-4)
 
 
 def test_gate_and_up_of_unlike_types_are_refused(cpu_backend: Backend, tmp_path: Path) -> None:
@@ -231,26 +176,26 @@ def test_layers_that_predict_further_tokens_are_left_out(
     mixture = _mixture(case, tmp_path / "other")
     copies = {
         name.replace("blk.2.", "blk.3."): array
-        for name, array, _ in mixture._stored
+        for name, array, _ in mixture.stored
         if name.startswith("blk.2.")
     }
     extra = {**copies, "blk.3.nextn.eh_proj.weight": np.ones((64, 128), np.float32)}
     model = _model(
         case,
         tmp_path,
-        _as_numbers,
+        as_numbers,
         extra=extra,
         block_count=4,
         nextn_predict_layers=1,
     )
-    _compare(model, cpu_backend, 2e-4)
+    compare(model, cpu_backend, 2e-4)
 
 
 def test_a_tensor_for_each_expert(cpu_backend: Backend, tmp_path: Path) -> None:
     """As llama.cpp wrote Mixtral until April 2024; and gates and ups in one tensor."""
     case = CASES[0]
     mixture = _mixture(case, tmp_path / "checkpoint")
-    stored, others = list(mixture._stored), []
+    stored, others = list(mixture.stored), []
     for name, array, undo in stored:
         if match := re.fullmatch(r"blk\.(\d)\.ffn_(\w+)_exps\.weight", name):
             layer, part = match.groups()
@@ -258,9 +203,9 @@ def test_a_tensor_for_each_expert(cpu_backend: Backend, tmp_path: Path) -> None:
             others += [(own, matrix, lambda values, held: None) for own, matrix in each]  # noqa: ARG005
         else:
             others.append((name, array, undo))
-    mixture._stored = others
+    mixture.stored = others
     file = mixture.write(tmp_path / "each.gguf")
-    _compare(Model(case, file, tmp_path / "checkpoint", mixture), cpu_backend, 2e-4)
+    compare(Model(case, file, tmp_path / "checkpoint", mixture), cpu_backend, 2e-4)
     merged = [item for item in stored if "gate_exps" not in item[0] and "up_exps" not in item[0]]
     for layer in range(2):
         halves = [
@@ -272,9 +217,9 @@ def test_a_tensor_for_each_expert(cpu_backend: Backend, tmp_path: Path) -> None:
         one = np.concatenate(halves, axis=1)
         name = f"blk.{layer}.ffn_gate_up_exps.weight"
         merged.append((name, one, lambda values, held: None))  # noqa: ARG005
-    mixture._stored = merged
+    mixture.stored = merged
     file = mixture.write(tmp_path / "merged.gguf")
-    _compare(Model(case, file, tmp_path / "checkpoint", mixture), cpu_backend, 2e-4)
+    compare(Model(case, file, tmp_path / "checkpoint", mixture), cpu_backend, 2e-4)
 
 
 def test_activations_of_8_bits(cpu_backend: Backend, tmp_path: Path) -> None:
@@ -344,14 +289,8 @@ def _refused(case: Case, tmp_path: Path, **written: Any) -> str:
     mixture = _mixture(case, tmp_path / "checkpoint")
     file = mixture.write(tmp_path / "m.gguf", **written)
     with pytest.raises(ModelError) as caught:
-        _bind(file)
+        check_binding(file)
     return str(caught.value)
-
-
-def _bind(file: Path) -> None:
-    directory = resolve_model(str(file))
-    config = read_config(directory)
-    bind(build_program(config), open_checkpoint(directory), name_map(config).canonical)
 
 
 @pytest.mark.parametrize(
@@ -391,4 +330,4 @@ def test_two_tensors_of_one_name(tmp_path: Path) -> None:
     mixture = _mixture(case, tmp_path / "checkpoint")
     file = mixture.write(tmp_path / "m.gguf", extra=extra)
     with pytest.raises(CheckpointError, match=r"are both 'model\.layers\.0\.block_sparse_moe"):
-        _bind(file)
+        check_binding(file)

@@ -11,9 +11,10 @@ from typing import Any
 from quire.errors import CheckpointError, UnsupportedModelError
 from quire.gguf.architectures import Architecture, Config, architecture_of
 from quire.gguf.architectures.expert_tensors import num_layers
+from quire.gguf.architectures.facts import head_dim as read_head_dim
 from quire.gguf.block_types import BLOCK_TYPES
 from quire.gguf.keys import Keys
-from quire.gguf.rope_factors import llama3_scaling
+from quire.gguf.rope_factors import llama3_scaling, longrope_scaling
 
 _DTYPES = {"F32": "float32", "F16": "float16"}
 
@@ -27,9 +28,7 @@ def model_config(keys: Keys) -> Config:
         raise CheckpointError(f"{keys.path}: there is no matrix token_embd.weight")
     num_heads = keys.whole("{arch}.attention.head_count")
     hidden_size = keys.whole("{arch}.embedding_length")
-    if num_heads < 1:
-        raise keys.error("{arch}.attention.head_count", "at least 1")
-    head_dim = keys.whole("{arch}.attention.key_length", hidden_size // num_heads)
+    head_dim = read_head_dim(keys)
     if keys.whole("{arch}.attention.value_length", head_dim) != head_dim:
         raise UnsupportedModelError(
             f"{keys.path}: values of another length than keys are not supported"
@@ -44,8 +43,9 @@ def model_config(keys: Keys) -> Config:
         "num_key_value_heads": keys.whole("{arch}.attention.head_count_kv", num_heads),
         "head_dim": head_dim,
         "max_position_embeddings": keys.whole("{arch}.context_length"),
-        "rms_norm_eps": keys.number("{arch}.attention.layer_norm_rms_epsilon"),
+        "rms_norm_eps": keys.number(f"{{arch}}.attention.{row.eps}"),
         "rope_theta": keys.number("{arch}.rope.freq_base", 10000.0),
+        "partial_rotary_factor": _rotated_part(keys, head_dim),
         "hidden_act": "silu",
         "tie_word_embeddings": keys.tensor("output.weight") is None,
         "dtype": _DTYPES.get(table.type.name, "bfloat16"),
@@ -58,7 +58,7 @@ def model_config(keys: Keys) -> Config:
         config["num_nextn_predict_layers"] = num_further
     if types := _block_types(keys, row):
         config["quantization_config"] = {"quant_method": "gguf", "types": types}
-    if scaling := _rope_scaling(keys, head_dim, config["rope_theta"]):
+    if scaling := _rope_scaling(keys, config["rope_theta"]):
         is_yarn = scaling.get("rope_type") == "yarn"
         config["rope_scaling"] = {**scaling, **(row.yarn if is_yarn else {})}
     for name in ("bos", "eos"):
@@ -84,18 +84,29 @@ def _block_types(keys: Keys, row: Architecture) -> dict[str, str]:
     }
 
 
-def _rope_scaling(keys: Keys, head_dim: int, theta: float) -> Config | None:
+def _rotated_part(keys: Keys, head_dim: int) -> float:
+    """Of a head: the number whose product with its length does not round to less."""
     rotated = keys.whole("{arch}.rope.dimension_count", head_dim)
-    partial: Config = {} if rotated == head_dim else {"partial_rotary_factor": rotated / head_dim}
+    if not 1 <= rotated <= head_dim:
+        raise keys.error("{arch}.rope.dimension_count", f"from 1 to the {head_dim} of a head")
+    part = rotated / head_dim
+    return part if int(head_dim * part) == rotated else math.nextafter(part, 1.0)
+
+
+def _rope_scaling(keys: Keys, theta: float) -> Config | None:
     if keys.tensor("rope_freqs.weight") is not None:
-        return {**llama3_scaling(keys, theta), **partial}
+        return llama3_scaling(keys, theta)
     kind = keys.text("{arch}.rope.scaling.type")
+    factors = (keys.tensor(f"rope_factors_{part}.weight") for part in ("long", "short"))
+    if any(tensor is not None for tensor in factors):
+        if kind not in (None, "none", "", "longrope"):
+            raise keys.error("{arch}.rope.scaling.type", "longrope, as there are rope_factors")
+        return longrope_scaling(keys)
     if kind in (None, "none", ""):
         factor = keys.number("{arch}.rope.scale_linear", 1.0)  # of older files
-        linear = {} if factor == 1.0 else {"rope_type": "linear", "factor": factor}
-        return {**linear, **partial} or None
+        return None if factor == 1.0 else {"rope_type": "linear", "factor": factor}
     factor = keys.number("{arch}.rope.scaling.factor")
-    found: Config = {"rope_type": kind, "factor": factor, **partial}
+    found: Config = {"rope_type": kind, "factor": factor}
     if keys.value("{arch}.rope.scaling.original_context_length") is not None:
         found["original_max_position_embeddings"] = keys.whole(
             "{arch}.rope.scaling.original_context_length"
@@ -104,6 +115,9 @@ def _rope_scaling(keys: Keys, head_dim: int, theta: float) -> Config | None:
         for name in ("beta_fast", "beta_slow"):
             if keys.value(f"{{arch}}.rope.scaling.yarn_{name}") is not None:
                 found[name] = keys.number(f"{{arch}}.rope.scaling.yarn_{name}")
+        if keys.value("{arch}.rope.scaling.yarn_log_multiplier") is not None:
+            all_dim = keys.number("{arch}.rope.scaling.yarn_log_multiplier")
+            found |= {"mscale": 1.0, "mscale_all_dim": all_dim}
         own = keys.number("{arch}.rope.scaling.attn_factor", 1.0)
         if own != 1.0 and factor > 1.0:
             found["attention_factor"] = own * (1.0 + 0.1 * math.log(factor))

@@ -1,7 +1,8 @@
-"""Llama 3's rope scaling, of the tensor `rope_freqs.weight`: what each frequency is divided by.
+"""Rope scalings of which a file has tensors: what each frequency is divided by.
 
-The file has no parameters of it. All published models have the same two of them, so that the
-largest factor says the rest; that the whole tensor follows from them is checked.
+`rope_freqs.weight` is Llama 3's, and the file has no parameters of it. All published models have
+the same two of them, so that the largest factor says the rest; that the whole tensor follows from
+them is checked. `rope_factors_long.weight` and `rope_factors_short.weight` are those of longrope.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _TOLERANCE = 1e-4
 
 def llama3_scaling(keys: Keys, theta: float) -> dict[str, Any]:
     """`rope_scaling` of config.json. Raises UnsupportedModelError for other factors."""
-    factors = _factors(keys)
+    factors = _factors(keys, "rope_freqs.weight")
     factor = max(factors)
     if not math.isfinite(factor) or min(factors) <= 0 or not 1 < theta < 1e13:
         raise CheckpointError(f"{keys.path}: rope_freqs.weight has a factor that cannot be")
@@ -47,9 +48,23 @@ def _wanted(frequency: float, factor: float) -> float:
     return 1.0 / ((1.0 - smooth) / factor + smooth)
 
 
-def _factors(keys: Keys) -> list[float]:
+def longrope_scaling(keys: Keys) -> dict[str, Any]:
+    """`rope_scaling` of config.json. What llama.cpp multiplies cos and sin by is 1 where the file
+    does not say."""
+    return {
+        "rope_type": "longrope",
+        "long_factor": _factors(keys, "rope_factors_long.weight"),
+        "short_factor": _factors(keys, "rope_factors_short.weight"),
+        "attention_factor": keys.number("{arch}.rope.scaling.attn_factor", 1.0),
+        "original_max_position_embeddings": keys.whole(
+            "{arch}.rope.scaling.original_context_length", keys.whole("{arch}.context_length")
+        ),
+    }
+
+
+def _factors(keys: Keys, name: str) -> list[float]:
     for header in keys.headers:
-        tensor = header.tensors.get("rope_freqs.weight")
+        tensor = header.tensors.get(name)
         if tensor is None:
             continue
         if tensor.type.name != "F32" or not 1 <= math.prod(tensor.shape) <= _MAX_FREQUENCIES:
@@ -59,5 +74,5 @@ def _factors(keys: Keys) -> list[float]:
         if len(raw) == tensor.num_bytes:
             return list(struct.unpack(f"<{len(raw) // 4}f", raw))
     raise CheckpointError(
-        f"{keys.path}: rope_freqs.weight is no list of up to {_MAX_FREQUENCIES} numbers in F32"
+        f"{keys.path}: {name} is no list of up to {_MAX_FREQUENCIES} numbers in F32"
     )

@@ -38,6 +38,10 @@ _DEEPSEEK_WORDS = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
 )
+_SEED_CODER = (
+    rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}"
+)
+_DIGITS_FROM_THE_RIGHT = r"\d{1,3}(?=(?:\d{3})*\b)"
 _BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 
 
@@ -79,6 +83,10 @@ WORD_PATTERNS: dict[str, WordPattern] = {
         WordPattern((_o200k(r"\p{N}{1,3}", f"{_ENDINGS}?"),)),
         "gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2",
     ),
+    **_rows(
+        WordPattern((_DIGITS_FROM_THE_RIGHT, _o200k(r"\p{N}{1,3}", f"{_ENDINGS}?"))), "tiny_aya"
+    ),
+    **_rows(WordPattern((_SEED_CODER,)), "seed-coder"),
     **_rows(
         WordPattern((r"\p{N}", _GPT2)),
         "smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b",

@@ -54,6 +54,12 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"embedding_scale": 12.0, "residual_scale": 0.22, "attention.scale": 0.015625,
          "logit_scale": 8.0},
     ),
+    "granite-without-attention-scale": (
+        "granite",
+        {"architectures": ["GraniteForCausalLM"], "embedding_multiplier": 1.0,
+         "residual_multiplier": 1.0, "attention_multiplier": 0.25, "logits_scaling": 8.0},
+        {"logit_scale": 8.0},
+    ),
     "gemma": ("gemma", {"architectures": ["GemmaForCausalLM"], **GELU}, {}),
     "gemma2": (
         "gemma2",
@@ -146,6 +152,14 @@ def _with_factors(path: Path, config: Any, tensors: Any, factors: Any) -> Path:
     metadata = {**model_metadata("llama", config), **byte_level_metadata(config["vocab_size"])}
     path.write_bytes(gguf_bytes(metadata, float_tensors({**stored, "rope_freqs.weight": factors})))
     return path
+
+
+def test_granite_without_rotation_is_refused(tmp_path: Path) -> None:
+    config = {**SHAPE, "architectures": ["GraniteForCausalLM"]}
+    more = {"logit_scale": 1.0, "rope.scaling.finetuned": False}
+    path = write_model(tmp_path / "m.gguf", "granite", config, random_tensors(config), **more)
+    with pytest.raises(UnsupportedModelError, match="Granite models without rotary embeddings"):
+        resolve_model(str(path))
 
 
 def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:

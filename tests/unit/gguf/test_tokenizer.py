@@ -87,6 +87,10 @@ _LLAMA3 = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2 = _LLAMA3.replace("{1,3}", "")
+_SEED_CODER = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _TEKKEN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
@@ -111,7 +115,8 @@ def _digits() -> Any:
 @pytest.mark.parametrize(
     ("pre", "own"),
     [("llama-bpe", _split(_LLAMA3)), ("qwen2", _split(_QWEN2)), ("tekken", _split(_TEKKEN)),
-     ("smollm", _digits()), ("glm4", _split(_LLAMA3))],
+     ("smollm", _digits()), ("glm4", _split(_LLAMA3)),
+     ("seed-coder", _split(_SEED_CODER))],
 )  # fmt: skip
 def test_words_are_cut_as_in_the_models_own_files(pre: str, own: Any, tmp_path: Path) -> None:
     """The cuts themselves, and not only ids, which a small vocabulary may hide."""

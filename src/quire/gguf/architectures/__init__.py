@@ -1,17 +1,49 @@
-"""The architectures of GGUF files that are read, one row each: `dense` and `mixtures`."""
+"""The architectures of GGUF files that are read, one row each: `dense`, `relatives`, `layer_norms`
+and `mixtures`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from quire.errors import UnsupportedModelError
 from quire.gguf.architectures.dense import DENSE
+from quire.gguf.architectures.facts import has_part, window
+from quire.gguf.architectures.layer_norms import FALCON_40B, LAYER_NORMS
 from quire.gguf.architectures.mixtures import LLAMA_WITH_EXPERTS, MIXTURES
+from quire.gguf.architectures.relatives import CHATGLM, OLMO3, RELATIVES
 from quire.gguf.architectures.row import Architecture, Config, Place
 from quire.gguf.keys import Keys
 
 __all__ = ["ARCHITECTURES", "Architecture", "Config", "Place", "architecture_of"]
 
-ARCHITECTURES: dict[str, Architecture] = {**DENSE, **MIXTURES}
+ARCHITECTURES: dict[str, Architecture] = {**DENSE, **RELATIVES, **LAYER_NORMS, **MIXTURES}
 """By `general.architecture`."""
+
+
+def _has_experts(keys: Keys) -> bool:
+    return keys.whole("{arch}.expert_count", 0) > 0
+
+
+def _has_windows(keys: Keys) -> bool:
+    return window(keys) is not None
+
+
+def _has_two_norms(keys: Keys) -> bool:
+    return has_part(keys, "attn_norm_2.weight")
+
+
+def _has_fused_qkv(keys: Keys) -> bool:
+    return has_part(keys, "attn_qkv.weight")
+
+
+_OTHERS: dict[str, tuple[Callable[[Keys], bool], Architecture]] = {
+    "llama": (_has_experts, LLAMA_WITH_EXPERTS),
+    "olmo2": (_has_windows, OLMO3),
+    "falcon": (_has_two_norms, FALCON_40B),
+    "chatglm": (_has_fused_qkv, CHATGLM),
+}
+"""Where one `general.architecture` is two models: the second one, and which files are it."""
 
 
 def architecture_of(keys: Keys) -> Architecture:
@@ -22,6 +54,5 @@ def architecture_of(keys: Keys) -> Architecture:
             f"{keys.path}: GGUF files of architecture {keys.architecture!r:.60} are not read; "
             f"those of {', '.join(sorted(ARCHITECTURES))} are"
         )
-    if keys.architecture == "llama" and keys.whole("{arch}.expert_count", 0):
-        return LLAMA_WITH_EXPERTS
-    return row
+    is_other, other = _OTHERS.get(keys.architecture, (None, row))
+    return other if is_other is not None and is_other(keys) else row

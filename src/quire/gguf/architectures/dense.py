@@ -1,7 +1,9 @@
-"""Architectures without experts."""
+"""Architectures without experts that Llama's code began: Llama, Granite, Qwen and Gemma."""
 
 from __future__ import annotations
 
+from quire.errors import UnsupportedModelError
+from quire.gguf.architectures.facts import biases, has_part, head_dim
 from quire.gguf.architectures.row import Architecture, Config
 from quire.gguf.keys import Keys
 
@@ -26,28 +28,20 @@ _GEMMA2_PARTS = {
 }
 
 
-def has_tensor(keys: Keys, name: str) -> bool:
-    """Whether there is a tensor of that name."""
-    return keys.tensor(name) is not None
-
-
-def _biases(keys: Keys) -> Config:
-    return {
-        "attention_bias": has_tensor(keys, "blk.0.attn_q.bias"),
-        "mlp_bias": has_tensor(keys, "blk.0.ffn_gate.bias"),
-    }
-
-
 def granite_config(keys: Keys) -> Config:
     """Biases and Granite's four factors."""
-    names = {
-        "embedding_multiplier": "{arch}.embedding_scale",
-        "residual_multiplier": "{arch}.residual_scale",
-        "attention_multiplier": "{arch}.attention.scale",
-        "logits_scaling": "{arch}.logit_scale",
+    if keys.flag("{arch}.rope.scaling.finetuned") is False:
+        raise UnsupportedModelError(
+            f"{keys.path}: Granite models without rotary embeddings are not read from GGUF files; "
+            "the checkpoint in safetensors is"
+        )
+    return {
+        **biases(keys),
+        "embedding_multiplier": keys.number("{arch}.embedding_scale", 1.0),
+        "residual_multiplier": keys.number("{arch}.residual_scale", 1.0),
+        "attention_multiplier": keys.number("{arch}.attention.scale", head_dim(keys) ** -0.5),
+        "logits_scaling": keys.number("{arch}.logit_scale"),
     }
-    scales = {name: keys.number(key) for name, key in names.items() if keys.value(key) is not None}
-    return {**_biases(keys), **scales}
 
 
 def _gemma(keys: Keys) -> Config:  # noqa: ARG001
@@ -86,12 +80,12 @@ def _query_scale(keys: Keys, layers_of_27b: int) -> Config:
 
 
 def _qwen3(keys: Keys) -> Config:
-    return {"attention_bias": has_tensor(keys, "blk.0.attn_q.bias")}
+    return {"attention_bias": has_part(keys, "attn_q.bias")}
 
 
 DENSE: dict[str, Architecture] = {
     "llama": Architecture(
-        "LlamaForCausalLM", "llama", LLAMA_PARTS, has_paired_rows=True, config=_biases
+        "LlamaForCausalLM", "llama", LLAMA_PARTS, has_paired_rows=True, config=biases
     ),
     "granite": Architecture(
         "GraniteForCausalLM", "granite", LLAMA_PARTS, has_paired_rows=True, config=granite_config

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from quire.errors import UnsupportedModelError
-from quire.gguf.architectures.dense import LLAMA_PARTS, granite_config, has_tensor
+from quire.gguf.architectures.dense import LLAMA_PARTS, granite_config
 from quire.gguf.architectures.expert_tensors import read_experts
+from quire.gguf.architectures.facts import has_tensor
 from quire.gguf.architectures.row import Architecture, Config, Part, Parts
 from quire.gguf.keys import Keys
 
@@ -135,11 +136,6 @@ def _olmoe(keys: Keys) -> Config:
 
 def _granite(keys: Keys) -> Config:
     _check_router(keys, _SOFTMAX)
-    if keys.flag("{arch}.rope.scaling.finetuned") is False:
-        raise UnsupportedModelError(
-            f"{keys.path}: Granite models without rotary embeddings are not read from GGUF files; "
-            "the checkpoint in safetensors is"
-        )
     found = {**granite_config(keys), **_local_experts(keys)}
     if shared := read_experts(keys).shared_width:
         found["shared_intermediate_size"] = shared
@@ -177,18 +173,9 @@ def _deepseek(keys: Keys) -> Config:
 
 def _glm4(keys: Keys) -> Config:
     """Solar Open has this architecture too, without norms of q and k."""
-    heads = keys.whole("{arch}.attention.head_count")
-    head_dim = keys.whole(
-        "{arch}.attention.key_length",
-        keys.whole("{arch}.embedding_length") // heads if heads > 0 else None,
-    )
-    if head_dim < 1:
-        raise keys.error("{arch}.attention.key_length", "at least 1")
-    rotated = keys.whole("{arch}.rope.dimension_count", head_dim)
     return {
         **_deepseek(keys),
         "use_qk_norm": has_tensor(keys, "blk.0.attn_q_norm.weight"),
-        "partial_rotary_factor": rotated / head_dim,
     }
 
 

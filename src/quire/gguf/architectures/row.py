@@ -10,23 +10,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from quire.gguf.keys import Keys
 
 Config = dict[str, Any]
 
 ANY_EXPERT = "*"
-"""Stands for an expert's number in a name."""
+"""Stands for an expert's number in a name, or for a head's where each has a norm of its own."""
 
 _LAYER = re.compile(
     r"blk\.(?P<layer>\d{1,4})\.(?P<part>\w+)(?:\.(?P<expert>\d{1,4}))?\.(?P<kind>weight|bias)"
 )
 _PREDICTION = re.compile(r"blk\.(?P<layer>\d{1,4})\.(?P<rest>nextn\..+)")
-_TOP = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
+_TOP = re.compile(r"(?P<part>\w+)\.(?P<kind>weight|bias)")
+_TOP_PARTS = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
 }
 _UNUSED = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
 """What becomes a part of the configuration."""
@@ -80,10 +81,22 @@ class Architecture:
     model_type: str
     parts: Parts
     """Names of a layer's modules, in the file and in checkpoints of transformers."""
+    top: Mapping[str, str] = field(default_factory=lambda: _TOP_PARTS)
+    """Names of the modules outside of layers."""
+    layers: str = "model.layers."
+    """What stands before the number of a layer."""
+    eps: Literal["layer_norm_rms_epsilon", "layer_norm_epsilon"] = "layer_norm_rms_epsilon"
+    """The key of what the norms add to a variance."""
     has_paired_rows: bool = False
     """Rows of q and k lie in the order of a rotation of neighbours, and are put back."""
+    has_ungrouped_rows: bool = False
+    """The one tensor of q, k and v has the rows of all q first, and those of a kv head lie together
+    in checkpoints of transformers."""
     norm_offset: float = 0.0
     """What was added to the weights of norms, and is subtracted."""
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    """Tensors of one number in a layer that files have as a key with a list: the keys, by the names
+    behind the layer."""
     config: Callable[[Keys], Config] = no_config
     """What config.json has beside the keys that all architectures share."""
     yarn: Config = field(default_factory=dict)
@@ -95,15 +108,18 @@ class Architecture:
         if name in _UNUSED:
             return ()
         if match := _PREDICTION.fullmatch(name):
-            return (Place(f"model.layers.{int(match['layer'])}.{match['rest']}"),)
+            return (Place(f"{self.layers}{int(match['layer'])}.{match['rest']}"),)
         if match := _LAYER.fullmatch(name):
             found = self._of_layer(match["part"], match["expert"], match["kind"])
-            prefix = f"model.layers.{int(match['layer'])}."
+            prefix = f"{self.layers}{int(match['layer'])}."
             if found:
                 return tuple(
                     Place(prefix + part.name, part.half, part.share, part.is_row) for part in found
                 )
-        return (Place(_TOP.get(name, name)),)
+        match = _TOP.fullmatch(name)
+        if match and match["part"] in self.top:
+            return (Place(f"{self.top[match['part']]}.{match['kind']}"),)
+        return (Place(name),)
 
     def _of_layer(self, part: str, expert: str | None, kind: str) -> tuple[Part, ...]:
         """With whole names. `expert`: of files that have a tensor for each expert, as llama.cpp

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 from quire.errors import UnsupportedModelError
 from quire.models.base import ACTIVATIONS, ModelFacts, ModelFamily, NameMap
@@ -16,7 +17,7 @@ from quire.models.config_reader import (
     ConfigReader,
 )
 from quire.models.reading import split_heads
-from quire.program import Activation, Builder, HeadLayout, Program, Tensor, Value
+from quire.program import Activation, Builder, HeadLayout, Out, Program, Tensor, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class _Spec:
     scale_by_head_dim: bool
     scale_by_layer: bool
     tie_word_embeddings: bool
+    transposed: bool
+    """Weights are [in, out], as Conv1D has them; those of GGUF files are not."""
 
     def attention_scale(self, layer: int) -> float:
         """On q.k in this layer."""
@@ -55,6 +58,7 @@ def _spec(reader: ConfigReader) -> _Spec:
         scale_by_head_dim=reader.flag("scale_attn_weights", True),
         scale_by_layer=reader.flag("scale_attn_by_inverse_layer_idx", False),
         tie_word_embeddings=reader.flag("tie_word_embeddings", True),
+        transposed=reader.flag("transposed_weights", True),
     )
 
 
@@ -77,17 +81,33 @@ def _build(reader: ConfigReader) -> Program:
 def _layer(builder: Builder, x: Value, spec: _Spec, layer: int) -> Value:
     prefix, size = f"transformer.h.{layer}", spec.hidden_size
     normed = builder.layer_norm(x, f"{prefix}.ln_1", spec.norm_eps)
-    q, k, v = builder.conv1d(
-        normed, f"{prefix}.attn.c_attn", dict.fromkeys("qkv", size), hint="qkv"
-    )
+    qkv = dict.fromkeys("qkv", size)
+    q, k, v = _linears(builder, normed, f"{prefix}.attn.c_attn", qkv, spec, "qkv")
     attended = builder.attention(q, k, v, spec.heads, scale=spec.attention_scale(layer))
-    [out] = builder.conv1d(attended, f"{prefix}.attn.c_proj", {"o": size}, hint="o")
+    [out] = _linears(builder, attended, f"{prefix}.attn.c_proj", {"o": size}, spec, "o")
     x = builder.add(x, out)
     normed = builder.layer_norm(x, f"{prefix}.ln_2", spec.norm_eps, hint="mlp_norm")
-    [hidden] = builder.conv1d(normed, f"{prefix}.mlp.c_fc", {"fc": spec.inner_size}, hint="fc")
+    inner = {"fc": spec.inner_size}
+    [hidden] = _linears(builder, normed, f"{prefix}.mlp.c_fc", inner, spec, "fc")
     hidden = builder.act(hidden, spec.activation)
-    [out] = builder.conv1d(hidden, f"{prefix}.mlp.c_proj", {"proj": size}, hint="proj")
+    [out] = _linears(builder, hidden, f"{prefix}.mlp.c_proj", {"proj": size}, spec, "proj")
     return builder.add(x, out)
+
+
+def _linears(
+    builder: Builder, x: Value, prefix: str, dims: dict[str, int], spec: _Spec, hint: str
+) -> tuple[Value, ...]:
+    """Products with parts of one weight, one after the other."""
+    if spec.transposed:
+        return builder.conv1d(x, prefix, dims, hint=hint)
+    if len(dims) == 1:
+        return (builder.linear(x, prefix, dims[hint], bias=True, hint=hint),)
+    total, ends = sum(dims.values()), accumulate(dims.values())
+    outs = [
+        Out(part, prefix, dim, True, ((end - dim, dim),), total)
+        for (part, dim), end in zip(dims.items(), ends, strict=True)
+    ]
+    return builder.linears(x, outs, hint=hint)
 
 
 def _facts(reader: ConfigReader) -> ModelFacts:

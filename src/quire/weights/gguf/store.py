@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError, UnsupportedModelError
-from quire.gguf.architectures import architecture_of
+from quire.gguf.architectures import Architecture, architecture_of
+from quire.gguf.architectures.expert_tensors import num_layers
 from quire.gguf.keys import Keys
 from quire.gguf.split import read_headers
 from quire.models.quantised.block_formats import BLOCK_FORMATS
@@ -24,6 +25,7 @@ from quire.weights.mapped_file import MappedFile
 from quire.weights.store import ITEM_BYTES, HostTensor, TensorDtype, WeightStore, as_tensor_dtype
 
 _PAIRED = ("self_attn.q_proj.", "self_attn.k_proj.")
+_GROUPED = "query_key_value."
 
 
 class GgufStore(WeightStore):
@@ -38,16 +40,20 @@ class GgufStore(WeightStore):
         self._num_kv_heads = keys.whole("{arch}.attention.head_count_kv", self._num_heads)
         self._maps = [MappedFile(header.path) for header in headers]
         self._entries = place_tensors(self._row, headers, self._maps)
+        self._numbers = _numbers(self._row, keys)
 
     @property
     def source(self) -> str:
         return ", ".join(str(file.path) for file in self._maps)
 
     def names(self) -> Iterable[str]:
-        return self._entries.keys()
+        return [*self._entries, *self._numbers]
 
     def get(self, name: str) -> HostTensor:
         """Raises UnsupportedModelError for a type whose values are not known."""
+        if name in self._numbers:
+            data = np.array([self._numbers[name]], np.float32).view(np.uint8)
+            return HostTensor(name, "F32", (1,), data, self.source)
         pieces = self._entry(name)
         shape, path = joined_shape(pieces), str(pieces[0].file.path)
         type_name = pieces[0].type_name
@@ -65,6 +71,8 @@ class GgufStore(WeightStore):
 
     def stored(self, name: str) -> HostTensor:
         """As its blocks, where a backend can hold their type; rows in the tensor's order."""
+        if name in self._numbers:
+            return self.get(name)
         pieces = self._entry(name)
         kind = pieces[0].tensor.type
         format = BLOCK_FORMATS.get(kind.name)
@@ -83,6 +91,8 @@ class GgufStore(WeightStore):
 
     def describe(self, name: str) -> HostTensor:
         """Without data: nothing is expanded."""
+        if name in self._numbers:
+            return self.get(name)
         pieces = self._entry(name)
         path, shape = str(pieces[0].file.path), joined_shape(pieces)
         return HostTensor(name, "F32", shape, np.empty(0, np.uint8), path)
@@ -93,24 +103,49 @@ class GgufStore(WeightStore):
         return self._entry(name)[0].raw()
 
     def row_order(self, name: str) -> NDArray[np.intp] | None:
-        """Which of the file's rows each row of the tensor is; None where they are in order.
+        """Which of the file's rows each row of the tensor is; None where they are in order."""
+        if self._row.has_paired_rows and any(part in name for part in _PAIRED):
+            return self._paired_order(name)
+        if self._row.has_ungrouped_rows and _GROUPED in name:
+            return self._grouped_order(name)
+        return None
 
-        Rows of q and k lie as [heads, H/2, 2]: the two numbers that are rotated together are
+    def _paired_order(self, name: str) -> NDArray[np.intp]:
+        """Rows of q and k lie as [heads, H/2, 2]: the two numbers that are rotated together are
         neighbours. Source: llama.cpp, conversion/llama.py, `permute`.
         """
-        if not self._row.has_paired_rows or not any(part in name for part in _PAIRED):
-            return None
-        piece = self._entry(name)[0]
         heads = self._num_heads if _PAIRED[0] in name else self._num_kv_heads
-        rows = piece.shape[0]
-        if heads < 1 or rows % (2 * heads):
-            raise CheckpointError(
-                f"{piece.file.path}: tensor {piece.tensor.name!r} has {rows} rows, which do not "
-                f"make {heads} heads of even size"
-            )
-        pairs = np.arange(rows).reshape(heads, rows // heads // 2, 2)
+        pairs = self._rows_of(name, 2 * heads).reshape(max(heads, 1), -1, 2)
         order: NDArray[np.intp] = pairs.transpose(0, 2, 1).reshape(-1)
         return order
+
+    def _grouped_order(self, name: str) -> NDArray[np.intp]:
+        """Rows lie as all of q, all of k, all of v; the tensor has the q, k and v of a kv head
+        together. Source: llama.cpp, conversion/falcon.py.
+        """
+        heads, kv_heads = self._num_heads, self._num_kv_heads
+        rows = self._rows_of(name, heads + 2 * kv_heads)
+        if kv_heads < 1 or heads % kv_heads:
+            raise CheckpointError(
+                f"{self.source}: {heads} heads do not share {kv_heads} kv heads evenly"
+            )
+        by_head = rows.reshape(heads + 2 * kv_heads, -1)
+        q = by_head[:heads].reshape(kv_heads, heads // kv_heads, -1)
+        k, v = by_head[heads:].reshape(2, kv_heads, 1, -1)
+        order: NDArray[np.intp] = np.concatenate([q, k, v], axis=1).reshape(-1)
+        return order
+
+    def _rows_of(self, name: str, parts: int) -> NDArray[np.intp]:
+        """The numbers of a tensor's rows. Raises CheckpointError if they do not make `parts`."""
+        piece = self._entry(name)[0]
+        rows = piece.shape[0]
+        if parts < 1 or rows % parts:
+            raise CheckpointError(
+                f"{piece.file.path}: tensor {piece.tensor.name!r} has {rows} rows, which do not "
+                f"make {parts} equal parts, as those of {self._num_heads} heads and "
+                f"{self._num_kv_heads} kv heads do"
+            )
+        return np.arange(rows)
 
     def _values(self, piece: Piece) -> NDArray[np.float32]:
         if piece.type_name not in READABLE:
@@ -155,3 +190,14 @@ class GgufStore(WeightStore):
 
     def close(self) -> None:
         self._entries = {}
+
+
+def _numbers(row: Architecture, keys: Keys) -> dict[str, float]:
+    """The tensors that the file has as keys, by transformers' names."""
+    found: dict[str, float] = {}
+    for name, key in row.numbers.items():
+        values = keys.numbers(key, float, num_layers(keys))
+        if values is None:
+            raise keys.error(key, "a list with a number for each layer")
+        found |= {f"{row.layers}{layer}.{name}": value for layer, value in enumerate(values)}
+    return found
