@@ -4,6 +4,7 @@ what transformers computes with them.
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from damaged_gguf import damaged
 from gguf_harness import as_numbers, check_binding, check_numbers, compare, gguf_model, model_file
 from model_cases import Case, prompt_of
 
@@ -19,7 +21,7 @@ from quire.backends.base import Backend
 from quire.config.engine_args import EngineArgs
 from quire.config.model_files import read_config
 from quire.config.places.hub import resolve_model
-from quire.errors import ModelError
+from quire.errors import ModelError, QuireError
 from quire.models import build_program
 from quire.planning.quantize import quantize_model
 from quire.program.ops import Linear
@@ -244,3 +246,23 @@ def test_lies_are_named(name: str, written: dict[str, Any], said: str, tmp_path:
     file = writer.write(tmp_path / "m.gguf", **written)
     with pytest.raises(ModelError, match=said):
         check_binding(file)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_damaged_files_are_refused_by_an_error_of_quires(case: Case, tmp_path: Path) -> None:
+    """Or they are read, where nothing that matters is damaged."""
+    good = model_file(gguf_dense.DenseFile, case, tmp_path / "checkpoint").write(
+        tmp_path / "good.gguf", as_numbers
+    )
+    raw, path = good.read_bytes(), tmp_path / "damaged.gguf"
+    generator = random.Random(case.name)
+    refused = 0
+    for number in range(25):
+        path.write_bytes(damaged(raw, raw.index(b"tokenizer.ggml"), generator))
+        try:
+            check_binding(path)
+        except QuireError:
+            refused += 1
+        except Exception as error:
+            raise AssertionError(f"file {number}: {error!r}") from error
+    assert refused > 5

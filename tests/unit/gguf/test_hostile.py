@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import resource
-import struct
 import tracemalloc
 from pathlib import Path
 
 import pytest
+from damaged_gguf import damaged
 from gguf_files import random_tensors, write_model
 
 from quire.errors import ModelError
@@ -24,33 +24,6 @@ CONFIG = {
     "num_key_value_heads": 1, "head_dim": 8, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
     "max_position_embeddings": 64, "tie_word_embeddings": True,
 }  # fmt: skip
-NUMBERS = [0, 1, 2, 7, 8, 9, 10, 31, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1]
-
-
-def _damaged(raw: bytes, header_end: int, generator: random.Random) -> bytes:
-    """One to four changes, in the header mostly: bits, numbers, cuts, moved and doubled pieces."""
-    data = bytearray(raw)
-    for _ in range(generator.choice([1, 1, 2, 4])):
-        end = min(len(data), header_end if generator.random() < 0.95 else len(data))
-        place = generator.randrange(max(1, end - 8))
-        match generator.randrange(7):
-            case 0:
-                data[place : place + 1] = bytes([generator.randrange(256)])
-            case 1:
-                data[place : place + 4] = struct.pack("<I", generator.choice(NUMBERS))
-            case 2:
-                number = generator.choice([*NUMBERS, 2**62, 2**63 - 1, 2**63, 2**64 - 1])
-                data[place : place + 8] = struct.pack("<Q", number)
-            case 3:
-                del data[generator.randrange(len(data) or 1) :]
-            case 4:
-                del data[place : place + generator.randrange(1, 40)]
-            case 5:
-                piece = data[place : place + generator.randrange(1, 40)]
-                data[place:place] = piece
-            case 6 if data:
-                data[place % len(data)] ^= 1 << generator.randrange(8)
-    return bytes(data)
 
 
 def _use(path: Path) -> None:
@@ -79,7 +52,7 @@ def _attack(tmp_path: Path, good: Path, count: int, seed: int) -> tuple[int, int
     said = ""
     refused, path = 0, tmp_path / "damaged.gguf"
     for number in range(count):
-        path.write_bytes(_damaged(raw, header_end, generator))
+        path.write_bytes(damaged(raw, header_end, generator))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
         try:
             _use(path)
