@@ -267,7 +267,7 @@ def test_a_grammar_that_is_kept_holds_nothing_of_its_past_requests(
     manager: StructuredOutputManager,
 ) -> None:
     def followers() -> int:
-        return sum(isinstance(one, following.Follower) for one in gc.get_objects())
+        return sum(type(one) is following.Follower for one in gc.get_objects())
 
     gc.collect()
     before = followers()
