@@ -6,7 +6,8 @@ All kinds of requests are measured in turn, in each round, in one engine. Prints
 each kind, and the median over the rounds of its ratio to the step of the kind without fields: of
 its time, and of its processor time, which a busy machine changes less. Only steps count in which
 every request had a token; `full` is how many did. A JSON schema may put off a request by a step,
-and gives it several tokens in one (`tokens`) where it leaves no choice. Where every second request
+and gives it several tokens in one (`tokens`) where it leaves no choice, which are computed like
+others. Where every second request
 has a schema, the others alone are counted: what a schema costs its neighbours.
 """
 
@@ -32,6 +33,8 @@ _WITHOUT = "none"
 _ITEM = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
 _SCHEMA = {"type": "array", "items": _ITEM}
 """Without a bound, so that no text ends early."""
+_INTEGERS = {"type": "array", "items": {"type": "integer"}}
+"""The same, and no token is the only one allowed: what masks alone cost."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Kind:
 def kinds(vocab_size: int) -> dict[str, Kind]:
     """Each kind of request."""
     schema = {"structured_outputs": StructuredOutputsParams(json=_SCHEMA)}
+    integers = {"structured_outputs": StructuredOutputsParams(json=_INTEGERS)}
     rng = random.Random(1)
     bias = {rng.randrange(vocab_size): rng.uniform(-5, 5) for _ in range(100)}
     return {
@@ -67,6 +71,8 @@ def kinds(vocab_size: int) -> dict[str, Kind]:
         "logprobs 5": Kind({"logprobs": 5}),
         "a JSON schema": Kind(schema),
         "a schema in every second": Kind(schema, has_neighbours=True),
+        "a schema of integers": Kind(integers),
+        "integers in every second": Kind(integers, has_neighbours=True),
     }  # fmt: skip
 
 
@@ -131,6 +137,7 @@ def main() -> int:
     parser.add_argument("--option", default="{}", metavar="JSON", help="engine arguments")
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kinds", nargs="*", default=[], help="parts of names of kinds")
     args = parser.parse_args()
     settings = {
         "model": args.model, "enable_prefix_caching": False, "disable_log_stats": True,
@@ -138,7 +145,11 @@ def main() -> int:
         **json.loads(args.option),
     }  # fmt: skip
     engine = LLMEngine.from_engine_args(EngineArgs(**settings))
-    chosen = kinds(engine.model_config.vocab_size)
+    chosen = {
+        name: kind
+        for name, kind in kinds(engine.model_config.vocab_size).items()
+        if name == _WITHOUT or not args.kinds or any(part in name for part in args.kinds)
+    }
     found: dict[str, list[Steps]] = {name: [] for name in chosen}
     for number in range(args.rounds + 1):
         for name, kind in chosen.items():

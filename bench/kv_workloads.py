@@ -9,8 +9,8 @@ turn: the second question finds nearly nothing in the pool and all in files. rou
 that grow, in lockstep. trace: a Mooncake trace, its lengths divided by --scale, or one made up.
 
 For each: the share of prompt tokens that was found, beside that of a simulation
-(`helpers/kv_prediction.py`); and the median of TTFT without a cache by TTFT with one, of the same requests
-in turn, beside what follows from the measured speeds of computing and of reading.
+(`helpers/kv_prediction.py`); and the median of TTFT without a cache by TTFT with one, of the same
+requests in turn, beside what follows from the measured speeds of computing and of reading.
 
 Outputs have to be equal everywhere. Wants a quiet machine.
 """
