@@ -20,6 +20,15 @@ LLAMA_PARTS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+BLOOM_PARTS = {
+    "attn_norm": "input_layernorm",
+    "attn_qkv": "self_attention.query_key_value",
+    "attn_output": "self_attention.dense",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
+}
+"""ChatGLM has the same names, GPT-NeoX and Falcon most of them."""
 _GEMMA2_PARTS = {
     **LLAMA_PARTS,
     "post_attention_norm": "post_attention_layernorm",

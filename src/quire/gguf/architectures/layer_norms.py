@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.gguf.architectures.dense import LLAMA_PARTS
+from quire.gguf.architectures.dense import BLOOM_PARTS, LLAMA_PARTS
 from quire.gguf.architectures.facts import (
     has_part,
     layer_types,
@@ -36,14 +36,6 @@ _STABLELM_PARTS: Parts = {
     "attn_q_norm": "self_attn.q_layernorm.norms.*",
     "attn_k_norm": "self_attn.k_layernorm.norms.*",
 }
-_BLOOM_PARTS: Parts = {
-    "attn_norm": "input_layernorm",
-    "attn_qkv": "self_attention.query_key_value",
-    "attn_output": "self_attention.dense",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_up": "mlp.dense_h_to_4h",
-    "ffn_down": "mlp.dense_4h_to_h",
-}
 _BLOOM_TOP = {
     "token_embd": "transformer.word_embeddings",
     "token_embd_norm": "transformer.word_embeddings_layernorm",
@@ -51,7 +43,7 @@ _BLOOM_TOP = {
     "output": "lm_head",
 }
 _NEOX_PARTS: Parts = {
-    **_BLOOM_PARTS,
+    **BLOOM_PARTS,
     "attn_qkv": "attention.query_key_value",
     "attn_output": "attention.dense",
 }
@@ -62,7 +54,7 @@ _NEOX_TOP = {
 }
 _FALCON_PARTS: Parts = {
     "attn_norm": "input_layernorm",
-    **{name: part for name, part in _BLOOM_PARTS.items() if "norm" not in name},
+    **{name: part for name, part in BLOOM_PARTS.items() if "norm" not in name},
 }
 _FALCON_TOP = {name: part for name, part in _BLOOM_TOP.items() if name != "token_embd_norm"}
 _MPT_PARTS: Parts = {
@@ -253,7 +245,7 @@ LAYER_NORMS: dict[str, Architecture] = {
     "bloom": _row(
         "BloomForCausalLM",
         "bloom",
-        _BLOOM_PARTS,
+        BLOOM_PARTS,
         top=_BLOOM_TOP,
         layers="transformer.h.",
         has_ungrouped_rows=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from quire.gguf.architectures.dense import LLAMA_PARTS
+from quire.gguf.architectures.dense import BLOOM_PARTS, LLAMA_PARTS
 from quire.gguf.architectures.expert_tensors import num_layers
 from quire.gguf.architectures.facts import (
     biases,
@@ -38,14 +38,6 @@ _GLM4_PARTS: Parts = {
     **_FUSED_MLP,
     "post_attention_norm": "post_self_attn_layernorm",
     "post_ffw_norm": "post_mlp_layernorm",
-}
-_CHATGLM_PARTS: Parts = {
-    "attn_norm": "input_layernorm",
-    "attn_qkv": "self_attention.query_key_value",
-    "attn_output": "self_attention.dense",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_up": "mlp.dense_h_to_4h",
-    "ffn_down": "mlp.dense_4h_to_h",
 }
 _CHATGLM_TOP = {
     "token_embd": "transformer.embedding.word_embeddings",
@@ -181,7 +173,7 @@ OLMO3 = Architecture("Olmo3ForCausalLM", "olmo3", _NORMS_AFTER, config=_olmo3)
 CHATGLM = Architecture(
     "ChatGLMModel",
     "chatglm",
-    _CHATGLM_PARTS,
+    BLOOM_PARTS,
     top=_CHATGLM_TOP,
     layers="transformer.encoder.layers.",
     config=_chatglm,
