@@ -31,7 +31,7 @@ QUIRE_INLINE Vector widen_bytes(const uint8_t* at) {
   return __builtin_convertvector(words >> 24, Vector);
 }
 
-// Groups whose numbers are widened at a time.
+// Groups whose numbers are widened at a time, of whole chunks.
 constexpr int64_t kGroupsAtOnce = 64;
 
 struct WideNumbers {
@@ -39,32 +39,36 @@ struct WideNumbers {
   alignas(64) float minima[kGroupsAtOnce * kStripColumns];
 };
 
-// Those of `count` groups from `first` on, whose numbers begin at `numbers`, and what nested ones
-// are multiplied by at `nests`.
-inline void widen_numbers(const Grouping& grouping, const uint8_t* numbers, const uint8_t* nests,
-                          int64_t first, int64_t count, float* out) {
-  for (int64_t g = first; g < first + count; ++g) {
-    for (int64_t c = 0; c < kStripColumns; c += kVectorLanes, out += kVectorLanes) {
-      const int64_t index = g * kStripColumns + c;
-      if (grouping.nested) {
-        const int64_t nest = g * grouping.group / kNestDepth * kStripColumns + c;
-        store(out, widen_halves(nests + 2 * nest) * widen_bytes(numbers + index));
-      } else if (grouping.half) {
-        store(out, widen_halves(numbers + 2 * index));
-      } else {
-        store(out, load<Vector>(numbers + 4 * index));
-      }
+// Those of the first `count` groups of a chunk, which begin at `numbers`, and what nested ones are
+// multiplied by at `nests`.
+QUIRE_INLINE void widen_numbers(const Grouping& grouping, const uint8_t* numbers,
+                                const uint8_t* nests, int64_t count, float* out) {
+  const int64_t columns = count * kStripColumns;
+  for (int64_t i = 0; i < columns; i += kVectorLanes) {
+    if (grouping.nested) {
+      const Vector nest = widen_halves(nests + 2 * (i % kStripColumns));
+      store(out + i, nest * widen_bytes(numbers + i));
+    } else if (grouping.half) {
+      store(out + i, widen_halves(numbers + 2 * i));
+    } else {
+      store(out + i, load<Vector>(numbers + 4 * i));
     }
   }
 }
 
+// Those of `count` groups from `first` on, which is the first of a chunk.
 inline void widen(const GroupedStrip& layout, const uint8_t* strip, int64_t first, int64_t count,
                   WideNumbers& out) {
   const Grouping& grouping = layout.grouping;
-  widen_numbers(grouping, strip, strip + layout.scale_nests_at, first, count, out.scales);
-  if (!grouping.minima) return;
-  widen_numbers(grouping, strip + layout.minima_at, strip + layout.minimum_nests_at, first, count,
-                out.minima);
+  const uint8_t* chunk = strip + layout.chunk_of(first);
+  for (int64_t g = 0; g < count; g += layout.chunk_groups, chunk += layout.chunk_bytes) {
+    const int64_t some = std::min(layout.chunk_groups, count - g);
+    const int64_t at = g * kStripColumns;
+    widen_numbers(grouping, chunk, chunk + layout.scale_nests_at, some, out.scales + at);
+    if (!grouping.minima) continue;
+    widen_numbers(grouping, chunk + layout.minima_at, chunk + layout.minimum_nests_at, some,
+                  out.minima + at);
+  }
 }
 
 // So many neighbours in a row of x have a scale of their own, where rows have blocks.

@@ -23,6 +23,9 @@ namespace quire::gemm {
 // kTotalDepth of K, the scales of its blocks, and the row's scale.
 constexpr int64_t kTotalDepth = 16;
 
+// So far ahead of what is multiplied memory is fetched.
+constexpr int64_t kChunkAhead = 4096;
+
 template <class Product_, bool kBlocks = false>
 struct GroupedFamily {
   using Product = Product_;
@@ -128,35 +131,31 @@ struct GroupedFamily {
   }
 
   // Some groups of a strip with all tiles, then the next groups: what the groups have is widened
-  // once for all rows.
+  // once for all rows. With one tile that is a chunk at a time, as memory is read.
   template <class Codes>
   static void multiply_codes(const Block& block, const GroupedStrip& layout) {
     WideNumbers numbers;
+    const int64_t most = block.tiles == 1 ? layout.chunk_groups : kGroupsAtOnce;
+    const uint8_t* end = block.weight + (block.strips - 1) * block.strip_bytes + layout.bytes;
     for (int64_t s = 0; s < block.strips; ++s) {
       const uint8_t* strip = block.weight + s * block.strip_bytes;
-      if (s + 1 == block.strips) fetch_numbers(block.next, layout);
-      for (int64_t g = 0; g < layout.groups; g += kGroupsAtOnce) {
-        const int64_t count = std::min(kGroupsAtOnce, layout.groups - g);
+      for (int64_t g = 0; g < layout.groups; g += most) {
+        const int64_t count = std::min(most, layout.groups - g);
+        const uint8_t* chunk = strip + layout.chunk_of(g);
+        const int64_t ahead = kChunkAhead + (chunk + kChunkAhead < end ? 0 : block.next - end);
+        for (int64_t i = 0; i < layout.codes_at; i += 64) __builtin_prefetch(chunk + ahead + i);
         widen(layout, strip, g, count, numbers);
         for (int64_t tile = 0; tile < block.tiles; ++tile) {
-          multiply_tile<Codes>(block, layout, numbers, s, tile, g, count);
+          multiply_tile<Codes>(block, layout, numbers, ahead, s, tile, g, count);
         }
       }
     }
   }
 
-  // What the groups of the next strips have is read all at once, before their codes.
-  static void fetch_numbers(const uint8_t* strip, const GroupedStrip& layout) {
-    constexpr int64_t kMost = 4096;
-    for (int64_t at = 0; at < std::min(layout.codes_at, kMost); at += 64) {
-      __builtin_prefetch(strip + at);
-    }
-  }
-
   template <class Codes>
   static void multiply_tile(const Block& block, const GroupedStrip& layout,
-                            const WideNumbers& numbers, int64_t s, int64_t tile, int64_t first,
-                            int64_t count) {
+                            const WideNumbers& numbers, int64_t ahead, int64_t s, int64_t tile,
+                            int64_t first, int64_t count) {
     const Grouping& grouping = layout.grouping;
     const uint8_t* strip = block.weight + s * block.strip_bytes;
     // Rows of a lower last tile have the distances of a tile of their own.
@@ -166,19 +165,18 @@ struct GroupedFamily {
     float* sums = block.sums_of(s, tile);
     if (first == 0) std::fill_n(sums, rows * kStripColumns, 0.0f);
     const int64_t k = first * grouping.group;
-    const GroupedArgs args{
-        x.units + k / Product::kDepth * Product::kUnits * rows * kPlanes,
-        x.totals,
-        x.x_scales,
-        block.rows / kPlanes,
-        strip + layout.codes_at + Codes::kStep.bytes_of(k),
-        grouping.zeros ? strip + layout.zeros_at + first * kStripColumns : nullptr,
-        numbers.scales,
-        grouping.minima ? numbers.minima : nullptr,
-        &grouping,
-        first,
-        count,
-        sums};
+    const GroupedArgs args{x.units + k / Product::kDepth * Product::kUnits * rows * kPlanes,
+                           x.totals,
+                           x.x_scales,
+                           block.rows / kPlanes,
+                           strip + layout.chunk_of(first),
+                           ahead,
+                           numbers.scales,
+                           grouping.minima ? numbers.minima : nullptr,
+                           &layout,
+                           first,
+                           count,
+                           sums};
     dispatch<Codes>(rows, args, std::make_index_sequence<kMaxTileRows>{});
     if (first + count < layout.groups) return;
     Sums found{};

@@ -181,11 +181,11 @@ struct GroupedArgs {
   const uint32_t* totals;  // [16 of K][row], sums of x up to there
   const float* x_scales;   // [kXBlock of K][row], where blocks of x have scales
   int64_t x_rows;          // rows of the two above
-  const uint8_t* codes;    // first line
-  const uint8_t* zeros;    // [group][32], or null
+  const uint8_t* chunk;    // the first
+  int64_t ahead;           // so far behind each line of codes is what is prefetched
   const float* scales;     // [group][32]
   const float* minima;     // [group][32], or null
-  const Grouping* grouping;
+  const GroupedStrip* layout;
   int64_t first_group;
   int64_t groups;
   float* sums;  // [row][32]; those before the first group are in it
@@ -214,7 +214,7 @@ struct GroupOfX {
   const float* scales;
 
   QUIRE_INLINE GroupOfX(const GroupedArgs& args, int64_t group) {
-    const int64_t size = args.grouping->group;
+    const int64_t size = args.layout->grouping.group;
     before = args.totals + group * (size / 16) * args.x_rows;
     after = before + size / 16 * args.x_rows;
     scales = args.x_scales + group * size / kXBlock * args.x_rows;
@@ -283,30 +283,29 @@ QUIRE_INLINE void add_runs(const Codes& codes, const uint8_t* line, const uint32
 }
 
 template <int64_t kStepBytes, int kVectors>
-QUIRE_INLINE void fetch_step(const uint8_t* line) {
-  constexpr int64_t kAhead = 4096;
-  for (int64_t ahead = kAhead; ahead < kAhead + kStepBytes; ahead += kLineBytes) {
-    __builtin_prefetch(line + ahead);
-    if constexpr (kVectors * kVectorLanes * 4 > 64) __builtin_prefetch(line + ahead + 64);
+QUIRE_INLINE void fetch_step(const uint8_t* ahead) {
+  for (int64_t i = 0; i < kStepBytes; i += kLineBytes) {
+    __builtin_prefetch(ahead + i);
+    if constexpr (kVectors * kVectorLanes * 4 > 64) __builtin_prefetch(ahead + i + 64);
   }
 }
 
 // Adds the products of a group's steps to the sums.
 template <class Product, class Codes, int kLines, int kVectors>
-QUIRE_INLINE void add_group(const Codes& codes, int64_t steps, const uint8_t*& line,
+QUIRE_INLINE void add_group(const Codes& codes, int64_t steps, int64_t ahead, const uint8_t*& line,
                             const uint32_t*& x, IntVector (&sums)[kLines][kVectors]) {
   constexpr int64_t kStepBytes = Codes::kStep.lines * kLineBytes;
   constexpr int kMost = Product::quads_in_sum(Codes::kLargest);
   if constexpr (kMost == 0) {
     for (int64_t i = 0; i < steps; ++i, line += kStepBytes) {
-      fetch_step<kStepBytes, kVectors>(line);
+      fetch_step<kStepBytes, kVectors>(line + ahead);
       add_quads<Product, 0, Codes::kQuads>(codes, line, x, sums);
     }
   } else if constexpr (kMost < Codes::kQuads) {
     constexpr int kRun = kMost >= 4 ? 4 : 2;
     static_assert(Codes::kQuads % kRun == 0);
     for (int64_t i = 0; i < steps; ++i, line += kStepBytes) {
-      fetch_step<kStepBytes, kVectors>(line);
+      fetch_step<kStepBytes, kVectors>(line + ahead);
       add_runs<Product, kRun, 0>(codes, line, x, sums);
     }
   } else {
@@ -314,7 +313,7 @@ QUIRE_INLINE void add_group(const Codes& codes, int64_t steps, const uint8_t*& l
     for (int64_t i = 0; i < steps; i += kSteps) {
       IntVector small[kLines][kVectors] = {};
       for (int64_t j = i; j < std::min(i + kSteps, steps); ++j, line += kStepBytes) {
-        fetch_step<kStepBytes, kVectors>(line);
+        fetch_step<kStepBytes, kVectors>(line + ahead);
         add_quads<Product, 0, Codes::kQuads>(codes, line, x, small);
       }
       add_widened<Product>(small, sums);
@@ -322,14 +321,61 @@ QUIRE_INLINE void add_group(const Codes& codes, int64_t steps, const uint8_t*& l
   }
 }
 
+// The sums of whole numbers that a group begins with: what the table's zero is of it.
+template <class Product, int kLines, int kVectors, bool kBlocks>
+QUIRE_INLINE void begin_group(const GroupOfX<kBlocks>& of_x, int32_t zero,
+                              IntVector (&dots)[kLines][kVectors]) {
+  constexpr int kPlanes = Product::kPlanes;
+#pragma GCC unroll 12
+  for (int r = 0; r < kLines; ++r) {
+    const bool is_last = r % kPlanes == kPlanes - 1;
+    const int32_t start = is_last ? -zero * of_x.total(r / kPlanes) : 0;
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) dots[r][v] = start - IntVector{};
+  }
+}
+
+// What a group of one strip has beside its codes, from the vectors' columns on.
+struct GroupOfWeights {
+  const float* scales;
+  const uint8_t* zeros;  // or null
+  const float* minima;   // or null
+};
+
+// Adds a group's sums of whole numbers to those of floats.
+template <class Product, int kRows, int kLines, int kVectors, bool kBlocks>
+QUIRE_INLINE void end_group(const GroupOfX<kBlocks>& of_x, const GroupOfWeights& group,
+                            const IntVector (&dots)[kLines][kVectors],
+                            Vector (&sums)[kRows][kVectors]) {
+  constexpr int kPlanes = Product::kPlanes;
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    const auto scale = load<Vector>(group.scales + v * kVectorLanes);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      IntVector dot = dots[r * kPlanes][v];
+      if constexpr (kPlanes == 2) dot = dot * 256 + dots[r * kPlanes + 1][v];
+      if (group.zeros != nullptr) {
+        dot -= (IntVector)widen_codes(group.zeros + v * kVectorLanes) * of_x.total(r);
+      }
+      const auto number = __builtin_convertvector(dot, Vector);
+      sums[r][v] = fused(sums[r][v], number, of_x.scaled(r, scale));
+    }
+    if (group.minima == nullptr) continue;
+    const auto minimum = load<Vector>(group.minima + v * kVectorLanes);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) sums[r][v] = fused(sums[r][v], of_x.scaled_total(r), minimum);
+  }
+}
+
 // Columns `c ..` of kRows rows: adds the products of all groups to the sums.
 template <class Product, class Codes, int kRows, bool kBlocks>
 QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, int64_t c) {
-  constexpr int kPlanes = Product::kPlanes;
-  constexpr int kLines = kRows * kPlanes;
+  constexpr int kLines = kRows * Product::kPlanes;
   constexpr int kVectors = vectors_for(kLines);
-  const int64_t group_steps = args.grouping->group / Codes::kStep.depth;
-  const int32_t zero = kTables[args.grouping->table].zero;
+  const GroupedStrip& layout = *args.layout;
+  const int64_t group_steps = layout.grouping.group / Codes::kStep.depth;
+  const int32_t zero = kTables[layout.grouping.table].zero;
   const auto place = [&](int r, int v) {
     return args.sums + r * kStripColumns + c + v * kVectorLanes;
   };
@@ -338,36 +384,20 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
     for (int v = 0; v < kVectors; ++v) sums[r][v] = load<Vector>(place(r, v));
   }
   const uint32_t* x = args.x;
-  const uint8_t* line = args.codes + c * 4;
-  for (int64_t g = 0; g < args.groups; ++g) {
-    const GroupOfX<kBlocks> of_x(args, args.first_group + g);
-    IntVector dots[kLines][kVectors];
-#pragma GCC unroll 12
-    for (int r = 0; r < kLines; ++r) {
-      const bool is_last = r % kPlanes == kPlanes - 1;
-      const int32_t start = is_last ? -zero * of_x.total(r / kPlanes) : 0;
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) dots[r][v] = start - IntVector{};
-    }
-    add_group<Product>(codes, group_steps, line, x, dots);
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      const int64_t index = g * kStripColumns + c + v * kVectorLanes;
-      const auto scale = load<Vector>(args.scales + index);
-#pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r) {
-        IntVector dot = dots[r * kPlanes][v];
-        if constexpr (kPlanes == 2) dot = dot * 256 + dots[r * kPlanes + 1][v];
-        if (args.zeros != nullptr) {
-          dot -= (IntVector)widen_codes(args.zeros + index) * of_x.total(r);
-        }
-        const auto number = __builtin_convertvector(dot, Vector);
-        sums[r][v] = fused(sums[r][v], number, of_x.scaled(r, scale));
-      }
-      if (args.minima == nullptr) continue;
-      const auto minimum = load<Vector>(args.minima + index);
-#pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r) sums[r][v] = fused(sums[r][v], of_x.scaled_total(r), minimum);
+  const uint8_t* chunk = args.chunk;
+  GroupOfWeights group{args.scales + c, nullptr, args.minima ? args.minima + c : nullptr};
+  for (int64_t g = 0; g < args.groups; chunk += layout.chunk_bytes) {
+    const uint8_t* line = chunk + layout.codes_at + c * 4;
+    if (layout.grouping.zeros) group.zeros = chunk + layout.zeros_at + c;
+    for (const int64_t end = std::min(g + layout.chunk_groups, args.groups); g < end; ++g) {
+      const GroupOfX<kBlocks> of_x(args, args.first_group + g);
+      IntVector dots[kLines][kVectors];
+      begin_group<Product>(of_x, zero, dots);
+      add_group<Product>(codes, group_steps, args.ahead, line, x, dots);
+      end_group<Product>(of_x, group, dots, sums);
+      group.scales += kStripColumns;
+      if (group.zeros != nullptr) group.zeros += kStripColumns;
+      if (group.minima != nullptr) group.minima += kStripColumns;
     }
   }
 #pragma GCC unroll 12
@@ -379,7 +409,7 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
 
 template <class Product, class Codes, int kRows, bool kBlocks>
 void grouped_rows(const GroupedArgs& args) {
-  const Codes codes(kTables[args.grouping->table]);
+  const Codes codes(kTables[args.layout->grouping.table]);
   constexpr int64_t kColumns = vectors_for(kRows * Product::kPlanes) * kVectorLanes;
   for (int64_t c = 0; c < kStripColumns; c += kColumns) {
     grouped_columns<Product, Codes, kRows, kBlocks>(args, codes, c);

@@ -1,8 +1,10 @@
 // Grouped weights: what a format's number says, and how they lie in a strip (quire_grouping).
 //
-// A strip begins with what its groups have, each of these at a multiple of 64 bytes and there only
-// if the format has it: scales [groups][32], zeros [groups][32] bytes, minima [groups][32]. Nested
-// scales and minima are bytes; after each of the two are float16s [256 of K][32]. Then the codes.
+// A strip is a row of chunks of 256 of K. A chunk begins with what its groups have, each of these
+// there only if the format has it: scales [groups][32], zeros [groups][32] bytes, minima
+// [groups][32]. Nested scales and minima are bytes; after each of the two are float16s [32], of the
+// whole chunk. Then the codes. So a strip is read from its first byte to its last. In a shorter
+// last chunk the codes begin at the same place, and end with its last group.
 //
 // Codes lie in steps of K, each some lines of [32 columns][4 bytes]. Of 8 bits: four of K in a
 // line. Of 4 bits: eight of K in a line, the lower halves of its bytes the first four, the upper
@@ -106,39 +108,54 @@ struct Grouping {
   bool known_;
 };
 
-constexpr int64_t kNestDepth = 256;
+constexpr int64_t kChunkDepth = 256;
 
 struct GroupedStrip {
   Grouping grouping;
   CodeStep step;
   int64_t groups;
-  int64_t nests;
+  int64_t chunk_groups;
+  // Within a chunk.
   int64_t scale_nests_at;
   int64_t zeros_at;
   int64_t minima_at;
   int64_t minimum_nests_at;
   int64_t codes_at;
+
+  int64_t chunk_bytes;
   int64_t bytes;
 
   GroupedStrip(Format format, int64_t k)
       : grouping(format),
         step(kTables[grouping.table].bits),
         groups(ceil_div(k, grouping.group)),
-        nests(grouping.nested ? ceil_div(k, kNestDepth) : 0) {
-    const int64_t columns = groups * kStripColumns;
-    const int64_t numbers = round_up(columns * grouping.item_bytes(), 64);
-    const int64_t nest_bytes = nests * kStripColumns * 2;
+        chunk_groups(kChunkDepth / grouping.group) {
+    const int64_t columns = chunk_groups * kStripColumns;
+    const int64_t numbers = columns * grouping.item_bytes();
+    const int64_t nest_bytes = grouping.nested ? kStripColumns * 2 : 0;
     scale_nests_at = numbers;
     zeros_at = scale_nests_at + nest_bytes;
-    minima_at = zeros_at + (grouping.zeros ? round_up(columns, 64) : 0);
+    minima_at = zeros_at + (grouping.zeros ? columns : 0);
     minimum_nests_at = minima_at + (grouping.minima ? numbers : 0);
     codes_at = minimum_nests_at + (grouping.minima ? nest_bytes : 0);
-    bytes = codes_at + step.bytes_of(groups * grouping.group);
+    chunk_bytes = codes_at + step.bytes_of(kChunkDepth);
+    const int64_t rest = groups % chunk_groups;
+    bytes = groups / chunk_groups * chunk_bytes +
+            (rest > 0 ? codes_at + step.bytes_of(rest * grouping.group) : 0);
+  }
+
+  int64_t chunks() const { return ceil_div(groups, chunk_groups); }
+  int64_t chunk_of(int64_t group) const { return group / chunk_groups * chunk_bytes; }
+  // Where a column's number of a group lies in the chunk, in numbers.
+  int64_t index_of(int64_t group, int64_t column) const {
+    return group % chunk_groups * kStripColumns + column;
   }
 
   int32_t code(const uint8_t* strip, int64_t column, int64_t k) const {
     const int64_t within = k & (step.depth - 1);
-    const uint8_t* first = strip + codes_at + step.bytes_of(k - within) + column * 4 + k % 4;
+    const uint8_t* chunk = strip + k / kChunkDepth * chunk_bytes;
+    const uint8_t* first =
+        chunk + codes_at + step.bytes_of(k % kChunkDepth - within) + column * 4 + k % 4;
     if (step.bits == 8) return *first;
     const int low = first[within / 8 * kLineBytes] >> (within % 8 < 4 ? 0 : 4) & 15;
     if (step.bits == 4) return low;
@@ -151,12 +168,12 @@ struct GroupedStrip {
   // multiplied by from `nests_at` on.
   float number(const uint8_t* strip, int64_t numbers_at, int64_t nests_at, int64_t column,
                int64_t group) const {
-    const int64_t index = group * kStripColumns + column;
-    if (!grouping.nested) return grouping.number(strip + numbers_at, index);
-    const int64_t nest = group * grouping.group / kNestDepth * kStripColumns + column;
+    const uint8_t* chunk = strip + chunk_of(group);
+    const int64_t index = index_of(group, column);
+    if (!grouping.nested) return grouping.number(chunk + numbers_at, index);
     uint16_t bits;
-    std::memcpy(&bits, strip + nests_at + 2 * nest, 2);
-    return f16_to_f32(bits) * static_cast<float>(static_cast<int8_t>(strip[numbers_at + index]));
+    std::memcpy(&bits, chunk + nests_at + 2 * column, 2);
+    return f16_to_f32(bits) * static_cast<float>(static_cast<int8_t>(chunk[numbers_at + index]));
   }
 
   // All weights of a column.
@@ -164,7 +181,8 @@ struct GroupedStrip {
     const Table& table = kTables[grouping.table];
     for (int64_t group = 0; group < groups; ++group) {
       const float scale = number(strip, 0, scale_nests_at, column, group);
-      const int32_t zero = grouping.zeros ? strip[zeros_at + group * kStripColumns + column] : 0;
+      const int32_t zero =
+          grouping.zeros ? strip[chunk_of(group) + zeros_at + index_of(group, column)] : 0;
       const float minimum =
           grouping.minima ? number(strip, minima_at, minimum_nests_at, column, group) : 0.0f;
       const int64_t end = std::min(k, (group + 1) * grouping.group);

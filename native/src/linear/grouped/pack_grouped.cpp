@@ -9,7 +9,7 @@
 namespace quire::gemm {
 namespace {
 
-constexpr int64_t kDepth = kMostBlockItems;  // of K, put into the strip at a time
+constexpr int64_t kDepth = kChunkDepth;  // of K, put into the strip at a time
 constexpr int64_t kMostWords = kDepth / 4;
 
 // Codes as the words of a column, see grouped_weights.h.
@@ -56,8 +56,8 @@ bool GroupedHalfStripWriter::write(int64_t row, int64_t count, int64_t column,
                                 : read_blocks(*kind, row + r, k, column + r, codes);
       pack_words(codes, depth, step, reinterpret_cast<uint8_t*>(words[column + r]));
     }
-    auto* lines =
-        reinterpret_cast<uint32_t*>(strip_ + layout_.codes_at + step.bytes_of(k)) + first_;
+    uint8_t* codes = strip_ + k / kChunkDepth * layout_.chunk_bytes + layout_.codes_at;
+    auto* lines = reinterpret_cast<uint32_t*>(codes + step.bytes_of(k % kChunkDepth)) + first_;
     if (column == 0 && end == kHalfStrip && width % 4 == 0) {
       transpose_group(words[0], kMostWords, width, lines, kStripColumns);
       continue;
@@ -85,7 +85,8 @@ bool GroupedHalfStripWriter::read_groups(int64_t row, int64_t k, int64_t depth, 
   bool finite = copy_numbers(scales + own * item, 0, group, count, column);
   if (grouping.zeros) {
     for (int64_t g = 0; g < count; ++g) {
-      strip_[layout_.zeros_at + (group + g) * kStripColumns + first_ + column] = zeros[own + g];
+      uint8_t* chunk = strip_ + layout_.chunk_of(group + g);
+      chunk[layout_.zeros_at + layout_.index_of(group + g, first_ + column)] = zeros[own + g];
     }
   }
   if (grouping.minima) {
@@ -99,8 +100,9 @@ bool GroupedHalfStripWriter::copy_numbers(const uint8_t* from, int64_t numbers_a
   const int64_t item = layout_.grouping.item_bytes();
   bool finite = true;
   for (int64_t g = 0; g < count; ++g) {
-    const int64_t index = (group + g) * kStripColumns + first_ + column;
-    std::memcpy(strip_ + numbers_at + index * item, from + g * item, item);
+    uint8_t* numbers = strip_ + layout_.chunk_of(group + g) + numbers_at;
+    std::memcpy(numbers + layout_.index_of(group + g, first_ + column) * item, from + g * item,
+                item);
     finite &= std::isfinite(layout_.grouping.number(from, g));
   }
   return finite;
@@ -123,19 +125,19 @@ bool GroupedHalfStripWriter::read_blocks(const BlockKind& kind, int64_t row, int
 bool GroupedHalfStripWriter::put_numbers(int64_t group, int64_t column,
                                          const BlockGroups& of_block) const {
   const Grouping& grouping = layout_.grouping;
-  const int64_t place = group * kStripColumns + first_ + column;
+  uint8_t* chunk = strip_ + layout_.chunk_of(group);
+  const int64_t place = layout_.index_of(group, first_ + column);
   const auto put_all = [&](float number, uint16_t half, const int8_t* inner, int64_t at,
                            int64_t nests_at) {
     if (grouping.nested) {
-      const int64_t nest = group * grouping.group / kNestDepth * kStripColumns + first_ + column;
-      std::memcpy(strip_ + nests_at + 2 * nest, &half, 2);
-      for (int64_t g = 0; g < kNestDepth / grouping.group; ++g) {
-        strip_[at + place + g * kStripColumns] = static_cast<uint8_t>(inner[g]);
+      std::memcpy(chunk + nests_at + 2 * (first_ + column), &half, 2);
+      for (int64_t g = 0; g < layout_.chunk_groups; ++g) {
+        chunk[at + place + g * kStripColumns] = static_cast<uint8_t>(inner[g]);
       }
     } else if (grouping.half) {
-      std::memcpy(strip_ + at + 2 * place, &half, 2);
+      std::memcpy(chunk + at + 2 * place, &half, 2);
     } else {
-      std::memcpy(strip_ + at + 4 * place, &number, 4);
+      std::memcpy(chunk + at + 4 * place, &number, 4);
     }
   };
   put_all(of_block.scale, of_block.half_scale, of_block.inner_scales, 0, layout_.scale_nests_at);
@@ -151,15 +153,17 @@ void GroupedHalfStripWriter::clear(int64_t column) const {
   const int64_t item = grouping.item_bytes();
   const int64_t own = first_ + column;
   for (int64_t g = 0; g < layout_.groups; ++g) {
-    const int64_t index = g * kStripColumns + own;
-    std::memset(strip_ + index * item, 0, item);
-    if (grouping.zeros) strip_[layout_.zeros_at + index] = 0;
-    if (grouping.minima) std::memset(strip_ + layout_.minima_at + index * item, 0, item);
+    uint8_t* chunk = strip_ + layout_.chunk_of(g);
+    const int64_t index = layout_.index_of(g, own);
+    std::memset(chunk + index * item, 0, item);
+    if (grouping.zeros) chunk[layout_.zeros_at + index] = 0;
+    if (grouping.minima) std::memset(chunk + layout_.minima_at + index * item, 0, item);
   }
-  for (int64_t g = 0; g < layout_.nests; ++g) {
-    const int64_t index = (g * kStripColumns + own) * 2;
-    std::memset(strip_ + layout_.scale_nests_at + index, 0, 2);
-    if (grouping.minima) std::memset(strip_ + layout_.minimum_nests_at + index, 0, 2);
+  if (!grouping.nested) return;
+  for (int64_t i = 0; i < layout_.chunks(); ++i) {
+    uint8_t* chunk = strip_ + i * layout_.chunk_bytes;
+    std::memset(chunk + layout_.scale_nests_at + own * 2, 0, 2);
+    if (grouping.minima) std::memset(chunk + layout_.minimum_nests_at + own * 2, 0, 2);
   }
 }
 
