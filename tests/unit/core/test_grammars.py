@@ -113,7 +113,7 @@ def run(core: EngineCore) -> tuple[dict[str, list[int]], dict[str, str | None]]:
                 ends[output.request_id] = output.error or output.finish_reason
     assert step.stats is not None
     assert (step.stats.num_running, step.stats.num_waiting) == (0, 0)
-    assert not core.structured_outputs.is_used
+    assert not core.structured_outputs.num_requests
     return got, ends
 
 
@@ -189,7 +189,7 @@ def test_an_abort_between_two_steps(core: EngineCore) -> None:
     while not core.scheduler.states.running:
         core.step()
     core.abort_requests(["a", "unknown"])
-    assert not core.structured_outputs.is_used
+    assert not core.structured_outputs.num_requests
     assert not core.has_unfinished_requests()
 
 
