@@ -17,13 +17,13 @@ _by_number = attrgetter("number")
 
 
 class ForcedRows:
-    """Where all requests of a step gain by such tokens, there is no limit. Where others generate
-    too, these are to wait hardly longer than without: each request has the one token of a step that
-    it would have without a grammar, and a few further ones go to those with forced tokens, in turn.
+    """Where all requests of a step have a grammar, there is no limit: all may gain. Where others
+    generate too, these are to wait hardly longer than without: each request has the one token of a
+    step that it would have anyway, and a few further ones go to those with forced tokens, in turn.
     """
 
     def __init__(self) -> None:
-        self._gaining: set[Request] = set()
+        self._having: set[Request] = set()
         """Unfinished requests whose grammars have forced tokens."""
         self._allowance = 0.0
         """Rows that steps were allowed and did not have."""
@@ -32,23 +32,23 @@ class ForcedRows:
 
     @property
     def is_used(self) -> bool:
-        """Whether there is any request that gains."""
-        return bool(self._gaining)
+        """Whether there is a request whose grammar has forced tokens."""
+        return bool(self._having)
 
     def add(self, request: Request) -> None:
         """The request's grammar has forced tokens."""
-        self._gaining.add(request)
+        self._having.add(request)
 
     def forget(self, request: Request) -> None:
         """The request is finished."""
-        self._gaining.discard(request)
+        self._having.discard(request)
 
     def shares(
         self, generating: Sequence[Request], costs: StepCosts
     ) -> Mapping[Request, int] | None:
         """How many tokens more than one each of these may compute in the next step, 0 for those
-        that are not named; None: no limit, as none of them waits for others' tokens."""
-        if self._gaining.issuperset(generating):
+        that are not named; None: no limit, as no other request waits for them."""
+        if all(request.has_grammar for request in generating):
             return None
         left = {
             request: count - 1

@@ -14,6 +14,7 @@ from quire.protocol import EngineCoreRequest
 from quire.scheduler.pacing import StepPacing
 from quire.scheduler.request import Request
 from quire.scheduler.step_costs import StepCosts
+from quire.structured.params import StructuredOutputsParams
 
 
 def pacing_of(step_s: float = 0.040, per_token_s: float = 0.0002) -> StepPacing:
@@ -25,13 +26,13 @@ def pacing_of(step_s: float = 0.040, per_token_s: float = 0.0002) -> StepPacing:
     return pacing
 
 
-def forced(number: int, count: int) -> Request:
+def forced(number: int, count: int, *, has_grammar: bool = True) -> Request:
     """A request with this many forced tokens behind the one that it chose."""
+    params = SamplingParams(max_tokens=100)
+    if has_grammar:
+        params.structured_outputs = StructuredOutputsParams(regex="a*")
     message = EngineCoreRequest(
-        request_id=str(number),
-        prompt_token_ids=[1] * 5,
-        sampling_params=SamplingParams(max_tokens=100),
-        arrival_time=0.0,
+        request_id=str(number), prompt_token_ids=[1] * 5, sampling_params=params, arrival_time=0.0
     )
     request = Request(message, SequenceBlocks(b"", 1), number, (number,), 1000)
     request.num_computed_tokens = 5
@@ -41,7 +42,7 @@ def forced(number: int, count: int) -> Request:
 
 
 def plain(number: int) -> Request:
-    return forced(number, 0)
+    return forced(number, 0, has_grammar=False)
 
 
 def counts(pacing: StepPacing, running: list[Request]) -> list[int]:
@@ -58,11 +59,11 @@ def counts(pacing: StepPacing, running: list[Request]) -> list[int]:
     return found
 
 
-def test_where_all_gain_there_is_no_limit() -> None:
+def test_where_all_have_a_grammar_there_is_no_limit() -> None:
     pacing = pacing_of()
     running = [forced(0, 9), forced(1, 4), forced(2, 0)]
-    for request in running:
-        pacing.forces(request)
+    pacing.forces(running[0])
+    pacing.forces(running[1])
     assert counts(pacing, running) == [10, 5, 1]
 
 
@@ -73,14 +74,6 @@ def test_a_few_rows_ride_along_with_others() -> None:
     assert [counts(pacing, running) for _ in range(4)] == [[3, 1], [3, 1], [3, 1], [1, 1]]
     pacing.forget(running[0])
     assert not pacing._forced_rows.is_used
-
-
-def test_who_gained_before_may_have_what_the_others_have() -> None:
-    pacing = pacing_of()
-    pacing.forces(first := forced(0, 1))
-    assert counts(pacing, [first]) == [2]
-    pacing.forces(second := forced(1, 5))
-    assert counts(pacing, [first, second]) == [1, 6]
 
 
 def test_all_have_one_token_and_the_further_ones_go_round() -> None:
