@@ -6,9 +6,9 @@ All kinds of requests are measured in turn, in each round, in one engine. Prints
 each kind, and the median over the rounds of its ratio to the step of the kind without fields: of
 its time, and of its processor time, which a busy machine changes less. Only steps count in which
 every request had a token; `full` is how many did. A JSON schema may put off a request by a step,
-and gives it several tokens in one (`tokens`) where it leaves no choice, which are computed like
-others. Where every second request
-has a schema, the others alone are counted: what a schema costs its neighbours.
+and gives it several tokens in one where it leaves no choice, which are computed like others.
+Where every second request has a schema, steps count in which all others had a token: what a schema
+costs its neighbours. `tokens` are of each request with the fields, in a step.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ class Kind:
         first, step = (1, 2) if self.has_neighbours else (0, 1)
         return [f"r{number}" for number in range(first, count, step)]
 
+    def having(self, count: int) -> list[str]:
+        """Ids of the requests with the fields."""
+        return [f"r{number}" for number in range(0, count, 2 if self.has_neighbours else 1)]
+
 
 def kinds(vocab_size: int) -> dict[str, Kind]:
     """Each kind of request."""
@@ -85,7 +89,7 @@ class Steps:
     full: float
     """The share of these steps."""
     tokens: float
-    """Of each request in such a step: more than one where a grammar leaves no choice."""
+    """Of each request with the fields, in a step: more than 1 where a grammar leaves no choice."""
 
 
 def measure(engine: LLMEngine, count: int, kind: Kind) -> Steps:
@@ -99,28 +103,28 @@ def measure(engine: LLMEngine, count: int, kind: Kind) -> Steps:
             **kind.fields_of(number),
         )  # fmt: skip
         engine.add_request(f"r{number}", {"prompt_token_ids": ids}, params)
-    measured = kind.measured(count)
+    measured, having = {*kind.measured(count)}, kind.having(count)
     lengths: dict[str, int] = {}
     while len(lengths) < count:
         lengths |= _lengths(engine.step())
     steps: list[tuple[float, float]] = []
-    num_steps = num_tokens = 0
+    num_steps, num_before = 0, sum(map(lengths.__getitem__, having))
     while len(steps) < _STEPS and num_steps < 2 * _STEPS:
         num_steps += 1
         begin, begin_cpu = time.perf_counter(), time.process_time()
         outputs = engine.step()
         took = (time.perf_counter() - begin, time.process_time() - begin_cpu)
-        before, found = sum(map(lengths.__getitem__, measured)), _lengths(outputs)
+        found = _lengths(outputs)
         lengths |= found
-        if found.keys() >= set(measured):
+        if found.keys() >= measured:
             steps.append(took)
-            num_tokens += sum(map(lengths.__getitem__, measured)) - before
     engine.abort_all()
     if not steps:
         raise SystemExit("no step had a token of every request")
     seconds, processor_s = (statistics.median(each) for each in zip(*steps, strict=True))
-    full, tokens = len(steps) / num_steps, num_tokens / len(steps) / len(measured)
-    return Steps(1000 * seconds, 1000 * processor_s, full, tokens)
+    num_tokens = sum(map(lengths.__getitem__, having)) - num_before
+    tokens = num_tokens / num_steps / len(having)
+    return Steps(1000 * seconds, 1000 * processor_s, len(steps) / num_steps, tokens)
 
 
 def _lengths(outputs: list[RequestOutput]) -> dict[str, int]:

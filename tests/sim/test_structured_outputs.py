@@ -223,7 +223,7 @@ def test_masks_that_come_late(
         assert bits(outputs) == bits(alone)
         assert bits([beside]) == [wanted]
         assert ends(llm, logprobs=None) == one_by_one
-        assert not llm.llm_engine.engine_core.structured_outputs.is_used
+        assert not llm.llm_engine.engine_core.structured_outputs.num_requests
     assert late.most_kept > 1
 
 

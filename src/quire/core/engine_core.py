@@ -140,7 +140,7 @@ class EngineCore:
         if self._transfers is not None and not self._pause.is_frozen:
             self._transfers.advance(may_wait=self._is_idle)
         late: list[EngineCoreOutput] = []
-        if self.structured_outputs.is_used:
+        if self.structured_outputs.num_requests:
             late = self._take_grammar_news(_GRAMMAR_WAIT_S if self._is_idle else 0.0)
         while len(submitted) < executor.max_plans_in_flight and not self._pause.is_frozen:
             plan = scheduler.schedule()
@@ -161,7 +161,7 @@ class EngineCore:
         if self._transfers is not None and outputs.stats is not None:
             is_last = not scheduler.has_unfinished_requests()
             outputs.stats.kv_store = self._transfers.take_stats(is_last=is_last)
-        if self.structured_outputs.is_used:
+        if self.structured_outputs.num_requests:
             self._follow_grammars(outputs)
         self._tell_events()
         if not scheduler.has_unfinished_requests() and scheduler.kv.pool.num_held:
@@ -187,8 +187,9 @@ class EngineCore:
     def _follow_grammars(self, outputs: EngineCoreOutputs) -> None:
         """Has the masks made that a step's tokens need. Those that take longer than others may wait
         come with a later step."""
-        is_alone = len(self.scheduler.states.by_id) == 1
-        self.structured_outputs.run_masks(_SHARE_FOR_MASKS * self._step_s, is_alone=is_alone)
+        grammars = self.structured_outputs
+        has_others = len(self.scheduler.states.by_id) > grammars.num_requests
+        grammars.run_masks(_SHARE_FOR_MASKS * self._step_s, has_others=has_others)
         news = self._take_grammar_news(0.0)
         if news:
             _join(outputs.outputs, news)

@@ -1,15 +1,17 @@
-"""`StepPacing`: how many prompt tokens may ride along in a step that others generate in.
+"""`StepPacing`: how many prompt tokens, and tokens that grammars force, may ride along in a step
+that others generate in.
 
-Called by the scheduler once for each plan and each result. What it decides is only how a prompt
-is cut into pieces, which changes no bit of any answer.
+Called by the scheduler once for each plan and each result. What it decides is only how tokens that
+are known are cut into pieces, which changes no bit of any answer.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from quire.config.records import SchedulerConfig
+from quire.scheduler.forced_rows import ForcedRows
 from quire.scheduler.request import Request
 from quire.scheduler.step_costs import StepCosts
 
@@ -27,9 +29,8 @@ class StepPacing:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
-        slowdown = config.max_decode_slowdown
-        self.costs = None if slowdown is None else StepCosts(slowdown)
-        """None: prompts are not delayed."""
+        self.costs = StepCosts(config.max_decode_slowdown)
+        self._forced_rows = ForcedRows()
         self._num_arrived = 0
         """When the last result was taken in."""
         self._began_after: dict[Request, int] = {}
@@ -48,11 +49,18 @@ class StepPacing:
         )
         has_prompts = num_waiting > 0 or len(generating) < len(running)
         has_new_replies = len(self._began_after) < len(generating)
-        if self.costs is not None and (has_prompts or has_new_replies):
+        delays_prompts = config.max_decode_slowdown is not None
+        if delays_prompts and (has_prompts or has_new_replies):
             began = [self._began_after.get(one) or self._begin(one) for one in generating]
             num_others = len(running) - len(generating) + num_startable
             budget.delay_for(began, num_others, self.costs)
+        if self._forced_rows.is_used:
+            budget.further_rows = self._forced_rows.shares(generating, self.costs)
         return budget
+
+    def forces(self, request: Request) -> None:
+        """The request's grammar has forced tokens."""
+        self._forced_rows.add(request)
 
     def result_came(self, num_arrived: int) -> None:
         """A result was taken in; so many requests had arrived by then."""
@@ -61,12 +69,12 @@ class StepPacing:
     def forget(self, request: Request) -> None:
         """The request is finished."""
         self._began_after.pop(request, None)
+        self._forced_rows.forget(request)
 
     def observe(self, budget: StepBudget, num_tokens: int, duration_s: float) -> None:
         """Learns from a step of so many tokens, which was planned with `budget`."""
-        if self.costs is not None:
-            num_prompt_tokens = budget.num_spent
-            self.costs.observe(duration_s, num_tokens - num_prompt_tokens, num_prompt_tokens)
+        num_prompt_tokens = budget.num_spent
+        self.costs.observe(duration_s, num_tokens - num_prompt_tokens, num_prompt_tokens)
 
     def _begin(self, request: Request) -> int:
         """How many had arrived when its reply began to run, which may be now."""
@@ -86,6 +94,9 @@ class StepBudget:
         """`num_tokens` beside those set aside, at most `max_chunk` (0: no bound) to one prompt."""
         self.num_spent = 0
         """On prompts."""
+        self.further_rows: Mapping[Request, int] | None = None
+        """Tokens that requests which generate may have beside those set aside, 0 for the others;
+        None: as many as are left."""
         self._num_left = num_tokens
         self._max_chunk = max_chunk or num_tokens
         self._costs: StepCosts | None = None
@@ -106,7 +117,10 @@ class StepBudget:
     def chunk(self, request: Request, count: int) -> int:
         """How many of its next `count` tokens a request may compute in the step."""
         if request.is_generating:
-            return 1 + min(count - 1, self._num_left)
+            further = min(count - 1, self._num_left)
+            if self.further_rows is not None:
+                further = min(further, self.further_rows.get(request, 0))
+            return 1 + further
         count = min(count, self._max_chunk, self._num_left)
         num_delayed = bisect_right(self._began, request.number)
         if self._costs is not None and num_delayed:

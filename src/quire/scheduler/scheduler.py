@@ -98,6 +98,7 @@ class Scheduler:
         if not forced_token_ids:
             return None
         status = request.status
+        self.pacing.forces(request)
         request.forced_token_ids = request.append_tokens([*forced_token_ids])
         output = self._output(request, request.forced_token_ids)
         if request.is_finished:

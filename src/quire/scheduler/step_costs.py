@@ -5,6 +5,7 @@ Kept by `StepPacing`. Numbers only: it knows no request.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from statistics import median
 
@@ -18,6 +19,11 @@ _MIN_LIMIT = 16
 """Prompts always advance."""
 _WEIGHT_OF_OTHERS = 0.5
 """A gap within a reply is worse than a later begin."""
+_MAX_DELAY = 0.02
+"""Of a step's time: what further rows of some requests may add for the others."""
+_ROW_PER_TOKEN = 2.0
+"""What a row more takes in a step that generates, at most, for what a prompt token takes: long
+pieces of prompts are computed faster."""
 
 
 class StepCosts:
@@ -27,7 +33,8 @@ class StepCosts:
     everyone who generates wait for seconds. Both costs are learnt from the steps themselves.
     """
 
-    def __init__(self, max_slowdown: float) -> None:
+    def __init__(self, max_slowdown: float | None) -> None:
+        """None: prompts have no limit."""
         self._max_slowdown = max_slowdown
         self._generating_s: deque[float] = deque(maxlen=_WINDOW)
         self._per_token_s: deque[float] = deque(maxlen=_WINDOW)
@@ -38,12 +45,29 @@ class StepCosts:
         `num_others` run or could run: where they are many more than those who would wait, they
         count for more.
         """
+        if self._max_slowdown is None:
+            return sys.maxsize
         weight = max(1.0, _WEIGHT_OF_OTHERS * num_others / num_delayed)
         if not self._generating_s or not self._per_token_s:
             return int(_UNKNOWN_LIMIT * weight)
         spare_s = (self._max_slowdown - 1) * median(self._generating_s) * weight
         count = int(spare_s / max(median(self._per_token_s), 1e-9))
         return max(_MIN_LIMIT, count // _PIECE * _PIECE)
+
+    def further_rows(self, num_rows: int) -> float:
+        """How many rows more, on average, make a step of `num_rows` that generates longer by no
+        more than others may be delayed.
+
+        A row takes at most its share of such a step: what a step takes without any row is shared
+        too. Where rows are few that is far more than one takes, and what prompt tokens take tells.
+        """
+        if not self._generating_s:
+            return 0.0
+        step_s = median(self._generating_s)
+        row_s = step_s / num_rows
+        if self._per_token_s:
+            row_s = min(row_s, _ROW_PER_TOKEN * median(self._per_token_s))
+        return _MAX_DELAY * step_s / max(row_s, 1e-9)
 
     def observe(self, duration_s: float, num_generating: int, num_prompt_tokens: int) -> None:
         """Learns from a step that took `duration_s`."""

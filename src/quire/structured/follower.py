@@ -121,7 +121,7 @@ class Follower:
         left = mask
         if self._ignores_eos and self._grammar is not None:
             left = without(mask, self._grammar.eos_token_ids)
-        left = left if left.any() else mask
+            left = left if left.any() else mask
         self._choice = Choice(mask, left.tobytes(), only_token(left))
 
     def _charge(self, seconds: float, num_tokens: int) -> None:

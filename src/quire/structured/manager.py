@@ -25,7 +25,8 @@ from quire.structured.threads import GrammarThreads, JobRunner
 logger = get_logger(__name__)
 
 WAIT_PER_MASK_S = 2e-4
-"""How long a step waits at least for each mask that its tokens need; most take a quarter of it."""
+"""How long a step waits at least for each mask that its tokens need, or for all of them where it
+has requests without a grammar; most take a quarter of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +120,9 @@ class StructuredOutputManager:
         self._compiler.prepare()
 
     @property
-    def is_used(self) -> bool:
-        """Whether it knows any request."""
-        return bool(self._requests)
+    def num_requests(self) -> int:
+        """How many requests it knows."""
+        return len(self._requests)
 
     def masks(self, request_ids: list[str]) -> dict[str, bytes]:
         """Which tokens each of these may choose next: little-endian words of 32 bits, bit t % 32 of
@@ -142,16 +143,14 @@ class StructuredOutputManager:
         self._told.append(_Job(request_id, one, follow, self._done))
         return False
 
-    def run_masks(self, wait_s: float = 0.0, *, is_alone: bool = False) -> None:
+    def run_masks(self, wait_s: float = 0.0, *, has_others: bool = False) -> None:
         """Begins to make the masks behind the tokens told since the last call. Waits until they are
-        there, but no longer than `wait_s`, or than a usual mask takes for each of them. `is_alone`:
-        there is no other request to wait for them, so that they are made here and now."""
+        there, but no longer than `wait_s`, or than a usual mask takes for each of them; with
+        `has_others`, requests without a grammar, that wait meanwhile: than one mask takes."""
         told, self._told = self._told, []
-        if is_alone:
-            for job in told:
-                job.run()
-        elif told:
-            self._runner.run(told, max(wait_s, WAIT_PER_MASK_S * len(told)))
+        if told:
+            least_s = WAIT_PER_MASK_S * (1 if has_others else len(told))
+            self._runner.run(told, max(wait_s, least_s))
 
     def take_news(self, timeout_s: float) -> list[GrammarNews]:
         """Requests that may go on, and those that cannot, which are forgotten: since the last call.

@@ -160,13 +160,13 @@ class MatcherAfterReasoning:
 def only_token(mask: NDArray[np.int32]) -> int | None:
     """The one token that a mask allows; None if it allows others, or none."""
     bits = mask.view(np.uint32)
-    words = np.flatnonzero(bits)
-    if len(words) != 1:
+    if np.count_nonzero(bits) != 1:
         return None
-    word = int(bits[words[0]])
+    place = int(bits.argmax())
+    word = int(bits[place])
     if word & (word - 1):
         return None
-    return int(words[0]) * _MASK_BITS + word.bit_length() - 1
+    return place * _MASK_BITS + word.bit_length() - 1
 
 
 def error_of(matcher: LLMatcher) -> str:

@@ -15,8 +15,9 @@ from quire.config.records import EngineConfig
 from quire.core.engine_core import EngineCore
 from quire.executor import Executor
 from quire.params import SamplingParams
-from quire.protocol import EngineCoreRequest, SchedulePlan, StepResult
+from quire.protocol import EngineCoreOutput, EngineCoreRequest, SchedulePlan, StepResult
 from quire.structured import compile as module
+from quire.structured.follower import Follower
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.tags.texts import AddedTokens
 from quire.structured.vocabulary import VocabularySource
@@ -113,7 +114,7 @@ def run(core: EngineCore) -> tuple[dict[str, list[int]], dict[str, str | None]]:
                 ends[output.request_id] = output.error or output.finish_reason
     assert step.stats is not None
     assert (step.stats.num_running, step.stats.num_waiting) == (0, 0)
-    assert not core.structured_outputs.is_used
+    assert not core.structured_outputs.num_requests
     return got, ends
 
 
@@ -184,12 +185,36 @@ def test_others_go_on_while_a_grammar_is_compiled(
     assert ends == {"a": "stop"}
 
 
+def test_a_newcomer_does_not_wait_for_the_mask_of_the_only_request(
+    core: EngineCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, begun = threading.Event(), threading.Event()
+    follow = Follower.follow
+
+    def slow(follower: Follower, token_ids: list[int], most: int) -> list[int]:
+        begun.set()
+        may_go_on.wait(60)
+        return follow(follower, token_ids, most)
+
+    monkeypatch.setattr(Follower, "follow", slow)
+    core.add_request(request("a", CHOICE))
+    first: list[EngineCoreOutput] = []
+    while not first:
+        first = core.step().outputs
+    assert begun.wait(60)
+    core.add_request(request("b"))
+    outputs = [output for _ in range(4) for output in core.step().outputs]
+    assert [output.request_id for output in outputs] == ["b"] * 4
+    may_go_on.set()
+    assert run(core)[0] == {"a": [IDS["o"], IDS["<eos>"]]}
+
+
 def test_an_abort_between_two_steps(core: EngineCore) -> None:
     core.add_request(request("a", CHOICE))
     while not core.scheduler.states.running:
         core.step()
     core.abort_requests(["a", "unknown"])
-    assert not core.structured_outputs.is_used
+    assert not core.structured_outputs.num_requests
     assert not core.has_unfinished_requests()
 
 

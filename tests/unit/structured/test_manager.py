@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from grammar_jobs import Late, followed
+from grammar_jobs import AtOnce, Late, followed
 from small_vocabulary import allowed, ids, source
 
 from quire.structured import compile as module
 from quire.structured import follower as following
 from quire.structured.compile import GrammarCompiler
-from quire.structured.manager import GrammarNews, StructuredOutputManager
+from quire.structured.manager import WAIT_PER_MASK_S, GrammarNews, StructuredOutputManager
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.tags.texts import AddedTokens
+from quire.structured.threads import Job
 from quire.structured.vocabulary import VocabularySource
 
 IDS = ids()
@@ -50,10 +52,10 @@ def test_requests_follow_their_own_tokens(manager: StructuredOutputManager) -> N
     assert followed(manager, "a", [IDS["y"]], 9) == []
     assert manager.take_news(WAIT_S) == []
     assert masks(manager, "b", "a") == [{"y", "ye", "yes", "n", "no"}, {"e"}]
-    assert manager.is_used
+    assert manager.num_requests == 2
     for name in ("a", "b"):
         manager.forget(name)
-    assert not manager.is_used
+    assert manager.num_requests == 0
     assert manager.take_news(WAIT_S) == [], "it does not wait for what will not come"
 
 
@@ -128,7 +130,7 @@ def test_what_is_wrong_is_told_of_its_request_alone(manager: StructuredOutputMan
     [news] = manager.take_news(0.0)
     assert news.request_id == "b"
     assert "refuses a token" in (news.error or "")
-    assert not manager.is_used
+    assert manager.num_requests == 0
 
 
 def test_a_tokenizer_that_cannot_be_read_is_an_error_of_requests() -> None:
@@ -228,19 +230,30 @@ def test_a_mask_that_takes_long_is_late_and_others_are_not() -> None:
     assert manager.take_news(0.0) == [], "that was of another request"
 
 
-def test_masks_that_nobody_waits_for_are_made_at_once() -> None:
-    jobs = Late(1)
-    manager = StructuredOutputManager(GrammarCompiler(source), jobs)
-    manager.add("a", CHOICE)
-    found: list[GrammarNews] = []
-    while not found:
-        jobs.turn()
-        found += manager.take_news(0.01)
-    assert not manager.advance("a", [IDS["y"]], 9)
-    manager.run_masks(is_alone=True)
-    assert jobs.kept == []
-    assert [news.request_id for news in manager.take_news(0.0)] == ["a"]
-    assert masks(manager, "a") == [{"e"}]
+def test_how_long_a_step_waits_for_masks() -> None:
+    """No longer than a usual mask takes, if others wait that have no grammar."""
+    waits: list[tuple[int, float]] = []
+
+    class Noted(AtOnce):
+        def run(self, jobs: Sequence[Job], wait_s: float) -> None:
+            waits.append((len(jobs), wait_s))
+            super().run(jobs, wait_s)
+
+    manager = StructuredOutputManager(GrammarCompiler(source), Noted())
+    names = ["a", "b", "c"]
+    for name in names:
+        manager.add(name, STARS)
+    wait(manager, 3)
+    assert manager.num_requests == 3
+    waits.clear()
+    manager.run_masks(1.0)
+    for step_s, has_others in ((0.0, False), (0.0, True), (1.0, False), (1.0, True)):
+        for name in names:
+            assert not manager.advance(name, [IDS["a"]], 9)
+        manager.run_masks(step_s, has_others=has_others)
+        assert len(manager.take_news(0.0)) == 3
+    usual = WAIT_PER_MASK_S
+    assert waits == [(3, 3 * usual), (3, usual), (3, 1.0), (3, 1.0)]
 
 
 def test_what_goes_wrong_on_a_thread_is_an_error_of_its_request(
