@@ -25,7 +25,7 @@ LAYERS: list[list[str]] = [
     ["reasoning"],
     ["structured"],
     ["params", "outputs"],
-    ["gguf"],
+    ["gguf", "watermark"],
     ["inputs", "config", "beam_search"],
     ["protocol", "logits_processors"],
     ["kvcache", "kvstore", "program"],

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
+
+import pytest
+
+from quire.config.model_files import DEMO_MODEL_PATH
 
 from .conftest import StartServer
 
@@ -61,3 +67,25 @@ def test_a_collector_that_hangs_delays_nobody(start_server: StartServer) -> None
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
         assert time.monotonic() - begin < 30
+
+
+@pytest.mark.parametrize("kind", ["LLM", "LLMEngine"])
+def test_a_script_that_shuts_nothing_down_is_traced(collector: Collector, kind: str) -> None:
+    options = (
+        f"model={str(DEMO_MODEL_PATH)!r}, max_model_len=64, kv_cache_memory_bytes=1 << 22,"
+        f"kv_store=False, otlp_traces_endpoint={collector.url!r}"
+    )
+    of_kind = {
+        "LLM": f"engine = LLM({options}); engine.generate('Hello', params)",
+        "LLMEngine": f"engine = LLMEngine.from_engine_args(EngineArgs({options}))\n"
+        "engine.add_request('mine', 'Hello', params)\n"
+        "while engine.has_unfinished_requests(): engine.step()",
+    }
+    script = (
+        "from quire import LLM, EngineArgs, LLMEngine, SamplingParams\n"
+        f"params = SamplingParams(max_tokens=3, ignore_eos=True)\n{of_kind[kind]}"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    _, span = collector.spans.get(timeout=1)
+    found = {one.key: one.value for one in span.attributes}
+    assert found["gen_ai.usage.completion_tokens"].int_value == 3

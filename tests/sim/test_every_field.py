@@ -74,9 +74,10 @@ BESIDE: dict[str, dict[str, Any]] = {
 """What must be set too, for a field to have an effect or to be accepted."""
 NOT_SAMPLED = set(NOT_YET) | {
     "_bad_words_token_ids", "_kept_token_ids", "_reasoning", "routed_experts_prompt_start",
+    "watermarking", "_watermarking_skipped",
 }  # fmt: skip
-"""Fields that no request may use, what `bad_words` becomes, what a server says, and what nothing is
-told of."""
+"""Fields that no request may use, what `bad_words` becomes, what a server says, what nothing is
+told of, and what an engine without a watermark leaves out."""
 
 
 def cases() -> list[dict[str, Any]]:

@@ -24,7 +24,6 @@ ABSENT: dict[str, tuple[str, ...]] = {
     "a request whose logits hold a NaN ends with an error, and `vllm:request_success` counts it": (
         "vllm:corrupted_requests",
     ),
-    "watermarks are not implemented": ("vllm:watermark_requests",),
     "the options that switch them on are refused": (
         "vllm:kv_block_lifetime_seconds", "vllm:kv_block_idle_before_evict_seconds",
         "vllm:kv_block_reuse_gap_seconds", "vllm:estimated_flops_per_gpu",
@@ -39,7 +38,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
 
 def exposed() -> str:
     """Everything at /metrics but the process's own."""
-    engine = EngineSeries(build_engine_config(EngineArgs(kv_store=True)))
+    engine = EngineSeries(build_engine_config(EngineArgs(kv_store=True, watermark_config={"key": 1})))
     sets = [engine.metric_set, HttpMetrics([]).metric_set, SleepMetrics().metric_set]
     return table(["metric", "type", "labels", "what"], [row for one in sets for row in _rows(one)])
 

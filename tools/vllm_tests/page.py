@@ -39,7 +39,6 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"speculative|spec_", "speculative decoding"),
     (r"tensor[-_]parallel|pipeline_parallel|data[-_]parallel", "several processes and machines"),
     (r"maximum context length is", "the model's context is shorter"),
-    (r"watermark", "watermarks"),
     (r"routed_experts", "the experts that tokens were routed to"),
     (r"runner='pooling'", "pooling models"),
     (r"_validate_trace_replay", "a private part of vLLM"),

@@ -41,7 +41,6 @@ FEATURES: dict[str, tuple[str, ...]] = {
         "tools/", "standalone_tests", "test_cmake", "embedded_commit", "test_version",
         "test_rust_bench", "test_remote_vllm_server", "offline_mode",
     ),
-    "watermarks": ("watermark",),
     "other routes": ("cohere", "structured_decisions", "grpc", "derender", "return_routed_experts"),
 }  # fmt: skip
 """What the tests of a file are about, by a part of its path."""

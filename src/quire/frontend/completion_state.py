@@ -49,7 +49,12 @@ class CompletionState:
         self.num_cached_tokens = 0
         self.kv_name: str | None = None
         """Of the prompt's K/V, for another engine that goes on."""
-        self.stats = RequestStateStats(arrival_time=arrival_time, queued_ts=arrival_time)
+        self.stats = RequestStateStats(
+            arrival_time=arrival_time,
+            queued_ts=arrival_time,
+            is_watermarked=bool(params.watermarking),
+            is_watermark_skipped=params.watermarking_skipped,
+        )
         self._params = params
         self._text = ""
         """All of it; for a stream of deltas what has not been sent."""

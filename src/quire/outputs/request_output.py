@@ -29,10 +29,11 @@ class RequestStateStats:
     first_token_latency: float = 0.0
     """Seconds from arrival to the first token."""
     is_corrupted: bool = False
-    """False, as is `is_watermarked`: a request with numbers that are not finite ends with an error,
-    and there are no watermarks."""
+    """False: a request with numbers that are not finite ends with an error."""
     is_watermarked: bool = False
+    """Whether tokens were chosen with the engine's watermark."""
     is_watermark_skipped: bool = False
+    """Whether they were to be, and could not."""
 
 
 @dataclass

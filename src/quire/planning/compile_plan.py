@@ -38,15 +38,15 @@ class CompilePlan:
     """After all passes, with the format that each weight gets."""
     kv: KVCacheSpec
     options: CompileOptions
-    has_processors: bool = False
-    """Whether custom logits processors run beside the model."""
+    gives_logits: bool = False
+    """Whether custom logits processors, or a watermark, choose tokens beside the model."""
 
     def memory_needs(self, backend: Backend) -> MemoryNeeds:
         """In bytes; `kv.num_blocks` does not matter. Raises BackendError for what it cannot do."""
         program, kv, options = self.program, self.kv, self.options
         entries = len(kv.layout.groups) * ceil_div(options.max_model_len, kv.block_size)
         workspace_bytes = backend.workspace_bytes(program, kv, options)
-        if self.has_processors:
+        if self.gives_logits:
             workspace_bytes += _LOGITS_COPIES * 4 * options.max_num_seqs * program.vocab_size
         return MemoryNeeds(
             weight_bytes=backend.weight_bytes(program, options.dtype),
@@ -73,7 +73,8 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
 
     Raises DoesNotFitError, or BackendError for what the backend cannot do.
     """
-    draft = _draft(program, choices, bool(facts.logits_processors))
+    gives_logits = bool(facts.logits_processors) or facts.watermark is not None
+    draft = _draft(program, choices, gives_logits)
     needs = draft.memory_needs(facts.backend)
     try:
         fitted = fit(needs, choices.kv_memory, facts.memory, shortens=choices.fits_memory)
@@ -114,7 +115,7 @@ def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
     return f". The weights would need with {', with '.join(named)}, which does not fit either"
 
 
-def _draft(program: Program, choices: Choices, has_processors: bool) -> CompilePlan:
+def _draft(program: Program, choices: Choices, gives_logits: bool) -> CompilePlan:
     """The number of KV blocks is open."""
     program = run_passes(program, choices.arithmetic.quantization)
     layout = kv_layout(program, choices.max_model_len)
@@ -127,7 +128,7 @@ def _draft(program: Program, choices: Choices, has_processors: bool) -> CompileP
             max_num_seqs=choices.scheduler.max_num_seqs,
             max_model_len=choices.max_model_len,
         ),
-        has_processors,
+        gives_logits,
     )
 
 
@@ -143,5 +144,5 @@ def compile_plan(config: EngineConfig) -> CompilePlan:
             max_num_seqs=scheduler.max_num_seqs,
             max_model_len=model.max_model_len,
         ),
-        bool(model.logits_processors),
+        bool(model.logits_processors) or config.watermark is not None,
     )

@@ -239,7 +239,12 @@ def _values(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> 
         row_of_logits = logits[row] if is_chosen else masked(logits[row], columns, row)
         raw: Floats = row_of_logits.astype(np.float64)
         return raw
-    values: Floats = adjust(logits[row], columns, row).astype(np.float64)
+    return processed(logits[row], columns, row)
+
+
+def processed(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> Floats:
+    """The row's logits [V] after all that is done to them before a token is drawn: step 9."""
+    values: Floats = adjust(logits, columns, row).astype(np.float64)
     temperature = float(columns.temperature[row])
     if temperature > 0:
         values /= temperature

@@ -127,7 +127,7 @@ MISSING_MODULES: dict[str, str] = {
     "vllm.v1.executor": _ONE_PROCESS,
     "vllm.v1.sample": _INTERNAL,
     "vllm.v1.sample.logits_processor": _PROCESSORS,
-    "vllm.v1.watermarking": "watermarks do not work yet",
+    "vllm.v1.watermarking": "tokens are chosen in the engine, without torch; detectors are there",
 }
 """Package of vLLM -> why it is not there, for all below it that `surface` does not have."""
 

@@ -30,11 +30,13 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.vllm.own.model_config": "ModelConfig",
         "quire.vllm.own.no_effect": "KernelConfig",
         "quire.vllm.own.profiler": "ProfilerConfig",
+        "quire.watermark.config": "WatermarkConfig",
     },
     "vllm.config.model": {"quire.vllm.own.model_config": "ModelConfig"},
     "vllm.config.kv_events": {"quire.config.kv_cache": "KVEventsConfig"},
     "vllm.config.kv_transfer": {"quire.config.kv_cache": "KVTransferConfig"},
     "vllm.config.structured_outputs": {"quire.structured.config": "StructuredOutputsConfig"},
+    "vllm.config.watermarking": {"quire.watermark.config": "WatermarkConfig derive_watermark_key"},
     "vllm.beam_search": {"quire.beam_search": "BeamSearchOutput BeamSearchSequence"},
     "vllm.distributed": {
         "quire.vllm.own.scripts.utils": "cleanup_dist_env_and_memory "
@@ -95,7 +97,7 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.platforms": {"quire.vllm.own.platforms": "current_platform"},
     "vllm.entrypoints.chat_utils": {
         "quire.server.plugins.records": "make_tool_call_id",
-        "quire.vllm.own.tokenizers": "load_chat_template "
+        "quire.vllm.own.tokenizers": "ChatCompletionMessageParam load_chat_template "
         "resolve_hf_chat_template=resolve_chat_template",
     },
     "vllm.renderers.hf": {"quire.vllm.own.tokenizers": "resolve_chat_template"},
@@ -168,6 +170,17 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.v1.sample.logits_processor.interface": {
         "quire.logits_processors": "AddedRequest BatchUpdate LogitsProcessor MoveDirectionality "
         "MovedRequest RemovedRequest",
+    },
+    "vllm.v1.watermarking": {
+        "quire.watermark.config": "derive_watermark_key",
+        "quire.watermark.detection": "DualKeyGumbelWatermarkDetector GumbelWatermarkDetector "
+        "WatermarkDetection WatermarkDetector",
+    },
+    "vllm.v1.watermarking.detector": {
+        "quire.watermark.detection": "WatermarkDetection WatermarkDetector"
+    },
+    "vllm.v1.watermarking.gumbel": {
+        "quire.watermark.detection": "DualKeyGumbelWatermarkDetector GumbelWatermarkDetector"
     },
     "vllm.logits_process": {"quire.logits_processors": "LogitsProcessor=RequestLogitsProcessor"},
     "vllm.version": {

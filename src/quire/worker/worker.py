@@ -169,8 +169,9 @@ class Worker:
 
 
 def _processing(config: EngineConfig) -> LogitsProcessing | None:
-    """Raises ConfigError if a custom logits processor cannot be loaded or made."""
-    if not config.model.logits_processors:
+    """None: tokens are chosen within the step. Raises ConfigError if a custom logits processor
+    cannot be loaded or made."""
+    if not config.model.logits_processors and config.watermark is None:
         return None
     from quire.worker.processors.processing import LogitsProcessing
 

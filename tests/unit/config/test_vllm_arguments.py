@@ -70,7 +70,8 @@ def test_each_argument_that_does_nothing_says_why() -> None:
     ("name", "value"),
     [
         ("cpu_offload_gb", 0.0), ("cpu_offload_gb", 0), ("offload_params", set()),
-        ("attention_config", {"backend": None}), ("attention_config", {}),
+        ("attention_config", {"backend": "FLEX_ATTENTION"}), ("attention_config", {}),
+        ("attention_backend", "FLASH_ATTN"),
         ("runner", "generate"), ("distributed_executor_backend", "mp"), ("optimization_level", 0),
         ("limit_mm_per_prompt", {"image": 0}), ("compilation_config", {"mode": 3}),
         ("compilation_config", 3), ("cudagraph_capture_sizes", [1, 2]), ("max_lora_rank", 64),
@@ -85,9 +86,8 @@ def test_values_that_mean_the_same_pass(name: str, value: object) -> None:
     ("name", "value"),
     [
         ("cpu_offload_gb", True), ("tensor_parallel_size", "2"), ("enable_lora", 1),
-        ("attention_config", {"backend": "FLASH_ATTN"}), ("attention_config", {"unknown": 1}),
         ("limit_mm_per_prompt", {"image": 2}),
-        ("shutdown_timeout", 5), ("attention_backend", "FLASH_ATTN"), ("numa_bind", True),
+        ("shutdown_timeout", 5), ("numa_bind", True), ("pooler_config", {"task": "embed"}),
     ],
 )  # fmt: skip
 def test_other_values_are_refused_by_name(name: str, value: object) -> None:
@@ -127,6 +127,10 @@ def test_arguments_that_do_nothing_can_be_read_and_set() -> None:
 
 def test_records_and_enums_stand_for_their_values() -> None:
     @dataclass
+    class QuantizationConfig:
+        name: str | None = None
+
+    @dataclass
     class AttentionConfig:
         backend: str | None = None
 
@@ -134,12 +138,12 @@ def test_records_and_enums_stand_for_their_values() -> None:
         FCFS = "fcfs"
 
     args = EngineArgs(
-        attention_config=AttentionConfig(),  # type: ignore[call-arg]
+        attention_config=AttentionConfig("FLASH_ATTN"),  # type: ignore[call-arg]
         scheduling_policy=Policy.FCFS,  # type: ignore[arg-type]
     )
     assert args.scheduling_policy == "fcfs"
-    with pytest.raises(ConfigError, match="attention_config"):
-        EngineArgs(attention_config=AttentionConfig("FLASH_ATTN"))  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="quantization_config"):
+        EngineArgs(quantization_config=QuantizationConfig("x"))  # type: ignore[call-arg]
 
 
 def test_an_own_parser_gets_all_options_and_gives_the_arguments_back() -> None:

@@ -150,7 +150,6 @@ def test_a_wrong_value_is_named_with_its_rule(given: dict[str, object], message:
     [
         {"prompt_logprob_start": 1},
         {"prompt_logprob_token_ids": [[1]]},
-        {"watermarking": True},
     ],
 )
 def test_what_does_not_work_yet_is_refused_not_ignored(given: dict[str, object]) -> None:
@@ -159,7 +158,7 @@ def test_what_does_not_work_yet_is_refused_not_ignored(given: dict[str, object])
 
 
 def test_neutral_values_of_unimplemented_fields_pass() -> None:
-    SamplingParams(extra_args={}, thinking_token_budget=-1, watermarking=False)
+    SamplingParams(extra_args={}, thinking_token_budget=-1)
 
 
 def test_a_field_of_outputs_that_are_not_told_passes() -> None:

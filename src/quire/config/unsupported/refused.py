@@ -96,9 +96,6 @@ REFUSED: dict[str, _Names] = {
     "replies are read by servers alone: give it to quire serve": {
         "reasoning_parser_plugin": (None, ""),
     },
-    "watermarks are not implemented": {
-        "watermark_config": (None, {}),
-    },
     "weights stay in memory, in one piece": {
         "offload_backend": ("auto",),
         "cpu_offload_gb": (0,),
@@ -124,10 +121,6 @@ REFUSED: dict[str, _Names] = {
     },
     "there is one tokenizer implementation, which reads Mistral's tekken.json too": {
         "tokenizer_mode": ("auto", "hf", "fast", "mistral"),
-    },
-    "attention is computed by one implementation": {
-        "attention_backend": (None, "CPU_ATTN", "auto"),
-        "attention_config": ({"backend": None},),
     },
     "no model here has such layers": {
         "engram_config": (None,),

@@ -19,6 +19,10 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
         "jit_monitor_mode": "warn",
         "jit_monitor_verbose": False,
     },
+    "attention is computed by one implementation": {
+        "attention_backend": None,
+        "attention_config": {},
+    },
     "steps follow each other in one way": {
         "async_scheduling": None,
     },

@@ -7,6 +7,7 @@ everything about the sending can be set by the `OTEL_*` variables that the SDK r
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -35,9 +36,14 @@ class RequestTracer(RequestObserver):
     """
 
     def __init__(self, provider: TracerProvider, model: str) -> None:
-        self._provider = provider
         self._tracer = provider.get_tracer("quire")
         self._model = model
+        self._is_ending = threading.Event()
+        self._flushing = threading.Thread(
+            target=_flush_at_the_end, args=(provider, self._is_ending), daemon=True
+        )
+        self._flushing.start()  # no thread can be started any more while the process ends
+        atexit.register(self.close)
 
     @classmethod
     def to_endpoint(cls, endpoint: str, model: str) -> RequestTracer:
@@ -65,10 +71,11 @@ class RequestTracer(RequestObserver):
             self._make_span(record)
 
     def close(self) -> None:
-        """Sends what is left, for two seconds at most: no collector keeps a server from ending."""
-        flushing = threading.Thread(target=self._provider.shutdown, daemon=True)
-        flushing.start()
-        flushing.join(_FLUSH_S)
+        """Sends what is left, for two seconds at most: no collector keeps a process from ending.
+        Called by an engine that is shut down, otherwise at the end of the process."""
+        atexit.unregister(self.close)
+        self._is_ending.set()
+        self._flushing.join(_FLUSH_S)
 
     def _make_span(self, record: RequestRecord) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode
@@ -94,6 +101,11 @@ def make_tracer(config: EngineConfig) -> RequestTracer | None:
     if endpoint is None:
         return None
     return RequestTracer.to_endpoint(endpoint, config.model.served_model_name[0])
+
+
+def _flush_at_the_end(provider: TracerProvider, is_ending: threading.Event) -> None:
+    is_ending.wait()
+    provider.shutdown()
 
 
 def _attributes(record: RequestRecord, model: str) -> dict[str, Any]:

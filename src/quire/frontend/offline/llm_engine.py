@@ -109,6 +109,11 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         return cls(vllm_config, stat_loggers=stat_loggers or ())
 
     @property
+    def log_stats(self) -> bool:
+        """Whether there are statistics: False with `disable_log_stats`."""
+        return self.metrics is not None
+
+    @property
     def vllm_config(self) -> EngineConfig:
         """The whole configuration."""
         return self.config

@@ -353,6 +353,11 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         return self.requests.outputs
 
     @property
+    def log_stats(self) -> bool:
+        """Whether statistics are logged: False with `disable_log_stats`."""
+        return self.vllm_config.observability.log_stats
+
+    @property
     def vllm_config(self) -> EngineConfig:
         """The whole configuration."""
         return self.config

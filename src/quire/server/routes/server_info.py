@@ -34,8 +34,11 @@ async def server_info(http: Request) -> Response:
     """The engine's configuration, its environment variables, and the machine."""
     form = read_query(http, ServerInfoQuery).config_format
     config = context_of(http).config
+    shown = str(config) if form == "text" else msgspec.to_builtins(config, enc_hook=str)
+    if isinstance(shown, dict) and shown.get("watermark"):
+        del shown["watermark"]["key"]
     info = ServerInfo(
-        vllm_config=str(config) if form == "text" else msgspec.to_builtins(config, enc_hook=str),
+        vllm_config=shown,
         vllm_env={
             name: value
             for name, value in sorted(os.environ.items())

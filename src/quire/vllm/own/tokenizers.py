@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from quire.config.places.hub import resolve_model
 from quire.errors import ConfigError, quoted
 from quire.frontend.hf.tokenizer import HFTokenizer
 
+ChatCompletionMessageParam = Mapping[str, Any]
+"""A message of a conversation, in annotations."""
 _MODES = ("auto", "hf", "fast")
 
 

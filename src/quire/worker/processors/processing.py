@@ -1,4 +1,4 @@
-"""`LogitsProcessing`: the processors of an engine, in the course of a step.
+"""`LogitsProcessing`: the processors of an engine and its watermark, in the course of a step.
 
 A step in which one of them may have something to do is cut in two: the compiled model gives raw
 logits out, the processors change them, and `CompiledModel.sample` goes on with what they leave.
@@ -23,10 +23,11 @@ from quire.errors import BackendError
 from quire.logits_processors.loading import load_processors
 from quire.protocol import SchedulePlan
 from quire.sampling.columns import LOGPROBS_KINDS
-from quire.sampling.reference import masked, not_finite, penalise, restrict
+from quire.sampling.reference import logprobs, masked, not_finite, penalise, restrict
 from quire.worker.input_batch import PreparedStep
 from quire.worker.processors.guarded import GuardedProcessor
 from quire.worker.processors.members import Members
+from quire.worker.processors.watermark import Watermarker
 
 Ints = NDArray[np.int32]
 Logits = NDArray[np.float32]
@@ -52,6 +53,7 @@ class LogitsProcessing:
         self._processors = [
             GuardedProcessor(cls, config) for cls in load_processors(config.model.logits_processors)
         ]
+        self._watermarker = None if config.watermark is None else Watermarker(config.watermark)
         self._members = Members()
 
     def withhold(
@@ -67,7 +69,7 @@ class LogitsProcessing:
         update = self._members.settle(request_ids)
         for processor in self._processors:
             processor.update(update, self._members)
-        if all(processor.is_idle for processor in self._processors):
+        if all(processor.is_idle for processor in self._processors) and not self._marks_any():
             return None
         place_of = {member.request_id: i for i, member in enumerate(self._members.batch)}
         of_sampled = np.array([place_of[request_id] for request_id in request_ids], np.int32)
@@ -93,7 +95,16 @@ class LogitsProcessing:
             for row in range(len(raw)):
                 raw[row] = masked(raw[row], columns, row)
         changed, columns, has_none, failures = self._changed(raw, columns, is_void)
-        output = model.sample(changed, _reports(columns, processed=True))
+        reports = _reports(columns, processed=True)
+        output = model.sample(changed, reports)
+        if self._watermarker is not None:
+            batch = self._members.batch
+            tokens, is_marked = self._watermarker.choose(changed, columns, output.sampled, batch)
+            output.sampled = tokens
+            if output.logprobs is not None and is_marked.any():
+                marked = logprobs(changed, tokens, reports)
+                if marked is not None:
+                    output.logprobs.put(is_marked, marked)
         if output.not_finite is not None:
             for place in np.flatnonzero(output.not_finite & ~is_void & ~has_none).tolist():
                 failures.setdefault(place, "logits processors left no logits to choose from")
@@ -111,6 +122,11 @@ class LogitsProcessing:
     def advance(self, request_ids: Sequence[str], token_ids: Sequence[int]) -> None:
         """Takes in the next token of each of these requests."""
         self._members.advance(request_ids, token_ids)
+
+    def _marks_any(self) -> bool:
+        """Whether a token of the step may get a watermark."""
+        marker = self._watermarker
+        return marker is not None and any(marker.applies(one) for one in self._members.batch)
 
     def _changed(
         self, raw: Logits, columns: SamplingColumns, is_void: NDArray[np.bool_]
