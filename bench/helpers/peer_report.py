@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from quire.bench import plot
+from quire.errors import ModelError
+from quire.gguf.unpack import unpack
 from quire.models import build_program
 from quire.program import Program, some_tokens
 
@@ -17,12 +20,16 @@ _BITS = {"int8": 8.125, "int8_w8a8": 8.125, "int4": 4.25, "int4_w4a8": 4.25}
 
 def weight_bytes(checkpoint: Path, options: dict[str, Any]) -> int:
     """Bytes that one token's computation must read: the weights, without an untied embedding and
-    without experts that it does not take. Where no file has them, they count as bfloat16."""
-    if checkpoint.is_file():
-        return checkpoint.stat().st_size
+    without experts that it does not take. Where no file has them, they count as bfloat16. Of a
+    GGUF file whose model Quire cannot read: all of it."""
+    directory = checkpoint
     files = [f for p in ("*.safetensors", "openvino_model.bin") for f in checkpoint.glob(p)]
+    if checkpoint.is_file():
+        files = [checkpoint]
+        with suppress(ModelError):
+            directory = unpack(checkpoint)
     total = sum(file.stat().st_size for file in files)
-    config_file = checkpoint / "config.json"
+    config_file = directory / "config.json"
     if config_file.is_file():
         program = build_program(json.loads(config_file.read_text()))
         every, read = _num_weights(program), _num_weights(some_tokens(program, 1))

@@ -6,16 +6,26 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny_checkpoint import CONFIG
 
 from quire import LLM, SamplingParams
+from quire.backends.cpu import CpuBackend, load
+from quire.backends.cpu.lowering import fuse
+from quire.backends.cpu.packing import Packer
+from quire.backends.cpu.packing_alike import AlikePacker
+from quire.backends.cpu.stored_weights import stored_weights
 from quire.cli import main
 from quire.config.engine_args import EngineArgs
 from quire.config.memory import AvailableMemory
 from quire.errors import DoesNotFitError
+from quire.models import build_program
 from quire.planning import facts as facts_module
 from quire.planning.plan import plan_engine
+from quire.planning.quantize import quantize_model
+from quire.program.passes import run_passes
+from quire.weights.dummy import DummyStore
 
 MIXTURE: dict[str, Any] = {
     **CONFIG, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
@@ -49,8 +59,11 @@ def _write(directory: Path, config: dict[str, Any]) -> Path:
 
 
 def _tokens(model: Path, **given: Any) -> list[list[int]]:
-    given = {"max_num_batched_tokens": 128, "max_model_len": 64, "max_num_seqs": 4, **given}
-    with LLM(str(model), load_format="dummy", skip_tokenizer_init=True, **given) as llm:
+    given = {
+        "load_format": "dummy", "max_num_batched_tokens": 128, "max_model_len": 64,
+        "max_num_seqs": 4, **given,
+    }  # fmt: skip
+    with LLM(str(model), skip_tokenizer_init=True, **given) as llm:
         params = SamplingParams(temperature=0.8, seed=3, max_tokens=8, ignore_eos=True)
         prompts: list[Any] = [{"prompt_token_ids": ids} for ids in ([1, 2, 3], [5, 7])]
         outputs = llm.generate(prompts, params, use_tqdm=False)
@@ -75,6 +88,45 @@ def test_experts_in_mxfp4(tmp_path: Path) -> None:
 def test_formats_that_numbers_are_rounded_to(quantization: str, tmp_path: Path) -> None:
     model = _write(tmp_path / "model", MIXTURE)
     assert [len(tokens) for tokens in _tokens(model, quantization=quantization)] == [8, 8]
+
+
+@pytest.mark.parametrize("quantization", ["int4_w4a8", "gguf_a8", None])
+def test_a_packed_file_of_random_weights(quantization: str | None, tmp_path: Path) -> None:
+    """`quire quantize` writes the numbers that an engine makes in memory."""
+    config = dict(MIXTURE)
+    if quantization == "gguf_a8":
+        config["quantization_config"] = FORMATS["Q4_K"]
+    model = _write(tmp_path / "model", config)
+    args = EngineArgs(str(model), load_format="dummy", quantization=quantization)
+    packed = quantize_model(args, tmp_path / "packed").path
+    found = _tokens(packed, load_format="auto")
+    assert found == _tokens(model, quantization=quantization)
+
+
+def test_matrices_of_one_shape_are_rounded_once() -> None:
+    """Each has memory of its own, filled to its end; what is not rounded has its own numbers."""
+    program = run_passes(build_program({**MIXTURE, "num_experts": 5}), "int4_w4a8")
+    library, backend = load(), CpuBackend(2)
+    weights = stored_weights(fuse(program), program)
+    packers = [Packer(library, backend._pool, DummyStore(program), "bfloat16") for _ in range(2)]
+    each = packers[0].into_memory(weights)
+    found = AlikePacker(packers[1], library, "bfloat16", 2).into_memory(weights)
+    rounded = {w.param.name: found[w] for w in weights if w.param.format != "dense"}
+    assert len(rounded) >= 2 * 4
+    for weight in weights:
+        name, size = weight.param.name, each[weight].size
+        if name not in rounded:
+            assert np.array_equal(found[weight], each[weight])
+        elif len(weight.param.shape) == 3:
+            experts = found[weight].reshape(5, -1)
+            assert np.array_equal(experts, experts[[0, 1, 0, 1, 0]])
+        if name.startswith("layers.0."):
+            sampled = size * 2 // 5 if len(weight.param.shape) == 3 else size
+            assert np.array_equal(found[weight][:sampled], each[weight][:sampled])
+        if name in rounded and name.startswith("layers.1."):
+            first = rounded[name.replace("layers.1.", "layers.0.")]
+            assert np.array_equal(rounded[name], first)
+            assert not np.shares_memory(rounded[name], first)
 
 
 def test_an_override_names_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,9 +21,11 @@ from quire.log import get_logger, phase
 from quire.models import is_transformers, name_map, shipped_format
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.choices import Arithmetic, settle_arithmetic
+from quire.program import Program
 from quire.program.passes import run_passes
 from quire.units import MiB
-from quire.weights import PACKED_NAME, PackedWriter, bind, open_checkpoint
+from quire.weights import PACKED_NAME, PackedWriter, WeightStore, bind, open_checkpoint
+from quire.weights.dummy import DummyStore
 from quire.weights.quantised.store import as_shipped
 
 logger = get_logger(__name__)
@@ -48,7 +50,7 @@ def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
     CPU backend does not compute here; ModelError for a checkpoint that cannot be used.
     """
     checkpoint = read_checkpoint(args)
-    if checkpoint.weights != "checkpoint":
+    if checkpoint.weights == "packed":
         raise ConfigError(f"{checkpoint.path} holds packed weights; pack the original checkpoint")
     if is_transformers(checkpoint.hf_config):
         raise ConfigError(
@@ -64,8 +66,7 @@ def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
     backend = make_backend(device)
     arithmetic = settle_arithmetic(args, checkpoint, backend.capabilities)
     program = run_passes(checkpoint.program, arithmetic.quantization)
-    store = as_shipped(open_checkpoint(checkpoint.path), shipped_format(checkpoint.hf_config))
-    weights = bind(program, store, name_map(checkpoint.hf_config).canonical)
+    weights = _weights(checkpoint, program)
     with _new_directory(out):
         with phase(logger, f"{checkpoint.name} packed"), replacing(out / PACKED_NAME) as file:
             writer = PackedWriter(file)
@@ -75,6 +76,13 @@ def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
         _copy_texts(checkpoint, out)
     weights.close()
     return PackedModel(out, (out / PACKED_NAME).stat().st_size, arithmetic, device.isa)
+
+
+def _weights(checkpoint: Checkpoint, program: Program) -> WeightStore:
+    if checkpoint.weights == "dummy":
+        return DummyStore(program)
+    store = as_shipped(open_checkpoint(checkpoint.path), shipped_format(checkpoint.hf_config))
+    return bind(program, store, name_map(checkpoint.hf_config).canonical)
 
 
 @contextmanager

@@ -59,6 +59,8 @@ _MXFP4_EXPONENT = 120
 class DummyStore(WeightStore):
     """Every tensor of a program, small random numbers that depend on its name.
 
+    (Of the matrices of one shape that it rounds, the CPU backend packs one and copies it.)
+
     The numbers are copied from pools, which is faster than generating each tensor. A pool has a few
     million of them.
     """
@@ -74,6 +76,10 @@ class DummyStore(WeightStore):
         self._pool = (numbers.view(np.uint32) >> 16).astype(np.uint16)
         self._blocks: dict[str, Bytes] = {}
         self._codes = self._random.integers(0, 256, _POOL_ITEMS, np.uint8)
+
+    @property
+    def is_made_up(self) -> bool:
+        return True
 
     def names(self) -> Iterable[str]:
         return self._parts.keys()

@@ -76,6 +76,11 @@ class WeightStore(ABC):
         """The file or files, for messages."""
         return "the checkpoint"
 
+    @property
+    def is_made_up(self) -> bool:
+        """Whether the numbers mean nothing, so that matrices of one shape may hold the same."""
+        return False
+
     @abstractmethod
     def names(self) -> Iterable[str]:
         """Every tensor name in the checkpoint."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf_files import random_tensors, write_model
 from helpers.bandwidth import read_bandwidth
 from helpers.peer_process import Peer, PeerError, PeerSpec
 from helpers.peer_report import chart, table, weight_bytes
@@ -116,6 +117,22 @@ def test_weight_bytes_without_tables_and_experts_that_are_not_read(tmp_path: Pat
     active = 16 * (8 * 3 * 2048 * 1024 + 4 * 2048 * 2048 + 64 * 2048) + 50304 * 2048
     assert 2 * active < weight_bytes(tmp_path / "olmoe", {}) < 2.001 * active
     assert weight_bytes(tmp_path / "olmoe", {"quantization": "int4"}) < 0.54 * active
+
+
+def test_weight_bytes_of_a_gguf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    config = {
+        "architectures": ["LlamaForCausalLM"], "vocab_size": 1000, "hidden_size": 48,
+        "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 6,
+        "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+        "max_position_embeddings": 512, "tie_word_embeddings": False, "hidden_act": "silu",
+    }  # fmt: skip
+    tensors = random_tensors(config)
+    file = write_model(tmp_path / "model.gguf", "llama", config, tensors)
+    read = 1 - 999 * 48 / sum(tensor.size for tensor in tensors.values())
+    assert abs(weight_bytes(file, {}) - read * file.stat().st_size) < 2
+    (tmp_path / "other.gguf").write_bytes(bytes(100))
+    assert weight_bytes(tmp_path / "other.gguf", {}) == 100
 
 
 def test_the_probe_reads_faster_than_a_disk() -> None:

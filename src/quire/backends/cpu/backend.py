@@ -25,6 +25,7 @@ from quire.backends.cpu.machine import default_num_threads
 from quire.backends.cpu.model import CpuModel
 from quire.backends.cpu.packed import find_packed
 from quire.backends.cpu.packing import Packer
+from quire.backends.cpu.packing_alike import AlikePacker
 from quire.backends.cpu.stand_ins import stand_ins
 from quire.backends.cpu.stored_weights import WEIGHT_FORMATS, num_bytes, stored_weights
 from quire.backends.cpu.weights import WeightLoader, unread_places
@@ -125,7 +126,7 @@ class CpuBackend(Backend):
         else:
             with phase(logger, "weights packed"):
                 weights.prefetch()
-                packer = Packer(self._library, self._pool, weights, options.dtype)
+                packer = self._packer(weights, options.dtype)
                 places = packer.into_memory(lowered.weights)
             bad_names = packer.not_finite
         warn_not_finite(program, bad_names)
@@ -144,9 +145,15 @@ class CpuBackend(Backend):
         self, program: Program, weights: WeightStore, dtype: Dtype, writer: PackedWriter
     ) -> None:
         """Writes every weight as this library reads it."""
-        packer = Packer(self._library, self._pool, weights, dtype)
+        packer = self._packer(weights, dtype)
         packer.into_file(self._lower(program, dtype).weights, writer)
         warn_not_finite(program, packer.not_finite)
+
+    def _packer(self, weights: WeightStore, dtype: Dtype) -> Packer | AlikePacker:
+        packer = Packer(self._library, self._pool, weights, dtype)
+        if not weights.is_made_up:
+            return packer
+        return AlikePacker(packer, self._library, dtype, self._num_threads)
 
     def _lower(self, program: Program, dtype: Dtype) -> _Lowered:
         """The one place where it is done. Raises BackendError for what is not computed here."""

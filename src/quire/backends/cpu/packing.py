@@ -55,7 +55,7 @@ class Packer:
         native call. Raises CheckpointError for a tensor of another shape.
         """
         bounds = {w: num_bytes(self._library, w, self._dtype) for w in weights}
-        places = _allocate(bounds)
+        places = allocate(bounds)
         tensors: dict[StoredWeight, list[HostTensor]] = {}
         num_copied = 0
         for weight in weights:
@@ -73,7 +73,7 @@ class Packer:
         for weight in weights:
             tensors = self._tensors(weight)
             size = self._num_bytes(weight, tensors)
-            place = _allocate({weight: size})
+            place = allocate({weight: size})
             num_before = len(self.not_finite)
             self._pack({weight: tensors}, place)
             text = layout(self._library, weight, self._dtype, size)
@@ -213,7 +213,7 @@ def _source_of_pieces(weight: StoredWeight, tensors: Sequence[HostTensor]) -> li
     return [tensor for part, tensor in pairs for _ in _pieces(part)]
 
 
-def _allocate(sizes: Mapping[StoredWeight, int]) -> dict[StoredWeight, Bytes]:
+def allocate(sizes: Mapping[StoredWeight, int]) -> dict[StoredWeight, Bytes]:
     """A place for each, in one mapping, which lives as long as any of them."""
     starts, end = {}, 0
     for weight, size in sizes.items():

@@ -18,7 +18,7 @@ from quire.units import format_bytes
 
 _OPTIONS = (
     "model", "revision", "hf_token", "hf_overrides", "download_dir", "dtype", "quantization",
-    "backend", "num_threads",
+    "load_format", "backend", "num_threads",
 )  # fmt: skip
 
 

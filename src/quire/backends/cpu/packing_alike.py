@@ -1,0 +1,120 @@
+"""Packs made-up weights: one of each kind, of which the others are copies.
+
+Rounding all numbers of a large model takes minutes, and of random numbers nothing depends on it.
+A weight has its own place in memory, so that a step reads as much as with a real checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import Dtype
+from quire.backends.cpu.library import Library
+from quire.backends.cpu.lowering.native_op import StoredWeight
+from quire.backends.cpu.packing import Packer, allocate
+from quire.backends.cpu.stored_weights import layout, num_bytes
+from quire.units import MiB
+from quire.weights.packed_file import PackedWriter
+
+Bytes = NDArray[np.uint8]
+
+_EXPERTS = 2
+"""Of a layer, where each has tensors of its own: neighbours differ."""
+_PIECE_BYTES = 16 * MiB
+"""That a thread copies at a time."""
+
+
+class AlikePacker:
+    """Packs weights of a store whose numbers are made up.
+
+    Only what is rounded or held in groups is copied. Plain numbers, routers among them, are packed
+    as they are, which takes no longer.
+    """
+
+    def __init__(self, packer: Packer, library: Library, dtype: Dtype, num_threads: int) -> None:
+        self._packer = packer
+        self._library = library
+        self._dtype = dtype
+        self._num_threads = num_threads
+
+    @property
+    def not_finite(self) -> list[str]:
+        """As of `Packer`."""
+        return self._packer.not_finite
+
+    def into_memory(self, weights: Sequence[StoredWeight]) -> Mapping[StoredWeight, Bytes]:
+        """All of them. Raises CheckpointError for a shape that the format does not allow."""
+        samples = _samples(weights)
+        own = self._packer.into_memory([weight for weight in weights if weight not in samples])
+        copies = allocate({w: num_bytes(self._library, w, self._dtype) for w in samples})
+        packed = self._pack_samples(samples)
+        with ThreadPoolExecutor(self._num_threads) as threads:
+            for weight, sample in samples.items():
+                _repeat(packed[sample], copies[weight], threads)
+        return {**own, **copies}
+
+    def into_file(self, weights: Iterable[StoredWeight], writer: PackedWriter) -> None:
+        """One after the other: besides the samples, no two are in memory at once."""
+        weights = tuple(weights)
+        samples = _samples(weights)
+        packed = self._pack_samples(samples)
+        for weight in weights:
+            if weight not in samples:
+                self._packer.into_file([weight], writer)
+                continue
+            size = num_bytes(self._library, weight, self._dtype)
+            text = layout(self._library, weight, self._dtype, size)
+            data = np.resize(packed[samples[weight]], size)
+            writer.add(str(weight), weight.tensors, text, data)
+
+    def _pack_samples(
+        self, samples: Mapping[StoredWeight, StoredWeight]
+    ) -> Mapping[StoredWeight, Bytes]:
+        return self._packer.into_memory(list(dict.fromkeys(samples.values())))
+
+
+def _samples(weights: Iterable[StoredWeight]) -> dict[StoredWeight, StoredWeight]:
+    """For each weight that is copied, the one that is packed for it."""
+    first: dict[object, StoredWeight] = {}
+    found = {}
+    for weight in weights:
+        if weight.kind == "matrix" and weight.param.format != "dense":
+            found[weight] = first.setdefault(_kind(weight), _few_experts(weight))
+    return found
+
+
+def _kind(weight: StoredWeight) -> object:
+    """Equal for weights that need the same bytes of the same tensors, but for names."""
+    parts = tuple(replace(part, name="") for part in weight.param.parts)
+    return replace(weight, param=replace(weight.param, name="", parts=parts))
+
+
+def _few_experts(weight: StoredWeight) -> StoredWeight:
+    """With the first experts alone, where each has tensors of its own."""
+    param = weight.param
+    if len(param.shape) < 3 or len(param.parts[0].shape) > 2:
+        return weight
+    experts, *shape = param.shape
+    few = min(experts, _EXPERTS)
+    parts = param.parts[: few * len(param.parts) // experts]
+    return replace(weight, param=replace(param, shape=(few, *shape), parts=parts))
+
+
+def _repeat(data: Bytes, place: Bytes, threads: ThreadPoolExecutor) -> None:
+    """Fills the place with the bytes, again and again."""
+
+    def fill(begin: int) -> None:
+        end = min(begin + _PIECE_BYTES, place.size)
+        while begin < end:
+            offset = begin % data.size
+            count = min(end - begin, data.size - offset)
+            place[begin : begin + count] = data[offset : offset + count]
+            begin += count
+
+    for _ in threads.map(fill, range(0, place.size, _PIECE_BYTES)):
+        pass
