@@ -6,6 +6,18 @@
         --peer llamacpp-q8=/venvs/llamacpp/bin/python --checkpoint llamacpp-q8=FILE.gguf
         --peer quire-int8=python --option quire-int8='{"quantization": "int8_w8a8"}'
 
+The strongest peers of 8 and 4 bits, and one checkpoint in two engines:
+
+        --peer vllm-w8a8=/venvs/vllm-zentorch/bin/python --checkpoint vllm-w8a8=W8A8_DIR
+        --peer openvino-int8=/venvs/openvino/bin/python --checkpoint openvino-int8=EXPORTED_DIR
+        --option openvino-int8='{"DYNAMIC_QUANTIZATION_GROUP_SIZE": "128"}'
+        --peer quire-awq=python --checkpoint quire-awq=AWQ_DIR
+        --peer vllm-awq=/venvs/vllm/bin/python --checkpoint vllm-awq=AWQ_DIR
+
+vLLM takes zentorch's kernels where that package is installed beside it. W8A8, W4A16, AWQ and GPTQ
+checkpoints are written by `bench/quantised_checkpoint.py`. OpenVINO has one more setting to try:
+`"INFERENCE_PRECISION_HINT": "f32"`.
+
 A peer's engine is its name up to the first dash. Every engine is loaded once and kept in a
 process of its own; each workload goes round all of them before the next begins, at least
 three rounds, with a memory-bandwidth probe before each round, and around each stream of one

@@ -7,6 +7,7 @@ enough: steps are timed with made-up ones.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from quire.config.engine_args import EngineArgs
@@ -103,12 +104,33 @@ def _shipped_name(plan: EnginePlan) -> str | None:
     return None if most == "dense" else most
 
 
+class ExpectedRates:
+    """Of the plan of one format: times steps when asked. To be closed."""
+
+    def __init__(self, plan: EnginePlan) -> None:
+        """Raises BackendError where the backend does not time steps."""
+        self._prompt = _sizes(plan).prompt
+        self._timer = StepTimer(plan.compiled, plan.facts.backend, _sizes(plan))
+
+    def streams(self, count: int) -> float:
+        """Tokens per second of `count` requests that generate, together."""
+        return count / (self._timer.decode_seconds(count) + _STEP_S + count * _REQUEST_S)
+
+    def prompt(self) -> float:
+        """Tokens per second of a prompt."""
+        return self._prompt / (self._timer.prompt_seconds() + _STEP_S + _REQUEST_S)
+
+    def close(self) -> None:
+        """Frees its memory."""
+        self._timer.close()
+
+
 def speed_of(name: str, plan: EnginePlan) -> Speed:
     """Of the plan of one format. Raises BackendError where the backend does not time steps."""
     backend, compiled, sizes = plan.facts.backend, plan.compiled, _sizes(plan)
-    with StepTimer(compiled, backend, sizes) as timer:
-        streams = {n: n / (timer.decode_seconds(n) + _STEP_S + n * _REQUEST_S) for n in STREAMS}
-        prompt = sizes.prompt / (timer.prompt_seconds() + _STEP_S + _REQUEST_S)
+    with closing(ExpectedRates(plan)) as rates:
+        streams = {count: rates.streams(count) for count in STREAMS}
+        prompt = rates.prompt()
     return Speed(
         name=name,
         weight_bytes=plan.needs.weight_bytes,

@@ -24,7 +24,7 @@ from quire.units import MiB
 _READ_BYTES = 160 * MiB
 """Of weights that one token reads, in a step that is timed: what the next step reads again must
 have left the caches."""
-_LEAST_S = 0.08
+_LEAST_S = 0.2
 """Steps of one size are repeated for so long."""
 _LEAST_STEPS = 3
 _FILL_BLOCKS = 64
