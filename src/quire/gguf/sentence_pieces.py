@@ -1,4 +1,4 @@
-"""The merges of a SentencePiece BPE vocabulary, which its file does not have."""
+"""The merges of a SentencePiece BPE vocabulary, which its file does not have, GGUF or not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def derived_merges(path: Path, pieces: list[str], scores: list[float]) -> list[l
     large for that, and for scores that have no order.
     """
     if not all(map(math.isfinite, scores)):
-        raise CheckpointError(f"{path}: tokenizer.ggml.scores has a score that is no number")
+        raise CheckpointError(f"{path}: the scores of tokens have one that is no number")
     ids = {piece: piece_id for piece_id, piece in enumerate(pieces)}
     found: list[tuple[float, int, int, int]] = []
     for piece, piece_id in ids.items():

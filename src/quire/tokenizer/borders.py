@@ -92,7 +92,7 @@ def find_borders(backend: tokenizers.Tokenizer) -> Borders | None:
         if normalizer is None and splitter is not None and _is_metaspace(splitter):
             is_word_alone = splitter["split"] or _merges_within_words(backend)
             return _at_spaces(contents, keeps_space=True) if is_word_alone else None
-    elif splitter is None and _is_sentencepiece(normalizer) and _merges_within_words(backend):
+    elif _adds_space(normalizer, splitter) and _merges_within_words(backend):
         return _at_spaces(contents, keeps_space=False)
     return None
 
@@ -184,12 +184,17 @@ def _is_metaspace(splitter: dict[str, Any]) -> bool:
     return (splitter["type"], splitter.get("replacement")) == ("Metaspace", _SPACE_MARK)
 
 
-def _is_sentencepiece(normalizer: dict[str, Any]) -> bool:
-    """A mark is put before every text, so pieces leave out the space that it stands for."""
-    return normalizer == {
-        "type": "Sequence",
-        "normalizers": [
-            {"type": "Prepend", "prepend": _SPACE_MARK},
-            {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK},
-        ],
-    }
+_MARK_BEFORE = {"type": "Prepend", "prepend": _SPACE_MARK}
+_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
+
+
+def _adds_space(normalizer: dict[str, Any], splitter: dict[str, Any] | None) -> bool:
+    """A mark is put before every text, so pieces leave out the space that it stands for: by the
+    normalizer, as in Llama 2's tokenizer.json, or by `formats/sentencepiece`."""
+    steps = normalizer.get("normalizers", [])
+    if splitter is None:
+        return bool(steps == [_TO_MARKS, _MARK_BEFORE] or steps == [_MARK_BEFORE, _TO_MARKS])
+    firsts = [(step.get("type"), step.get("prepend_scheme"), step.get("replacement"))
+              for step in splitter.get("pretokenizers", [])]  # fmt: skip
+    wanted = [("Metaspace", "first", " "), ("Metaspace", "never", _SPACE_MARK)]
+    return bool(steps == [_TO_MARKS] and firsts == wanted)

@@ -1,8 +1,8 @@
 """Builds the Rust tokenizer from a checkpoint's files.
 
 `tokenizer.json` holds everything and is taken as it is; `vocab.json` with `merges.txt` is a
-byte-level BPE vocabulary of GPT-2's kind (GPT-2, OPT) or Qwen2's; `tekken.json` is Mistral's.
-Called by `Tokenizer`.
+byte-level BPE vocabulary of GPT-2's kind (GPT-2, OPT) or Qwen2's; `tekken.json` is Mistral's;
+`tokenizer.model` is SentencePiece's or tiktoken's. Called by `Tokenizer`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.config.model_files import has_file, read_json_object
+from quire.config.model_files import has_file, read_bytes, read_json_object
 from quire.errors import CheckpointError
 from quire.log import get_logger
 from quire.tokenizer.growth import check_growth
@@ -27,6 +27,7 @@ logger = get_logger(__name__)
 
 MAX_TOKENIZER_BYTES = 256 * MiB
 TEKKEN = "tekken.json"
+MODEL = "tokenizer.model"
 
 _QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -71,14 +72,34 @@ def build_rust_tokenizer(directory: Path, tokenizer_config: Mapping[str, Any]) -
         return RustTokenizer(backend, special.roles)
     if has_file(directory / TEKKEN):
         return _of_tekken(directory, special)
-    if has_file(directory / "tokenizer.model"):
-        raise CheckpointError(
-            f"{directory} has only a tokenizer.model; write a tokenizer.json to the directory with "
-            "transformers: AutoTokenizer.from_pretrained(path).save_pretrained(path)"
-        )
+    if has_file(directory / MODEL):
+        return _of_model(directory, tokenizer_config, special)
     raise CheckpointError(
-        f"{directory} has no tokenizer: no tokenizer.json, vocab.json with merges.txt, or {TEKKEN}"
+        f"{directory} has no tokenizer: no tokenizer.json, vocab.json with merges.txt, {TEKKEN} or "
+        f"{MODEL}"
     )
+
+
+def _of_model(directory: Path, config: Mapping[str, Any], special: SpecialTokens) -> RustTokenizer:
+    from quire.tokenizer.formats.added_ids import check_ids, with_gaps_filled
+    from quire.tokenizer.formats.frames import add_frame
+    from quire.tokenizer.formats.sentencepiece import build_sentencepiece
+    from quire.tokenizer.formats.tiktoken import build_tiktoken, is_tiktoken
+
+    path = directory / MODEL
+    data = read_bytes(path, max_bytes=MAX_TOKENIZER_BYTES)
+    roles: Mapping[str, str] = {}
+    if is_tiktoken(data):
+        backend = build_tiktoken(data, path, config)
+    else:
+        backend, roles = build_sentencepiece(data, path, config)
+    check_growth(backend, path)
+    special = SpecialTokens({**roles, **special.roles}, special.to_add)
+    special = with_gaps_filled(special, backend.get_vocab_size(), path)
+    _add_tokens(backend, special, directory)
+    check_ids(backend, special, path)
+    add_frame(backend, config, special.roles, directory / "tokenizer_config.json")
+    return RustTokenizer(backend, special.roles)
 
 
 def _of_tekken(directory: Path, special: SpecialTokens) -> RustTokenizer:
@@ -94,7 +115,7 @@ def _of_tekken(directory: Path, special: SpecialTokens) -> RustTokenizer:
 
 def main_file(directory: Path) -> Path:
     """The file that holds the vocabulary, for messages."""
-    paths = [directory / name for name in ("tokenizer.json", "vocab.json", TEKKEN)]
+    paths = [directory / name for name in ("tokenizer.json", "vocab.json", TEKKEN, MODEL)]
     return next((path for path in paths if has_file(path)), paths[0])
 
 

@@ -8,7 +8,7 @@ only where it has no `added_tokens_decoder`, as transformers reads them. Called 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 @dataclass(frozen=True, slots=True)
 class TokenSpec:
-    """A token to add to the vocabulary. `normalized` None: only if it is not special."""
+    """A token to add to the vocabulary. `normalized` None: only if it is not special. `token_id`:
+    where the file says it."""
 
     content: str
     special: bool
@@ -31,6 +32,7 @@ class TokenSpec:
     lstrip: bool = False
     rstrip: bool = False
     normalized: bool | None = None
+    token_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +82,20 @@ def _added_tokens(table: Any, where: str) -> list[TokenSpec]:
     """`added_tokens_decoder`: id to token; in order of id."""
     if not isinstance(table, dict):
         raise CheckpointError(f"{where} is no JSON object")
-    added = {
-        _token_id(key, where): _spec(value, f"{where} {key!r}", special=False)
+    added = [
+        replace(_spec(value, f"{where} {key!r}", special=False), token_id=_token_id(key, where))
         for key, value in table.items()
-    }
-    return [added[token_id] for token_id in sorted(added)]
+    ]
+    return sorted(added, key=lambda spec: spec.token_id or 0)
 
 
 def _legacy_added_tokens(path: Path, special: Collection[str]) -> list[TokenSpec]:
     """added_tokens.json: token to id; in order of id."""
-    added = {
-        _token_id(token_id, str(path)): TokenSpec(content, special=content in special)
+    added = [
+        TokenSpec(content, special=content in special, token_id=_token_id(token_id, str(path)))
         for content, token_id in read_optional_json_object(path).items()
-    }
-    return [added[token_id] for token_id in sorted(added)]
+    ]
+    return sorted(added, key=lambda spec: spec.token_id or 0)
 
 
 def _spec(value: Any, where: str, *, special: bool) -> TokenSpec:

@@ -19,14 +19,14 @@ from quire.config.model_files import has_file, read_bytes
 from quire.errors import CheckpointError
 from quire.log import get_logger
 from quire.system.child_python import module_command
-from quire.tokenizer.rust_tokenizer import MAX_TOKENIZER_BYTES, TEKKEN
+from quire.tokenizer.rust_tokenizer import MAX_TOKENIZER_BYTES, MODEL, TEKKEN
 from quire.units import GiB, MiB, format_bytes
 
 logger = get_logger(__name__)
 
 _FILES = (
     "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json", TEKKEN,
+    "special_tokens_map.json", "added_tokens.json", TEKKEN, MODEL,
 )  # fmt: skip
 """All that a tokenizer is made of."""
 _VERSION = 1

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from byte_pieces import PIECES
 
 from quire.errors import CheckpointError
 from quire.tokenizer import Tokenizer
@@ -18,22 +19,6 @@ from quire.tokenizer import Tokenizer
 WORDS = r"[A-Za-z]+|\d| ?[^\sA-Za-z\d]+|\s+"
 NUM_SPECIAL = 8
 SPECIALS = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"]
-
-
-def pieces() -> list[bytes]:
-    """All bytes, then what merging random pairs of earlier pieces makes."""
-    rng = random.Random(3)
-    found = [bytes([one]) for one in range(256)]
-    letters = [b"a", b"b", b"c", " é".encode()[:2], b"\xc3", b"\xa9", b" "]
-    while len(found) < 600:
-        left, right = rng.choice(letters), rng.choice(letters)
-        if (piece := left + right) not in found and len(piece) < 9:
-            found.append(piece)
-            letters.append(piece)
-    return found
-
-
-PIECES = pieces()
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -145,7 +130,7 @@ def changed(where: str, **values: Any) -> dict[str, Any]:
         (document(vocab=[]), "some bytes"),
         (changed("vocab", rank=6), "count from 0"),
         (changed("vocab", token_bytes="?"), "base64"),
-        (changed("vocab", token_bytes=""), "from 1 to"),
+        (changed("vocab", token_bytes=""), "0 bytes; 1 to"),
         (changed("vocab", token_bytes="YQ=="), "some bytes"),
         (document(special_tokens=[{"rank": 0}]), "no rank of its own"),
         (document(special_tokens=[{"rank": 9, "token_str": "x"}]), "from 0 to 7"),

@@ -17,15 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from quire.config.model_files import read_json_object
 from quire.errors import CheckpointError, quoted
+from quire.tokenizer.formats.byte_pieces import MAX_TOKENS, byte_level_backend, check_bytes
 from quire.tokenizer.library_errors import library_errors
 
 if TYPE_CHECKING:
     import tokenizers
 
-_MAX_TOKENS = 1 << 22
-_NUM_BYTES = 256
-_MAX_PIECE_BYTES = 512
-"""Of a token; each of its divisions is looked up."""
 _ROLES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 _FIRST_SPECIALS = (
     "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
@@ -46,30 +43,14 @@ class TekkenTokenizer:
 
 def build_tekken(path: Path, max_bytes: int) -> TekkenTokenizer:
     """Reads a tekken.json of at most `max_bytes`. Raises CheckpointError."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-
     data = read_json_object(path, max_bytes=max_bytes)
     config = data.get("config")
     if not isinstance(config, dict) or not isinstance(config.get("pattern"), str):
         raise CheckpointError(f"{path}: config.pattern is missing")
     specials = _specials(path, config, data.get("special_tokens"))
     pieces = _pieces(path, config, data.get("vocab"), len(specials))
-    letters = _letters()
-    names = ["".join(letters[byte] for byte in piece) for piece in pieces]
-    vocab = {name: token_id for token_id, name in enumerate([*specials, *names])}
-    if len(vocab) < len(specials) + len(names):
-        raise CheckpointError(f"{path}: two tokens are written alike")
-    merges = [(names[left], names[right]) for left, right in _merges(pieces)]
+    backend = byte_level_backend(path, config["pattern"], pieces, specials)
     with library_errors(lambda words: CheckpointError(f"{path}: {words}")):
-        backend = Tokenizer(models.BPE(vocab, merges, ignore_merges=True))
-        words = pre_tokenizers.Split(Regex(config["pattern"]), behavior="isolated", invert=False)
-        backend.pre_tokenizer = pre_tokenizers.Sequence(
-            [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-        )
-        backend.decoder = decoders.ByteLevel()
-        backend.add_special_tokens(
-            [AddedToken(text, special=True, normalized=False) for text in specials]
-        )
         _add_start(backend, specials)
     return TekkenTokenizer(
         backend, {role: text for role, text in _ROLES.items() if text in specials}
@@ -90,7 +71,7 @@ def _specials(path: Path, config: Mapping[str, Any], given: Any) -> list[str]:
                 )
             named[rank] = text
     count = config.get("default_num_special_tokens", len(named))
-    if type(count) is not int or not len(named) <= count <= _MAX_TOKENS:
+    if type(count) is not int or not len(named) <= count <= MAX_TOKENS:
         raise CheckpointError(
             f"{path}: config.default_num_special_tokens is {quoted(count)}; there are {len(named)}"
         )
@@ -103,10 +84,10 @@ def _pieces(path: Path, config: Mapping[str, Any], given: Any, num_special: int)
     """The bytes of the tokens, by rank."""
     entries = _list(path, "vocab", given)
     size = config.get("default_vocab_size", len(entries) + num_special)
-    if type(size) is not int or not num_special < size <= _MAX_TOKENS:
+    if type(size) is not int or not num_special < size <= MAX_TOKENS:
         raise CheckpointError(
             f"{path}: config.default_vocab_size is {quoted(size)}; it must be a number above the "
-            f"{num_special} special tokens, and at most {_MAX_TOKENS}"
+            f"{num_special} special tokens, and at most {MAX_TOKENS}"
         )
     pieces = []
     for rank, entry in enumerate(entries[: size - num_special]):
@@ -114,16 +95,10 @@ def _pieces(path: Path, config: Mapping[str, Any], given: Any, num_special: int)
             piece = base64.b64decode(entry["token_bytes"], validate=True)
         except (KeyError, TypeError, ValueError, binascii.Error):
             raise CheckpointError(f"{path}: vocab, rank {rank}: token_bytes is no base64") from None
-        if entry.get("rank") != rank or not 1 <= len(piece) <= _MAX_PIECE_BYTES:
-            raise CheckpointError(
-                f"{path}: vocab, entry {rank}: ranks must count from 0, and a token has from 1 to "
-                f"{_MAX_PIECE_BYTES} bytes"
-            )
+        if entry.get("rank") != rank:
+            raise CheckpointError(f"{path}: vocab, entry {rank}: ranks must count from 0")
         pieces.append(piece)
-    if {piece for piece in pieces if len(piece) == 1} != {
-        bytes([one]) for one in range(_NUM_BYTES)
-    }:
-        raise CheckpointError(f"{path}: vocab: some bytes are no tokens")
+    check_bytes(pieces, path)
     return pieces
 
 
@@ -131,35 +106,6 @@ def _list(path: Path, name: str, given: Any) -> list[dict[str, Any]]:
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
         raise CheckpointError(f"{path}: {name} is no list of objects")
     return given
-
-
-def _merges(pieces: Sequence[bytes]) -> list[tuple[int, int]]:
-    """Pairs of ranks that become a token, in the order in which they are merged: that of the
-    tokens. Of the divisions of one token, the one whose parts have the lowest ranks comes first."""
-    ranks = {piece: rank for rank, piece in enumerate(pieces)}
-    merges: list[tuple[int, int]] = []
-    for piece in pieces:
-        found = []
-        for place in range(1, len(piece)):
-            left, right = ranks.get(piece[:place]), ranks.get(piece[place:])
-            if left is not None and right is not None:
-                found.append((left, right))
-        merges += sorted(found)
-    return merges
-
-
-def _letters() -> list[str]:
-    """The letter that stands for each byte in a byte-level vocabulary: the printable ones of
-    Latin-1 for themselves, the others for 256, 257, ... in order (GPT-2's `bytes_to_unicode`)."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    letters, num_others = [], 0
-    for byte in range(_NUM_BYTES):
-        if byte in printable:
-            letters.append(chr(byte))
-        else:
-            letters.append(chr(_NUM_BYTES + num_others))
-            num_others += 1
-    return letters
 
 
 def _add_start(backend: tokenizers.Tokenizer, specials: Sequence[str]) -> None:

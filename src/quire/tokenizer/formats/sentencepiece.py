@@ -1,0 +1,133 @@
+"""Builds the Rust tokenizer from SentencePiece's `tokenizer.model`: Llama, Mistral, Gemma, InternLM
+and others. Called by `rust_tokenizer`.
+
+A text gives the ids that the library sentencepiece gives, and symbols that a user defined are
+found whole. Control tokens such as `<s>` in a text are those tokens, as in transformers; for the
+library they are any other text. `legacy` of tokenizer_config.json puts the space that stands before
+a text behind every control token too. Where characters are normalised, a combining mark behind one
+that is replaced may be lost, as in all tokenizers of the Rust library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quire.errors import CheckpointError
+from quire.gguf.sentence_pieces import derived_merges
+from quire.tokenizer.formats.sentencepiece_model import (
+    BPE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    USER_DEFINED,
+    SentencePieceModel,
+    read_sentencepiece,
+    refused,
+)
+from quire.tokenizer.library_errors import library_errors
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_SPACE = "▁"
+_NEVER = -1e6
+"""The score of pieces that a text never gives."""
+
+
+def build_sentencepiece(
+    data: bytes, path: Path, config: Mapping[str, Any]
+) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
+    """The tokenizer, and its special tokens by role. `data`: of `path`; `config`:
+    tokenizer_config.json. Raises CheckpointError."""
+    from tokenizers import AddedToken, Tokenizer
+
+    model = read_sentencepiece(data, path)
+    prefix = config.get("add_prefix_space")
+    adds_prefix = prefix if isinstance(prefix, bool) else model.adds_prefix
+    defined = [piece.text for piece in model.pieces if piece.type == USER_DEFINED]
+    _check_defined(model, defined, adds_prefix, path)
+    with library_errors(lambda words: CheckpointError(f"{path}: {words}")):
+        backend = Tokenizer(_bpe(model, path) if model.kind == BPE else _unigram(model))
+        _add_spaces(backend, model, adds_prefix, is_legacy=config.get("legacy") is True)
+        special = [piece.text for piece in model.pieces if piece.type in (CONTROL, UNKNOWN)]
+        backend.add_special_tokens(
+            [AddedToken(text, special=True, normalized=False) for text in special]
+        )
+        backend.add_tokens(
+            [AddedToken(text, special=False, normalized=_SPACE in text) for text in defined]
+        )
+    return backend, {"unk_token": model.unknown, **model.roles}
+
+
+def _check_defined(
+    model: SentencePieceModel, defined: list[str], adds_prefix: bool, path: Path
+) -> None:
+    """The Rust library normalises the parts of a text between such symbols each for itself."""
+    if defined and model.removes_spaces:
+        raise refused(path, "symbols that a user defined, and remove_extra_whitespaces")
+    if adds_prefix and any(_SPACE in text for text in defined):
+        raise refused(path, "symbols with a space that a user defined, and add_dummy_prefix")
+
+
+def _bpe(model: SentencePieceModel, path: Path) -> tokenizers.models.Model:
+    """Two neighbours become one where they are a piece, the one of the highest score first."""
+    from tokenizers import models
+
+    merged = [piece for piece in model.pieces if piece.type == NORMAL]
+    texts, scores = [piece.text for piece in merged], [piece.score for piece in merged]
+    return models.BPE(
+        {piece.text: place for place, piece in enumerate(model.pieces)},
+        [(left, right) for left, right in derived_merges(path, texts, scores)],
+        unk_token=model.unknown,
+        fuse_unk=True,
+        byte_fallback=model.byte_fallback,
+    )
+
+
+def _unigram(model: SentencePieceModel) -> tokenizers.models.Model:
+    """The pieces whose scores have the largest sum."""
+    from tokenizers import models
+
+    scores = [
+        (piece.text, piece.score if piece.type in (NORMAL, USER_DEFINED) else _NEVER)
+        for piece in model.pieces
+    ]
+    unknown = next(place for place, piece in enumerate(model.pieces) if piece.type == UNKNOWN)
+    return models.Unigram(scores, unk_id=unknown, byte_fallback=model.byte_fallback)
+
+
+def _add_spaces(
+    backend: tokenizers.Tokenizer, model: SentencePieceModel, adds_prefix: bool, *, is_legacy: bool
+) -> None:
+    """What happens to a text's characters and spaces, there and back."""
+    from tokenizers import Regex, decoders, normalizers, pre_tokenizers
+
+    steps: list[Any] = []
+    if model.charsmap:
+        steps.append(normalizers.Precompiled(model.charsmap))
+    if model.removes_spaces:
+        removed = ((r"\A +", ""), (" {2,}", " "))
+        steps += [normalizers.Replace(Regex(pattern), text) for pattern, text in removed]
+    steps.append(normalizers.Replace(" ", _SPACE))
+    if model.removes_spaces:
+        steps.append(normalizers.Replace(Regex(rf"{_SPACE}+\z"), ""))
+    # Where spaces are removed, the library no longer knows which part of a text is the first.
+    in_each_part = is_legacy or model.removes_spaces
+    if adds_prefix and in_each_part:
+        steps.append(normalizers.Prepend(_SPACE))
+    backend.normalizer = normalizers.Sequence(steps)
+    if adds_prefix and not in_each_part:
+        # The first step puts a space before every text, as none is left in it; Metaspace of marks
+        # would put no mark before a mark.
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Metaspace(" ", prepend_scheme="first", split=False),
+                pre_tokenizers.Metaspace(_SPACE, prepend_scheme="never", split=False),
+            ]
+        )
+    parts = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if adds_prefix or model.removes_spaces:
+        parts.append(decoders.Strip(" ", 1, 0))
+    backend.decoder = decoders.Sequence(parts)
