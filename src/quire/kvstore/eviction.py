@@ -152,6 +152,13 @@ class ByteLru:
             self._order[entry] = None
             folder.order[entry] = None
 
+    def unpin_all(self, folder: str | None, now_ns: int) -> None:
+        """Undoes every `pin` of one folder; None: of all. In the order of their names, these are
+        the most recently used ones then."""
+        for entry in sorted(one for one in self._pins if folder in (None, one.folder)):
+            self._pins[entry] = 1
+            self.unpin(entry, now_ns)
+
     def take_pins(self, other: ByteLru) -> None:
         """Pins what `other` pins, and as often."""
         for entry in self._pins.keys() - other._pins.keys():

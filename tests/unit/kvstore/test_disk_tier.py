@@ -142,6 +142,17 @@ def test_pinned_chunks_stay(tmp_path: Path) -> None:
     tier.close()
 
 
+def test_what_is_cleared_is_not_pinned_any_more(tmp_path: Path) -> None:
+    tier = DiskTier(tmp_path, 4 * SIZE)
+    tier.write(key_of(0), chunk(0))
+    tier.pin(key_of(0))
+    tier.clear(key_of(0).folder)
+    for number in range(20):
+        tier.write(key_of(number), chunk(number))
+    assert tier.contains([key_of(0)]) == [False]
+    tier.close()
+
+
 def test_what_nobody_used_for_long_goes(tmp_path: Path) -> None:
     tier = reopened(tmp_path)
     for number in range(3):

@@ -121,6 +121,15 @@ class AgainstAList(RuleBasedStateMachine):
             held.used_ns = self.now
             self._to_end(held)
 
+    @rule(folder=st.sampled_from(["a", "b", None]))
+    def unpin_all(self, folder: str | None) -> None:
+        self.lru.unpin_all(folder, self.now)
+        for entry in sorted(one for one in self.pins if folder in (None, one.folder)):
+            del self.pins[entry]
+            if held := self._find(entry):
+                held.used_ns = self.now
+                self._to_end(held)
+
     @rule()
     def begin_again(self) -> None:
         """As a scan does: another one, with the same entries and pins."""

@@ -62,6 +62,17 @@ def test_pins_and_folders() -> None:
     assert held(tier, 9) == [6, 7, 8]
 
 
+def test_what_is_cleared_is_not_pinned_any_more() -> None:
+    tier = MemoryTier(30)
+    for folder in range(2):
+        tier.write(key_of(0, folder=folder), [bytes(10)])
+        tier.pin(key_of(0, folder=folder))
+    tier.clear(key_of(0, folder=1).folder)
+    for number in range(9):
+        tier.write(key_of(number, folder=1), [bytes(10)])
+    assert tier.contains([key_of(0), key_of(0, folder=1)]) == [True, False]
+
+
 def test_what_nobody_used_for_long_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: now)

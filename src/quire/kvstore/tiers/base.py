@@ -89,8 +89,8 @@ class Tier(ABC):
         A tier that is not local does not know it, and tells nothing."""
 
     def clear(self, folder: str | None = None) -> None:  # noqa: B027
-        """Drops every chunk, or those of one `ChunkKey.folder`, pinned ones too. Nothing happens in
-        a tier that is not local: others use it. Raises TierError."""
+        """Drops every chunk, or those of one `ChunkKey.folder`, pinned ones too, and their pins.
+        Nothing happens in a tier that is not local: others use it. Raises TierError."""
 
     def num_chunks(self, folder: str | None = None) -> int:
         """How many chunks `clear` would drop."""

@@ -127,6 +127,7 @@ class DiskTier(Tier):
 
     def clear(self, folder: str | None = None) -> None:
         with self._index.books() as books:
+            books.unpin_all(folder, time.time_ns())
             entries = books.in_folder(folder)
         with tier_errors(self._root, "removed"):
             for entry in entries:

@@ -96,6 +96,7 @@ class MemoryTier(Tier):
 
     def clear(self, folder: str | None = None) -> None:
         with self._lock:
+            self._index.unpin_all(folder, time.time_ns())
             entries = self._index.in_folder(folder)
             for entry in entries:
                 self._index.drop(entry)
