@@ -40,13 +40,15 @@ struct WideNumbers {
 };
 
 // Those of `count` groups from `first` on, whose numbers begin at `numbers`, and what nested ones
-// are multiplied by at `nests`.
+// are multiplied by, or those of E4M3 divided by, at `nests`.
 inline void widen_numbers(const Grouping& grouping, const uint8_t* numbers, const uint8_t* nests,
                           int64_t first, int64_t count, float* out) {
   for (int64_t g = first; g < first + count; ++g) {
     for (int64_t c = 0; c < kStripColumns; c += kVectorLanes, out += kVectorLanes) {
       const int64_t index = g * kStripColumns + c;
-      if (grouping.nested) {
+      if (grouping.e4m3) {
+        store(out, e4m3_of_bytes(numbers + index) / load<Vector>(nests + 4 * c));
+      } else if (grouping.nested) {
         const int64_t nest = g * grouping.group / kNestDepth * kStripColumns + c;
         store(out, widen_halves(nests + 2 * nest) * widen_bytes(numbers + index));
       } else if (grouping.half) {

@@ -2,23 +2,28 @@
 //
 // A strip begins with what its groups have, each of these at a multiple of 64 bytes and there only
 // if the format has it: scales [groups][32], zeros [groups][32] bytes, minima [groups][32]. Nested
-// scales and minima are bytes; after each of the two are float16s [256 of K][32]. Then the codes.
+// scales and minima are bytes; after each of the two are float16s [256 of K][32]. After scales of
+// E4M3 is [32] float32 that they are divided by. Then the codes. After all strips is the order of
+// the columns, [k] int32, if the format has one.
 //
 // Codes lie in steps of K, each some lines of [32 columns][4 bytes]. Of 8 bits: four of K in a
-// line. Of 4 bits: eight of K in a line, the lower halves of its bytes the first four, the upper
-// halves the others. Of 5 and 6 bits: 32 or 16 of K in lines of their lower 4 bits, and one line
-// with the upper ones, of each four of K in bits of their own.
+// line; of E4M3 the second and third change places, so that every other byte is a pair. Of 4 bits:
+// eight of K in a line, the lower halves of its bytes the first four, the upper halves the others.
+// Of 5 and 6 bits: 32 or 16 of K in lines of their lower 4 bits, and one line with the upper ones,
+// of each four of K in bits of their own.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 
 #include "linear/family.h"
+#include "linear/grouped/float_numbers.h"
 #include "simd/simd.h"
 
 namespace quire::gemm {
 
-// Products multiply tables without signs: less than nothing is taken off with the zero.
+// Products multiply tables without signs: less than nothing is taken off with the zero. Of codes
+// that stand for floats there are only the bits.
 struct Table {
   int bits;
   int32_t zero;         // table number - zero is what the code stands for
@@ -37,7 +42,15 @@ constexpr Table kTables[] = {
     {6, 32, {}},
     {5, 0, {}},
     {5, 16, {}},
+    {8, 0, {}},
+    {4, 0, {}},
+    {4, 0, {}},
 };
+
+constexpr int32_t kNumTables = sizeof kTables / sizeof *kTables;
+
+// Which byte of a word has each of four of K, in E4M3; and the other way round.
+constexpr int kPairedBytes[] = {0, 2, 1, 3};
 
 // The largest number of a table of 4 bits.
 constexpr int largest_of(int table) {
@@ -76,22 +89,28 @@ struct Grouping {
   bool zeros;
   bool minima;
   bool nested;
+  bool e4m3;  // scales
+  bool ordered;
 
   explicit Grouping(Format format) {
     const auto bits = static_cast<int32_t>(format);
     group = int64_t{1} << (bits >> QUIRE_GROUP_SHIFT & 15);
-    table = bits >> QUIRE_TABLE_SHIFT & 7;
+    table = bits >> QUIRE_TABLE_SHIFT & 15;
     half = bits & QUIRE_GROUPS_HALF;
     zeros = bits & QUIRE_GROUPS_ZEROS;
     minima = bits & QUIRE_GROUPS_MINIMA;
     nested = bits & QUIRE_GROUPS_NESTED;
-    known_ = bits >= 0 && bits < 2 * QUIRE_GROUPS_NESTED && group >= 16 && group <= 128 &&
-             !(nested && half) && group >= CodeStep(kTables[table].bits).depth;
+    e4m3 = bits & QUIRE_GROUPS_E4M3;
+    ordered = bits & QUIRE_GROUPS_ORDERED;
+    known_ = bits >= 0 && bits < 2 * QUIRE_GROUPS_ORDERED && group >= 16 && group <= 128 &&
+             half + nested + e4m3 <= 1 && !(e4m3 && minima) && table < kNumTables &&
+             group >= CodeStep(kTables[table].bits).depth && is_of_its_kind(format);
   }
 
   bool is_known() const { return known_; }
-  int64_t item_bytes() const { return nested ? 1 : half ? 2 : 4; }
+  int64_t item_bytes() const { return nested || e4m3 ? 1 : half ? 2 : 4; }
   float number(const uint8_t* from, int64_t index) const {
+    if (e4m3) return e4m3_number(from[index]);
     if (half) {
       uint16_t bits;
       std::memcpy(&bits, from + 2 * index, 2);
@@ -103,6 +122,14 @@ struct Grouping {
   }
 
  private:
+  // Floats have a scale as float32 and nothing else, and only E4M3 is multiplied as bfloat16.
+  bool is_of_its_kind(Format format) const {
+    const bool is_plain = !half && !zeros && !minima && !nested && !e4m3;
+    if (is_float_table(table) != is_grouped_float(format)) return false;
+    if (kind_of(format) == Format::kGroupedBf16 && table != QUIRE_TABLE_E4M3) return false;
+    return is_plain || !is_grouped_float(format);
+  }
+
   bool known_;
 };
 
@@ -127,7 +154,7 @@ struct GroupedStrip {
         nests(grouping.nested ? ceil_div(k, kNestDepth) : 0) {
     const int64_t columns = groups * kStripColumns;
     const int64_t numbers = round_up(columns * grouping.item_bytes(), 64);
-    const int64_t nest_bytes = nests * kStripColumns * 2;
+    const int64_t nest_bytes = grouping.e4m3 ? kStripColumns * 4 : nests * kStripColumns * 2;
     scale_nests_at = numbers;
     zeros_at = scale_nests_at + nest_bytes;
     minima_at = zeros_at + (grouping.zeros ? round_up(columns, 64) : 0);
@@ -138,7 +165,9 @@ struct GroupedStrip {
 
   int32_t code(const uint8_t* strip, int64_t column, int64_t k) const {
     const int64_t within = k & (step.depth - 1);
-    const uint8_t* first = strip + codes_at + step.bytes_of(k - within) + column * 4 + k % 4;
+    const uint8_t* word = strip + codes_at + step.bytes_of(k - within) + column * 4;
+    if (grouping.table == QUIRE_TABLE_E4M3) return word[kPairedBytes[k % 4]];
+    const uint8_t* first = word + k % 4;
     if (step.bits == 8) return *first;
     const int low = first[within / 8 * kLineBytes] >> (within % 8 < 4 ? 0 : 4) & 15;
     if (step.bits == 4) return low;
@@ -152,6 +181,11 @@ struct GroupedStrip {
   float number(const uint8_t* strip, int64_t numbers_at, int64_t nests_at, int64_t column,
                int64_t group) const {
     const int64_t index = group * kStripColumns + column;
+    if (grouping.e4m3) {
+      float divisor;
+      std::memcpy(&divisor, strip + nests_at + 4 * column, 4);
+      return grouping.number(strip + numbers_at, index) / divisor;
+    }
     if (!grouping.nested) return grouping.number(strip + numbers_at, index);
     const int64_t nest = group * grouping.group / kNestDepth * kStripColumns + column;
     uint16_t bits;
@@ -169,8 +203,11 @@ struct GroupedStrip {
           grouping.minima ? number(strip, minima_at, minimum_nests_at, column, group) : 0.0f;
       const int64_t end = std::min(k, (group + 1) * grouping.group);
       for (int64_t i = group * grouping.group; i < end; ++i) {
-        const int32_t whole = table.whole(code(strip, column, i)) - zero;
-        out[i] = static_cast<float>(whole) * scale;
+        const int32_t found = code(strip, column, i);
+        const float number = is_float_table(grouping.table)
+                                 ? float_number(grouping.table, found)
+                                 : static_cast<float>(table.whole(found) - zero);
+        out[i] = number * scale;
         if (grouping.minima) out[i] += minimum;
       }
     }
