@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 11
+#define QUIRE_ABI_VERSION 12
 
 // Tokens that lie together in the KV cache: a block holds whole groups of them.
 #define QUIRE_KV_GROUP 16
@@ -38,7 +38,8 @@ enum quire_dtype {
 // How a matrix is stored and multiplied. The integer formats have one scale for each row of the
 // matrix and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits, A8_BLOCKS
 // to 8 bits with a scale for each QUIRE_X_BLOCK numbers of a row, which groups must not exceed.
-// 4-bit weights have whole steps within a row besides (int4_weights.h).
+// 4-bit weights have whole steps within a row besides (int4_weights.h). GROUPED_BF16 and GROUPED_F32
+// are of codes that stand for floats: x is multiplied as bfloat16 or as float32.
 enum quire_format {
   QUIRE_FORMAT_F32 = 0,
   QUIRE_FORMAT_BF16 = 1,
@@ -48,28 +49,35 @@ enum quire_format {
   QUIRE_FORMAT_INT4_A16 = 5,
   QUIRE_FORMAT_GROUPED_A8 = 6,
   QUIRE_FORMAT_GROUPED_A16 = 7,
-  QUIRE_FORMAT_GROUPED_A8_BLOCKS = 8
+  QUIRE_FORMAT_GROUPED_A8_BLOCKS = 8,
+  QUIRE_FORMAT_GROUPED_BF16 = 9,
+  QUIRE_FORMAT_GROUPED_F32 = 10
 };
 
 // The grouped formats hold a quantised checkpoint's numbers as they are. A code stands for a whole
 // number in a table; along K, groups of codes have a scale, and may have a zero and a minimum:
 // weight = (table[code] - zero) * scale + minimum. What varies is in the bits of the format's
-// number, above GROUPED_A8, GROUPED_A16 or GROUPED_A8_BLOCKS:
+// number, above the number of its kind:
 //   bits 8-11   log2 of the group, 4 to 7
-//   bits 12-14  quire_table
-//   bit 15      scales and minima are float16, otherwise float32
-//   bit 16      groups have zeros, 0 to 15
-//   bit 17      groups have minima
-//   bit 18      a scale is a signed byte, times a float16 of 256 numbers along K; so is a minimum
+//   bits 12-15  quire_table
+//   bit 16      scales and minima are float16, otherwise float32
+//   bit 17      groups have zeros, 0 to 15
+//   bit 18      groups have minima
+//   bit 19      a scale is a signed byte, times a float16 of 256 numbers along K; so is a minimum
+//   bit 20      a scale is a float of 8 bits (E4M3), divided by a float32 of its row
+//   bit 21      columns have an order: column i of the codes is column order[i] of the matrix
 // A quire_part of dtype GROUPED is [rows, k] bytes of codes, then [rows, ceil(k / group)] scales,
-// zeros of a byte and minima, those that the format has.
+// zeros of a byte and minima, then [rows] float32 that scales are divided by and [k] int32 of the
+// order, those that the format has. Parts of one matrix have one order.
 enum quire_grouping {
   QUIRE_GROUP_SHIFT = 8,
   QUIRE_TABLE_SHIFT = 12,
-  QUIRE_GROUPS_HALF = 1 << 15,
-  QUIRE_GROUPS_ZEROS = 1 << 16,
-  QUIRE_GROUPS_MINIMA = 1 << 17,
-  QUIRE_GROUPS_NESTED = 1 << 18
+  QUIRE_GROUPS_HALF = 1 << 16,
+  QUIRE_GROUPS_ZEROS = 1 << 17,
+  QUIRE_GROUPS_MINIMA = 1 << 18,
+  QUIRE_GROUPS_NESTED = 1 << 19,
+  QUIRE_GROUPS_E4M3 = 1 << 20,
+  QUIRE_GROUPS_ORDERED = 1 << 21
 };
 
 // What a code stands for. IQ4_NL and E2M1 (doubled: 0 1 2 3 4 6 8 12) are tables of 16 numbers.
@@ -81,7 +89,11 @@ enum quire_table {
   QUIRE_TABLE_S8 = 4,  // the code, of 8 bits, less 128
   QUIRE_TABLE_S6 = 5,  // of 6 bits, less 32
   QUIRE_TABLE_U5 = 6,  // of 5 bits
-  QUIRE_TABLE_S5 = 7   // of 5 bits, less 16
+  QUIRE_TABLE_S5 = 7,  // of 5 bits, less 16
+  // Floats, of GROUPED_BF16 and GROUPED_F32. Only E4M3 is exact in bfloat16.
+  QUIRE_TABLE_E4M3 = 8,  // of 8 bits: a sign, 4 bits of exponent, 3 of mantissa, no infinity
+  QUIRE_TABLE_NF4 = 9,   // bitsandbytes' tables of 16 float32
+  QUIRE_TABLE_FP4 = 10
 };
 
 // Instruction-set tiers, each a library of its own built from the same sources.

@@ -29,6 +29,7 @@ def random_blocks(name: str, rows: int, depth: int, seed: int = 0) -> tuple[Byte
     scales = scale.astype(np.float32)[:, None] * np.ones((1, groups), np.float32)
     minima = minimum.astype(np.float32)[:, None] * np.ones((1, groups), np.float32)
     exponents = random.integers(118, 124, count).astype(np.uint8)
+    fp8_scales = random.integers(0, 127, (count, groups), np.uint8)
     if name == "MXFP4":
         scales = np.exp2(exponents.astype(np.float32) - 128)[:, None]
     if format.scale == "nested":
@@ -45,6 +46,8 @@ def random_blocks(name: str, rows: int, depth: int, seed: int = 0) -> tuple[Byte
         parts = [*halves, _top_bits(codes), _nibbles(codes & 15, 32)]
     elif name == "Q8_0":
         parts = [halves[0], codes ^ 128]
+    elif name == "NVFP4":
+        parts = [fp8_scales, _nibbles(codes, 16)]
     elif name == "MXFP4":
         parts = [exponents[:, None], _nibbles(codes, 32)]
     elif name == "Q4_K":
@@ -68,6 +71,10 @@ def random_blocks(name: str, rows: int, depth: int, seed: int = 0) -> tuple[Byte
         parts = [halves[0], tops.view(np.uint8).reshape(-1, 2), low_bytes, _nibbles(codes, 32)]
     blocks = np.concatenate(parts, axis=1).astype(np.uint8).reshape(rows, -1, kind.block_bytes)
     shape = (rows, depth // format.group)
+    if name == "NVFP4":
+        halved = np.full(rows, 2, np.float32)
+        codes = codes.reshape(rows, depth)
+        return blocks, Groups(format, codes, fp8_scales.reshape(shape), divisors=halved)
     return blocks, Groups(
         format,
         codes.reshape(rows, depth),

@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import pytest
-from gguf_blocks import BY_NAME, random_blocks
-from harness import (
-    Body,
-    Floats,
-    Weights,
-    batch_of,
-    extreme_rows,
-    logits_of,
-    make_seqs,
-    program_of,
+from gguf_blocks import random_blocks
+from grouped_harness import (
+    LENGTHS,
+    SHAPES,
+    GroupedStore,
+    is_fused,
+    one_linear,
+    random_groups,
+    steps,
 )
-from numpy.typing import NDArray
+from harness import Floats, Weights, extreme_rows, make_seqs, program_of
 
-from quire.backends.base import CompileOptions, KVCacheSpec
 from quire.backends.cpu import CpuBackend
 from quire.errors import QuireError
 from quire.models.quantised.block_formats import BLOCK_FORMATS
 from quire.program import (
     Embed,
     GroupedFormat,
-    Linear,
     Logits,
-    Op,
-    Param,
     Program,
-    Tensor,
     Value,
-    keep_all,
 )
 from quire.program.values import CodeTable
-from quire.weights import HostTensor, WeightStore
 from quire.weights.quantised.groups import TABLES, Groups
 
 FORMATS = [
@@ -54,29 +45,22 @@ FORMATS = [
     GroupedFormat("s8", 16, has_minima=True, activation_bits=8),
     GroupedFormat("s8", 32, scale="f16", activation_bits=8, activation_blocks=True),
     GroupedFormat("u4", 16, has_zeros=True, activation_bits=8, activation_blocks=True),
+    GroupedFormat("e2m1", 16, scale="e4m3"),
+    GroupedFormat("e2m1", 16, scale="e4m3", activation_bits=8, activation_blocks=True),
+    GroupedFormat("u4", 128, has_zeros=True, has_order=True),
+    GroupedFormat("s4", 32, has_order=True, activation_bits=8),
+    GroupedFormat("e2m1", 16, scale="e4m3", has_order=True, activation_bits=8),
 ]
 ACTIVATIONS = [(16, False), (8, False), (8, True)]
 BLOCK = 32
-SHAPES = [(16, 16), (80, 33), (320, 160), (1037, 50), (2560, 40)]
-LENGTHS = [1, 3, 17, 70]
-
-
-def random_groups(format: GroupedFormat, n: int, k: int, seed: int = 0) -> Groups:
-    random = np.random.default_rng(seed)
-    groups = (n, format.num_groups(k))
-    return Groups(
-        format,
-        random.integers(0, len(TABLES[format.table]), (n, k), np.uint8),
-        random.normal(0, 0.01, groups).astype(np.float32),
-        random.integers(0, 16, groups, np.uint8) if format.has_zeros else None,
-        random.normal(0, 0.01, groups).astype(np.float32) if format.has_minima else None,
-    )
 
 
 def definition(x: Floats, groups: Groups, is_fused: bool) -> Floats:
     """Whole numbers within a group; from group to group float32 sums in ascending order of K, to
     which a product is added in one rounding (`is_fused`) or two."""
     format = groups.format
+    if groups.order is not None:
+        x = x[:, groups.order]
     limit = np.float32(127 if format.activation_bits == 8 else 127 * 256)
     span_of_scale = BLOCK if format.activation_blocks else x.shape[1]
     starts = np.arange(0, x.shape[1], span_of_scale)
@@ -100,7 +84,7 @@ def definition(x: Floats, groups: Groups, is_fused: bool) -> Floats:
         of_group = numbers[:, span]
         if groups.zeros is not None:
             of_group = of_group - groups.zeros[:, g : g + 1]
-        scale = groups.scales[:, g].astype(held).astype(np.float32)
+        scale = groups.group_scales()[:, g]
         total = whole_x[:, span].sum(axis=1, keepdims=True).astype(np.float32)
         factor = np.broadcast_to(scale, sums.shape)
         if format.activation_blocks:
@@ -111,61 +95,6 @@ def definition(x: Floats, groups: Groups, is_fused: bool) -> Floats:
             minimum = groups.minima[:, g].astype(held).astype(np.float32)
             sums = added(sums, np.broadcast_to(total, sums.shape), minimum)
     return sums if format.activation_blocks else sums * x_scales
-
-
-class GroupedStore(WeightStore):
-    """Arrays, and one matrix in groups."""
-
-    def __init__(self, weights: Weights, groups: dict[str, Groups]) -> None:
-        self.weights, self._groups = weights, groups
-        self.blocks: dict[str, tuple[str, NDArray[np.uint8]]] = {}
-        """The type and the blocks of those that are stored so."""
-
-    def names(self) -> Iterable[str]:
-        return [*self.weights.arrays, *self._groups]
-
-    def get(self, name: str) -> HostTensor:
-        if name in self.blocks:
-            of = self._groups[name]
-            kind, data = self.blocks[name]
-            return HostTensor(
-                name, "BLOCKS", of.codes.shape, data.reshape(-1), "memory",
-                format=of.format, block_type=BY_NAME[kind],
-            )  # fmt: skip
-        if name in self._groups:
-            of = self._groups[name]
-            return HostTensor(
-                name, "GROUPED", of.codes.shape, of.to_bytes(), "memory", format=of.format
-            )
-        array = self.weights.arrays[name]
-        return HostTensor(name, "F32", array.shape, array.reshape(-1).view(np.uint8), "memory")
-
-    def close(self) -> None:
-        self._groups = {}
-
-
-def slot(*names: str, groups: dict[str, Groups]) -> Param:
-    parts = tuple(Tensor(name, groups[name].codes.shape) for name in names)
-    rows = sum(part.shape[0] for part in parts)
-    return Param("w", (rows, parts[0].shape[1]), parts, groups[names[0]].format)
-
-
-def one_linear(groups: dict[str, Groups]) -> Body:
-    def body(x: Value, _weights: Weights) -> tuple[list[Op], Value]:
-        param = slot(*groups, groups=groups)
-        out = Value("out", param.shape[0])
-        return [Linear(x, (out,), param)], out
-
-    return body
-
-
-def steps(program: Program, store: WeightStore, backend: CpuBackend, lengths: list[int]) -> Floats:
-    options = CompileOptions("float32", max_num_tokens=1024, max_num_seqs=64, max_model_len=2048)
-    model = backend.compile(
-        program, store, KVCacheSpec(256, 16, "float32", keep_all(program)), options
-    )
-    seqs = make_seqs(lengths)
-    return logits_of(model.step(batch_of([(seq, len(seq.tokens)) for seq in seqs])))
 
 
 @pytest.mark.parametrize(("k", "n"), SHAPES)
@@ -203,10 +132,6 @@ def test_the_largest_sums_do_not_overflow(
     native = steps(program, GroupedStore(weights, {"w": groups}), backend, LENGTHS)
     expected = definition(x[tokens], groups, is_fused(backend))
     np.testing.assert_array_equal(native, expected)
-
-
-def is_fused(backend: CpuBackend) -> bool:
-    return "tier generic" not in backend.capabilities.description
 
 
 @pytest.mark.parametrize("name", BLOCK_FORMATS)

@@ -21,6 +21,7 @@ from quire.backends.base import (
 )
 from quire.config.model_files import read_config
 from quire.models import build_program, model_facts, name_map, shipped_format
+from quire.planning.stored_matrices import as_stored
 from quire.program import keep_all
 from quire.program.passes import run_passes
 from quire.program.values import WeightFormat
@@ -42,7 +43,7 @@ def load(
     weight_format: WeightFormat = "dense",
 ) -> CompiledModel:
     """config.json to program, safetensors to weights, both to a compiled model."""
-    config = read_config(directory)
+    config = as_stored(read_config(directory), directory)
     program = run_passes(build_program(config), weight_format)
     max_model_len = model_facts(config).max_model_len
     options = CompileOptions(

@@ -6,6 +6,7 @@
 
 #include <type_traits>
 
+#include "linear/grouped/float_family.h"
 #include "linear/grouped/grouped_family.h"
 #include "linear/int4_pairs.h"
 #include "linear/vector_family.h"
@@ -56,6 +57,21 @@ auto with_grouped(Format format, Use use) {
   });
 }
 
+#if defined(__AVX512BF16__)
+using E4m3Bf16Family = FloatFamily<Bf16Dot, E4m3Halves>;
+#else
+using E4m3Bf16Family = FloatFamily<RoundedF32, E4m3Floats>;
+#endif
+
+// The same of one whose codes stand for floats and which multiplies float32.
+template <class Use>
+auto with_floats(Format format, Use use) {
+  if (Grouping(format).table == QUIRE_TABLE_E4M3) {
+    return use(FamilyTag<FloatFamily<F32Product, E4m3Floats>>{});
+  }
+  return use(FamilyTag<FloatFamily<F32Product, TableFloats>>{});
+}
+
 // Calls `use` with the tag of a format's family.
 template <class Use>
 auto with_family(Format format, Use use) {
@@ -76,6 +92,10 @@ auto with_family(Format format, Use use) {
       return with_grouped<2, false>(format, use);
     case Format::kGroupedA8Blocks:
       return with_grouped<1, true>(format, use);
+    case Format::kGroupedBf16:
+      return use(FamilyTag<E4m3Bf16Family>{});
+    case Format::kGroupedF32:
+      return with_floats(format, use);
     case Format::kF32:
       break;
   }

@@ -53,6 +53,7 @@ struct Rows {
   int64_t stride;  // elements
   int64_t k;
   const int32_t* indices;  // which row of the memory each is; null: row after row
+  const int32_t* order;    // [k]: which number of the memory each of a row is; null: one by one
 
   const void* row(int64_t r) const {
     const int64_t size = dtype == DType::kF32 ? 4 : 2;

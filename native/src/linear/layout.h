@@ -54,6 +54,12 @@ inline float* scales_of(const PackedMatrix& matrix) {
   return reinterpret_cast<float*>(static_cast<uint8_t*>(matrix.data) + bytes);
 }
 
+// The order of the columns, after all strips; null for formats without one.
+inline int32_t* order_of(const PackedMatrix& matrix) {
+  if (!is_grouped(matrix.format) || !Grouping(matrix.format).ordered) return nullptr;
+  return reinterpret_cast<int32_t*>(scales_of(matrix));
+}
+
 inline int32_t* offsets_of(const PackedMatrix& matrix) {
   return reinterpret_cast<int32_t*>(scales_of(matrix) +
                                     strips_of(matrix.n, matrix.glu) * kStripColumns);

@@ -125,7 +125,8 @@ void pack_x(const Jobs<Family>& jobs, Pool& pool) {
     const Job<Family>& job = jobs.of_tile(number);
     const LinearArgs& args = *job.args;
     const Plan<Family>& plan = job.plan;
-    const Rows rows{args.x, args.x_dtype, args.x_stride, args.weight->k, args.x_rows};
+    const Rows rows{args.x,         args.x_dtype, args.x_stride,
+                    args.weight->k, args.x_rows,  order_of(*args.weight)};
     const int64_t tile = number - job.first_tile;
     Family::pack_tile(rows, tile * plan.tiling.rows, plan.tiling.rows_of(tile), plan.tiling.rows,
                       plan.k, static_cast<uint8_t*>(args.scratch) + tile * plan.tile_bytes);

@@ -34,7 +34,9 @@ enum class Format : int32_t {
   kInt4A16 = QUIRE_FORMAT_INT4_A16,
   kGroupedA8 = QUIRE_FORMAT_GROUPED_A8,
   kGroupedA16 = QUIRE_FORMAT_GROUPED_A16,
-  kGroupedA8Blocks = QUIRE_FORMAT_GROUPED_A8_BLOCKS
+  kGroupedA8Blocks = QUIRE_FORMAT_GROUPED_A8_BLOCKS,
+  kGroupedBf16 = QUIRE_FORMAT_GROUPED_BF16,
+  kGroupedF32 = QUIRE_FORMAT_GROUPED_F32
 };
 
 // The format without the bits that say how a grouped one is made up.
@@ -42,10 +44,17 @@ inline Format kind_of(Format format) {
   return static_cast<Format>(static_cast<int32_t>(format) & 0xff);
 }
 
-inline bool is_integer(Format format) { return format != Format::kF32 && format != Format::kBF16; }
-
 inline bool is_grouped(Format format) {
-  return kind_of(format) >= Format::kGroupedA8 && kind_of(format) <= Format::kGroupedA8Blocks;
+  return kind_of(format) >= Format::kGroupedA8 && kind_of(format) <= Format::kGroupedF32;
+}
+
+// Of the grouped ones, those whose codes stand for floats.
+inline bool is_grouped_float(Format format) {
+  return kind_of(format) == Format::kGroupedBf16 || kind_of(format) == Format::kGroupedF32;
+}
+
+inline bool is_integer(Format format) {
+  return format != Format::kF32 && format != Format::kBF16 && !is_grouped_float(format);
 }
 
 // Longest row of an integer format: sums of products of two bytes, at most 128 * 127 each, and 128

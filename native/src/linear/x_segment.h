@@ -15,8 +15,24 @@ struct Segment {
   F32x16 v[kSegment / kLanes];
 };
 
+// The same where they have an order. An order from a damaged file leads to no other row.
+inline Segment gather_segment(const Rows& x, int64_t row, int64_t k, int64_t count) {
+  const auto* f32 = static_cast<const float*>(x.row(row));
+  const auto* bf16 = static_cast<const uint16_t*>(x.row(row));
+  const auto last = static_cast<uint32_t>(x.k - 1);
+  float numbers[kSegment] = {};
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t at = std::min(static_cast<uint32_t>(x.order[k + i]), last);
+    numbers[i] = x.dtype == DType::kF32 ? f32[at] : bf16_to_f32(bf16[at]);
+  }
+  Segment segment;
+  std::memcpy(&segment, numbers, sizeof segment);
+  return segment;
+}
+
 // `count` elements of a row, zeros after them.
 QUIRE_INLINE Segment read_segment(const Rows& x, int64_t row, int64_t k, int64_t count) {
+  if (x.order != nullptr) return gather_segment(x, row, k, count);
   const auto* f32 = static_cast<const float*>(x.row(row)) + k;
   const auto* bf16 = static_cast<const uint16_t*>(x.row(row)) + k;
   const bool is_f32 = x.dtype == DType::kF32;
@@ -38,7 +54,7 @@ QUIRE_INLINE Segment read_segment(const Rows& x, int64_t row, int64_t k, int64_t
 // The same rounded to bfloat16.
 QUIRE_INLINE void read_segment(const Rows& x, int64_t row, int64_t k, int64_t count,
                                uint16_t* out) {
-  if (count == kSegment && x.dtype == DType::kBF16) {
+  if (count == kSegment && x.dtype == DType::kBF16 && x.order == nullptr) {
     std::memcpy(out, static_cast<const uint16_t*>(x.row(row)) + k, kSegment * sizeof *out);
     return;
   }
@@ -57,7 +73,9 @@ struct RowScale {
 constexpr float limit_of(int planes) { return planes == 1 ? 127.0f : 127.0f * 256.0f; }
 
 // A NaN or an infinity anywhere in the row makes the scale NaN, and so every output of the row.
-inline RowScale row_scale(const Rows& x, int64_t row, float limit) {
+inline RowScale row_scale(const Rows& in_order, int64_t row, float limit) {
+  Rows x = in_order;
+  x.order = nullptr;  // the largest is the same in any order
   Extent extent;
   for (int64_t k = 0; k < x.k; k += kSegment) {
     const Segment segment = read_segment(x, row, k, std::min(kSegment, x.k - k));

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "linear/grouped/pack_grouped.h"
 #include "linear/layout.h"
 #include "linear/packing/gguf_blocks.h"
 #include "linear/packing/pack_source.h"
@@ -133,6 +134,45 @@ PackedMatrix matrix_of(const quire_matrix_spec& spec, const void* data, int64_t 
           const_cast<uint8_t*>(first)};
 }
 
+// Of a matrix whose columns have an order: calls `use` with the number of each matrix, the order
+// that a part of it has, and whether that part is the matrix's first.
+template <class Use>
+void each_order(const quire_packing& weight, Use use) {
+  const quire_matrix_spec& spec = *weight.matrix;
+  const auto format = static_cast<Format>(spec.format);
+  if (!is_grouped(format) || !gemm::Grouping(format).ordered) return;
+  int64_t row = 0;
+  for (int32_t p = 0; p < weight.num_parts; ++p) {
+    const quire_part& part = weight.parts[p];
+    const auto* data = static_cast<const uint8_t*>(part.data);
+    const int64_t at = gemm::part_order_at(format, part.rows, spec.k);
+    use(row / spec.n, data + at, row % spec.n == 0);
+    row += part.rows;
+  }
+}
+
+void check_orders(const quire_packing& weight) {
+  const int64_t k = weight.matrix->k;
+  const uint8_t* of_first = nullptr;
+  each_order(weight, [&](int64_t, const uint8_t* order, bool is_first) {
+    if (is_first) of_first = order;
+    require(std::memcmp(of_first, order, 4 * k) == 0, "matrix: its parts have unlike orders");
+    for (int64_t i = 0; i < k; ++i) {
+      int32_t column;
+      std::memcpy(&column, order + 4 * i, 4);
+      require(column >= 0 && column < k, "matrix: an order of columns that it does not have");
+    }
+  });
+}
+
+void copy_orders(const quire_packing& weight) {
+  each_order(weight, [&](int64_t index, const uint8_t* order, bool is_first) {
+    if (!is_first) return;
+    const PackedMatrix matrix = matrix_of(*weight.matrix, weight.out, index);
+    std::memcpy(gemm::order_of(matrix), order, 4 * matrix.k);
+  });
+}
+
 int64_t row_bytes(const quire_table_spec& spec) {
   return spec.width * (spec.dtype == QUIRE_F32 ? 4 : 2);
 }
@@ -170,6 +210,7 @@ void check(const quire_packing& weight) {
       require(!grouped || (weight.matrix->format & QUIRE_GROUPS_NESTED) == 0,
               "matrix: nested groups come as blocks");
     }
+    check_orders(weight);
     return;
   }
   check_table(*weight.table);
@@ -261,6 +302,7 @@ void pack(Pool& pool, const quire_packing* weights, int32_t num_weights) {
     check(weights[i]);
     const quire_table_spec* table = weights[i].table;
     if (table == nullptr) {
+      copy_orders(weights[i]);
       cut(weights[i], weights[i].matrix->n, pack_row_multiple(), kPieceRows, units);
     } else {
       cut(weights[i], table->rows, 1, std::max<int64_t>(1, kPieceBytes / row_bytes(*table)), units);

@@ -1,5 +1,9 @@
 #include "weights/packed_row.h"
 
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
 #include "linear/layout.h"
 #include "simd/simd.h"
 
@@ -20,7 +24,17 @@ void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
     const auto* strip = static_cast<const uint8_t*>(matrix.data) +
                         row / gemm::kStripColumns * layout.strip_bytes(matrix.k);
     const gemm::GroupedStrip grouped(matrix.format, matrix.k);
-    grouped.weights(strip, row % gemm::kStripColumns, matrix.k, out);
+    const int32_t* order = gemm::order_of(matrix);
+    if (order == nullptr) {
+      grouped.weights(strip, row % gemm::kStripColumns, matrix.k, out);
+      return;
+    }
+    std::vector<float> ordered(matrix.k);
+    grouped.weights(strip, row % gemm::kStripColumns, matrix.k, ordered.data());
+    const auto last = static_cast<uint32_t>(matrix.k - 1);
+    for (int64_t i = 0; i < matrix.k; ++i) {
+      out[std::min(static_cast<uint32_t>(order[i]), last)] = ordered[i];
+    }
     return;
   }
   if (gemm::is_int4(matrix.format)) {

@@ -4,7 +4,7 @@
     model_facts(hf_config)     sizes for config resolution and KV planning, no program built
     name_map(hf_config)        checkpoint tensor names -> the names in Param.parts
     shipped_format(hf_config)  how a quantised checkpoint holds its matrices
-    as_asked(hf_config, name)  config.json of a GGUF file, for a value of `quantization`
+    as_asked(hf_config, name)  config.json of a quantised checkpoint, for a value of `quantization`
     ModelRegistry              the known architectures; register_model adds one
     is_transformers(hf_config) whether no family, but transformers computes the model
 
@@ -28,7 +28,9 @@ from quire.models.quantised import (
     Expanded,
     Shipped,
     as_asked,
+    as_expanded,
     shipped_format,
+    with_plain,
     with_shipped_formats,
 )
 from quire.models.registry import ModelRegistry, resolve
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockFormats", "Expanded", "GGUF_FORMATS", "ModelFamily", "ModelFacts", "ModelRegistry",
-    "NameMap", "Shipped", "as_asked", "build_program", "family_of", "is_transformers",
-    "model_facts", "name_map", "shipped_format",
+    "NameMap", "Shipped", "as_asked", "as_expanded", "build_program", "family_of",
+    "is_transformers", "model_facts", "name_map", "shipped_format", "with_plain",
 ]  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from quire.config.records import WeightSource
 from quire.errors import CheckpointError, ConfigError
 from quire.models import ModelFacts, as_asked, build_program, model_facts
 from quire.models.transformers.choice import with_model_impl
+from quire.planning.stored_matrices import as_stored
 from quire.program import Program
 from quire.weights import PACKED_NAME, PackedHeader, weight_files
 from quire.weights.packed_file import read_packed_header
@@ -63,6 +64,8 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
     packed = None
     if args.load_format == "auto" and has_file(path / PACKED_NAME):
         weights, packed = "packed", read_packed_header(path / PACKED_NAME)
+    if weights == "checkpoint":
+        hf_config = as_stored(hf_config, path)
     facts, program = model_facts(hf_config), build_program(hf_config)
     is_gguf = weights == "checkpoint" and _is_gguf(path)
     return Checkpoint(name, path, hf_config, facts, program, weights, packed, is_gguf)

@@ -95,7 +95,9 @@ def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
     limit = int(facts.memory.available_bytes * choices.kv_memory.utilization)
     room = limit - needs.workspace_bytes - needs.kv_blocks(needs.block_size) * needs.kv_block_bytes
     config = facts.checkpoint.hf_config
-    is_fixed = facts.checkpoint.packed is not None or isinstance(shipped_format(config), Shipped)
+    shipped = shipped_format(config)
+    is_held = isinstance(shipped, Shipped) and shipped.expanded is None
+    is_fixed = facts.checkpoint.packed is not None or is_held
     if needs.weight_bytes <= room or is_fixed:
         return ""
     dtype = choices.arithmetic.dtype

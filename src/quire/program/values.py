@@ -18,11 +18,16 @@ in 16 bits, `_w8a8` and `_w4a8` round them to 8 bits with a scale for each token
 `backends/reference` defines the result, including the rounding.
 """
 
-CodeTable = Literal["u4", "s4", "iq4", "e2m1", "s8", "s6", "u5", "s5"]
+FLOAT_TABLES = ("e4m3", "nf4", "fp4")
+"""Tables of floats: a byte with 4 bits of exponent and 3 of mantissa; bitsandbytes' two of 16."""
+
+CodeTable = Literal[
+    "u4", "s4", "iq4", "e2m1", "s8", "s6", "u5", "s5", "e4m3", "nf4", "fp4"
+]  # fmt: skip
 """What the codes of a grouped format stand for: 0..15; -8..7; the 16 numbers of llama.cpp's IQ4_NL;
 those of a float with 2 bits of exponent and 1 of mantissa, doubled; then whole numbers of the bits
-that the name says, with a sign (s) or without. Codes are stored without a sign: half of their range
-is added."""
+that the name says, with a sign (s) or without; then FLOAT_TABLES. Codes are stored without a sign:
+half of their range is added to whole numbers."""
 
 ActivationBits = Literal[8, 16]
 """Bits of the activations that are multiplied with a matrix or with the KV cache."""
@@ -49,23 +54,35 @@ class GroupedFormat:
     has_zeros: bool = False
     """A whole number from 0 to 15 for each group; otherwise 0."""
     has_minima: bool = False
-    scale: Literal["f16", "f32", "nested"] = "f32"
+    scale: Literal["f16", "f32", "nested", "e4m3"] = "f32"
     """How scales and minima are held. Nested: as signed bytes, times a float16 that 256 neighbours
-    along K have in common; the products are exact in float32."""
+    along K have in common; the products are exact in float32. E4m3: as floats of 8 bits, divided by
+    a float32 of the row."""
+    has_order: bool = False
+    """Groups are neighbours in an order of the columns that the matrix has; otherwise along K."""
     activation_bits: ActivationBits = 16
+    """Where codes stand for whole numbers. Floats are multiplied with activations as they are."""
     activation_blocks: bool = False
     """Of 8-bit activations: each ACTIVATION_BLOCK neighbours in a row have a scale. Otherwise a row
     has one."""
 
     @property
     def code_bits(self) -> int:
+        if self.table == "e4m3":
+            return 8
         return int(self.table[1]) if self.table[0] in "us" else 4
+
+    @property
+    def is_float(self) -> bool:
+        """Whether codes stand for floats, and not for whole numbers."""
+        return self.table in FLOAT_TABLES
 
     @property
     def bits_per_weight(self) -> float:
         """With what each group has, of rows of whole groups."""
         numbers = 1 + self.has_minima
-        of_group = {"f16": 16, "f32": 32, "nested": 8}[self.scale] * numbers + 8 * self.has_zeros
+        scale_bits = {"f16": 16, "f32": 32, "nested": 8, "e4m3": 8}[self.scale]
+        of_group = scale_bits * numbers + 8 * self.has_zeros
         nests = 16 * numbers / NEST if self.scale == "nested" else 0
         return self.code_bits + of_group / self.group + nests
 
@@ -82,9 +99,12 @@ class GroupedFormat:
         )
 
     def __str__(self) -> str:
-        more = "+zero" * self.has_zeros + "+min" * self.has_minima
+        more = "+zero" * self.has_zeros + "+min" * self.has_minima + "+order" * self.has_order
+        weights = f"{self.table} g{self.group} {self.scale}{more}"
+        if self.is_float:
+            return weights
         blocks = f"/{ACTIVATION_BLOCK}" if self.activation_blocks else ""
-        return f"{self.table} g{self.group} {self.scale}{more} a{self.activation_bits}{blocks}"
+        return f"{weights} a{self.activation_bits}{blocks}"
 
 
 def activation_bits(weight_format: WeightFormat | GroupedFormat) -> ActivationBits:

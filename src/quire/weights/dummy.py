@@ -21,7 +21,7 @@ from quire.models.quantised.block_formats import BLOCK_FORMATS
 from quire.program import Program
 from quire.program.values import GroupedFormat, WeightFormat
 from quire.weights.gguf.values import block_values
-from quire.weights.quantised.groups import TABLES
+from quire.weights.quantised.groups import LEVELS
 from quire.weights.store import HostTensor, WeightStore
 
 Bytes = NDArray[np.uint8]
@@ -52,8 +52,12 @@ _SCALES: dict[str, tuple[tuple[int, float], ...]] = {
 }
 """Where a block has a float16, scale or minimum, and which. All other bytes may be any. The scales
 make numbers of about the deviation, whose mean is about 0."""
+_E4M3_OF_ONE = 0x38
 _MXFP4_EXPONENT = 120
 """2^(120 - 128) times 5, which the doubled levels are about."""
+
+_NVFP4_SCALE = 0x03
+"""3 * 2^-9, halved, times 6 likewise."""
 
 
 class DummyStore(WeightStore):
@@ -139,22 +143,34 @@ class DummyStore(WeightStore):
         return np.resize(turned, (count, kind.block_bytes)).reshape(-1)
 
     def _grouped(self, name: str, shape: tuple[int, ...], format: GroupedFormat) -> Bytes:
-        """Codes, scales, zeros and minima, one behind the other; see `Groups.to_bytes`."""
-        levels = TABLES[format.table]
-        mean, spread = float(levels.mean()), float(levels.std())
-        count = prod(shape[:-1]) * format.num_groups(shape[-1])
+        """Codes, scales and what else the format has, one behind the other; see `Groups.to_bytes`.
+        All matrices of one depth have one order."""
+        levels = LEVELS[format.table]
+        finite = levels[np.isfinite(levels)]
+        mean, spread = float(finite.mean()), float(finite.std())
+        rows, depth = prod(shape[:-1]), shape[-1]
+        count = rows * format.num_groups(depth)
         scale = _DEVIATION / spread
         codes = np.roll(self._codes, -_begin(name, _POOL_ITEMS)) % np.uint8(min(len(levels), 255))
+        if format.table == "e4m3":
+            codes[codes & 127 == 127] = 0
         dtype = np.float16 if format.scale == "f16" else np.float32
 
         def of_groups(number: float) -> Bytes:
             return np.full(count, number, dtype).view(np.uint8)
 
-        parts = [np.resize(codes, prod(shape)), of_groups(scale)]
+        is_divided = format.scale == "e4m3"
+        scales = np.full(count, _E4M3_OF_ONE, np.uint8) if is_divided else of_groups(scale)
+        parts = [np.resize(codes, prod(shape)), scales]
         if format.has_zeros:
             parts.append(np.resize(self._codes % np.uint8(4) + np.uint8(6), count))
         if format.has_minima:
             parts.append(of_groups(-scale * mean))
+        if is_divided:
+            parts.append(np.full(rows, 1 / scale, np.float32).view(np.uint8))
+        if format.has_order:
+            order = np.random.default_rng(0).permutation(depth).astype(np.int32)
+            parts.append(order.view(np.uint8))
         return np.concatenate(parts)
 
 
@@ -175,6 +191,8 @@ def _random_blocks(random: np.random.Generator, kind: BlockType) -> Bytes:
     blocks = random.integers(0, 256, (count, kind.block_bytes), np.uint8)
     for at, number in _SCALES.get(kind.name, ()):
         blocks[:, at : at + 2] = np.array([number], np.float16).view(np.uint8)
+    if kind.name == "NVFP4":
+        blocks[:, :4] = _NVFP4_SCALE
     if kind.name == "MXFP4":
         blocks[:, 0] = _MXFP4_EXPONENT
     return blocks

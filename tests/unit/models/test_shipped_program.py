@@ -91,6 +91,6 @@ def test_stacks_that_cannot_be_split_are_refused() -> None:
     outs = (Value("a", 4), Value("b", 4))
     parts = (Tensor("one.weight", (2, 8)), Tensor("two.weight", (6, 8)))
     linear = Linear(Value("x", 8), outs, Param("ab.weight", (8, 8), parts))
-    shipped = Shipped("awq", GroupedFormat("s4", 32), 32, ignored=("two",))
+    shipped = Shipped("awq", "awq", GroupedFormat("s4", 32), 32, ignored=("two",))
     with pytest.raises(UnsupportedModelError, match="in unlike formats"):
         with_shipped_formats(Program("p", (linear,)), shipped)

@@ -26,6 +26,10 @@ SHIPPED = {
         BLOCK_FORMATS["Q4_K"], activation_bits=8, activation_blocks=True
     ),
     "minima": GroupedFormat("u4", 64, has_minima=True, scale="f16"),
+    "fp8": GroupedFormat("e4m3", 128),
+    "nf4": GroupedFormat("nf4", 64),
+    "act-order": GroupedFormat("u4", 128, has_zeros=True, has_order=True),
+    "nvfp4 in an order": GroupedFormat("e2m1", 16, scale="e4m3", has_order=True),
 }
 
 

@@ -40,14 +40,16 @@ struct WideNumbers {
 };
 
 // Those of the first `count` groups of a chunk, which begin at `numbers`, and what nested ones are
-// multiplied by at `nests`.
+// multiplied by, or those of E4M3 divided by, at `nests`.
 QUIRE_INLINE void widen_numbers(const Grouping& grouping, const uint8_t* numbers,
                                 const uint8_t* nests, int64_t count, float* out) {
   const int64_t columns = count * kStripColumns;
   for (int64_t i = 0; i < columns; i += kVectorLanes) {
-    if (grouping.nested) {
-      const Vector nest = widen_halves(nests + 2 * (i % kStripColumns));
-      store(out + i, nest * widen_bytes(numbers + i));
+    const int64_t column = i % kStripColumns;
+    if (grouping.e4m3) {
+      store(out + i, e4m3_of_bytes(numbers + i) / load<Vector>(nests + 4 * column));
+    } else if (grouping.nested) {
+      store(out + i, widen_halves(nests + 2 * column) * widen_bytes(numbers + i));
     } else if (grouping.half) {
       store(out + i, widen_halves(numbers + 2 * i));
     } else {

@@ -3,24 +3,29 @@
 // A strip is a row of chunks of 256 of K. A chunk begins with what its groups have, each of these
 // there only if the format has it: scales [groups][32], zeros [groups][32] bytes, minima
 // [groups][32]. Nested scales and minima are bytes; after each of the two are float16s [32], of the
-// whole chunk. Then the codes. So a strip is read from its first byte to its last. In a shorter
-// last chunk the codes begin at the same place, and end with its last group.
+// whole chunk. After scales of E4M3, bytes too, is [32] float32 that they are divided by. Then the
+// codes. So a strip is read from its first byte to its last. In a shorter last chunk the codes
+// begin at the same place, and end with its last group. After all strips is the order of the
+// columns, [k] int32, if the format has one.
 //
 // Codes lie in steps of K, each some lines of [32 columns][4 bytes]. Of 8 bits: four of K in a
-// line. Of 4 bits: eight of K in a line, the lower halves of its bytes the first four, the upper
-// halves the others. Of 5 and 6 bits: 32 or 16 of K in lines of their lower 4 bits, and one line
-// with the upper ones, of each four of K in bits of their own.
+// line; of E4M3 the second and third change places, so that every other byte is a pair. Of 4 bits:
+// eight of K in a line, the lower halves of its bytes the first four, the upper halves the others.
+// Of 5 and 6 bits: 32 or 16 of K in lines of their lower 4 bits, and one line with the upper ones,
+// of each four of K in bits of their own.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 
 #include "linear/family.h"
+#include "linear/grouped/float_numbers.h"
 #include "simd/simd.h"
 
 namespace quire::gemm {
 
-// Products multiply tables without signs: less than nothing is taken off with the zero.
+// Products multiply tables without signs: less than nothing is taken off with the zero. Of codes
+// that stand for floats there are only the bits.
 struct Table {
   int bits;
   int32_t zero;         // table number - zero is what the code stands for
@@ -39,7 +44,15 @@ constexpr Table kTables[] = {
     {6, 32, {}},
     {5, 0, {}},
     {5, 16, {}},
+    {8, 0, {}},
+    {4, 0, {}},
+    {4, 0, {}},
 };
+
+constexpr int32_t kNumTables = sizeof kTables / sizeof *kTables;
+
+// Which byte of a word has each of four of K, in E4M3; and the other way round.
+constexpr int kPairedBytes[] = {0, 2, 1, 3};
 
 // The largest number of a table of 4 bits.
 constexpr int largest_of(int table) {
@@ -78,22 +91,30 @@ struct Grouping {
   bool zeros;
   bool minima;
   bool nested;
+  bool e4m3;  // scales
+  bool ordered;
 
   explicit Grouping(Format format) {
     const auto bits = static_cast<int32_t>(format);
     group = int64_t{1} << (bits >> QUIRE_GROUP_SHIFT & 15);
-    table = bits >> QUIRE_TABLE_SHIFT & 7;
+    table = bits >> QUIRE_TABLE_SHIFT & 15;
     half = bits & QUIRE_GROUPS_HALF;
     zeros = bits & QUIRE_GROUPS_ZEROS;
     minima = bits & QUIRE_GROUPS_MINIMA;
     nested = bits & QUIRE_GROUPS_NESTED;
-    known_ = bits >= 0 && bits < 2 * QUIRE_GROUPS_NESTED && group >= 16 && group <= 128 &&
-             !(nested && half) && group >= CodeStep(kTables[table].bits).depth;
+    e4m3 = bits & QUIRE_GROUPS_E4M3;
+    ordered = bits & QUIRE_GROUPS_ORDERED;
+    known_ = bits >= 0 && bits < 2 * QUIRE_GROUPS_ORDERED && group >= 16 && group <= 128 &&
+             half + nested + e4m3 <= 1 && !(e4m3 && minima) && table < kNumTables &&
+             group >= CodeStep(kTables[table].bits).depth && is_of_its_kind(format);
   }
 
   bool is_known() const { return known_; }
-  int64_t item_bytes() const { return nested ? 1 : half ? 2 : 4; }
+  int64_t item_bytes() const { return nested || e4m3 ? 1 : half ? 2 : 4; }
+  // Of the number of a chunk that nested ones are multiplied by, or those of E4M3 divided by.
+  int64_t nest_bytes() const { return nested ? 2 : e4m3 ? 4 : 0; }
   float number(const uint8_t* from, int64_t index) const {
+    if (e4m3) return e4m3_number(from[index]);
     if (half) {
       uint16_t bits;
       std::memcpy(&bits, from + 2 * index, 2);
@@ -105,6 +126,14 @@ struct Grouping {
   }
 
  private:
+  // Floats have a scale as float32 and nothing else, and only E4M3 is multiplied as bfloat16.
+  bool is_of_its_kind(Format format) const {
+    const bool is_plain = !half && !zeros && !minima && !nested && !e4m3;
+    if (is_float_table(table) != is_grouped_float(format)) return false;
+    if (kind_of(format) == Format::kGroupedBf16 && table != QUIRE_TABLE_E4M3) return false;
+    return is_plain || !is_grouped_float(format);
+  }
+
   bool known_;
 };
 
@@ -132,7 +161,7 @@ struct GroupedStrip {
         chunk_groups(kChunkDepth / grouping.group) {
     const int64_t columns = chunk_groups * kStripColumns;
     const int64_t numbers = columns * grouping.item_bytes();
-    const int64_t nest_bytes = grouping.nested ? kStripColumns * 2 : 0;
+    const int64_t nest_bytes = kStripColumns * grouping.nest_bytes();
     scale_nests_at = numbers;
     zeros_at = scale_nests_at + nest_bytes;
     minima_at = zeros_at + (grouping.zeros ? columns : 0);
@@ -154,8 +183,9 @@ struct GroupedStrip {
   int32_t code(const uint8_t* strip, int64_t column, int64_t k) const {
     const int64_t within = k & (step.depth - 1);
     const uint8_t* chunk = strip + k / kChunkDepth * chunk_bytes;
-    const uint8_t* first =
-        chunk + codes_at + step.bytes_of(k % kChunkDepth - within) + column * 4 + k % 4;
+    const uint8_t* word = chunk + codes_at + step.bytes_of(k % kChunkDepth - within) + column * 4;
+    if (grouping.table == QUIRE_TABLE_E4M3) return word[kPairedBytes[k % 4]];
+    const uint8_t* first = word + k % 4;
     if (step.bits == 8) return *first;
     const int low = first[within / 8 * kLineBytes] >> (within % 8 < 4 ? 0 : 4) & 15;
     if (step.bits == 4) return low;
@@ -170,6 +200,11 @@ struct GroupedStrip {
                int64_t group) const {
     const uint8_t* chunk = strip + chunk_of(group);
     const int64_t index = index_of(group, column);
+    if (grouping.e4m3) {
+      float divisor;
+      std::memcpy(&divisor, chunk + nests_at + 4 * column, 4);
+      return grouping.number(chunk + numbers_at, index) / divisor;
+    }
     if (!grouping.nested) return grouping.number(chunk + numbers_at, index);
     uint16_t bits;
     std::memcpy(&bits, chunk + nests_at + 2 * column, 2);
@@ -187,8 +222,11 @@ struct GroupedStrip {
           grouping.minima ? number(strip, minima_at, minimum_nests_at, column, group) : 0.0f;
       const int64_t end = std::min(k, (group + 1) * grouping.group);
       for (int64_t i = group * grouping.group; i < end; ++i) {
-        const int32_t whole = table.whole(code(strip, column, i)) - zero;
-        out[i] = static_cast<float>(whole) * scale;
+        const int32_t found = code(strip, column, i);
+        const float number = is_float_table(grouping.table)
+                                 ? float_number(grouping.table, found)
+                                 : static_cast<float>(table.whole(found) - zero);
+        out[i] = number * scale;
         if (grouping.minima) out[i] += minimum;
       }
     }

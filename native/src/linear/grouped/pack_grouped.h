@@ -7,6 +7,9 @@
 
 namespace quire::gemm {
 
+// Where the order of the columns begins in a source of groups that has one.
+int64_t part_order_at(Format format, int64_t rows, int64_t k);
+
 // Writes columns of one half strip: source rows `row .. row + count - 1` become its columns
 // `column ..`; with `zero_rest` the columns after them are cleared. Returns whether all scales and
 // minima are finite.
@@ -24,9 +27,12 @@ class GroupedHalfStripWriter {
   bool read_groups(int64_t row, int64_t k, int64_t depth, int64_t column, uint8_t* codes) const;
   bool read_blocks(const BlockKind& kind, int64_t row, int64_t k, int64_t column,
                    uint8_t* codes) const;
-  bool put_numbers(int64_t group, int64_t column, const BlockGroups& of_block) const;
+  // `count` groups, those of a block.
+  bool put_numbers(int64_t group, int64_t count, int64_t column, const BlockGroups& of_block) const;
   bool copy_numbers(const uint8_t* from, int64_t numbers_at, int64_t group, int64_t count,
                     int64_t column) const;
+  bool put_divisor(const uint8_t* from, int64_t group, int64_t column) const;
+  bool mark_groups(const uint8_t* codes, int64_t group, int64_t count, int64_t column) const;
   void clear(int64_t column) const;
 
   const Source& source_;

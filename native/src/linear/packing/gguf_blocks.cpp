@@ -71,6 +71,16 @@ void read_mxfp4(const uint8_t* block, BlockGroups& out) {
   read_nibbles(block + 1, 16, out.codes);
 }
 
+// Four groups of 16, each in 8 bytes. Scales have no sign, and 127 stands for 0; they are halved,
+// as the table has doubled numbers.
+void read_nvfp4(const uint8_t* block, BlockGroups& out) {
+  out.scale = 2.0f;
+  for (int64_t g = 0; g < 4; ++g) {
+    out.inner_scales[g] = static_cast<int8_t>(block[g] == 127 ? 0 : block[g] & 127);
+    read_nibbles(block + 4 + 8 * g, 8, out.codes + 16 * g);
+  }
+}
+
 // 8 scales and 8 minima of 6 bits in 12 bytes; the minima are subtracted.
 void read_scales_and_minima(const uint8_t* block, BlockGroups& out) {
   read_scale(block, out);
@@ -146,6 +156,7 @@ const BlockKind kKinds[] = {
     {20, 32, 18, grouping(5, QUIRE_TABLE_IQ4, kHalf), read_q4_0},
     {23, 256, 136, grouping(5, QUIRE_TABLE_IQ4, kNested), read_iq4_xs},
     {39, 32, 17, grouping(5, QUIRE_TABLE_E2M1, 0), read_mxfp4},
+    {40, 64, 36, grouping(4, QUIRE_TABLE_E2M1, QUIRE_GROUPS_E4M3), read_nvfp4},
 };
 
 }  // namespace
@@ -166,7 +177,9 @@ void block_values(const BlockKind& kind, const uint8_t* block, float* out) {
   for (int64_t first = 0; first < kind.items; first += grouping.group) {
     float scale = groups.scale;
     float minimum = groups.minimum;
-    if (grouping.nested) {
+    if (grouping.e4m3) {
+      scale = e4m3_number(groups.inner_scales[first / grouping.group]) / scale;
+    } else if (grouping.nested) {
       scale *= static_cast<float>(groups.inner_scales[first / grouping.group]);
       if (grouping.minima) {
         minimum *= static_cast<float>(groups.inner_minima[first / grouping.group]);

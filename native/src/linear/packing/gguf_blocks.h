@@ -15,12 +15,13 @@ constexpr int64_t kMostBlockGroups = 16;
 // (number of its code) * scale(g) + minimum(g), each product and each sum rounded to float32.
 struct BlockGroups {
   uint8_t codes[kMostBlockItems];
-  float scale = 0;    // of the block
+  float scale = 0;    // of the block; of scales in E4M3, what divides them
   float minimum = 0;  // likewise
   // The same two, of types that have them as float16.
   uint16_t half_scale = 0;
   uint16_t half_minimum = 0;
-  // Nested formats: what these two are multiplied by for each group. Exact in float32.
+  // Nested formats: what these two are multiplied by for each group. Exact in float32. Of E4M3 the
+  // bytes of scales.
   int8_t inner_scales[kMostBlockGroups];
   int8_t inner_minima[kMostBlockGroups];
 };

@@ -169,7 +169,9 @@ bool pack_format(const PackedMatrix& matrix, const Source& source, int64_t src_r
 size_t packed_bytes(Format format, int64_t n, int64_t k, bool glu) {
   const gemm::Layout layout = gemm::layout_of(format);
   const int64_t strip = layout.strip_bytes(k) + (layout.has_scales ? kStripColumns * 8 : 0);
-  return static_cast<size_t>(gemm::strips_of(n, glu) * strip);
+  const bool ordered = is_grouped(format) && gemm::Grouping(format).ordered;
+  const int64_t order = ordered ? gemm::round_up(k * 4, 64) : 0;
+  return static_cast<size_t>(gemm::strips_of(n, glu) * strip + order);
 }
 
 int64_t pack_row_multiple() { return kStripColumns; }
@@ -191,6 +193,8 @@ bool pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, boo
     case Format::kGroupedA8:
     case Format::kGroupedA16:
     case Format::kGroupedA8Blocks:
+    case Format::kGroupedBf16:
+    case Format::kGroupedF32:
       return pack_format<Grouped>(matrix, source, src_row0, row0, rows);
   }
   return true;

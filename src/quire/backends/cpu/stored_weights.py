@@ -79,23 +79,31 @@ def table_spec(library: Library, weight: StoredWeight, size: int) -> Any:
 def _format(library: Library, weight_format: WeightFormat | GroupedFormat, dtype: Dtype) -> int:
     """quire_format of a matrix in a model of this dtype, with quire_grouping of a grouped one."""
     if isinstance(weight_format, GroupedFormat):
-        return _grouped(library, weight_format)
+        return _grouped(library, weight_format, dtype)
     dense = weight_format == "dense"
     return library.code(_DENSE[dtype] if dense else _INTEGERS[weight_format])
 
 
-def _grouped(library: Library, grouped: GroupedFormat) -> int:
+def _grouped(library: Library, grouped: GroupedFormat, dtype: Dtype) -> int:
     code = library.code
     log2 = grouped.group.bit_length() - 1
     if grouped.group != 1 << log2:
         raise BackendError(f"weights in groups of {grouped.group}: 16, 32, 64 or 128 can be held")
-    blocks = "_BLOCKS" if grouped.activation_blocks else ""
     return (
-        code(f"QUIRE_FORMAT_GROUPED_A{grouped.activation_bits}{blocks}")
+        code(f"QUIRE_FORMAT_GROUPED_{_activations(grouped, dtype)}")
         | log2 << code("QUIRE_GROUP_SHIFT")
         | code(f"QUIRE_TABLE_{grouped.table.upper()}") << code("QUIRE_TABLE_SHIFT")
         | (grouped.scale == "f16") * code("QUIRE_GROUPS_HALF")
         | (grouped.scale == "nested") * code("QUIRE_GROUPS_NESTED")
+        | (grouped.scale == "e4m3") * code("QUIRE_GROUPS_E4M3")
+        | grouped.has_order * code("QUIRE_GROUPS_ORDERED")
         | grouped.has_zeros * code("QUIRE_GROUPS_ZEROS")
         | grouped.has_minima * code("QUIRE_GROUPS_MINIMA")
     )
+
+
+def _activations(grouped: GroupedFormat, dtype: Dtype) -> str:
+    """How x is multiplied. A byte of a float is exact in bfloat16, the tables of 16 are not."""
+    if grouped.is_float:
+        return "BF16" if grouped.table == "e4m3" and dtype == "bfloat16" else "F32"
+    return f"A{grouped.activation_bits}" + "_BLOCKS" * grouped.activation_blocks

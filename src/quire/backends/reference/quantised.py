@@ -95,6 +95,8 @@ def _nearest_integers(fine: Floats) -> Floats:
 
 def round_activations(x: Floats, weight_format: WeightFormat | GroupedFormat) -> Floats:
     """[T, K] as the format multiplies it. A NaN or an infinity makes its whole row NaN."""
+    if isinstance(weight_format, GroupedFormat) and weight_format.is_float:
+        return x
     if isinstance(weight_format, GroupedFormat) and weight_format.activation_blocks:
         return _rounded_blocks(x)
     if isinstance(weight_format, GroupedFormat):

@@ -26,6 +26,7 @@ BLOCK_FORMATS: dict[str, GroupedFormat] = {
     "IQ4_NL": GroupedFormat("iq4", 32, scale="f16"),
     "IQ4_XS": GroupedFormat("iq4", 32, scale="nested"),
     "MXFP4": GroupedFormat("e2m1", 32),
+    "NVFP4": GroupedFormat("e2m1", 16, scale="e4m3"),
 }
 """By the type's name."""
 
@@ -47,8 +48,9 @@ class BlockFormats:
     type of its own."""
     activation_bits: ActivationBits
 
-    def format_of(self, name: str) -> GroupedFormat | None:
-        """None: it is not held as it is."""
+    def format_of(self, name: str, depth: int) -> GroupedFormat | None:
+        """Of a matrix [N, depth]; None: it is not held as it is."""
+        del depth  # rows are whole blocks, or the file has another type
         kind = self.types.get(name) or self.types.get(_EXPERT.sub(".experts.*.", name))
         found = BLOCK_FORMATS.get(kind or self.types.get("*", ""))
         if found is None:
@@ -68,19 +70,3 @@ def block_formats(config: Mapping[str, Any]) -> BlockFormats:
     if bits not in GGUF_FORMATS.values():
         raise CheckpointError(f"config.json: activation_bits {bits!r} is neither 8 nor 16")
     return BlockFormats(types, bits)
-
-
-def as_asked(hf_config: Mapping[str, Any], quantization: str | None) -> Mapping[str, Any]:
-    """The configuration of a GGUF file for a value of `quantization`: with the bits of activations
-    that it says, or without the formats of the file where it names another one. Other
-    configurations stay as they are."""
-    config = hf_config.get("quantization_config")
-    if not isinstance(config, Mapping) or config.get("quant_method") != "gguf":
-        return hf_config
-    if quantization is None:
-        return hf_config
-    rest = {key: value for key, value in hf_config.items() if key != "quantization_config"}
-    if quantization not in GGUF_FORMATS:
-        return rest
-    bits = GGUF_FORMATS[quantization]
-    return {**rest, "quantization_config": {**config, "activation_bits": bits}}

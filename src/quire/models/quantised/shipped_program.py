@@ -8,7 +8,7 @@ from itertools import groupby
 
 from quire.errors import UnsupportedModelError
 from quire.models.quantised.block_formats import BlockFormats
-from quire.models.quantised.held import Shipped
+from quire.models.quantised.shipped import Shipped
 from quire.program.ops import Experts, Linear, Logits, Op
 from quire.program.program import Program
 from quire.program.values import GroupedFormat, Param
@@ -37,9 +37,9 @@ def _matrices(op: Op, shipped: Shipped | BlockFormats) -> tuple[Param, ...]:
     return op.params()[:1] if is_multiplied else ()
 
 
-def _converted(op: Op, matrices: set[str], format_of: Callable[[str], Format]) -> Sequence[Op]:
+def _converted(op: Op, matrices: set[str], format_of: Callable[[str, int], Format]) -> Sequence[Op]:
     formats: dict[str, list[Format]] = {
-        param.name: [format_of(part.name) for part in param.parts]
+        param.name: [format_of(part.name, part.slot_shape[-1]) for part in param.parts]
         for param in op.params()
         if param.name in matrices
     }

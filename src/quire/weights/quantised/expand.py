@@ -13,23 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
+from quire.weights.quantised.float_tables import E4M3
 from quire.weights.quantised.groups import Bytes, Floats
 from quire.weights.quantised.unpack import Words, nibbles
-
-
-def _e4m3() -> Floats:
-    """Of each byte: a sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity."""
-    code = np.arange(256)
-    exponent, mantissa = (code >> 3) & 15, code & 7
-    fraction = np.where(exponent == 0, mantissa / 8, 1 + mantissa / 8)
-    value = fraction * 2.0 ** (np.maximum(exponent, 1) - 7)
-    value[code & 127 == 127] = np.nan
-    numbers: Floats = np.where(code & 128, -value, value).astype(np.float32)
-    return numbers
-
-
-E4M3 = _e4m3()
-"""The number of each byte of an FP8 tensor (e4m3fn)."""
 
 
 def fp8(codes: Bytes, scales: Floats, block: tuple[int, int] | None) -> Floats:

@@ -7,6 +7,7 @@ dtype, or to the format that was asked for, as it does with any other float32 te
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,19 @@ _OF_CACHE = (".k_scale", ".v_scale", ".q_scale", ".kv_scale", ".prob_scale")
 """For a KV cache of 8-bit floats, which is none of ours."""
 _MAX_STATE_BYTES = 65536
 _MAX_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FourBits:
+    """A matrix of bitsandbytes: two codes a byte, the high one first, over all of it."""
+
+    packed: NDArray[np.uint8]
+    table: Floats
+    """[16]"""
+    scales: Floats
+    """Of each block of `block` numbers."""
+    block: int
+    shape: tuple[int, ...]
 
 
 class ExpandedStore(MadeStore):
@@ -98,8 +112,16 @@ class ExpandedStore(MadeStore):
         if layout == "bitsandbytes":
             return self._bitsandbytes(base)
         codes = self._integers(f"{base}.weight", np.uint8)
+        return expand.fp8(codes, self._scales_of(base), self._format.block)
+
+    def _scales_of(self, base: str) -> Floats:
+        """Of FP8."""
         scale = next(f"{base}{end}" for end in _SCALES if f"{base}{end}" in self._stored)
-        return expand.fp8(codes, self._floats(scale), self._format.block)
+        return self._floats(scale)
+
+    @property
+    def _block(self) -> tuple[int, int] | None:
+        return self._format.block
 
     def _packed(self, base: str) -> Floats:
         codes = self._integers(f"{base}.weight_packed", np.int32)
@@ -110,18 +132,26 @@ class ExpandedStore(MadeStore):
         return expand.pack_quantized(codes, scales, zeros, order)
 
     def _bitsandbytes(self, base: str) -> Floats:
-        state = self._state(base)
-        if state is None:
+        if self._state(base) is None:
             codes = self._integers(f"{base}.weight", np.int8)
             return expand.rows_of_8_bits(codes, self._floats(f"{base}.SCB"))
+        found = self._blocks_of_4_bits(base)
+        return expand.blocks_of_4_bits(
+            found.packed, found.table, found.scales, found.block, found.shape
+        )
+
+    def _blocks_of_4_bits(self, base: str) -> FourBits:
+        """Raises ValueError for a matrix of another kind."""
+        state = self._state(base)
+        if state is None:
+            raise ValueError("there is no quant_state of 4 bits")
         packed = self._integers(f"{base}.weight", np.uint8)
         table = self._floats(f"{base}.weight.quant_map")
         if table.size != 16 or not np.isfinite(table).all():
             raise ValueError("quant_map is no table of 16 numbers")
         scales = self._scales(base, state)
-        return expand.blocks_of_4_bits(
-            packed, table, scales, _block(state, "blocksize"), _shape_of(state)
-        )
+        shape, block = _shape_of(state), block_size(state, "blocksize")
+        return FourBits(packed, table, scales, block, shape)
 
     def _scales(self, base: str, state: dict[str, Any]) -> Floats:
         name = f"{base}.weight.absmax"
@@ -133,7 +163,7 @@ class ExpandedStore(MadeStore):
         nested = expand.NestedScales(
             table,
             self._floats(f"{base}.weight.nested_absmax"),
-            _block(state, "nested_blocksize"),
+            block_size(state, "nested_blocksize"),
             float(state.get("nested_offset", 0.0)),
         )
         return nested.expand(self._integers(name, np.uint8))
@@ -161,7 +191,8 @@ class ExpandedStore(MadeStore):
         return found
 
 
-def _block(state: dict[str, Any], key: str) -> int:
+def block_size(state: dict[str, Any], key: str) -> int:
+    """Raises ValueError."""
     size = state.get(key)
     if isinstance(size, int) and 0 < size <= _MAX_BLOCK:
         return size

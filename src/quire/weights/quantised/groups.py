@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
 from quire.program.values import GroupedFormat
+from quire.weights.quantised.float_tables import E4M3, FP4, NF4
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
+Order = NDArray[np.int32]
 
 TABLES: dict[str, NDArray[np.int32]] = {
     "u4": np.arange(16, dtype=np.int32),
@@ -31,6 +33,9 @@ TABLES: dict[str, NDArray[np.int32]] = {
 }
 """The number of each code. Source of iq4 and e2m1: ggml-common.h, kvalues_iq4nl, kvalues_mxfp4."""
 
+LEVELS: dict[str, NDArray[Any]] = {**TABLES, "e4m3": E4M3, "nf4": NF4, "fp4": FP4}
+"""Those of all tables, of floats too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Groups:
@@ -39,56 +44,85 @@ class Groups:
     format: GroupedFormat
     codes: Bytes
     """[N, K]."""
-    scales: Floats
-    """[N, groups]."""
+    scales: Floats | Bytes
+    """[N, groups]; of the format's scale "e4m3", their bytes."""
     zeros: Bytes | None = None
     minima: Floats | None = None
+    divisors: Floats | None = None
+    """[N], with scales of "e4m3"."""
+    order: Order | None = None
+    """[K]: which column of the matrix each column of the codes is."""
 
     def __post_init__(self) -> None:
         rows, depth = self.codes.shape
-        per_group = (rows, self.format.num_groups(depth))
-        limits = len(TABLES[self.format.table])
-        problems = [
-            (self.scales.shape != per_group, f"scales are {list(self.scales.shape)}"),
-            ((self.zeros is not None) != self.format.has_zeros, "zeros"),
-            ((self.minima is not None) != self.format.has_minima, "minima"),
-            (self.zeros is not None and self.zeros.shape != per_group, "zeros"),
-            (self.minima is not None and self.minima.shape != per_group, "minima"),
-            (bool((self.codes >= limits).any()) if limits < 256 else False, "codes"),
+        format = self.format
+        per_group = (rows, format.num_groups(depth))
+        limits = len(LEVELS[format.table])
+        wanted: list[tuple[str, NDArray[Any] | None, bool, tuple[int, ...]]] = [
+            (f"scales {list(self.scales.shape)}", self.scales, True, per_group),
+            ("zeros", self.zeros, format.has_zeros, per_group),
+            ("minima", self.minima, format.has_minima, per_group),
+            ("divisors", self.divisors, format.scale == "e4m3", (rows,)),
+            ("order", self.order, format.has_order, (depth,)),
         ]
-        wrong = [what for is_wrong, what in problems if is_wrong]
+        wrong = [
+            what
+            for what, found, is_wanted, shape in wanted
+            if (found is not None) != is_wanted or (found is not None and found.shape != shape)
+        ]
+        if limits < 256 and bool((self.codes >= limits).any()):
+            wrong.append("codes")
+        if not wrong and self.order is not None and not _is_permutation(self.order):
+            wrong.append("order")
         if wrong:
             raise CheckpointError(
-                f"a matrix {[rows, depth]} in {self.format} needs {list(per_group)} groups: "
+                f"a matrix {[rows, depth]} in {format} needs {list(per_group)} groups: "
                 f"{', '.join(wrong)} do not fit"
             )
 
     def to_float32(self) -> Floats:
-        """The weights: each product and each sum rounded to float32."""
+        """The weights: each quotient, each product and each sum rounded to float32."""
         depth = self.codes.shape[1]
 
         def spread(of_groups: NDArray[Any]) -> NDArray[Any]:
             return np.repeat(of_groups, self.format.group, axis=1)[:, :depth]
 
-        whole = TABLES[self.format.table][self.codes]
+        levels = LEVELS[self.format.table][self.codes]
         if self.zeros is not None:
-            whole = whole - spread(self.zeros.astype(np.int32))
-        values: Floats = whole.astype(np.float32) * spread(self._held(self.scales))
-        return values if self.minima is None else values + spread(self._held(self.minima))
+            levels = levels - spread(self.zeros.astype(np.int32))
+        values: Floats = levels.astype(np.float32) * spread(self.group_scales())
+        if self.minima is not None:
+            values = values + spread(self._held(self.minima))
+        if self.order is None:
+            return values
+        placed = np.empty_like(values)
+        placed[:, self.order] = values
+        return placed
+
+    def group_scales(self) -> Floats:
+        """[N, groups] of float32, as they are held."""
+        if self.divisors is not None:
+            found: Floats = E4M3[self.scales.view(np.uint8)] / self.divisors[:, None]
+            return found
+        return self._held(self.scales)
 
     def to_bytes(self) -> Bytes:
-        """What a `quire_part` of dtype GROUPED is: codes, scales, zeros, minima.
+        """What a `quire_part` of dtype GROUPED is: codes, scales, zeros, minima, divisors, order.
 
         Raises CheckpointError for nested scales, which come in blocks alone.
         """
         if self.format.scale == "nested":
             raise CheckpointError(f"{self.format} is packed from the blocks of a GGUF file")
         dtype = self._dtype()
-        parts = [self.codes.reshape(-1), self.scales.astype(dtype).reshape(-1).view(np.uint8)]
+        parts = [self.codes.reshape(-1), _bytes_of(self.scales, dtype)]
         if self.zeros is not None:
             parts.append(self.zeros.reshape(-1))
         if self.minima is not None:
-            parts.append(self.minima.astype(dtype).reshape(-1).view(np.uint8))
+            parts.append(_bytes_of(self.minima, dtype))
+        if self.divisors is not None:
+            parts.append(_bytes_of(self.divisors, np.dtype(np.float32)))
+        if self.order is not None:
+            parts.append(_bytes_of(self.order, np.dtype(np.int32)))
         return np.concatenate(parts)
 
     @classmethod
@@ -96,22 +130,44 @@ class Groups:
         """The inverse of `to_bytes`."""
         rows, depth = shape
         per_group = (rows, format.num_groups(depth))
-        item = 2 if format.scale == "f16" else 4
-        dtype = np.float16 if format.scale == "f16" else np.float32
-        count, at = per_group[0] * per_group[1], rows * depth
+        at = rows * depth
 
-        def floats(begin: int) -> Floats:
-            found = np.frombuffer(data[begin : begin + item * count].tobytes(), dtype)
-            return found.astype(np.float32).reshape(per_group)
+        def taken(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+            nonlocal at
+            begin, at = at, at + dtype.itemsize * int(np.prod(shape))
+            return np.frombuffer(data[begin:at].tobytes(), dtype).reshape(shape)
 
-        codes, scales = data[:at].reshape(shape), floats(at)
-        at += item * count
-        zeros = data[at : at + count].reshape(per_group) if format.has_zeros else None
-        at += count * format.has_zeros
-        return cls(format, codes, scales, zeros, floats(at) if format.has_minima else None)
+        def numbers() -> NDArray[Any]:
+            found = taken(_dtype_of(format), per_group)
+            return found if format.scale == "e4m3" else found.astype(np.float32)
 
-    def _dtype(self) -> type[np.floating]:
-        return np.float16 if self.format.scale == "f16" else np.float32
+        return cls(
+            format,
+            data[:at].reshape(shape),
+            numbers(),
+            taken(np.dtype(np.uint8), per_group) if format.has_zeros else None,
+            numbers() if format.has_minima else None,
+            taken(np.dtype(np.float32), (rows,)) if format.scale == "e4m3" else None,
+            taken(np.dtype(np.int32), (depth,)) if format.has_order else None,
+        )
 
-    def _held(self, numbers: Floats) -> Floats:
+    def _dtype(self) -> np.dtype[Any]:
+        return _dtype_of(self.format)
+
+    def _held(self, numbers: NDArray[Any]) -> Floats:
         return numbers.astype(self._dtype()).astype(np.float32)
+
+
+def _dtype_of(format: GroupedFormat) -> np.dtype[Any]:
+    """Of scales and minima."""
+    kinds = {"f16": np.float16, "e4m3": np.uint8}
+    return np.dtype(kinds.get(format.scale, np.float32))
+
+
+def _bytes_of(numbers: NDArray[Any], dtype: np.dtype[Any]) -> Bytes:
+    found: Bytes = np.ascontiguousarray(numbers, dtype).reshape(-1).view(np.uint8)
+    return found
+
+
+def _is_permutation(order: Order) -> bool:
+    return bool(np.array_equal(np.sort(order), np.arange(order.size)))
