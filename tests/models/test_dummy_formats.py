@@ -37,6 +37,7 @@ GPT_OSS: dict[str, Any] = {
     "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16,
 }  # fmt: skip
 WEIGHTS = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
+NVFP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
 FORMATS: dict[str, dict[str, Any]] = {
     "Q4_K": {"quant_method": "gguf", "types": {"*": "Q4_K"}},
     "mixed": {"quant_method": "gguf", "types": {
@@ -45,6 +46,16 @@ FORMATS: dict[str, dict[str, Any]] = {
             "modules_to_not_convert": ["mlp.gate"]},
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 64, "modules_to_not_convert":
              ["mlp.gate"]},
+    "gptq in an order": {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": True,
+                         "modules_to_not_convert": ["mlp.gate"]},
+    "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128],
+            "modules_to_not_convert": ["mlp.gate"]},
+    "nf4": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4",
+            "llm_int8_skip_modules": ["mlp.gate"]},
+    "nvfp4": {
+        "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
+        "ignore": ["lm_head", "re:.*mlp.gate$"],
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": NVFP4}}},
     "compressed-tensors": {
         "quant_method": "compressed-tensors", "format": "pack-quantized",
         "ignore": ["lm_head", "re:.*mlp.gate$"],

@@ -18,14 +18,17 @@ from model_harness import Runner, load
 from quantised_files import BNB, FLOATS, KINDS, compressed, experts, llama, write
 from safetensors.torch import load_file, save_file
 
+from quire import LLM, SamplingParams
 from quire.backends.base import Backend
 from quire.backends.cpu import CpuBackend
 from quire.backends.reference import ReferenceBackend
+from quire.cli import main
 from quire.config.engine_args import EngineArgs
 from quire.config.model_files import read_config
 from quire.errors import CheckpointError, UnsupportedModelError
 from quire.models import Shipped, as_expanded, build_program, name_map, shipped_format
 from quire.planning.plan import plan_engine
+from quire.planning.quantize import quantize_model
 from quire.planning.stored_matrices import as_stored
 from quire.program import GroupedFormat
 from quire.weights import bind, open_checkpoint
@@ -33,6 +36,12 @@ from quire.weights.quantised.float_tables import E4M3
 from quire.weights.quantised.store import as_shipped
 
 EXPANDED = [kind for kind in KINDS if kind != "nvfp4"]
+FORMATS = {
+    "fp8-held-blocks": "e4m3 g32 f32 (9.00 bits a weight)",
+    "nvfp4": "e2m1 g16 e4m3 a16 (4.50 bits a weight)",
+    "nf4-nested": "nf4 g64 f32 (4.50 bits a weight)",
+    "gptq-act-order": "u4 g32 f32+zero+order a16 (5.25 bits a weight)",
+}
 HELD = [kind for kind in KINDS if kind not in ("fp8-blocks", "bitsandbytes-8")]
 
 
@@ -155,6 +164,28 @@ def test_orders_that_are_unlike_are_expanded(kind: str, tmp_path: Path) -> None:
     assert {param.format for param in plan.compiled.program.params()} == {"dense"}
     found = shipped_format(plan.config.model.hf_config)
     assert "unlike in" in found.what
+
+
+@pytest.mark.parametrize("kind", ["fp8-held-blocks", "nvfp4", "nf4-nested", "gptq-act-order"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_packed_weights_give_the_same_tokens(
+    kind: str, dtype: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    write(kind, experts(), tmp_path / "model")
+    args = EngineArgs(str(tmp_path / "model"), dtype=dtype, skip_tokenizer_init=True)
+    packed = quantize_model(args, tmp_path / "packed").path
+
+    def tokens(model: Path) -> list[int]:
+        with LLM(str(model), dtype=dtype, skip_tokenizer_init=True, max_model_len=64) as llm:
+            prompt = {"prompt_token_ids": [1, 2, 3, 4, 5]}
+            params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+            [found] = llm.generate(prompt, params, use_tqdm=False)
+            return list(found.outputs[0].token_ids)
+
+    assert tokens(packed) == tokens(tmp_path / "model")
+    assert main(["explain", str(packed), "--skip-tokenizer-init"]) == 0
+    assert FORMATS[kind] in capsys.readouterr().out
 
 
 def test_every_byte_is_the_number_that_torch_has_of_it() -> None:

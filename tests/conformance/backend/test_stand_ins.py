@@ -38,9 +38,19 @@ def test_steps_have_finite_logits(name: str, weights: Any, kv_dtype: str) -> Non
     model.close()
 
 
-def test_grouped_weights_too() -> None:
+@pytest.mark.parametrize(
+    "held",
+    [
+        GroupedFormat("u4", 32, has_zeros=True),
+        GroupedFormat("u4", 32, has_zeros=True, has_order=True),
+        GroupedFormat("e2m1", 16, scale="e4m3"),
+        GroupedFormat("e4m3", 128),
+        GroupedFormat("nf4", 64),
+    ],
+    ids=str,
+)
+def test_grouped_weights_too(held: GroupedFormat) -> None:
     program = build_program({**CONFIG, "hidden_size": 128})
-    held = GroupedFormat("u4", 32, has_zeros=True)
     ops = [
         replace(op, weight=replace(op.weight, format=held)) if isinstance(op, Linear) else op
         for op in program.ops

@@ -17,6 +17,7 @@ from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering.native_op import StoredWeight
 from quire.backends.cpu.packing import huge_pages
 from quire.backends.cpu.stored_weights import num_bytes
+from quire.program.values import GroupedFormat
 from quire.units import MiB, ceil_div
 
 _BUFFER_BYTES = 256 * MiB
@@ -27,6 +28,8 @@ _SMALL = (0x3B, 0x3C, 0x3D, 0xBB, 0xBC, 0xBD)
 _TINY = (0x2C, 0x2D, 0x2E, 0xAC, 0xAD, 0xAE)
 """High bytes of a float32 of about 1e-12, or of a sum of a row's integers of about 1e9: of rounded
 weights both are there, and their product is no large number."""
+_LARGE = (0x52, 0x53, 0x54, 0xD2, 0xD3, 0xD4)
+"""Likewise of about 1e12, by which scales in bytes are divided."""
 _BELOW_TWO = 0x3F
 """The high byte of a float16 of at most this size, without its sign, is a number below 2."""
 _PERIOD = 4 * 262_147
@@ -41,12 +44,19 @@ def stand_ins(
     """A place for each, filled. Vectors have places of their own; each number is 0.5."""
     sizes = {weight: num_bytes(library, weight, dtype) for weight in weights}
     plain = {weight: size for weight, size in sizes.items() if weight.param.format == "dense"}
+    rounded = [item for item in sizes.items() if item[0] not in plain]
     vectors = {weight: size for weight, size in plain.items() if weight.kind == "vector"}
     return {
         **_in_buffer([item for item in plain.items() if item[0] not in vectors], _plain_numbers()),
-        **_in_buffer([item for item in sizes.items() if item[0] not in plain], _rounded_numbers()),
+        **_in_buffer([item for item in rounded if not _is_divided(item[0])], _rounded_numbers()),
+        **_in_buffer([item for item in rounded if _is_divided(item[0])], _rounded_numbers(_LARGE)),
         **{w: np.full(size // 4, 0.5, np.float32).view(np.uint8) for w, size in vectors.items()},
     }
+
+
+def _is_divided(weight: StoredWeight) -> bool:
+    format = weight.param.format
+    return isinstance(format, GroupedFormat) and format.scale == "e4m3"
 
 
 def _in_buffer(
@@ -74,13 +84,13 @@ def _plain_numbers() -> NDArray[np.uint8]:
     return numbers
 
 
-def _rounded_numbers() -> NDArray[np.uint8]:
-    """With scales: as random as can be, since the power that a processor takes, and so its clock,
-    depends on the bits that it multiplies."""
+def _rounded_numbers(floats: tuple[int, ...] = _TINY) -> NDArray[np.uint8]:
+    """With scales, of which `floats` are the high bytes: as random as can be, since the power that
+    a processor takes, and so its clock, depends on the bits that it multiplies."""
     random = np.random.default_rng(0)
     numbers = random.integers(0, 256, _PERIOD, dtype=np.uint8)
     numbers[1::4] &= np.uint8(0x80 | _BELOW_TWO)
-    numbers[3::4] = random.choice(np.array(_TINY, np.uint8), _PERIOD // 4)
+    numbers[3::4] = random.choice(np.array(floats, np.uint8), _PERIOD // 4)
     return numbers
 
 
