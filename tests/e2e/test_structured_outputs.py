@@ -110,6 +110,43 @@ def test_fields_that_leave_no_token_in_the_middle_are_an_error_of_the_caller(
     with pytest.raises(openai.APIError, match="no token left to choose") as raised:
         list(client.completions.create(**asked, stream=True))
     assert raised.value.code == 400
+    assert raised.value.param == "structured_outputs"
+
+
+ENDLESS = {
+    "structured_outputs": {"structured_outputs": {"grammar": 'start: "a"{1000000000}'}},
+    "guided_grammar": {"guided_grammar": 'start: "a"{1000000000}'},
+    "response_format": {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {
+                "name": "x",
+                "schema": {
+                    "allOf": [
+                        {"anyOf": [
+                            {"type": "object", "properties": {f"{side}{i}": {"type": "integer"}}}
+                            for side in "ab"
+                        ]}
+                        for i in range(8)
+                    ]
+                },
+            },
+        }
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_grammar_that_takes_too_much_names_the_field_that_has_it(
+    client: openai.OpenAI, name: str
+) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "max_tokens": 50, "extra_body": ENDLESS[name]}
+    with pytest.raises(openai.BadRequestError, match="takes too much to follow") as raised:
+        client.completions.create(prompt="x", **asked)
+    assert raised.value.param == name
+    with pytest.raises(openai.APIError, match="takes too much to follow") as streamed:
+        list(client.chat.completions.create(messages=MESSAGES, **asked, stream=True))
+    assert (streamed.value.code, streamed.value.param) == (400, name)
 
 
 @pytest.mark.parametrize("as_format", [True, False])

@@ -21,6 +21,8 @@ from quire.frontend.online.async_llm import AsyncLLM
 from quire.llm import LLM
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.params import SamplingParams
+from quire.protocol import SchedulePlan
+from quire.scheduler import Scheduler
 from quire.structured import limits
 from quire.structured import manager as manager_module
 from quire.structured.follower import Follower
@@ -309,6 +311,41 @@ def test_tokens_without_a_choice_are_not_computed_one_by_one(
     assert second == one_by_one
     assert sum(map(len, forced)) > 50
     assert max(map(len, forced)) > 2
+
+
+def test_beside_others_few_such_tokens_are_computed_at_once(
+    settings: dict[str, Any], one_by_one: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And all have the tokens that they have without others."""
+    further: list[int] = []
+    schedule = Scheduler.schedule
+
+    def noted(scheduler: Scheduler) -> SchedulePlan:
+        plan = schedule(scheduler)
+        pairs = zip(plan.request_ids, plan.num_scheduled_tokens, strict=True)
+        has_others = any(name.startswith("plain") for name in plan.request_ids)
+        if has_others and not plan.started:
+            further.append(sum(count - 1 for name, count in pairs if name.startswith("forced")))
+        return plan
+
+    monkeypatch.setattr(Scheduler, "schedule", noted)
+    plain = params_of(None, temperature=1.0, max_tokens=100, ignore_eos=True)
+    grammars = [params_of(spec, **{**EXTRAS[2], "logprobs": None}) for spec in SPECS]
+    with LLM(**settings) as llm:
+        wanted = bits(llm.generate(PROMPTS[:2], plain, use_tqdm=False))
+        engine, last = llm.llm_engine, dict[str, RequestOutput]()
+        for number, params in enumerate(grammars):
+            engine.add_request(f"forced {number}", {"prompt_token_ids": PROMPTS[number]}, params)
+        for number in range(2):
+            engine.add_request(f"plain {number}", {"prompt_token_ids": PROMPTS[number]}, plain)
+        while engine.has_unfinished_requests():
+            last |= {output.request_id: output for output in engine.step()}
+    assert bits([last["plain 0"], last["plain 1"]]) == wanted
+    of_extra = one_by_one[2 * len(SPECS) : 3 * len(SPECS)]
+    for number, (token_ids, *_) in enumerate(of_extra):
+        assert last[f"forced {number}"].outputs[0].token_ids == token_ids
+    assert len(further) > 20
+    assert max(further) <= 2
 
 
 IMPOSSIBLE: dict[str, dict[str, Any]] = {

@@ -189,7 +189,9 @@ class EngineCore:
         come with a later step."""
         grammars = self.structured_outputs
         has_others = len(self.scheduler.states.by_id) > grammars.num_requests
+        began_at = time.perf_counter()
         grammars.run_masks(_SHARE_FOR_MASKS * self._step_s, has_others=has_others)
+        self.scheduler.pacing.costs.observe_masks(time.perf_counter() - began_at)
         news = self._take_grammar_news(0.0)
         if news:
             _join(outputs.outputs, news)

@@ -60,6 +60,12 @@ class RequestRecord:
         """Of the whole prompt once the first token is there; a stream of deltas gets them once."""
         self.stream_interval = 1
 
+    @property
+    def unmet_parameter(self) -> str:
+        """The field that an error of the request's own fields is about."""
+        has_grammar = self.input.params.structured_outputs is not None
+        return "structured_outputs" if has_grammar else "allowed_token_ids"
+
     def begin(self, tokenizer: Tokenizer | None, stream_interval: int) -> None:
         """Makes the completions; outputs may come from now on."""
         request = self.input

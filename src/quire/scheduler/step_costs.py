@@ -20,7 +20,7 @@ _MIN_LIMIT = 16
 _WEIGHT_OF_OTHERS = 0.5
 """A gap within a reply is worse than a later begin."""
 _MAX_DELAY = 0.02
-"""Of a step's time: what further rows of some requests may add for the others."""
+"""Of a step's time: what masks and further rows of some requests may add for the others."""
 _ROW_PER_TOKEN = 2.0
 """What a row more takes in a step that generates, at most, for what a prompt token takes: long
 pieces of prompts are computed faster."""
@@ -38,6 +38,7 @@ class StepCosts:
         self._max_slowdown = max_slowdown
         self._generating_s: deque[float] = deque(maxlen=_WINDOW)
         self._per_token_s: deque[float] = deque(maxlen=_WINDOW)
+        self._masks_s: deque[float] = deque(maxlen=_WINDOW)
 
     def limit(self, num_delayed: int, num_others: int) -> int:
         """Most prompt tokens for a step in which `num_delayed` would wait for newcomers.
@@ -56,7 +57,7 @@ class StepCosts:
 
     def further_rows(self, num_rows: int) -> float:
         """How many rows more, on average, make a step of `num_rows` that generates longer by no
-        more than others may be delayed.
+        more than others may be delayed, together with the wait for masks.
 
         A row takes at most its share of such a step: what a step takes without any row is shared
         too. Where rows are few that is far more than one takes, and what prompt tokens take tells.
@@ -67,7 +68,12 @@ class StepCosts:
         row_s = step_s / num_rows
         if self._per_token_s:
             row_s = min(row_s, _ROW_PER_TOKEN * median(self._per_token_s))
-        return _MAX_DELAY * step_s / max(row_s, 1e-9)
+        masks_s = median(self._masks_s) if self._masks_s else 0.0
+        return max(0.0, _MAX_DELAY * step_s - masks_s) / max(row_s, 1e-9)
+
+    def observe_masks(self, wait_s: float) -> None:
+        """Learns how long a step has waited for masks."""
+        self._masks_s.append(wait_s)
 
     def observe(self, duration_s: float, num_generating: int, num_prompt_tokens: int) -> None:
         """Learns from a step that took `duration_s`."""

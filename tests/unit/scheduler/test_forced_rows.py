@@ -112,6 +112,20 @@ def test_without_any_prompt_a_row_takes_its_share_of_the_step() -> None:
     assert costs.further_rows(100) == pytest.approx(2.0)
 
 
+def test_masks_and_rows_together_delay_others() -> None:
+    pacing = pacing_of()  # 0.8 ms of 40 ms, and 0.4 ms for a row
+    costs = pacing.costs
+    assert costs.further_rows(4) == pytest.approx(2.0)
+    for wait_s, rows in ((0.0002, 1.5), (0.0006, 0.5), (0.005, 0.0)):
+        for _ in range(15):
+            costs.observe_masks(wait_s)
+        costs.observe_masks(3.0)
+        assert costs.further_rows(4) == pytest.approx(rows)
+    running = [forced(0, 9), plain(1)]
+    pacing.forces(running[0])
+    assert [counts(pacing, running) for _ in range(3)] == [[1, 1]] * 3
+
+
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("num_blocks", [12, 64])
 def test_the_same_tokens_with_others_beside(depth: int, num_blocks: int) -> None:

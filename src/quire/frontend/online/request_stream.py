@@ -49,8 +49,11 @@ class RequestStream:
     def put(self, output: RequestOutput) -> None:
         """The next output; merged with one that has not been taken yet."""
         if output.finished and any(one.finish_reason == "error" for one in output.outputs):
-            kind = RequestError if self.record.is_unmet else EngineGenerateError
-            self._error = kind(output.error or "the engine failed")
+            message = output.error or "the engine failed"
+            if self.record.is_unmet:
+                self._error = RequestError(message, parameter=self.record.unmet_parameter)
+            else:
+                self._error = EngineGenerateError(message)
         if self._pending is None:
             self._pending = output
         else:

@@ -117,6 +117,8 @@ class Generation:
         self._is_closed = False
         self._is_late = False
         self._closers: list[Callable[[], object]] = []
+        self.named: Callable[[RequestError], RequestError] = lambda error: error
+        """Puts an error of the request's own fields into the caller's words."""
         context.num_generating += 1
         self._timer = asyncio.get_running_loop().call_at(deadline.at, self._on_deadline)
 
@@ -175,7 +177,10 @@ class Generation:
             batch = []
             for index, stream in list(open_streams.items()):
                 is_done = stream.is_done
-                output = stream.take()
+                try:
+                    output = stream.take()
+                except RequestError as error:
+                    raise self.named(error) from None
                 if output is not None:
                     batch.append((index, output))
                 if is_done:

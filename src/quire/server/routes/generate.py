@@ -41,7 +41,7 @@ from quire.server.routes.bodies import context_of, field_names, pieced_response,
 from quire.server.routes.conversations import conversations_of
 from quire.server.schema.chat import BatchChatRequest, ChatRequest
 from quire.server.schema.completion import CompletionRequest
-from quire.server.schema.constraints import named_as_asked
+from quire.server.schema.constraints import as_asked, named_as_asked
 from quire.server.work_pool import WorkPool
 
 Writer = TypeVar("Writer")
@@ -241,7 +241,7 @@ async def _start(
         start = partial(BeamGeneration.begin, beams=beams)
     trace_headers = {name: http.headers[name] for name in _TRACE_HEADERS if name in http.headers}
     with named_as_asked(request):
-        return await start(
+        generation = await start(
             context,
             prompts,
             params,
@@ -250,6 +250,8 @@ async def _start(
             deadline=deadline,
             trace_headers=trace_headers,
         )
+    generation.named = partial(as_asked, request)
+    return generation
 
 
 def _priority(http: Request, request: CompletionRequest | ChatRequest) -> int:

@@ -29,8 +29,9 @@ _PLACES = {
     "json": "response_format.json_schema.schema",
     "structural_tag": "response_format",
     "json_object": "response_format",
+    FIELD: "response_format",
 }
-"""Where `response_format` has what a field of `structured_outputs` says."""
+"""Where `response_format` has what a field of `structured_outputs` says, or all of it."""
 
 
 def constraint(request: ConstraintFields) -> StructuredOutputsParams | None:
@@ -58,13 +59,21 @@ def named_as_asked(request: ConstraintFields) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        name = error.parameter or ""
-        is_ours = name == FIELD or name.startswith(f"{FIELD}.")
-        asked = _place_of(request, name.removeprefix(f"{FIELD}.")) if is_ours else None
-        if asked is None:
+        named = as_asked(request, error)
+        if named is error:
             raise
-        message = str(error).replace(name, asked)
-        raise RequestError(message, parameter=asked, value=error.value) from None
+        raise named from None
+
+
+def as_asked(request: ConstraintFields, error: RequestError) -> RequestError:
+    """The error as `named_as_asked` raises it."""
+    name = error.parameter or ""
+    is_ours = name == FIELD or name.startswith(f"{FIELD}.")
+    asked = _place_of(request, name.removeprefix(f"{FIELD}.")) if is_ours else None
+    if asked is None:
+        return error
+    message = str(error).replace(name, asked)
+    return RequestError(message, parameter=asked, value=error.value)
 
 
 def _ways(request: ConstraintFields) -> Iterator[dict[str, Any]]:
@@ -87,7 +96,10 @@ def _place_of(request: ConstraintFields, name: str) -> str | None:
         return guided[name]
     own = request.structured_outputs or {}
     if request.response_format is None or any(own.get(kind) is not None for kind in KINDS):
-        return next(iter(guided.values()), None) if request.structured_outputs is None else None
+        if request.structured_outputs is not None:
+            return None
+        has_tools = bool(getattr(request, "tools", None))  # their calls are what a grammar holds
+        return next(iter(guided.values()), "tools" if has_tools else None)
     if name == "json" and request.response_format.type == "json_object":
         return "response_format.schema"
     return _PLACES.get(name)
