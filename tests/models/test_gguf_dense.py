@@ -89,6 +89,8 @@ CASES = [
     _case("stablelm", transformers.StableLmConfig, use_qkv_bias=True, rope_parameters=_QUARTER),
     _case("stablelm:12B", transformers.StableLmConfig, qk_layernorm=True,
           use_parallel_residual=True, rope_parameters=_QUARTER),
+    _case("orion", transformers.StableLmConfig, rope_parameters={
+        **_QUARTER, "partial_rotary_factor": 1.0}),
     _case("gptneox", transformers.GPTNeoXConfig, num_key_value_heads=4,
           rope_parameters=_QUARTER),
     _case("gptneox:serial", transformers.GPTNeoXConfig, num_key_value_heads=4,
@@ -142,6 +144,10 @@ CASES = [
           attention_out_bias=True),
     _case("apertus", transformers.ApertusConfig, rope_parameters=_LLAMA3),
     _case("arcee", transformers.ArceeConfig, head_dim=16),
+    _case("pangu-embedded", _Llama, head_dim=16, attention_bias=True,
+          rope_parameters={**_YARN, "attention_factor": 0.75}),
+    _case("qwen2vl", transformers.Qwen2Config),
+    _case("qwen3vl", transformers.Qwen3Config, head_dim=16),
     _case("mistral3:small", transformers.MistralConfig, head_dim=16, sliding_window=None),
     _case("mistral3", transformers.Ministral3Config, head_dim=16, rope_parameters=_MINISTRAL),
 ]  # fmt: skip
@@ -176,6 +182,23 @@ def test_blocks_are_held(case: Case, cpu_backend: Backend, tmp_path: Path) -> No
     assert all(isinstance(format, GroupedFormat) for format in formats)
     assert {format.table for format in formats} == {"s4", "s8"}
     compare(model, cpu_backend, 1e-2, 0.9)
+
+
+def test_older_files_of_minicpm_have_no_factors(backend: Backend, tmp_path: Path) -> None:
+    factors = {"embedding_multiplier": 12.0, "residual_multiplier": 1.4 / 2**0.5,
+               "logits_scaling": 64 / 256, "attention_multiplier": 0.25}  # fmt: skip
+    without = dict.fromkeys(("embedding_scale", "residual_scale", "logit_scale"))
+    case = _case("minicpm", _Granite, **factors)
+    compare(gguf_model(gguf_dense.DenseFile, case, tmp_path, as_numbers, **without), backend, 2e-4)
+
+
+def test_yarn_without_its_ramp_is_a_linear_scaling(cpu_backend: Backend, tmp_path: Path) -> None:
+    scaling = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+    case = _case("pangu-embedded", _Llama, rope_parameters=scaling)
+    written = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+               "rope.scaling.yarn_ext_factor": 0.0}  # fmt: skip
+    model = gguf_model(gguf_dense.DenseFile, case, tmp_path, as_numbers, **written)
+    compare(model, cpu_backend, 2e-4)
 
 
 @pytest.mark.parametrize("name", ["phi3:short", "stablelm:12B", "falcon:40B", "gpt2", "apertus"])
@@ -238,6 +261,8 @@ _BIAS = {"blk.0.attn_q.bias": np.ones(64, np.float32)}
         ("apertus", {"xielu.alpha_p": None}, "xielu.alpha_p is None; it must be a list with"),
         ("apertus", {"xielu.eps": [0.5, 0.5]}, "must be -1e-06 in every layer"),
         ("baichuan", {"block_count": 31}, "another number of layers than the 32 of 7B"),
+        ("pangu-embedded", {"rope.scaling.yarn_ext_factor": 0.5}, "yarn_ext_factor is 0.5; 1 is"),
+        ("pangu-embedded", {"rope.scaling.yarn_ext_factor": 0.0}, "0 without a factor for att"),
         ("internlm2", {"extra": _BIAS}, "unexpected tensor .*q_proj.bias"),
     ],
 )

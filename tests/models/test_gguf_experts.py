@@ -85,6 +85,15 @@ CASES = [
     _case("hunyuan-moe", transformers.HunYuanMoEV1Config, moe_topk=2, rope_parameters={
         "rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}),
     _case("minimax-m2", transformers.MiniMaxM2Config, rope_parameters=_HALF),
+    _case("qwen3vlmoe", transformers.Qwen3MoeConfig, norm_topk_prob=True),
+    _case("phimoe", transformers.PhimoeConfig, attention_bias=True, lm_head_bias=True,
+          router_jitter_noise=0.01, sliding_window=19),
+    _case("exaone-moe", transformers.ExaoneMoeConfig, num_hidden_layers=4, num_shared_experts=2,
+          sliding_window=19, layer_types=["sliding_attention", "full_attention"] * 2,
+          first_k_dense_replace=1, mlp_layer_types=["dense", *["sparse"] * 3],
+          routed_scaling_factor=1.75),
+    _case("llama4", transformers.Llama4TextConfig, num_hidden_layers=5, hidden_size=96,
+          intermediate_size_mlp=64, interleave_moe_layer_step=2, num_experts_per_tok=1),
 ]  # fmt: skip
 
 

@@ -247,7 +247,7 @@ def test_a_whole_tokenizer_in_the_file_is_taken(tmp_path: Path) -> None:
     [
         ({"pre": "never-heard-of"}, UnsupportedModelError, r"'never-heard-of', so .*llama-bpe"),
         ({"pre": None}, UnsupportedModelError, r"tokenizer.ggml.pre is None"),
-        ({"model": "rwkv"}, UnsupportedModelError, r"is 'rwkv'; gpt2 and llama are read"),
+        ({"model": "rwkv"}, UnsupportedModelError, r"is 'rwkv'; gpt2, llama and gemma4 are read"),
         ({"tokens": None}, CheckpointError, "has 0 tokens"),
         ({"tokens": [1, 2]}, CheckpointError, "it must be a list of texts"),
         ({"merges": None}, CheckpointError, r"merges is missing"),
