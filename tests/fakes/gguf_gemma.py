@@ -131,3 +131,8 @@ def _unstacked(members: list[str]) -> Any:
             held[name][...] = matrix
 
     return undo
+
+
+def architecture_file(name: str, config: Any, tensors: Tensors) -> GemmaFile:
+    """`name`: the architecture, and behind a colon what is special about this model."""
+    return GemmaFile(name.partition(":")[0], config, tensors)
