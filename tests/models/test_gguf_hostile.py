@@ -24,7 +24,6 @@ from gguf_harness import model_file
 from gguf_mixture_cases import MIXTURES
 from model_cases import Case
 
-from quire.backends.cpu import CpuBackend
 from quire.config.model_files import read_config
 from quire.errors import QuireError
 from quire.gguf.keys import Keys
@@ -32,7 +31,8 @@ from quire.gguf.model_config import generation_config, model_config
 from quire.gguf.split import files_of, read_headers
 from quire.gguf.tokenizer import token_texts, tokenizer_files
 from quire.models import as_asked, build_program, name_map
-from quire.program.passes import run_passes
+from quire.planning.engine_args import EngineArgs
+from quire.planning.plan import plan_engine
 from quire.tokenizer import Tokenizer
 from quire.weights import bind, open_checkpoint
 from quire.weights.store import WeightStore
@@ -76,7 +76,7 @@ def _bounded() -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
-def _use(path: Path, directory: Path, backend: CpuBackend) -> None:
+def _use(path: Path, directory: Path) -> None:
     """What a user's command does with a file, without the cache of model directories."""
     files = files_of(path)
     keys = Keys(read_headers(files))
@@ -91,7 +91,7 @@ def _use(path: Path, directory: Path, backend: CpuBackend) -> None:
         _weights(store)
     finally:
         store.close()
-    backend.weight_bytes(run_passes(program, "dense"), "bfloat16")
+    plan_engine(EngineArgs(str(directory)))
     tokenizer = Tokenizer.from_directory(directory)
     tokenizer.decode(tokenizer.encode("Hello, 123 worlds!\n"))
 
@@ -102,10 +102,10 @@ def _weights(store: WeightStore) -> None:
         store.get(name)
 
 
-def _outcome(path: Path, directory: Path, backend: CpuBackend, what: str) -> str | None:
+def _outcome(path: Path, directory: Path, what: str) -> str | None:
     """What the error says; None: the file is read. Raises AssertionError for another error."""
     try:
-        _use(path, directory, backend)
+        _use(path, directory)
     except QuireError as error:
         return str(error)
     except BaseException as error:
@@ -120,7 +120,7 @@ def _type_of(name: str) -> str:
 def _attack(case: Case, kind: Any, tmp_path: Path, count: int, seed: int) -> Counter[str]:
     """How many files were refused, and how many read."""
     good = model_file(kind, case, tmp_path / "checkpoint").write(tmp_path / "good.gguf", _type_of)
-    raw, backend, done = good.read_bytes(), CpuBackend(), Counter[str]()
+    raw, done = good.read_bytes(), Counter[str]()
     header_end = min(t.offset for t in read_headers([good])[0].tensors.values())
     generator = random.Random(zlib.crc32(case.name.encode()) + seed)
     print(f"{case.name}: seed {seed}, {count} files")
@@ -133,7 +133,7 @@ def _attack(case: Case, kind: Any, tmp_path: Path, count: int, seed: int) -> Cou
                 path = directory / "model.gguf"
                 path.write_bytes(raw if number == 0 else mutated(raw, header_end, generator))
             signal.alarm(_SECONDS)
-            said = _outcome(path, directory, backend, f"{case.name}, seed {seed}, file {number}")
+            said = _outcome(path, directory, f"{case.name}, seed {seed}, file {number}")
             if said is not None and number == 0:
                 raise AssertionError(f"the right file of {case.name}: {said}")
             done["read" if said is None else "refused"] += 1
