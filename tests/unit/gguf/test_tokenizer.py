@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from gguf_files import Typed, byte_level_metadata, float_tensors, gguf_bytes
-from tokenizers import Regex, Tokenizer, pre_tokenizers
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 from trained_tokenizers import TEXTS, byte_fallback, byte_level
 
 from quire.errors import CheckpointError, ModelError, UnsupportedModelError
@@ -222,6 +222,15 @@ def test_gemma_has_no_first_space_and_runs_of_spaces(tmp_path: Path) -> None:
     assert found.encode("a").ids == [2, 263]
     assert found.encode("a    a").ids == [2, 263, 261, 263]
     assert found.decode(found.encode(" a  aa é").ids) == " a  aa é"
+
+
+def test_gemma4_has_merges_and_no_first_space(tmp_path: Path) -> None:
+    wanted = byte_fallback(strip=False)
+    wanted.normalizer = normalizers.Replace(" ", "▁")
+    special = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
+    metadata = _metadata(wanted, "llama", add_space_prefix=False, add_bos_token=True, **special)
+    found, _ = _build(tmp_path, {**metadata, "tokenizer.ggml.model": "gemma4"}, "gemma4")
+    _same(found, wanted)
 
 
 def test_chat_templates(tmp_path: Path) -> None:
