@@ -262,6 +262,12 @@ def test_a_whole_tokenizer_in_the_file_is_taken(tmp_path: Path) -> None:
         ({"merges": None}, CheckpointError, r"merges is missing"),
         ({"merges": ["ab"]}, CheckpointError, "'ab', which is no pair"),
         ({"token_type": [Typed("i32", 1)]}, CheckpointError, "a list of 300 numbers; it has 1"),
+        ({"model": "llama", "scores": [0.5]}, CheckpointError, "a list of 300 numbers; it has 1"),
+        (
+            {"model": "llama", "merges": None, "scores": [float("nan")] * 300},
+            CheckpointError,
+            "the scores of tokens have one that is no number",
+        ),
         ({"bos_token_id": 300}, CheckpointError, "is 300; it must be an id below 300"),
         ({"bos_token_id": "x"}, CheckpointError, "must be a whole number"),
         ({"add_bos_token": 1}, CheckpointError, "must be true or false"),
