@@ -139,6 +139,7 @@ def _yarn(config: Mapping[str, Any]) -> dict[str, Any]:
         "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
         "rope.scaling.yarn_beta_fast": float(rope["beta_fast"]),
         "rope.scaling.yarn_beta_slow": float(rope["beta_slow"]),
+        "rope.scaling.yarn_attn_factor": rope.get("attention_factor"),
     }
 
 
@@ -196,6 +197,11 @@ def _mistral3(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _sections(config: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001
+    """Of a rotation for images, whose positions are equal in a text."""
+    return {"rope.dimension_sections": [4, 2, 2, 0]}
+
+
 KEYS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "phi3": _phi3,
     "phi2": _phi2,
@@ -217,5 +223,9 @@ KEYS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "chatglm": _rotated,
     "hunyuan-dense": _hunyuan,
     "mistral3": _mistral3,
+    "pangu-embedded": _yarn,
+    "qwen2vl": _sections,
+    "qwen3vl": lambda config: {**_sections(config), "n_deepstack_layers": 3},
+    "orion": lambda config: _eps(config, "layer_norm_eps"),
 }
 """The keys that an architecture has beside those of all, or instead of them. None: it has not."""

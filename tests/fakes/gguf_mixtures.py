@@ -25,6 +25,7 @@ from gguf_model_file import (
 
 _EXPERT = re.compile(r"(model\.layers\.(\d+)\.\w+\.experts)\.(\d+)\.(\w+)\.weight")
 _FUSED = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up_proj|down_proj)(_bias)?")
+_TRANSPOSED = re.compile(r"model\.layers\.(\d+)\.feed_forward\.experts\.(gate_up_proj|down_proj)")
 _INPUT = re.compile(r"model\.layers\.(\d+)\.(block_sparse_moe|shared_mlp)\.input_linear\.weight")
 _PAIRED = ("llama", "granitemoe")
 
@@ -44,6 +45,8 @@ class MixtureFile(ModelFile):
         for name, array in tensors.items():
             if match := _EXPERT.fullmatch(name):
                 experts.setdefault((match[1], match[4]), []).append(name)
+            elif match := _TRANSPOSED.fullmatch(name):
+                yield from _llama4_experts(name, array, match)
             elif match := _FUSED.fullmatch(name):
                 yield from _gpt_oss(name, array, match)
             elif match := _INPUT.fullmatch(name):
@@ -103,6 +106,21 @@ def _gpt_oss(name: str, array: Floats, match: re.Match[str]) -> Iterator[Stored]
             values if bias else values.swapaxes(1, 2),
             undo,
         )
+
+
+def _llama4_experts(name: str, array: Floats, match: re.Match[str]) -> Iterator[Stored]:
+    """Gates and ups lie side by side; matrices are transposed."""
+    layer, part = match.groups()
+    own = ("gate", "up") if part == "gate_up_proj" else ("down",)
+    width = array.shape[2] // len(own)
+    for index, kind in enumerate(own):
+        columns = slice(index * width, (index + 1) * width)
+
+        def undo(values: Floats, held: Tensors, columns: slice = columns) -> None:
+            held[name][..., columns] = values.swapaxes(1, 2)
+
+        stored = f"blk.{layer}.ffn_{kind}_exps.weight"
+        yield stored, array[..., columns].swapaxes(1, 2), undo
 
 
 def _experts(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,6 +226,34 @@ def _minimax(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _phimoe(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_experts(config), "attention.sliding_window": config.get("sliding_window") or 0}
+
+
+def _exaone(config: Mapping[str, Any]) -> dict[str, Any]:
+    own = {
+        "n_routed_experts": config["num_experts"],
+        "n_shared_experts": config["num_shared_experts"],
+        "first_k_dense_replace": config["mlp_layer_types"].index("sparse"),
+    }
+    return {
+        **_deepseek({**config, **own}),
+        "attention.sliding_window": config["sliding_window"],
+        "attention.sliding_window_pattern": [
+            kind == "sliding_attention" for kind in config["layer_types"]
+        ],
+    }
+
+
+def _llama4(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **_experts(config),
+        "feed_forward_length": config["intermediate_size_mlp"],
+        "expert_feed_forward_length": config["intermediate_size"],
+        "interleave_moe_layer_step": config["interleave_moe_layer_step"],
+    }
+
+
 _KEYS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "llama": _experts,
     "qwen2moe": _qwen,
@@ -220,4 +266,8 @@ _KEYS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "ernie4_5-moe": _ernie,
     "hunyuan-moe": _hunyuan,
     "minimax-m2": _minimax,
+    "qwen3vlmoe": lambda config: {**_qwen(config), "n_deepstack_layers": 3},
+    "phimoe": _phimoe,
+    "exaone-moe": _exaone,
+    "llama4": _llama4,
 }

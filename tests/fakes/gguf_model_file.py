@@ -55,7 +55,8 @@ class ModelFile:
         for name, array, undo in self.stored:
             if name == without:
                 continue
-            kind = "F32" if any(part in name for part in _FLOAT) else type_of(name)
+            is_float = array.ndim == 1 or any(part in name for part in _FLOAT)
+            kind = "F32" if is_float else type_of(name)
             raw = _rounded(array, kind, len(name))
             undo(gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[kind]), self.held)
             writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType[kind])

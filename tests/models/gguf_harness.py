@@ -98,6 +98,8 @@ def check_numbers(model: Model) -> None:
     assert set(store.names()) == set(wanted.names())
     for name in store.names():
         found, expected = store.get(name).to_float32(), wanted.get(name).to_float32()
+        if found.shape != expected.shape:  # Llama 4's experts, which GGUF files do not transpose
+            expected = expected.swapaxes(-1, -2)
         np.testing.assert_array_equal(found, expected, err_msg=name)
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from damaged_gguf import damaged
+from gguf_dense_cases import DENSE, GRANITE, LLAMA, dense
 from gguf_harness import as_numbers, check_binding, check_numbers, compare, gguf_model, model_file
 from model_cases import Case, prompt_of
 
@@ -29,123 +30,6 @@ from quire.program.values import GroupedFormat
 
 gguf_dense = pytest.importorskip("gguf_dense")  # needs gguf-py
 
-_PLAIN = {"rope_type": "default", "rope_theta": 2e4}
-_HALF = {**_PLAIN, "partial_rotary_factor": 0.5}
-_QUARTER = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}
-_LONG = {
-    "rope_type": "longrope", "rope_theta": 1e4,
-    "long_factor": [1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0],
-    "short_factor": [1.0, 1.1, 1.1, 1.2, 1.3, 1.5, 1.7, 2.0],
-}  # fmt: skip
-_LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 1e6, "factor": 8.0, "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
-}  # fmt: skip
-_YARN = {
-    "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
-    "original_max_position_embeddings": 20,
-}  # fmt: skip
-_MINISTRAL = {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5}
-
-
-def _case(name: str, config_class: Any, **settings: Any) -> Case:
-    shape = {
-        "vocab_size": 288, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
-        "initializer_range": 0.15, "rope_parameters": _PLAIN, "tie_word_embeddings": False,
-        "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
-    }  # fmt: skip
-    return Case(name, config_class, {**shape, **settings})
-
-
-def _old(name: str, config_class: Any, **settings: Any) -> Case:
-    """Of the keys that GPT-2 began."""
-    shape = {
-        "vocab_size": 288, "n_layer": 2, "n_head": 4, "hidden_size": 64, "initializer_range": 0.15,
-        "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
-    }  # fmt: skip
-    return Case(name, config_class, {**shape, **settings})
-
-
-_Llama, _Granite = transformers.LlamaConfig, transformers.GraniteConfig
-_PHI3 = {"original_max_position_embeddings": 128, "pad_token_id": 0}
-_FACTORS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.375, "logits_scaling": 2.5}
-_MPT = {
-    "d_model": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": 128, "vocab_size": 288,
-    "initializer_range": 0.15, "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
-}  # fmt: skip
-CASES = [
-    _case("phi3", transformers.Phi3Config, **_PHI3, sliding_window=19),
-    _case("phi3:tied", transformers.Phi3Config, **_PHI3, tie_word_embeddings=True,
-          rope_parameters={**_PLAIN, "partial_rotary_factor": 0.75}),
-    _case("phi3:long", transformers.Phi3Config, **{**_PHI3, "original_max_position_embeddings": 20},
-          rope_parameters=_LONG),
-    _case("phi3:short", transformers.Phi3Config, **_PHI3, rope_parameters=_LONG),
-    _case("phi2", transformers.PhiConfig, intermediate_size=256, num_key_value_heads=4,
-          rope_parameters={**_HALF, "rope_theta": 1e4}),
-    _case("starcoder2", transformers.Starcoder2Config, use_bias=True, sliding_window=None),
-    _case("starcoder2:tied", transformers.Starcoder2Config, use_bias=False, sliding_window=None,
-          tie_word_embeddings=True),
-    _case("stablelm", transformers.StableLmConfig, use_qkv_bias=True, rope_parameters=_QUARTER),
-    _case("stablelm:12B", transformers.StableLmConfig, qk_layernorm=True,
-          use_parallel_residual=True, rope_parameters=_QUARTER),
-    _case("gptneox", transformers.GPTNeoXConfig, num_key_value_heads=4,
-          rope_parameters=_QUARTER),
-    _case("gptneox:serial", transformers.GPTNeoXConfig, num_key_value_heads=4,
-          use_parallel_residual=False,
-          rope_parameters={**_QUARTER, "partial_rotary_factor": 1.0}),
-    _old("falcon:7B", transformers.FalconConfig, num_attention_heads=4, num_hidden_layers=2,
-         multi_query=True, bias=False, tie_word_embeddings=True),
-    _old("falcon:40B", transformers.FalconConfig, num_attention_heads=4, num_hidden_layers=2,
-         num_kv_heads=2, new_decoder_architecture=True, bias=False, tie_word_embeddings=False),
-    _old("falcon:11B", transformers.FalconConfig, num_attention_heads=4, num_hidden_layers=2,
-         num_kv_heads=2, new_decoder_architecture=True, num_ln_in_parallel_attn=1, bias=False,
-         tie_word_embeddings=True),
-    _old("bloom", transformers.BloomConfig),
-    Case("mpt", transformers.MptConfig, _MPT),
-    Case("mpt:clipped", transformers.MptConfig, {**_MPT, "attn_config": {
-        "alibi": True, "alibi_bias_max": 8, "clip_qkv": 0.5}}),
-    _old("gpt2", transformers.GPT2Config, n_embd=64, n_positions=128),
-    _case("olmo", transformers.OlmoConfig, clip_qkv=0.75),
-    _case("olmo2", transformers.Olmo2Config),
-    _case("olmo2:olmo3", transformers.Olmo3Config, num_hidden_layers=4, sliding_window=17,
-          rope_parameters={"full_attention": _YARN, "sliding_attention": {
-              "rope_type": "default", "rope_theta": 1e4}}),
-    _case("command-r", transformers.CohereConfig, logit_scale=0.5, tie_word_embeddings=True),
-    _case("command-r:plus", transformers.CohereConfig, use_qk_norm=True, logit_scale=0.5,
-          tie_word_embeddings=True),
-    _case("cohere2", transformers.Cohere2Config, num_hidden_layers=5, sliding_window=17,
-          logit_scale=0.5, tie_word_embeddings=True),
-    _case("nemotron", transformers.NemotronConfig, rope_parameters=_HALF),
-    _case("exaone", _Llama, tie_word_embeddings=True),
-    _case("exaone4", transformers.Exaone4Config, sliding_window=None, layer_types=[
-        "full_attention"] * 2),
-    _case("exaone4:32B", transformers.Exaone4Config, num_hidden_layers=4, sliding_window=17,
-          layer_types=["sliding_attention", "full_attention"] * 2),
-    _case("smollm3", transformers.SmolLM3Config, num_hidden_layers=5),
-    _case("internlm2", _Llama, head_dim=16),
-    _case("xverse", _Llama),
-    _case("baichuan", _Llama, num_hidden_layers=32, hidden_size=32, intermediate_size=32,
-          num_key_value_heads=4),
-    _case("minicpm", _Granite, attention_multiplier=0.25, **_FACTORS),
-    _case("minicpm:longrope", _Granite, attention_multiplier=0.25, **_FACTORS,
-          rope_parameters={**_LONG, "original_max_position_embeddings": 128}),
-    _case("glm4", transformers.Glm4Config, head_dim=16, attention_bias=True, rope_parameters=_HALF),
-    _case("chatglm", transformers.GlmConfig, head_dim=16, attention_bias=True,
-          rope_parameters=_HALF),
-    _case("chatglm:fused", transformers.GlmConfig, head_dim=16, attention_bias=True,
-          rope_parameters=_HALF),
-    _case("ernie4_5", transformers.Ernie4_5Config, head_dim=16, use_bias=False),
-    _case("hunyuan-dense", transformers.HunYuanDenseV1Config, head_dim=16, rope_parameters={
-        "rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}),
-    _case("seed_oss", transformers.SeedOssConfig, head_dim=16, attention_bias=True,
-          attention_out_bias=True),
-    _case("apertus", transformers.ApertusConfig, rope_parameters=_LLAMA3),
-    _case("arcee", transformers.ArceeConfig, head_dim=16),
-    _case("mistral3:small", transformers.MistralConfig, head_dim=16, sliding_window=None),
-    _case("mistral3", transformers.Ministral3Config, head_dim=16, rope_parameters=_MINISTRAL),
-]  # fmt: skip
-
 OTHER_LAYOUTS = ("gpt2", "chatglm:fused")
 """Of which Quire reads tensors of other shapes than transformers has."""
 
@@ -155,7 +39,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", DENSE, ids=str)
 def test_numbers_as_they_are(case: Case, backend: Backend, tmp_path: Path) -> None:
     model = gguf_model(gguf_dense.DenseFile, case, tmp_path, as_numbers)
     if case.name not in OTHER_LAYOUTS:
@@ -163,7 +47,7 @@ def test_numbers_as_they_are(case: Case, backend: Backend, tmp_path: Path) -> No
     compare(model, backend, 2e-4)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", DENSE, ids=str)
 def test_blocks_are_held(case: Case, cpu_backend: Backend, tmp_path: Path) -> None:
     """Matrices of two types: rows in another order than the file's, and parts of one tensor."""
     model = gguf_model(
@@ -176,6 +60,23 @@ def test_blocks_are_held(case: Case, cpu_backend: Backend, tmp_path: Path) -> No
     assert all(isinstance(format, GroupedFormat) for format in formats)
     assert {format.table for format in formats} == {"s4", "s8"}
     compare(model, cpu_backend, 1e-2, 0.9)
+
+
+def test_older_files_of_minicpm_have_no_factors(backend: Backend, tmp_path: Path) -> None:
+    factors = {"embedding_multiplier": 12.0, "residual_multiplier": 1.4 / 2**0.5,
+               "logits_scaling": 64 / 256, "attention_multiplier": 0.25}  # fmt: skip
+    without = dict.fromkeys(("embedding_scale", "residual_scale", "logit_scale"))
+    case = dense("minicpm", GRANITE, **factors)
+    compare(gguf_model(gguf_dense.DenseFile, case, tmp_path, as_numbers, **without), backend, 2e-4)
+
+
+def test_yarn_without_its_ramp_is_a_linear_scaling(cpu_backend: Backend, tmp_path: Path) -> None:
+    scaling = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+    case = dense("pangu-embedded", LLAMA, rope_parameters=scaling)
+    written = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+               "rope.scaling.yarn_ext_factor": 0.0}  # fmt: skip
+    model = gguf_model(gguf_dense.DenseFile, case, tmp_path, as_numbers, **written)
+    compare(model, cpu_backend, 2e-4)
 
 
 @pytest.mark.parametrize("name", ["phi3:short", "stablelm:12B", "falcon:40B", "gpt2", "apertus"])
@@ -207,7 +108,7 @@ def _tokens(model: Path, prompt: list[int], **given: Any) -> list[int]:
 
 
 def _named(name: str) -> Case:
-    return next(case for case in CASES if case.name == name)
+    return next(case for case in DENSE if case.name == name)
 
 
 _BIAS = {"blk.0.attn_q.bias": np.ones(64, np.float32)}
@@ -238,6 +139,8 @@ _BIAS = {"blk.0.attn_q.bias": np.ones(64, np.float32)}
         ("apertus", {"xielu.alpha_p": None}, "xielu.alpha_p is None; it must be a list with"),
         ("apertus", {"xielu.eps": [0.5, 0.5]}, "must be -1e-06 in every layer"),
         ("baichuan", {"block_count": 31}, "another number of layers than the 32 of 7B"),
+        ("pangu-embedded", {"rope.scaling.yarn_ext_factor": 0.5}, "yarn_ext_factor is 0.5; 1 is"),
+        ("pangu-embedded", {"rope.scaling.yarn_ext_factor": 0.0}, "0 without a factor for att"),
         ("internlm2", {"extra": _BIAS}, "unexpected tensor .*q_proj.bias"),
     ],
 )
@@ -248,7 +151,7 @@ def test_lies_are_named(name: str, written: dict[str, Any], said: str, tmp_path:
         check_binding(file)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", DENSE, ids=str)
 def test_damaged_files_are_refused_by_an_error_of_quires(case: Case, tmp_path: Path) -> None:
     """Or they are read, where nothing that matters is damaged."""
     good = model_file(gguf_dense.DenseFile, case, tmp_path / "checkpoint").write(

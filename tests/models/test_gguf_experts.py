@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import transformers
 from gguf_files import random_tensors
 from gguf_harness import (
     TOKENS,
@@ -24,6 +23,7 @@ from gguf_harness import (
     gguf_model,
     model_file,
 )
+from gguf_mixture_cases import MIXTURES
 from model_cases import Case, prompt_of
 from model_harness import Runner, load
 
@@ -41,52 +41,6 @@ from quire.program.values import GroupedFormat
 
 gguf_mixtures = pytest.importorskip("gguf_mixtures")  # needs gguf-py
 
-_PLAIN = {"rope_type": "default", "rope_theta": 1e4}
-
-
-def _case(name: str, config_class: Any, **settings: Any) -> Case:
-    """Five experts of 32 numbers, of which two are taken."""
-    shape = {
-        "vocab_size": 288, "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_experts": 5,
-        "num_local_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
-        "max_position_embeddings": 128, "initializer_range": 0.15, "rope_parameters": _PLAIN,
-        "tie_word_embeddings": False,
-        "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
-    }  # fmt: skip
-    return Case(name, config_class, {**shape, **settings})
-
-
-_HALF = {**_PLAIN, "partial_rotary_factor": 0.5}
-_YARN = {
-    "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
-    "truncate": False, "original_max_position_embeddings": 20,
-}  # fmt: skip
-_DEEPSEEK = {"n_routed_experts": 5, "n_shared_experts": 2, "num_hidden_layers": 3,
-             "first_k_dense_replace": 1, "norm_topk_prob": True}  # fmt: skip
-CASES = [
-    _case("llama", transformers.MixtralConfig, sliding_window=None),
-    _case("qwen2moe", transformers.Qwen2MoeConfig, shared_expert_intermediate_size=64,
-          num_key_value_heads=4, qkv_bias=True),
-    _case("qwen3moe", transformers.Qwen3MoeConfig, norm_topk_prob=True),
-    _case("olmoe", transformers.OlmoeConfig, num_key_value_heads=4, clip_qkv=2.0),
-    _case("granitemoe", transformers.GraniteMoeSharedConfig, shared_intermediate_size=64,
-          embedding_multiplier=3.0, residual_multiplier=0.375, attention_multiplier=0.25,
-          logits_scaling=2.5, num_key_value_heads=2),
-    _case("gpt-oss", transformers.GptOssConfig, sliding_window=19, rope_parameters=_YARN,
-          num_hidden_layers=3),
-    _case("glm4moe", transformers.Glm4MoeConfig, **_DEEPSEEK, use_qk_norm=True,
-          attention_bias=True, routed_scaling_factor=1.75, rope_parameters=_HALF),
-    _case("dots1", transformers.Dots1Config, **_DEEPSEEK, routed_scaling_factor=0.5,
-          sliding_window=None),
-    _case("ernie4_5-moe", transformers.Ernie4_5_MoeConfig, num_hidden_layers=4,
-          moe_num_experts=5, moe_k=2, moe_num_shared_experts=2, moe_layer_start_index=1,
-          moe_layer_end_index=3, moe_layer_interval=2, use_bias=False),
-    _case("hunyuan-moe", transformers.HunYuanMoEV1Config, moe_topk=2, rope_parameters={
-        "rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}),
-    _case("minimax-m2", transformers.MiniMaxM2Config, rope_parameters=_HALF),
-]  # fmt: skip
-
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,14 +55,14 @@ def _model(case: Case, tmp_path: Path, type_of: Callable[[str], str], **written:
     return gguf_model(gguf_mixtures.MixtureFile, case, tmp_path, type_of, **written)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", MIXTURES, ids=str)
 def test_numbers_as_they_are(case: Case, backend: Backend, tmp_path: Path) -> None:
     model = _model(case, tmp_path, as_numbers)
     check_numbers(model)
     compare(model, backend, 2e-4)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", MIXTURES, ids=str)
 def test_experts_are_held_as_the_file_has_them(
     case: Case, backend: Backend, tmp_path: Path
 ) -> None:
@@ -140,7 +94,7 @@ def test_types_with_blocks_of_256(
 ) -> None:
     sizes = {"hidden_size": 256, "moe_intermediate_size": 256, "intermediate_size": 256,
              "shared_intermediate_size": 256, "head_dim": 64}  # fmt: skip
-    case = next(case for case in CASES if case.name == name)
+    case = next(case for case in MIXTURES if case.name == name)
     case = Case(name, case.config_class, {**case.settings, **sizes})
     model = _model(case, tmp_path, lambda name: kinds["down" in name])
     check_numbers(model)
@@ -149,7 +103,7 @@ def test_types_with_blocks_of_256(
 
 def test_types_that_are_not_held(cpu_backend: Backend, tmp_path: Path) -> None:
     """Numbers of 16 bits; and two types in the halves of what granite has in one matrix."""
-    case = next(case for case in CASES if case.name == "granitemoe")
+    case = next(case for case in MIXTURES if case.name == "granitemoe")
 
     def type_of(name: str) -> str:
         if "shexp" in name:
@@ -162,7 +116,7 @@ def test_types_that_are_not_held(cpu_backend: Backend, tmp_path: Path) -> None:
 
 
 def test_gate_and_up_of_unlike_types_are_refused(cpu_backend: Backend, tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.name == "qwen3moe")
+    case = next(case for case in MIXTURES if case.name == "qwen3moe")
     model = _model(case, tmp_path, lambda name: "Q8_0" if "gate_exps" in name else "Q4_0")
     with pytest.raises(UnsupportedModelError, match=r"in unlike formats.*quantization='int8'"):
         load(resolve_model(str(model.file)), cpu_backend)
@@ -172,7 +126,7 @@ def test_layers_that_predict_further_tokens_are_left_out(
     cpu_backend: Backend, tmp_path: Path
 ) -> None:
     """GLM-4.5 has one behind the last, with experts of its own."""
-    case = next(case for case in CASES if case.name == "glm4moe")
+    case = next(case for case in MIXTURES if case.name == "glm4moe")
     mixture = _mixture(case, tmp_path / "other")
     copies = {
         name.replace("blk.2.", "blk.3."): array
@@ -193,7 +147,7 @@ def test_layers_that_predict_further_tokens_are_left_out(
 
 def test_a_tensor_for_each_expert(cpu_backend: Backend, tmp_path: Path) -> None:
     """As llama.cpp wrote Mixtral until April 2024; and gates and ups in one tensor."""
-    case = CASES[0]
+    case = MIXTURES[0]
     mixture = _mixture(case, tmp_path / "checkpoint")
     stored, others = list(mixture.stored), []
     for name, array, undo in stored:
@@ -225,7 +179,7 @@ def test_a_tensor_for_each_expert(cpu_backend: Backend, tmp_path: Path) -> None:
 def test_activations_of_8_bits(cpu_backend: Backend, tmp_path: Path) -> None:
     """With a scale for each 32: what the reference says that they give."""
     sizes = {"hidden_size": 256, "moe_intermediate_size": 256, "head_dim": 64}
-    case = next(case for case in CASES if case.name == "qwen3moe")
+    case = next(case for case in MIXTURES if case.name == "qwen3moe")
     case = Case("qwen3moe", case.config_class, {**case.settings, **sizes})
     model = _model(case, tmp_path, lambda name: "Q6_K" if "down" in name else "Q4_K")
     directory = resolve_model(str(model.file))
@@ -272,7 +226,7 @@ def _tokens(model: Path, **given: Any) -> list[list[int]]:
 
 def test_routers_stay_numbers(tmp_path: Path) -> None:
     """Whatever type a file has for them, they are not held in it."""
-    case = next(case for case in CASES if case.name == "qwen3moe")
+    case = next(case for case in MIXTURES if case.name == "qwen3moe")
     model = _model(case, tmp_path, lambda name: "Q8_0")  # noqa: ARG005
     directory = resolve_model(str(model.file))
     config = read_config(directory)
@@ -312,12 +266,12 @@ def _refused(case: Case, tmp_path: Path, **written: Any) -> str:
     ],
 )
 def test_lies_are_named(written: dict[str, Any], named: str, tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.name == "qwen3moe")
+    case = next(case for case in MIXTURES if case.name == "qwen3moe")
     assert re.search(named, _refused(case, tmp_path, **written))
 
 
 def test_a_layer_without_experts_and_half_a_matrix(tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.name == "granitemoe")
+    case = next(case for case in MIXTURES if case.name == "granitemoe")
     said = _refused(case, tmp_path, without="blk.1.ffn_gate_inp.weight")
     assert "layer 1 has no experts" in said
     said = _refused(case, tmp_path, without="blk.0.ffn_up_shexp.weight")
@@ -325,7 +279,7 @@ def test_a_layer_without_experts_and_half_a_matrix(tmp_path: Path) -> None:
 
 
 def test_two_tensors_of_one_name(tmp_path: Path) -> None:
-    case = CASES[0]
+    case = MIXTURES[0]
     extra = {"blk.0.ffn_gate.3.weight": np.ones((32, 64), np.float32)}
     mixture = _mixture(case, tmp_path / "checkpoint")
     file = mixture.write(tmp_path / "m.gguf", extra=extra)

@@ -41,6 +41,12 @@ class Keys:
             raise self.error(key, "a whole number")
         return value
 
+    def wholes(self, key: str, length: int) -> list[int]:
+        """A whole number for each of `length` layers; files may have one for all of them."""
+        if not isinstance(self.value(key), list):
+            return [self.whole(key)] * length
+        return self.numbers(key, int, length) or []
+
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number; one of 32 bits becomes the shortest decimal that rounds to it."""
         value = self.value(key)

@@ -15,6 +15,7 @@ from quire.gguf.architectures.facts import head_dim as read_head_dim
 from quire.gguf.block_types import BLOCK_TYPES
 from quire.gguf.keys import Keys
 from quire.gguf.rope_factors import llama3_scaling, longrope_scaling
+from quire.gguf.yarn import original_length, yarn_scaling
 
 _DTYPES = {"F32": "float32", "F16": "float16"}
 
@@ -27,6 +28,7 @@ def model_config(keys: Keys) -> Config:
     if table is None or len(table.shape) != 2:
         raise CheckpointError(f"{keys.path}: there is no matrix token_embd.weight")
     num_heads = keys.whole("{arch}.attention.head_count")
+    own = row.config(keys)
     hidden_size = keys.whole("{arch}.embedding_length")
     head_dim = read_head_dim(keys)
     if keys.whole("{arch}.attention.value_length", head_dim) != head_dim:
@@ -40,7 +42,6 @@ def model_config(keys: Keys) -> Config:
         "hidden_size": hidden_size,
         "num_hidden_layers": num_layers(keys),
         "num_attention_heads": num_heads,
-        "num_key_value_heads": keys.whole("{arch}.attention.head_count_kv", num_heads),
         "head_dim": head_dim,
         "max_position_embeddings": keys.whole("{arch}.context_length"),
         "rms_norm_eps": keys.number(f"{{arch}}.attention.{row.eps}"),
@@ -49,8 +50,11 @@ def model_config(keys: Keys) -> Config:
         "hidden_act": "silu",
         "tie_word_embeddings": keys.tensor("output.weight") is None,
         "dtype": _DTYPES.get(table.type.name, "bfloat16"),
-        **row.config(keys),
+        **own,
     }
+    if "num_key_value_heads" not in config:
+        kv_heads = keys.whole("{arch}.attention.head_count_kv", num_heads)
+        config["num_key_value_heads"] = kv_heads
     if "intermediate_size" not in config:
         of_experts = keys.value("{arch}.expert_feed_forward_length")
         config["intermediate_size"] = keys.whole("{arch}.feed_forward_length", of_experts)
@@ -58,7 +62,7 @@ def model_config(keys: Keys) -> Config:
         config["num_nextn_predict_layers"] = num_further
     if types := _block_types(keys, row):
         config["quantization_config"] = {"quant_method": "gguf", "types": types}
-    if scaling := _rope_scaling(keys, config["rope_theta"]):
+    if not row.has_own_rope and (scaling := _rope_scaling(keys, config["rope_theta"])):
         is_yarn = scaling.get("rope_type") == "yarn"
         config["rope_scaling"] = {**scaling, **(row.yarn if is_yarn else {})}
     for name in ("bos", "eos"):
@@ -106,22 +110,9 @@ def _rope_scaling(keys: Keys, theta: float) -> Config | None:
         factor = keys.number("{arch}.rope.scale_linear", 1.0)  # of older files
         return None if factor == 1.0 else {"rope_type": "linear", "factor": factor}
     factor = keys.number("{arch}.rope.scaling.factor")
-    found: Config = {"rope_type": kind, "factor": factor}
-    if keys.value("{arch}.rope.scaling.original_context_length") is not None:
-        found["original_max_position_embeddings"] = keys.whole(
-            "{arch}.rope.scaling.original_context_length"
-        )
     if kind == "yarn":
-        for name in ("beta_fast", "beta_slow"):
-            if keys.value(f"{{arch}}.rope.scaling.yarn_{name}") is not None:
-                found[name] = keys.number(f"{{arch}}.rope.scaling.yarn_{name}")
-        if keys.value("{arch}.rope.scaling.yarn_log_multiplier") is not None:
-            all_dim = keys.number("{arch}.rope.scaling.yarn_log_multiplier")
-            found |= {"mscale": 1.0, "mscale_all_dim": all_dim}
-        own = keys.number("{arch}.rope.scaling.attn_factor", 1.0)
-        if own != 1.0 and factor > 1.0:
-            found["attention_factor"] = own * (1.0 + 0.1 * math.log(factor))
-    return found
+        return yarn_scaling(keys, factor)
+    return {"rope_type": kind, "factor": factor, **original_length(keys)}
 
 
 _SAMPLING = {

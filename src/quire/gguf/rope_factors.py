@@ -22,7 +22,7 @@ _TOLERANCE = 1e-4
 
 def llama3_scaling(keys: Keys, theta: float) -> dict[str, Any]:
     """`rope_scaling` of config.json. Raises UnsupportedModelError for other factors."""
-    factors = _factors(keys, "rope_freqs.weight")
+    factors = read_factors(keys, "rope_freqs.weight")
     factor = max(factors)
     if not math.isfinite(factor) or min(factors) <= 0 or not 1 < theta < 1e13:
         raise CheckpointError(f"{keys.path}: rope_freqs.weight has a factor that cannot be")
@@ -53,8 +53,8 @@ def longrope_scaling(keys: Keys) -> dict[str, Any]:
     does not say."""
     return {
         "rope_type": "longrope",
-        "long_factor": _factors(keys, "rope_factors_long.weight"),
-        "short_factor": _factors(keys, "rope_factors_short.weight"),
+        "long_factor": read_factors(keys, "rope_factors_long.weight"),
+        "short_factor": read_factors(keys, "rope_factors_short.weight"),
         "attention_factor": keys.number("{arch}.rope.scaling.attn_factor", 1.0),
         "original_max_position_embeddings": keys.whole(
             "{arch}.rope.scaling.original_context_length", keys.whole("{arch}.context_length")
@@ -62,7 +62,8 @@ def longrope_scaling(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _factors(keys: Keys, name: str) -> list[float]:
+def read_factors(keys: Keys, name: str) -> list[float]:
+    """The numbers of a tensor of F32. Raises CheckpointError."""
     for header in keys.headers:
         tensor = header.tensors.get(name)
         if tensor is None:

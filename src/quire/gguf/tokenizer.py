@@ -49,12 +49,12 @@ def tokenizer_files(keys: Keys) -> dict[str, str]:
     if kind == "gpt2":
         pattern = _word_pattern(keys)
         tokenizer, adds_bos = _byte_level(keys, tokens, pattern), pattern.add_bos
-    elif kind == "llama":
+    elif kind in ("llama", "gemma4"):  # the latter's pieces are those of Gemma's, with merges
         tokenizer, adds_bos = _sentence_pieces(keys, tokens), True
     else:
         raise UnsupportedModelError(
-            f"{keys.path}: tokenizer.ggml.model is {quoted(kind)}; gpt2 and llama are read. Give "
-            "the model's own tokenizer: tokenizer=DIRECTORY"
+            f"{keys.path}: tokenizer.ggml.model is {quoted(kind)}; gpt2, llama and gemma4 are "
+            "read. Give the model's own tokenizer: tokenizer=DIRECTORY"
         )
     tokenizer["added_tokens"] = _added_tokens(keys, tokens)
     tokenizer["post_processor"] = _frame(keys, tokens, adds_bos)

@@ -27,7 +27,7 @@ from quire.log import get_logger, phase
 
 logger = get_logger(__name__)
 
-_VERSION = 3
+_VERSION = 4
 """Of what is made of a file; raise it when that changes."""
 _PREFIX = "gguf-"
 MAIN_NAME = "model.gguf"

@@ -6,6 +6,7 @@ program from it, and what it did not ask for is what differs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
@@ -23,11 +24,16 @@ _WITHOUT_EFFECT = frozenset([
     "use_return_dict",
 ])  # fmt: skip
 _MAX_KEYS = 8
+_SUFFIXES = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration|Model)$", re.IGNORECASE)
+_LEAST_LIKENESS = 0.6
+"""Of two names without these, from 0 to 1; below it a name says nothing."""
+_USUAL = "llama"
+"""The family that stands for all others, where nothing else decides."""
 
 
 def nearest(config: HfConfig, name: str, families: Iterable[ModelFamily]) -> str | None:
     """A sentence with the nearest architecture and what differs; None where none is near."""
-    found: list[tuple[int, bool, float, str, list[str]]] = []
+    found: list[tuple[int, bool, float, bool, str, list[str]]] = []
     for family in families:
         reader = ConfigReader(config)
         try:
@@ -36,9 +42,9 @@ def nearest(config: HfConfig, name: str, families: Iterable[ModelFamily]) -> str
             continue
         other = sorted(set(config) - reader.used - _WITHOUT_EFFECT)
         architecture = family.architectures[0]
-        likeness = SequenceMatcher(None, name.lower(), architecture.lower()).ratio()
         same_type = family.name == config.get("model_type")
-        found.append((-len(other), same_type, likeness, architecture, other))
+        likeness, is_usual = _likeness(name, architecture), family.name == _USUAL
+        found.append((-len(other), same_type, likeness, is_usual, architecture, other))
     if not found:
         return None
     *_, architecture, other = max(found)
@@ -52,3 +58,10 @@ def nearest(config: HfConfig, name: str, families: Iterable[ModelFamily]) -> str
         f" and {len(other) - _MAX_KEYS} more" * (len(other) > _MAX_KEYS)
     )
     return f"the nearest is {architecture}, which has no meaning for its keys {shown}"
+
+
+def _likeness(name: str, architecture: str) -> float:
+    """Of the names of two architectures; 0 where they have little in common."""
+    first, second = (_SUFFIXES.sub("", text).lower() for text in (name, architecture))
+    ratio = SequenceMatcher(None, first, second).ratio()
+    return ratio if ratio >= _LEAST_LIKENESS else 0.0

@@ -194,18 +194,8 @@ def test_a_file_that_is_cut_short(tmp_path: Path) -> None:
         _tokens(file)
 
 
-QUESTIONS = [
-    "What is the capital of France?", "Write a haiku about the sea.", "Who wrote Hamlet?",
-    "Explain photosynthesis in two sentences.", "List three prime numbers.",
-    "What is a black hole?",
-    "Translate 'good morning' to Spanish.", "What is 12 times 7?", "Why is the sky blue?",
-    "Give me a recipe for pancakes.", "Write a Python function that adds two numbers.",
-    "Name the planets of the solar system.", "Tell me a short story about a fox.",
-    "How do I boil an egg?", "What is the largest ocean?", "Summarize the theory of evolution.",
-    "What is the difference between weather and climate?", "What causes earthquakes?",
-    "Write a polite email asking for a day off.",
-    "Describe the color red to someone who cannot see.",
-]  # fmt: skip
+_FILE = Path(__file__).parents[3] / "tools" / "quality" / "questions.txt"
+QUESTIONS = _FILE.read_text(encoding="utf-8").splitlines()
 _TIE = 0.02
 """Nats between two tokens that rounding in float32 and another order of sums may exchange."""
 

@@ -164,8 +164,8 @@ def test_granite_without_rotation_is_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
     config = {**SHAPE, "architectures": ["LlamaForCausalLM"]}
-    path = write_model(tmp_path / "m.gguf", "rwkv6", config, random_tensors(config))
-    with pytest.raises(UnsupportedModelError, match=r"architecture 'rwkv6' are not read; .*llama"):
+    path = write_model(tmp_path / "m.gguf", "llama9", config, random_tensors(config))
+    with pytest.raises(UnsupportedModelError, match=r"architecture 'llama9' are not read; .*llama"):
         resolve_model(str(path))
 
 

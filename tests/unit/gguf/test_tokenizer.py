@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from gguf_files import Typed, byte_level_metadata, float_tensors, gguf_bytes
-from tokenizers import Regex, Tokenizer, pre_tokenizers
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 from trained_tokenizers import TEXTS, byte_fallback, byte_level
 
 from quire.errors import CheckpointError, ModelError, UnsupportedModelError
@@ -224,6 +224,15 @@ def test_gemma_has_no_first_space_and_runs_of_spaces(tmp_path: Path) -> None:
     assert found.decode(found.encode(" a  aa é").ids) == " a  aa é"
 
 
+def test_gemma4_has_merges_and_no_first_space(tmp_path: Path) -> None:
+    wanted = byte_fallback(strip=False)
+    wanted.normalizer = normalizers.Replace(" ", "▁")
+    special = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
+    metadata = _metadata(wanted, "llama", add_space_prefix=False, add_bos_token=True, **special)
+    found, _ = _build(tmp_path, {**metadata, "tokenizer.ggml.model": "gemma4"}, "gemma4")
+    _same(found, wanted)
+
+
 def test_chat_templates(tmp_path: Path) -> None:
     base = _metadata(byte_level(), "gpt2", pre="gpt-2")
     _, config = _build(tmp_path, {**base, "tokenizer.chat_template": "{{ a }}"})
@@ -247,12 +256,18 @@ def test_a_whole_tokenizer_in_the_file_is_taken(tmp_path: Path) -> None:
     [
         ({"pre": "never-heard-of"}, UnsupportedModelError, r"'never-heard-of', so .*llama-bpe"),
         ({"pre": None}, UnsupportedModelError, r"tokenizer.ggml.pre is None"),
-        ({"model": "rwkv"}, UnsupportedModelError, r"is 'rwkv'; gpt2 and llama are read"),
+        ({"model": "rwkv"}, UnsupportedModelError, r"is 'rwkv'; gpt2, llama and gemma4 are read"),
         ({"tokens": None}, CheckpointError, "has 0 tokens"),
         ({"tokens": [1, 2]}, CheckpointError, "it must be a list of texts"),
         ({"merges": None}, CheckpointError, r"merges is missing"),
         ({"merges": ["ab"]}, CheckpointError, "'ab', which is no pair"),
         ({"token_type": [Typed("i32", 1)]}, CheckpointError, "a list of 300 numbers; it has 1"),
+        ({"model": "llama", "scores": [0.5]}, CheckpointError, "a list of 300 numbers; it has 1"),
+        (
+            {"model": "llama", "merges": None, "scores": [float("nan")] * 300},
+            CheckpointError,
+            "the scores of tokens have one that is no number",
+        ),
         ({"bos_token_id": 300}, CheckpointError, "is 300; it must be an id below 300"),
         ({"bos_token_id": "x"}, CheckpointError, "must be a whole number"),
         ({"add_bos_token": 1}, CheckpointError, "must be true or false"),

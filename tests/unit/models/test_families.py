@@ -98,6 +98,24 @@ def test_an_unknown_architecture_is_compared_with_the_nearest() -> None:
         build_program({**config, "mamba_d_state": 3})
 
 
+@pytest.mark.parametrize(
+    ("name", "more", "words"),
+    [
+        ("YiForCausalLM", {}, "LlamaForCausalLM, which reads all keys"),
+        ("MyOwnModel", {"foo": 1}, "LlamaForCausalLM, which has no meaning for its keys foo"),
+        ("Qwen4ForCausalLM", {"gate": 1}, "Qwen3ForCausalLM, which has no meaning for its keys ga"),
+        ("NemotronHForCausalLM", {"pattern": "M"}, "NemotronForCausalLM, which has no meaning for"),
+        ("DeepseekV2ForCausalLM", {"kv_lora_rank": 5, "n_routed_experts": 8}, "kv_lora_rank"),
+    ],
+)
+def test_the_nearest_is_by_keys_and_then_by_name(
+    name: str, more: dict[str, object], words: str
+) -> None:
+    """A name that is like no other one says nothing: then it is Llama."""
+    with pytest.raises(UnsupportedModelError, match=f"the nearest is .*{words}"):
+        build_program({**LLAMA, **more, "architectures": [name]})
+
+
 def test_quire_models_lists_every_architecture(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
     printed = capsys.readouterr().out

@@ -1,23 +1,33 @@
-"""The architectures of GGUF files that are read, one row each: `dense`, `relatives`, `layer_norms`
-and `mixtures`.
+"""The architectures of GGUF files that are read, one row each: `dense`, `relatives`,
+`gemma_inputs`, `layer_norms`, `mixtures` and `sigmoid_mixtures`; and why others are not
+(`refusals`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from quire.errors import UnsupportedModelError
 from quire.gguf.architectures.dense import DENSE
 from quire.gguf.architectures.facts import has_part, window
+from quire.gguf.architectures.gemma_inputs import GEMMA_INPUTS
 from quire.gguf.architectures.layer_norms import FALCON_40B, LAYER_NORMS
 from quire.gguf.architectures.mixtures import LLAMA_WITH_EXPERTS, MIXTURES
+from quire.gguf.architectures.refusals import not_read
 from quire.gguf.architectures.relatives import CHATGLM, OLMO3, RELATIVES
 from quire.gguf.architectures.row import Architecture, Config, Place
+from quire.gguf.architectures.sigmoid_mixtures import SIGMOID_MIXTURES
 from quire.gguf.keys import Keys
 
 __all__ = ["ARCHITECTURES", "Architecture", "Config", "Place", "architecture_of"]
 
-ARCHITECTURES: dict[str, Architecture] = {**DENSE, **RELATIVES, **LAYER_NORMS, **MIXTURES}
+ARCHITECTURES: dict[str, Architecture] = {
+    **DENSE,
+    **RELATIVES,
+    **GEMMA_INPUTS,
+    **LAYER_NORMS,
+    **MIXTURES,
+    **SIGMOID_MIXTURES,
+}
 """By `general.architecture`."""
 
 
@@ -50,9 +60,6 @@ def architecture_of(keys: Keys) -> Architecture:
     """The row of a file. Raises UnsupportedModelError."""
     row = ARCHITECTURES.get(keys.architecture)
     if row is None:
-        raise UnsupportedModelError(
-            f"{keys.path}: GGUF files of architecture {keys.architecture!r:.60} are not read; "
-            f"those of {', '.join(sorted(ARCHITECTURES))} are"
-        )
+        raise not_read(keys, ARCHITECTURES)
     is_other, other = _OTHERS.get(keys.architecture, (None, row))
     return other if is_other is not None and is_other(keys) else row

@@ -29,7 +29,7 @@ BLOOM_PARTS = {
     "ffn_down": "mlp.dense_4h_to_h",
 }
 """ChatGLM has the same names, GPT-NeoX and Falcon most of them."""
-_GEMMA2_PARTS = {
+GEMMA2_PARTS = {
     **LLAMA_PARTS,
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
@@ -53,13 +53,14 @@ def granite_config(keys: Keys) -> Config:
     }
 
 
-def _gemma(keys: Keys) -> Config:  # noqa: ARG001
+def gemma_config(keys: Keys) -> Config:  # noqa: ARG001
+    """Of all Gemma models."""
     return {"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"}
 
 
 def _gemma2(keys: Keys) -> Config:
     return {
-        **_gemma(keys),
+        **gemma_config(keys),
         **_query_scale(keys, 46),
         "sliding_window": keys.whole("{arch}.attention.sliding_window", 4096),
         "attn_logit_softcapping": keys.number("{arch}.attn_logit_softcapping", 50.0),
@@ -70,7 +71,7 @@ def _gemma2(keys: Keys) -> Config:
 def _gemma3(keys: Keys) -> Config:
     cap = keys.value("{arch}.final_logit_softcapping")
     return {
-        **_gemma(keys),
+        **gemma_config(keys),
         **_query_scale(keys, 62),
         "sliding_window": keys.whole("{arch}.attention.sliding_window", 1024),
         "rope_local_base_freq": keys.number("{arch}.rope.freq_base_swa", 10000.0),
@@ -100,12 +101,16 @@ DENSE: dict[str, Architecture] = {
         "GraniteForCausalLM", "granite", LLAMA_PARTS, has_paired_rows=True, config=granite_config
     ),
     "qwen2": Architecture("Qwen2ForCausalLM", "qwen2", LLAMA_PARTS),
+    "qwen2vl": Architecture("Qwen2ForCausalLM", "qwen2", LLAMA_PARTS),
     "qwen3": Architecture("Qwen3ForCausalLM", "qwen3", LLAMA_PARTS, config=_qwen3),
-    "gemma": Architecture("GemmaForCausalLM", "gemma", LLAMA_PARTS, norm_offset=1.0, config=_gemma),
+    "qwen3vl": Architecture("Qwen3ForCausalLM", "qwen3", LLAMA_PARTS, config=_qwen3),
+    "gemma": Architecture(
+        "GemmaForCausalLM", "gemma", LLAMA_PARTS, norm_offset=1.0, config=gemma_config
+    ),
     "gemma2": Architecture(
-        "Gemma2ForCausalLM", "gemma2", _GEMMA2_PARTS, norm_offset=1.0, config=_gemma2
+        "Gemma2ForCausalLM", "gemma2", GEMMA2_PARTS, norm_offset=1.0, config=_gemma2
     ),
     "gemma3": Architecture(
-        "Gemma3ForCausalLM", "gemma3_text", _GEMMA2_PARTS, norm_offset=1.0, config=_gemma3
+        "Gemma3ForCausalLM", "gemma3_text", GEMMA2_PARTS, norm_offset=1.0, config=_gemma3
     ),
 }

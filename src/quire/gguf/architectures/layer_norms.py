@@ -108,6 +108,11 @@ def _stablelm(keys: Keys) -> Config:
     }
 
 
+def _orion(keys: Keys) -> Config:  # noqa: ARG001
+    """StableLM's computation, with the whole of a head rotated."""
+    return {"use_parallel_residual": False, "use_qkv_bias": False, "qk_layernorm": False}
+
+
 def _neox(keys: Keys) -> Config:
     parallel = keys.flag("{arch}.use_parallel_residual")
     if parallel is None:
@@ -224,6 +229,7 @@ LAYER_NORMS: dict[str, Architecture] = {
         "Starcoder2ForCausalLM", "starcoder2", _STARCODER2_PARTS, config=_starcoder2
     ),
     "stablelm": _row("StableLmForCausalLM", "stablelm", _STABLELM_PARTS, config=_stablelm),
+    "orion": _row("StableLmForCausalLM", "stablelm", LLAMA_PARTS, config=_orion),
     "gptneox": _row(
         "GPTNeoXForCausalLM",
         "gpt_neox",

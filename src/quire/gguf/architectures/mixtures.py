@@ -1,50 +1,24 @@
-"""Architectures with experts."""
+"""Architectures with experts whose router takes the softmax of all logits."""
 
 from __future__ import annotations
 
 from quire.errors import UnsupportedModelError
 from quire.gguf.architectures.dense import LLAMA_PARTS, granite_config
+from quire.gguf.architectures.expert_parts import (
+    MIXTRAL_PARTS,
+    SOFTMAX,
+    check_router,
+    expert_parts,
+    local_experts,
+    normalises,
+)
 from quire.gguf.architectures.expert_tensors import read_experts
-from quire.gguf.architectures.facts import has_tensor
+from quire.gguf.architectures.facts import has_tensor, window
 from quire.gguf.architectures.row import Architecture, Config, Part, Parts
 from quire.gguf.keys import Keys
 
-_SOFTMAX, _SIGMOID = 1, 2
-"""`expert_gating_func`."""
-
-
-def _parts(
-    experts: str = "mlp.experts",
-    matrices: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
-    *,
-    router: str = "mlp.gate",
-    shared: str | None = None,
-) -> Parts:
-    """Of a layer. `experts`, `shared`: prefixes; `matrices`: gate, up and down of an expert."""
-    gate, up, down = (f"{experts}.*.{name}" for name in matrices)
-    of_shared = {}
-    if shared is not None:
-        of_shared = {
-            f"ffn_{name}_shexp": f"{shared}.{name}_proj" for name in ("gate", "up", "down")
-        }
-    return {
-        **LLAMA_PARTS,
-        "ffn_gate_inp": router,
-        "ffn_gate_exps": gate,
-        "ffn_up_exps": up,
-        "ffn_down_exps": down,
-        "ffn_gate_up_exps": (Part(gate, share=0), Part(up, share=1)),
-        **of_shared,
-    }
-
-
-_MIXTRAL_MATRICES = ("w1", "w3", "w2")
-
-_MIXTRAL_PARTS: Parts = _parts(
-    "block_sparse_moe.experts", _MIXTRAL_MATRICES, router="block_sparse_moe.gate"
-)
 _QWEN2_PARTS: Parts = {
-    **_parts(shared="mlp.shared_expert"),
+    **expert_parts(shared="mlp.shared_expert"),
     "ffn_gate_inp_shexp": (Part("mlp.shared_expert_gate", is_row=True),),
 }
 _GRANITE_PARTS: Parts = {
@@ -59,47 +33,39 @@ _GRANITE_PARTS: Parts = {
     "ffn_down_shexp": "shared_mlp.output_linear",
 }
 _GPT_OSS_PARTS: Parts = {
-    **_parts(router="mlp.router"),
+    **expert_parts(router="mlp.router"),
     "post_attention_norm": "post_attention_layernorm",
     "attn_sinks.weight": "self_attn.sinks",
 }
-_DEEPSEEK_PARTS: Parts = {
-    **_parts(shared="mlp.shared_experts"),
-    "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
-}
-_GLM_PARTS: Parts = {**_DEEPSEEK_PARTS, "post_attention_norm": "post_attention_layernorm"}
 _ERNIE_PARTS: Parts = {
-    **_parts(shared="mlp.shared_experts"),
+    **expert_parts(shared="mlp.shared_experts"),
     "exp_probs_b.bias": (Part("mlp.moe_statics.e_score_correction_bias", is_row=True),),
 }
 _HUNYUAN_PARTS: Parts = {
-    **_parts(router="mlp.gate.wg", shared="mlp.shared_mlp"),
+    **expert_parts(router="mlp.gate.wg", shared="mlp.shared_mlp"),
     "attn_q_norm": "self_attn.query_layernorm",
     "attn_k_norm": "self_attn.key_layernorm",
-}
-_MINIMAX_PARTS: Parts = {
-    **_MIXTRAL_PARTS,
-    "exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias",
 }
 
 
 def _mixtral(keys: Keys) -> Config:
-    _check_router(keys, _SOFTMAX)
-    return _local_experts(keys)
+    check_router(keys, SOFTMAX)
+    return local_experts(keys)
 
 
-def _local_experts(keys: Keys) -> Config:
-    """The keys of several families with experts in every layer."""
-    experts = read_experts(keys).in_all_layers(keys)
+def _phimoe(keys: Keys) -> Config:
+    """llama.cpp chooses experts by softmax; the models were trained with the sparsemixer."""
+    check_router(keys, SOFTMAX)
     return {
-        "num_local_experts": experts.count,
-        "num_experts_per_tok": experts.top_k,
-        "intermediate_size": experts.width,
+        **local_experts(keys),
+        "attention_bias": has_tensor(keys, "blk.0.attn_q.bias"),
+        "lm_head_bias": has_tensor(keys, "output.bias"),
+        "sliding_window": window(keys),
     }
 
 
 def _qwen2(keys: Keys) -> Config:
-    _check_router(keys, _SOFTMAX)
+    check_router(keys, SOFTMAX)
     experts = read_experts(keys)
     shared = {"shared_expert_intermediate_size": experts.shared_width}
     return {
@@ -107,7 +73,7 @@ def _qwen2(keys: Keys) -> Config:
         "num_experts_per_tok": experts.top_k,
         "moe_intermediate_size": experts.width,
         "mlp_layer_types": experts.layer_types,
-        "norm_topk_prob": _normalises(keys, False),
+        "norm_topk_prob": normalises(keys, False),
         "qkv_bias": has_tensor(keys, "blk.0.attn_q.bias"),
         **(shared if experts.shared_width else {}),
     }
@@ -117,17 +83,17 @@ def _qwen3(keys: Keys) -> Config:
     """llama.cpp normalises the weights of all of them, as the published models do."""
     found = _qwen2(keys)
     bias = found.pop("qkv_bias")
-    return {**found, "attention_bias": bias, "norm_topk_prob": _normalises(keys, True)}
+    return {**found, "attention_bias": bias, "norm_topk_prob": normalises(keys, True)}
 
 
 def _olmoe(keys: Keys) -> Config:
-    _check_router(keys, _SOFTMAX)
+    check_router(keys, SOFTMAX)
     experts = read_experts(keys).in_all_layers(keys)
     found: Config = {
         "num_experts": experts.count,
         "num_experts_per_tok": experts.top_k,
         "intermediate_size": experts.width,
-        "norm_topk_prob": _normalises(keys, False),
+        "norm_topk_prob": normalises(keys, False),
     }
     if keys.value("{arch}.attention.clamp_kqv") is not None:
         found["clip_qkv"] = keys.number("{arch}.attention.clamp_kqv")
@@ -135,8 +101,8 @@ def _olmoe(keys: Keys) -> Config:
 
 
 def _granite(keys: Keys) -> Config:
-    _check_router(keys, _SOFTMAX)
-    found = {**granite_config(keys), **_local_experts(keys)}
+    check_router(keys, SOFTMAX)
+    found = {**granite_config(keys), **local_experts(keys)}
     if shared := read_experts(keys).shared_width:
         found["shared_intermediate_size"] = shared
     return found
@@ -145,7 +111,7 @@ def _granite(keys: Keys) -> Config:
 def _gpt_oss(keys: Keys) -> Config:
     theta = keys.number("{arch}.rope.freq_base", 150000.0)
     return {
-        **_local_experts(keys),
+        **local_experts(keys),
         "attention_bias": has_tensor(keys, "blk.0.attn_q.bias"),
         "sliding_window": keys.whole("{arch}.attention.sliding_window", 128),
         # What is read where the file has no scaling; a missing one would be that of gpt-oss.
@@ -153,34 +119,8 @@ def _gpt_oss(keys: Keys) -> Config:
     }
 
 
-def _deepseek(keys: Keys) -> Config:
-    """Of the routers that DeepSeek-V3 has."""
-    _check_router(keys, _SIGMOID)
-    experts = read_experts(keys)
-    return {
-        "n_routed_experts": experts.count,
-        "num_experts_per_tok": experts.top_k,
-        "moe_intermediate_size": experts.width,
-        "n_shared_experts": experts.num_shared(keys),
-        "mlp_layer_types": experts.layer_types,
-        "n_group": keys.whole("{arch}.expert_group_count", 1),
-        "topk_group": keys.whole("{arch}.expert_group_used_count", 1),
-        "norm_topk_prob": _normalises(keys, True),
-        "routed_scaling_factor": keys.number("{arch}.expert_weights_scale", 1.0),
-        "attention_bias": has_tensor(keys, "blk.0.attn_q.bias"),
-    }
-
-
-def _glm4(keys: Keys) -> Config:
-    """Solar Open has this architecture too, without norms of q and k."""
-    return {
-        **_deepseek(keys),
-        "use_qk_norm": has_tensor(keys, "blk.0.attn_q_norm.weight"),
-    }
-
-
 def _ernie(keys: Keys) -> Config:
-    _check_router(keys, _SOFTMAX)
+    check_router(keys, SOFTMAX)
     experts = read_experts(keys)
     step = keys.whole("{arch}.interleave_moe_layer_step", 1)
     sparse = [layer for layer, is_sparse in enumerate(experts.is_sparse) if is_sparse]
@@ -203,7 +143,7 @@ def _ernie(keys: Keys) -> Config:
 
 def _hunyuan(keys: Keys) -> Config:
     """Files say nothing of the stretch of the rotation's base: it is part of the base there."""
-    _check_router(keys, _SOFTMAX)
+    check_router(keys, SOFTMAX)
     experts = read_experts(keys).in_all_layers(keys)
     if not experts.shared_width:
         raise UnsupportedModelError(
@@ -221,51 +161,27 @@ def _hunyuan(keys: Keys) -> Config:
     }
 
 
-def _minimax(keys: Keys) -> Config:
-    _check_router(keys, _SIGMOID)
-    return _local_experts(keys)
-
-
-def _normalises(keys: Keys, default: bool) -> bool:
-    """Whether the weights of a token's experts are made to add up to 1."""
-    found = keys.flag("{arch}.expert_weights_norm")
-    return default if found is None else found
-
-
-def _check_router(keys: Keys, wanted: int) -> None:
-    """Raises UnsupportedModelError for a router that the architecture does not have here."""
-    found = keys.whole("{arch}.expert_gating_func", wanted)
-    if found != wanted:
-        raise UnsupportedModelError(
-            f"{keys.path}: {keys.architecture}.expert_gating_func is {found}; models of this "
-            f"architecture have {wanted} (1: softmax, 2: sigmoid)"
-        )
-
-
 LLAMA_WITH_EXPERTS = Architecture(
-    "MixtralForCausalLM", "mixtral", _MIXTRAL_PARTS, has_paired_rows=True, config=_mixtral
+    "MixtralForCausalLM", "mixtral", MIXTRAL_PARTS, has_paired_rows=True, config=_mixtral
 )
 """Files of architecture llama that have experts."""
 
 MIXTURES: dict[str, Architecture] = {
     "qwen2moe": Architecture("Qwen2MoeForCausalLM", "qwen2_moe", _QWEN2_PARTS, config=_qwen2),
-    "qwen3moe": Architecture("Qwen3MoeForCausalLM", "qwen3_moe", _parts(), config=_qwen3),
-    "olmoe": Architecture("OlmoeForCausalLM", "olmoe", _parts(), config=_olmoe),
+    "qwen3moe": Architecture("Qwen3MoeForCausalLM", "qwen3_moe", expert_parts(), config=_qwen3),
+    "qwen3vlmoe": Architecture("Qwen3MoeForCausalLM", "qwen3_moe", expert_parts(), config=_qwen3),
+    "phimoe": Architecture("PhimoeForCausalLM", "phimoe", MIXTRAL_PARTS, config=_phimoe),
+    "olmoe": Architecture("OlmoeForCausalLM", "olmoe", expert_parts(), config=_olmoe),
     "granitemoe": Architecture(
         "GraniteMoeForCausalLM", "granitemoe", _GRANITE_PARTS, has_paired_rows=True, config=_granite
     ),
     "gpt-oss": Architecture(
         "GptOssForCausalLM", "gpt_oss", _GPT_OSS_PARTS, config=_gpt_oss, yarn={"truncate": False}
     ),
-    "glm4moe": Architecture("Glm4MoeForCausalLM", "glm4_moe", _GLM_PARTS, config=_glm4),
-    "dots1": Architecture("Dots1ForCausalLM", "dots1", _DEEPSEEK_PARTS, config=_deepseek),
     "ernie4_5-moe": Architecture(
         "Ernie4_5_MoeForCausalLM", "ernie4_5_moe", _ERNIE_PARTS, config=_ernie
     ),
     "hunyuan-moe": Architecture(
         "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", _HUNYUAN_PARTS, config=_hunyuan
-    ),
-    "minimax-m2": Architecture(
-        "MiniMaxM2ForCausalLM", "minimax_m2", _MINIMAX_PARTS, config=_minimax
     ),
 }

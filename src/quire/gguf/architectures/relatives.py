@@ -88,12 +88,19 @@ def _smollm3(keys: Keys) -> Config:
 
 
 def _minicpm(keys: Keys) -> Config:
-    """As Granite. The factors that llama.cpp has for older files are those of one model."""
+    """As Granite. Older files have none of the three factors; all published models of then have the
+    same ones: `scale_emb` 12, `scale_depth` 1.4, `dim_model_base` 256."""
+    names = ("embedding_scale", "residual_scale", "logit_scale")
+    if all(keys.value(f"{{arch}}.{name}") is None for name in names):
+        hidden_size = keys.whole("{arch}.embedding_length")
+        factors = [12.0, 1.4 * num_layers(keys) ** -0.5, hidden_size / 256]
+    else:
+        factors = [keys.number(f"{{arch}}.{name}") for name in names]
     return {
-        "embedding_multiplier": keys.number("{arch}.embedding_scale"),
-        "residual_multiplier": keys.number("{arch}.residual_scale"),
+        "embedding_multiplier": factors[0],
+        "residual_multiplier": factors[1],
         "attention_multiplier": head_dim(keys) ** -0.5,
-        "logits_scaling": keys.number("{arch}.logit_scale"),
+        "logits_scaling": factors[2],
     }
 
 
@@ -199,6 +206,7 @@ RELATIVES: dict[str, Architecture] = {
     "hunyuan-dense": Architecture(
         "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", _HUNYUAN_PARTS, config=_hunyuan
     ),
+    "pangu-embedded": Architecture(*_LLAMA, config=biases),
     "seed_oss": Architecture("SeedOssForCausalLM", "seed_oss", _SEED_OSS_PARTS, config=_seed_oss),
     "apertus": Architecture(
         "ApertusForCausalLM", "apertus", _APERTUS_PARTS, numbers=_XIELU_TENSORS, config=_apertus

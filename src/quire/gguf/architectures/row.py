@@ -20,11 +20,11 @@ ANY_EXPERT = "*"
 """Stands for an expert's number in a name, or for a head's where each has a norm of its own."""
 
 _LAYER = re.compile(
-    r"blk\.(?P<layer>\d{1,4})\.(?P<part>\w+)(?:\.(?P<expert>\d{1,4}))?\.(?P<kind>weight|bias)"
+    r"blk\.(?P<layer>\d{1,4})\.(?P<part>\w+)(?:\.(?P<expert>\d{1,4}))?\.(?P<kind>weight|bias|scale)"
 )
 _PREDICTION = re.compile(r"blk\.(?P<layer>\d{1,4})\.(?P<rest>nextn\..+)")
 _TOP = re.compile(r"(?P<part>\w+)\.(?P<kind>weight|bias)")
-_TOP_PARTS = {
+TOP_PARTS = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
@@ -38,8 +38,9 @@ class Part:
     """What a tensor of a layer is called in checkpoints of transformers, behind the layer."""
 
     name: str
-    """A module, to which the kind is added, "weight" or "bias"; or a whole name, where the key
-    in `Architecture.parts` has the kind too. `ANY_EXPERT`: each expert has a tensor of its own."""
+    """A module, to which the kind is added, "weight", "bias" or "scale"; or a whole name, where the
+    key in `Architecture.parts` has the kind too. `ANY_EXPERT`: each expert has a tensor of its
+    own."""
     half: int | None = None
     """0 or 1: it is the first or the second half of the rows of a tensor there (gate and up)."""
     share: int | None = None
@@ -81,7 +82,7 @@ class Architecture:
     model_type: str
     parts: Parts
     """Names of a layer's modules, in the file and in checkpoints of transformers."""
-    top: Mapping[str, str] = field(default_factory=lambda: _TOP_PARTS)
+    top: Mapping[str, str] = field(default_factory=lambda: TOP_PARTS)
     """Names of the modules outside of layers."""
     layers: str = "model.layers."
     """What stands before the number of a layer."""
@@ -99,6 +100,8 @@ class Architecture:
     behind the layer."""
     config: Callable[[Keys], Config] = no_config
     """What config.json has beside the keys that all architectures share."""
+    has_own_rope: bool = False
+    """`config` says all of the rotation."""
     yarn: Config = field(default_factory=dict)
     """What `rope_scaling` of kind yarn has that files do not say."""
 

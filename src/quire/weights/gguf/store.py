@@ -37,7 +37,9 @@ class GgufStore(WeightStore):
         keys = Keys(headers)
         self._row = architecture_of(keys)
         self._num_heads = keys.whole("{arch}.attention.head_count")
-        self._num_kv_heads = keys.whole("{arch}.attention.head_count_kv", self._num_heads)
+        reorders = self._row.has_paired_rows or self._row.has_ungrouped_rows
+        kv_heads = "{arch}.attention.head_count_kv"
+        self._num_kv_heads = keys.whole(kv_heads, self._num_heads) if reorders else 0
         self._maps = [MappedFile(header.path) for header in headers]
         self._entries = place_tensors(self._row, headers, self._maps)
         self._numbers = _numbers(self._row, keys)

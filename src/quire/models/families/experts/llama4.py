@@ -5,6 +5,7 @@ rotate nothing; experts that read the router's sigmoid times x.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from quire.models.config_reader import MAX_FEED_FORWARD, MAX_LAYERS, MAX_POSITIONS, ConfigReader
 from quire.models.decoder import decoder_family
@@ -81,12 +82,16 @@ def _attention(reader: ConfigReader, attention: AttentionSpec) -> AttentionSpec:
 def _experts(reader: ConfigReader, num_layers: int) -> tuple[MoeSpec | None, ...]:
     num_experts = read_num_experts(reader, default=16)
     width = read_width(reader, "intermediate_size")
+    # Of GGUF files, whose matrices are not transposed.
+    layout: Literal["fused", "transposed"] = "fused"
+    if reader.flag("transposed_weights", True):
+        layout = "transposed"
     moe = MoeSpec(
         num_experts,
         width,
         read_activation(reader, "hidden_act"),
         Routing(read_top_k(reader, num_experts, default=1), "sigmoid", normalise=False),
-        ExpertNames("transposed", "feed_forward.experts", down="down_proj"),
+        ExpertNames(layout, "feed_forward.experts", down="down_proj"),
         router="feed_forward.router",
         weighs_inputs=True,
         shared=SharedExpert(width, "feed_forward.shared_expert"),

@@ -1,0 +1,70 @@
+"""What architectures with experts share: names of tensors, and what keys say of routers."""
+
+from __future__ import annotations
+
+from quire.errors import UnsupportedModelError
+from quire.gguf.architectures.dense import LLAMA_PARTS
+from quire.gguf.architectures.expert_tensors import read_experts
+from quire.gguf.architectures.row import Config, Part, Parts
+from quire.gguf.keys import Keys
+
+SOFTMAX, SIGMOID = 1, 2
+"""`expert_gating_func`."""
+
+
+def expert_parts(
+    experts: str = "mlp.experts",
+    matrices: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    *,
+    router: str = "mlp.gate",
+    shared: str | None = None,
+) -> Parts:
+    """Of a layer. `experts`, `shared`: prefixes; `matrices`: gate, up and down of an expert."""
+    gate, up, down = (f"{experts}.*.{name}" for name in matrices)
+    of_shared = {}
+    if shared is not None:
+        of_shared = {
+            f"ffn_{name}_shexp": f"{shared}.{name}_proj" for name in ("gate", "up", "down")
+        }
+    return {
+        **LLAMA_PARTS,
+        "ffn_gate_inp": router,
+        "ffn_gate_exps": gate,
+        "ffn_up_exps": up,
+        "ffn_down_exps": down,
+        "ffn_gate_up_exps": (Part(gate, share=0), Part(up, share=1)),
+        **of_shared,
+    }
+
+
+_MIXTRAL_MATRICES = ("w1", "w3", "w2")
+
+MIXTRAL_PARTS: Parts = expert_parts(
+    "block_sparse_moe.experts", _MIXTRAL_MATRICES, router="block_sparse_moe.gate"
+)
+
+
+def local_experts(keys: Keys) -> Config:
+    """The keys of several families with experts in every layer."""
+    experts = read_experts(keys).in_all_layers(keys)
+    return {
+        "num_local_experts": experts.count,
+        "num_experts_per_tok": experts.top_k,
+        "intermediate_size": experts.width,
+    }
+
+
+def normalises(keys: Keys, default: bool) -> bool:
+    """Whether the weights of a token's experts are made to add up to 1."""
+    found = keys.flag("{arch}.expert_weights_norm")
+    return default if found is None else found
+
+
+def check_router(keys: Keys, wanted: int) -> None:
+    """Raises UnsupportedModelError for a router that the architecture does not have here."""
+    found = keys.whole("{arch}.expert_gating_func", wanted)
+    if found != wanted:
+        raise UnsupportedModelError(
+            f"{keys.path}: {keys.architecture}.expert_gating_func is {found}; models of this "
+            f"architecture have {wanted} (1: softmax, 2: sigmoid)"
+        )
