@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import ConfigError
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.tiers.base import Buffer, Tier, TierError, TierUsage
+from quire.kvstore.tiers.redis_values import receive_value
 
 if TYPE_CHECKING:
     from redis.connection import Connection, ConnectionPool
 
 _FORM = "redis://[[user]:password@]host[:port][/database]"
 _VALKEY = re.compile("^valkey", re.IGNORECASE)
-_READ_BYTES = 1 << 20
-"""Of one call of the system, at most."""
 
 
 class RedisTier(Tier):
@@ -65,18 +65,21 @@ class RedisTier(Tier):
         return [reply == 1 for reply in reversed(self._ask(commands))]
 
     def read(self, key: ChunkKey, max_bytes: int) -> Buffer | None:
+        return self.read_into(key, max_bytes, memoryview(bytearray(max_bytes)))
+
+    def read_into(self, key: ChunkKey, max_bytes: int, into: memoryview) -> Buffer | None:
         # One byte more than may be there shows that there is more. No key: no bytes.
-        (chunk,) = self._ask([("GETRANGE", _name(key), 0, max_bytes)])
-        if not isinstance(chunk, bytes):
-            raise TierError(f"{self._place}: a value was asked for, and no bytes came")
-        if len(chunk) > max_bytes:
+        command = ("GETRANGE", _name(key), 0, max_bytes)
+        num_bytes: int = self._ask([command], partial(receive_value, into=into[:max_bytes]))
+        if num_bytes > max_bytes:
             self.delete(key)
             return None
-        return chunk or None
+        return into[:num_bytes] if num_bytes else None
 
     def write(self, key: ChunkKey, parts: Sequence[Buffer]) -> None:
         expiry = () if self._ttl_ms is None else ("PX", self._ttl_ms)
-        self._ask([("SET", _name(key), b"".join(parts), "NX", *expiry)])
+        value = memoryview(parts[0] if len(parts) == 1 else b"".join(parts)).cast("B")
+        self._ask([("SET", _name(key), value, "NX", *expiry)])
 
     def delete(self, key: ChunkKey) -> None:
         self._ask([("UNLINK", _name(key))])
@@ -88,8 +91,10 @@ class RedisTier(Tier):
         self._is_closed = True
         self._pool.disconnect()
 
-    def _ask(self, commands: list[tuple[Any, ...]]) -> list[Any]:
-        """Sends commands and gives their replies, in order.
+    def _ask(
+        self, commands: list[tuple[Any, ...]], receive: Callable[[Connection], Any] | None = None
+    ) -> Any:
+        """Sends commands and gives their replies, in order, or what `receive` makes of them.
 
         A connection on which anything fails is closed: what it still had to say is nobody's answer.
         """
@@ -104,6 +109,8 @@ class RedisTier(Tier):
                 connection = self._pool.get_connection()
                 limit.watch(connection)
                 connection.send_packed_command(connection.pack_commands(commands))
+                if receive is not None:
+                    return receive(connection)
                 return [connection.read_response() for _ in commands]
         except Exception as error:  # wrong bytes end redis-py's parser by any of them
             if connection is not None:
@@ -166,7 +173,6 @@ def _pool_of(url: str, timeout_s: float, connect_timeout_s: float) -> Connection
             _VALKEY.sub("redis", url),
             socket_timeout=timeout_s,
             socket_connect_timeout=connect_timeout_s,
-            socket_read_size=_READ_BYTES,
             retry=Retry(NoBackoff(), 0),
             protocol=2,
             decode_responses=False,

@@ -1,0 +1,95 @@
+"""Loads: nothing is written to blocks that were given back, and the processor is shared."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from dict_tier import DictTier
+
+from quire.kvstore.chunk_file import encode
+from quire.kvstore.chunks import ChunkKey, ChunkShape
+from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
+from quire.kvstore.pace import ReadPace
+from quire.kvstore.store import KVStore
+
+SHAPE = ChunkShape(2, 1000)
+KEY = ChunkKey(bytes(32), bytes(32), 0)
+WAIT_S = 30.0
+
+
+def test_a_closed_job_copies_nothing() -> None:
+    copied: list[int] = []
+    job = LoadJob("a", [StoredChunk(KEY, 2)], [lambda data: not copied.append(len(data))], 0.0)  # type: ignore[func-returns-value]
+    assert job.copy(0, memoryview(b"abc"))
+    job.close()
+    job.close()
+    assert not job.copy(0, memoryview(b"abc"))
+    assert copied == [3]
+
+
+def test_closing_waits_for_what_is_being_copied() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def copy(_: memoryview) -> bool:
+        begun.set()
+        assert go_on.wait(WAIT_S)
+        order.append("copied")
+        return True
+
+    job = LoadJob("a", [StoredChunk(KEY, 2)], [copy], 0.0)
+    reader = threading.Thread(target=job.copy, args=(0, memoryview(b"")))
+    reader.start()
+    assert begun.wait(WAIT_S)
+    closer = threading.Thread(target=lambda: (job.close(), order.append("closed")))
+    closer.start()
+    time.sleep(0.05)
+    assert order == []
+    go_on.set()
+    reader.join(WAIT_S)
+    closer.join(WAIT_S)
+    assert order == ["copied", "closed"]
+
+
+def test_the_pace() -> None:
+    pace, soon = ReadPace(), time.monotonic() + 0.02
+    assert pace.wait(soon), "at first there is no bound"
+    pace.grant(0.1)
+    assert pace.wait(soon)
+    pace.take(0.25)
+    pace.grant(0.1)
+    assert not pace.wait(time.monotonic() + 0.02), "too much was taken"
+    pace.grant(0.1)
+    assert pace.wait(time.monotonic() + WAIT_S)
+    pace.grant(0.1)
+    pace.take(0.15)
+    assert not pace.wait(time.monotonic() + 0.02), "what is left is not saved up"
+    waits = threading.Thread(target=pace.wait, args=(time.monotonic() + WAIT_S,))
+    waits.start()
+    pace.grant(None)
+    waits.join(WAIT_S)
+    assert not waits.is_alive()
+
+
+def test_a_lookup_does_not_wait_for_loads() -> None:
+    """And a load goes on when there is processor time for it."""
+    tier = DictTier(is_local=False)
+    tier.write(KEY, encode(KEY, SHAPE, bytes(SHAPE.num_bytes)))
+    store = KVStore(SHAPE, [tier])
+    store.pace_loads(0.0)
+    chunks = [StoredChunk(KEY, 2)] * 8
+    copies = [lambda data: len(data) == SHAPE.num_bytes] * 8
+    load = LoadJob("a", chunks, copies, time.monotonic() + WAIT_S)
+    store.load(load)
+    store.look_up(LookupJob("b", [[KEY]], [[], []], time.monotonic() + WAIT_S))
+    news = store.take_news(WAIT_S)
+    assert isinstance(news, LookupJob)
+    assert news.found == {KEY}
+    assert store.take_news() is None
+    store.pace_loads(None)
+    for _ in range(8):
+        loaded = store.take_news(WAIT_S)
+        assert isinstance(loaded, LoadedChunk)
+        assert loaded.is_copied
+    store.close()
