@@ -10,7 +10,7 @@ from dict_tier import DictTier
 from quire.kvstore.chunk_file import encode
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
-from quire.kvstore.pace import ReadPace
+from quire.kvstore.loading.pace import ReadPace
 from quire.kvstore.store import KVStore
 
 SHAPE = ChunkShape(2, 1000)

@@ -7,6 +7,7 @@ call ends within its timeout, whatever the server does: a value that arrives in 
 from __future__ import annotations
 
 import re
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 from quire.errors import ConfigError
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.tiers.base import Buffer, Tier, TierError, TierUsage
-from quire.kvstore.tiers.redis_values import receive_value
 
 if TYPE_CHECKING:
     from redis.connection import Connection, ConnectionPool
 
 _FORM = "redis://[[user]:password@]host[:port][/database]"
 _VALKEY = re.compile("^valkey", re.IGNORECASE)
+_END = b"\r\n"
+_LONGEST_LINE = 4096
+_FIRST_BYTES = 64
+"""Of one call, until it is known how long a value is."""
 
 
 class RedisTier(Tier):
@@ -70,7 +74,7 @@ class RedisTier(Tier):
     def read_into(self, key: ChunkKey, max_bytes: int, into: memoryview) -> Buffer | None:
         # One byte more than may be there shows that there is more. No key: no bytes.
         command = ("GETRANGE", _name(key), 0, max_bytes)
-        num_bytes: int = self._ask([command], partial(receive_value, into=into[:max_bytes]))
+        num_bytes: int = self._ask([command], partial(_receive_value, into=into[:max_bytes]))
         if num_bytes > max_bytes:
             self.delete(key)
             return None
@@ -193,3 +197,56 @@ def _place_of(url: str, options: dict[str, Any]) -> str:
 
 def _name(key: ChunkKey) -> str:
     return f"quire:kv:{key.folder}:{key.name}"
+
+
+def _receive_value(connection: Connection, into: memoryview) -> int:
+    """Reads the reply to a command that gives one value (RESP: `$<length>`, the bytes and an end of
+    line), of which nothing was read before, straight into memory: redis-py copies a value three
+    times, and a chunk has megabytes.
+
+    Returns the length of the value. One that is longer than `into` is not read, and the connection
+    is closed. Raises OSError, or ValueError if the reply is something else.
+    """
+    stream: socket.socket = connection._sock
+    line, rest = _line(stream)
+    if not line.startswith(b"$"):
+        raise ValueError(line.decode("utf-8", "replace"))
+    num_bytes = int(line[1:])
+    if num_bytes < 0:
+        raise ValueError("a value was asked for, and no bytes came")
+    if num_bytes > len(into):
+        connection.disconnect()
+        return num_bytes
+    end = min(len(rest), num_bytes)
+    into[:end] = rest[:end]
+    while end < num_bytes:
+        end += _some(stream.recv_into(into[end:num_bytes]))
+    after = rest[num_bytes:]
+    while len(after) < len(_END):
+        after += _bytes(stream, len(_END) - len(after))
+    if after != _END:
+        raise ValueError("a value is longer than the server said")
+    return num_bytes
+
+
+def _line(stream: socket.socket) -> tuple[bytes, bytes]:
+    """The first line of what comes, and what came with it."""
+    data = b""
+    while _END not in data:
+        if len(data) > _LONGEST_LINE:
+            raise ValueError("a line has no end")
+        data += _bytes(stream, _FIRST_BYTES)
+    line, _, rest = data.partition(_END)
+    return line, rest
+
+
+def _bytes(stream: socket.socket, most: int) -> bytes:
+    data = stream.recv(most)
+    _some(len(data))
+    return data
+
+
+def _some(count: int) -> int:
+    if not count:
+        raise ConnectionError("the server closed the connection")
+    return count

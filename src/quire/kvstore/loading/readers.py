@@ -13,7 +13,7 @@ from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.counts import StoreCounts
 from quire.kvstore.guarded_tier import GuardedTier
 from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
-from quire.kvstore.pace import ReadPace
+from quire.kvstore.loading.pace import ReadPace
 from quire.kvstore.tiers.base import Tier, TierError
 from quire.kvstore.tiers.direct_io import page_memory
 from quire.kvstore.write_behind import WriteBehind
