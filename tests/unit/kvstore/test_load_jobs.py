@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 from dict_tier import DictTier
 
@@ -12,6 +13,7 @@ from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
 from quire.kvstore.loading.pace import ReadPace
 from quire.kvstore.store import KVStore
+from quire.kvstore.tiers.base import Buffer
 
 SHAPE = ChunkShape(2, 1000)
 KEY = ChunkKey(bytes(32), bytes(32), 0)
@@ -70,6 +72,43 @@ def test_the_pace() -> None:
     pace.grant(None)
     waits.join(WAIT_S)
     assert not waits.is_alive()
+
+
+class _IntoTier(DictTier):
+    """Reads into the memory that it is given, which the next read gets too."""
+
+    def read_into(self, key: ChunkKey, max_bytes: int, into: memoryview) -> Buffer | None:
+        data = self.read(key, max_bytes)
+        if data is None:
+            return None
+        into[: len(data)] = data
+        return into[: len(data)]
+
+
+def test_what_comes_from_afar_is_kept_near() -> None:
+    """As it was, however many are read before it is written."""
+    near, far = DictTier("near"), _IntoTier("far", is_local=False)
+    near.delay_s = 0.01
+    keys = [ChunkKey(bytes(32), bytes([number]) * 32, 0) for number in range(20)]
+    for number, key in enumerate(keys):
+        far.write(key, encode(key, SHAPE, bytes([number]) * SHAPE.num_bytes))
+    store = KVStore(SHAPE, [near, far])
+    copied: dict[int, bytes] = {}
+
+    def copy(number: int, data: memoryview) -> bool:
+        copied[number] = bytes(data)
+        return True
+
+    copies = [partial(copy, number) for number in range(20)]
+    job = LoadJob("a", [StoredChunk(key, 2) for key in keys], copies, time.monotonic() + WAIT_S)
+    store.load(job)
+    for _ in keys:
+        assert store.take_news(WAIT_S) is not None
+    assert store.flush(WAIT_S)
+    assert copied == {number: bytes([number]) * SHAPE.num_bytes for number in range(20)}
+    assert near.chunks == far.chunks
+    assert store.counts.as_dict()["load_bytes"] == {"far": 20 * SHAPE.num_bytes}
+    store.close()
 
 
 def test_a_lookup_does_not_wait_for_loads() -> None:

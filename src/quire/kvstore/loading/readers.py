@@ -105,14 +105,24 @@ class Readers:
         if self.pace.wait(load.deadline) and not load.is_cancelled:
             began_s = time.thread_time()
             try:
-                data, tier = self._find(load.chunks[index])
-                is_copied = data is not None and load.copy(index, data)
+                is_copied, tier = self._find_and_copy(load, index)
             except Exception:
                 logger.exception("KV store: chunk %s was not read", load.chunks[index].key.name)
             self.pace.take(time.thread_time() - began_s)
         if is_copied:
             self._counts.add("loaded_chunks", tier)
         self.news.put(LoadedChunk(load, index, is_copied, tier))
+
+    def _find_and_copy(self, load: LoadJob, index: int) -> tuple[bool, str]:
+        """Whether a chunk is in its blocks now, and where it was."""
+        began = time.perf_counter()
+        data, tier = self._find(load.chunks[index])
+        if data is None or not load.copy(index, data):
+            return False, ""
+        if tier is None:
+            return True, "queue"
+        tier.loaded(len(data), time.perf_counter() - began)
+        return True, tier.name
 
     def _buffer(self, num_bytes: int) -> memoryview:
         """Memory of this thread, for so many bytes at least."""
@@ -138,13 +148,14 @@ class Readers:
             for tier in self._tiers:
                 tier.delete(key)
 
-    def _find(self, chunk: StoredChunk) -> tuple[memoryview | None, str]:
-        """A chunk and its tier. It may be in this thread's buffer."""
+    def _find(self, chunk: StoredChunk) -> tuple[memoryview | None, GuardedTier | None]:
+        """A chunk, which may be in this thread's buffer, and its tier; no tier: it waits to be
+        written to them."""
         shape = self._shape_of(chunk)
         buffer = self._buffer(HEADER_BYTES + shape.num_bytes)
         data = self._writes.get(chunk.key)
         if data is not None and len(data) == shape.num_bytes:
-            return data, "queue"
+            return data, None
         for tier in self._tiers:
             if tier.tier.is_local and not tier.contains([chunk.key])[0]:
                 continue
@@ -152,12 +163,12 @@ class Readers:
             if data is not None:
                 if not tier.tier.is_local:  # nearer tiers have it next time
                     self._promote(chunk.key, shape, data)
-                return data, tier.name
-        return None, ""
+                return data, tier
+        return None, None
 
     def _promote(self, key: ChunkKey, shape: ChunkShape, data: memoryview) -> None:
         if any(tier.tier.is_local for tier in self._tiers):
-            self._writes.put(key, shape, data)
+            self._writes.put(key, shape, bytes(data))  # the buffer is used again
 
     def _look_up(self, job: LookupJob) -> None:
         try:
