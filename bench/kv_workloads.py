@@ -10,7 +10,8 @@ that grow, in lockstep. trace: a Mooncake trace, its lengths divided by --scale,
 
 For each: the share of prompt tokens that was found, beside that of a simulation
 (`helpers/kv_prediction.py`); and the median of TTFT without a cache by TTFT with one, of the same
-requests in turn, beside what follows from the measured speeds of computing and of reading.
+requests in turn, beside what follows from the measured times of computing and of loading: TTFT with
+a cache is that of a prompt as long as what is not cached, and the time of loading what is loaded.
 
 Outputs have to be equal everywhere. Wants a quiet machine.
 """
@@ -27,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from helpers.kv_engines import BLOCK, Bench, arguments, ask_one, flush, llm_command, measure_all
 from helpers.kv_prediction import Prediction
 
@@ -54,7 +56,8 @@ class Outcome:
     outputs: list[list[int]] = field(default_factory=list)
     cached: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    counts: dict[str, dict[str, float]] = field(default_factory=dict)
+    loaded: list[int] = field(default_factory=list)
+    """Tokens that came from the store."""
 
 
 def take(llm: LLM, outcome: Outcome, prompt: list[int], num_outputs: int) -> None:
@@ -74,6 +77,7 @@ def replay(bench: Bench, asks: Sequence[Ask], pool_tokens: int) -> dict[str, Any
         with plain, stored:
             for llm in (plain, stored):
                 ask_one(llm, bench.tokens(256), 1)
+            computing = measured_ttft(bench, plain, max(len(ask.tokens) for ask in asks))
             off, on = Outcome(), Outcome()
             histories: dict[int, list[int]] = {}
             for ask in asks:
@@ -84,27 +88,35 @@ def replay(bench: Bench, asks: Sequence[Ask], pool_tokens: int) -> dict[str, Any
                 if ask.conversation:
                     histories[ask.conversation] = [*prompt, *on.outputs[-1]]
                 flush(stored)
-            stats = llm_command(stored, "kv_store_usage")
+                stats = llm_command(stored, "kv_store_usage")
+                num_loaded = sum(stats["counts"].get("hit_tokens", {}).values())
+                on.loaded.append(num_loaded - sum(on.loaded))
     chunk = stats["chunk_blocks"] * BLOCK
-    return compared(off, on, chunk, pool_tokens // BLOCK, stats["counts"])
+    pool_blocks = bench.pool_blocks(pool_tokens)
+    return compared(off, on, chunk, pool_blocks, computing, stats["counts"])
 
 
 def compared(
-    off: Outcome, on: Outcome, chunk: int, pool_blocks: int, counts: dict[str, Any]
+    off: Outcome,
+    on: Outcome,
+    chunk: int,
+    pool_blocks: int,
+    computing: Callable[[int], float],
+    counts: dict[str, Any],
 ) -> dict[str, Any]:
     """Measured beside predicted."""
     prediction = Prediction(BLOCK, chunk, pool_blocks)
     for prompt, output in zip(on.prompts, on.outputs, strict=True):
         prediction.take(prompt, output)
     num_tokens = sum(map(len, on.prompts))
-    loaded = sum(counts.get("hit_tokens", {}).values())
+    loaded = sum(on.loaded)
     read_s = sum(counts.get("load_seconds", {}).values()) / NUM_READ_THREADS
     load_s = read_s / loaded if loaded else 0.0
-    loaded_share = loaded / max(1, sum(on.cached))
-    base_s, per_token_s = line(list(map(len, off.prompts)), off.seconds)
     expected = [
-        seconds / (base_s + per_token_s * (len(prompt) - hits) + load_s * loaded_share * hits)
-        for prompt, seconds, hits in zip(off.prompts, off.seconds, on.cached, strict=True)
+        seconds / (computing(len(prompt) - hits) + load_s * num_loaded)
+        for prompt, seconds, hits, num_loaded in zip(
+            off.prompts, off.seconds, on.cached, on.loaded, strict=True
+        )
         if hits
     ]
     ratios = [a / b for a, b, hits in zip(off.seconds, on.seconds, on.cached, strict=True) if hits]
@@ -121,13 +133,19 @@ def compared(
     }
 
 
-def line(lengths: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """Seconds that any prompt takes, and those of each token; of prompts of one length, the latter
-    alone."""
-    if len(set(lengths)) < 2:
-        return 0.0, statistics.median(seconds) / lengths[0]
-    slope, intercept = statistics.linear_regression(lengths, seconds)
-    return max(0.0, intercept), max(slope, 1e-9)
+def measured_ttft(bench: Bench, plain: LLM, longest: int) -> Callable[[int], float]:
+    """TTFT by the length of a prompt of which nothing is cached: medians at some lengths, straight
+    lines between them."""
+    lengths = [BLOCK, 48, 128, 384, *range(768, longest + 768, 768)]
+    times = [
+        statistics.median(ask_one(plain, bench.tokens(length), 1)[2] for _ in range(3))
+        for length in lengths
+    ]
+
+    def seconds(length: int) -> float:
+        return float(np.interp(length, lengths, times))
+
+    return seconds
 
 
 def documents(bench: Bench) -> tuple[list[Ask], int]:

@@ -30,9 +30,13 @@ class Bench:
         tiers = {"kv_store": False} if store is None else {"kv_store_path": str(store)}
         return LLM(
             model=self.args.model, max_model_len=self.args.max_model_len, block_size=BLOCK,
-            num_gpu_blocks_override=max(pool_tokens, self.args.max_model_len) // BLOCK,
+            num_gpu_blocks_override=self.pool_blocks(pool_tokens),
             disable_log_stats=False, **{**tiers, **more},
         )  # fmt: skip
+
+    def pool_blocks(self, pool_tokens: int) -> int:
+        """Of a pool for so many tokens; it has room for one prompt in any case."""
+        return max(pool_tokens, self.args.max_model_len) // BLOCK
 
     def tokens(self, count: int) -> list[int]:
         """Random ones."""

@@ -12,9 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 
-import numpy as np
-from numpy.typing import NDArray
-
 from quire.config.kv_groups import KVLayout
 from quire.errors import BackendError
 from quire.protocol import ScheduledRequest, SchedulePlan, StepResult
@@ -186,12 +183,15 @@ class FakeExecutor:
         out[:] = b"".join(_PLACE.pack(*place) for place in places)  # type: ignore[misc]
         return True
 
-    def write_blocks(self, block_ids: list[int], data: NDArray[np.uint8]) -> None:
-        for busy in self._busy:
+    def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> bool:
+        """On a thread of the store's, between any two lines of the rest."""
+        for busy in list(self._busy):
             assert not busy & set(block_ids), "a block is loaded into that a plan in flight needs"
-        assert data.shape == (len(block_ids), self.block_bytes)
-        for block_id, content in zip(block_ids, data, strict=True):
-            self.memory[block_id] = [*_PLACE.iter_unpack(content.tobytes())]
+        assert len(data) == len(block_ids) * self.block_bytes
+        for at, block_id in enumerate(block_ids):
+            content = data[at * self.block_bytes : (at + 1) * self.block_bytes]
+            self.memory[block_id] = [*_PLACE.iter_unpack(content)]
+        return True
 
     def _apply_changes(self, plan: SchedulePlan) -> None:
         for request_id in plan.released_request_ids:

@@ -3,16 +3,14 @@ bound of files holds."""
 
 from __future__ import annotations
 
-import errno
 import os
 import random
-import time
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_disk import FAULTS
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.llm import LLM
@@ -22,46 +20,6 @@ PARAMS = SamplingParams(temperature=1.0, seed=3, max_tokens=20, ignore_eos=True)
 BLOCK = 16
 MOST = 40_000
 """Bytes of files: room for a few chunks, so that some have to go."""
-
-Vectored = Callable[[int, Sequence[memoryview], int], int]
-
-
-def failing(code: int, chance: float) -> Callable[[Vectored], Vectored]:
-    """Calls of the system that fail at times."""
-    choose = random.Random(5)
-
-    def around(call: Vectored) -> Vectored:
-        def fails(descriptor: int, views: Sequence[memoryview], offset: int) -> int:
-            if choose.random() < chance:
-                raise OSError(code, os.strerror(code))
-            return call(descriptor, views, offset)
-
-        return fails
-
-    return around
-
-
-def slow(bytes_per_s: float) -> Callable[[Vectored], Vectored]:
-    """Calls that take as long as on a disk of that speed."""
-
-    def around(call: Vectored) -> Vectored:
-        def sleeps(descriptor: int, views: Sequence[memoryview], offset: int) -> int:
-            time.sleep(sum(view.nbytes for view in views) / bytes_per_s)
-            return call(descriptor, views, offset)
-
-        return sleeps
-
-    return around
-
-
-FAULTS: dict[str, dict[str, Callable[[Vectored], Vectored]]] = {
-    "full": {"pwritev": failing(errno.ENOSPC, 1.0)},
-    "full at times": {"pwritev": failing(errno.ENOSPC, 0.3)},
-    "broken": {"pwritev": failing(errno.EIO, 0.3), "preadv": failing(errno.EIO, 0.3)},
-    "unreadable": {"preadv": failing(errno.EIO, 1.0)},
-    "10 MB/s": {"pwritev": slow(10e6), "preadv": slow(10e6)},
-    "10 kB/s": {"pwritev": slow(10e3), "preadv": slow(10e3)},
-}
 
 
 @pytest.fixture(scope="module")

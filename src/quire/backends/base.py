@@ -172,7 +172,8 @@ class CompiledModel(ABC):
 
     @abstractmethod
     def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Puts back what `read_blocks` gave, in these blocks. Raises ValueError on a bad shape."""
+        """Puts back what `read_blocks` gave, in these blocks. Any thread, also while a step
+        computes that has none of them. Raises ValueError on a bad shape."""
 
     @abstractmethod
     def discard_kv(self) -> None:

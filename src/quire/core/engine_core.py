@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from quire import env
 from quire.config.records import EngineConfig
 from quire.core.event_publisher import EventPublisher
-from quire.core.kv_transfers import BlockReader, KVTransfers
+from quire.core.kv_transfers import BlockReader, BlockWriter, KVTransfers
 from quire.core.pausing import EnginePause
 from quire.core.profiling.engine_profiler import EngineProfiler
 from quire.errors import BackendError, ConfigError, IntegrityError
@@ -87,7 +87,9 @@ class EngineCore:
             config.model.max_model_len,
             self.structured_outputs.advance,
             None if store is None else ChunkSaves(kv, store, BlockReader(self.executor)),
-            None if store is None or not store.is_read else PrefixLoads(kv, store),
+            None
+            if store is None or not store.is_read
+            else PrefixLoads(kv, store, BlockWriter(self.executor)),
         )
         self._transfers = (
             None if store is None else KVTransfers(self.scheduler, self.executor, store)

@@ -1,8 +1,8 @@
 """`EventPublisher`: sends KV events to whoever subscribes, and again to those who missed some.
 
-The wire is vLLM's. A PUB socket sends three frames: topic, sequence number (8 bytes, big-endian)
-and a `KVEventBatch`. A ROUTER socket takes a number in the same form and answers with all batches
-from that one on that are kept, then with the number -1.
+The wire is vLLM's. An XPUB socket, which is PUB to subscribers, sends three frames: topic,
+sequence number (8 bytes, big-endian) and a `KVEventBatch`. A ROUTER socket takes a number in the
+same form and answers with all batches from that one on that are kept, then with the number -1.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ MAX_KEPT_BYTES = 64 << 20
 _MAX_QUEUED_EVENTS = 100_000
 _MAX_RECEIVED_BYTES = 4096
 """Of a frame from a subscriber, such as a topic or a number; whoever sends more is disconnected."""
+MAX_SUBSCRIBED_BYTES = 1 << 20
+"""Of all different topics that are subscribed to, with `_BYTES_OF_A_TOPIC` for each. ZeroMQ keeps
+them, and takes about a hundred times as much. Nobody can tell whose they are: where there are more,
+all subscribers are disconnected, and may come again after a while."""
+_BYTES_OF_A_TOPIC = 64
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 64.0
+"""Before subscribers may come again; doubled each time."""
 _CLOSE_S = 2.0
 _LINGER_MS = 200
 _RANK = 0
@@ -55,9 +62,15 @@ class EventPublisher:
         self._is_closing = False
         self._context = zmq.Context(io_threads=1)
         self._sockets: list[zmq.Socket[bytes]] = []
+        self._num_subscribed_bytes = 0
+        self._pub: zmq.Socket[bytes] | None = None
+        """None: nobody may subscribe until `_opens_at`."""
+        self._endpoint = config.endpoint
+        self._opens_at = 0.0
+        self._pause_s = _FIRST_PAUSE_S
         self._replay: zmq.Socket[bytes] | None = None
         try:
-            self._pub = self._socket(zmq.PUB, config.endpoint, config.hwm)
+            self._open()
             if config.replay_endpoint is not None:
                 most = config.buffer_steps + 1
                 self._replay = self._socket(zmq.ROUTER, config.replay_endpoint, most)
@@ -108,8 +121,13 @@ class EventPublisher:
             os.close(self._wake)
             os.close(self._woken)
 
+    def _open(self) -> None:
+        """Lets others subscribe. Raises ConfigError."""
+        self._pub = self._socket(zmq.XPUB, self._endpoint, self._config.hwm)
+        self._num_subscribed_bytes = 0
+
     def _socket(self, kind: int, endpoint: str, hwm: int) -> zmq.Socket[bytes]:
-        """ROUTER sockets are bound; PUB sockets too, unless the endpoint names another machine."""
+        """ROUTER sockets are bound; XPUB sockets too, unless the endpoint names another machine."""
         socket = self._context.socket(kind)
         self._sockets.append(socket)
         socket.set_hwm(hwm)
@@ -123,6 +141,8 @@ class EventPublisher:
             else:
                 socket.connect(endpoint)
         except zmq.ZMQError as error:
+            self._sockets.remove(socket)
+            socket.close(linger=0)
             name = "replay_endpoint" if kind == zmq.ROUTER else "endpoint"
             raise ConfigError(
                 f"kv_events_config: {name} {endpoint} cannot be used: {error.strerror}; choose "
@@ -136,24 +156,64 @@ class EventPublisher:
         self._context.term()
 
     def _run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._woken, zmq.POLLIN)
-        if self._replay is not None:
-            poller.register(self._replay, zmq.POLLIN)
         try:
             while not (self._is_closing and not self._queue):
-                for socket, _ in poller.poll():
-                    if socket is self._replay:
-                        self._send_again(self._replay)
-                    else:
-                        os.read(self._woken, 4096)
-                        self._send_queued()
+                self._turn()
         except Exception:
             logger.exception("KV events are not sent any more")
         finally:
             with self._lock:
                 self._is_closing = True
             self._close_sockets(_LINGER_MS)
+
+    def _turn(self) -> None:
+        """Waits until there is something to do, and does it."""
+        poller = zmq.Poller()
+        poller.register(self._woken, zmq.POLLIN)
+        for one in self._sockets:
+            poller.register(one, zmq.POLLIN)
+        left_s = None if self._pub is not None else max(0.0, self._opens_at - time.monotonic())
+        for socket, _ in poller.poll(None if left_s is None else left_s * 1000):
+            if socket is self._pub:
+                self._take_subscriptions(socket)
+            elif socket is self._replay:
+                self._send_again(socket)
+            else:
+                os.read(self._woken, 4096)
+                self._send_queued()
+        if self._pub is None and time.monotonic() >= self._opens_at:
+            self._open_again()
+
+    def _take_subscriptions(self, pub: zmq.Socket[bytes]) -> None:
+        """Counts topics that are new, or that nobody subscribes to any more."""
+        while self._num_subscribed_bytes <= MAX_SUBSCRIBED_BYTES:
+            try:
+                [frame, *_] = pub.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if frame[:1] in (b"\0", b"\1"):
+                size = len(frame) + _BYTES_OF_A_TOPIC
+                self._num_subscribed_bytes += size if frame[0] else -size
+        self._endpoint = pub.last_endpoint.rstrip(b"\0").decode() or self._endpoint
+        self._sockets.remove(pub)
+        pub.close(linger=0)
+        self._pub = None
+        self._put_off()
+        logger.warning(
+            "KV events: subscribers sent too many topics; all are disconnected for %.0f s",
+            self._opens_at - time.monotonic(),
+        )
+
+    def _open_again(self) -> None:
+        try:
+            self._open()
+        except ConfigError as error:  # the old socket is not closed yet, say
+            logger.warning("%s", error)
+            self._put_off()
+
+    def _put_off(self) -> None:
+        self._opens_at = time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     def _send_queued(self) -> None:
         while True:
@@ -164,7 +224,8 @@ class EventPublisher:
                 number, batch = self._queue.popleft()
                 self._num_queued_events -= len(batch.events)
             payload, count = self._encode(batch), number.to_bytes(8, "big")
-            self._pub.send_multipart((self._topic, count, payload))
+            if self._pub is not None:
+                self._pub.send_multipart((self._topic, count, payload))
             self._keep(count, payload)
         if dropped:
             logger.warning("%d batches of KV events were dropped: too many at once", dropped)

@@ -1,13 +1,14 @@
-"""`KVTransfers`: moves K/V between the block pool and the KV store, between two steps.
+"""`KVTransfers`: what the KV store has loaded, taken in between two steps.
 
-Owned by `EngineCore`. The store's threads read and write places that may be slow; what is done here
-is to copy blocks, a bounded number of bytes a turn while others wait for their next step.
+Owned by `EngineCore`. The store's threads read and write places that may be slow, and copy blocks.
+While requests run, these threads have a bounded part of the processor.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,10 +30,9 @@ _LOOK_AGAIN_S = 0.02
 _WAIT_S = 0.01
 """How long a turn waits for the store where nothing else can be done."""
 _STATS_S = 1.0
-_SHARE_OF_A_STEP = 0.05
-"""So much of the time of a step is spent on copies in a turn, and on one chunk at least: whoever
-waits for a step waits so much longer."""
-_SHORTEST_TURN_S, _LONGEST_TURN_S = 0.001, 0.01
+_SHARE_OF_A_STEP = 0.1
+"""So much of the time of a step loads may take from the processor: whoever waits for a step waits
+at most so much longer."""
 
 
 class BlockReader:
@@ -51,6 +51,23 @@ class BlockReader:
         return True
 
 
+class BlockWriter:
+    """Copies K/V into the pool of the first worker."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def __call__(self, block_ids: Sequence[int], data: memoryview) -> bool:
+        """To blocks that no step has. False if the worker fails. Any thread."""
+        try:
+            blocks = np.frombuffer(data, np.uint8).reshape(len(block_ids), -1)
+            self._executor.call("write_blocks", block_ids, blocks)
+        except Exception:
+            logger.exception("K/V of the KV store could not be copied into the pool")
+            return False
+        return True
+
+
 class KVTransfers:
     """Takes in what the store has loaded. One thread, the core's."""
 
@@ -65,10 +82,12 @@ class KVTransfers:
         """Lookups that are to be repeated, and when; in order."""
 
     def advance(self, *, may_wait: bool) -> None:
-        """Copies loaded chunks into the pool, and lets requests go on whose prefixes are there, or
-        did not come in time. `may_wait`: there is nothing else to do."""
+        """Lets requests go on whose prefixes are there, or did not come in time. `may_wait`: there
+        is nothing else to do."""
         states = self._scheduler.states
-        end = time.monotonic() + (_WAIT_S if may_wait else self._turn_s())
+        if states.loading:
+            self._store.pace_loads(None if may_wait else _SHARE_OF_A_STEP * self._step_s)
+        end = time.monotonic() + _WAIT_S
         while time.monotonic() < end:
             is_awaited = may_wait and bool(states.loading or states.looking)
             news = self._store.take_news(_WAIT_S if is_awaited else 0.0)
@@ -82,10 +101,6 @@ class KVTransfers:
                 break  # a request may start
         self._end_overdue()
         self._look_again()
-
-    def _turn_s(self) -> float:
-        """How long a turn may take while requests run."""
-        return max(_SHORTEST_TURN_S, min(_LONGEST_TURN_S, _SHARE_OF_A_STEP * self._step_s))
 
     def observe(self, plan: SchedulePlan, duration_s: float) -> None:
         """A plan took so long: what is loaded is compared with this."""
@@ -103,42 +118,31 @@ class KVTransfers:
 
     def close(self) -> None:
         """Writes what is queued and closes the store. Idempotent."""
+        for load in self._scheduler.states.loading.values():
+            load.job.close()
         self._store.close()
 
     def _take(self, loaded: LoadedChunk) -> None:
-        try:
-            load = self._scheduler.states.loading.get(loaded.job.request_id)
-            if load is None or load.job is not loaded.job:
-                return  # nobody waits for it any more
-            load.num_left -= 1
-            if loaded.data is None:
-                load.job.is_cancelled = True  # what comes after it is of no use
-            else:
-                self._write(load, loaded.index, loaded.data, loaded.tier)
-            if not load.num_left:
-                self._end(load)
-        finally:
-            self._store.taken(loaded)
+        load = self._scheduler.states.loading.get(loaded.job.request_id)
+        if load is None or load.job is not loaded.job:
+            return  # nobody waits for it any more
+        load.num_left -= 1
+        if loaded.is_copied:
+            self._note(load, loaded)
+        else:
+            load.job.is_cancelled = True  # what comes after it is of no use
+        if not load.num_left:
+            self._end(load)
 
-    def _write(self, load: PrefixLoad, index: int, data: memoryview, tier: str) -> None:
-        one = load.chunks[index]
-        blocks = np.frombuffer(data, np.uint8).reshape(one.chunk.num_blocks, -1)
-        wanted = [place for place, _ in one.places]
-        keys = [key for _, key in one.places]
-        block_ids = [load.reservation.block_ids[key] for key in keys]
-        try:
-            if len(wanted) < len(blocks):
-                blocks = blocks[wanted]
-            self._executor.call("write_blocks", block_ids, blocks)
-        except Exception:
-            logger.exception("K/V of the KV store could not be copied into the pool")
-            return
-        load.written += keys
+    def _note(self, load: PrefixLoad, loaded: LoadedChunk) -> None:
+        """A chunk of a load is in the pool."""
+        one = load.chunks[loaded.index]
+        load.written += [key for _, key in one.places]
         loads = self._scheduler.loads
         if loads is not None and one.chunk.key.group == loads.leading_group:
-            num_tokens = len(keys) * self._scheduler.kv.block_size
+            num_tokens = len(one.places) * self._scheduler.kv.block_size
             load.request.num_loaded_tokens += num_tokens
-            self._store.counts.add("hit_tokens", tier, num_tokens)
+            self._store.counts.add("hit_tokens", loaded.tier, num_tokens)
 
     def _end(self, load: PrefixLoad) -> None:
         self._scheduler.states.end_load(load)

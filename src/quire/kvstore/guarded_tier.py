@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from quire.kvstore.breaker import Breaker
@@ -69,7 +68,6 @@ class GuardedTier:
         not what it should be, or the tier fails."""
         if not self.can_read:
             return None
-        began = time.perf_counter()
         try:
             found = self.tier.read_into(key, HEADER_BYTES + shape.num_bytes, into)
             if found is None:
@@ -84,11 +82,13 @@ class GuardedTier:
             self.delete(key)
             return None
         self._reads.succeeded()
-        seconds = time.perf_counter() - began
-        self.costs.observe(shape.num_bytes, seconds)
-        self._counts.add("load_seconds", self.name, seconds)
-        self._counts.add("load_bytes", self.name, shape.num_bytes)
         return data
+
+    def loaded(self, num_bytes: int, seconds: float) -> None:
+        """So many bytes were read, verified and copied to where they are wanted."""
+        self.costs.observe(num_bytes, seconds)
+        self._counts.add("load_seconds", self.name, seconds)
+        self._counts.add("load_bytes", self.name, num_bytes)
 
     def write(self, key: ChunkKey, parts: Sequence[Buffer]) -> bool:
         """Whether the chunk was stored."""

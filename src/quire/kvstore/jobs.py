@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -27,16 +28,53 @@ class PoolChunk:
     """Copies its K/V out of the pool, on any thread. False: that failed."""
 
 
-@dataclass(eq=False, slots=True)
-class LoadJob:
-    """Chunks that a request waits for, in the order in which they are wanted."""
+CopyIn = Callable[[memoryview], bool]
+"""Copies the K/V of a chunk into blocks of the pool, on any thread. False: that failed."""
 
-    request_id: str
-    chunks: list[StoredChunk]
-    deadline: float
-    """`time.monotonic()` from which nobody waits any more."""
-    is_cancelled: bool = False
-    """Set by the engine's thread, read by the readers: the rest need not be read."""
+
+class LoadJob:
+    """Chunks that a request waits for, in the order in which they are wanted.
+
+    Readers copy them into blocks that are reserved for them. From `close` on, which the engine's
+    thread calls before it gives the blocks back, nothing is written to these any more.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        chunks: Sequence[StoredChunk],
+        copies: Sequence[CopyIn],
+        deadline: float,
+    ) -> None:
+        """`copies`: of each chunk. `deadline`: `time.monotonic()` from which nobody waits."""
+        self.request_id = request_id
+        self.chunks = chunks
+        self.deadline = deadline
+        self.is_cancelled = False
+        """Set by the engine's thread, read by the readers: the rest need not be read."""
+        self._copies = copies
+        self._changed = threading.Condition()
+        self._num_copying = 0
+
+    def copy(self, index: int, data: memoryview) -> bool:
+        """Copies a chunk into its blocks. False: that failed, or the job is closed. Any thread."""
+        with self._changed:
+            if self.is_cancelled:
+                return False
+            self._num_copying += 1
+        try:
+            return self._copies[index](data)
+        finally:
+            with self._changed:
+                self._num_copying -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nothing is copied any more when this returns: it waits for chunks that are being copied,
+        which takes some milliseconds. Idempotent."""
+        with self._changed:
+            self.is_cancelled = True
+            self._changed.wait_for(lambda: not self._num_copying)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +84,9 @@ class LoadedChunk:
     job: LoadJob
     index: int
     """Of the chunk in the job."""
-    data: memoryview | None
-    """Its K/V, verified; None: it could not be had."""
+    is_copied: bool
+    """Its K/V is verified and in its blocks. False: it could not be had."""
     tier: str = ""
-    buffer: memoryview | None = None
-    """Memory that the readers use again once the chunk is taken."""
 
 
 @dataclass(eq=False, slots=True)

@@ -15,7 +15,7 @@ from quire.kvstore.costs import ComputeCosts
 from quire.kvstore.counts import StoreCounts, usage_of
 from quire.kvstore.guarded_tier import GuardedTier
 from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, PoolChunk, StoredChunk
-from quire.kvstore.readers import Readers
+from quire.kvstore.loading.readers import Readers
 from quire.kvstore.tiers.base import Tier
 from quire.kvstore.tiers.events import TierEvents
 from quire.kvstore.write_behind import WriteBehind
@@ -62,7 +62,9 @@ class KVStore:
         """Chunks that a far tier said it has, and until when that is believed."""
         self._far_lock = threading.Lock()
         self._writes = WriteBehind(self._tiers, self.counts, max_queued_bytes, self._was_written)
-        self._readers = Readers(self._tiers, self._writes, self.shape_of, NUM_READ_THREADS)
+        self._readers = Readers(
+            self._tiers, self._writes, self.counts, self.shape_of, NUM_READ_THREADS
+        )
         self._is_closed = False
         if self._has_far and self.is_read:
             self._readers.connect()
@@ -118,8 +120,12 @@ class KVStore:
         return True
 
     def load(self, job: LoadJob) -> None:
-        """Reads chunks; each of them is a piece of news."""
+        """Reads chunks and copies them into the pool; each of them is a piece of news."""
         self._readers.load(job)
+
+    def pace_loads(self, seconds: float | None) -> None:
+        """So much processor time loads may take until they are told again; None: any."""
+        self._readers.pace.grant(seconds)
 
     @property
     def is_read(self) -> bool:
@@ -138,8 +144,7 @@ class KVStore:
         self._readers.look_up(job)
 
     def take_news(self, timeout_s: float = 0.0) -> LoadedChunk | LookupJob | None:
-        """The next piece of news, which the caller waits for at most so long. The data of a
-        `LoadedChunk` is to be given back with `taken`."""
+        """The next piece of news, which the caller waits for at most so long."""
         try:
             news = self._readers.news.get(timeout=timeout_s) if timeout_s else self._next()
         except queue.Empty:
@@ -150,12 +155,6 @@ class KVStore:
 
     def _next(self) -> LoadedChunk | LookupJob:
         return self._readers.news.get_nowait()
-
-    def taken(self, loaded: LoadedChunk) -> None:
-        """The data of a chunk is in the pool, or not wanted."""
-        if loaded.data is not None:
-            self.counts.add("loaded_chunks", loaded.tier)
-        self._readers.taken(loaded)
 
     def forget(self, keys: Sequence[ChunkKey]) -> None:
         """Drops chunks whose K/V may be invalid."""

@@ -8,8 +8,8 @@ from quire.metrics.series import Counter, Family, Gauge, MetricSet
 
 _COUNTERS = {
     "hit_tokens": ("tier", "Prompt tokens whose K/V was loaded from the KV store."),
-    "load_bytes": ("tier", "Bytes of K/V that were read and verified."),
-    "load_seconds": ("tier", "Seconds that reading and verifying took, of all threads."),
+    "load_bytes": ("tier", "Bytes of K/V that were read, verified and copied."),
+    "load_seconds": ("tier", "Seconds that this took, of all threads."),
     "store_bytes": ("tier", "Bytes of chunks that were written."),
     "errors": ("tier", "Reads, writes and lookups that failed."),
     "corrupt": ("tier", "Chunks that were not what they should be, and were dropped."),

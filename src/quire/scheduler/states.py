@@ -82,7 +82,7 @@ class RequestStates:
         """A request is queued again; what was written of its prefix is in the prefix cache."""
         request = load.request
         del self.loading[request.request_id]
-        load.job.is_cancelled = True
+        load.job.close()
         self._kv.complete(load.reservation, load.written, request.blocks, request.token_ids)
         request.status = RequestStatus.WAITING
         self.waiting.push(request)

@@ -41,7 +41,8 @@ logger = get_logger(__name__)
 
 
 class Worker:
-    """Owns the compiled model and its KV cache. One thread at a time, but for `read_blocks`."""
+    """Owns the compiled model and its KV cache. One thread at a time, but for `read_blocks` and
+    `write_blocks`."""
 
     def __init__(self, config: EngineConfig) -> None:
         """Binds the calling thread, which computes too, where cores are named: helpers inherit
@@ -111,7 +112,8 @@ class Worker:
         self.model.read_blocks(np.array(block_ids, np.int32), data.reshape(len(block_ids), -1))
 
     def write_blocks(self, block_ids: Sequence[int], data: NDArray[np.uint8]) -> None:
-        """Puts back what `read_blocks` gave, in these blocks. Raises ValueError on a bad shape."""
+        """Puts back what `read_blocks` gave, in these blocks. Any thread, also while a step has
+        others. Raises ValueError on a bad shape."""
         self.model.write_blocks(np.array(block_ids, np.int32), data)
 
     def apply_model(self, function: Callable[[CompiledModel], Any]) -> Any:

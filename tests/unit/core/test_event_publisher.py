@@ -168,6 +168,38 @@ def test_an_endpoint_that_is_taken() -> None:
             EventPublisher(config)
 
 
+def test_who_subscribes_to_very_much_is_disconnected(
+    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is subscribed to is kept. Others subscribe again on their own, and can have what they
+    missed."""
+    monkeypatch.setattr(event_publisher, "MAX_SUBSCRIBED_BYTES", 10_000)
+    sockets.publisher._pause_s = 0.1
+    quiet = sockets.subscriber()
+    for _ in range(3):
+        for number in range(50):  # no more than a few at a time
+            quiet.subscribe(f"other-{number}")
+        for number in range(50):
+            quiet.unsubscribe(f"other-{number}")
+    sockets.publisher.publish(removed(1))
+    missed = number_of(quiet.recv_multipart()) + 1
+    hostile = sockets.socket(zmq.XSUB)
+    monitor = hostile.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    hostile.connect(sockets.config.endpoint)
+    for number in range(1000):
+        hostile.send(b"\1" + str(number).encode())
+    assert monitor.poll(20_000)
+    hostile.disable_monitor()
+    monitor.close()
+    hostile.close(linger=0)
+    sockets.publisher.publish(removed(2))
+    while not quiet.poll(50):
+        sockets.publisher.publish(removed(3))
+    assert number_of(quiet.recv_multipart()) >= missed
+    answers = sockets.replay(missed.to_bytes(8, "big"))
+    assert number_of(answers[0][1:]) == missed
+
+
 @pytest.mark.parametrize("kind", [zmq.DEALER, zmq.XSUB])
 def test_who_sends_much_is_disconnected(sockets: Sockets, kind: int) -> None:
     """A subscriber sends topics and numbers; no more than those is taken from it."""

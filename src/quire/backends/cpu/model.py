@@ -28,8 +28,8 @@ _BATCH_ARRAYS = (
 
 
 class CpuModel(CompiledModel):
-    """A native model. One caller at a time, but for `read_blocks`; the global interpreter lock is
-    free during a step."""
+    """A native model. One caller at a time, but for `read_blocks` and `write_blocks`; the global
+    interpreter lock is free during a step and a copy."""
 
     def __init__(
         self,

@@ -7,8 +7,10 @@ call ends within its timeout, whatever the server does: a value that arrives in 
 from __future__ import annotations
 
 import re
+import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import ConfigError
@@ -20,8 +22,10 @@ if TYPE_CHECKING:
 
 _FORM = "redis://[[user]:password@]host[:port][/database]"
 _VALKEY = re.compile("^valkey", re.IGNORECASE)
-_READ_BYTES = 1 << 20
-"""Of one call of the system, at most."""
+_END = b"\r\n"
+_LONGEST_LINE = 4096
+_FIRST_BYTES = 64
+"""Of one call, until it is known how long a value is."""
 
 
 class RedisTier(Tier):
@@ -65,18 +69,21 @@ class RedisTier(Tier):
         return [reply == 1 for reply in reversed(self._ask(commands))]
 
     def read(self, key: ChunkKey, max_bytes: int) -> Buffer | None:
+        return self.read_into(key, max_bytes, memoryview(bytearray(max_bytes)))
+
+    def read_into(self, key: ChunkKey, max_bytes: int, into: memoryview) -> Buffer | None:
         # One byte more than may be there shows that there is more. No key: no bytes.
-        (chunk,) = self._ask([("GETRANGE", _name(key), 0, max_bytes)])
-        if not isinstance(chunk, bytes):
-            raise TierError(f"{self._place}: a value was asked for, and no bytes came")
-        if len(chunk) > max_bytes:
+        command = ("GETRANGE", _name(key), 0, max_bytes)
+        num_bytes: int = self._ask([command], partial(_receive_value, into=into[:max_bytes]))
+        if num_bytes > max_bytes:
             self.delete(key)
             return None
-        return chunk or None
+        return into[:num_bytes] if num_bytes else None
 
     def write(self, key: ChunkKey, parts: Sequence[Buffer]) -> None:
         expiry = () if self._ttl_ms is None else ("PX", self._ttl_ms)
-        self._ask([("SET", _name(key), b"".join(parts), "NX", *expiry)])
+        value = memoryview(parts[0] if len(parts) == 1 else b"".join(parts)).cast("B")
+        self._ask([("SET", _name(key), value, "NX", *expiry)])
 
     def delete(self, key: ChunkKey) -> None:
         self._ask([("UNLINK", _name(key))])
@@ -88,8 +95,10 @@ class RedisTier(Tier):
         self._is_closed = True
         self._pool.disconnect()
 
-    def _ask(self, commands: list[tuple[Any, ...]]) -> list[Any]:
-        """Sends commands and gives their replies, in order.
+    def _ask(
+        self, commands: list[tuple[Any, ...]], receive: Callable[[Connection], Any] | None = None
+    ) -> Any:
+        """Sends commands and gives their replies, in order, or what `receive` makes of them.
 
         A connection on which anything fails is closed: what it still had to say is nobody's answer.
         """
@@ -104,6 +113,8 @@ class RedisTier(Tier):
                 connection = self._pool.get_connection()
                 limit.watch(connection)
                 connection.send_packed_command(connection.pack_commands(commands))
+                if receive is not None:
+                    return receive(connection)
                 return [connection.read_response() for _ in commands]
         except Exception as error:  # wrong bytes end redis-py's parser by any of them
             if connection is not None:
@@ -166,7 +177,6 @@ def _pool_of(url: str, timeout_s: float, connect_timeout_s: float) -> Connection
             _VALKEY.sub("redis", url),
             socket_timeout=timeout_s,
             socket_connect_timeout=connect_timeout_s,
-            socket_read_size=_READ_BYTES,
             retry=Retry(NoBackoff(), 0),
             protocol=2,
             decode_responses=False,
@@ -187,3 +197,56 @@ def _place_of(url: str, options: dict[str, Any]) -> str:
 
 def _name(key: ChunkKey) -> str:
     return f"quire:kv:{key.folder}:{key.name}"
+
+
+def _receive_value(connection: Connection, into: memoryview) -> int:
+    """Reads the reply to a command that gives one value (RESP: `$<length>`, the bytes and an end of
+    line), of which nothing was read before, straight into memory: redis-py copies a value three
+    times, and a chunk has megabytes.
+
+    Returns the length of the value. One that is longer than `into` is not read, and the connection
+    is closed. Raises OSError, or ValueError if the reply is something else.
+    """
+    stream: socket.socket = connection._sock
+    line, rest = _line(stream)
+    if not line.startswith(b"$"):
+        raise ValueError(line.decode("utf-8", "replace"))
+    num_bytes = int(line[1:])
+    if num_bytes < 0:
+        raise ValueError("a value was asked for, and no bytes came")
+    if num_bytes > len(into):
+        connection.disconnect()
+        return num_bytes
+    end = min(len(rest), num_bytes)
+    into[:end] = rest[:end]
+    while end < num_bytes:
+        end += _some(stream.recv_into(into[end:num_bytes]))
+    after = rest[num_bytes:]
+    while len(after) < len(_END):
+        after += _bytes(stream, len(_END) - len(after))
+    if after != _END:
+        raise ValueError("a value is longer than the server said")
+    return num_bytes
+
+
+def _line(stream: socket.socket) -> tuple[bytes, bytes]:
+    """The first line of what comes, and what came with it."""
+    data = b""
+    while _END not in data:
+        if len(data) > _LONGEST_LINE:
+            raise ValueError("a line has no end")
+        data += _bytes(stream, _FIRST_BYTES)
+    line, _, rest = data.partition(_END)
+    return line, rest
+
+
+def _bytes(stream: socket.socket, most: int) -> bytes:
+    data = stream.recv(most)
+    _some(len(data))
+    return data
+
+
+def _some(count: int) -> int:
+    if not count:
+        raise ConnectionError("the server closed the connection")
+    return count

@@ -1,23 +1,27 @@
 """`PrefixLoads`: prefixes that the KV store has and the block pool has not.
 
 Asked by `StepPlanner` for each request that could start. Decides what is loaded, and reserves the
-blocks for it; who moves bytes is the core. A request is loaded for once before each start: then it
-is admitted with whatever the prefix cache has.
+blocks for it; the store's threads copy to them. A request is loaded for once before each start:
+then it is admitted with whatever the prefix cache has.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 
 from quire.config.kv_groups import KVGroupSpec
 from quire.kvcache import BlockKey, CachedPrefix, KVCacheManager, Reservation
 from quire.kvstore.chunks import ChunkKey
-from quire.kvstore.jobs import LoadJob, LookupJob, StoredChunk
+from quire.kvstore.jobs import CopyIn, LoadJob, LookupJob, StoredChunk
 from quire.kvstore.store import KVStore
 from quire.scheduler.request import Request
+
+WriteBlocks = Callable[[Sequence[int], memoryview], bool]
+"""Copies K/V to blocks of the pool that no step has, on any thread; False: that failed."""
 
 _LOOKUP_SHARE, _SHORTEST_LOOKUP_S = 0.1, 0.05
 """So much of what computing would take a request waits for far tiers to say what they have."""
@@ -61,9 +65,10 @@ class PrefixLoad:
 class PrefixLoads:
     """Owned by the scheduler. One thread."""
 
-    def __init__(self, kv: KVCacheManager, store: KVStore) -> None:
+    def __init__(self, kv: KVCacheManager, store: KVStore, write_blocks: WriteBlocks) -> None:
         self._kv = kv
         self._store = store
+        self._write_blocks = write_blocks
         groups = enumerate(kv.layout.groups)
         self.leading_group = next((index for index, one in groups if one.window is None), 0)
         """One that needs every chunk of a prefix, if there is one."""
@@ -86,7 +91,10 @@ class PrefixLoads:
         keys = list(dict.fromkeys(key for one in found for _, key in one.places))
         reservation = kv.reserve(prefix, keys)
         job = LoadJob(
-            request.request_id, [one.chunk for one in found], time.monotonic() + patience_s
+            request.request_id,
+            [one.chunk for one in found],
+            [self._copy_in(one, reservation) for one in found],
+            time.monotonic() + patience_s,
         )
         load = PrefixLoad(
             request=request,
@@ -178,6 +186,11 @@ class PrefixLoads:
             return None
         return max(_SHORTEST_DEADLINE_S, _PATIENCE * compute_s)
 
+    def _copy_in(self, one: ChunkPlaces, reservation: Reservation) -> CopyIn:
+        ids = [reservation.block_ids[key] for _, key in one.places]
+        places = [place for place, _ in one.places]
+        return partial(_copy_blocks, self._write_blocks, ids, places, one.chunk.num_blocks)
+
     def _find(self, request: Request, prefix: CachedPrefix) -> list[ChunkPlaces]:
         """What has to be loaded for the longest prefix that the store completes, in order of
         position; nothing if that is no longer than what is cached."""
@@ -239,3 +252,20 @@ class PrefixLoads:
 
     def _has(self, request: Request, keys: Sequence[bytes], end: int, group: int) -> bool:
         return self._store.has(self._chunk(request, keys, end, group).key)
+
+
+def _copy_blocks(
+    write: WriteBlocks,
+    block_ids: Sequence[int],
+    places: Sequence[int],
+    num_blocks: int,
+    data: memoryview,
+) -> bool:
+    """Of a chunk of so many blocks, those at `places`."""
+    if len(places) == num_blocks:
+        return write(block_ids, data)
+    size = len(data) // num_blocks
+    return all(
+        write([block_id], data[place * size : (place + 1) * size])
+        for block_id, place in zip(block_ids, places, strict=True)
+    )

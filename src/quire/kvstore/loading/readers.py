@@ -1,4 +1,4 @@
-"""`Readers`: threads that look for chunks in the tiers, nearest first."""
+"""`Readers`: threads that look for chunks in tiers, nearest first, and copy them to the pool."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from functools import partial
 
 from quire.kvstore.chunk_file import HEADER_BYTES
 from quire.kvstore.chunks import ChunkKey, ChunkShape
+from quire.kvstore.counts import StoreCounts
 from quire.kvstore.guarded_tier import GuardedTier
 from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
+from quire.kvstore.loading.pace import ReadPace
 from quire.kvstore.tiers.base import Tier, TierError
 from quire.kvstore.tiers.direct_io import page_memory
 from quire.kvstore.write_behind import WriteBehind
@@ -19,95 +21,115 @@ from quire.log import get_logger
 
 logger = get_logger(__name__)
 
-_MOST_UNREAD_CHUNKS = 4
-"""Chunks that were read and not taken, over all jobs: so many buffers there are for them. To get
-memory from the system takes longer than to read a chunk into it."""
 _LOOKUP_PIECE = 64
 """Chunks that a far tier is asked for at once."""
+_Jobs = queue.SimpleQueue[Callable[[], None] | None]
 
 
 class Readers:
-    """Owned by the store. News comes by a queue, which the engine's thread empties."""
+    """Owned by the store. News comes by a queue, which the engine's thread empties.
+
+    What takes processor time is kept within `pace`. What only asks tiers has a thread of its own,
+    so that it does not wait for that.
+    """
 
     def __init__(
         self,
         tiers: Sequence[GuardedTier],
         writes: WriteBehind,
+        counts: StoreCounts,
         shape_of: Callable[[StoredChunk], ChunkShape],
         num_threads: int,
     ) -> None:
         self.news: queue.SimpleQueue[LoadedChunk | LookupJob] = queue.SimpleQueue()
+        self.pace = ReadPace()
         self._tiers = tiers
         self._writes = writes
+        self._counts = counts
         self._shape_of = shape_of
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
-        """Those that are free; empty ones were never used."""
-        for _ in range(_MOST_UNREAD_CHUNKS):
-            self._buffers.put(memoryview(b""))
+        self._loads: _Jobs = queue.SimpleQueue()
+        self._asks: _Jobs = queue.SimpleQueue()
+        self._local = threading.local()
+        """`buffer`: of a thread, memory for a chunk with its header. To get memory from the system
+        takes longer than to read a chunk into it."""
         self._is_closing = False
-        self._threads = [
-            threading.Thread(target=self._run, name=f"kv-store-read-{i}", daemon=True)
-            for i in range(num_threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = [self._start(f"kv-store-read-{i}", self._loads) for i in range(num_threads)]
+        self._threads.append(self._start("kv-store-ask", self._asks))
 
     def load(self, job: LoadJob) -> None:
-        """Reads the chunks of a job; each gives one piece of news."""
+        """Reads and copies the chunks of a job; each gives one piece of news."""
         for index in range(len(job.chunks)):
-            self._jobs.put(partial(self._read, job, index))
+            self._loads.put(partial(self._read, job, index))
 
     def look_up(self, job: LookupJob) -> None:
         """Asks the far tiers, all of them for what is awaited; the job itself is the news."""
-        self._jobs.put(partial(self._look_up, job))
+        self._asks.put(partial(self._look_up, job))
 
     def connect(self) -> None:
         """Asks far tiers for something, so that no request waits for their connections."""
-        self._jobs.put(self._connect)
+        self._asks.put(self._connect)
 
     def delete(self, keys: Sequence[ChunkKey]) -> None:
         """Drops chunks from every tier."""
-        self._jobs.put(partial(self._delete, keys))
+        self._asks.put(partial(self._delete, keys))
 
     def clear(self, tiers: Sequence[Tier], folder: str | None) -> None:
         """Empties tiers, or one folder of them."""
-        self._jobs.put(partial(self._clear, tiers, folder))
-
-    def taken(self, loaded: LoadedChunk) -> None:
-        """The engine's thread has done with the data of a chunk."""
-        if loaded.buffer is not None:
-            self._buffers.put(loaded.buffer)
+        self._asks.put(partial(self._clear, tiers, folder))
 
     def close(self, timeout_s: float) -> None:
         """Ends the threads. Idempotent."""
         self._is_closing = True
-        for _ in self._threads:
-            self._jobs.put(None)
-            self._buffers.put(memoryview(b""))
+        self.pace.grant(None)
+        for jobs in (self._loads, self._asks):
+            for _ in self._threads:
+                jobs.put(None)
         for thread in self._threads:
             thread.join(timeout_s)
 
-    def _run(self) -> None:
+    def _start(self, name: str, jobs: _Jobs) -> threading.Thread:
+        thread = threading.Thread(target=self._run, args=(jobs,), name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _run(self, jobs: _Jobs) -> None:
         while not self._is_closing:
-            job = self._jobs.get()
+            job = jobs.get()
             if job is None:
                 return
             job()
 
     def _read(self, load: LoadJob, index: int) -> None:
         """Tells of a chunk in any case: one that cannot be had is a miss."""
-        buffer, chunk = self._buffers.get(), load.chunks[index]
-        data, tier = None, ""
-        try:
-            if not load.is_cancelled and time.monotonic() < load.deadline:
-                num_bytes = HEADER_BYTES + self._shape_of(chunk).num_bytes
-                if len(buffer) < num_bytes:
-                    buffer = page_memory(num_bytes)
-                data, tier = self._find(chunk, buffer)
-        except Exception:
-            logger.exception("KV store: chunk %s was not read", chunk.key.name)
-        self.news.put(LoadedChunk(load, index, data, tier, buffer))
+        is_copied, tier = False, ""
+        if self.pace.wait(load.deadline) and not load.is_cancelled:
+            began_s = time.thread_time()
+            try:
+                is_copied, tier = self._find_and_copy(load, index)
+            except Exception:
+                logger.exception("KV store: chunk %s was not read", load.chunks[index].key.name)
+            self.pace.take(time.thread_time() - began_s)
+        if is_copied:
+            self._counts.add("loaded_chunks", tier)
+        self.news.put(LoadedChunk(load, index, is_copied, tier))
+
+    def _find_and_copy(self, load: LoadJob, index: int) -> tuple[bool, str]:
+        """Whether a chunk is in its blocks now, and where it was."""
+        began = time.perf_counter()
+        data, tier = self._find(load.chunks[index])
+        if data is None or not load.copy(index, data):
+            return False, ""
+        if tier is None:
+            return True, "queue"
+        tier.loaded(len(data), time.perf_counter() - began)
+        return True, tier.name
+
+    def _buffer(self, num_bytes: int) -> memoryview:
+        """Memory of this thread, for so many bytes at least."""
+        buffer: memoryview | None = getattr(self._local, "buffer", None)
+        if buffer is None or len(buffer) < num_bytes:
+            buffer = self._local.buffer = page_memory(num_bytes)
+        return buffer
 
     def _connect(self) -> None:
         for tier in self._tiers:
@@ -126,12 +148,14 @@ class Readers:
             for tier in self._tiers:
                 tier.delete(key)
 
-    def _find(self, chunk: StoredChunk, buffer: memoryview) -> tuple[memoryview | None, str]:
-        """A chunk and its tier."""
+    def _find(self, chunk: StoredChunk) -> tuple[memoryview | None, GuardedTier | None]:
+        """A chunk, which may be in this thread's buffer, and its tier; no tier: it waits to be
+        written to them."""
         shape = self._shape_of(chunk)
+        buffer = self._buffer(HEADER_BYTES + shape.num_bytes)
         data = self._writes.get(chunk.key)
         if data is not None and len(data) == shape.num_bytes:
-            return data, "queue"
+            return data, None
         for tier in self._tiers:
             if tier.tier.is_local and not tier.contains([chunk.key])[0]:
                 continue
@@ -139,12 +163,12 @@ class Readers:
             if data is not None:
                 if not tier.tier.is_local:  # nearer tiers have it next time
                     self._promote(chunk.key, shape, data)
-                return data, tier.name
-        return None, ""
+                return data, tier
+        return None, None
 
     def _promote(self, key: ChunkKey, shape: ChunkShape, data: memoryview) -> None:
         if any(tier.tier.is_local for tier in self._tiers):
-            self._writes.put(key, shape, data)
+            self._writes.put(key, shape, bytes(data))  # the buffer is used again
 
     def _look_up(self, job: LookupJob) -> None:
         try:

@@ -1,0 +1,1 @@
+"""Chunks on their way from the tiers into the block pool."""

@@ -1,0 +1,134 @@
+"""Loads: nothing is written to blocks that were given back, and the processor is shared."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+
+from dict_tier import DictTier
+
+from quire.kvstore.chunk_file import encode
+from quire.kvstore.chunks import ChunkKey, ChunkShape
+from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
+from quire.kvstore.loading.pace import ReadPace
+from quire.kvstore.store import KVStore
+from quire.kvstore.tiers.base import Buffer
+
+SHAPE = ChunkShape(2, 1000)
+KEY = ChunkKey(bytes(32), bytes(32), 0)
+WAIT_S = 30.0
+
+
+def test_a_closed_job_copies_nothing() -> None:
+    copied: list[int] = []
+    job = LoadJob("a", [StoredChunk(KEY, 2)], [lambda data: not copied.append(len(data))], 0.0)  # type: ignore[func-returns-value]
+    assert job.copy(0, memoryview(b"abc"))
+    job.close()
+    job.close()
+    assert not job.copy(0, memoryview(b"abc"))
+    assert copied == [3]
+
+
+def test_closing_waits_for_what_is_being_copied() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def copy(_: memoryview) -> bool:
+        begun.set()
+        assert go_on.wait(WAIT_S)
+        order.append("copied")
+        return True
+
+    job = LoadJob("a", [StoredChunk(KEY, 2)], [copy], 0.0)
+    reader = threading.Thread(target=job.copy, args=(0, memoryview(b"")))
+    reader.start()
+    assert begun.wait(WAIT_S)
+    closer = threading.Thread(target=lambda: (job.close(), order.append("closed")))
+    closer.start()
+    time.sleep(0.05)
+    assert order == []
+    go_on.set()
+    reader.join(WAIT_S)
+    closer.join(WAIT_S)
+    assert order == ["copied", "closed"]
+
+
+def test_the_pace() -> None:
+    pace, soon = ReadPace(), time.monotonic() + 0.02
+    assert pace.wait(soon), "at first there is no bound"
+    pace.grant(0.1)
+    assert pace.wait(soon)
+    pace.take(0.25)
+    pace.grant(0.1)
+    assert not pace.wait(time.monotonic() + 0.02), "too much was taken"
+    pace.grant(0.1)
+    assert pace.wait(time.monotonic() + WAIT_S)
+    pace.grant(0.1)
+    pace.take(0.15)
+    assert not pace.wait(time.monotonic() + 0.02), "what is left is not saved up"
+    waits = threading.Thread(target=pace.wait, args=(time.monotonic() + WAIT_S,))
+    waits.start()
+    pace.grant(None)
+    waits.join(WAIT_S)
+    assert not waits.is_alive()
+
+
+class _IntoTier(DictTier):
+    """Reads into the memory that it is given, which the next read gets too."""
+
+    def read_into(self, key: ChunkKey, max_bytes: int, into: memoryview) -> Buffer | None:
+        data = self.read(key, max_bytes)
+        if data is None:
+            return None
+        into[: len(data)] = data
+        return into[: len(data)]
+
+
+def test_what_comes_from_afar_is_kept_near() -> None:
+    """As it was, however many are read before it is written."""
+    near, far = DictTier("near"), _IntoTier("far", is_local=False)
+    near.delay_s = 0.01
+    keys = [ChunkKey(bytes(32), bytes([number]) * 32, 0) for number in range(20)]
+    for number, key in enumerate(keys):
+        far.write(key, encode(key, SHAPE, bytes([number]) * SHAPE.num_bytes))
+    store = KVStore(SHAPE, [near, far])
+    copied: dict[int, bytes] = {}
+
+    def copy(number: int, data: memoryview) -> bool:
+        copied[number] = bytes(data)
+        return True
+
+    copies = [partial(copy, number) for number in range(20)]
+    job = LoadJob("a", [StoredChunk(key, 2) for key in keys], copies, time.monotonic() + WAIT_S)
+    store.load(job)
+    for _ in keys:
+        assert store.take_news(WAIT_S) is not None
+    assert store.flush(WAIT_S)
+    assert copied == {number: bytes([number]) * SHAPE.num_bytes for number in range(20)}
+    assert near.chunks == far.chunks
+    assert store.counts.as_dict()["load_bytes"] == {"far": 20 * SHAPE.num_bytes}
+    store.close()
+
+
+def test_a_lookup_does_not_wait_for_loads() -> None:
+    """And a load goes on when there is processor time for it."""
+    tier = DictTier(is_local=False)
+    tier.write(KEY, encode(KEY, SHAPE, bytes(SHAPE.num_bytes)))
+    store = KVStore(SHAPE, [tier])
+    store.pace_loads(0.0)
+    chunks = [StoredChunk(KEY, 2)] * 8
+    copies = [lambda data: len(data) == SHAPE.num_bytes] * 8
+    load = LoadJob("a", chunks, copies, time.monotonic() + WAIT_S)
+    store.load(load)
+    store.look_up(LookupJob("b", [[KEY]], [[], []], time.monotonic() + WAIT_S))
+    news = store.take_news(WAIT_S)
+    assert isinstance(news, LookupJob)
+    assert news.found == {KEY}
+    assert store.take_news() is None
+    store.pace_loads(None)
+    for _ in range(8):
+        loaded = store.take_news(WAIT_S)
+        assert isinstance(loaded, LoadedChunk)
+        assert loaded.is_copied
+    store.close()
