@@ -12,6 +12,6 @@ rapidfuzz and openai-harmony. `examples` does the same with the examples of vLLM
 which some are clients of a server at port 8000. `page` sorts the results into docs/vllm_tests.md.
 
 The tests run as they are, but for three things: models named by their hub id are a local one,
-`tests/conftest.py` and `tests/utils.py`, which need a GPU and parts of vLLM, are replaced by those
-in `stand_ins/`, and `import vllm` is Quire's `quire.vllm`.
+`tests/conftest.py`, `tests/utils.py` and `tests/models/utils.py`, which need a GPU and parts of
+vLLM, are replaced by those in `stand_ins/`, and `import vllm` is Quire's `quire.vllm`.
 """

@@ -96,8 +96,8 @@ def result_file(results: Path, name: str) -> Path:
 def furnish(work: Path, source: Path) -> None:
     """Fills a directory with vLLM's tests, but for the files that stand-ins replace."""
     shutil.copytree(source / "tests", work / "tests")
-    for path in _STAND_INS.glob("*.py"):
-        shutil.copy(path, work / "tests" / path.name)
+    for path in _STAND_INS.rglob("*.py"):
+        shutil.copy(path, work / "tests" / path.relative_to(_STAND_INS))
     (work / "examples").symlink_to(source / "examples")
     shutil.copytree(DEMO_MODEL_PATH, work / "model")
     shutil.copytree(DEMO_MODEL_PATH, work / "marks")
