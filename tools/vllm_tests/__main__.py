@@ -10,6 +10,8 @@ from tools.vllm_tests.page import PAGE, page
 from tools.vllm_tests.running import run
 
 match sys.argv[1:]:
+    case ["run", "--model", model, source, results, *files]:
+        run(Path(source).resolve(), Path(results).resolve(), files, Path(model))
     case ["run", source, results, *files]:
         run(Path(source).resolve(), Path(results).resolve(), files)
     case ["examples", source, results]:

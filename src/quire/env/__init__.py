@@ -236,8 +236,8 @@ def kv_events_have_numbers() -> bool:
 
 
 def sagemaker_session_s() -> float | None:
-    """Seconds that a session of SageMaker's lasts: `SAGEMAKER_SESSIONS_EXPIRATION`, 1200 by
-    default; None unless `SAGEMAKER_ENABLE_STATEFUL_SESSIONS` is true. Raises ConfigError."""
+    """`SAGEMAKER_SESSIONS_EXPIRATION`: seconds that a session of SageMaker's lasts, 1200 by
+    default; `None`, no sessions, unless `SAGEMAKER_ENABLE_STATEFUL_SESSIONS` is true."""
     if not is_true("SAGEMAKER_ENABLE_STATEFUL_SESSIONS"):
         return None
     value = os.environ.get("SAGEMAKER_SESSIONS_EXPIRATION") or "1200"

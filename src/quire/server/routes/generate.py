@@ -87,8 +87,7 @@ async def chat_completions_batch(http: Request) -> Response:
 
 
 async def invocations(http: Request) -> Response | ASGIApp:
-    """A chat or a completion, by its body: one with messages is a chat; or the begin or end of a
-    session. For Amazon SageMaker."""
+    """A chat, a completion or a session's begin or end, by its body. For Amazon SageMaker."""
     given, context = await field_names(http), context_of(http)
     if "requestType" in given:
         asked = await read_body(http, SessionRequest)
