@@ -10,7 +10,8 @@ several in a process, and keeps what came of each in the folder RESULTS. `--mode
 model than the bundled one, for a folder of results of its own. A folder has
 results of one state of the code. Tests need pytest-asyncio, pytest-timeout, psutil, fastapi,
 rapidfuzz and openai-harmony. `examples` does the same with the examples of vLLM's documentation, of
-which some are clients of a server at port 8000. `page` sorts the results into docs/vllm_tests.md.
+which some are clients of a server at port 8000. `page` sorts the results into docs/vllm_tests.md;
+what has no result there keeps what the page says.
 
 The tests run as they are, but for three things: models named by their hub id are a local one,
 `tests/conftest.py`, `tests/utils.py` and `tests/models/utils.py`, which need a GPU and parts of

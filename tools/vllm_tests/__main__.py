@@ -17,6 +17,6 @@ match sys.argv[1:]:
     case ["examples", source, results]:
         run_examples(Path(source).resolve(), Path(results).resolve())
     case ["page", source, results]:
-        PAGE.write_text(page(Path(source), Path(results)))
+        PAGE.write_text(page(Path(source), Path(results), PAGE.read_text()))
     case _:
         sys.exit("python -m tools.vllm_tests run|examples|page SOURCE RESULTS [FILE ...]")
